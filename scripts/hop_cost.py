@@ -2,8 +2,8 @@
 """Measures what an engine process costs per token: two servers of the same model, one of them with `--in-process`; and
 what HTTP costs: throughput beside that of `bench perf`, and the time to the first byte beside the engine's own.
 
-Usage: scripts/hop_cost.py [--bench target/release/bench] [--model FILE] [--repeats 20] [--threads 2]
-           [--clients 1,8] [--tokens 64]
+Usage: scripts/hop_cost.py [--bench target/release/bench] [--model FILE] [--repeats 20] [--threads CORES-1]
+           [--clients 1,8] [--tokens 256] [--ctx 4096]
 Needs: nothing besides Python's standard library.
 
 Without --model, a llama of 135 million random weights is made by `bench synth`. Both servers are up all the
@@ -12,13 +12,16 @@ each number of clients: the median time per token (from the first request to the
 time per token of all processes of a server, each with the ratio of the medians and of the pairs; and the CPU time
 of the process that only passes requests on, which a busy machine disturbs least. For the most clients: tokens per
 second while all of them have answers, against those of `bench perf --requests`, which has no HTTP, for as many sequences
-with as many tokens before them, in turns (to be within 3 % of the engine). For one client: the time from the request to the first byte of text, less the time that the
-engine took for the prompt, as the answer's `timings` have it (to be under 1 ms; tokenizing, the template and the drawing
-of the first token count as HTTP's here). Run it on a machine that does nothing else.
+with as many tokens before them, in turns (to be within 3 % of the engine). For one client: the time from the request to
+the first byte of text, less the time that the engine took for the prompt, as the answer's `timings` have it, and less the
+time from there to the first token of `bench perf --requests` (to be under 1 ms; tokenizing and the template count as
+HTTP's here). One core is left to the clients, which would take part of the engine's otherwise. Run it on a machine that
+does nothing else.
 """
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -75,15 +78,15 @@ def throughput(server, prompts, n_tokens):
     return sum(within) / (end - start)
 
 
-def of_engine(args, model, n_sequences, depth):
-    """Tokens per second of the passes alone, and of the engine without HTTP."""
+def of_engine(args, model, n_sequences, depth, n_tokens):
+    """The passes alone, and the engine without HTTP, as `bench perf` reports them."""
     command = [args.bench, "perf", "-m", model, "--threads", args.threads, "-s", n_sequences, "-d", depth,
-               "-n", args.tokens, "-p", 16, "-r", 1, "--ctx", 1024, "--requests", "--json"]
+               "-n", n_tokens, "-p", 16, "-r", 1, "--ctx", args.ctx, "--requests", "--json"]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode != 0:
         raise Failure(f"bench perf: {done.stderr.strip()}")
     run = json.loads(done.stdout)["runs"][0]
-    return [run[part][0]["tokens_per_second"] for part in ("decode", "requests")]
+    return run["decode"][0], run["requests"][0]
 
 
 def added(server, prompt):
@@ -103,15 +106,16 @@ def beside_engine(args, model, texts, servers):
     n_clients = max(args.clients)
     prompts = [texts.of(16) for _ in range(n_clients)]
     rates, firsts = {kind: [] for kind in [*KINDS, "passes", "engine"]}, {kind: [] for kind in KINDS}
-    depth = None
+    depth, own_firsts = None, []
     for _ in range(args.repeats):
         for kind, server in servers.items():
             rates[kind].append(throughput(server, prompts, args.tokens))
         if depth is None:
             answer = servers[KINDS[0]].answer(prompts[0], 2).finish()
             depth = answer.usage["prompt_tokens"]
-        for kind, rate in zip(["passes", "engine"], of_engine(args, model, n_clients, depth)):
-            rates[kind].append(rate)
+        for kind, found in zip(["passes", "engine"], of_engine(args, model, n_clients, depth, args.tokens)):
+            rates[kind].append(found["tokens_per_second"])
+        own_firsts.append(1e3 * of_engine(args, model, 1, depth, 4)[1]["first_token_seconds"])
         for kind, server in servers.items():
             # Another text each time: the prefix cache has none of them.
             firsts[kind].append(added(server, texts.of(16)))
@@ -121,10 +125,11 @@ def beside_engine(args, model, texts, servers):
     for kind in KINDS:
         own = statistics.median(rates[kind])
         print(f"  through HTTP, {kind}: {own:.1f} tokens/s, {own / engine - 1:+.1%}", flush=True)
-    print("1 client, time to the first byte of text", flush=True)
+    own = statistics.median(own_firsts)
+    print(f"1 client, time to the first byte of text; the engine's own after the prompt {own:.3f} ms", flush=True)
     for kind in KINDS:
         first, more = (statistics.median(column) for column in zip(*firsts[kind]))
-        print(f"  {kind}: {first:.2f} ms, of which {more:.3f} ms are not the engine's", flush=True)
+        print(f"  {kind}: {first:.2f} ms, of which {more - own:.3f} ms are not the engine's", flush=True)
 
 
 def make_model(bench, folder):
@@ -141,7 +146,7 @@ def make_model(bench, folder):
 def measure(args, folder):
     model = args.model or make_model(args.bench, folder)
     texts = Texts(Bench(args.bench, None, args.threads, folder), model, 1)
-    command = [args.bench, "serve", "-m", model, "--threads", args.threads, "--parallel", 8, "--ctx", 1024]
+    command = [args.bench, "serve", "-m", model, "--threads", args.threads, "--parallel", 8, "--ctx", args.ctx]
     with Server("in-process", [*command, "--in-process"], model, folder) as here, \
             Server("own-process", command, model, folder) as own:
         servers = dict(zip(KINDS, [here, own]))
@@ -171,8 +176,9 @@ def main():
     parser.add_argument("--bench", type=Path, default=ROOT / "target/release/bench")
     parser.add_argument("--model", type=Path)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 1) - 1))
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--ctx", type=int, default=4096)
     parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

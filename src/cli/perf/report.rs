@@ -133,8 +133,8 @@ impl Threads {
         for requests in &self.requests {
             let case = requests.case;
             text.push_str(&format!(
-                "engine  {:5} tokens: {:9.2} tokens/s  ({} requests, depth {})\n",
-                case.n, requests.speed, case.sequences, case.depth,
+                "engine  {:5} tokens: {:9.2} tokens/s  ({} requests, depth {}; first token {:.3} ms after its prompt was read)\n",
+                case.n, requests.speed, case.sequences, case.depth, ms(requests.first),
             ));
         }
         text.push_str(&format!(
@@ -152,6 +152,7 @@ fn requests_json(requests: &Requests) -> Value {
         "requests": case.sequences,
         "depth": case.depth,
         "tokens_per_second": requests.speed,
+        "first_token_seconds": requests.first,
     })
 }
 

@@ -6,7 +6,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::engine::diffusion::Diffusion;
 use crate::engine::serving::Served;
-use crate::engine::{Ends, Event, Limits, Request};
+use crate::engine::{Ends, Event, Limits, Request, Usage};
 use crate::sampling::Params;
 
 use super::Failure;
@@ -20,6 +20,8 @@ pub(super) struct Requests {
     pub(super) case: Case,
     /// Tokens per second of all requests together while each has its first token and none has its last.
     pub(super) speed: f64,
+    /// Seconds from a request to its first token that were not spent reading its prompt.
+    pub(super) first: f64,
 }
 
 /// Limits for cases of at most so many sequences.
@@ -40,11 +42,12 @@ pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
 impl Requests {
     /// Greedy completions of `case.n` tokens, of prompts that differ from each other and between runs.
     pub(super) fn measure(served: &Served, case: Case, repeat: usize) -> Result<Self, Failure> {
-        let mut speeds = Vec::new();
+        let (mut speeds, mut firsts) = (Vec::new(), Vec::new());
         // The first run warms up.
         for run in 0..=repeat {
             let requests =
                 (0..case.sequences).map(|i| request(served, case, run * case.sequences + i));
+            let begin = Instant::now();
             let answers = served.handle.submit_all(requests.collect())?;
             let threads: Vec<_> = answers
                 .into_iter()
@@ -53,14 +56,21 @@ impl Requests {
             let ended = threads.into_iter().map(|thread| thread.join());
             let ended =
                 ended.map(|stamps| stamps.map_err(|_| anyhow::anyhow!("a reader panicked"))?);
-            let stamps: Vec<Vec<Instant>> = ended.collect::<Result<_, Failure>>()?;
+            let ended: Vec<(Vec<Instant>, Usage)> = ended.collect::<Result<_, Failure>>()?;
+            if run == 0 {
+                continue;
+            }
+            firsts.extend(ended.iter().filter_map(|(stamps, usage)| {
+                let first = stamps.first()?.saturating_duration_since(begin);
+                Some(first.saturating_sub(usage.prefill).as_secs_f64())
+            }));
+            let stamps: Vec<_> = ended.into_iter().map(|(stamps, _)| stamps).collect();
             speeds.push(speed(&stamps)?);
         }
-        let mut speeds = speeds.split_off(1);
-        speeds.sort_by(f64::total_cmp);
         Ok(Self {
             case,
-            speed: speeds[speeds.len() / 2],
+            speed: median(speeds),
+            first: median(firsts),
         })
     }
 }
@@ -98,13 +108,19 @@ fn request(served: &Served, case: Case, of: usize) -> Request {
     }
 }
 
-/// When each token of a completion came.
-fn stamps(mut events: UnboundedReceiver<Event>) -> Result<Vec<Instant>, Failure> {
+/// The middle one of some values; 0 of none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// When each token of a completion came, and what the completion took.
+fn stamps(mut events: UnboundedReceiver<Event>) -> Result<(Vec<Instant>, Usage), Failure> {
     let mut stamps = Vec::new();
     while let Some(event) = events.blocking_recv() {
         match event {
             Event::Text { tokens, .. } => stamps.extend(tokens.iter().map(|_| Instant::now())),
-            Event::Done { .. } => return Ok(stamps),
+            Event::Done { usage, .. } => return Ok((stamps, usage)),
             Event::Failed(failure) => anyhow::bail!("{failure}"),
             _ => {}
         }
