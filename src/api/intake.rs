@@ -2,7 +2,8 @@
 //! connections, so that templates, tokenizers and checks of large requests delay nobody.
 //!
 //! Handlers run on threads of their own. Those of large bodies take turns on some of them; the others are
-//! always free for small ones.
+//! always free for small ones. A small body that only goes on to an engine process stays on the thread that read it: each
+//! change of threads delays the first byte of an answer.
 
 use std::error::Error as _;
 use std::future::poll_fn;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -66,7 +67,20 @@ impl Workers {
         })
     }
 
-    /// Runs a handler on these threads, in turns with others if its body is large.
+    /// The response of a handler on these threads, in turns with others if its body is large.
+    async fn run(
+        &self,
+        is_large: bool,
+        handler: impl Future<Output = Response> + Send + 'static,
+    ) -> Response {
+        let Some(mut task) = self.start(is_large, handler) else {
+            return ended().into_response();
+        };
+        let response = (&mut task.0).await;
+        response.unwrap_or_else(|_| ended().into_response())
+    }
+
+    /// Starts a handler on these threads.
     fn start(
         &self,
         is_large: bool,
@@ -133,50 +147,76 @@ async fn in_turns<F: Future>(turns: Arc<Semaphore>, work: F) -> F::Output {
     }
 }
 
-/// Reads the body of a request, and runs the rest where it delays nobody.
+/// Marks a request whose handler runs off the threads that serve connections already.
+#[derive(Clone, Copy, Debug)]
+struct IsOff;
+
+fn has_body(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+fn ended() -> Error {
+    Error::Engine {
+        detail: "a handler ended without a response".into(),
+    }
+}
+
+/// Reads the body of a request; what a large one needs runs where it delays nobody.
 pub(super) async fn layer(
     State(workers): State<Arc<Workers>>,
     request: Request,
     next: Next,
 ) -> Response {
-    if matches!(
-        *request.method(),
-        Method::GET | Method::HEAD | Method::OPTIONS
-    ) {
+    if !has_body(request.method()) {
         return next.run(request).await;
     }
     let (mut head, body) = request.into_parts();
     // What a handler opens for its answer belongs where the answer is sent.
     head.extensions.insert(tokio::runtime::Handle::current());
-    let limit = MAX_BODY_BYTES;
-    if body.size_hint().lower() > limit as u64 {
-        return Error::TooLarge { limit }.into_response();
-    }
-    let read = tokio::time::timeout(workers.read_time, to_bytes(body, limit));
-    let body = match read.await {
-        Ok(Ok(body)) => body,
-        Ok(Err(error)) => {
-            let is_limit = error
-                .source()
-                .is_some_and(|s| s.to_string().contains("length limit"));
-            return match is_limit {
-                true => Error::TooLarge { limit }.into_response(),
-                false => Error::Body("the body could not be read".into()).into_response(),
-            };
-        }
-        Err(_) => return Error::BodyTime(workers.read_time).into_response(),
+    let body = match read(body, workers.read_time).await {
+        Ok(body) => body,
+        Err(error) => return error.into_response(),
     };
     let n_bytes = body.len();
-    let handler = next.run(Request::from_parts(head, Body::from(body)));
-    let ended = || Error::Engine {
-        detail: "a handler ended without a response".into(),
-    };
-    let Some(mut task) = workers.start(n_bytes > LARGE, handler) else {
-        return ended().into_response();
-    };
-    let response = (&mut task.0).await;
+    let mut request = Request::from_parts(head, Body::from(body));
+    if n_bytes <= LARGE {
+        return next.run(request).await;
+    }
+    request.extensions_mut().insert(IsOff);
+    let response = workers.run(true, next.run(request)).await;
     if n_bytes > HUGE {
         workers.release();
     }
-    response.unwrap_or_else(|_| ended().into_response())
+    response
+}
+
+/// Runs the handlers of this process where they delay nobody.
+pub(super) async fn handlers(
+    State(workers): State<Arc<Workers>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_off = request.extensions().get::<IsOff>().is_some();
+    match is_off || !has_body(request.method()) {
+        true => next.run(request).await,
+        false => workers.run(false, next.run(request)).await,
+    }
+}
+
+/// A whole body.
+async fn read(body: Body, time: Duration) -> Result<Bytes, Error> {
+    let limit = MAX_BODY_BYTES;
+    if body.size_hint().lower() > limit as u64 {
+        return Err(Error::TooLarge { limit });
+    }
+    let read = tokio::time::timeout(time, to_bytes(body, limit)).await;
+    read.map_err(|_| Error::BodyTime(time))?.map_err(|error| {
+        let is_limit = error
+            .source()
+            .is_some_and(|s| s.to_string().contains("length limit"));
+        match is_limit {
+            true => Error::TooLarge { limit },
+            false => Error::Body("the body could not be read".into()),
+        }
+    })
 }

@@ -137,10 +137,13 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
     let ready = Report::ready(&served);
     let pool = Arc::new(Pool::of_engine(served, source));
     let app = api::app(pool, Access::default(), READ_TIME)?;
-    let serving = api::serve_socket(&args.socket, app, || {
-        report(&ready).map_err(std::io::Error::other)
+    let socket = args.socket.clone();
+    // On the threads of the connections: this one would have to be woken for each.
+    let serving = runtime.spawn(async move {
+        let ready = || report(&ready).map_err(std::io::Error::other);
+        api::serve_socket(&socket, app, ready).await
     });
-    Ok(runtime.block_on(serving)?)
+    Ok(runtime.block_on(serving)??)
 }
 
 fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {

@@ -198,8 +198,10 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         output::line(format!("listening on http://{}", listener.local_addr()?))?;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let stopped = async { stopped.await.unwrap_or_default() };
+        // On the threads of the connections: this one would have to be woken for each.
+        let serving = tokio::spawn(api::serve(listener, app, read_time, stopped));
         tokio::select! {
-            () = api::serve(listener, app, read_time, stopped) => Ok(()),
+            served = serving => Ok(served?),
             () = async {
                 tokio::select! {
                     () = signals.next() => {}
