@@ -322,30 +322,30 @@ fn memory_comes_back_after_large_bodies() {
         let (status, ..) = server.raw("POST", "/v1/chat/completions", "application/json", &body);
         assert_eq!(status, 400);
     };
-    // What stays are tables that each thread makes for itself: all of them work once.
-    std::thread::scope(|scope| {
-        for _ in 0..12 {
-            scope.spawn(ask);
-        }
-    });
-    std::thread::sleep(Duration::from_secs(2));
-    let Some(before) = resident() else {
+    let Some(mut before) = resident() else {
         // Only Linux says.
         return;
     };
-    for _ in 0..3 {
-        ask();
-    }
-    let flooded = Instant::now();
-    loop {
-        let after = resident().expect("it lives");
-        if after < before * 1.05 + 4_000.0 {
-            break;
+    // A thread that works for the first time makes tables that stay, and which threads work is chance: floods follow
+    // each other until one leaves nothing. What each of them left would be 15 MB and more.
+    let is_back = (0..8).any(|_| {
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(ask);
+            }
+        });
+        let flooded = Instant::now();
+        let limit = before * 1.05;
+        while flooded.elapsed() < Duration::from_secs(5) {
+            if resident().expect("it lives") < limit {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(100));
         }
-        let is_late = flooded.elapsed() > Duration::from_secs(10);
-        assert!(!is_late, "{before} kB before, {after} kB after");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        before = resident().expect("it lives");
+        false
+    });
+    assert!(is_back, "{before} kB stay, and more after each flood");
 }
 
 #[test]
