@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
+use crate::common::writing::Part;
 use crate::files::models::Source;
 use crate::files::npy;
 use crate::model::{Batch, is_finite};
@@ -46,6 +47,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }
+    // First: what cannot be written is not worth computing.
+    let part = Part::new(&args.output).map_err(|error| at(&args.output, error))?;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = if args.stateless { n } else { chunk };
@@ -97,12 +100,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     if args.embedding {
         let vector = model.pool(&logits)?;
-        return write_npy(&args.output, &vector, &[vector.len()]);
+        return finish(part, &args.output, &vector, &[vector.len()]);
     }
-    write_npy(&args.output, &logits, &[n, width])
+    finish(part, &args.output, &logits, &[n, width])
 }
 
 /// Writes an array in NumPy's format.
-fn write_npy(path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
-    npy::write(path, values, shape).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+fn finish(mut part: Part, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
+    let written = part.write(&npy::bytes_of(values, shape));
+    written
+        .and_then(|()| part.finish())
+        .map_err(|error| at(path, error))
+}
+
+fn at(path: &Path, error: std::io::Error) -> Failure {
+    anyhow::anyhow!("{}: {error}", path.display())
 }

@@ -32,6 +32,8 @@ mod tokenize;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::common::writing;
+
 pub use output::{Failure, is_closed_pipe};
 
 /// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
@@ -121,6 +123,12 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         _ => options::Logs::Command,
     };
     options::start_log(&cli.log, of_whom)?;
+    if matches!(
+        cli.command,
+        Command::Convert(_) | Command::Diagram(_) | Command::Logits(_) | Command::Synth(_)
+    ) {
+        writing::remove_on_signals()?;
+    }
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(&args),

@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::common::writing;
+
 /// One message for the person at the terminal.
 pub type Failure = anyhow::Error;
 
@@ -56,6 +58,6 @@ pub(super) fn save(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, F
     let at = |path: &Path, error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
     std::fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
     let path = folder.join(name);
-    std::fs::write(&path, bytes).map_err(|error| at(&path, error))?;
+    writing::write(&path, bytes).map_err(|error| at(&path, error))?;
     Ok(path)
 }

@@ -133,11 +133,8 @@ fn shape_in(header: &str) -> Result<Vec<u64>, Error> {
     .collect()
 }
 
-/// Writes an array, as version 1.0.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn write(path: &Path, elements: &[f32], shape: &[usize]) -> io::Result<()> {
+/// The bytes of a file with an array, as version 1.0.
+pub fn bytes_of(elements: &[f32], shape: &[usize]) -> Vec<u8> {
     let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
     // A tuple of one element keeps its comma.
     let shape = dims.join(", ") + if dims.len() == 1 { "," } else { "" };
@@ -149,7 +146,7 @@ pub fn write(path: &Path, elements: &[f32], shape: &[usize]) -> io::Result<()> {
     let mut bytes = [MAGIC, b"\x01\x00", &(padded as u16).to_le_bytes()].concat();
     bytes.extend_from_slice(header.as_bytes());
     bytes.extend(elements.iter().flat_map(|v| v.to_le_bytes()));
-    std::fs::write(path, bytes)
+    bytes
 }
 
 #[cfg(test)]
@@ -163,7 +160,7 @@ mod tests {
         for shape in [vec![], vec![1], vec![2, 3], vec![0, 4]] {
             let n: usize = shape.iter().product();
             let elements: Vec<f32> = (0..n).map(|i| i as f32 / 3.0).collect();
-            write(&path, &elements, &shape).expect("written");
+            std::fs::write(&path, bytes_of(&elements, &shape)).expect("written");
             let array = read(&path).expect("read");
             let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
             assert_eq!(array, Array { shape, elements });

@@ -13,9 +13,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json, json};
 
+use crate::common::writing::{PartFolder, sync_folder};
+
 use super::gguf::Sink;
-use super::part::{PartFolder, check_space, sync_folder};
 use super::safetensors::{Checkpoint, Dtype, Stored};
+use super::space::check_space;
 use super::{Data, Entry, Error, Metadata, TensorInfo, TensorType, Weights, json};
 
 /// Key of the configuration that holds the metadata.
@@ -142,22 +144,22 @@ pub fn write(
             1 => "model.safetensors".to_owned(),
             n => format!("model-{:05}-of-{n:05}.safetensors", i + 1),
         };
-        write_shard(&part.path.join(&name), shard, &mut data)?;
+        write_shard(&part.path().join(&name), shard, &mut data)?;
         places.extend(shard.iter().map(|t| (t.name.clone(), json!(name))));
         names.push(name);
     }
     if shards.len() > 1 {
         let index = json!({ "metadata": { "total_size": bytes }, "weight_map": places });
         let text = serde_json::to_vec_pretty(&index).map_err(|error| io(error.into()))?;
-        write_file(&part.path.join(INDEX), &text).map_err(io)?;
+        write_file(&part.path().join(INDEX), &text).map_err(io)?;
         names.push(INDEX.to_owned());
     }
-    write_file(&part.path.join(CONFIG), &config).map_err(io)?;
+    write_file(&part.path().join(CONFIG), &config).map_err(io)?;
     names.push(CONFIG.to_owned());
     match is_there {
         // Over nothing, or over an empty folder.
-        false => fs::rename(&part.path, new.path),
-        true => replace(&part.path, new.path, &names),
+        false => fs::rename(part.path(), new.path),
+        true => replace(part.path(), new.path, &names),
     }
     .map_err(io)?;
     sync_folder(new.path);

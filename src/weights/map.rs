@@ -10,7 +10,24 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
+use crate::common::writing::Reading;
+
 use super::{Bytes, Error};
+
+/// A mapped file, which nothing that this program writes replaces.
+#[derive(Debug)]
+pub struct Mapped {
+    map: Mmap,
+    _reading: Reading,
+}
+
+impl std::ops::Deref for Mapped {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map
+    }
+}
 
 /// Maps a regular file for reading.
 ///
@@ -39,7 +56,10 @@ fn map_file(file: &File) -> std::io::Result<Bytes> {
     // SAFETY: the mapping is read-only and private to this value, and the file is only ever
     // replaced by name, never changed in place, by this program.
     let map = unsafe { Mmap::map(file) }?;
-    Ok(Bytes::Mapped(Arc::new(map)))
+    Ok(Bytes::Mapped(Arc::new(Mapped {
+        map,
+        _reading: Reading::new(file),
+    })))
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ pub mod gguf;
 mod json;
 mod map;
 mod metadata;
-mod part;
 pub mod safetensors;
+mod space;
 pub mod stranger;
 mod tensor_type;
 
@@ -25,11 +25,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memmap2::Mmap;
-
 pub use check::{Checked, NotFinite, check};
 pub use metadata::{Array, Metadata, StringArray, Value};
-pub(crate) use part::check_space;
+pub(crate) use space::check_space;
 pub use tensor_type::TensorType;
 
 /// Maximum number of dimensions of a tensor (a limit of ggml).
@@ -122,7 +120,7 @@ pub enum Data {
 #[derive(Clone, Debug)]
 pub enum Bytes {
     /// A mapped file.
-    Mapped(Arc<Mmap>),
+    Mapped(Arc<map::Mapped>),
     /// Bytes built into the program.
     Static(&'static [u8]),
 }

@@ -10,6 +10,7 @@ use crate::cli::Failure;
 use crate::cli::constraint::{json as json_of, text as text_of};
 use crate::cli::output::{self, shown};
 use crate::cli::sampling::number;
+use crate::common::writing;
 use crate::sampling::{LISTS, PARAMETERS, Params, StageName};
 
 use super::session::{Session, role};
@@ -280,7 +281,8 @@ fn list(session: &Session) -> Result<(), Failure> {
 
 fn save(session: &mut Session, path: &str) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(&session.messages)?;
-    std::fs::write(path, text + "\n").map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
+    writing::write(Path::new(path), (text + "\n").as_bytes())
+        .map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
     let n = session.messages.len();
     session.screen.note(&format!("{n} messages in {path}"))
 }

@@ -10,7 +10,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::weights::part::Part;
+use crate::common::writing::Part;
 use crate::weights::{Error, Metadata, TensorType};
 
 use super::value::{self, write_string, write_u32, write_u64};
@@ -91,7 +91,7 @@ pub fn write_pieces(
         part.write(&vec![0; padding(found, header.alignment)])
             .map_err(io)?;
     }
-    part.finish(path).map_err(io)
+    part.finish().map_err(io)
 }
 
 /// Bytes of a file with these tensors.

@@ -1,0 +1,420 @@
+//! Files and folders that are written: they appear under their names when they are complete.
+//!
+//! Until then they lie next to it as `NAME.PID-N.part`, locked by whoever writes them. An incomplete one is removed
+//! when its value is dropped, on a signal (`remove_on_signals`), or by the next writer of the same name, which finds it
+//! without a lock. A file that is being read (`Reading`) is not replaced. What is no regular file, such as a pipe or
+//! a terminal, is written in place.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What this process is writing under temporary names.
+static INCOMPLETE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+/// The files that this process reads, by device and number, each with how often.
+static READ: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Device and number of a file, where the system has them.
+#[cfg(unix)]
+fn identity(of: &fs::Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    Some((of.dev(), of.ino()))
+}
+
+#[cfg(not(unix))]
+fn identity(_: &fs::Metadata) -> Option<(u64, u64)> {
+    None
+}
+
+/// A file that is being read: no output may take its place as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Reading(Option<(u64, u64)>);
+
+impl Reading {
+    pub(crate) fn new(file: &File) -> Self {
+        let identity = file.metadata().ok().as_ref().and_then(identity);
+        if let Some(identity) = identity {
+            *locked(&READ).entry(identity).or_default() += 1;
+        }
+        Self(identity)
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let Some(identity) = self.0 else { return };
+        let mut all = locked(&READ);
+        if let Some(n) = all.get_mut(&identity) {
+            *n -= 1;
+            if *n == 0 {
+                all.remove(&identity);
+            }
+        }
+    }
+}
+
+/// A file or folder under a temporary name, which is removed with its contents when this is dropped.
+struct Temporary {
+    path: PathBuf,
+    /// Holds the lock; none where there are no locks.
+    _lock: Option<File>,
+}
+
+impl Temporary {
+    /// Makes a file or folder next to `target`, under an unused name.
+    fn new<T>(target: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(Self, T)> {
+        let name = target
+            .file_name()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "names no file"))?;
+        remove_left(target, name);
+        for attempt in 0u32.. {
+            let mut part = name.to_owned();
+            part.push(format!(".{}-{attempt}.part", std::process::id()));
+            let path = target.with_file_name(part);
+            // A signal finds either nothing or what is to be removed.
+            let mut incomplete = locked(&INCOMPLETE);
+            match make(&path) {
+                Ok(made) => {
+                    incomplete.insert(path.clone());
+                    let lock = File::open(&path).ok().filter(|file| file.lock().is_ok());
+                    return Ok((Self { path, _lock: lock }, made));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let mut incomplete = locked(&INCOMPLETE);
+        // What does not go away is no reason to hide the first error; after a rename there is nothing.
+        let _ = remove(&self.path);
+        incomplete.remove(&self.path);
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path)?.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    }
+}
+
+/// Removes what earlier writers of a name left behind.
+fn remove_left(target: &Path, name: &OsStr) {
+    let Ok(entries) = fs::read_dir(folder_of(target)) else {
+        return;
+    };
+    let is_left = |entry: &fs::DirEntry| {
+        let found = entry.file_name();
+        let rest = found.as_encoded_bytes();
+        let rest = rest.strip_prefix(name.as_encoded_bytes());
+        let id = rest.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(b".part"));
+        let is_id = |id: &[u8]| {
+            let mut numbers = id.split(|byte| *byte == b'-');
+            let is_number = |n: &[u8]| !n.is_empty() && n.iter().all(u8::is_ascii_digit);
+            numbers.clone().count() == 2 && numbers.all(is_number)
+        };
+        id.is_some_and(is_id)
+    };
+    for entry in entries.flatten().filter(is_left) {
+        let path = entry.path();
+        let is_plain = entry
+            .file_type()
+            .is_ok_and(|ty| ty.is_file() || ty.is_dir());
+        if is_plain && File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
+            let _ = remove(&path);
+        }
+    }
+}
+
+/// A file that takes its name when it is finished.
+pub(crate) struct Part {
+    out: BufWriter<File>,
+    /// None where the target is written in place.
+    temporary: Option<Temporary>,
+    target: PathBuf,
+}
+
+impl Part {
+    /// A file that will be `target`, or what that links to.
+    ///
+    /// # Errors
+    /// A target that is being read, or that cannot be written.
+    pub(crate) fn new(target: &Path) -> io::Result<Self> {
+        let is_link = fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink());
+        let linked = is_link.then(|| fs::canonicalize(target).ok()).flatten();
+        let target = linked.unwrap_or_else(|| target.to_owned());
+        let before = fs::metadata(&target).ok();
+        let is_read = before.as_ref().and_then(identity);
+        if is_read.is_some_and(|identity| locked(&READ).contains_key(&identity)) {
+            let message = "is an input of this command; the output needs another name";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        if before.as_ref().is_some_and(fs::Metadata::is_dir) {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let (temporary, file) = match before.as_ref().is_none_or(fs::Metadata::is_file) {
+            true => {
+                let (temporary, file) = Temporary::new(&target, |path| File::create_new(path))?;
+                if let Some(before) = before {
+                    // As if the file were written in place; not every file system has them.
+                    let _ = file.set_permissions(before.permissions());
+                }
+                (Some(temporary), file)
+            }
+            false => (None, File::options().write(true).open(&target)?),
+        };
+        Ok(Self {
+            out: BufWriter::with_capacity(1 << 20, file),
+            temporary,
+            target,
+        })
+    }
+
+    /// Adds bytes.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(bytes)
+    }
+
+    /// Gives the file its name, in place of the file that had it.
+    ///
+    /// # Errors
+    /// What was added cannot be written, or the file cannot be renamed: the one before is still there.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        self.out.flush()?;
+        if self.temporary.is_some() {
+            self.out.get_ref().sync_all()?;
+        }
+        let target = self.place()?;
+        sync_folder(&target);
+        Ok(())
+    }
+
+    /// As `finish`, but the system decides when the bytes reach the disk. Gives the name.
+    fn place(mut self) -> io::Result<PathBuf> {
+        self.out.flush()?;
+        if let Some(temporary) = &self.temporary {
+            fs::rename(&temporary.path, &self.target)?;
+        }
+        Ok(std::mem::take(&mut self.target))
+    }
+}
+
+/// Writes a whole file, one that can be made again.
+///
+/// # Errors
+/// As [`Part::new`] and [`Part::finish`].
+pub(crate) fn write(target: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut part = Part::new(target)?;
+    part.write(bytes)?;
+    part.place().map(drop)
+}
+
+/// A folder under a temporary name, removed with its contents when the value is dropped.
+pub(crate) struct PartFolder(Temporary);
+
+impl PartFolder {
+    /// A folder next to `target`.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn new(target: &Path) -> io::Result<Self> {
+        let (temporary, ()) = Temporary::new(target, |path| fs::create_dir(path))?;
+        Ok(Self(temporary))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.path
+    }
+}
+
+/// Syncs the folder, so that the new name reaches the disk. Failure is ignored: the file is complete
+/// either way, and not every file system supports it.
+pub(crate) fn sync_folder(target: &Path) {
+    let _ = File::open(folder_of(target)).and_then(|folder| folder.sync_all());
+}
+
+/// The folder that a path lies in.
+pub(crate) fn folder_of(target: &Path) -> &Path {
+    match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// From now on a signal to end (those of Ctrl-C, of service managers and of closed terminals) removes what is incomplete,
+/// and ends this process with 128 and the signal's number, as shells report it. For commands that write for long.
+///
+/// # Errors
+/// The operating system takes no handler or has no thread.
+#[cfg(unix)]
+pub(crate) fn remove_on_signals() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    /// A folder in which a file appears while it is removed.
+    const ATTEMPTS: usize = 10;
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    let entered = runtime.enter();
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    let [interrupt, terminate, hangup] = kinds.map(|kind| signal(kind).map(|s| (kind, s)));
+    let (mut interrupt, mut terminate, mut hangup) = (interrupt?, terminate?, hangup?);
+    drop(entered);
+    let wait = move || {
+        let kind = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.1.recv() => interrupt.0,
+                _ = terminate.1.recv() => terminate.0,
+                _ = hangup.1.recv() => hangup.0,
+            }
+        });
+        // Held until the end, so that nothing is begun any more.
+        let incomplete = locked(&INCOMPLETE);
+        for path in incomplete.iter() {
+            let _ = (0..ATTEMPTS).any(|_| {
+                let _ = remove(path);
+                !path.exists()
+            });
+        }
+        std::process::exit(128 + kind.as_raw_value());
+    };
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread.spawn(wait).map(drop)
+}
+
+/// The same where there are no such signals.
+///
+/// # Errors
+/// None.
+#[cfg(not(unix))]
+pub(crate) fn remove_on_signals() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let names = fs::read_dir(folder).expect("a folder");
+        let mut names: Vec<_> = names
+            .map(|entry| entry.expect("an entry").file_name())
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_is_not_finished_goes_away() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let target = folder.path().join("model");
+        let part = PartFolder::new(&target).expect("a writable folder");
+        let other = PartFolder::new(&target).expect("another name");
+        fs::write(part.path().join("file"), "text").expect("a writable folder");
+        fs::rename(other.path(), &target).expect("a free name");
+        drop((part, other));
+        let mut file = Part::new(&folder.path().join("file")).expect("a writable folder");
+        file.write(b"half").expect("written");
+        drop(file);
+        assert_eq!(names(folder.path()), ["model"]);
+    }
+
+    #[test]
+    fn what_an_ended_process_left_is_removed_by_the_next_writer() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        for name in [
+            "a.1-0.part",
+            "b.1-0.part",
+            "a.1.part",
+            "a.x-0.part",
+            "aa.1-0.part",
+        ] {
+            fs::write(at(name), "left").expect("a writable folder");
+        }
+        fs::create_dir(at("a.2-3.part")).expect("a writable folder");
+        fs::write(at("a.2-3.part/model"), "left").expect("a writable folder");
+        let held = File::create(at("a.3-0.part")).expect("a writable folder");
+        held.lock().expect("a lock");
+        write(&at("a"), b"new").expect("a writable folder");
+        assert_eq!(
+            names(folder.path()),
+            [
+                "a",
+                "a.1.part",
+                "a.3-0.part",
+                "a.x-0.part",
+                "aa.1-0.part",
+                "b.1-0.part"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_file_before_stays_until_the_new_one_is_complete() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let target = folder.path().join("file");
+        write(&target, b"before").expect("a writable folder");
+        let mut part = Part::new(&target).expect("a writable folder");
+        part.write(b"after").expect("written");
+        assert_eq!(fs::read(&target).expect("a file"), b"before");
+        part.finish().expect("a free name");
+        assert_eq!(fs::read(&target).expect("a file"), b"after");
+        assert_eq!(names(folder.path()), ["file"]);
+    }
+
+    #[test]
+    fn a_file_that_is_read_is_not_replaced() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let target = folder.path().join("file");
+        write(&target, b"input").expect("a writable folder");
+        let file = File::open(&target).expect("a file");
+        let both = (Reading::new(&file), Reading::new(&file));
+        drop(both.0);
+        let error = write(&target, b"output").expect_err("an input");
+        assert!(error.to_string().contains("is an input"), "{error}");
+        assert_eq!(fs::read(&target).expect("a file"), b"input");
+        drop(both.1);
+        write(&target, b"output").expect("no input any more");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_a_link_and_a_mode_stays() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (target, link) = (folder.path().join("file"), folder.path().join("link"));
+        write(&target, b"before").expect("a writable folder");
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).expect("an own file");
+        std::os::unix::fs::symlink("file", &link).expect("a free name");
+        write(&link, b"after").expect("a writable folder");
+        assert!(fs::symlink_metadata(&link).expect("a link").is_symlink());
+        assert_eq!(fs::read(&target).expect("a file"), b"after");
+        let mode = fs::metadata(&target).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        write(Path::new("/dev/null"), b"text").expect("a device");
+        let null = fs::metadata("/dev/null").expect("a device");
+        assert!(!null.is_file(), "a device is not replaced");
+    }
+}
