@@ -48,6 +48,7 @@ mod models_page;
 mod mutated_folders;
 mod native;
 
+mod outputs;
 mod page;
 mod perf;
 mod placement;
