@@ -32,8 +32,6 @@ mod tokenize;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::common::writing;
-
 pub use output::{Failure, is_closed_pipe};
 
 /// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
@@ -127,7 +125,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         cli.command,
         Command::Convert(_) | Command::Diagram(_) | Command::Logits(_) | Command::Synth(_)
     ) {
-        writing::remove_on_signals()?;
+        output::remove_on_signals()?;
     }
     match cli.command {
         Command::Run(args) => run::run(&args),

@@ -61,3 +61,44 @@ pub(super) fn save(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, F
     writing::write(&path, bytes).map_err(|error| at(&path, error))?;
     Ok(path)
 }
+
+/// From now on a signal to end (those of Ctrl-C, of service managers and of closed terminals) removes what is incomplete,
+/// and ends this process with 128 and the signal's number, as shells report it. For commands that write for long.
+///
+/// # Errors
+/// The operating system takes no handler or has no thread.
+#[cfg(unix)]
+pub(super) fn remove_on_signals() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    let entered = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    drop(entered);
+    let wait = move || {
+        let kind = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => SignalKind::interrupt(),
+                _ = terminate.recv() => SignalKind::terminate(),
+                _ = hangup.recv() => SignalKind::hangup(),
+            }
+        });
+        let _removed = writing::remove_incomplete();
+        std::process::exit(128 + kind.as_raw_value());
+    };
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread.spawn(wait).map(drop)
+}
+
+/// The same where there are no such signals.
+///
+/// # Errors
+/// None.
+#[cfg(not(unix))]
+pub(super) fn remove_on_signals() -> io::Result<()> {
+    Ok(())
+}

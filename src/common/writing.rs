@@ -1,7 +1,7 @@
 //! Files and folders that are written: they appear under their names when they are complete.
 //!
 //! Until then they lie next to it as `NAME.PID-N.part`, locked by whoever writes them. An incomplete one is removed
-//! when its value is dropped, on a signal (`remove_on_signals`), or by the next writer of the same name, which finds it
+//! when its value is dropped, at a signal (`remove_incomplete`), or by the next writer of the same name, which finds it
 //! without a lock. A file that is being read (`Reading`) is not replaced. What is no regular file, such as a pipe or
 //! a terminal, is written in place.
 
@@ -257,58 +257,18 @@ pub(crate) fn folder_of(target: &Path) -> &Path {
     }
 }
 
-/// From now on a signal to end (those of Ctrl-C, of service managers and of closed terminals) removes what is incomplete,
-/// and ends this process with 128 and the signal's number, as shells report it. For commands that write for long.
-///
-/// # Errors
-/// The operating system takes no handler or has no thread.
-#[cfg(unix)]
-pub(crate) fn remove_on_signals() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    /// A folder in which a file appears while it is removed.
+/// Removes what is incomplete. Nothing is begun as long as the value is there: it is for the end of a process.
+pub(crate) fn remove_incomplete() -> impl Sized {
+    /// A file may appear in a folder while that is removed.
     const ATTEMPTS: usize = 10;
-
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()?;
-    let entered = runtime.enter();
-    let kinds = [
-        SignalKind::interrupt(),
-        SignalKind::terminate(),
-        SignalKind::hangup(),
-    ];
-    let [interrupt, terminate, hangup] = kinds.map(|kind| signal(kind).map(|s| (kind, s)));
-    let (mut interrupt, mut terminate, mut hangup) = (interrupt?, terminate?, hangup?);
-    drop(entered);
-    let wait = move || {
-        let kind = runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.1.recv() => interrupt.0,
-                _ = terminate.1.recv() => terminate.0,
-                _ = hangup.1.recv() => hangup.0,
-            }
+    let incomplete = locked(&INCOMPLETE);
+    for path in incomplete.iter() {
+        let _ = (0..ATTEMPTS).any(|_| {
+            let _ = remove(path);
+            !path.exists()
         });
-        // Held until the end, so that nothing is begun any more.
-        let incomplete = locked(&INCOMPLETE);
-        for path in incomplete.iter() {
-            let _ = (0..ATTEMPTS).any(|_| {
-                let _ = remove(path);
-                !path.exists()
-            });
-        }
-        std::process::exit(128 + kind.as_raw_value());
-    };
-    let thread = std::thread::Builder::new().name("signals".into());
-    thread.spawn(wait).map(drop)
-}
-
-/// The same where there are no such signals.
-///
-/// # Errors
-/// None.
-#[cfg(not(unix))]
-pub(crate) fn remove_on_signals() -> io::Result<()> {
-    Ok(())
+    }
+    incomplete
 }
 
 #[cfg(test)]

@@ -47,7 +47,6 @@ mod model_routes;
 mod models_page;
 mod mutated_folders;
 mod native;
-
 mod outputs;
 mod page;
 mod perf;
