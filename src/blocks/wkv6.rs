@@ -25,7 +25,7 @@ options! {
     pub(super) struct Config {
         d: u64 = "wkv_d", "elements of a head";
         heads: u64 => "n_embd // d", "heads";
-        k_heads: u64 = "heads", "key and value heads";
+        k_heads: u64 = "n_embd // d", "key and value heads";
         rank: u64 => "shift_rank", "rank of the projections to the shares";
         decay_extra: u64 => "decay_extra", "rank of the projection to the decay";
         gate_act: ActRef = "silu", "activation of the output gate, see `[act.NAME]`";
