@@ -13,7 +13,6 @@ use crate::engine::serving::Served;
 use crate::engine::{Diffusion, Limits};
 use crate::files::models::{self, Definitions, Source};
 use crate::model::Options;
-use crate::weights::TensorType;
 
 use super::*;
 
@@ -22,20 +21,8 @@ fn served() -> Served {
     let definitions = Definitions::open(&[]).expect("the built-in definitions");
     let opened = models::open(&Source::of(None), &definitions).expect("the built-in model");
     let options = Options {
-        n_ctx: 256,
         n_ctx_seq: 256,
-        n_seqs: 1,
-        n_checkpoints: 0,
-        n_batch: 64,
-        n_outputs: 0,
-        n_threads: 1,
-        k_type: TensorType::F16,
-        v_type: TensorType::F16,
-        flash_attn: true,
-        deterministic: false,
-        embeddings: false,
-        non_causal: false,
-        capture: false,
+        ..Options::plain(256, 64)
     };
     let limits = Limits {
         n_ctx: 256,

@@ -122,20 +122,10 @@ mod tests {
 
     fn logits(def: &ArchDef, weights: &Weights) -> Vec<f32> {
         let options = Options {
-            n_ctx: 64,
-            n_ctx_seq: 0,
-            n_seqs: 1,
-            n_checkpoints: 0,
-            n_batch: 64,
-            n_outputs: 0,
-            n_threads: 1,
             k_type: TensorType::F32,
             v_type: TensorType::F32,
             flash_attn: false,
-            deterministic: false,
-            embeddings: false,
-            non_causal: false,
-            capture: false,
+            ..Options::plain(64, 64)
         };
         let model = Model::load(plan(def, weights), weights, options, &mut |_, _| {});
         let mut batch = Batch::default();

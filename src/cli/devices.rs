@@ -78,20 +78,9 @@ fn lacking(opened: &Opened, device: Device, kv_type: TensorType) -> Result<Lacki
     let mut all = Lacking::new();
     for (at, n_batch) in [Options::N_BATCH, 1].into_iter().enumerate() {
         let options = Options {
-            n_ctx: Options::N_BATCH,
-            n_ctx_seq: 0,
-            n_seqs: 1,
-            n_checkpoints: 0,
-            n_batch,
-            n_outputs: 0,
-            n_threads: 1,
             k_type: kv_type,
             v_type: kv_type,
-            flash_attn: true,
-            deterministic: false,
-            embeddings: false,
-            non_causal: false,
-            capture: false,
+            ..Options::plain(Options::N_BATCH, n_batch)
         };
         for found in estimator.lacking(&options)? {
             let key = (

@@ -46,6 +46,27 @@ pub struct Options {
 }
 
 impl Options {
+    /// One sequence on one thread, 16-bit keys and values, flash attention, nothing else: `n_ctx` slots, passes of at
+    /// most `n_batch` tokens.
+    pub fn plain(n_ctx: usize, n_batch: usize) -> Self {
+        Self {
+            n_ctx,
+            n_ctx_seq: 0,
+            n_seqs: 1,
+            n_checkpoints: 0,
+            n_batch,
+            n_outputs: 0,
+            n_threads: 1,
+            k_type: TensorType::F16,
+            v_type: TensorType::F16,
+            flash_attn: true,
+            deterministic: false,
+            embeddings: false,
+            non_causal: false,
+            capture: false,
+        }
+    }
+
     /// Most tokens of a pass where nobody asks for another number.
     pub const N_BATCH: usize = 512;
 

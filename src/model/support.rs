@@ -103,7 +103,7 @@ mod tests {
     use crate::blocks::REGISTRY;
     use crate::files::synth::{Request, synth};
     use crate::plan::Share;
-    use crate::weights::{self, TensorType};
+    use crate::weights;
 
     /// A model with attention.
     fn plan() -> Plan {
@@ -132,20 +132,8 @@ mod tests {
 
     fn options() -> Options {
         Options {
-            n_ctx: 64,
-            n_ctx_seq: 0,
             n_seqs: 2,
-            n_checkpoints: 0,
-            n_batch: 8,
-            n_outputs: 0,
-            n_threads: 1,
-            k_type: TensorType::F16,
-            v_type: TensorType::F16,
-            flash_attn: true,
-            deterministic: false,
-            embeddings: false,
-            non_causal: false,
-            capture: false,
+            ..Options::plain(64, 8)
         }
     }
 

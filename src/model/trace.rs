@@ -26,22 +26,7 @@ const N_CTX: usize = 64;
 /// # Errors
 /// Blocks that refuse their arguments.
 pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
-    let options = Options {
-        n_ctx: N_CTX,
-        n_ctx_seq: 0,
-        n_seqs: 1,
-        n_checkpoints: 0,
-        n_batch: n_tokens,
-        n_outputs: 0,
-        n_threads: 1,
-        k_type: TensorType::F16,
-        v_type: TensorType::F16,
-        flash_attn: true,
-        deterministic: false,
-        embeddings: false,
-        non_causal: false,
-        capture: false,
-    };
+    let options = Options::plain(N_CTX, n_tokens);
     let shape = Shape {
         n_outputs: n_tokens,
         ..Shape::largest(&options, plan, &options.n_slots(plan))

@@ -51,6 +51,8 @@ static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {
     backend->guid = &guid;
     backend->device = dev;
     backend->context = ggml_backend_dev_init(cpu(), params);
+    // Its own default is four threads, which wait for each other in loops.
+    ggml_backend_cpu_set_n_threads(backend->context, 1);
     backend->iface.get_name = backend_name;
     backend->iface.free = backend_free;
     backend->iface.graph_compute = backend_compute;

@@ -268,20 +268,11 @@ fn rows_that_are_asked_for_alone_are_those_of_all() {
 
 pub(crate) fn options() -> Options {
     Options {
-        n_ctx: 512,
-        n_ctx_seq: 0,
         n_seqs: 2,
-        n_checkpoints: 0,
-        n_batch: 64,
-        n_outputs: 0,
-        n_threads: 1,
         k_type: TensorType::F32,
         v_type: TensorType::F32,
         flash_attn: false,
-        deterministic: false,
-        embeddings: false,
-        non_causal: false,
-        capture: false,
+        ..Options::plain(512, 64)
     }
 }
 

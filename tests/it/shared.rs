@@ -352,15 +352,15 @@ fn deterministic_bits_do_not_depend_on_neighbours_or_threads() {
             continue;
         }
         let expected = alongside(&mut model, text, 0);
-        let check = |model: &mut Model, n: u32, n_threads: usize| {
-            let bits = alongside(model, text, n);
+        let check = |model: &mut Model, n_tokens: usize, n: u32, n_threads: usize| {
+            let bits = alongside(model, &text[..n_tokens], n);
             let differing = bits.iter().zip(&expected).filter(|(a, b)| a != b).count();
             let name = &golden.name;
             assert_eq!(differing, 0, "{name}: {n} neighbours, {n_threads} threads");
-            assert_eq!(bits.len(), expected.len());
+            assert_eq!(bits.len() * text.len(), expected.len() * n_tokens);
         };
         for n in [1, 2, 5, 8] {
-            check(&mut model, n, 1);
+            check(&mut model, text.len(), n, 1);
         }
         // What threads divide among themselves depends on the block and on the types of its weights.
         let plan = model.plan();
@@ -373,8 +373,10 @@ fn deterministic_bits_do_not_depend_on_neighbours_or_threads() {
         known.extend(kinds);
         if known.len() > n_known {
             let mut model = with_threads(2);
-            for n in [0, 5] {
-                check(&mut model, n, 2);
+            // A prompt and a few steps: threads wait for each other in loops, which takes long where they are more
+            // than there are processors.
+            for n in [0, 3] {
+                check(&mut model, 10, n, 2);
             }
         }
     }

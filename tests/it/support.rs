@@ -250,17 +250,11 @@ pub fn results(
         n_ctx: if path.stateless { 0 } else { 512 },
         n_ctx_seq: if path.stateless { n } else { 0 },
         n_seqs: 2,
-        n_checkpoints: 0,
-        n_batch: 2 * n,
-        n_outputs: 0,
-        n_threads: 1,
         k_type: path.kv_type,
         v_type: path.kv_type,
         flash_attn: path.flash_attn,
-        deterministic: false,
         embeddings: output != Output::Logits,
-        non_causal: false,
-        capture: false,
+        ..Options::plain(0, 2 * n)
     };
     let mut model = match Model::load(plan, weights, options, &mut |_, _| {}) {
         Ok(model) => model,

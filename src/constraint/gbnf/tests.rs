@@ -3,12 +3,22 @@
 use super::parse::{Expr, Rules, parse};
 use super::*;
 
+/// A set of places in a text, from before its first character to after its last: one bit each.
+type Places = u128;
+
+/// The places of a set.
+fn places(set: Places) -> impl Iterator<Item = usize> {
+    let next = |rest: &Places| Some(rest & (rest - 1)).filter(|rest| *rest != 0);
+    let rests = std::iter::successors(Some(set).filter(|set| *set != 0), next);
+    rests.map(|rest| rest.trailing_zeros() as usize)
+}
+
 /// What a grammar says of one text, by tables over its parts: no automata, no lexemes.
 pub(in crate::constraint) struct Naive<'a> {
     rules: &'a Rules,
     text: Vec<char>,
     /// For each rule and each start, the ends of what it matches.
-    ends: Vec<Vec<Vec<bool>>>,
+    ends: Vec<Vec<Places>>,
     /// For each rule and each start, whether the rest is a prefix of something it matches.
     begins: Vec<Vec<bool>>,
     /// Rules that match some text.
@@ -19,10 +29,11 @@ impl<'a> Naive<'a> {
     pub(in crate::constraint) fn new(rules: &'a Rules, text: &str) -> Self {
         let text: Vec<char> = text.chars().collect();
         let (n, size) = (rules.bodies.len(), text.len() + 1);
+        assert!(size <= Places::BITS as usize, "a text of {size} places");
         let mut this = Self {
             rules,
             text,
-            ends: vec![vec![vec![false; size]; size]; n],
+            ends: vec![vec![0; size]; n],
             begins: vec![vec![false; size]; n],
             productive: vec![false; n],
         };
@@ -32,7 +43,7 @@ impl<'a> Naive<'a> {
 
     /// Whether the text is in the language.
     pub(in crate::constraint) fn is_whole(&self) -> bool {
-        self.ends[self.rules.root][0][self.text.len()]
+        self.ends[self.rules.root][0] >> self.text.len() & 1 == 1
     }
 
     /// Whether the text is a prefix of one in the language.
@@ -82,88 +93,70 @@ impl<'a> Naive<'a> {
             .any(|(low, high)| *low <= code && code <= *high)
     }
 
-    fn ends_of(&self, expr: &Expr, from: usize) -> Vec<bool> {
-        let size = self.text.len() + 1;
-        let mut out = vec![false; size];
+    fn ends_of(&self, expr: &Expr, from: usize) -> Places {
         match expr {
-            Expr::Class(_) => {
-                if self.fits(expr, from) {
-                    out[from + 1] = true;
-                }
-            }
-            Expr::Rule(rule) => out = self.ends[*rule][from].clone(),
-            Expr::Alt(all) => {
-                for part in all {
-                    let ends = self.ends_of(part, from);
-                    (0..size).for_each(|end| out[end] |= ends[end]);
-                }
-            }
-            Expr::Seq(all) => {
-                out[from] = true;
-                for part in all {
-                    out = self.step(&out, part);
-                }
-            }
+            Expr::Class(_) if self.fits(expr, from) => 1 << (from + 1),
+            Expr::Class(_) => 0,
+            Expr::Rule(rule) => self.ends[*rule][from],
+            Expr::Alt(all) => all
+                .iter()
+                .fold(0, |ends, part| ends | self.ends_of(part, from)),
+            Expr::Seq(all) => all
+                .iter()
+                .fold(1 << from, |reached, part| self.step(reached, part)),
             Expr::Repeat(inner, min, max) => {
-                let mut reached = vec![false; size];
-                reached[from] = true;
+                let (mut reached, mut out) = (1 << from, 0);
                 // More rounds than there are characters only add empty ones.
-                let rounds = max.unwrap_or(u32::MAX).min(min + size as u32);
+                let rounds = max
+                    .unwrap_or(u32::MAX)
+                    .min(min + self.text.len() as u32 + 1);
                 for round in 0..=rounds {
                     if round >= *min {
-                        (0..size).for_each(|end| out[end] |= reached[end]);
+                        out |= reached;
                     }
-                    reached = self.step(&reached, inner);
+                    reached = self.step(reached, inner);
                 }
+                out
             }
         }
-        out
     }
 
-    fn step(&self, reached: &[bool], part: &Expr) -> Vec<bool> {
-        let mut out = vec![false; reached.len()];
-        for start in (0..reached.len()).filter(|start| reached[*start]) {
-            let ends = self.ends_of(part, start);
-            (0..ends.len()).for_each(|end| out[end] |= ends[end]);
-        }
-        out
+    fn step(&self, reached: Places, part: &Expr) -> Places {
+        places(reached).fold(0, |ends, start| ends | self.ends_of(part, start))
     }
 
     fn is_begun(&self, expr: &Expr, from: usize) -> bool {
         let len = self.text.len();
+        let is_begun_in = |reached, part| places(reached).any(|start| self.is_begun(part, start));
+        let is_at_end = |reached: Places| reached >> len & 1 == 1;
+        let mut reached = 1 << from;
         match expr {
             Expr::Class(_) => from == len || from + 1 == len && self.fits(expr, from),
             Expr::Rule(rule) => self.begins[*rule][from],
             Expr::Alt(all) => all.iter().any(|part| self.is_begun(part, from)),
             Expr::Seq(all) => {
-                let mut reached = vec![false; len + 1];
-                reached[from] = true;
                 for (i, part) in all.iter().enumerate() {
                     let can_end = all[i + 1..].iter().all(|part| self.is_productive(part));
-                    let mut starts = (0..=len).filter(|start| reached[*start]);
-                    if can_end && starts.any(|start| self.is_begun(part, start)) {
+                    if can_end && is_begun_in(reached, part) {
                         return true;
                     }
-                    reached = self.step(&reached, part);
+                    reached = self.step(reached, part);
                 }
-                reached[len]
+                is_at_end(reached)
             }
             Expr::Repeat(inner, min, max) => {
-                let mut reached = vec![false; len + 1];
-                reached[from] = true;
                 let rounds = max.unwrap_or(u32::MAX).min(min + len as u32 + 1);
                 for round in 0..rounds {
                     let can_end = round + 1 >= *min || self.is_productive(inner);
-                    let mut starts = (0..=len).filter(|start| reached[*start]);
-                    if can_end && starts.any(|start| self.is_begun(inner, start)) {
+                    if can_end && is_begun_in(reached, inner) {
                         return true;
                     }
-                    if round >= *min && reached[len] {
+                    if round >= *min && is_at_end(reached) {
                         return true;
                     }
-                    reached = self.step(&reached, inner);
+                    reached = self.step(reached, inner);
                 }
-                reached[len] && rounds >= *min
+                is_at_end(reached) && rounds >= *min
             }
         }
     }

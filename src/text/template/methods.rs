@@ -261,11 +261,20 @@ pub(super) fn replace(
     count: Option<i64>,
 ) -> Result<Value, Error> {
     let count = count.and_then(|count| usize::try_from(count).ok());
-    let n_found = text.matches(old).count();
+    // One character is found far sooner than a text of one character.
+    let mut chars = old.chars();
+    let one = chars.next().filter(|_| chars.as_str().is_empty());
+    let n_found = match one {
+        Some(one) => text.matches(one).count(),
+        None => text.matches(old).count(),
+    };
     budget::read(n_found.saturating_mul(ITEM))?;
     let count = count.map_or(n_found, |count| count.min(n_found));
     budget::made(count.saturating_mul(new.len()))?;
-    Ok(Value::from(text.replacen(old, new, count)))
+    Ok(Value::from(match one {
+        Some(one) => text.replacen(one, new, count),
+        None => text.replacen(old, new, count),
+    }))
 }
 
 fn join(call: &Call<'_>) -> Result<Value, Error> {

@@ -191,13 +191,17 @@ impl Style {
 fn python_quoted(text: &str) -> String {
     let is_double = text.contains('\'') && !text.contains('"');
     let quote = if is_double { '"' } else { '\'' };
-    let mut out = String::from(quote);
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push(quote);
     for c in text.chars() {
         let code = u32::from(c);
         let _ = match c {
-            '\n' | '\r' | '\t' | '\\' => write!(out, "{}", c.escape_debug()),
+            '\n' => out.write_str("\\n"),
+            '\r' => out.write_str("\\r"),
+            '\t' => out.write_str("\\t"),
+            '\\' => out.write_str("\\\\"),
             _ if c == quote => write!(out, "\\{c}"),
-            _ if is_printable(c) => write!(out, "{c}"),
+            _ if is_printable(c) => out.write_char(c),
             _ if code <= 0xff => write!(out, "\\x{code:02x}"),
             _ if code <= 0xffff => write!(out, "\\u{code:04x}"),
             _ => write!(out, "\\U{code:08x}"),
@@ -215,7 +219,10 @@ fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
-    String::from_iter(['a', c]).escape_debug().count() == 2
+    let mut bytes = [b'a'; 5];
+    let len = 1 + c.encode_utf8(&mut bytes[1..]).len();
+    let text = std::str::from_utf8(&bytes[..len]).unwrap_or_default();
+    text.escape_debug().count() == 2
 }
 
 /// Python's `repr` of a finite float: the shortest digits that read back, with an exponent below 1e-4
@@ -235,19 +242,25 @@ fn float_repr(float: f64) -> String {
 
 /// `markupsafe.escape`: markup as it is, any other value's text escaped.
 pub(super) fn escaped(value: &Value) -> Result<String, Error> {
-    const ENTITIES: [(char, &str); 5] = [
-        ('&', "&amp;"),
-        ('<', "&lt;"),
-        ('>', "&gt;"),
-        ('"', "&#34;"),
-        ('\'', "&#39;"),
-    ];
     let text = str(value)?;
     if value.is_safe() {
         return Ok(text);
     }
-    let escape = |text: String, (c, entity): (char, &str)| text.replace(c, entity);
-    let escaped = ENTITIES.into_iter().fold(text, escape);
+    let mut escaped = String::with_capacity(text.len());
+    let mut rest = &*text;
+    let is_escaped = |byte: u8| matches!(byte, b'&' | b'<' | b'>' | b'"' | b'\'');
+    while let Some(at) = rest.bytes().position(is_escaped) {
+        escaped.push_str(&rest[..at]);
+        escaped.push_str(match rest.as_bytes()[at] {
+            b'&' => "&amp;",
+            b'<' => "&lt;",
+            b'>' => "&gt;",
+            b'"' => "&#34;",
+            _ => "&#39;",
+        });
+        rest = &rest[at + 1..];
+    }
+    escaped.push_str(rest);
     budget::made(escaped.len())?;
     Ok(escaped)
 }
