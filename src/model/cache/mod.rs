@@ -16,6 +16,7 @@
 
 mod block_manager;
 mod blocks;
+mod empty_runs;
 mod mask;
 mod prefix;
 mod resume;

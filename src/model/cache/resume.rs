@@ -360,6 +360,9 @@ impl BlockManager {
         let kept: Vec<bool> = kept.map(|(at, b)| is_own(of_pool, at, *b)).collect();
         let read = || sources.iter().copied().filter(|block| *block != EVICTED);
         read().for_each(|block| of_pool.join(block));
+        if !is_windowed {
+            self.clear(pool, place..place + sources.len(), copies);
+        }
         let mut taken = Vec::with_capacity(sources.len());
         for (at, (source, is_kept)) in sources.iter().zip(&kept).enumerate() {
             taken.push(match (is_kept, is_windowed) {
@@ -367,8 +370,6 @@ impl BlockManager {
                 (false, true) => self.take_near(pool, place)?,
                 (false, false) => {
                     let to = (place + at) as BlockId;
-                    let region = place..place + sources.len();
-                    self.clear(pool, place + at, region, copies);
                     self.pools[pool].claim(to, &mut self.tree, pool);
                     to
                 }

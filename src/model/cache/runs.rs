@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use super::block_manager::{BlockManager, EVICTED};
+use super::empty_runs::EmptyRuns;
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
 impl BlockManager {
@@ -60,8 +61,8 @@ impl BlockManager {
                 None => self.compact(pool, id, n, copies)?,
             },
         };
+        self.clear(pool, at..at + n, copies);
         for block in at..at + n {
-            self.clear(pool, block, at..at + n, copies);
             self.pools[pool].claim(block as BlockId, &mut self.tree, pool);
             let sequence = self.sequences.get_mut(&id)?;
             sequence.tables[pool].push(block as BlockId);
@@ -69,48 +70,38 @@ impl BlockManager {
         Some(())
     }
 
-    /// Copies what is cached in a block that is about to be used to one that holds nothing, outside of a region:
+    /// Copies what is cached in blocks that are about to be used to ones that hold nothing, outside of these:
     /// behind what the cached text has before it, if that is possible.
-    pub(super) fn clear(
-        &mut self,
-        pool: usize,
-        block: usize,
-        region: Range<usize>,
-        copies: &mut Vec<SlotCopy>,
-    ) {
+    pub(super) fn clear(&mut self, pool: usize, region: Range<usize>, copies: &mut Vec<SlotCopy>) {
         let blocks = &self.pools[pool];
-        let Some(node) = blocks.node(block as BlockId) else {
+        let is_cached = |at: usize| blocks.node(at as BlockId).is_some();
+        let is_unused = |at: &usize| blocks.is_unused(*at as BlockId);
+        let unused = region.clone().filter(is_unused);
+        let cached: Vec<usize> = unused.filter(|at| is_cached(*at)).collect();
+        if cached.is_empty() {
             return;
-        };
-        let is_empty = |at: usize| {
-            let id = at as BlockId;
-            blocks.is_unused(id) && blocks.node(id).is_none() && !region.contains(&at)
-        };
-        let before = self.tree.part(self.tree.parent(node), pool);
-        let behind = before.map(|before| before as usize + 1);
-        let target = behind.filter(|at| is_empty(*at)).or_else(|| {
-            let mut longest = 0..0;
-            let mut current = 0..0;
-            for at in (0..blocks.len()).filter(|at| is_empty(*at)) {
-                current = match current.end == at {
-                    true => current.start..at + 1,
-                    false => at..at + 1,
-                };
-                if current.len() > longest.len() {
-                    longest = current.clone();
-                }
-            }
-            // The first half is for the sequence before it.
-            (!longest.is_empty()).then_some(longest.start + longest.len() / 2)
-        });
-        let Some(to) = target else { return };
-        copies.push(SlotCopy {
-            pool,
-            from: block * BLOCK,
-            to: to * BLOCK,
-            n: self.tree.n_tokens(node),
-        });
-        self.pools[pool].transfer(block as BlockId, to as BlockId, &mut self.tree, pool);
+        }
+        let outside = (0..blocks.len()).filter(|at| !region.contains(at));
+        let mut empty = EmptyRuns::of(outside.filter(is_unused).filter(|at| !is_cached(*at)));
+        for block in cached {
+            let Some(node) = self.pools[pool].node(block as BlockId) else {
+                continue;
+            };
+            let before = self.tree.part(self.tree.parent(node), pool);
+            let behind = before.map(|before| before as usize + 1);
+            let behind = behind.filter(|at| empty.take(*at));
+            // Of a run, the first half is for the sequence before it.
+            let Some(to) = behind.or_else(|| empty.take_middle()) else {
+                return;
+            };
+            copies.push(SlotCopy {
+                pool,
+                from: block * BLOCK,
+                to: to * BLOCK,
+                n: self.tree.n_tokens(node),
+            });
+            self.pools[pool].transfer(block as BlockId, to as BlockId, &mut self.tree, pool);
+        }
     }
 
     /// The best place for a run of `n` blocks that takes over what lies in the blocks `sources`: it has room
@@ -170,9 +161,7 @@ impl BlockManager {
         copies: &mut Vec<SlotCopy>,
     ) -> Option<()> {
         let len = self.sequences.get(&id)?.tables[pool].len();
-        for block in start..start + len {
-            self.clear(pool, block, start..start + len, copies);
-        }
+        self.clear(pool, start..start + len, copies);
         let sequence = self.sequences.get_mut(&id)?;
         let table = &mut sequence.tables[pool];
         if let Some(first) = table.first() {

@@ -1,0 +1,106 @@
+//! Blocks that hold nothing, as runs of neighbours, while some of them are taken.
+//!
+//! It knows nothing of what blocks are for. Each taking costs the logarithm of the number of runs.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Runs of blocks that hold nothing; no two of them touch.
+pub(super) struct EmptyRuns {
+    /// End of each run by its start.
+    ends: BTreeMap<usize, usize>,
+    /// Length and start of each, the longest last, of equal ones the first.
+    by_length: BTreeSet<(usize, Reverse<usize>)>,
+}
+
+impl EmptyRuns {
+    /// The runs of these blocks, which are in ascending order.
+    pub(super) fn of(blocks: impl Iterator<Item = usize>) -> Self {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for at in blocks {
+            match runs.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => runs.push(at..at + 1),
+            }
+        }
+        let mut this = Self {
+            ends: BTreeMap::new(),
+            by_length: BTreeSet::new(),
+        };
+        runs.into_iter().for_each(|run| this.add(run));
+        this
+    }
+
+    fn add(&mut self, run: Range<usize>) {
+        if !run.is_empty() {
+            self.ends.insert(run.start, run.end);
+            self.by_length.insert((run.len(), Reverse(run.start)));
+        }
+    }
+
+    /// Takes a block; false if it is not among them.
+    pub(super) fn take(&mut self, at: usize) -> bool {
+        let found = self.ends.range(..=at).next_back();
+        let Some((start, end)) = found.map(|(start, end)| (*start, *end)) else {
+            return false;
+        };
+        if at >= end {
+            return false;
+        }
+        self.ends.remove(&start);
+        self.by_length.remove(&(end - start, Reverse(start)));
+        self.add(start..at);
+        self.add(at + 1..end);
+        true
+    }
+
+    /// Takes the block in the middle of the longest run.
+    pub(super) fn take_middle(&mut self) -> Option<usize> {
+        let (len, Reverse(start)) = *self.by_length.last()?;
+        let at = start + len / 2;
+        self.take(at).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a search through all blocks.
+    #[test]
+    fn the_middle_of_the_longest_run_is_taken() {
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        for _ in 0..50 {
+            let mut is_empty: Vec<bool> = (0..60).map(|_| random(3) > 0).collect();
+            let mut runs = EmptyRuns::of((0..60).filter(|at| is_empty[*at]));
+            loop {
+                let block = random(70);
+                let is_there = is_empty.get(block) == Some(&true);
+                assert_eq!(runs.take(block), is_there);
+                if is_there {
+                    is_empty[block] = false;
+                }
+                let mut longest = 0..0;
+                let mut start = 0;
+                for at in 0..=60 {
+                    if at == 60 || !is_empty[at] {
+                        if at - start > longest.len() {
+                            longest = start..at;
+                        }
+                        start = at + 1;
+                    }
+                }
+                let middle = longest.start + longest.len() / 2;
+                let expected = (!longest.is_empty()).then_some(middle);
+                assert_eq!(runs.take_middle(), expected, "{is_empty:?}");
+                let Some(taken) = expected else { break };
+                is_empty[taken] = false;
+            }
+        }
+    }
+}
