@@ -48,8 +48,8 @@ pub(super) struct Args {
     /// Optional tensors of the drawn definition, such as output,attn_q.bias
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(super) with: Vec<String>,
-    /// Colour the boxes of a model by the numbers of a file: of `perf --profile --json`, of
-    /// `compare --json`, or an object of paths with numbers
+    /// Colour the boxes of a model by the numbers of a file: of `perf --profile --json`, of `compare --json`, of
+    /// `plan --json` (the device of each part), or an object of paths with numbers
     #[arg(long, value_name = "FILE.json", conflicts_with = "all")]
     overlay: Option<PathBuf>,
     /// Numbers of the overlay file to use: `error`, `norm of A`, `time of ...`; default: the first of the file

@@ -13,10 +13,11 @@ use serde_json::{Value as Json, json};
 use crate::common::wording::{bytes, count, listed};
 use crate::files::models::Source;
 use crate::model;
-use crate::weights::{TensorInfo, TensorType};
+use crate::weights::TensorInfo;
 
 use super::inspect::{self, Findings, Planned, cache_bytes};
 use super::options::LoadOptions;
+use super::plan::device_line;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -74,6 +75,37 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
+/// How much tensors hold.
+pub(super) struct Sizes {
+    pub(super) n_weights: u64,
+    pub(super) bytes: u64,
+    /// Bytes of each type, most first.
+    pub(super) types: Vec<(&'static str, u64)>,
+    /// Bits of a weight.
+    pub(super) bits: f64,
+}
+
+impl Sizes {
+    pub(super) fn of(tensors: &[TensorInfo]) -> Self {
+        let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+        let (mut n_weights, mut bytes) = (0u64, 0u64);
+        for tensor in tensors {
+            let of_type = types.entry(tensor.ty.name()).or_default();
+            *of_type = of_type.saturating_add(tensor.bytes);
+            n_weights = n_weights.saturating_add(tensor.elements());
+            bytes = bytes.saturating_add(tensor.bytes);
+        }
+        let mut types: Vec<(&str, u64)> = types.into_iter().collect();
+        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        Self {
+            n_weights,
+            bytes,
+            types,
+            bits: bytes as f64 * 8.0 / n_weights.max(1) as f64,
+        }
+    }
+}
+
 impl Report {
     fn row(&mut self, name: &'static str, text: impl Into<String>) {
         self.rows.push((name, text.into()));
@@ -100,17 +132,13 @@ impl Report {
 
     /// How many weights there are, and in which types most of them are stored.
     fn sizes(&mut self, tensors: &[TensorInfo]) {
-        let mut types: BTreeMap<&str, u64> = BTreeMap::new();
-        let (mut n_weights, mut all) = (0u64, 0u64);
-        for tensor in tensors {
-            *types.entry(TensorType::name(tensor.ty)).or_default() += tensor.bytes;
-            n_weights = n_weights.saturating_add(tensor.elements());
-            all = all.saturating_add(tensor.bytes);
-        }
-        let mut types: Vec<(&str, u64)> = types.into_iter().collect();
-        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let Sizes {
+            n_weights,
+            bytes: all,
+            types,
+            bits,
+        } = Sizes::of(tensors);
         let names: Vec<&str> = types.iter().take(3).map(|(name, _)| *name).collect();
-        let bits = all as f64 * 8.0 / n_weights.max(1) as f64;
         self.row(
             "size",
             format!(
@@ -183,6 +211,11 @@ impl Report {
                 bytes(weights)
             ),
         );
+        let devices = &planned.devices;
+        for used in devices {
+            self.row("device", device_line(used));
+        }
+        self.fields.insert("devices".into(), json!(devices));
         self.fields.insert("weight_bytes".into(), json!(weights));
         self.fields
             .insert("cache_bytes_per_1024".into(), json!(step));

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::arch::{Join, OptionKind, Resolved, Resource};
 use crate::common::wording::bytes;
 use crate::files::models::{Source, unread_keys};
 use crate::inspect::describe::has_effect;
 use crate::model::{DeviceUse, Estimator};
-use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, StatePlan, Unit};
+use crate::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
 
 use super::options::LoadOptions;
 use super::{Failure, output};
@@ -58,11 +58,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     );
     for used in &memory {
         text.push_str(&format!(
-            "{}: weights {}, key/value cache and states {}, scratch memory {} for {} tokens\n",
-            used.device,
-            bytes(used.mapped.saturating_add(used.weights)),
-            bytes(used.cache),
-            bytes(used.compute),
+            "{} for {} tokens\n",
+            device_line(used),
             settings.n_ctx
         ));
     }
@@ -102,6 +99,32 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     output::bytes(text.as_bytes())
+}
+
+/// What a model takes on a device.
+pub(super) fn device_line(used: &DeviceUse) -> String {
+    format!(
+        "{}: weights {}, key/value cache and states {}, scratch memory {}",
+        used.device,
+        bytes(used.mapped.saturating_add(used.weights)),
+        bytes(used.cache),
+        bytes(used.compute),
+    )
+}
+
+/// The device of each part by its path, as a number, and what the numbers mean. `bench diagram --overlay` takes
+/// it.
+fn placement(plan: &Plan) -> Value {
+    let devices = plan.devices.iter().map(String::as_str);
+    let devices = [PROCESSOR].into_iter().chain(devices).enumerate();
+    let devices: Vec<String> = devices.map(|(at, name)| format!("{at} {name}")).collect();
+    let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+    let parts = [&plan.embed].into_iter().chain(&plan.per_layer);
+    let parts = parts.chain(plan.units()).chain(head);
+    json!({
+        "quantity": format!("device: {}", devices.join(", ")),
+        "parts": parts.map(|unit| (unit.path.clone(), json!(unit.device))).collect::<Map<_, _>>(),
+    })
 }
 
 /// A slot: its input, its branches, and how their sum is joined to the hidden state.
@@ -320,6 +343,7 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
         "unclaimed": plan.unclaimed,
         "unread": unread,
         "memory": memory,
+        "placement": placement(plan),
     })
 }
 

@@ -11,7 +11,8 @@ use lab_bench::weights::TensorType;
 
 use serde_json::{Value, json};
 
-use crate::command::scratch;
+use crate::backends::{SMALL, sound, synthesised};
+use crate::command::{bench, scratch, text};
 use crate::devices::Worker;
 use crate::goldens::{EXACT, Golden, goldens, options};
 use crate::support::nmse;
@@ -398,5 +399,68 @@ fn the_program_places_tells_and_refuses() {
     for (options, expected) in refused {
         let said = planned(options).expect_err("refused");
         assert!(said.contains(expected), "{options:?}: {said}");
+    }
+}
+
+/// Every description of a model shows the devices it is placed on: the numbers of `bench plan`, and the picture with
+/// the report of that put on it.
+#[test]
+fn descriptions_show_the_devices() {
+    let (folder, library) = sound();
+    let model = synthesised(folder.path(), "llama", &SMALL);
+    let placed = [
+        "--backend",
+        text(&library),
+        "--device",
+        "Test0",
+        "--gpu-layers",
+        "2",
+    ];
+    let of = |line: &[&str]| {
+        let ran = bench(&[line, &placed].concat());
+        assert!(ran.is_fine(), "{}", ran.err);
+        ran.out
+    };
+    let json = |line: &[&str]| serde_json::from_str::<Value>(&of(line)).expect("JSON");
+    let ctx = ["--ctx", "256"];
+    let line = [&["plan", "-m", text(&model), "--json"], &ctx[..]].concat();
+    let plan = of(&line);
+    let planned: Value = serde_json::from_str(&plan).expect("JSON");
+    assert_eq!(planned["memory"].as_array().map(Vec::len), Some(2));
+    for (path, device) in [
+        ("embed", 0),
+        ("layers.0.attn", 0),
+        ("layers.1.attn", 1),
+        ("head", 1),
+    ] {
+        assert_eq!(planned["placement"]["parts"][path], device, "{path}");
+    }
+    let inspected = json(&[&["inspect", text(&model), "--json"], &ctx[..]].concat());
+    assert_eq!(inspected["memory"]["devices"], planned["memory"]);
+    let diagnosed = json(&[&["doctor", text(&model), "--json"], &ctx[..]].concat());
+    assert_eq!(diagnosed["devices"], planned["memory"]);
+    for command in ["inspect", "doctor"] {
+        let page = of(&[command, text(&model)]);
+        assert!(page.contains("Test0: weights "), "{page}");
+    }
+
+    let numbers = folder.path().join("plan.json");
+    std::fs::write(&numbers, plan).expect("the folder is writable");
+    let line = [
+        "diagram",
+        text(&model),
+        "--overlay",
+        text(&numbers),
+        "-o",
+        text(folder.path()),
+    ];
+    let drawn = bench(&line);
+    assert!(drawn.is_fine(), "{}", drawn.err);
+    let pictures = drawn
+        .out
+        .lines()
+        .map(|path| std::fs::read_to_string(path).expect("a picture"));
+    for picture in pictures {
+        assert!(picture.contains("Device: 0 CPU, 1 Test0"), "{picture}");
     }
 }

@@ -100,6 +100,7 @@ fn memory(planned: &Planned) -> Json {
         "weights_read": planned.weights_read,
         "k_type": planned.options.k_type.name(),
         "v_type": planned.options.v_type.name(),
+        "devices": planned.devices,
         "contexts": planned.contexts.iter().map(context).collect::<Vec<Json>>(),
     })
 }

@@ -18,7 +18,7 @@ use crate::files::models::{self, Definitions, Opened, Source, tokenizer_of, unre
 use crate::inspect::capabilities::{Capability, Subject, capabilities};
 use crate::inspect::describe::{Share, describe, shares};
 use crate::inspect::template_probe::Probe;
-use crate::model::{Estimator, MemoryUse, Options};
+use crate::model::{DeviceUse, Estimator, MemoryUse, Options};
 use crate::plan::{Capacity, Plan};
 use crate::text::template::{self, ChatTemplate, Moment};
 use crate::text::tokenizer::Tokenizer;
@@ -68,6 +68,8 @@ pub(super) struct Planned {
     /// Bytes of weights that are read for one token; none if no graph could be built.
     weights_read: Option<u64>,
     contexts: Vec<Context>,
+    /// What it takes on each device with the set context; none where there is the processor alone.
+    pub(super) devices: Vec<DeviceUse>,
     pub(super) capabilities: Vec<Capability>,
 }
 
@@ -163,7 +165,7 @@ impl Findings {
     }
 }
 
-fn of_opened(load: &LoadOptions, opened: Opened) -> Result<Findings, Failure> {
+fn of_opened(load: &LoadOptions, mut opened: Opened) -> Result<Findings, Failure> {
     if load.check_tensors {
         check_tensors(&opened)?;
     }
@@ -174,6 +176,7 @@ fn of_opened(load: &LoadOptions, opened: Opened) -> Result<Findings, Failure> {
         n_batch: Options::N_BATCH,
     };
     let options = load.resolve(&opened, defaults);
+    let placed = load.place(&mut opened, &options);
     let tokenizer = tokenizer_of(opened.vocabulary, &opened.weights);
     let tokenizer = tokenizer.map_err(|error| error.to_string());
     let weights = &opened.weights;
@@ -182,7 +185,8 @@ fn of_opened(load: &LoadOptions, opened: Opened) -> Result<Findings, Failure> {
     let mut found = Findings::new(label, header, tokenizer, String::new());
     found.unread = unread_keys(&opened.plan, &found.metadata);
     let weights = (weights, opened.adapters.as_slice());
-    found.planned = Ok(planned(opened.plan, weights, options, load.ctx, &found));
+    let planned = |()| planned(opened.plan, weights, options, load.ctx, &found);
+    found.planned = placed.map(planned).map_err(|error| error.to_string());
     Ok(found)
 }
 
@@ -220,6 +224,7 @@ fn planned(
         options,
         weights_read: None,
         contexts: Vec::new(),
+        devices: Vec::new(),
         capabilities: Vec::new(),
     };
     let (plan, options) = (&found.plan, &found.options);
@@ -248,10 +253,13 @@ fn planned(
     };
     let capabilities = capabilities(&subject, &mut estimator);
     let weights_read = estimator.weight_bytes_read(options).ok();
+    let is_placed = !plan.devices.is_empty();
+    let memory = estimator.memory(options).ok().filter(|_| is_placed);
     drop(estimator);
     Planned {
         weights_read,
         contexts,
+        devices: memory.map_or_else(Vec::new, |memory| memory.devices),
         capabilities,
         ..found
     }

@@ -3,15 +3,15 @@
 //! Everything that comes from a file is clipped and without control characters, so that a hostile file
 //! neither fills the terminal nor speaks to it.
 
-use std::collections::BTreeMap;
-
-use crate::common::wording::{bytes, count, escaped};
+use crate::common::wording::{bytes, count, escaped, percent};
 use crate::files::models::few;
 use crate::inspect::template_probe::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{TensorInfo, TensorType, Value};
 
 use super::{Context, Findings, Planned, json};
+use crate::cli::doctor::Sizes;
+use crate::cli::plan::device_line;
 
 /// Width of the page.
 const WIDTH: usize = 100;
@@ -147,40 +147,24 @@ fn about(page: &mut Page, found: &Findings) {
 
 /// How many weights there are, and in what.
 fn weights(tensors: &[TensorInfo]) -> String {
-    let (mut n, mut size) = (0u64, 0u64);
-    let mut types: BTreeMap<&str, u64> = BTreeMap::new();
-    for tensor in tensors {
-        n = n.saturating_add(tensor.elements());
-        size = size.saturating_add(tensor.bytes);
-        let own = types.entry(tensor.ty.name()).or_default();
-        *own = own.saturating_add(tensor.bytes);
-    }
-    if n == 0 {
+    let of = Sizes::of(tensors);
+    if of.n_weights == 0 {
         return "none".into();
     }
-    let mut types: Vec<(&str, u64)> = types.into_iter().collect();
-    types.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
-    let share = |(name, part): &(&str, u64)| format!("{name} {}", percent(*part, size));
-    let types: Vec<String> = types.iter().map(share).collect();
-    let bits = 8.0 * size as f64 / n as f64;
-    let (n, size, types) = (count(n), bytes(size), types.join(", "));
+    let share =
+        |(name, part): &(&str, u64)| format!("{name} {}", percent(*part as f64 / of.bytes as f64));
+    let types = of.types.iter().map(share).collect::<Vec<_>>().join(", ");
+    let (n, size, bits) = (count(of.n_weights), bytes(of.bytes), of.bits);
     format!("{n} in {size}, {bits:.2} bits each: {types}")
-}
-
-fn percent(part: u64, whole: u64) -> String {
-    match whole {
-        0 => "0 %".into(),
-        _ => format!("{:.1} %", 100.0 * part as f64 / whole as f64),
-    }
 }
 
 /// Tensors by what they are for.
 fn by_use(planned: &Planned) -> Vec<Vec<String>> {
-    let whole = planned.plan.weight_bytes();
+    let whole = planned.plan.weight_bytes().max(1);
     let shares = planned.shares.iter().map(|share| {
         let types = share.types.iter();
         let types: Vec<String> = types.map(|(name, n)| format!("{n} {name}")).collect();
-        let part = percent(share.bytes, whole);
+        let part = percent(share.bytes as f64 / whole as f64);
         let (n, size) = (count(share.n_weights), bytes(share.bytes));
         vec![share.what.clone(), types.join(", "), n, size, part]
     });
@@ -312,6 +296,9 @@ fn memory(page: &mut Page, planned: &Planned) {
     let contexts = planned.contexts.iter();
     rows.extend(contexts.map(|context| amounts(planned, context)));
     page.table(&rows, "rrrrrrr");
+    for used in &planned.devices {
+        page.line(&format!("  {} with the set context", device_line(used)));
+    }
 }
 
 fn amounts(planned: &Planned, context: &Context) -> Vec<String> {

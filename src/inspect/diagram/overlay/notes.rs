@@ -7,10 +7,8 @@ use super::read::short;
 use super::scale::Scale;
 use super::{COLD, HOT, Legend, Note, Overlay, Rule};
 use crate::common::wording::{capital, percent};
+use crate::files::models::few;
 use crate::inspect::diagram::Drawing;
-
-/// Paths that are named of what is in no box.
-const NAMED: usize = 4;
 
 /// Notes what the numbers of each box come to, and the legend, which begins with `lines`.
 pub(super) fn write(overlay: &Overlay, sums: &Sums, lines: Vec<String>, drawing: &mut Drawing) {
@@ -141,11 +139,7 @@ impl Writer {
             path => short(path),
         });
         let paths = paths.filter(|path| known.insert(path.clone()));
-        let mut names: Vec<String> = paths.take(NAMED + 1).collect();
-        if names.len() > NAMED {
-            names[NAMED] = "\u{2026}".into();
-        }
-        let named = names.join(", ");
+        let named = few(&paths.collect::<Vec<_>>());
         let time: f64 = sums.outside.iter().map(|(_, value)| value).sum();
         match (n, self.rule) {
             (0, _) => None,

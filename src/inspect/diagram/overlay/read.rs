@@ -11,6 +11,8 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
+use crate::files::models::few;
+
 use super::{First, LARGEST, Number, Operation, Overlay, Problem, Rule};
 
 impl From<serde_json::Error> for Problem {
@@ -77,6 +79,18 @@ struct Value {
     rms_b: Option<f64>,
 }
 
+/// A report of `bench plan --json`: the number of each part's device.
+#[derive(Deserialize)]
+struct Planned {
+    placement: Placement,
+}
+
+#[derive(Deserialize)]
+struct Placement {
+    quantity: String,
+    parts: Paths,
+}
+
 /// An object of paths with numbers, in the order of the file.
 struct Paths(Vec<(String, f64)>);
 
@@ -119,12 +133,18 @@ impl Overlay {
         if has("values") {
             return comparison(serde_json::from_slice(bytes)?, quantity);
         }
-        let Paths(paths) = serde_json::from_slice(bytes)?;
+        let (name, Paths(paths)) = match has("placement") {
+            true => {
+                let Planned { placement: of } = serde_json::from_slice(bytes)?;
+                (short(&of.quantity), of.parts)
+            }
+            false => ("value".to_owned(), serde_json::from_slice(bytes)?),
+        };
         let numbers = paths.into_iter();
         let numbers = numbers.map(|(path, value)| number(path, None, value));
         let numbers = numbers.collect::<Result<_, _>>()?;
         Ok(Self {
-            quantity: quantity.unwrap_or("value").to_owned(),
+            quantity: quantity.map_or(name, str::to_owned),
             rule: Rule::Largest,
             numbers: non_empty(numbers, COMPARE, "without numbers")?,
             of: None,
@@ -147,7 +167,9 @@ fn non_empty<T>(list: Vec<T>, expected: &str, found: &str) -> Result<Vec<T>, Pro
 fn number(path: String, op: Option<Operation>, value: f64) -> Result<Number, Problem> {
     let expected = match &op {
         Some(_) if value < 0.0 => "a time that is not negative".to_owned(),
-        _ if value.abs() <= LARGEST => return Ok(Number { path, op, value }),
+        _ if value.abs() <= LARGEST || value == f64::INFINITY => {
+            return Ok(Number { path, op, value });
+        }
         _ => format!("a number of at most {LARGEST:e}"),
     };
     let path = short(&path);
@@ -158,14 +180,11 @@ fn number(path: String, op: Option<Operation>, value: f64) -> Result<Number, Pro
 
 /// The place in the list of names that is asked for; the first one if none is.
 fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Problem> {
-    const MOST: usize = 12;
     let Some(asked) = asked else { return Ok(0) };
     let at = names.iter().position(|name| name == asked);
     at.ok_or_else(|| {
-        let shown = names.iter().take(MOST);
-        let shown = shown.map(|name| format!("`{}`", short(name)));
-        let more = (names.len() > MOST).then(|| "\u{2026}".to_owned());
-        let known = shown.chain(more).collect::<Vec<_>>().join(", ");
+        let known = names.iter().map(|name| format!("`{}`", short(name)));
+        let known = few(&known.collect::<Vec<_>>());
         Problem(format!(
             "expected a quantity of the file ({known}), found `{asked}`"
         ))
@@ -222,14 +241,7 @@ fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Probl
     for value in report.values {
         // JSON has no infinity: the error of a value that is not a number is null.
         let known = [value.nmse.or(Some(f64::INFINITY)), value.rms_a, value.rms_b][at];
-        numbers.push(match known.unwrap_or(f64::NAN) {
-            infinite @ f64::INFINITY => Number {
-                path: value.path,
-                op: None,
-                value: infinite,
-            },
-            known => number(value.path, None, known)?,
-        });
+        numbers.push(number(value.path, None, known.unwrap_or(f64::NAN))?);
     }
     let path = report.first_divergence;
     let is_known = |path: &String| numbers.iter().any(|n| n.path == *path);
