@@ -26,7 +26,8 @@ pub(super) struct Args {
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
     /// Execution path of B: `chunk=N` tokens per pass, `stateless` (no cache), `flash` (flash attention),
-    /// `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache); several separated by commas
+    /// `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `devices` (only B has layers on other
+    /// devices than the processor); several separated by commas
     #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
     path: Vec<Step>,
     /// Folder of float32 arrays NAME.npy to use as B, named by value paths (layers.3.attn.q) or llama.cpp's names
@@ -56,12 +57,15 @@ enum Step {
     Flash,
     /// Types of keys and values.
     Cache(TensorType, TensorType),
+    /// Layers on other devices, which A then has none of.
+    Devices,
 }
 
 fn parse_step(text: &str) -> Result<Step, String> {
     match text.split_once('=') {
         None if text == "stateless" => Ok(Step::Stateless),
         None if text == "flash" => Ok(Step::Flash),
+        None if text == "devices" => Ok(Step::Devices),
         Some(("chunk", n)) => match n.parse() {
             Ok(n) if n > 0 => Ok(Step::Chunk(n)),
             _ => Err(format!("`{n}` is not a number of tokens")),
@@ -71,15 +75,18 @@ fn parse_step(text: &str) -> Result<Step, String> {
             let ty = |text: &str| text.parse::<TensorType>().map_err(|e| e.to_string());
             Ok(Step::Cache(ty(k)?, ty(v)?))
         }
-        _ => Err("expected chunk=N, stateless, flash, cache=TYPE or cache=KEYS/VALUES".into()),
+        _ => Err(
+            "expected chunk=N, stateless, flash, cache=TYPE, cache=KEYS/VALUES or devices".into(),
+        ),
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let a = values(args, &args.a, &[])?;
+    let is_reference = args.path.iter().any(|step| matches!(step, Step::Devices));
+    let a = values(args, &args.a, &[], !is_reference)?;
     let b = match &args.dump {
         Some(folder) => read_dump(folder)?,
-        None => values(args, args.b.as_ref().unwrap_or(&args.a), &args.path)?,
+        None => values(args, args.b.as_ref().unwrap_or(&args.a), &args.path, true)?,
     };
     if args.kl {
         return kl(args, &a, &b);
@@ -123,8 +130,13 @@ fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
     ))
 }
 
-/// The values of a model on an execution path.
-fn values(args: &Args, model: &Path, path: &[Step]) -> Result<Vec<Value>, Failure> {
+/// The values of a model on an execution path, with layers on other devices or not.
+fn values(
+    args: &Args,
+    model: &Path,
+    path: &[Step],
+    is_placed: bool,
+) -> Result<Vec<Value>, Failure> {
     let opened = args.load.open(&Source::of(Some(model)))?;
     let n = args.tokens.len();
     let defaults = Defaults {
@@ -149,12 +161,16 @@ fn values(args: &Args, model: &Path, path: &[Step]) -> Result<Vec<Value>, Failur
             Step::Stateless => passes.stateless = true,
             Step::Flash => options.flash_attn = true,
             Step::Cache(k, v) => (options.k_type, options.v_type) = (*k, *v),
+            Step::Devices => {}
         }
     }
     if passes.stateless {
         options.n_ctx = 0;
     }
-    let mut model = args.load.load(opened, options)?;
+    let mut model = match is_placed {
+        true => args.load.load(opened, options)?,
+        false => LoadOptions::load_placed(opened, options)?,
+    };
     Ok(record(&mut model, &args.tokens, passes)?)
 }
 

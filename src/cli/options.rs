@@ -342,6 +342,11 @@ impl LoadOptions {
     /// Places the layers of a model and loads it with a progress bar.
     pub(super) fn load(&self, mut opened: Opened, options: Options) -> Result<Model, Failure> {
         self.place(&mut opened, &options)?;
+        Self::load_placed(opened, options)
+    }
+
+    /// Loads a model with a progress bar.
+    pub(super) fn load_placed(opened: Opened, options: Options) -> Result<Model, Failure> {
         let bar = progress_bar("loading", &opened.name);
         let Opened {
             plan,
