@@ -795,6 +795,12 @@ pub struct ggml_backend {
     _unused: [u8; 0],
 }
 pub type ggml_backend_t = *mut ggml_backend;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ggml_backend_event {
+    _unused: [u8; 0],
+}
+pub type ggml_backend_event_t = *mut ggml_backend_event;
 unsafe extern "C" {
     pub fn ggml_backend_alloc_ctx_tensors_from_buft_size(
         ctx: *mut ggml_context,
@@ -854,6 +860,12 @@ unsafe extern "C" {
     pub fn ggml_backend_buffer_free(buffer: ggml_backend_buffer_t);
 }
 unsafe extern "C" {
+    pub fn ggml_backend_buffer_get_base(buffer: ggml_backend_buffer_t) -> *mut ::core::ffi::c_void;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_buffer_clear(buffer: ggml_backend_buffer_t, value: u8);
+}
+unsafe extern "C" {
     pub fn ggml_backend_buffer_get_size(buffer: ggml_backend_buffer_t) -> usize;
 }
 unsafe extern "C" {
@@ -878,6 +890,30 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_backend_tensor_copy(src: *const ggml_tensor, dst: *mut ggml_tensor);
+}
+unsafe extern "C" {
+    pub fn ggml_backend_tensor_set_async(
+        backend: ggml_backend_t,
+        tensor: *mut ggml_tensor,
+        data: *const ::core::ffi::c_void,
+        offset: usize,
+        size: usize,
+    );
+}
+unsafe extern "C" {
+    pub fn ggml_backend_synchronize(backend: ggml_backend_t);
+}
+unsafe extern "C" {
+    pub fn ggml_backend_event_new(device: ggml_backend_dev_t) -> ggml_backend_event_t;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_event_free(event: ggml_backend_event_t);
+}
+unsafe extern "C" {
+    pub fn ggml_backend_event_record(event: ggml_backend_event_t, backend: ggml_backend_t);
+}
+unsafe extern "C" {
+    pub fn ggml_backend_event_synchronize(event: ggml_backend_event_t);
 }
 unsafe extern "C" {
     pub fn ggml_backend_tensor_set(
@@ -918,6 +954,19 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_backend_dev_type(device: ggml_backend_dev_t) -> ggml_backend_dev_type;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_dev_host_buffer_type(
+        device: ggml_backend_dev_t,
+    ) -> ggml_backend_buffer_type_t;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_dev_buffer_from_host_ptr(
+        device: ggml_backend_dev_t,
+        ptr: *mut ::core::ffi::c_void,
+        size: usize,
+        max_tensor_size: usize,
+    ) -> ggml_backend_buffer_t;
 }
 unsafe extern "C" {
     pub fn ggml_backend_dev_init(
@@ -1160,6 +1209,9 @@ unsafe extern "C" {
     pub fn shim_tensor_buffer(t: *const ggml_tensor) -> ggml_backend_buffer_t;
 }
 unsafe extern "C" {
+    pub fn shim_view_in_buffer(t: *mut ggml_tensor);
+}
+unsafe extern "C" {
     pub fn shim_tensor_set_buffer(t: *mut ggml_tensor, buffer: ggml_backend_buffer_t);
 }
 unsafe extern "C" {
@@ -1182,6 +1234,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_device_takes_host_ptr(device: ggml_backend_dev_t) -> bool;
+}
+unsafe extern "C" {
+    pub fn shim_device_copies_async(device: ggml_backend_dev_t) -> bool;
 }
 unsafe extern "C" {
     pub fn shim_device_refuse_own_ops(device: ggml_backend_dev_t);

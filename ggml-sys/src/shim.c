@@ -38,6 +38,18 @@ ggml_backend_buffer_t shim_tensor_buffer(const struct ggml_tensor * t) {
 
 void shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer) { t->buffer = buffer; }
 
+void shim_view_in_buffer(struct ggml_tensor * t) {
+    const struct ggml_tensor * of = t->view_src;
+    if (of == NULL || t->buffer != NULL || of->buffer == NULL || of->buffer->usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+        return;
+    }
+    if (of->data != NULL) {
+        ggml_backend_view_init(t);
+    } else {
+        t->buffer = of->buffer;
+    }
+}
+
 bool shim_tensor_in_host_memory(const struct ggml_tensor * t) {
     const struct ggml_tensor * base = t->view_src ? t->view_src : t;
     return base->buffer != NULL && t->data != NULL && ggml_backend_buffer_is_host(base->buffer);
@@ -67,11 +79,20 @@ bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads) {
     return true;
 }
 
-bool shim_device_takes_host_ptr(ggml_backend_dev_t device) {
+static struct ggml_backend_dev_caps caps(ggml_backend_dev_t device) {
     struct ggml_backend_dev_props props;
     memset(&props, 0, sizeof(props));
     ggml_backend_dev_get_props(device, &props);
-    return props.caps.buffer_from_host_ptr;
+    return props.caps;
+}
+
+bool shim_device_takes_host_ptr(ggml_backend_dev_t device) {
+    return caps(device).buffer_from_host_ptr && device->iface.buffer_from_host_ptr != NULL;
+}
+
+bool shim_device_copies_async(ggml_backend_dev_t device) {
+    const struct ggml_backend_dev_caps of = caps(device);
+    return of.async && of.host_buffer && of.events;
 }
 
 int shim_backend_api_version(ggml_backend_reg_t reg) { return reg->api_version; }

@@ -28,6 +28,8 @@ struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t);
 ggml_backend_buffer_t shim_tensor_buffer(const struct ggml_tensor * t);
 // Notes the buffer that a tensor will lie in, without a place in it.
 void    shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer);
+// Has a view of a tensor in a buffer of weights know that buffer: ggml's scheduler looks at no more.
+void    shim_view_in_buffer(struct ggml_tensor * t);
 bool    shim_tensor_in_host_memory(const struct ggml_tensor * t);
 void *  shim_tensor_data(const struct ggml_tensor * t);
 int     shim_max_src(void);
@@ -39,6 +41,8 @@ bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads);
 
 // Whether a device can use memory of the host in place.
 bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
+// Whether a device copies from its own kind of host memory while the host goes on, and says when it is done.
+bool shim_device_copies_async(ggml_backend_dev_t device);
 
 // Has a device of another machine, which claims to compute every operation, refuse those that are
 // addresses of functions of this process.

@@ -347,7 +347,8 @@ fn with_types(
         }
     };
     let entries = weights.tensors().iter().map(entry).collect();
-    Weights::of(weights.label().to_owned(), metadata, entries)
+    let made = Weights::of(weights.label().to_owned(), metadata, entries)?;
+    Ok(made.with_files(weights.files().cloned()))
 }
 
 /// A tensor of other weights in another type.

@@ -121,10 +121,14 @@ impl Arena {
         ptr: *mut sys::ggml_tensor,
     ) -> Result<Tensor, Error> {
         match NonNull::new(ptr) {
-            Some(ptr) => Ok(Tensor {
-                ptr,
-                arena: self.clone(),
-            }),
+            Some(ptr) => {
+                // SAFETY: ggml just made the tensor; what it is a view of is alive with the graph.
+                unsafe { sys::shim_view_in_buffer(ptr.as_ptr()) };
+                Ok(Tensor {
+                    ptr,
+                    arena: self.clone(),
+                })
+            }
             None => Err(Error::Arguments {
                 op,
                 message: "ggml returned nothing".into(),

@@ -143,12 +143,13 @@ impl Device {
     }
 
     /// Gives every tensor of an arena that has no memory yet memory on this device, zeroed. Where the
-    /// system allows it, memory becomes resident when it is first used.
+    /// system allows it, memory becomes resident when it is first used. Operations on it run on this device, unless
+    /// it is the processor: what others lend it they may compute.
     ///
     /// # Errors
     /// Not enough memory.
     pub fn allocate(self, arena: &Arena, what: &'static str) -> Result<usize, Error> {
-        self.take(arena, what, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
+        self.take(arena, what, self.usage())
     }
 
     /// [`Self::allocate`] for weights: operations on them run on this device.
@@ -157,6 +158,15 @@ impl Device {
     /// Not enough memory.
     pub fn allocate_weights(self, arena: &Arena) -> Result<usize, Error> {
         self.take(arena, "weights", sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+    }
+
+    /// How memory is used that is not weights. By itself ggml's scheduler may compute what reads it on another device,
+    /// for which it copies all of it: it follows weights alone.
+    fn usage(self) -> sys::ggml_backend_buffer_usage {
+        match self.kind() {
+            DeviceKind::Cpu => sys::GGML_BACKEND_BUFFER_USAGE_ANY,
+            _ => sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
+        }
     }
 
     fn take(
@@ -188,9 +198,16 @@ impl Device {
         Ok(bytes)
     }
 
+    /// Whether it uses memory of the host in place.
+    pub fn takes_host_memory(self) -> bool {
+        // SAFETY: the device lives as long as the program.
+        unsafe { sys::shim_device_takes_host_ptr(self.as_ptr()) }
+    }
+
     /// Lets tensors use host memory in place. `places` are tensors and offsets in `host`.
-    /// Tensors whose elements are not where their type may lie are returned: they need a copy. No more is
-    /// asked: the processor's kernels load vectors from anywhere, and folders align data to 8 bytes only.
+    /// Tensors that do not lie where the device can use them are returned: they need a copy. The processor's kernels
+    /// load vectors from anywhere, and folders align data to 8 bytes only: it asks no more than that elements lie
+    /// where their type may. Other devices ask for their own alignment.
     ///
     /// # Errors
     /// A tensor that reaches beyond the memory or has memory already, or a refusal by ggml.
@@ -204,23 +221,33 @@ impl Device {
             op: "adopt",
             message,
         };
-        if self.kind() != DeviceKind::Cpu {
+        if !self.takes_host_memory() {
             return Err(fault(format!("{} does not take host memory", self.name())));
         }
         // SAFETY: the buffer type lives as long as the program.
         let align = unsafe { sys::ggml_backend_buft_get_alignment(self.buffer_type()) };
         let base = host.as_ptr();
-        let first = base.align_offset(align);
-        if first >= host.len() {
+        // What the device is told of: from the first of the tensors to the end of the last one.
+        let least = places.iter().map(|(_, offset)| *offset).min().unwrap_or(0);
+        let ends = places
+            .iter()
+            .map(|(tensor, offset)| offset.saturating_add(tensor.bytes()));
+        let end = ends.max().unwrap_or(0).min(host.len());
+        let aligned = base.align_offset(align);
+        let first = aligned.saturating_add(least.saturating_sub(aligned) / align * align);
+        if first >= end {
             return Ok(places.iter().map(|(tensor, _)| *tensor).collect());
         }
+        let largest = places.iter().map(|(tensor, _)| tensor.bytes()).max();
         // SAFETY: the range lies inside `host`, which the arena keeps alive alongside the buffer. It
         // is mapped read-only or static: tensors adopted here are weights, which no operation
         // writes to (`Graph` refuses to write rows into them).
         let ptr = unsafe {
-            sys::ggml_backend_cpu_buffer_from_ptr(
+            sys::ggml_backend_dev_buffer_from_host_ptr(
+                self.as_ptr(),
                 base.add(first).cast_mut().cast(),
-                host.len() - first,
+                end - first,
+                largest.unwrap_or(0),
             )
         };
         let Some(buffer) = NonNull::new(ptr) else {
@@ -247,8 +274,16 @@ impl Device {
                 )));
             }
             let address = base.wrapping_add(offset);
-            let of_element = element_align(tensor.ty());
-            if offset < first || address.align_offset(of_element) != 0 {
+            let of_element = match self.kind() {
+                DeviceKind::Cpu => element_align(tensor.ty()),
+                _ => align,
+            };
+            // SAFETY: the buffer type lives as long as the program, the tensor as its handle.
+            let padded = unsafe {
+                sys::ggml_backend_buft_get_alloc_size(self.buffer_type(), tensor.as_ptr())
+            };
+            let is_inside = offset >= first && offset.saturating_add(padded) <= end;
+            if !is_inside || address.align_offset(of_element) != 0 {
                 unaligned.push(tensor);
                 continue;
             }
@@ -278,7 +313,7 @@ impl Device {
     /// # Errors
     /// A refusal by ggml.
     pub fn stand_in(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
-        self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
+        self.stand_in_for(arena, tensors, self.usage())
     }
 
     /// [`Self::stand_in`] for weights, as [`Self::allocate_weights`] takes memory for them.

@@ -58,11 +58,23 @@ impl Drop for ThreadPool {
     }
 }
 
-struct Backend(NonNull<sys::ggml_backend>);
+/// A queue of work for a device.
+pub(super) struct Backend(pub(super) NonNull<sys::ggml_backend>);
+
+impl Backend {
+    /// # Errors
+    /// The device does not start.
+    pub(super) fn new(device: Device) -> Result<Self, Error> {
+        // SAFETY: the device is registered; null parameters mean the defaults.
+        let ptr = unsafe { sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null()) };
+        let backend = NonNull::new(ptr).map(Self);
+        backend.ok_or_else(|| Error::Device(format!("the device {} does not start", device.name())))
+    }
+}
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        // SAFETY: the scheduler that uses the backend is dropped first (field order).
+        // SAFETY: what uses the backend, a scheduler or events, is dropped first (field order).
         unsafe { sys::ggml_backend_free(self.0.as_ptr()) };
     }
 }
@@ -106,12 +118,7 @@ impl Executor {
         let threads = ThreadPool::new(n_threads)?;
         let mut backends = Vec::with_capacity(order.len());
         for device in &order {
-            // SAFETY: the device is registered; null parameters mean the defaults.
-            let ptr = unsafe { sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null()) };
-            let ptr = NonNull::new(ptr).ok_or_else(|| {
-                Error::Device(format!("the device {} does not start", device.name()))
-            })?;
-            backends.push(Backend(ptr));
+            backends.push(Backend::new(*device)?);
         }
         let main = backends
             .last()

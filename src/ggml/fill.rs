@@ -1,25 +1,30 @@
 //! Filling tensors from several threads at a time.
 //!
-//! Handles stay on one thread, so the threads see addresses only, and only while [`Device::fill`]
-//! runs: it holds the one thread that could do something else with these tensors.
+//! Where the host addresses the memory, rows are made in place; elsewhere in a few slots, from which they are copied
+//! while the next ones are made (`staging`). Handles stay on one thread, so the threads see addresses only, and only
+//! while [`Device::fill`] runs: it holds the one thread that could do something else with these tensors.
 
 use std::collections::HashSet;
+use std::ptr::NonNull;
 
 use ggml_sys as sys;
 
 use super::arena::Tensor;
 use super::device::Device;
 use super::error::Error;
+use super::staging::Staging;
 use crate::common::parallel;
 
 /// Bytes that are made at a time; a row is never cut.
-const PIECE_BYTES: usize = 4 << 20;
+const PIECE_BYTES: usize = 2 << 20;
 
 /// Whole rows of a tensor.
 struct Piece {
     /// Place of the tensor in the list.
     at: usize,
     ptr: *mut sys::ggml_tensor,
+    /// The device of its memory, if the host does not address that.
+    device: Option<Device>,
     first_row: u64,
     offset: usize,
     bytes: usize,
@@ -29,36 +34,68 @@ struct Piece {
 unsafe impl Sync for Piece {}
 
 impl Piece {
-    fn write(&self, bytes: &[u8]) {
-        assert_eq!(bytes.len(), self.bytes, "a piece is written whole");
-        // SAFETY: the range lies in the tensor, which has memory (`cut`), no other piece covers it,
-        // and the tensor's handles are all on the thread that waits in `fill`.
-        unsafe {
-            sys::ggml_backend_tensor_set(self.ptr, bytes.as_ptr().cast(), self.offset, self.bytes);
+    /// Has `make` write the bytes where they belong.
+    fn fill<E>(
+        &self,
+        stagings: &[Staging],
+        make: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(staging) = self
+            .device
+            .and_then(|device| stagings.iter().find(|s| s.device == device))
+        else {
+            // SAFETY: the host addresses the tensor's memory, which is initialised when it is taken; the range
+            // lies in it (`cut`), no other piece covers it, and the tensor's handles are all on the thread that
+            // waits in `fill`.
+            let bytes = unsafe {
+                let data = sys::shim_tensor_data(self.ptr).cast::<u8>();
+                std::slice::from_raw_parts_mut(data.add(self.offset), self.bytes)
+            };
+            return make(bytes);
+        };
+        let mut slot = staging.slot();
+        make(slot.bytes(self.bytes))?;
+        // SAFETY: as above, but for the memory, which is the device's; `fill` drops the staging before it returns.
+        unsafe { slot.send(self.ptr, self.offset, self.bytes) };
+        Ok(())
+    }
+}
+
+/// Slots for every device that pieces are copied to.
+fn stagings(pieces: &[Piece]) -> Result<Vec<Staging>, Error> {
+    // A thread makes one piece while another one of its pieces is copied.
+    let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut devices: Vec<(Device, usize)> = Vec::new();
+    for piece in pieces {
+        let Some(of) = piece.device else { continue };
+        match devices.iter_mut().find(|(device, _)| *device == of) {
+            Some((_, bytes)) => *bytes = piece.bytes.max(*bytes),
+            None => devices.push((of, piece.bytes)),
         }
     }
+    let of = |(device, bytes)| Staging::new(device, 2 * n_threads, bytes);
+    devices.into_iter().map(of).collect()
 }
 
 impl Device {
     /// Fills tensors, all cores at a time: `make(i, row, out)` makes whole rows of `tensors[i]` from
-    /// `row` on, rows being counted over all dimensions above the first. `done` hears of the bytes
-    /// of each piece that is written.
+    /// `row` on, rows being counted over all dimensions above the first. What `out` holds has no meaning. `done`
+    /// hears of the bytes of each piece that is made.
     ///
     /// # Errors
-    /// A tensor without contiguous memory of its own, or one that is named twice: then nothing is
-    /// written. The first error of `make`.
+    /// A tensor without contiguous memory of its own, or one that is named twice, or no memory for staging:
+    /// then nothing is written. The first error of `make`.
     pub fn fill<E: From<Error> + Send>(
         tensors: &[&Tensor],
         make: impl Fn(usize, u64, &mut [u8]) -> Result<(), E> + Sync,
         mut done: impl FnMut(u64),
     ) -> Result<(), E> {
         let pieces = cut(tensors, PIECE_BYTES)?;
+        let stagings = stagings(&pieces)?;
         let fill = |i: usize| {
             // The whole of it is captured, not its parts, since only the whole may be shared.
             let piece: &Piece = &pieces[i];
-            let mut bytes = vec![0; piece.bytes];
-            make(piece.at, piece.first_row, &mut bytes)?;
-            piece.write(&bytes);
+            piece.fill(&stagings, |out| make(piece.at, piece.first_row, out))?;
             Ok(piece.bytes as u64)
         };
         parallel::in_order(pieces.len(), fill, |bytes| {
@@ -66,6 +103,20 @@ impl Device {
             Ok(())
         })
     }
+}
+
+/// The device of a tensor's memory, if the host does not address that.
+fn device_of(tensor: &Tensor) -> Result<Option<Device>, Error> {
+    // SAFETY: the tensor has memory, so it has a buffer, whose type and device live as long as the program.
+    let device = unsafe {
+        if sys::shim_tensor_in_host_memory(tensor.as_ptr()) {
+            return Ok(None);
+        }
+        let ty = sys::ggml_backend_buffer_get_type(sys::shim_tensor_buffer(tensor.as_ptr()));
+        sys::ggml_backend_buft_get_device(ty)
+    };
+    let found = NonNull::new(device).map(|device| Some(Device(device)));
+    found.ok_or_else(|| Error::Device(format!("the memory of `{}` is of no device", tensor.name())))
 }
 
 /// The tensors in pieces of about `piece_bytes`, none of which covers another.
@@ -91,10 +142,12 @@ fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<Piece>, Error> {
             .row_bytes(tensor.shape()[0])
             .map_or(0, |bytes| bytes as usize);
         let n_rows = (piece_bytes / row_bytes.max(1)).max(1);
+        let device = device_of(tensor)?;
         for offset in (0..tensor.bytes()).step_by(n_rows * row_bytes.max(1)) {
             pieces.push(Piece {
                 at,
                 ptr: tensor.as_ptr(),
+                device,
                 first_row: (offset / row_bytes.max(1)) as u64,
                 offset,
                 bytes: (n_rows * row_bytes).min(tensor.bytes() - offset),

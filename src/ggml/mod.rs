@@ -23,6 +23,7 @@ mod quantize;
 pub mod rpc;
 mod scope;
 mod scratch;
+mod staging;
 mod support;
 #[cfg(test)]
 mod tests;

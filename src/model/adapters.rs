@@ -76,16 +76,18 @@ impl Adapters {
     pub(super) fn load(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
         Self::place(plan, adapters, |planned, adapter| {
             let loaded = load::load(planned, &[Device::cpu()?], &adapter.weights, &mut |_, _| {})?;
-            Ok((loaded.tensors, loaded.mapped_bytes, loaded.copied_bytes))
+            let mapped = loaded.mapped.iter().sum();
+            Ok((loaded.tensors, mapped, loaded.copied_bytes))
         })
     }
 
     /// The same without reading or taking anything.
     pub(super) fn stand_in(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
         Self::place(plan, adapters, |planned, adapter| {
-            let layout = Layout::new(planned, &adapter.weights, &mut |_, _| {})?;
-            let laid_out = layout.stand_in(planned, &[Device::cpu()?])?;
-            let (mapped, copied) = (laid_out.mapped_bytes, laid_out.copied_bytes);
+            let devices = [Device::cpu()?];
+            let layout = Layout::new(planned, &devices, &adapter.weights, &mut |_, _| {})?;
+            let laid_out = layout.stand_in(planned, &devices)?;
+            let (mapped, copied) = (laid_out.mapped.iter().sum(), laid_out.copied_bytes);
             Ok((laid_out.tensors, mapped, copied))
         })
     }

@@ -31,6 +31,8 @@ pub struct Estimator<'p> {
     adapters: Adapters,
     executor: Executor,
     devices: Vec<Device>,
+    /// Free bytes of each when this began; none where it does not say.
+    free: Vec<Option<u64>>,
 }
 
 impl<'p> Estimator<'p> {
@@ -47,8 +49,10 @@ impl<'p> Estimator<'p> {
     /// # Errors
     /// As [`Self::new`].
     pub fn with(plan: &'p Plan, weights: &Weights, adapters: &[Adapter]) -> Result<Self, Error> {
-        let layout = Layout::new(&plan.tensors, weights, &mut |_, _| {})?;
         let devices = devices::of_plan(plan)?;
+        // Asked before: what a device uses in place may count as taken from here on.
+        let free = devices.iter().map(|device| device.free_memory()).collect();
+        let layout = Layout::new(&plan.tensors, &devices, weights, &mut |_, _| {})?;
         let laid_out = layout.stand_in(&plan.tensors, &devices)?;
         let adapters = Adapters::stand_in(plan, adapters)?;
         let capacity = graph::capacity(plan, adapters.capacity());
@@ -58,6 +62,7 @@ impl<'p> Estimator<'p> {
             adapters,
             executor: Executor::new(&devices, 1, capacity)?,
             devices,
+            free,
         })
     }
 
@@ -79,17 +84,17 @@ impl<'p> Estimator<'p> {
         let shape = Shape::largest(options, self.plan, &n_slots);
         let graph = self.graph(options, &shape)?;
         let compute = self.executor.measure(graph)?;
-        let mapped = self.laid_out.mapped_bytes + self.adapters.mapped_bytes;
         let total = |parts: &[u64]| parts.iter().copied().fold(0, u64::saturating_add);
         Ok(MemoryUse {
-            mapped,
+            mapped: total(&self.laid_out.mapped) + self.adapters.mapped_bytes,
             copied: self.laid_out.copied_bytes + self.adapters.copied_bytes,
             cache: total(&caches[0]).saturating_add(total(&caches[1])),
             compute: total(&compute),
             devices: DeviceUse::of_plan(
                 self.plan,
-                [mapped, self.adapters.copied_bytes],
+                &self.laid_out.mapped,
                 &self.laid_out.taken,
+                [self.adapters.mapped_bytes, self.adapters.copied_bytes],
                 caches.each_ref().map(Vec::as_slice),
                 &compute,
             ),
@@ -107,8 +112,8 @@ impl<'p> Estimator<'p> {
             memory::check(Purpose::Cache, options.check_cache(self.plan)?)?;
         }
         let used = self.memory(options)?.devices;
-        for (device, used) in self.devices.iter().zip(&used).skip(1) {
-            memory::check_device(used, device.free_memory())?;
+        for (free, used) in self.free.iter().zip(&used).skip(1) {
+            memory::check_device(used, *free)?;
         }
         let processor = &used[0];
         if !self.plan.devices.is_empty() {

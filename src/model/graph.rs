@@ -275,6 +275,11 @@ impl Assembly<'_> {
         };
         let joined = self.norm(slot.after.as_ref(), joined)?;
         self.build.name(&slot.path, "x", &joined);
+        if !self.build.plan.devices.is_empty() {
+            // Otherwise what reads the state of a later layer comes before the rest of this one, and the
+            // scheduler would put that on the later one's device.
+            self.build.g.expand(&joined)?;
+        }
         Ok(joined)
     }
 

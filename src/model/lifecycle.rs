@@ -197,17 +197,18 @@ impl Model {
 
     /// What it takes.
     pub fn memory(&self) -> MemoryUse {
-        let mapped = self.loaded.mapped_bytes + self.adapters.mapped_bytes;
         let caches = [self.cache.bytes(), self.states.bytes()];
+        let mapped = [&self.loaded.mapped[..], &[self.adapters.mapped_bytes]];
         MemoryUse {
-            mapped,
+            mapped: mapped.concat().iter().sum(),
             copied: self.loaded.copied_bytes + self.adapters.copied_bytes,
             cache: caches.iter().copied().flatten().sum(),
             compute: self.compute_bytes.iter().sum(),
             devices: DeviceUse::of_plan(
                 &self.plan,
-                [mapped, self.adapters.copied_bytes],
+                &self.loaded.mapped,
                 &self.loaded.taken,
+                [self.adapters.mapped_bytes, self.adapters.copied_bytes],
                 caches,
                 &self.compute_bytes,
             ),

@@ -2,7 +2,8 @@
 //!
 //! A tensor that the plan does not name is never read. Scales and biases that are stored as half
 //! floats become f32 here, once, since element-wise operations compute in f32. What is copied is made
-//! in pieces of rows by all cores, straight into the device's memory.
+//! in pieces of rows by all cores, while earlier pieces are on their way to their devices. What that takes of
+//! the process's memory does not grow with the size of the file.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,8 +21,8 @@ use super::memory;
 pub(super) struct Loaded {
     /// Data of the planned tensors, in their order.
     pub(super) tensors: Vec<Tensor>,
-    /// Bytes used in place.
-    pub(super) mapped_bytes: u64,
+    /// Bytes used in place, by device.
+    pub(super) mapped: Vec<u64>,
     /// Bytes copied into memory of our own.
     pub(super) copied_bytes: u64,
     /// Bytes that memory takes on each device, with what rounds its parts up.
@@ -31,11 +32,15 @@ pub(super) struct Loaded {
 /// The tensors of a plan that are laid out and not loaded.
 pub(super) struct StandIns {
     pub(super) tensors: Vec<Tensor>,
-    pub(super) mapped_bytes: u64,
+    /// As [`Loaded::mapped`].
+    pub(super) mapped: Vec<u64>,
     pub(super) copied_bytes: u64,
     /// As [`Loaded::taken`].
     pub(super) taken: Vec<u64>,
 }
+
+/// Bytes that are made before mapped pages, from which lazy tensors are made, are given back.
+const RELEASED_AFTER: u64 = 16 << 20;
 
 /// Called with the bytes done and the bytes in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -46,48 +51,62 @@ pub(super) struct Layout {
     slots: Vec<Option<Tensor>>,
     /// The others, with the type they get.
     copies: Vec<(usize, TensorType)>,
-    /// Bytes used in place.
-    pub(super) mapped_bytes: u64,
+    /// Bytes used in place, by device.
+    mapped: Vec<u64>,
+}
+
+/// Tensors that a device is to use where they lie in a file: their places among the planned ones and in the file.
+struct InFile {
+    device: usize,
+    file: Bytes,
+    tensors: Vec<(usize, usize)>,
 }
 
 impl Layout {
     /// Uses what can be used where it lies.
     pub(super) fn new(
         planned: &[TensorPlan],
+        devices: &[Device],
         weights: &Weights,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
-        let cpu = Device::cpu()?;
         let in_place = Arena::new(planned.len(), 0)?;
         let mut slots: Vec<Option<Tensor>> = vec![None; planned.len()];
-        let mut files: BTreeMap<usize, (Bytes, Vec<(usize, usize)>)> = BTreeMap::new();
+        let mut files: BTreeMap<(usize, usize), InFile> = BTreeMap::new();
+        let takes_files: Vec<bool> = devices.iter().map(|d| d.takes_host_memory()).collect();
         let mut copies: Vec<(usize, TensorType)> = Vec::new();
         for (i, tensor) in planned.iter().enumerate() {
             let info = find(weights, tensor)?;
             let ty = target_type(tensor, info)?;
-            let is_usable = ty == info.ty && tensor.device == 0;
+            let is_usable = ty == info.ty && takes_files[tensor.device];
             let Some((bytes, offset)) = weights.place(info).filter(|_| is_usable) else {
                 copies.push((i, ty));
                 continue;
             };
-            let key = bytes.as_ptr() as usize;
-            files
-                .entry(key)
-                .or_insert_with(|| (bytes.clone(), Vec::new()))
-                .1
-                .push((i, offset));
+            let key = (tensor.device, bytes.as_ptr() as usize);
+            let file = files.entry(key).or_insert_with(|| InFile {
+                device: tensor.device,
+                file: bytes.clone(),
+                tensors: Vec::new(),
+            });
+            file.tensors.push((i, offset));
             slots[i] = Some(in_place.tensor(&tensor.name, ty, &tensor.shape)?);
         }
 
         let total = bytes_of(planned);
-        let mut mapped_bytes = 0;
-        for (bytes, places) in files.values() {
+        let mut mapped = vec![0; devices.len()];
+        for InFile {
+            device,
+            file,
+            tensors: places,
+        } in files.values()
+        {
             let mut tensors = Vec::with_capacity(places.len());
             for (i, offset) in places {
                 tensors.extend(slots[*i].as_ref().map(|tensor| (tensor, *offset)));
             }
-            let unaligned: HashSet<String> = cpu
-                .adopt(&in_place, bytes, &tensors)?
+            let unaligned: HashSet<String> = devices[*device]
+                .adopt(&in_place, file, &tensors)?
                 .into_iter()
                 .map(Tensor::name)
                 .collect();
@@ -96,15 +115,15 @@ impl Layout {
                     slots[*i] = None;
                     copies.push((*i, planned[*i].ty.unwrap_or(TensorType::F32)));
                 } else {
-                    mapped_bytes += planned[*i].bytes;
+                    mapped[*device] += planned[*i].bytes;
                 }
             }
-            progress(mapped_bytes, total);
+            progress(mapped.iter().sum(), total);
         }
         Ok(Self {
             slots,
             copies,
-            mapped_bytes,
+            mapped,
         })
     }
 
@@ -141,8 +160,8 @@ impl Layout {
         let taken = copied.bytes();
         copied.stand_in_weights()?;
         Ok(StandIns {
-            mapped_bytes: self.mapped_bytes,
             copied_bytes: self.copied_bytes(),
+            mapped: self.mapped.clone(),
             tensors: self.into_tensors(),
             taken,
         })
@@ -179,8 +198,9 @@ pub(super) fn load(
     weights: &Weights,
     progress: Progress<'_>,
 ) -> Result<Loaded, Error> {
-    let mut layout = Layout::new(planned, weights, progress)?;
-    let (mapped_bytes, total) = (layout.mapped_bytes, bytes_of(planned));
+    let mut layout = Layout::new(planned, devices, weights, progress)?;
+    let mapped = layout.mapped.clone();
+    let (mapped_bytes, total) = (mapped.iter().sum::<u64>(), bytes_of(planned));
     let copied = layout.describe_copies(planned, devices)?;
     let mut copied_bytes = 0;
     let mut taken = copied.bytes();
@@ -195,15 +215,22 @@ pub(super) fn load(
         let make = |at: usize, first: u64, out: &mut [u8]| {
             rows(weights, sources[at], layout.copies[at].1, first, out)
         };
+        let mut accessed = 0;
         Device::fill(&layout.copies(), make, |bytes| {
             copied_bytes += bytes;
+            accessed += bytes;
+            if accessed >= RELEASED_AFTER {
+                weights.release();
+                accessed = 0;
+            }
             progress((mapped_bytes + copied_bytes).min(total), total);
         })?;
+        weights.release();
     }
     progress(total, total);
     Ok(Loaded {
         tensors: layout.into_tensors(),
-        mapped_bytes,
+        mapped,
         copied_bytes,
         taken,
     })

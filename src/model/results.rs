@@ -50,7 +50,8 @@ impl Value {
 pub struct DeviceUse {
     /// Its name.
     pub device: String,
-    /// Weights used in the mapped file, of which nothing is in memory of its own.
+    /// Weights used in the mapped file, of which nothing is in memory of its own. Another device than the processor
+    /// may hold no more of them than it has memory.
     pub mapped: u64,
     /// Weights in memory of its own.
     pub weights: u64,
@@ -63,16 +64,22 @@ pub struct DeviceUse {
 impl DeviceUse {
     /// Bytes that are taken.
     pub fn taken(&self) -> u64 {
-        let all = [self.weights, self.cache, self.compute];
+        let mapped = if self.device == PROCESSOR {
+            0
+        } else {
+            self.mapped
+        };
+        let all = [mapped, self.weights, self.cache, self.compute];
         all.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The parts of a model on the devices of its plan. Adapters are on the processor, and so is what is
-    /// used in a mapped file.
+    /// The parts of a model on the devices of its plan. Adapters, what is used of them in place and what is
+    /// copied, are on the processor.
     pub(super) fn of_plan(
         plan: &Plan,
-        [mapped, adapters]: [u64; 2],
+        mapped: &[u64],
         weights: &[u64],
+        adapters: [u64; 2],
         caches: [&[u64]; 2],
         compute: &[u64],
     ) -> Vec<Self> {
@@ -82,8 +89,8 @@ impl DeviceUse {
             let only_first = |bytes: u64| if at == 0 { bytes } else { 0 };
             Self {
                 device: device.to_owned(),
-                mapped: only_first(mapped),
-                weights: part(weights) + only_first(adapters),
+                mapped: part(mapped) + only_first(adapters[0]),
+                weights: part(weights) + only_first(adapters[1]),
                 cache: part(caches[0]).saturating_add(part(caches[1])),
                 compute: part(compute),
             }

@@ -178,6 +178,7 @@ pub fn open(
     let name = library::name_of(&source.path).to_owned();
     metadata.insert(MAP_KEY, weights::Value::Str(name));
     let weights = Weights::of(label, metadata, applied.entries)?;
+    let weights = weights.with_files(checkpoint.files().cloned());
     Ok(weights.with_origins(applied.origins))
 }
 

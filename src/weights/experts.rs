@@ -37,7 +37,8 @@ pub fn stacked(weights: Weights) -> Result<Weights, Error> {
         entries.push(stack(&source, name, experts)?);
     }
     let label = weights.label().to_owned();
-    Weights::of(label, weights.metadata().clone(), entries)
+    let stacked = Weights::of(label, weights.metadata().clone(), entries)?;
+    Ok(stacked.with_files(weights.files().cloned()))
 }
 
 /// The name of the stack that a tensor belongs to, and its place there.

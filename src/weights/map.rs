@@ -2,10 +2,12 @@
 //!
 //! The only `unsafe` of the weights layer. The promise it rests on cannot be kept by this program
 //! alone: another process that cuts a mapped file short ends this one with a bus error. That is
-//! the price of using weights where they lie.
+//! the price of using weights where they lie. What is copied anyway is read instead ([`MappedFile::read_at`]).
 
+use std::fmt;
 use std::fs::{self, File};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::Mmap;
@@ -15,17 +17,72 @@ use crate::common::writing::Reading;
 use super::{Bytes, Error};
 
 /// A mapped file, which nothing that this program writes replaces.
-#[derive(Debug)]
-pub struct Mapped {
+pub struct MappedFile {
     map: Mmap,
+    file: File,
+    path: PathBuf,
     _reading: Reading,
 }
 
-impl std::ops::Deref for Mapped {
+impl MappedFile {
+    /// Reads bytes that lie in the mapping, so that a file that was cut short meanwhile is an error.
+    pub(super) fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), String> {
+        let n = out.len();
+        read(&self.file, &self.map, offset, out).map_err(|error| {
+            let path = self.path.display();
+            match error.kind() {
+                io::ErrorKind::UnexpectedEof => format!(
+                    "{path} has not the {n} bytes at {offset} any more: it was cut short while it was read"
+                ),
+                _ => format!("{path}: {n} bytes at {offset}: {error}"),
+            }
+        })
+    }
+
+    /// Gives back the memory of the pages that were accessed; they are read again when they are accessed again.
+    #[cfg(unix)]
+    #[expect(
+        unsafe_code,
+        reason = "the call can drop data of other kinds of mappings"
+    )]
+    pub(super) fn release(&self) {
+        // SAFETY: the mapping is read-only and of a file: what a page held is in the file.
+        let done = unsafe {
+            self.map
+                .unchecked_advise(memmap2::UncheckedAdvice::DontNeed)
+        };
+        // Advice that is not taken leaves everything as it is.
+        if let Err(error) = done {
+            tracing::debug!(%error, "mapped pages stay");
+        }
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn release(&self) {}
+}
+
+#[cfg(unix)]
+fn read(file: &File, _map: &[u8], offset: usize, out: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, out, offset as u64)
+}
+
+#[cfg(not(unix))]
+fn read(_file: &File, map: &[u8], offset: usize, out: &mut [u8]) -> io::Result<()> {
+    out.copy_from_slice(&map[offset..offset + out.len()]);
+    Ok(())
+}
+
+impl std::ops::Deref for MappedFile {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         &self.map
+    }
+}
+
+impl fmt::Debug for MappedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of {}", self.map.len(), self.path.display())
     }
 }
 
@@ -48,18 +105,20 @@ pub(super) fn map(path: &Path) -> Result<Bytes, Error> {
     if file.metadata().map_err(io)?.len() == 0 {
         return Ok(Bytes::Static(&[]));
     }
-    map_file(&file).map_err(io)
+    let map = map_file(&file).map_err(io)?;
+    Ok(Bytes::Mapped(Arc::new(MappedFile {
+        map,
+        path: path.to_owned(),
+        _reading: Reading::new(&file),
+        file,
+    })))
 }
 
 #[expect(unsafe_code, reason = "a mapping is shared with other processes")]
-fn map_file(file: &File) -> std::io::Result<Bytes> {
+fn map_file(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping is read-only and private to this value, and the file is only ever
     // replaced by name, never changed in place, by this program.
-    let map = unsafe { Mmap::map(file) }?;
-    Ok(Bytes::Mapped(Arc::new(Mapped {
-        map,
-        _reading: Reading::new(file),
-    })))
+    unsafe { Mmap::map(file) }
 }
 
 #[cfg(test)]
@@ -92,5 +151,33 @@ mod tests {
         assert!(map(&path).expect("a file").is_empty());
         fs::write(&path, [7, 8]).expect("the folder is writable");
         assert_eq!(&map(&path).expect("a file")[..], [7, 8]);
+    }
+
+    #[test]
+    fn what_is_read_of_a_file_that_was_cut_short_is_an_error() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("short.gguf");
+        let written: Vec<u8> = (0..10_000).map(|i| i as u8).collect();
+        fs::write(&path, &written).expect("the folder is writable");
+        let Bytes::Mapped(mapped) = map(&path).expect("a file") else {
+            panic!("it is mapped");
+        };
+        let mut out = [0; 300];
+        for offset in [0, 1, 4000, 9700] {
+            mapped.read_at(offset, &mut out).expect("it is there");
+            assert_eq!(out, written[offset..offset + 300]);
+            mapped.release();
+            assert_eq!(mapped[offset..offset + 300], out);
+        }
+        let file = File::options().write(true).open(&path).expect("a file");
+        file.set_len(5000).expect("it is cut");
+        assert_eq!(mapped.read_at(4700, &mut out), Ok(()));
+        assert_eq!(
+            mapped.read_at(4701, &mut out),
+            Err(format!(
+                "{} has not the 300 bytes at 4701 any more: it was cut short while it was read",
+                path.display()
+            ))
+        );
     }
 }

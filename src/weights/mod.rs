@@ -20,12 +20,13 @@ pub mod stranger;
 mod tensor_type;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use check::{Checked, NotFinite, check};
+pub use map::MappedFile;
 pub use metadata::{Array, Metadata, StringArray, Value};
 pub(crate) use space::check_space;
 pub use tensor_type::TensorType;
@@ -120,7 +121,7 @@ pub enum Data {
 #[derive(Clone, Debug)]
 pub enum Bytes {
     /// A mapped file.
-    Mapped(Arc<map::Mapped>),
+    Mapped(Arc<MappedFile>),
     /// Bytes built into the program.
     Static(&'static [u8]),
 }
@@ -202,6 +203,8 @@ pub struct Weights {
     sources: Vec<Source>,
     /// Description of the stored tensors that each tensor is computed from, for messages.
     origins: HashMap<String, String>,
+    /// Files that lazy tensors are made of.
+    files: Vec<Bytes>,
 }
 
 /// The data of one or more tensors.
@@ -231,6 +234,7 @@ impl Weights {
             index,
             sources,
             origins: HashMap::new(),
+            files: Vec::new(),
         }
     }
 
@@ -270,6 +274,34 @@ impl Weights {
     #[must_use]
     pub fn with_origins(self, origins: HashMap<String, String>) -> Self {
         Self { origins, ..self }
+    }
+
+    /// Sets the files that lazy tensors are made of.
+    #[must_use]
+    pub fn with_files(self, files: impl IntoIterator<Item = Bytes>) -> Self {
+        let files = files.into_iter().collect();
+        Self { files, ..self }
+    }
+
+    /// The files that tensors lie in or are made of; one may occur several times.
+    pub fn files(&self) -> impl Iterator<Item = &Bytes> {
+        let sources = self.sources.iter().filter_map(|source| match source {
+            Source::File(bytes) => Some(bytes),
+            Source::Lazy(_) => None,
+        });
+        sources.chain(&self.files)
+    }
+
+    /// Gives back the memory of mapped pages that were accessed; they are read again when they are accessed again.
+    pub fn release(&self) {
+        let mut released = HashSet::new();
+        for bytes in self.files() {
+            if let Bytes::Mapped(file) = bytes
+                && released.insert(file.as_ptr())
+            {
+                file.release();
+            }
+        }
     }
 
     /// The sources of a tensor, or of one that the file lacks; for messages.
@@ -370,8 +402,13 @@ impl Weights {
         let made = match &self.sources[tensor.source] {
             Source::File(bytes) => {
                 let start = (tensor.offset + first * tensor.row_bytes()) as usize;
-                out.copy_from_slice(&bytes[start..start + out.len()]);
-                Ok(())
+                match bytes {
+                    Bytes::Mapped(file) => file.read_at(start, out),
+                    Bytes::Static(bytes) => {
+                        out.copy_from_slice(&bytes[start..start + out.len()]);
+                        Ok(())
+                    }
+                }
             }
             Source::Lazy(lazy) => lazy.rows(first, out),
         };

@@ -1,6 +1,8 @@
 // A backend library for tests: a device `Test0` that computes on the processor, in memory that the scheduler takes for
 // another device's. MADE_UP_LACKS lists what it claims not to support: operations by ggml's names, each followed by
 // the type of its result or of its first source if only that one is meant (`SET_ROWS:q8_0,FLASH_ATTN_EXT`).
+// MADE_UP_LOADS says how weights get there: `async` (copies from memory of its own kind are carried out as late as is
+// allowed) or `in place` (it uses the host's memory).
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +17,12 @@ const char bench_backend_identity[] = IDENTITY;
 
 static struct ggml_backend_device      device;
 static struct ggml_backend_buffer_type memory;
+static struct ggml_backend_buffer_type pinned;
+
+static bool loads(const char * way) {
+    const char * chosen = getenv("MADE_UP_LOADS");
+    return chosen != NULL && strcmp(chosen, way) == 0;
+}
 
 static ggml_backend_dev_t cpu(void) { return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU); }
 
@@ -31,6 +39,52 @@ static ggml_backend_buffer_t memory_alloc(ggml_backend_buffer_type_t type, size_
 }
 
 static size_t memory_alignment(ggml_backend_buffer_type_t type) { (void) type; return 64; }
+
+static const char * pinned_name(ggml_backend_buffer_type_t type) { (void) type; return "Test0_Host"; }
+static ggml_backend_buffer_t pinned_alloc(ggml_backend_buffer_type_t type, size_t size) {
+    GGML_LOG_WARN("made up: %zu bytes pinned\n", size);
+    return memory_alloc(type, size);
+}
+static bool pinned_is_host(ggml_backend_buffer_type_t type) { (void) type; return true; }
+
+// Copies that have begun: carried out when somebody waits for them.
+
+struct copy {
+    struct ggml_tensor * to;
+    const void *         from;
+    size_t               offset;
+    size_t               size;
+};
+
+#define MAX_COPIES 1024
+
+static struct copy copies[MAX_COPIES];
+static size_t      n_begun, n_done;
+
+static void carry_out(size_t end) {
+    for (; n_done < end; n_done++) {
+        const struct copy * copy = &copies[n_done % MAX_COPIES];
+        memcpy((char *) copy->to->data + copy->offset, copy->from, copy->size);
+    }
+}
+
+static void backend_set_async(ggml_backend_t backend, struct ggml_tensor * to, const void * from, size_t offset, size_t size) {
+    (void) backend;
+    GGML_ASSERT(n_begun < n_done + MAX_COPIES);
+    copies[n_begun++ % MAX_COPIES] = (struct copy) { to, from, offset, size };
+}
+
+static void backend_synchronize(ggml_backend_t backend) { (void) backend; carry_out(n_begun); }
+
+static ggml_backend_event_t event_new(ggml_backend_dev_t dev) {
+    ggml_backend_event_t event = calloc(1, sizeof(*event));
+    event->device = dev;
+    return event;
+}
+
+static void event_free(ggml_backend_dev_t dev, ggml_backend_event_t event) { (void) dev; free(event); }
+static void event_record(ggml_backend_t backend, ggml_backend_event_t event) { (void) backend; event->context = (void *) n_begun; }
+static void event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event) { (void) dev; carry_out((size_t) event->context); }
 
 // Computing
 
@@ -56,6 +110,11 @@ static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {
     backend->iface.get_name = backend_name;
     backend->iface.free = backend_free;
     backend->iface.graph_compute = backend_compute;
+    if (loads("async")) {
+        backend->iface.set_tensor_async = backend_set_async;
+        backend->iface.synchronize = backend_synchronize;
+        backend->iface.event_record = event_record;
+    }
     return backend;
 }
 
@@ -77,9 +136,25 @@ static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *
     props->description = device_description(dev);
     props->type = device_type(dev);
     device_memory(dev, &props->memory_free, &props->memory_total);
+    const bool is_async = loads("async");
+    props->caps = (struct ggml_backend_dev_caps) {
+        .async = is_async, .host_buffer = is_async, .events = is_async, .buffer_from_host_ptr = loads("in place"),
+    };
 }
 
 static ggml_backend_buffer_type_t device_memory_type(ggml_backend_dev_t dev) { (void) dev; return &memory; }
+
+static ggml_backend_buffer_type_t device_pinned_type(ggml_backend_dev_t dev) { (void) dev; return loads("async") ? &pinned : NULL; }
+
+static ggml_backend_buffer_t device_in_place(ggml_backend_dev_t dev, void * ptr, size_t size, size_t largest) {
+    (void) dev, (void) largest;
+    ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(ptr, size);
+    if (buffer != NULL) {
+        buffer->buft = &memory;
+        GGML_LOG_WARN("made up: %zu bytes in place\n", size);
+    }
+    return buffer;
+}
 
 static bool is_lacking(const struct ggml_tensor * op) {
     const char * lacks = getenv("MADE_UP_LACKS");
@@ -123,6 +198,10 @@ ggml_backend_reg_t ggml_backend_init(void) {
     memory.iface.alloc_buffer = memory_alloc;
     memory.iface.get_alignment = memory_alignment;
     memory.device = &device;
+    pinned = memory;
+    pinned.iface.get_name = pinned_name;
+    pinned.iface.alloc_buffer = pinned_alloc;
+    pinned.iface.is_host = pinned_is_host;
     device.reg = &reg;
     device.iface = (struct ggml_backend_device_i) {
         .get_name = device_name,
@@ -132,6 +211,11 @@ ggml_backend_reg_t ggml_backend_init(void) {
         .get_props = device_props,
         .init_backend = device_init,
         .get_buffer_type = device_memory_type,
+        .get_host_buffer_type = device_pinned_type,
+        .buffer_from_host_ptr = device_in_place,
+        .event_new = event_new,
+        .event_free = event_free,
+        .event_synchronize = event_synchronize,
         .supports_op = device_supports_op,
         .supports_buft = device_supports_buft,
     };

@@ -137,7 +137,7 @@ fn other_sources_and_broken_files_are_refused() {
 }
 
 /// A model of an architecture.
-fn synthesised(folder: &Path, arch: &str, set: &[&str]) -> PathBuf {
+pub(crate) fn synthesised(folder: &Path, arch: &str, set: &[&str]) -> PathBuf {
     let model = folder.join(format!("{arch}.gguf"));
     let path = model.display().to_string();
     let mut line = vec!["synth", arch, "--with", "output", "-o", &path];
@@ -158,7 +158,7 @@ fn on_device(command: &str, model: &Path, library: &Path, lacks: &str, options: 
     ended(program(&line).env("MADE_UP_LACKS", lacks))
 }
 
-const SMALL: [&str; 8] = [
+pub(crate) const SMALL: [&str; 8] = [
     "vocab_size=96",
     "n_ctx_train=256",
     "block_count=2",

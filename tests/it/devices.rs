@@ -111,7 +111,7 @@ impl Worker {
 }
 
 /// A placement: layers for each of two devices, of `n` with the head.
-type Split = fn(usize) -> [usize; 2];
+pub(crate) type Split = fn(usize) -> [usize; 2];
 
 /// Placements, each with flash attention or without it.
 const SPLITS: [(&str, Split, bool); 4] = [
@@ -121,7 +121,12 @@ const SPLITS: [(&str, Split, bool); 4] = [
     ("both", |n| [n.div_ceil(2), n / 2], false),
 ];
 
-fn placed(golden: &Golden, workers: &[Worker; 2], split: Split, options: Options) -> Model {
+pub(crate) fn placed(
+    golden: &Golden,
+    workers: &[Worker; 2],
+    split: Split,
+    options: Options,
+) -> Model {
     let mut plan =
         Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
     let shares = workers.iter().zip(split(plan.n_placeable()));
@@ -134,8 +139,8 @@ fn placed(golden: &Golden, workers: &[Worker; 2], split: Split, options: Options
 }
 
 /// The golden's tokens as two sequences at once, in pieces where no token sees those after it; the rows of
-/// each.
-fn in_pieces(model: &mut Model, tokens: &[u32]) -> [Vec<f32>; 2] {
+/// each. Operations that ran elsewhere than on the device of their unit are added.
+fn in_pieces(model: &mut Model, tokens: &[u32], elsewhere: &mut Elsewhere) -> [Vec<f32>; 2] {
     let mut rows = [Vec::new(), Vec::new()];
     let width = model.row_width();
     let n = match model.plan().mode {
@@ -153,8 +158,22 @@ fn in_pieces(model: &mut Model, tokens: &[u32]) -> [Vec<f32>; 2] {
         let (first, second) = found.split_at(piece.len() * width);
         rows[0].extend_from_slice(first);
         rows[1].extend_from_slice(second);
+        elsewhere.see(model);
     }
     rows
+}
+
+/// Operations that ran elsewhere than on the device of their unit, by kind of block.
+#[derive(Default)]
+struct Elsewhere(BTreeSet<String>);
+
+impl Elsewhere {
+    /// Those of the last pass.
+    fn see(&mut self, model: &Model) {
+        let found = model.misplaced().into_iter();
+        self.0
+            .extend(found.map(|found| format!("{} of {}", found.op, found.kind)));
+    }
 }
 
 /// Sequences that read the golden's tokens, or others, and how the rows of the former compare.
@@ -164,6 +183,7 @@ struct Reader<'a> {
     others: Vec<u32>,
     found: Vec<f32>,
     expected: Vec<f64>,
+    elsewhere: Elsewhere,
 }
 
 /// The sequences that read other tokens: no key of theirs may be seen by the others.
@@ -177,6 +197,7 @@ impl<'a> Reader<'a> {
             golden,
             found: Vec::new(),
             expected: Vec::new(),
+            elsewhere: Elsewhere::default(),
         }
     }
 
@@ -199,7 +220,9 @@ impl<'a> Reader<'a> {
         if batch.is_empty() {
             return;
         }
-        let rows = self.model.forward(&batch).expect("the pass runs");
+        self.model.forward(&batch).expect("the pass runs");
+        self.elsewhere.see(self.model);
+        let (rows, _) = self.model.results();
         for (row, (id, at)) in rows.chunks_exact(width).zip(&batch.places) {
             if !OTHERS.contains(id) {
                 let at = *at as usize * width;
@@ -303,7 +326,15 @@ fn layers_on_other_devices_equal_the_reference() {
                     golden.name
                 ));
             }
-            for rows in in_pieces(&mut model, &golden.tokens) {
+            let mut elsewhere = reader.elsewhere;
+            let rows = in_pieces(&mut model, &golden.tokens, &mut elsewhere);
+            if !elsewhere.0.is_empty() {
+                failures.push(format!(
+                    "{}, {name}: elsewhere {:?}",
+                    golden.name, elsewhere.0
+                ));
+            }
+            for rows in rows {
                 let error = nmse(&rows, &golden.expected);
                 if error > bound {
                     failures.push(format!("{}, {name}: NMSE {error:.1e}", golden.name));

@@ -1,8 +1,11 @@
 //! RPC workers that end or hang while a server uses them: the requests of that model end with a clear error, the
 //! server and its other models go on, and the model is served again when the worker is back.
 
-use std::net::{TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -55,6 +58,39 @@ fn server(folder: &std::path::Path, port: u16) -> Server {
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("it is bound").port()
+}
+
+/// A port that leads to another one, until so many bytes went there.
+fn cut_after(port: u16, limit: Arc<AtomicUsize>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let own = listener.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let Ok(worker) = TcpStream::connect(("127.0.0.1", port)) else {
+                continue;
+            };
+            let twice = |stream: &TcpStream| stream.try_clone().expect("a handle");
+            let back = (
+                twice(&worker),
+                twice(&client),
+                Arc::new(AtomicUsize::new(usize::MAX)),
+            );
+            for (mut from, mut to, limit) in [(client, worker, Arc::clone(&limit)), back] {
+                std::thread::spawn(move || {
+                    let (mut buffer, mut sent) = (vec![0; 1 << 12], 0);
+                    while let Ok(n @ 1..) = from.read(&mut buffer) {
+                        sent += n;
+                        let is_cut = sent > limit.load(Ordering::Relaxed);
+                        if is_cut || to.write_all(&buffer[..n]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+                });
+            }
+        }
+    });
+    own
 }
 
 fn short(model: &str) -> Value {
@@ -147,5 +183,23 @@ fn a_worker_that_hangs_is_given_up_within_a_stated_time() {
     assert!(started.elapsed() < Duration::from_secs(20));
     assert_eq!(completed(&server, &short("two")), expected);
     kill(worker.0.id(), Signal::CONT);
+    assert_eq!(completed(&server, &short("one")), expected);
+}
+
+#[test]
+fn a_worker_that_is_lost_while_weights_are_copied_to_it_is_an_error() {
+    let folder = scratch();
+    let port = free_port();
+    let _worker = Worker::start(port);
+    // In the middle of the weights.
+    let limit = Arc::new(AtomicUsize::new(model().len() / 2));
+    let server = server(folder.path(), cut_after(port, Arc::clone(&limit)));
+    let (status, answer) = server.json("POST", "/v1/completions", &short("one"));
+    assert!(status >= 500, "{answer}");
+    let of_one = state(&server, "one");
+    assert_eq!(of_one["state"], "failed");
+    assert!(of_one["error"].to_string().contains("SIGABRT"), "{of_one}");
+    let expected = completed(&server, &short("two"));
+    limit.store(usize::MAX, Ordering::Relaxed);
     assert_eq!(completed(&server, &short("one")), expected);
 }

@@ -39,6 +39,7 @@ mod inspect;
 mod kept;
 mod keys;
 mod load;
+mod loading;
 mod lora;
 mod lora_origin;
 mod lost_workers;

@@ -141,7 +141,8 @@ pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
     };
     let entries = updates(path, &updated, base.maps, &modules, &shape_of)?;
     let label = path.display().to_string();
-    Ok(Weights::of(label, Metadata::default(), entries)?)
+    let weights = Weights::of(label, Metadata::default(), entries)?;
+    Ok(weights.with_files(checkpoint.files().cloned()))
 }
 
 /// Keys of a file that name its model or the one that it was made of.

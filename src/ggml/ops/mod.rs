@@ -164,7 +164,7 @@ impl Graph {
     ///
     /// # Errors
     /// The tensor is not one of this graph's.
-    pub fn expand(&mut self, tensor: &Tensor) -> Result<(), Error> {
+    pub fn expand(&self, tensor: &Tensor) -> Result<(), Error> {
         if !Rc::ptr_eq(&tensor.arena.0, &self.arena.0) {
             return fault(
                 "expand",

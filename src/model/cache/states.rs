@@ -71,7 +71,10 @@ pub(in crate::model) struct PassStates<'a> {
     pub(in crate::model) read: Vec<Tensor>,
     /// Row that each sequence writes, i64 `[n_seqs]`; none if nothing is kept.
     pub(in crate::model) write: Option<Tensor>,
-    /// What has to be computed for the next pass.
+    /// Whether they are written right after the unit that they are of. Among operations of other devices the
+    /// scheduler would have what is written computed there.
+    pub(in crate::model) at_once: bool,
+    /// What else has to be computed for the next pass.
     pub(in crate::model) written: Vec<Tensor>,
 }
 
@@ -82,6 +85,7 @@ impl<'a> PassStates<'a> {
             states,
             read: Vec::new(),
             write: None,
+            at_once: false,
             written: Vec::new(),
         }
     }
@@ -115,7 +119,10 @@ impl StateStore for PassStates<'_> {
             return Ok(());
         };
         let written = g.set_rows(self.part(path, part)?, new, write)?;
-        self.written.push(written);
+        match self.at_once {
+            true => g.expand(&written)?,
+            false => self.written.push(written),
+        }
         Ok(())
     }
 }

@@ -105,6 +105,7 @@ impl Inputs {
             states: sources.states,
             read: rows.map_or(Vec::new(), |rows| rows.read.clone()),
             write: rows.and_then(|rows| rows.write.clone()),
+            at_once: !sources.plan.devices.is_empty(),
             written: Vec::new(),
         }
     }

@@ -1,0 +1,197 @@
+//! Staging: host memory in which data is made before it is copied to a device whose memory the host does not
+//! address.
+//!
+//! A few slots of equal size, in memory that the device reads by itself where it offers such (pinned memory).
+//! Where the device copies while the host goes on, a slot is made anew when its last copy has ended. Copies are
+//! begun by one thread at a time.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use ggml_sys as sys;
+
+use super::buffer::Buffer;
+use super::device::Device;
+use super::error::Error;
+use super::executor::Backend;
+
+/// Most slots of a device.
+pub(super) const MAX_SLOTS: usize = 16;
+
+/// Slots for the copies to a device.
+pub(super) struct Staging {
+    pub(super) device: Device,
+    /// None where a copy ends before the call returns.
+    queue: Option<Queue>,
+    /// Where the slots lie, one after another.
+    first: NonNull<u8>,
+    slot_bytes: usize,
+    free: Mutex<VecDeque<usize>>,
+    is_free: Condvar,
+    /// Held while a copy is begun or waited for.
+    sending: Mutex<()>,
+    /// Dropped last: copies read it.
+    _memory: Buffer,
+}
+
+// SAFETY: a slot's bytes are written by the thread that took the slot off the free ones, and the queue is used by
+// the thread that holds `sending`.
+unsafe impl Sync for Staging {}
+
+/// Copies that go on while the host does, and when the last one of each slot ends. Events are dropped before
+/// the queue that they are recorded in.
+struct Queue {
+    ends: Vec<Event>,
+    backend: Backend,
+}
+
+struct Event(NonNull<sys::ggml_backend_event>);
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made by `Queue::new`, freed once, and nothing that waits for it is left.
+        unsafe { sys::ggml_backend_event_free(self.0.as_ptr()) };
+    }
+}
+
+impl Queue {
+    /// None where the device has no events.
+    fn new(device: Device, n_slots: usize) -> Result<Option<Self>, Error> {
+        // SAFETY: the device lives as long as the program.
+        let event = || NonNull::new(unsafe { sys::ggml_backend_event_new(device.as_ptr()) });
+        let ends: Option<Vec<Event>> = (0..n_slots).map(|_| event().map(Event)).collect();
+        let Some(ends) = ends else { return Ok(None) };
+        let backend = Backend::new(device)?;
+        Ok(Some(Self { ends, backend }))
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: the backend is alive, and no other thread uses it: the staging is dropped.
+        unsafe { sys::ggml_backend_synchronize(self.backend.0.as_ptr()) };
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Staging {
+    /// Slots of so many bytes, at most [`MAX_SLOTS`].
+    ///
+    /// # Errors
+    /// No memory for them, or a device that does not start.
+    pub(super) fn new(device: Device, n_slots: usize, slot_bytes: usize) -> Result<Self, Error> {
+        let n_slots = n_slots.clamp(1, MAX_SLOTS);
+        let bytes = n_slots.saturating_mul(slot_bytes).max(1);
+        // SAFETY: buffer types and devices live as long as the program; the base of a buffer of host memory
+        // is asked of a live buffer.
+        let (memory, first) = unsafe {
+            let pinned = sys::ggml_backend_dev_host_buffer_type(device.as_ptr());
+            let taken = [pinned, sys::ggml_backend_cpu_buffer_type()].into_iter();
+            let taken = taken.filter(|ty| !ty.is_null());
+            let mut taken =
+                taken.map(|ty| NonNull::new(sys::ggml_backend_buft_alloc_buffer(ty, bytes)));
+            let memory = taken.find_map(|buffer| buffer.map(Buffer));
+            let base = |memory: &Buffer| sys::ggml_backend_buffer_get_base(memory.0.as_ptr());
+            let first = memory.as_ref().map_or(std::ptr::null_mut(), base);
+            memory.zip(NonNull::new(first.cast::<u8>()))
+        }
+        .ok_or_else(|| Error::OutOfMemory {
+            device: device.name(),
+            bytes,
+            what: "buffers for copies to it",
+        })?;
+        // SAFETY: the buffer was just made; after this all of its bytes are initialised.
+        unsafe { sys::ggml_backend_buffer_clear(memory.0.as_ptr(), 0) };
+        // SAFETY: the device lives as long as the program.
+        let queue = match unsafe { sys::shim_device_copies_async(device.as_ptr()) } {
+            true => Queue::new(device, n_slots)?,
+            false => None,
+        };
+        Ok(Self {
+            device,
+            queue,
+            first,
+            slot_bytes,
+            free: Mutex::new((0..n_slots).collect()),
+            is_free: Condvar::new(),
+            sending: Mutex::new(()),
+            _memory: memory,
+        })
+    }
+
+    /// A slot, once one is free.
+    pub(super) fn slot(&self) -> Slot<'_> {
+        let mut free = lock(&self.free);
+        loop {
+            match free.pop_front() {
+                Some(at) => return Slot { staging: self, at },
+                None => {
+                    let waited = self.is_free.wait(free);
+                    free = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+/// A slot that one thread has.
+pub(super) struct Slot<'s> {
+    staging: &'s Staging,
+    at: usize,
+}
+
+impl Slot<'_> {
+    /// The first `n` bytes of the slot, once nothing reads them any more; what they hold has no meaning.
+    pub(super) fn bytes(&mut self, n: usize) -> &mut [u8] {
+        let Staging {
+            queue, slot_bytes, ..
+        } = self.staging;
+        assert!(n <= *slot_bytes, "a piece fits its slot");
+        if let Some(queue) = queue {
+            let _one = lock(&self.staging.sending);
+            // SAFETY: the event is alive, and this thread is the only one that uses the queue.
+            unsafe { sys::ggml_backend_event_synchronize(queue.ends[self.at].0.as_ptr()) };
+        }
+        // SAFETY: the slot lies in the buffer, whose bytes are initialised, and is this thread's until it is
+        // given back; no copy reads it.
+        unsafe {
+            let slot = self.staging.first.as_ptr().add(self.at * slot_bytes);
+            std::slice::from_raw_parts_mut(slot, n)
+        }
+    }
+
+    /// Has the first `n` bytes copied to a tensor and gives the slot back.
+    ///
+    /// # Safety
+    /// The tensor has memory of the staging's device, which lives until the staging is dropped; the bytes lie within
+    /// it, and nothing else reads or writes them before that.
+    pub(super) unsafe fn send(self, tensor: *mut sys::ggml_tensor, offset: usize, n: usize) {
+        assert!(n <= self.staging.slot_bytes, "a piece fits its slot");
+        let _one = lock(&self.staging.sending);
+        // SAFETY: the slot lies in the buffer; the caller vouches for the tensor; this thread is the only one
+        // that uses the queue, and the slot is not written before the event that is recorded behind the copy.
+        unsafe {
+            let from = self.staging.first.as_ptr();
+            let from = from.add(self.at * self.staging.slot_bytes).cast();
+            match &self.staging.queue {
+                Some(Queue { ends, backend }) => {
+                    let backend = backend.0.as_ptr();
+                    sys::ggml_backend_tensor_set_async(backend, tensor, from, offset, n);
+                    sys::ggml_backend_event_record(ends[self.at].0.as_ptr(), backend);
+                }
+                None => sys::ggml_backend_tensor_set(tensor, from, offset, n),
+            }
+        }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        lock(&self.staging.free).push_back(self.at);
+        self.staging.is_free.notify_one();
+    }
+}
