@@ -185,7 +185,7 @@ def nmse(found, expected):
 def read_cases():
     """cases.toml as a list of complete cases: with defaults."""
     table = tomllib.loads((GOLDENS / "cases.toml").read_text())
-    known = {"name", "arch", "about", "seed", "type", "with", "set", "meta", "vectors", "tokens", "causal"}
+    known = {"name", "arch", "about", "seed", "type", "with", "set", "meta", "vectors", "tokens", "causal", "unread"}
     cases = []
     for case in table["case"]:
         if unknown := set(case) - known:
@@ -205,6 +205,7 @@ def read_cases():
             "tokens": case.get("tokens", table["tokens"]),
             "causal": case.get("causal", True),
             "vectors": case.get("vectors", False),
+            "unread": case.get("unread", {}),
         })
     names = [case["name"] for case in cases]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -225,6 +226,16 @@ def synth_args(case):
     return args
 
 
+def add_unread(path, tensors):
+    """Adds tensors to every layer that llama.cpp insists on and does not compute with."""
+    from metadata_vs_llama import Gguf  # which imports this file
+
+    gguf = Gguf(path)
+    layers = range(gguf.own()["block_count"])
+    name = "blk.{}.{}.weight".format
+    gguf.write(path, {}, [(name(il, of), name(il, like)) for il in layers for of, like in tensors.items()])
+
+
 def compute(lib, bench, case, folder):
     """Makes the model file of a case and runs it: its entry for goldens.json, and the logits."""
     path = Path(folder) / f"{case['name']}.gguf"
@@ -233,6 +244,8 @@ def compute(lib, bench, case, folder):
     if done.returncode != 0:
         raise Failure(f"`bench synth {shlex.join(args)}` failed: {done.stderr.strip()}")
     data = path.read_bytes()
+    if case["unread"]:
+        add_unread(path, case["unread"])
 
     reference = Reference(lib, path, case["vectors"])
     try:

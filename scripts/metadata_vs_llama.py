@@ -27,6 +27,7 @@ import argparse
 import collections
 import fnmatch
 import json
+import math
 import os
 import pickle
 import re
@@ -81,9 +82,11 @@ class Gguf:
             value, at = self._value(kind, at + 4)
             self.raw[key], self.values[key] = self.data[start:at], value
         start = at
+        self.shapes = {}
         for _ in range(self.n_tensors):
-            _, at = self._string(at)
+            name, at = self._string(at)
             (n_dims,) = struct.unpack_from("<I", self.data, at)
+            self.shapes[name] = struct.unpack_from(f"<{n_dims}Q", self.data, at + 4)
             at += 4 + 8 * n_dims + 4 + 8
         self.infos = self.data[start:at]
         self.alignment = self.values.get("general.alignment", 32)
@@ -113,8 +116,9 @@ class Gguf:
         prefix = self.arch + "."
         return {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
 
-    def write(self, path, change):
-        """Writes the file with the change applied."""
+    def write(self, path, change, zeros=()):
+        """Writes the file with the change applied, and with more tensors of zeros in f32: pairs of a name and the
+        name of a tensor of the same shape."""
         raw = dict(self.raw)
         for key, value in change.items():
             key = f"{self.arch}.{key}"
@@ -122,12 +126,18 @@ class Gguf:
                 raw.pop(key, None)
             else:
                 raw[key] = encode(value)
-        out = struct.pack("<4sIQQ", b"GGUF", 3, self.n_tensors, len(raw))
+        infos, tensors = self.infos, self.tensors
+        for name, like in zeros:
+            shape = self.shapes[like]
+            tensors += b"\0" * (-len(tensors) % self.alignment)
+            infos += string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(tensors))
+            tensors += b"\0" * (4 * math.prod(shape))
+        out = struct.pack("<4sIQQ", b"GGUF", 3, self.n_tensors + len(zeros), len(raw))
         for key, value in raw.items():
             out += string(key) + value
-        out += self.infos
+        out += infos
         out += b"\0" * (-len(out) % self.alignment)
-        Path(path).write_bytes(out + self.tensors)
+        Path(path).write_bytes(out + tensors)
 
 
 def string(text):

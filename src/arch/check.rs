@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, Instance, Mode, Param, ParamSource, SHIFT_LOGITS, Setting, Slot, TAPS,
+    ArchDef, Branch, Instance, LAYER, Mode, OF_FILE, Param, ParamSource, SHIFT_LOGITS, Setting,
+    Slot, TAPS,
 };
 use super::diagnostic::{Diagnostic, Span};
 use super::expr::{Expr, Value};
@@ -133,6 +134,17 @@ impl Checker<'_> {
                 );
             }
             self.typed(&stack.count, &span, false, "number", "count");
+            if let Some(il) = &stack.il {
+                let span = il.span.as_ref().unwrap_or(&span);
+                self.typed(&il.expr, span, true, "number", "il");
+                let mut reads_itself = false;
+                il.expr
+                    .for_each_name(&mut |name, _| reads_itself |= name == "il");
+                if reads_itself {
+                    let problem = "the layer of the file follows from `depth`, not from itself";
+                    self.report(span.clone(), problem);
+                }
+            }
             for slot in &stack.slots {
                 self.slot(slot, &taps);
             }
@@ -199,6 +211,7 @@ impl Checker<'_> {
             let span = norm.span.as_ref().unwrap_or(span);
             self.typed(&norm.expr, span, true, "string", "a norm");
             norm.expr.for_each_text_result(&mut |name| {
+                let name = name.strip_prefix(OF_FILE).unwrap_or(name);
                 self.used.insert((Some(Resource::Norm), name.to_owned()));
             });
         }
@@ -336,7 +349,7 @@ impl Checker<'_> {
             if also.contains(&name) {
                 return;
             }
-            if name == "il" {
+            if LAYER.contains(&name) {
                 if !in_layer {
                     unknown.push((name.to_owned(), at.clone()));
                 }
@@ -347,8 +360,8 @@ impl Checker<'_> {
             }
         });
         for (name, at) in unknown {
-            if name == "il" {
-                self.report(at, "`il` has no meaning outside a layer");
+            if LAYER.contains(&name.as_str()) {
+                self.report(at, format!("`{name}` has no meaning outside a layer"));
                 continue;
             }
             let inside = span.start <= at.start && at.end <= span.end;

@@ -202,7 +202,7 @@ pub struct Setting {
 /// One weight of an instance.
 #[derive(Clone, Debug)]
 pub struct WeightUse {
-    /// Name of the tensor, relative to the layer's prefix.
+    /// Name of the tensor, relative to the layer's prefix, or after [`OF_FILE`] to the file.
     pub tensor: String,
     /// When it belongs to the instance.
     pub when: Expr,
@@ -219,12 +219,14 @@ pub struct Stack {
     pub name: String,
     /// Where it is named, or stands.
     pub name_span: Span,
-    /// Prefix of its tensors; `{il}` stands for the layer.
+    /// Prefix of its tensors; `{il}` stands for the layer of the file.
     pub prefix: String,
     /// Where the prefix is given, or the stack stands.
     pub prefix_span: Span,
     /// Number of layers.
     pub count: Expr,
+    /// The layer of the file, an expression over `depth`; none: `depth`.
+    pub il: Option<Setting>,
     /// What each layer does, in order.
     pub slots: Vec<Slot>,
 }
@@ -294,6 +296,13 @@ pub struct Branch {
     /// The block.
     pub block: Instance,
 }
+
+/// Begins the name of a tensor of the file, as opposed to one of the layer.
+pub const OF_FILE: char = '/';
+
+/// The names that stand for the layer: `il` is the layer of the file, whose tensors and metadata are used,
+/// `depth` the place in the stack. They are equal unless a stack says otherwise.
+pub(super) const LAYER: [&str; 2] = ["il", "depth"];
 
 /// The parameter of text diffusion: whether the logits at a position predict the next token.
 pub const SHIFT_LOGITS: &str = "shift_logits";

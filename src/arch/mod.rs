@@ -26,8 +26,8 @@ pub use contract::{
     Registry, Resolved, Resource, RopeRef, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
 };
 pub use definition::{
-    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, Param, ParamSource,
-    SHIFT_LOGITS, Setting, Slot, Stack, Text, WeightUse, fits_pattern,
+    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Param,
+    ParamSource, SHIFT_LOGITS, Setting, Slot, Stack, Text, WeightUse, fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;

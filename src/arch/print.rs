@@ -211,6 +211,7 @@ fn print_stack(out: &mut String, stack: &Stack) -> fmt::Result {
     writeln!(out, "name = {}", quoted(&stack.name))?;
     writeln!(out, "prefix = {}", quoted(&stack.prefix))?;
     writeln!(out, "count = {}", quoted(stack.count.source()))?;
+    setting(out, "il", stack.il.as_ref())?;
     stack
         .slots
         .iter()

@@ -70,12 +70,13 @@ options! {
         dk: u64 = "d_head", "elements of a query or key head";
         dv: u64 = "d_head_v", "elements of a value head";
         qkv_rows: u64 = "(heads + kv_heads) * dk + kv_heads * dv", "rows of the projection `qkv`: queries, keys, values, and unused rows";
+        v_row: u64 = "(heads + kv_heads) * dk", "first row of the values in the projection `qkv`";
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
         qk_norm: QkNorm = "none", "norm of queries and keys: `none`; over each `head` with one weight for all heads; over `each` head with a weight of its own; over each head with one `factor` of its own; over all heads together (`full`)";
         qk_norm_at: NormAt = "before", when "qk_norm != 'none'", "when: `before` or `after` the rotation";
         norm: NormRef => "default", when "qk_norm != 'none'", "kind and eps of the query and key norm";
         v_norm: NormRef = "none", "norm of each value head, without a weight";
-        kv_layer: u64 = "il", "layer whose keys and values are used: the layer itself (`il`) or an earlier one";
+        kv_layer: u64 = "depth", "layer whose keys and values are used: the layer itself (`depth`) or an earlier one";
         values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";
         clamp: f32 = "0", "bound of the absolute value of projected queries, keys and values; 0: none";
         softcap: f32 = "0", "softcap of the scores: they become `c * tanh(score / c)`; 0: none";
@@ -148,7 +149,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "key projection",
         )
         .quantised_as(QuantClass::Keys)
-        .when("not has('qkv') and kv_layer == il"),
+        .when("not has('qkv') and kv_layer == depth"),
         WeightSpec::new(
             WeightRole::Bias,
             "k.bias",
@@ -157,7 +158,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "bias of the key projection",
         )
         .optional()
-        .when("not has('qkv') and kv_layer == il"),
+        .when("not has('qkv') and kv_layer == depth"),
         WeightSpec::new(
             WeightRole::Matrix,
             "v",
@@ -166,7 +167,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "value projection",
         )
         .quantised_as(QuantClass::Values)
-        .when("not has('qkv') and values == 'proj' and kv_layer == il"),
+        .when("not has('qkv') and values == 'proj' and kv_layer == depth"),
         WeightSpec::new(
             WeightRole::Bias,
             "v.bias",
@@ -175,7 +176,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "bias of the value projection",
         )
         .optional()
-        .when("not has('qkv') and values == 'proj' and kv_layer == il"),
+        .when("not has('qkv') and values == 'proj' and kv_layer == depth"),
         WeightSpec::new(
             WeightRole::Scale,
             "q_norm",
@@ -206,7 +207,7 @@ pub(super) static CONTRACT: Contract = Contract {
             ],
             "weight of the key norm",
         )
-        .when("qk_norm != 'none' and kv_layer == il"),
+        .when("qk_norm != 'none' and kv_layer == depth"),
         WeightSpec::new(
             WeightRole::Bias,
             "k_norm.bias",
@@ -215,7 +216,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "bias of the key norm",
         )
         .optional()
-        .when("qk_norm != 'none' and kv_layer == il"),
+        .when("qk_norm != 'none' and kv_layer == depth"),
         WeightSpec::new(
             WeightRole::Bias,
             "sinks",
@@ -286,8 +287,8 @@ pub(super) static CONTRACT: Contract = Contract {
             message: "there is at least one head",
         },
         Rule {
-            holds: "qkv_rows >= (heads + kv_heads) * dk + kv_heads * dv",
-            message: "`qkv_rows` leaves room for queries, keys and values",
+            holds: "v_row >= (heads + kv_heads) * dk and qkv_rows >= v_row + kv_heads * dv",
+            message: "`v_row` leaves room for queries and keys, and `qkv_rows` for values after it",
         },
         Rule {
             holds: "heads % kv_heads == 0",
@@ -421,13 +422,7 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
             q: part(&rows, c.dk, c.heads, c.dk, 0)?,
             kv: Some((
                 part(&rows, c.dk, c.kv_heads, c.dk, c.dk * c.heads)?,
-                Some(part(
-                    &rows,
-                    c.dv,
-                    c.kv_heads,
-                    c.dv,
-                    (c.heads + c.kv_heads) * c.dk,
-                )?),
+                Some(part(&rows, c.dv, c.kv_heads, c.dv, c.v_row)?),
             )),
             gate: None,
         });

@@ -1,7 +1,7 @@
-//! The input, times a stored scale: `y = scale * h`.
+//! The input, times a stored scale, plus a stored vector: `y = scale * h + bias`.
 //!
 //! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the hidden state; reading a tap,
-//! it adds an earlier value once more.
+//! it adds an earlier value once more. A vector makes a learned initial state.
 
 use super::build::Build;
 use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
@@ -14,17 +14,27 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Stored factor",
     noun: "a stored factor",
     phrase: "",
-    summary: "Returns its input, times a stored scale if there is one.",
-    formula: "y = {has('scale'): scale * }h",
+    summary: "Returns its input, times a stored scale and plus a stored vector if there are such.",
+    formula: "y = {has('scale'): scale * }h{has('bias'):  + bias}",
     options: &[],
-    weights: &[WeightSpec::new(
-        WeightRole::Scale,
-        "scale",
-        "layer_output_scale.weight",
-        &["1"],
-        "factor of the input",
-    )
-    .optional()],
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Scale,
+            "scale",
+            "layer_output_scale.weight",
+            &["1"],
+            "factor of the input",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "bias",
+            "layer_output_scale.bias",
+            &["n_embd"],
+            "vector that is added",
+        )
+        .optional(),
+    ],
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
@@ -32,8 +42,9 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    match b.weight(unit, "scale") {
-        Some(scale) => b.g.mul(x, scale),
-        None => Ok(x.clone()),
-    }
+    let y = match b.weight(unit, "scale") {
+        Some(scale) => b.g.mul(x, scale)?,
+        None => x.clone(),
+    };
+    b.with_bias(unit, "bias", y)
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! s    = score(router . r + router.bias)          softmax or sigmoid over all experts
 //! pick = the `used` experts with the largest s + selection bias, within the best groups
+//!        (several may share one: e = pick // share)
 //! w    = s[pick]  ->  softmax, sum to one, scale, as set; or those of `sparse_mixer`
 //! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
 //! ```
@@ -45,6 +46,16 @@ choices! {
     }
 }
 
+choices! {
+    /// Whose weight an expert has that several of the router's experts share.
+    pub(super) enum ShareWeight {
+        /// That of the selected one.
+        Selected = "selected",
+        /// That of the router's expert with the number of the shared one.
+        Number = "number",
+    }
+}
+
 options! {
     /// Options of a mixture of experts.
     pub(super) struct Config {
@@ -54,6 +65,9 @@ options! {
         renormalise: bool, "whether the weights of the selected experts are divided by their sum";
         experts: u64 => "n_expert", "number of experts";
         used: u64 => "n_expert_used", "experts selected for each token";
+        share: u64 = "1", "experts of the router that share one: an expert selected as number e is number e // share";
+        stored: u64 => "if(share == 1, experts, experts // share)", when "share > 1", "number of stored experts";
+        share_weight: ShareWeight = "selected", when "share > 1", "weight of a shared expert: that of the `selected` one, or of the router's expert with its `number`";
         width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
         latent: u64 => "if(has('latent_down'), dim('latent_down', 1), n_embd)", when "has('latent_down')", "elements of what experts read, which may be fewer than the hidden state has";
         scale: f32 = "1", "factor of the experts' weights; 1: none";
@@ -71,7 +85,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
     title: "Mixture of experts",
     noun: "experts",
-    phrase: "{=used} of {=experts} experts by {=score}{groups > 1: , from {=groups_used} of {=groups} groups}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
+    phrase: "{=used} of {=experts} experts by {=score}{groups > 1: , from {=groups_used} of {=groups} groups}{share > 1: , {=share} of which share one}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
     summary: "Sends each position through a few of many MLPs.",
     formula: concat!(
         "y = {has('latent_up'): latent_up . }sum over picked e of w_e * down_e . (",
@@ -133,7 +147,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Matrix,
             "gate_up",
             "ffn_gate_up_exps.weight",
-            &["latent", "2 * width", "experts"],
+            &["latent", "2 * width", "stored"],
             "gate and up projection of every expert in one matrix: the rows of the gate, then those of up",
         )
         .optional(),
@@ -141,7 +155,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Bias,
             "gate_up.bias",
             "ffn_gate_up_exps.bias",
-            &["2 * width", "experts"],
+            &["2 * width", "stored"],
             "bias of `gate_up`",
         )
         .optional()
@@ -150,7 +164,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Matrix,
             "gate",
             "ffn_gate_exps.weight",
-            &["latent", "width", "experts"],
+            &["latent", "width", "stored"],
             "gate projection of every expert",
         )
         .unless_forbidden()
@@ -159,7 +173,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Bias,
             "gate.bias",
             "ffn_gate_exps.bias",
-            &["width", "experts"],
+            &["width", "stored"],
             "bias of the gate projections",
         )
         .optional()
@@ -168,7 +182,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Matrix,
             "up",
             "ffn_up_exps.weight",
-            &["latent", "width", "experts"],
+            &["latent", "width", "stored"],
             "up projection of every expert",
         )
         .when("not has('gate_up')"),
@@ -176,7 +190,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Bias,
             "up.bias",
             "ffn_up_exps.bias",
-            &["width", "experts"],
+            &["width", "stored"],
             "bias of the up projections",
         )
         .optional()
@@ -185,7 +199,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Matrix,
             "down",
             "ffn_down_exps.weight",
-            &["width", "latent", "experts"],
+            &["width", "latent", "stored"],
             "down projection of every expert",
         )
         .quantised_as(QuantClass::Down),
@@ -193,7 +207,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Bias,
             "down.bias",
             "ffn_down_exps.bias",
-            &["latent", "experts"],
+            &["latent", "stored"],
             "bias of the down projections",
         )
         .optional(),
@@ -201,7 +215,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Scale,
             "down.scale",
             "ffn_down_exps.scale",
-            &["experts"],
+            &["stored"],
             "factor of the result of every expert",
         )
         .optional(),
@@ -220,6 +234,10 @@ pub(super) static CONTRACT: Contract = Contract {
         Rule {
             holds: "used > 0 and used <= experts",
             message: "`used` is at least 1 and at most `experts`",
+        },
+        Rule {
+            holds: "share > 0 and experts % share == 0",
+            message: "`share` divides `experts`",
         },
         Rule {
             holds: "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups and group_best > 0",
@@ -329,7 +347,7 @@ fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor, Error> {
     if shape[1] == 1 { g.cont(&sum) } else { Ok(sum) }
 }
 
-/// The picked experts `[used, n_tokens]` and their weights `[1, used, n_tokens]`.
+/// The picked experts `[used, n_tokens]`, by the number of what they share, and their weights `[1, used, n_tokens]`.
 fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
     let (g, n) = (b.g, b.n_tokens);
     let x = b.normalise_with(c.router_norm, b.weight(unit, "router_norm"), x)?;
@@ -356,8 +374,16 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
         ranked
     };
     let picked = g.top_k(&ranked, c.used)?;
+    let shared = match c.share {
+        1 => picked.clone(),
+        share => g.divide_ids(&picked, share)?,
+    };
+    let weighed = match c.share_weight {
+        ShareWeight::Selected => &picked,
+        ShareWeight::Number => &shared,
+    };
     let table = g.reshape(&scores, [1, c.experts, n, 1])?;
-    let weights = g.reshape(&g.get_rows(&table, &picked)?, [c.used, n, 1, 1])?;
+    let weights = g.reshape(&g.get_rows(&table, weighed)?, [c.used, n, 1, 1])?;
     let weights = match c.score {
         Score::SoftmaxAfter => b.softmax(&weights)?,
         Score::SparseMixer => sparse_mixer::weights(g, &scores, c.used, c.jitter)?,
@@ -374,7 +400,7 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
     } else {
         g.scale(&weights, c.scale)?
     };
-    Ok((picked, g.reshape(&weights, [1, c.used, n, 1])?))
+    Ok((shared, g.reshape(&weights, [1, c.used, n, 1])?))
 }
 
 /// Scores `[experts, n_tokens]` in which the experts outside the best groups are -inf. A group is

@@ -8,7 +8,7 @@
 //!
 //! Invariant: loading with a type and loading the file converted to it give the same bytes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::arch::{QuantClass, WeightRole};
@@ -74,10 +74,12 @@ impl Facts {
             _ => Part::Vector,
         };
         let parts = plan.tensors.iter().map(|t| of_role(t.role)).collect();
+        // Layers that use the same tensors count once.
+        let layers: BTreeSet<_> = plan.layers.iter().map(|l| (l.stack, l.il)).collect();
         let mut facts = Self {
             parts,
             n_values: 0,
-            n_layers: plan.layers.len(),
+            n_layers: layers.len(),
             n_experts: 0,
         };
         let experts = plan.layers.iter().flat_map(units);

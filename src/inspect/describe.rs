@@ -385,8 +385,8 @@ impl Scope for Use<'_> {
         let at = specs.iter().position(|option| option.name == name);
         let value = at.and_then(|at| self.unit.options.get(at));
         let mut steps = self.unit.path.split('.');
-        if let (None, "il", Some(il)) = (value, name, steps.find_map(|step| step.parse().ok())) {
-            return Ok(Value::Int(il));
+        if let (None, "depth", Some(at)) = (value, name, steps.find_map(|step| step.parse().ok())) {
+            return Ok(Value::Int(at));
         }
         value
             .map(|value| value.to_value())

@@ -64,6 +64,8 @@ impl<'a> OnDevice<'a> {
 pub(super) struct Adapters {
     pub(super) all: Vec<LoadedAdapter>,
     pub(super) updates: Updates,
+    /// Updates of all weights, as often as a part of the model uses the weight.
+    n_uses: usize,
     /// Bytes used in place, and in memory of our own.
     pub(super) mapped_bytes: u64,
     pub(super) copied_bytes: u64,
@@ -142,12 +144,23 @@ impl Adapters {
                 scale: adapter.scale,
             });
         }
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        let ends = [
+            Some(&plan.embed),
+            plan.per_layer.as_ref(),
+            head,
+            Some(&plan.pool),
+        ];
+        let units = plan.units().chain(ends.into_iter().flatten());
+        let used = units.flat_map(|unit| unit.weights.iter().flatten());
+        let used = used.filter_map(|at| Some(out.updates.get(at)?.len()));
+        out.n_uses = used.sum();
         Ok(out)
     }
 
     /// Most operations that the updates add to a graph, and its further leaves.
     pub(super) fn capacity(&self) -> usize {
-        let n: usize = self.updates.values().map(Vec::len).sum();
+        let n = self.n_uses;
         // The matrices, and for each adapter its scales and the rows of them that want a result.
         (MAX_UPDATE_NODES + 2) * n + 2 * self.all.len()
     }

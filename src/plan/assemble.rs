@@ -3,15 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
-use super::facts::{Facts, LayerScope};
+use super::facts::{Facts, LayerScope, Place};
 use super::{
     BranchPlan, CachePlan, DiffusionPlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse,
     Plan, SlotPlan, StatePlan, TensorPlan, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Branch, Diagnostic, Diagnostics, Head, Mode, Resource, SHIFT_LOGITS, Setting, Slot, Span,
-    Spanned, fits_pattern,
+    Branch, Diagnostic, Diagnostics, Head, Mode, OF_FILE, Resource, SHIFT_LOGITS, Setting, Slot,
+    Span, Spanned, Stack, fits_pattern,
 };
 
 pub(super) struct Planner<'a> {
@@ -59,11 +59,7 @@ impl<'a> Planner<'a> {
 
     fn model(&mut self) -> Option<Plan> {
         let def = self.facts.def;
-        let global = LayerScope {
-            facts: self.facts,
-            il: None,
-            prefix: "",
-        };
+        let global = self.facts.global();
         let n_embd = self.number(&global, "n_embd");
         let n_vocab = self.number(&global, "n_vocab");
         let n_ctx_train = match self.facts.param("n_ctx_train", &global, false) {
@@ -93,33 +89,19 @@ impl<'a> Planner<'a> {
                 &format_args!("{}: count", stack.name),
             );
             let count = match count {
-                Some(Value::Int(n)) if (1..=MAX_LAYERS as i64).contains(&n) => n as u64,
+                Some(Value::Int(n)) if (0..=MAX_LAYERS as i64).contains(&n) => n as u64,
                 Some(other) => self.problem(format!(
-                    "{}: the number of layers is {other}, expected 1 to {MAX_LAYERS}",
+                    "{}: the number of layers is {other}, expected 0 to {MAX_LAYERS}",
                     stack.name
                 ))?,
                 None => continue,
             };
-            for il in 0..count {
-                let prefix = stack.prefix.replace("{il}", &il.to_string());
-                let scope = LayerScope {
-                    facts: self.facts,
-                    il: Some(il),
-                    prefix: &prefix,
-                };
-                self.requirements(&scope);
-                let path = format!("{}.{il}", stack.name);
-                let slots = stack.slots.iter().enumerate();
-                let slots = slots
-                    .filter_map(|slot| self.slot(slot, &path, &scope, n_embd))
-                    .collect();
-                layers.push(LayerPlan {
-                    path,
-                    il,
-                    stack: at,
-                    slots,
-                });
+            for depth in 0..count {
+                layers.extend(self.layer((at, stack), depth, n_embd));
             }
+        }
+        if layers.is_empty() {
+            self.problem::<()>("there are no layers".into());
         }
         let head = match &def.head {
             Some(head) => {
@@ -166,6 +148,49 @@ impl<'a> Planner<'a> {
             pool,
             unclaimed,
             unread,
+        })
+    }
+
+    /// A layer of a stack.
+    fn layer(
+        &mut self,
+        (at, stack): (usize, &'a Stack),
+        depth: u64,
+        n_embd: u64,
+    ) -> Option<LayerPlan> {
+        let mut place = Place {
+            stack: at,
+            depth,
+            il: None,
+        };
+        let mut scope = LayerScope {
+            place: Some(place),
+            ..self.facts.global()
+        };
+        let path = format!("{}.{depth}", stack.name);
+        let il = match &stack.il {
+            None => depth,
+            Some(il) => match self.evaluate(&il.expr, &scope, &format_args!("{path}: il"))? {
+                Value::Int(il) if il >= 0 => il as u64,
+                other => self.problem(format!(
+                    "{path}: the layer of the file is {other}, expected an integer from 0"
+                ))?,
+            },
+        };
+        place.il = Some(il);
+        let prefix = stack.prefix.replace("{il}", &il.to_string());
+        scope.place = Some(place);
+        scope.prefix = &prefix;
+        self.requirements(&scope);
+        let slots = stack.slots.iter().enumerate();
+        let slots = slots.filter_map(|slot| self.slot(slot, &path, &scope, n_embd));
+        let slots = slots.collect();
+        Some(LayerPlan {
+            path,
+            depth,
+            il,
+            stack: at,
+            slots,
         })
     }
 
@@ -428,7 +453,10 @@ impl<'a> Planner<'a> {
                 ));
             }
         };
-        let declared = |name: &str| self.facts.def.resource(Resource::Norm, name);
+        let declared = |name: &str| {
+            let name = name.strip_prefix(OF_FILE).unwrap_or(name);
+            self.facts.def.resource(Resource::Norm, name)
+        };
         let Some(instance) = declared(&name).or_else(|| declared("default")) else {
             return self.problem(format!("{path}: there is no `[norm.default]`"));
         };
@@ -494,11 +522,7 @@ impl<'a> Planner<'a> {
         };
         // Prediction heads lie after the last layer, as further layers that are left alone.
         let is_behind = |name: &str| {
-            let global = LayerScope {
-                facts: self.facts,
-                il: None,
-                prefix: "",
-            };
+            let global = self.facts.global();
             let number = |name: &str| match self.facts.param(name, &global, false) {
                 Ok(Value::Int(n)) => n,
                 _ => 0,

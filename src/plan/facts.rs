@@ -7,7 +7,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::TensorSet;
 use crate::arch::expr::{Scope, Value};
-use crate::arch::{ArchDef, Instance, ParamSource, Presence, Resolved, fits_pattern, nearest};
+use crate::arch::{
+    ArchDef, Instance, OF_FILE, ParamSource, Presence, Resolved, fits_pattern, nearest,
+};
 use crate::weights::{Array, Metadata, Value as Meta};
 
 /// What expressions can read: parameters, metadata and tensors, with cached values.
@@ -15,8 +17,8 @@ pub(super) struct Facts<'a> {
     pub(super) def: &'a ArchDef,
     pub(super) metadata: &'a Metadata,
     pub(super) tensors: &'a dyn TensorSet,
-    /// Values by name and layer; the layer is `None` for values that do not depend on it.
-    pub(super) values: RefCell<HashMap<String, HashMap<Option<u64>, Value>>>,
+    /// Values by name and place.
+    pub(super) values: RefCell<HashMap<String, HashMap<Option<Place>, Value>>>,
     /// Metadata keys that were read.
     pub(super) keys: RefCell<BTreeSet<String>>,
     /// Parameters being evaluated, innermost last.
@@ -25,15 +27,51 @@ pub(super) struct Facts<'a> {
     missing: RefCell<BTreeSet<String>>,
 }
 
+/// A layer of the plan.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    /// Its stack.
+    pub(super) stack: usize,
+    /// Its index there.
+    pub(super) depth: u64,
+    /// The layer of the file, whose tensors and metadata are its; none until it is known.
+    pub(super) il: Option<u64>,
+}
+
 /// A layer as a scope of expressions.
 #[derive(Clone)]
 pub(super) struct LayerScope<'a> {
     pub(super) facts: &'a Facts<'a>,
-    pub(super) il: Option<u64>,
+    /// Where values are read; none outside layers.
+    pub(super) place: Option<Place>,
     pub(super) prefix: &'a str,
 }
 
+impl LayerScope<'_> {
+    /// The layer of the file.
+    fn il(&self) -> Option<u64> {
+        self.place?.il
+    }
+
+    /// The whole name of a tensor that a definition names in a layer.
+    pub(super) fn tensor(&self, name: &str) -> String {
+        match name.strip_prefix(OF_FILE) {
+            Some(of_file) => of_file.to_owned(),
+            None => format!("{}{name}", self.prefix),
+        }
+    }
+}
+
 impl<'a> Facts<'a> {
+    /// The scope outside layers.
+    pub(super) fn global(&'a self) -> LayerScope<'a> {
+        LayerScope {
+            facts: self,
+            place: None,
+            prefix: "",
+        }
+    }
+
     pub(super) fn new(
         def: &'a ArchDef,
         metadata: &'a Metadata,
@@ -56,8 +94,8 @@ impl<'a> Facts<'a> {
         scope: &LayerScope<'_>,
         whole: bool,
     ) -> Result<Value, String> {
-        let known = |values: &HashMap<String, HashMap<Option<u64>, Value>>| {
-            values.get(name)?.get(&scope.il).cloned()
+        let known = |values: &HashMap<String, HashMap<Option<Place>, Value>>| {
+            values.get(name)?.get(&scope.place).cloned()
         };
         if !whole && let Some(value) = known(&self.values.borrow()) {
             return Ok(value);
@@ -98,7 +136,7 @@ impl<'a> Facts<'a> {
         }
         let value = match value {
             Value::List(items) => {
-                let Some(il) = scope.il else {
+                let Some(il) = scope.il() else {
                     return Err(format!(
                         "`{name}` has a value for each layer and is read outside a layer"
                     ));
@@ -115,7 +153,7 @@ impl<'a> Facts<'a> {
         };
         let mut values = self.values.borrow_mut();
         let of_name = values.entry(name.to_owned()).or_default();
-        of_name.insert(scope.il, value.clone());
+        of_name.insert(scope.place, value.clone());
         Ok(value)
     }
 
@@ -182,12 +220,7 @@ impl<'a> Facts<'a> {
             is_known = true;
             let others: Vec<_> = keys.iter().filter(|k| *k != key).cloned().collect();
             let other = self.keyed("", &others, false, *zero_is_value);
-            let global = LayerScope {
-                facts: self,
-                il: None,
-                prefix: "",
-            };
-            let default = || default.as_ref()?.evaluate(&global).ok();
+            let default = || default.as_ref()?.evaluate(&self.global()).ok();
             let without = other.or_else(default);
             let is_same = without.is_some_and(|without| is_same(&without, &value));
             if is_same || (!zero_is_value && is_unset(&value)) {
@@ -290,20 +323,22 @@ pub(super) fn shortest(v: f32) -> f64 {
 
 impl Scope for LayerScope<'_> {
     fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
-        if name == "il" {
-            let il = self.il.ok_or("`il` has no value outside a layer")?;
-            return Ok(Value::Int(il as i64));
-        }
-        self.facts.param(name, self, whole)
+        let index = match name {
+            "il" => self.il(),
+            "depth" => self.place.map(|place| place.depth),
+            _ => return self.facts.param(name, self, whole),
+        };
+        let index = index.ok_or_else(|| format!("`{name}` has no value outside a layer"))?;
+        Ok(Value::Int(index as i64))
     }
 
     fn has(&self, weight: &str) -> Result<bool, String> {
-        let local = format!("{}{weight}", self.prefix);
+        let local = self.tensor(weight);
         Ok(self.facts.tensors.has(&local, false) || self.facts.tensors.has(weight, false))
     }
 
     fn dim(&self, weight: &str, index: i64) -> Result<i64, String> {
-        let local = format!("{}{weight}", self.prefix);
+        let local = self.tensor(weight);
         let stored = self
             .facts
             .tensors
@@ -367,7 +402,7 @@ impl Scope for UnitScope<'_> {
         if weight.presence == Presence::Forbidden {
             return Ok(false);
         }
-        let name = format!("{}{}", self.layer.prefix, weight.tensor);
+        let name = self.layer.tensor(&weight.tensor);
         Ok(self
             .layer
             .facts

@@ -16,7 +16,7 @@ mod unit;
 pub use placement::{Move, PROCESSOR, Share};
 
 use assemble::Planner;
-use facts::{Facts, LayerScope};
+use facts::Facts;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -265,6 +265,8 @@ pub struct LayerPlan {
     /// Path, such as `layers.3`.
     pub path: String,
     /// Index in its stack.
+    pub depth: u64,
+    /// The layer of the file, whose tensors and metadata are its.
     pub il: u64,
     /// Its stack, a place in [`crate::arch::ArchDef::stacks`].
     pub stack: usize,
@@ -384,11 +386,7 @@ pub fn parameters(
     tensors: &dyn TensorSet,
 ) -> BTreeMap<String, Value> {
     let facts = Facts::new(def, metadata, tensors);
-    let scope = LayerScope {
-        facts: &facts,
-        il: None,
-        prefix: "",
-    };
+    let scope = facts.global();
     let value = |name: &String| Some((name.clone(), facts.param(name, &scope, true).ok()?));
     def.params.keys().filter_map(value).collect()
 }

@@ -7,7 +7,7 @@ use super::facts::{LayerScope, UnitScope};
 use super::{CachePlan, ContractRef, KeyValuePlan, SHOWN, StatePart, StatePlan, TensorPlan, Unit};
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Instance, OptionKind, Presence, Resolved, Resource, StateSpec, WeightRole, nearest,
+    Instance, OF_FILE, OptionKind, Presence, Resolved, Resource, StateSpec, WeightRole, nearest,
 };
 use crate::weights::TensorType;
 
@@ -94,8 +94,9 @@ impl Planner<'_> {
         let [k, v, heads, v_in_k] = scope.instance.state.as_slice() else {
             return None;
         };
+        let depth = scope.layer.place.map(|place| place.depth);
         let owner = match layer.and_then(option) {
-            Some(Resolved::Int(owner)) if Some(*owner) != scope.layer.il => {
+            Some(Resolved::Int(owner)) if Some(*owner) != depth => {
                 Some(self.owner(path, *owner, scope.layer)?)
             }
             _ => None,
@@ -115,9 +116,9 @@ impl Planner<'_> {
 
     /// The path of the same unit in an earlier layer.
     fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Option<String> {
-        let il = scope.il?;
-        let own = format!(".{il}.");
-        if layer > il || !path.contains(&own) {
+        let depth = scope.place?.depth;
+        let own = format!(".{depth}.");
+        if layer > depth || !path.contains(&own) {
             return self.problem(format!(
                 "{path}: reads the keys of layer {layer}, which does not come before it"
             ));
@@ -185,18 +186,17 @@ impl Planner<'_> {
             let known: Vec<&str> = def.resource_names(kind).collect();
             return self.problem(format!("{what}: `{name}` is none of {}", known.join(", ")));
         };
-        // A resource's tensors are global: one table of factors serves every layer.
-        let scope = LayerScope {
-            prefix: "",
-            ..layer.clone()
-        };
         let path = format!("{}.{name}", kind.name());
         let mut instance = instance.clone();
+        for weight in &mut instance.weights {
+            // One table of factors serves every layer.
+            weight.tensor.insert(0, OF_FILE);
+        }
         if kind == Resource::Norm {
             // Named as an option, a norm lends its kind and eps; the block has the weight.
             instance.weights.clear();
         }
-        let mut unit = self.unit(&path, &instance, &scope, None)?;
+        let mut unit = self.unit(&path, &instance, layer, None)?;
         let place = match kind {
             Resource::Act => place_of(&mut self.acts, unit),
             Resource::Rope => place_of(&mut self.ropes, unit),
@@ -228,7 +228,7 @@ impl Planner<'_> {
             if !belongs || !scope.has(spec.key).unwrap_or(false) {
                 if belongs && weight.presence == Presence::Required {
                     sound = false;
-                    let name = format!("{}{}", scope.layer.prefix, weight.tensor);
+                    let name = scope.layer.tensor(&weight.tensor);
                     let hint = self.hint(&name);
                     self.problem::<()>(format!(
                         "{path}: missing tensor `{name}` ({}){hint}",
@@ -238,7 +238,7 @@ impl Planner<'_> {
                 out.push(None);
                 continue;
             }
-            let name = format!("{}{}", scope.layer.prefix, weight.tensor);
+            let name = scope.layer.tensor(&weight.tensor);
             let shape: Option<Vec<u64>> = weight
                 .shape
                 .iter()

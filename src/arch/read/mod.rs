@@ -15,7 +15,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::arch::contract::{Contract, Registry};
 use crate::arch::definition::{
-    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, Setting, Slot, Stack,
+    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Setting, Slot,
+    Stack,
 };
 use crate::arch::diagnostic::{Diagnostic, Spanned};
 use crate::arch::expr::{Expr, Value};
@@ -204,6 +205,7 @@ impl<'a> Reader<'a> {
     /// A value that is a name: a plain word is the name itself, anything else an expression.
     fn name(&mut self, item: Item<'a>) -> Option<Setting> {
         let plain = |text: &str| {
+            let text = text.strip_prefix(OF_FILE).unwrap_or(text);
             !text.is_empty()
                 && text
                     .chars()
@@ -263,6 +265,7 @@ impl<'a> Reader<'a> {
                 .take("prefix")
                 .and_then(|item| self.text(item, "prefix"));
             let count = inner.take("count").and_then(|item| self.expr(item));
+            let il = self.optional_setting(&mut inner, "il");
             let slots = match inner.take("slot") {
                 Some(item) => self.slots(item),
                 None => {
@@ -285,6 +288,7 @@ impl<'a> Reader<'a> {
                     Expr::parse("n_layer", 0)
                         .expect("the default number of layers is an expression")
                 }),
+                il,
                 slots,
             });
         }

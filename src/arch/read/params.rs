@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
 use super::Reader;
-use crate::arch::definition::{Param, ParamSource};
+use crate::arch::definition::{LAYER, Param, ParamSource};
 use crate::arch::diagnostic::Span;
 use crate::arch::table::{Fields, Item};
 
@@ -21,10 +21,11 @@ impl<'a> Reader<'a> {
                 DeValue::Table(table) => self.keyed_param(table, value.span()),
                 _ => self.expr(value).map(ParamSource::Derived),
             };
-            if name.get_ref() == "il" {
+            if LAYER.contains(&name.get_ref().as_ref()) {
+                let name_of = name.get_ref();
                 self.report(
                     name.span(),
-                    "`il` is the index of the layer and cannot be a parameter",
+                    format!("`{name_of}` is the index of the layer and cannot be a parameter"),
                 );
             }
             if let Some(source) = source {

@@ -7,7 +7,7 @@ use toml::de::DeValue;
 use super::Reader;
 use super::instances::contract_expr;
 use crate::arch::contract::{Contract, Presence};
-use crate::arch::definition::WeightUse;
+use crate::arch::definition::{OF_FILE, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::table::{Fields, Item};
 
@@ -106,6 +106,7 @@ impl<'a> Reader<'a> {
 /// Whether a text can name a tensor.
 fn is_tensor_name(text: &str) -> bool {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let text = text.strip_prefix(OF_FILE).unwrap_or(text);
     !text.is_empty() && text.chars().all(fits) && !matches!(text, "true" | "false")
 }
 

@@ -60,6 +60,34 @@ impl Graph {
         Ok(places)
     }
 
+    /// Ids divided by a number and rounded down; i32, bounded likewise.
+    ///
+    /// # Errors
+    /// Ids without a bound or with one above 2^20, division by zero.
+    pub fn divide_ids(&self, ids: &Tensor, by: u64) -> Result<Tensor, Error> {
+        let bound = self.arena.0.bounds.borrow().get(&ids.key()).copied();
+        let bound = bound.filter(|bound| *bound <= 1 << 20);
+        let (TensorType::I32, Some(bound), 1..) = (ids.ty(), bound, by) else {
+            return fault("divide_ids", format!("{ids:?} by {by}"));
+        };
+        // Half of an id more is far from any whole quotient, whichever way a number is rounded.
+        let (factor, half) = (1.0 / by as f32, 0.5 / by as f32);
+        let ctx = self.arena.reserve()?;
+        // SAFETY: the type was checked, and any layout is converted.
+        let float = unsafe { sys::ggml_cast(ctx, ids.as_ptr(), TensorType::F32.id()) };
+        let float = self.node("divide_ids", float, &[ids])?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: what was converted is dense and f32.
+        let scaled = unsafe { sys::ggml_scale_bias(ctx, float.as_ptr(), factor, half) };
+        let scaled = self.node("divide_ids", scaled, &[&float])?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: as above.
+        let divided = unsafe { sys::ggml_cast(ctx, scaled.as_ptr(), TensorType::I32.id()) };
+        let divided = self.node("divide_ids", divided, &[&scaled])?;
+        self.bound(&divided, bound.div_ceil(by));
+        Ok(divided)
+    }
+
     /// Notes that the values of an index tensor are below `bound`.
     fn bound(&self, ids: &Tensor, bound: u64) {
         self.arena.0.bounds.borrow_mut().insert(ids.key(), bound);

@@ -163,9 +163,9 @@ impl<'a> Maker<'a> {
     }
 
     fn slot(&mut self, slots: &[&SlotPlan], layers: &[&LayerPlan]) -> Slot {
-        let (slot, il, steps) = (slots[0], layers[0].il, self.steps);
+        let (slot, of, steps) = (slots[0], layers[0], self.steps);
         let def = self.slot_def(layers[0], slot);
-        let pre = self.norm_of(slots.iter().map(|s| &s.pre), il);
+        let pre = self.norm_of(slots.iter().map(|s| &s.pre), of);
         let wires = self.steps_at("wiring", &slot.path);
         let n_wires = wires.len();
         let drawn = wires.into_iter().filter(|at| !is_folded(&steps[*at]));
@@ -180,7 +180,7 @@ impl<'a> Maker<'a> {
             sums.extend((at > 0).then(|| take("ADD")).flatten());
             branches.push(Branch {
                 factor: factor.map(|factor| self.factor(factor, def.factor.as_ref())),
-                ..self.branch(&same, il)
+                ..self.branch(&same, of)
             });
         }
         let scale = slot.scale.and_then(|f| Some((f, take("SCALE")?)));
@@ -194,25 +194,25 @@ impl<'a> Maker<'a> {
         }
         Slot {
             name: def.name.clone(),
-            path: without_index(&slot.path, il),
+            path: without_index(&slot.path, of.depth),
             from: slot.from.clone(),
             pre,
             branches,
             sums,
-            post: self.norm_of(slots.iter().map(|s| &s.post), il),
+            post: self.norm_of(slots.iter().map(|s| &s.post), of),
             scale: scale.map(|scale| self.factor(scale, def.scale.as_ref())),
             join: slot.join,
             joined,
-            after: self.norm_of(slots.iter().map(|s| &s.after), il),
+            after: self.norm_of(slots.iter().map(|s| &s.after), of),
             note: Note::default(),
         }
     }
 
-    fn branch(&mut self, branches: &[&BranchPlan], il: u64) -> Branch {
+    fn branch(&mut self, branches: &[&BranchPlan], of: &LayerPlan) -> Branch {
         let branch = branches[0];
-        let pre = self.norm_of(branches.iter().map(|b| &b.pre), il);
+        let pre = self.norm_of(branches.iter().map(|b| &b.pre), of);
         let units: Vec<&Unit> = branches.iter().map(|branch| &branch.block).collect();
-        let mut block = self.unit_part(&units, units[0].contract.0.name, Some(il));
+        let mut block = self.unit_part(&units, units[0].contract.0.name, Some(of));
         if let Some(role) = branch.role() {
             let _ = write!(block.title, " ({role})");
         }
@@ -221,7 +221,7 @@ impl<'a> Maker<'a> {
             side: branch.side.clone(),
             pre,
             block,
-            post: self.norm_of(branches.iter().map(|b| &b.post), il),
+            post: self.norm_of(branches.iter().map(|b| &b.post), of),
             factor: None,
             save: branch.save.clone(),
         }
@@ -230,13 +230,13 @@ impl<'a> Maker<'a> {
     fn norm_of<'p>(
         &mut self,
         all: impl Iterator<Item = &'p Option<NormUse>>,
-        il: u64,
+        of: &LayerPlan,
     ) -> Option<Part> {
-        self.norm(&all.flatten().collect::<Vec<_>>(), Some(il))
+        self.norm(&all.flatten().collect::<Vec<_>>(), Some(of))
     }
 
     /// The norms of one place in several layers.
-    fn norm(&mut self, all: &[&NormUse], il: Option<u64>) -> Option<Part> {
+    fn norm(&mut self, all: &[&NormUse], layer: Option<&LayerPlan>) -> Option<Part> {
         let of = &self.plan.norms[all.first()?.norm];
         let steps: Vec<Vec<usize>> = all.iter().map(|norm| self.norm_steps(norm)).collect();
         // A norm of the plan as a use of its own, with its weights.
@@ -259,7 +259,7 @@ impl<'a> Maker<'a> {
         let instance = self.instance(&of.path).or_else(default);
         Some(Part {
             title: words::norm(of),
-            ..self.part(&units.iter().collect::<Vec<_>>(), &steps, instance, il)
+            ..self.part(&units.iter().collect::<Vec<_>>(), &steps, instance, layer)
         })
     }
 

@@ -43,7 +43,7 @@ fn graph_text(plan: &Plan, layer: &LayerPlan, steps: &[Step]) -> String {
     let own: Vec<usize> = own.collect();
     let mut out = String::new();
     for (op, step) in own.iter().map(|at| &steps[*at]).enumerate() {
-        let path = without_index(&step.path, layer.il);
+        let path = without_index(&step.path, layer.depth);
         let _ = write!(out, "{}{:?}{}{path}", step.op, step.shape, step.kind);
         for source in &step.sources {
             let _ = match source {

@@ -7,7 +7,7 @@ use crate::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
 use crate::common::wording;
 use crate::ggml::{Origin, Step};
 use crate::inspect::describe::{self, Use};
-use crate::plan::{StatePlan, Unit};
+use crate::plan::{LayerPlan, StatePlan, Unit};
 
 use super::build::Maker;
 use super::kinds::{is_within, without_index};
@@ -20,11 +20,11 @@ const CACHE_ELEMENT: u64 = 2;
 
 impl Maker<'_> {
     /// A use of a contract and its likes in other layers, whose operations are built for a `kind`.
-    pub(super) fn unit_part(&mut self, all: &[&Unit], kind: &str, il: Option<u64>) -> Part {
+    pub(super) fn unit_part(&mut self, all: &[&Unit], kind: &str, of: Option<&LayerPlan>) -> Part {
         let steps = all.iter().map(|unit| self.steps_at(kind, &unit.path));
         let steps: Vec<Vec<usize>> = steps.collect();
         let instance = self.instance(&all[0].path);
-        self.part(all, &steps, instance, il)
+        self.part(all, &steps, instance, of)
     }
 
     /// Uses of a contract alike in several layers, with the operations of each.
@@ -33,10 +33,10 @@ impl Maker<'_> {
         all: &[&Unit],
         steps: &[Vec<usize>],
         instance: Option<&Instance>,
-        il: Option<u64>,
+        of: Option<&LayerPlan>,
     ) -> Part {
         let (unit, contract) = (all[0], all[0].contract.0);
-        let index = |name: &str| il.map_or_else(|| name.to_owned(), |il| without_index(name, il));
+        let index = |path: &str| of.map_or(path.to_owned(), |of| without_index(path, of.depth));
         steps.iter().for_each(|like| self.place(like));
         let (raw, owner) = self.reader.boxes(&steps[0]);
         let mut weights: Vec<Weight> = Vec::new();
@@ -46,7 +46,7 @@ impl Maker<'_> {
             for tensor in &known.weights {
                 let found = weights.iter().position(|w| w.tensors[0] == *tensor);
                 let at = found.unwrap_or_else(|| {
-                    weights.push(self.weight(*tensor, all, &index));
+                    weights.push(self.weight(*tensor, all, of));
                     weights.len() - 1
                 });
                 places.push(at);
@@ -97,7 +97,7 @@ impl Maker<'_> {
     }
 
     /// A weight of a unit, which is first of `all`, and those of its likes.
-    fn weight(&self, tensor: usize, all: &[&Unit], index: &dyn Fn(&str) -> String) -> Weight {
+    fn weight(&self, tensor: usize, all: &[&Unit], of: Option<&LayerPlan>) -> Weight {
         let name = &self.plan.tensors[tensor].name;
         let place = all[0].weights.iter().position(|at| *at == Some(tensor));
         let (key, doc, mut tensors) = match place {
@@ -108,7 +108,8 @@ impl Maker<'_> {
             }
             None => (name.as_str(), "", vec![tensor]),
         };
-        tensors.dedup();
+        let mut known = BTreeSet::new();
+        tensors.retain(|tensor| known.insert(*tensor));
         let mut types: BTreeMap<&'static str, usize> = BTreeMap::new();
         let planned = tensors.iter().map(|at| &self.plan.tensors[*at]);
         for ty in planned.filter_map(|t| t.ty).filter(|_| !self.is_symbolic) {
@@ -120,7 +121,7 @@ impl Maker<'_> {
             id: String::new(),
             key: key.to_owned(),
             doc,
-            name: index(name),
+            name: of.map_or(name.clone(), |of| without_index(name, of.il)),
             shape: self.weight_shape(&all[0].path, tensor),
             types: types.into_iter().map(|(ty, _)| ty).collect(),
             cost: self.cost(&tensors.iter().copied().collect()),
@@ -263,7 +264,7 @@ impl Maker<'_> {
                     _ => None,
                 });
                 let name = names.next_back().unwrap_or_else(|| "a value".into());
-                format!("{name} of layer {}", layer.il)
+                format!("{name} of layer {}", layer.depth)
             }
             _ => {
                 let slots = self.plan.layers.iter().flat_map(|layer| &layer.slots);
@@ -311,7 +312,7 @@ impl Maker<'_> {
         let default = spec.default.unwrap_or_default();
         let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
         let is_ruled = !default.chars().all(is_word) && !default.starts_with('\'');
-        let is_owner = default == "il";
+        let is_owner = default == "depth";
         let is_act = spec.kind == OptionKind::Resource(Resource::Act);
         if is_ruled && !matches!(value, Resolved::Float(_)) {
             return None;
