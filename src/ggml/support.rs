@@ -92,13 +92,10 @@ impl Graph {
             // SAFETY: the index is below the number of nodes.
             let node = unsafe { sys::ggml_graph_node(self.as_ptr(), i as i32) };
             // SAFETY: the node is alive.
-            let is_of_time = has_time_heads(unsafe { sys::shim_tensor_op(node) } as sys::ggml_op);
+            let (op, first) = unsafe { (sys::shim_tensor_op(node), sys::shim_tensor_src(node, 0)) };
+            let is_of_time = has_time_heads(op as sys::ggml_op);
             let rows = match is_of_time {
-                // SAFETY: the node is alive and has a first source.
-                true => self
-                    .arena()
-                    .wrap("kept_ops", unsafe { sys::shim_tensor_src(node, 0) })
-                    .ok()?,
+                true => self.arena().wrap("kept_ops", first).ok()?,
                 false => self.kept_rows(node)?,
             };
             let place = self.scopes().place(node as usize)?;
