@@ -308,11 +308,11 @@ fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Poo
     let of_drawer = Arc::clone(&settings);
     let drawer: Drawer = Arc::new(move |name, source, view| {
         let drawn = draw(of_drawer.of(name), source, view);
-        drawn.map_err(|e| format!("{e:#}"))
+        drawn.map_err(|e| e.to_string())
     });
     let describer: Describer = Arc::new(move |name, source| {
         let described = describe(settings.of(name), source);
-        described.map_err(|e| format!("{e:#}"))
+        described.map_err(|e| e.to_string())
     });
     let finder = folder.map(|folder| -> Finder {
         Arc::new(move || models::list(&folder).map_err(|e| e.to_string()))
@@ -330,7 +330,7 @@ fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Poo
 pub(super) fn fault(error: Failure) -> LoadFault {
     LoadFault {
         lacks_memory: lacks_memory(&error),
-        ..LoadFault::new(format!("{error:#}"))
+        ..LoadFault::new(error.to_string())
     }
 }
 
@@ -454,7 +454,9 @@ mod tests {
         };
         assert!(fault(memory().into()).lacks_memory);
         assert!(fault(start(memory()).into()).lacks_memory);
-        assert!(!fault(start(model::Error::NotDeterministic).into()).lacks_memory);
+        let other = fault(start(model::Error::NotDeterministic).into());
+        assert!(!other.lacks_memory);
+        assert_eq!(other.message.matches("not deterministic").count(), 1);
         assert!(!fault(anyhow::anyhow!("another")).lacks_memory);
     }
 }
