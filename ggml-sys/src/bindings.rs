@@ -1239,6 +1239,9 @@ unsafe extern "C" {
     pub fn shim_device_copies_async(device: ggml_backend_dev_t) -> bool;
 }
 unsafe extern "C" {
+    pub fn shim_report_bus_errors();
+}
+unsafe extern "C" {
     pub fn shim_device_refuse_own_ops(device: ggml_backend_dev_t);
 }
 unsafe extern "C" {

@@ -4,6 +4,11 @@
 
 #include <string.h>
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <signal.h>
+#include <unistd.h>
+#endif
+
 #if defined(__linux__)
 #include <sys/mman.h>
 #include <unistd.h>
@@ -126,4 +131,25 @@ void shim_buffer_zero(ggml_backend_buffer_t buffer) {
     }
 #endif
     ggml_backend_buffer_clear(buffer, 0);
+}
+
+#if defined(__unix__) || defined(__APPLE__)
+// Only what a handler may call.
+static void end_with_message(int signal) {
+    static const char message[] = "error: a mapped file was cut short, or its disk failed, while it was read (bus error)\n";
+    (void) signal;
+    ssize_t written = write(STDERR_FILENO, message, sizeof(message) - 1);
+    (void) written;
+    _exit(1);
+}
+#endif
+
+void shim_report_bus_errors(void) {
+#if defined(__unix__) || defined(__APPLE__)
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = end_with_message;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, NULL);
+#endif
 }

@@ -44,6 +44,10 @@ bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
 // Whether a device copies from its own kind of host memory while the host goes on, and says when it is done.
 bool shim_device_copies_async(ggml_backend_dev_t device);
 
+// From now on an access to a mapped file that is not there any more writes a message to standard error and ends the process
+// with exit code 1.
+void shim_report_bus_errors(void);
+
 // Has a device of another machine, which claims to compute every operation, refuse those that are
 // addresses of functions of this process.
 void shim_device_refuse_own_ops(ggml_backend_dev_t device);

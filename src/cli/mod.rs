@@ -32,6 +32,8 @@ mod tokenize;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::ggml;
+
 pub use output::{Failure, is_closed_pipe};
 
 /// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
@@ -121,6 +123,10 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         _ => options::Logs::Command,
     };
     options::start_log(&cli.log, of_whom)?;
+    // The server tells of an engine process by the signal that ended it.
+    if !matches!(cli.command, Command::Engine(_)) {
+        ggml::report_bus_errors();
+    }
     if matches!(
         cli.command,
         Command::Convert(_) | Command::Diagram(_) | Command::Logits(_) | Command::Synth(_)

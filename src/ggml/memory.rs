@@ -1,4 +1,11 @@
-//! Memory that the C library holds and nobody uses.
+//! Memory that the C library holds and nobody uses, and memory that was mapped and is lost.
+
+/// From now on an access to a mapped file that is not there any more, because it was cut short or its disk fails, ends this
+/// process with a message and exit code 1 rather than by a signal.
+pub fn report_bus_errors() {
+    // SAFETY: takes no pointer; the handler calls only what handlers may call.
+    unsafe { ggml_sys::shim_report_bus_errors() }
+}
 
 /// Gives it back to the operating system, where the C library can; takes milliseconds.
 pub fn release_memory() {

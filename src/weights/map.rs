@@ -1,7 +1,7 @@
 //! A file as memory-mapped bytes: the system reads pages when they are accessed.
 //!
 //! The only `unsafe` of the weights layer. The promise it rests on cannot be kept by this program
-//! alone: another process that cuts a mapped file short ends this one with a bus error. That is
+//! alone: another process that cuts a mapped file short ends this one (`ggml::report_bus_errors`). That is
 //! the price of using weights where they lie. What is copied anyway is read instead ([`MappedFile::read_at`]).
 
 use std::fmt;

@@ -137,3 +137,33 @@ fn an_error_that_cannot_be_written_is_an_exit_code() {
     let status = command.status().expect("the program runs");
     assert_eq!(status.code(), Some(1));
 }
+
+/// A file that is cut short while a command waits for its input is read no further.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_is_cut_short_ends_a_command_with_an_error() {
+    let folder = scratch();
+    let model = made_up(
+        folder.path(),
+        "llama",
+        &["--set", "n_embd=512", "--set", "vocab_size=8192"],
+    );
+    let target = folder.path().join("other.gguf");
+    let mut command = program(&["convert", "--type", "q8_0", text(&model), text(&target)]);
+    let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the program runs");
+    let begun = Instant::now();
+    // It has read the header when it writes.
+    while names(folder.path()).len() < 2 {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+    let file = File::options().write(true).open(&model).expect("it opens");
+    file.set_len(4096).expect("cut short");
+    let ended = child.wait_with_output().expect("a child");
+    let message = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{message}");
+    assert!(
+        message.starts_with("error: ") && message.contains("cut short"),
+        "{message}"
+    );
+}
