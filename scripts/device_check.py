@@ -8,11 +8,10 @@ more than the bound. With quantised weights the processor's half may differ by w
 activations costs. Where experts are chosen by values that agree within the bound and others are chosen, this is said
 and not a failure: `bench compare --path devices` finds the first value that differs.
 
-Usage: scripts/device_check.py --bench 'COMMAND' --device NAME [--backend FILE] [--work DIR] [--only NAME,...] [--page FILE]
+Usage: scripts/device_check.py --bench 'COMMAND' --device NAME [--backend FILE] [--work DIR] [--only NAME,...] [--bound NMSE] [--page FILE]
 """
 import argparse, json, os, shlex, struct, subprocess, sys, time, tomllib
 
-BOUND = 1e-4
 # Parameters that are widths, and grow with the heads.
 WIDTHS = {
     "n_embd", "d_head", "d_head_v", "n_rot", "n_ff", "n_ff_exp", "n_ff_shexp", "d_head_swa", "d_head_v_swa", "n_rot_swa",
@@ -82,6 +81,7 @@ def main():
     parser.add_argument("--goldens", default="tests/goldens")
     parser.add_argument("--only", help="names of cases")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no case after this time")
+    parser.add_argument("--bound", type=float, default=1e-4, help="NMSE that is allowed; the default is that of products in f16")
     parser.add_argument("--limit", type=float, default=120, help="seconds that one run may take")
     parser.add_argument("--page", help="file for the tables in Markdown")
     args = parser.parse_args()
@@ -105,12 +105,12 @@ def main():
         """The first value that differs by more than the bound from the processor's, or the choice of experts in the
         same layer, if that differs: of the numbers of experts the least difference counts."""
         model, tokens = logits[logits.index("-m") + 1], logits[logits.index("--tokens") + 1]
-        line = [*bench, "compare", model, "--tokens", tokens, "--json", "--tolerance", str(BOUND), *options]
+        line = [*bench, "compare", model, "--tokens", tokens, "--json", "--tolerance", str(args.bound), *options]
         done = subprocess.run(line, capture_output=True, text=True, timeout=args.limit)
         if not done.stdout:
             raise RuntimeError(f"bench compare: {done.stderr.strip()[:300]}")
         values = json.loads(done.stdout)["values"]
-        differs = lambda value: value["nmse"] is None or value["nmse"] > BOUND
+        differs = lambda value: value["nmse"] is None or value["nmse"] > args.bound
         at = next((at for at, value in enumerate(values) if differs(value)), None)
         if at is None:
             return "nothing"
@@ -157,7 +157,7 @@ def main():
                 run(*logits, *backend, "--device", args.device, "--gpu-layers", n, *options)
                 error = nmse(read_npy(out), expected)
                 cell = f"{error:.1e}"
-                if not error <= max(BOUND, rounding if share else 0.0):
+                if not error <= max(args.bound, rounding if share else 0.0):
                     places = ["--device", args.device, "--gpu-layers", n, "--path", ",".join(path)]
                     first = first_difference(logits, [*backend, *places])
                     if first.endswith(CHOICE):
