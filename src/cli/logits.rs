@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         super::inspect::check_tensors(&opened)?;
     }
     // First: what cannot be written is not worth computing.
-    let part = Part::new(&args.output).map_err(|error| at(&args.output, error))?;
+    let part = Part::new(&args.output).map_err(|error| at(&args.output, &error))?;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = if args.stateless { n } else { chunk };
@@ -110,9 +110,9 @@ fn finish(mut part: Part, path: &Path, values: &[f32], shape: &[usize]) -> Resul
     let written = part.write(&npy::bytes_of(values, shape));
     written
         .and_then(|()| part.finish())
-        .map_err(|error| at(path, error))
+        .map_err(|error| at(path, &error))
 }
 
-fn at(path: &Path, error: std::io::Error) -> Failure {
+fn at(path: &Path, error: &std::io::Error) -> Failure {
     anyhow::anyhow!("{}: {error}", path.display())
 }

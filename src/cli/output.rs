@@ -88,6 +88,7 @@ pub(super) fn remove_on_signals() -> io::Result<()> {
             }
         });
         let _removed = writing::remove_incomplete();
+        #[expect(clippy::exit, reason = "the main thread is at work and is not asked")]
         std::process::exit(128 + kind.as_raw_value());
     };
     let thread = std::thread::Builder::new().name("signals".into());
