@@ -64,6 +64,9 @@ fn main() {
     println!("cargo::rerun-if-changed=src/shim.h");
     println!("cargo::rerun-if-changed=src/attention.c");
     println!("cargo::rerun-if-changed=src/attention.h");
+    println!("cargo::rerun-if-changed=src/kv.h");
+    println!("cargo::rerun-if-changed=src/select.c");
+    println!("cargo::rerun-if-changed=src/select.h");
     println!("cargo::rerun-if-changed=src/devices.c");
     println!("cargo::rerun-if-changed=src/vec.h");
     println!("cargo::rerun-if-changed=src/matmul");
@@ -90,6 +93,7 @@ fn main() {
     c.files(C_FILES.iter().map(|file| source.join(file)));
     c.file("src/shim.c");
     c.file("src/attention.c");
+    c.file("src/select.c");
     c.file("src/devices.c");
     let mut cpp = compiler(&ggml, &out);
     cpp.cpp(true).std("c++17");

@@ -4,48 +4,44 @@
 // that share a key head. Keys are read TILE positions at a time, with boundaries at multiples of TILE.
 // So the operations for a query, and their order, follow from its own interval alone: not from other
 // queries, the tile, the thread, or the places of the blocks. The softmax is the online one (Milakov and
-// Gimelshein 2018). Everything is computed in f32.
+// Gimelshein 2018). Everything is computed in f32. A query whose keys are selected is a tile of its own: its keys
+// are gathered TILE at a time, in the order of the list.
 
 #include "attention.h"
 
 #include <math.h>
 #include <stdatomic.h>
 
-#include "ggml-impl.h"
-#include "vec.h"
+#include "kv.h"
 
-// Positions between two updates of the highest score.
-#define TILE 64
-// Positions that are contiguous in a KV block: a divisor of every block length.
-#define STRIP 16
-#define STRIPS (TILE / STRIP)
 // Rows (a query's head each) of a tile, and floats of their queries and sums together.
 #define MAX_ROWS 64
 #define ROW_FLOATS 32768
 
 // Indices of the parameters, after those of every custom operation; the last is the next work item.
-enum { AT_SCALE = 8, AT_SOFTCAP, AT_MAX_BIAS, AT_BLOCK, AT_NEXT };
+enum { AT_SCALE = 8, AT_SOFTCAP, AT_MAX_BIAS, AT_BLOCK, AT_SPAN, AT_NEXT };
 _Static_assert(sizeof(struct ggml_custom_op_params) <= sizeof(int32_t)*AT_SCALE, "parameters overlap");
 _Static_assert(sizeof(int32_t)*(AT_NEXT + 1) <= GGML_MAX_OP_PARAMS, "no room for the parameters");
 _Static_assert(sizeof(_Atomic int32_t) == sizeof(int32_t), "a counter lies among the parameters");
 
-struct pool {
-    const char * data;
-    size_t head, slot; // bytes from one to the next
-    enum ggml_type type;
-    int width, padded; // elements of a head
+// The keys that are selected for each query, if any are.
+struct selected {
+    const char * data; // NULL: all
+    size_t group, query; // bytes from one list to the next
+    int64_t capacity;
+    int span, n_groups;
 };
 
 struct attention {
     const struct ggml_tensor * q;
     struct pool k, v;
     bool v_in_k;
-    const int32_t * queries;
-    const int32_t * table;
+    struct kv_lists lists;
+    struct selected selected;
     const float * sinks;
     float * out;
-    int64_t n, n_table, n_slots;
-    int heads, group, block;
+    int64_t n;
+    int heads, group;
     float scale, softcap, max_bias;
 };
 
@@ -54,14 +50,6 @@ struct row {
     int first, end; // the positions it attends to
     int pos, head;
     float slope, highest, sum;
-};
-
-// STRIP positions of a tile, as rows of floats or of the pool's type.
-struct strip {
-    const char * data;
-    size_t stride;
-    int type;
-    int width; // elements to read of a row
 };
 
 // Scratch memory of a thread.
@@ -78,14 +66,6 @@ struct work {
     int head, n_heads;
 };
 
-static int padded(int64_t width) { return (int) ((width + VEC_LEN - 1) / VEC_LEN * VEC_LEN); }
-static int least(int a, int b) { return a < b ? a : b; }
-static int most(int a, int b) { return a > b ? a : b; }
-
-static struct pool pool_of(const struct ggml_tensor * t) {
-    return (struct pool) { t->data, t->nb[1], t->nb[2], t->type, (int) t->ne[0], padded(t->ne[0]) };
-}
-
 static float parameter(const struct ggml_tensor * t, int at) {
     float x;
     memcpy(&x, t->op_params + at, sizeof(x));
@@ -94,55 +74,41 @@ static float parameter(const struct ggml_tensor * t, int at) {
 
 static struct attention attention_of(const struct ggml_tensor * dst) {
     const struct ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2];
+    const int span = dst->op_params[AT_SPAN];
+    const struct ggml_tensor * list = span > 0 ? dst->src[5] : NULL, * sinks = dst->src[span > 0 ? 6 : 5];
     return (struct attention) {
         .q = q,
         .k = pool_of(k),
         .v = pool_of(v),
         .v_in_k = v->data == k->data && v->type == k->type && v->ne[0] <= k->ne[0] && v->nb[1] == k->nb[1] && v->nb[2] == k->nb[2],
-        .queries = dst->src[3]->data,
-        .table = dst->src[4]->data,
-        .sinks = dst->src[5] ? dst->src[5]->data : NULL,
+        .lists = {
+            .queries = dst->src[3]->data,
+            .table = dst->src[4]->data,
+            .n_table = dst->src[4]->ne[0],
+            .n_slots = k->ne[2],
+            .block = dst->op_params[AT_BLOCK],
+        },
+        .selected = list ? (struct selected) { list->data, list->nb[1], list->nb[2], list->ne[0], span, (int) list->ne[1] } : (struct selected) { 0 },
+        .sinks = sinks ? sinks->data : NULL,
         .out = dst->data,
         .n = q->ne[2],
-        .n_table = dst->src[4]->ne[0],
-        .n_slots = k->ne[2],
         .heads = (int) q->ne[1],
         .group = (int) (q->ne[1] / k->ne[1]),
-        .block = dst->op_params[AT_BLOCK],
         .scale = parameter(dst, AT_SCALE),
         .softcap = parameter(dst, AT_SOFTCAP),
         .max_bias = parameter(dst, AT_MAX_BIAS),
     };
 }
 
-// The slot at which the strip at position `base` begins, or -1 if the block table is invalid there.
-static int64_t strip_slot(const struct attention * a, int64_t begin, int base) {
-    const int64_t at = begin + base / a->block;
-    if (at < 0 || at >= a->n_table || a->table[at] < 0) {
-        return -1;
+// The list of a query's keys for a key head; NULL: all of its interval.
+static const int32_t * list_of(const struct attention * a, int64_t query, int kv_head) {
+    const struct selected * l = &a->selected;
+    if (!l->data) {
+        return NULL;
     }
-    const int64_t slot = (int64_t) a->table[at] * a->block + base % a->block;
-    return slot < a->n_slots ? slot : -1;
-}
-
-// Whether a query's interval and all of its KV blocks lie inside the block table and the pool.
-static bool is_sound(const struct attention * a, const int32_t * query) {
-    const int64_t begin = query[0];
-    const int first = query[2], end = query[3];
-    if (begin < 0 || first < 0 || first >= end || end > INT32_MAX - 2*TILE) {
-        return false;
-    }
-    if (begin + (end - 1) / a->block >= a->n_table) {
-        return false;
-    }
-    for (int64_t b = first / a->block; b <= (end - 1) / a->block; b++) {
-        const int64_t from = (int64_t) a->table[begin + b] * a->block;
-        const int64_t last = b == (end - 1) / a->block ? (end - 1) % a->block : a->block - 1;
-        if (from < 0 || from + last >= a->n_slots) {
-            return false;
-        }
-    }
-    return true;
+    const int group = l->n_groups == 1 ? 0 : kv_head;
+    const int32_t * list = (const int32_t *) (const void *) (l->data + (size_t) query*l->query + (size_t) group*l->group);
+    return list[0] < 0 ? NULL : list;
 }
 
 // The factor of a head's distances, as ggml's softmax has it.
@@ -157,57 +123,6 @@ static float slope_of(const struct attention * a, int head) {
     const float near = powf(2.0f, -a->max_bias / (float) power);
     const float far = powf(2.0f, -(a->max_bias / 2.0f) / (float) power);
     return head < power ? powf(near, (float) (head + 1)) : powf(far, (float) (2*(head - power) + 1));
-}
-
-// Sums of products of `rows` queries with the keys of a strip, to `out` [rows][TILE]. Each sum runs
-// over its elements in one order, however many rows there are.
-ALWAYS_INLINE void score(int type, int rows, const float * q, int q_stride, const struct strip * k, float * out) {
-    const int columns = VEC_SUMS / rows;
-    const int chunks = k->width / VEC_LEN, rest = k->width % VEC_LEN;
-    for (int j = 0; j < STRIP; j += columns) {
-        const char * keys = k->data + (size_t) j*k->stride;
-        vec sums[VEC_SUMS];
-#pragma GCC unroll 16
-        for (int i = 0; i < VEC_SUMS; i++) {
-            sums[i] = vec_set(0.0f);
-        }
-        int c = 0;
-        // In pairs, so that the half of a block of 32 is a constant.
-        for (; c + 1 < chunks; c += 2) {
-#pragma GCC unroll 2
-            for (int half = 0; half < 2; half++) {
-                const char * at = type == GGML_TYPE_Q8_0 ? keys + c/2*34 : type == GGML_TYPE_Q4_0 ? keys + c/2*18 : keys;
-                const int chunk = type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 ? half : c + half;
-                vec queries[VEC_MAX_ROWS];
-#pragma GCC unroll 4
-                for (int r = 0; r < rows; r++) {
-                    queries[r] = vec_held(vec_load(q + r*q_stride + (c + half)*VEC_LEN));
-                }
-#pragma GCC unroll 16
-                for (int i = 0; i < columns; i++) {
-                    const vec key = vec_held(vec_row(type, at + (size_t) i*k->stride, chunk));
-#pragma GCC unroll 4
-                    for (int r = 0; r < rows; r++) {
-                        sums[r*columns + i] = vec_fma(queries[r], key, sums[r*columns + i]);
-                    }
-                }
-            }
-        }
-        if (type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16) {
-            for (; c*VEC_LEN < k->width; c++) {
-#pragma GCC unroll 16
-                for (int i = 0; i < columns; i++) {
-                    const char * row = keys + (size_t) i*k->stride;
-                    const vec key = c < chunks ? vec_row(type, row, c) : vec_row_end(type, row, c, rest);
-#pragma GCC unroll 4
-                    for (int r = 0; r < rows; r++) {
-                        sums[r*columns + i] = vec_fma(vec_load(q + r*q_stride + c*VEC_LEN), key, sums[r*columns + i]);
-                    }
-                }
-            }
-        }
-        vec_store_sums(sums, out + j, rows, TILE);
-    }
 }
 
 // Adds to `sums` [rows][stride] the values [from, from + n) of a strip, each with its weight; `count`
@@ -267,27 +182,6 @@ ALWAYS_INLINE void mix(int type, int rows, const float * weights, const struct s
     }
 }
 
-// A case for each type, and in it one for each number of rows that share what is read.
-#if VEC_MAX_ROWS == 4
-#define ROWS_OF(type, call) (rows == 4 ? call(type, 4) : rows == 2 ? call(type, 2) : call(type, 1))
-#else
-#define ROWS_OF(type, call) (rows == 2 ? call(type, 2) : call(type, 1))
-#endif
-#define DISPATCH(type, call)                                              \
-    switch (type) {                                                       \
-        case GGML_TYPE_F16:  ROWS_OF(GGML_TYPE_F16, call); break;         \
-        case GGML_TYPE_BF16: ROWS_OF(GGML_TYPE_BF16, call); break;        \
-        case GGML_TYPE_Q8_0: ROWS_OF(GGML_TYPE_Q8_0, call); break;        \
-        case GGML_TYPE_Q4_0: ROWS_OF(GGML_TYPE_Q4_0, call); break;        \
-        default:             ROWS_OF(GGML_TYPE_F32, call); break;         \
-    }
-
-static void score_strip(int rows, const float * q, int q_stride, const struct strip * k, float * out) {
-#define CALL(type, n) score(type, n, q, q_stride, k, out)
-    DISPATCH(k->type, CALL)
-#undef CALL
-}
-
 static void mix_strip(int rows, const float * weights, const struct strip * v, int from, int n, float * sums, int stride) {
 #define CALL(type, m) mix(type, m, weights, v, from, n, sums, stride)
     DISPATCH(v->type, CALL)
@@ -333,53 +227,17 @@ static void weigh(const struct attention * a, struct row * row, int base, int lo
     }
 }
 
-// Rows of a strip as floats, zeros after the last slot.
-static struct strip convert(const struct pool * pool, const char * data, int available, float * out) {
-    const int chunks = pool->width / VEC_LEN, rest = pool->width % VEC_LEN;
-    for (int j = 0; j < STRIP; j++) {
-        float * to = out + (size_t) j*pool->padded;
-        if (j >= available) {
-            memset(to, 0, sizeof(float)*(size_t) pool->padded);
-            continue;
-        }
-        const char * row = data + (size_t) j*pool->slot;
-        for (int c = 0; c < chunks; c++) {
-            vec_store(to + c*VEC_LEN, vec_row(pool->type, row, c));
-        }
-        if (rest) {
-            vec_store(to + chunks*VEC_LEN, vec_row_end(pool->type, row, chunks, rest));
-        }
-    }
-    return (struct strip) { (const char *) out, sizeof(float)*(size_t) pool->padded, GGML_TYPE_F32, pool->padded };
-}
-
-// A strip of a tile: in place, or a copy as floats if many rows read it or it is cut short.
-static struct strip strip_of(const struct attention * a, const struct pool * pool, int head, int64_t slot, bool copy, float * out) {
-    const char * data = pool->data + (size_t) head*pool->head + (size_t) slot*pool->slot;
-    const int64_t available = a->n_slots - slot;
-    if (copy || available < STRIP) {
-        return convert(pool, data, available < STRIP ? (int) available : STRIP, out);
-    }
-    return (struct strip) { data, pool->slot, pool->type, pool->width };
-}
-
 static void prefetch(const struct attention * a, const struct pool * pool, int head, int64_t slot) {
-    if (slot < 0 || a->n_slots - slot < STRIP) {
+    if (slot < 0 || a->lists.n_slots - slot < STRIP) {
         return;
     }
-    const char * data = pool->data + (size_t) head*pool->head + (size_t) slot*pool->slot;
+    const char * data = row_of(pool, head, slot);
     const size_t bytes = ggml_row_size(pool->type, pool->width);
     for (int j = 0; j < STRIP; j++) {
         for (size_t at = 0; at < bytes; at += 64) {
             __builtin_prefetch(data + (size_t) j*pool->slot + at);
         }
     }
-}
-
-// Number of rows that are computed together from row `r` on.
-static int step_from(int r, int n_rows) {
-    const int left = n_rows - r;
-    return VEC_MAX_ROWS == 4 && left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
 // The tile of a call: rows of queries and sums, and the union of the positions that its rows attend to.
@@ -463,12 +321,12 @@ static void attend_tile(const struct attention * a, const struct tile * t, int b
     for (int s = 0; s < STRIPS; s++) {
         const int from = base + s*STRIP;
         const bool is_seen = from < t->end && from + STRIP > t->first;
-        slots[s] = is_seen ? strip_slot(a, t->begin, from) : -1;
+        slots[s] = is_seen ? strip_slot(&a->lists, t->begin, from) : -1;
         if (slots[s] >= 0) {
-            k[s] = strip_of(a, &a->k, t->kv_head, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->k.padded);
+            k[s] = strip_of(&a->k, a->lists.n_slots, t->kv_head, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->k.padded);
         }
         if (from + TILE < t->end) {
-            const int64_t next = strip_slot(a, t->begin, from + TILE);
+            const int64_t next = strip_slot(&a->lists, t->begin, from + TILE);
             prefetch(a, &a->k, t->kv_head, next);
             prefetch(a, &a->v, t->kv_head, next);
         }
@@ -479,12 +337,66 @@ static void attend_tile(const struct attention * a, const struct tile * t, int b
             v[s] = k[s];
             v[s].width = a->v.width;
         } else if (slots[s] >= 0) {
-            v[s] = strip_of(a, &a->v, t->kv_head, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->v.padded);
+            v[s] = strip_of(&a->v, a->lists.n_slots, t->kv_head, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->v.padded);
         }
     }
     for (int r = 0, rows; r < t->n_rows; r += rows) {
         rows = step_from(r, t->n_rows);
         mix_rows(a, t, v, base, r, rows);
+    }
+}
+
+// The strips of `n` rows at `slots`, as floats.
+static void gather(const struct attention * a, const struct tile * t, const struct pool * pool, const int64_t * slots, int n, struct strip * strips) {
+    for (int s = 0; s*STRIP < n; s++) {
+        float * out = t->s->converted + (size_t) s*STRIP*pool->padded;
+        for (int j = 0; j < STRIP; j++) {
+            const int at = s*STRIP + j;
+            convert_row(pool, at < n ? row_of(pool, t->kv_head, slots[at]) : NULL, out + (size_t) j*pool->padded);
+        }
+        strips[s] = converted(pool, out);
+    }
+}
+
+// Computes `n` selected positions for the rows of a tile.
+static void attend_gathered(const struct attention * a, const struct tile * t, const int64_t * slots, int n) {
+    struct strip k[STRIPS] = { { 0 } }, v[STRIPS] = { { 0 } };
+    for (int r = 0; r < t->n_rows; r++) {
+        t->s->rows[r].first = 0;
+        t->s->rows[r].end = n;
+    }
+    gather(a, t, &a->k, slots, n, k);
+    score_rows(a, t, k, 0);
+    if (a->v_in_k) {
+        for (int s = 0; s < STRIPS; s++) {
+            v[s] = k[s];
+            v[s].width = a->v.width;
+        }
+    } else {
+        gather(a, t, &a->v, slots, n, v);
+    }
+    for (int r = 0, rows; r < t->n_rows; r += rows) {
+        rows = step_from(r, t->n_rows);
+        mix_rows(a, t, v, 0, r, rows);
+    }
+}
+
+// Computes what a list selects of the interval of the one query of a tile.
+static void attend_selected(const struct attention * a, const struct tile * t, const int32_t * list) {
+    int64_t slots[TILE];
+    int n = 0;
+    for (int64_t i = 0; i < a->selected.capacity && list[i] >= 0; i++) {
+        const int64_t from = (int64_t) list[i]*a->selected.span, end = from + a->selected.span;
+        for (int64_t p = from < t->first ? t->first : from; p < end && p < t->end; p++) {
+            slots[n++] = (int64_t) a->lists.table[t->begin + p / a->lists.block]*a->lists.block + p % a->lists.block;
+            if (n == TILE) {
+                attend_gathered(a, t, slots, n);
+                n = 0;
+            }
+        }
+    }
+    if (n > 0) {
+        attend_gathered(a, t, slots, n);
     }
 }
 
@@ -497,20 +409,20 @@ static struct tile begin_tile(const struct attention * a, const struct work * w,
         .sums = s->rows_q_and_sums + (size_t) n_rows*a->k.padded,
         .n_rows = n_rows,
         .kv_head = w->head / a->group,
-        .begin = a->queries[4*w->first],
+        .begin = a->lists.queries[4*w->first],
         .first = INT32_MAX,
     };
     memset(t.sums, 0, sizeof(float)*(size_t) n_rows*a->v.padded);
     for (int r = 0; r < n_rows; r++) {
         const int64_t i = w->first + r / w->n_heads;
         const int head = w->head + r % w->n_heads;
-        const int32_t * query = a->queries + 4*i;
+        const int32_t * query = a->lists.queries + 4*i;
         struct row * row = s->rows + r;
         if (r % w->n_heads > 0) {
             *row = row[-1];
         } else {
             *row = (struct row) { .pos = query[1], .highest = -INFINITY };
-            if (is_sound(a, query)) {
+            if (is_sound(&a->lists, query)) {
                 row->first = query[2];
                 row->end = query[3];
                 t.first = least(t.first, row->first);
@@ -546,7 +458,11 @@ static void finish_row(const struct attention * a, struct row * row, const float
 
 static void attend(const struct attention * a, const struct work * w, struct scratch * s) {
     const struct tile t = begin_tile(a, w, s);
-    for (int64_t base = t.first / TILE * TILE; base < t.end; base += TILE) {
+    const int32_t * list = list_of(a, w->first, t.kv_head);
+    if (list) {
+        attend_selected(a, &t, list);
+    }
+    for (int64_t base = t.first / TILE * TILE; !list && base < t.end; base += TILE) {
         attend_tile(a, &t, (int) base);
     }
     for (int r = 0; r < t.n_rows; r++) {
@@ -556,10 +472,15 @@ static void attend(const struct attention * a, const struct work * w, struct scr
     }
 }
 
-// The first of the at most `limit` queries before `end` that read the same KV blocks as the last one.
+// The first of the at most `limit` queries before `end` that read the same KV blocks as the last one, and all
+// keys of their intervals.
 static int64_t tile_before(const struct attention * a, int64_t end, int limit) {
     int64_t first = end - 1;
-    while (first > 0 && end - first < limit && a->queries[4*(first - 1)] == a->queries[4*(end - 1)]) {
+    const int32_t begin = a->lists.queries[4*first];
+    if (list_of(a, first, 0)) {
+        return first;
+    }
+    while (first > 0 && end - first < limit && a->lists.queries[4*(first - 1)] == begin && !list_of(a, first - 1, 0)) {
         first--;
     }
     return first;
@@ -633,14 +554,22 @@ static void paged_attention(struct ggml_tensor * dst, int ith, int nth, void * u
 
 struct ggml_tensor * shim_paged_attention(
         struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
-        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * sinks,
-        float scale, float softcap, float max_bias, int32_t block) {
-    struct ggml_tensor * sources[] = { q, k, v, queries, table, sinks };
+        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * sinks,
+        float scale, float softcap, float max_bias, int32_t block, int32_t span) {
+    struct ggml_tensor * sources[7] = { q, k, v, queries, table };
+    int n = 5;
+    if (selected) {
+        sources[n++] = selected;
+    }
+    if (sinks) {
+        sources[n++] = sinks;
+    }
     struct ggml_tensor * dst = ggml_custom_4d(
-        ctx, GGML_TYPE_F32, v->ne[0], q->ne[1], q->ne[2], 1, sources, sinks ? 6 : 5, paged_attention, GGML_N_TASKS_MAX, NULL);
+        ctx, GGML_TYPE_F32, v->ne[0], q->ne[1], q->ne[2], 1, sources, n, paged_attention, GGML_N_TASKS_MAX, NULL);
     const float numbers[] = { scale, softcap, max_bias };
     memcpy(dst->op_params + AT_SCALE, numbers, sizeof(numbers));
     dst->op_params[AT_BLOCK] = block;
+    dst->op_params[AT_SPAN] = selected ? span : 0;
     dst->op_params[AT_NEXT] = 0;
     return dst;
 }

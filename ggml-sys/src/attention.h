@@ -16,15 +16,18 @@ extern "C" {
 //   queries  i32 [4, n]: where the KV blocks of its sequence begin in `table`, its position, and the
 //            first and the end of the positions that it attends to
 //   table    i32 [m]: position p is in slot table[begin + p / block] * block + p % block
+//   selected i32 [m, 1 or kv_heads, n], rows dense, or NULL: for each query, and each key head or all, the blocks of
+//            `span` positions that it attends to of its interval, up to the first negative one; if that is the first, it attends
+//            to all of its interval
 //   sinks    f32 [heads] or NULL
 // Scores are multiplied by `scale`, capped by `softcap` (0: not) and lowered by the distance times a
 // slope that follows from `max_bias` (0: not), as in ggml_soft_max_ext. `queries` and `table`
 // are checked when they are read: a query with an invalid interval gets zeros, as one that attends to
-// nothing. The caller checks shapes and types: `block` is a multiple of shim_paged_attention_block_step.
+// nothing. With `selected` there is no `max_bias`. The caller checks shapes and types: `block` is a multiple of shim_paged_attention_block_step.
 struct ggml_tensor * shim_paged_attention(
         struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
-        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * sinks,
-        float scale, float softcap, float max_bias, int32_t block);
+        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * sinks,
+        float scale, float softcap, float max_bias, int32_t block, int32_t span);
 
 // Maximum number of elements of a head.
 int32_t shim_paged_attention_max_head(void);

@@ -70,6 +70,10 @@ pub const GGML_PREC_F16: ggml_prec = 20;
 pub const GGML_PREC_Q8: ggml_prec = 30;
 pub const GGML_PREC_Q4: ggml_prec = 40;
 pub type ggml_prec = ::core::ffi::c_uint;
+pub const GGML_OP_POOL_MAX: ggml_op_pool = 0;
+pub const GGML_OP_POOL_AVG: ggml_op_pool = 1;
+pub const GGML_OP_POOL_COUNT: ggml_op_pool = 2;
+pub type ggml_op_pool = ::core::ffi::c_uint;
 pub const GGML_OP_NONE: ggml_op = 0;
 pub const GGML_OP_DUP: ggml_op = 1;
 pub const GGML_OP_ADD: ggml_op = 2;
@@ -297,6 +301,26 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_sum_rows(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_pool_2d(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        op: ggml_op_pool,
+        k0: ::core::ffi::c_int,
+        k1: ::core::ffi::c_int,
+        s0: ::core::ffi::c_int,
+        s1: ::core::ffi::c_int,
+        p0: f32,
+        p1: f32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_top_k(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        k: ::core::ffi::c_int,
+    ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
     pub fn ggml_repeat_4d(
@@ -1165,11 +1189,13 @@ unsafe extern "C" {
         v: *mut ggml_tensor,
         queries: *mut ggml_tensor,
         table: *mut ggml_tensor,
+        selected: *mut ggml_tensor,
         sinks: *mut ggml_tensor,
         scale: f32,
         softcap: f32,
         max_bias: f32,
         block: i32,
+        span: i32,
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
@@ -1177,6 +1203,20 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_paged_attention_block_step() -> i32;
+}
+unsafe extern "C" {
+    pub fn shim_select(
+        ctx: *mut ggml_context,
+        q: *mut ggml_tensor,
+        weights: *mut ggml_tensor,
+        k: *mut ggml_tensor,
+        queries: *mut ggml_tensor,
+        table: *mut ggml_tensor,
+        top: i32,
+        span: i32,
+        local: i32,
+        block: i32,
+    ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
     pub fn shim_context_new(mem_size: usize) -> *mut ggml_context;

@@ -8,6 +8,7 @@
 #include "ggml-cpu.h"
 #include "ggml-rpc.h"
 #include "attention.h"
+#include "select.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -133,11 +133,19 @@ pub enum Resource {
     Rope,
     /// A group of layers that attend to the same positions.
     Cache,
+    /// A choice among the keys that a query sees.
+    Selection,
 }
 
 impl Resource {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Norm, Self::Act, Self::Rope, Self::Cache];
+    pub const ALL: [Self; 5] = [
+        Self::Norm,
+        Self::Act,
+        Self::Rope,
+        Self::Cache,
+        Self::Selection,
+    ];
 
     /// Name of the table that declares such resources.
     pub const fn name(self) -> &'static str {
@@ -146,6 +154,7 @@ impl Resource {
             Self::Act => "act",
             Self::Rope => "rope",
             Self::Cache => "cache",
+            Self::Selection => "selection",
         }
     }
 }
@@ -296,6 +305,8 @@ pub enum StateSpec {
         v_in_k: &'static str,
         /// The option that names the layer whose rows are used; none: always the unit's own.
         layer: Option<&'static str>,
+        /// Elements of a row by which keys are selected; 0: none.
+        index: &'static str,
     },
     /// A state of fixed size for each sequence: parts by name, with their numbers of elements.
     Recurrent(&'static [(&'static str, &'static str)]),
@@ -403,6 +414,8 @@ resource_refs! {
     RopeRef = Rope;
     /// Place of a cache in the plan, or none.
     CacheRef = Cache;
+    /// Place of a selection in the plan, or none.
+    SelectionRef = Selection;
 }
 
 /// Declares an enum of named option values.
@@ -499,6 +512,8 @@ pub struct Registry {
     pub rope: &'static Contract,
     /// Groups of layers with the same attention view.
     pub cache: &'static Contract,
+    /// Choices among the keys that a query sees.
+    pub selection: &'static Contract,
 }
 
 impl Registry {
@@ -514,6 +529,7 @@ impl Registry {
             Resource::Act => self.act,
             Resource::Rope => self.rope,
             Resource::Cache => self.cache,
+            Resource::Selection => self.selection,
         }
     }
 
@@ -528,6 +544,7 @@ impl Registry {
             self.act,
             self.rope,
             self.cache,
+            self.selection,
         ]
         .into_iter()
         .chain(self.blocks.iter().copied())

@@ -23,7 +23,8 @@ use toml::de::DeTable;
 
 pub use contract::{
     ActRef, CacheRef, Contract, NormRef, OptionKind, OptionSpec, OptionValue, Presence, QuantClass,
-    Registry, Resolved, Resource, RopeRef, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
+    Registry, Resolved, Resource, RopeRef, Rows, Rule, SelectionRef, Side, StateSpec, WeightRole,
+    WeightSpec,
 };
 pub use definition::{
     ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Param,

@@ -6,7 +6,8 @@ use crate::weights::TensorType;
 
 use super::build::{Build, softcap};
 use super::cache::Cache;
-use super::context::{AttentionView, Runs, VisibleKeyValues};
+use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
+use super::selection::Selected;
 
 /// Operations that attention over runs at other distances adds; generously.
 pub(super) const NODES_PER_VIEW: usize = 20;
@@ -20,6 +21,8 @@ pub struct KeyRows<'a> {
     pub heads: u64,
     /// Elements of a value head.
     pub dv: u64,
+    /// Which of the keys are attended to; none: all that are visible.
+    pub(super) selected: Option<Selected>,
 }
 
 impl Build<'_> {
@@ -76,19 +79,34 @@ impl Build<'_> {
                     queries,
                     table,
                     block_len: BLOCK_LEN,
+                    selected: match &rows.selected {
+                        Some(Selected::Lists(Some(lists), span)) => {
+                            Some(crate::ggml::Selected { lists, span: *span })
+                        }
+                        _ => None,
+                    },
                 };
                 let y = g.paged_attention(q, &blocks, &scores)?; // [dv, heads, n_tokens]
                 g.reshape(&y, [dv * heads, n, 1, 1])
             }
             AttentionView::Runs(views) => {
                 let mut all: Option<(Tensor, usize)> = None;
-                for (i, (runs, mask)) in views.iter().enumerate() {
+                for (i, RunView { runs, mask, .. }) in views.iter().enumerate() {
                     let (before, first) = match all {
                         Some((y, first)) => (Some(y), first),
                         None => (None, 0),
                     };
                     let q = queries_of(g, q, runs, first)?; // [dk, n_tokens, heads, n_runs]
-                    let y = self.attend_runs(unit, i, &q, &heads_of, (runs, mask), scores)?;
+                    let (k, v) = heads_of.of(g, runs)?;
+                    let masks = match &rows.selected {
+                        Some(Selected::Masks(masks)) => masks[i].as_ref(),
+                        _ => None,
+                    };
+                    let of = (&q, &k, &v);
+                    let y = match masks {
+                        Some(masks) => self.attend_selected(unit, i, of, masks, scores)?,
+                        None => self.attend_runs(unit, Some(i), of, mask, scores)?,
+                    };
                     let n = runs.n_tokens * runs.n_runs;
                     let y = g.reshape(&y, [dv * heads, n as u64, 1, 1])?;
                     let y = match before {
@@ -110,21 +128,62 @@ impl Build<'_> {
     fn attend_runs(
         &self,
         unit: &Unit,
-        i: usize,
-        q: &Tensor,
-        keys: &KeyHeads<'_>,
-        (runs, mask): (&Runs, &Tensor),
+        i: Option<usize>,
+        (q, k, v): (&Tensor, &Tensor, &Tensor),
+        mask: &Tensor,
         scores: Scores<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
-        let (k, v) = keys.of(g, runs)?;
-        let k = g.permute(&k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads, n_runs]
+        let k = g.permute(k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads, n_runs]
         if self.flash_attn {
-            let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads, n_runs]
+            let v = g.permute(v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads, n_runs]
             g.flash_attn(q, &k, &v, Some(mask), &scores)
         } else {
-            self.attend_plainly(unit, i, (q, &k, &v), mask, scores)
+            self.attend_plainly(unit, i, (q, &k, v), mask, scores)
         }
+    }
+
+    /// The same with masks of what is selected, `[n_kv, n_tokens, n_runs, 1 or kv_heads]`: where each key head has one
+    /// of its own, they attend one after another.
+    fn attend_selected(
+        &self,
+        unit: &Unit,
+        i: usize,
+        (q, k, v): (&Tensor, &Tensor, &Tensor),
+        masks: &Tensor,
+        scores: Scores<'_>,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let ([n_kv, n, n_runs, parts], strides) = (masks.shape(), masks.strides());
+        let mut all: Option<Tensor> = None;
+        for at in 0..parts {
+            // Its share of the heads, dimension `dim`.
+            let part = |x: &Tensor, dim: usize| {
+                let (mut shape, steps) = (x.shape(), x.strides());
+                shape[dim] /= parts;
+                let offset = at as usize * shape[dim] as usize * steps[dim];
+                g.view(x, shape, [steps[1], steps[2], steps[3]], offset)
+            };
+            let steps = [strides[1], strides[2], strides[2]];
+            let mask = g.view(masks, [n_kv, n, 1, n_runs], steps, at as usize * strides[3])?;
+            let sinks = scores.sinks.map(|sinks| part(sinks, 0)).transpose()?;
+            let scores = Scores {
+                sinks: sinks.as_ref(),
+                ..scores
+            };
+            let of = (&part(q, 2)?, &part(k, 1)?, &part(v, 1)?);
+            // Values of a share of the heads have no name.
+            let i = Some(i).filter(|_| parts == 1);
+            let y = self.attend_runs(unit, i, of, &mask, scores)?;
+            all = Some(match all {
+                Some(before) => g.concat(&before, &y, 1)?,
+                None => y,
+            });
+        }
+        all.ok_or_else(|| Error::Arguments {
+            op: "attend",
+            message: format!("{} selects nothing", unit.path),
+        })
     }
 
     /// The rows that a unit attends to: its own, which it stores, or those of another unit.
@@ -156,15 +215,16 @@ impl Build<'_> {
     fn attend_plainly(
         &self,
         unit: &Unit,
-        i: usize,
+        i: Option<usize>,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         mask: &Tensor,
         mut scores: Scores<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let name = |value: &str, tensor: &Tensor| match i {
-            0 => self.name_pairs(&unit.path, value, tensor),
-            _ => self.name_pairs(&unit.path, &format!("{value}.{i}"), tensor),
+            None => {}
+            Some(0) => self.name_pairs(&unit.path, value, tensor),
+            Some(i) => self.name_pairs(&unit.path, &format!("{value}.{i}"), tensor),
         };
         let mut product = g.mul_mat(k, q)?; // [n_kv, n_tokens, heads, n_runs]
         g.exact(&product)?;
@@ -218,7 +278,12 @@ impl KeyHeads<'_> {
 
 /// The queries of some runs, from token `first` of `q [dk, heads, n]` on: `[dk, n_tokens, heads, n_runs]`, in
 /// place.
-fn queries_of(g: &Graph, q: &Tensor, runs: &Runs, first: usize) -> Result<Tensor, Error> {
+pub(super) fn queries_of(
+    g: &Graph,
+    q: &Tensor,
+    runs: &Runs,
+    first: usize,
+) -> Result<Tensor, Error> {
     let ([dk, heads, n, _], [_, head, token, _]) = (q.shape(), q.strides());
     if runs.n_tokens as u64 == n {
         return g.permute(q, [0, 2, 1, 3]);

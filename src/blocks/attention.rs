@@ -16,9 +16,10 @@ use super::attend::KeyRows;
 use super::build::Build;
 use super::context::DerivedInput;
 use super::gate::Gate;
+use super::selection;
 use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, Rows, Rule, StateSpec, WeightRole,
-    WeightSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, Rows, Rule, SelectionRef, StateSpec,
+    WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, Scores, Tensor};
 use crate::plan::Unit;
@@ -86,6 +87,8 @@ options! {
         temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: none";
         temp_floor: f32 => "temp_floor", when "temp_scale != 0", "positions of one step of that temperature, above 0";
         temp_offset: f32 => "temp_offset", when "temp_scale != 0", "positions added before that division";
+        selection: SelectionRef = "none", "which of the visible keys a query attends to, see `[selection.NAME]`; `none`: all";
+        selects: bool => "true", when "selection", "whether the block selects itself";
     }
 }
 
@@ -266,6 +269,12 @@ pub(super) static CONTRACT: Contract = Contract {
             "bias of the output projection",
         )
         .optional(),
+        selection::q_weight(&["n_embd", "n_head_index * d_head_index"]),
+        selection::K_WEIGHT,
+        selection::WEIGHTS_WEIGHT,
+        selection::Q_NORM_WEIGHT,
+        selection::K_NORM_WEIGHT,
+        selection::K_NORM_BIAS,
     ],
     rows: Rows::Hidden,
     side: None,
@@ -276,6 +285,7 @@ pub(super) static CONTRACT: Contract = Contract {
         heads: "kv_heads",
         v_in_k: "false",
         layer: Some("kv_layer"),
+        index: selection::ROW,
     },
     rules: &[
         Rule {
@@ -297,6 +307,10 @@ pub(super) static CONTRACT: Contract = Contract {
         Rule {
             holds: "clamp >= 0 and softcap >= 0",
             message: "`clamp` and `softcap` are not negative",
+        },
+        Rule {
+            holds: "kv_layer == il or not (selection and selects)",
+            message: "a block with the keys of another layer does not select by rows of its own",
         },
         Rule {
             holds: "temp_floor > 0",
@@ -355,6 +369,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         new: own.as_ref().map(|(k, v)| (k, Some(v))),
         heads: c.kv_heads,
         dv: c.dv,
+        selected: b.select(unit, (c.selection, c.selects), (x, x))?,
     };
     let y = b.attend(unit, &q, &rows, &scores)?;
     b.name(&unit.path, "heads", &y);

@@ -5,6 +5,7 @@
 //! `build`.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 
 use crate::arch::{NormRef, RopeRef, WeightRole};
 use crate::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
@@ -15,6 +16,7 @@ use super::low_rank::AtWork;
 use super::norm::{Kind, Norm};
 use super::recurrent::SequenceGroup;
 use super::rope::{Pairing, Rope, Scaling};
+use super::selection::Selected;
 
 /// The graph under construction.
 pub struct Build<'a> {
@@ -44,9 +46,15 @@ pub struct Build<'a> {
     pub states: &'a mut dyn StateStore,
     /// Whether attention is flash attention.
     pub flash_attn: bool,
+    /// The latest of each selection, by its place in the plan.
+    pub selected: Selections,
     /// Values that have got a name, in the order of computation.
     pub named: RefCell<Vec<Named>>,
 }
+
+/// What queries attend to by the latest selections, by their places in the plan.
+#[derive(Default)]
+pub struct Selections(pub(super) HashMap<usize, Selected>);
 
 /// A value with a name.
 pub struct Named {

@@ -64,12 +64,34 @@ pub struct Runs {
     pub n_kv: usize,
 }
 
+/// Runs of keys that the queries of a pass attend to.
+#[derive(Clone)]
+pub struct RunView {
+    /// Where they lie.
+    pub runs: Runs,
+    /// `[n_kv, n_tokens, 1, n_runs]`: 0 where visible, -inf where not.
+    pub mask: Tensor,
+    /// Their blocks of positions, where such are selected.
+    pub spans: Option<SpanView>,
+}
+
+/// The blocks of positions of each query's sequence among the rows of a view. n is the number of its queries.
+#[derive(Clone)]
+pub struct SpanView {
+    /// i32 `[n_blocks * span, n]`: the row of each position; of one that is not visible, one of its block, or any that is
+    /// not visible.
+    pub rows: Tensor,
+    /// i32 `[n_kv, n]`: the block of each row.
+    pub blocks: Tensor,
+    /// f32 `[n_blocks, n]`: what is added to the score of a block: 0, or more than any score where it is always selected.
+    pub bonus: Tensor,
+}
+
 /// The keys that the queries of a pass attend to.
 #[derive(Clone)]
 pub enum AttentionView {
-    /// Runs of keys, those of the first queries first, each with a mask `[n_kv, n_tokens, 1, n_runs]`: 0 where
-    /// visible, -inf where not.
-    Runs(Vec<(Runs, Tensor)>),
+    /// Runs of keys, those of the first queries first.
+    Runs(Vec<RunView>),
     /// Intervals of positions, and the KV blocks in which the positions lie: see
     /// [`KvBlocks`](crate::ggml::KvBlocks).
     Blocks {
@@ -111,6 +133,19 @@ pub trait KeyValueStore {
     /// # Errors
     /// It did not.
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error>;
+
+    /// Stores the rows `[index, n_tokens]` by which the unit at `path` selects keys, and returns all visible ones
+    /// as keys.
+    ///
+    /// # Errors
+    /// As the operation, or the unit keeps no such rows.
+    fn append_index(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        rows: &Tensor,
+    ) -> Result<VisibleKeyValues, Error>;
 }
 
 /// The recurrent states of the sequences of a pass.

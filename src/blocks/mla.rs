@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! q       = q.h                             or q_b . norm(q_a . h)
-//! c, r    = kv_a . h                        the latent row and the rotated part, one for all heads
+//! c, r    = kv_a . h                        the latent row and the rotated part, one for all heads; r = norm(r) if set
 //! c       = norm(c)
 //! absorbed: Q = [k_b . q_nope | rope(q_rope)],  K = [c | rope(r)],  V = c
 //!           y = o . concat over heads of v_b . attend(Q, K, V)
@@ -18,9 +18,10 @@ use super::attend::KeyRows;
 use super::build::Build;
 use super::context::DerivedInput;
 use super::gate::Gate;
+use super::selection;
 use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, Rows, Rule, StateSpec, WeightRole,
-    WeightSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, Rows, Rule, SelectionRef, StateSpec,
+    WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, Scores, Tensor};
 use crate::options;
@@ -43,6 +44,8 @@ options! {
         gate_act: ActRef => "sigmoid", when "gate != 'none'", "activation of the output gate";
         temp_scale: f32 => "temp_scale", when "temp_scale != 0", "as in `attention`";
         temp_floor: f32 => "temp_floor", when "temp_scale != 0", "as in `attention`";
+        selection: SelectionRef = "none", "as in `attention`";
+        selects: bool = "true", when "selection", "whether the block selects itself; if not, the latest selection of the layers before is used";
     }
 }
 
@@ -106,6 +109,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "weight of the norm of the latent row of keys and values",
         ),
         WeightSpec::new(
+            WeightRole::Scale,
+            "k_norm",
+            "attn_k_norm.weight",
+            &["n_rope"],
+            "weight of the norm of the keys' rotated part, before the rotation; without it there is none",
+        )
+        .optional(),
+        WeightSpec::new(
             WeightRole::Matrix,
             "kv_b",
             "attn_kv_b.weight",
@@ -146,6 +157,15 @@ pub(super) static CONTRACT: Contract = Contract {
             "output projection: the heads back to the hidden state",
         )
         .quantised_as(QuantClass::Heads),
+        selection::q_weight(&[
+            "if(has('q_a'), q_rank, n_embd)",
+            "n_head_index * d_head_index",
+        ]),
+        selection::K_WEIGHT,
+        selection::WEIGHTS_WEIGHT,
+        selection::Q_NORM_WEIGHT,
+        selection::K_NORM_WEIGHT,
+        selection::K_NORM_BIAS,
     ],
     rows: Rows::Hidden,
     side: None,
@@ -156,6 +176,7 @@ pub(super) static CONTRACT: Contract = Contract {
         heads: "if(has('kv_b'), heads, 1)",
         v_in_k: "not has('kv_b')",
         layer: None,
+        index: selection::ROW,
     },
     rules: &[
         Rule {
@@ -182,20 +203,26 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let (g, n) = (b.g, b.n_tokens);
     let n_plain = c.dq - c.n_rope;
 
-    let q = if b.weight(unit, "q_a").is_some() {
+    let (q, latent_q) = if b.weight(unit, "q_a").is_some() {
         let latent = b.linear(unit, "q_a", x)?;
         let latent = b.normalise_with(c.norm, b.weight(unit, "q_a_norm"), &latent)?;
-        b.linear(unit, "q_b", &latent)?
+        (b.linear(unit, "q_b", &latent)?, latent)
     } else {
-        b.linear(unit, "q", x)?
+        (b.linear(unit, "q", x)?, x.clone())
     };
+    let selected = b.select(unit, (c.selection, c.selects), (x, &latent_q))?;
     let q = g.reshape(&q, [c.dq, c.heads, n, 1])?;
     let q_plain = window(b, &q, n_plain, 0)?;
     let q_rope = b.rope(c.rope, &g.cont(&window(b, &q, c.n_rope, n_plain)?)?)?;
 
     let row = b.linear(unit, "kv_a", x)?;
     let row = g.reshape(&row, [c.kv_rank + c.n_rope, 1, n, 1])?;
-    let k_rope = b.rope(c.rope, &g.cont(&window(b, &row, c.n_rope, c.kv_rank)?)?)?;
+    let k_rope = g.cont(&window(b, &row, c.n_rope, c.kv_rank)?)?;
+    let k_rope = match b.weight(unit, "k_norm") {
+        Some(weight) => b.normalise_with(c.norm, Some(weight), &k_rope)?,
+        None => k_rope,
+    };
+    let k_rope = b.rope(c.rope, &k_rope)?;
     let latent = g.cont(&window(b, &row, c.kv_rank, 0)?)?;
     let latent = b.normalise_with(c.norm, b.weight(unit, "kv_a_norm"), &latent)?;
     b.name(&unit.path, "latent", &latent);
@@ -229,6 +256,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             new: Some((&k, Some(&v))),
             heads: c.heads,
             dv: c.dv,
+            selected,
         };
         b.attend(unit, &q, &rows, &scores)?
     } else {
@@ -239,6 +267,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             new: Some((&k, None)),
             heads: 1,
             dv: c.kv_rank,
+            selected,
         };
         let mixed = b.attend(unit, &q, &rows, &scores)?;
         let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;

@@ -28,6 +28,7 @@ pub(crate) mod per_layer;
 pub(crate) mod pool;
 mod recurrent;
 mod rope;
+pub(crate) mod selection;
 mod short_conv;
 mod sparse_mixer;
 #[cfg(test)]
@@ -36,14 +37,15 @@ mod wkv6;
 mod wkv7;
 
 pub use attend::KeyRows;
-pub use build::{Build, Named};
+pub use build::{Build, Named, Selections};
 pub use context::{
-    AttentionView, DerivedInput, DerivedInputs, KeyValueStore, Runs, StateStore, VisibleKeyValues,
+    AttentionView, DerivedInput, DerivedInputs, KeyValueStore, RunView, Runs, SpanView, StateStore,
+    VisibleKeyValues,
 };
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
 pub use recurrent::SequenceGroup;
 
-use crate::arch::Registry;
+use crate::arch::{Registry, Resolved};
 use crate::ggml::{Error, Tensor};
 use crate::plan::{StatePlan, Unit};
 
@@ -55,9 +57,21 @@ use crate::plan::{StatePlan, Unit};
 pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
     const FIXED: usize = 96;
     let experts = unit.option_int("used").unwrap_or(0);
-    let groups = match unit.state {
+    let groups = match &unit.state {
         Some(StatePlan::Recurrent(_)) => n_groups * recurrent::NODES_PER_GROUP,
-        Some(StatePlan::KeyValue(_)) => n_views.saturating_sub(1) * attend::NODES_PER_VIEW,
+        Some(StatePlan::KeyValue(rows)) => {
+            let (own, per_view) = match rows.index {
+                0 => (0, 0),
+                _ => (selection::NODES, selection::NODES_PER_VIEW),
+            };
+            // With selections of their own, the key heads attend one after another.
+            let parts = match unit.option("selection") {
+                Some(Resolved::Resource(Some(_))) => usize::try_from(rows.heads).unwrap_or(1),
+                _ => 1,
+            };
+            own + n_views.saturating_sub(1) * per_view
+                + (n_views * parts).saturating_sub(1) * attend::NODES_PER_VIEW
+        }
         None => 0,
     };
     FIXED + groups + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
@@ -77,6 +91,7 @@ macro_rules! blocks {
             act: &act::CONTRACT,
             rope: &rope::CONTRACT,
             cache: &cache::CONTRACT,
+            selection: &selection::CONTRACT,
         };
 
         /// Adds the operations of a planned block to the graph: `[n_embd, n_tokens]` in and out.

@@ -209,6 +209,10 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
             let values = if rows.v_in_k { 0 } else { rows.v };
             let line = match &rows.owner {
                 Some(owner) => format!("    reads    what `{owner}` keeps in `{name}`\n"),
+                None if rows.index > 0 => format!(
+                    "    keeps    {} + {values} values and an index of {} of each position in `{name}`\n",
+                    rows.k, rows.index
+                ),
                 None => format!(
                     "    keeps    {} + {values} values of each position in `{name}`\n",
                     rows.k
@@ -293,7 +297,7 @@ fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
             match (resource, plan.resource(kind, value)) {
                 (_, None) => "none".into(),
                 (Resource::Cache, Some(unit)) => unit.path.replacen("cache.", "", 1),
-                (Resource::Rope, Some(unit)) => unit.path.clone(),
+                (Resource::Rope | Resource::Selection, Some(unit)) => unit.path.clone(),
                 (Resource::Norm | Resource::Act, Some(unit)) => match unit.plain_kind() {
                     Some(kind) => kind.to_owned(),
                     None => format!("({})", options(plan, unit)),
@@ -321,6 +325,7 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
         })).collect::<Vec<_>>(),
         "acts": plan.acts.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
         "ropes": plan.ropes.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
+        "selections": plan.selections.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
         "caches": plan.caches.iter().map(|c| json!({ "name": c.name, "options": options_json(&c.unit) })).collect::<Vec<_>>(),
         "embed": unit_json(plan, &plan.embed),
         "per_layer_input": plan.per_layer.as_ref().map(|unit| unit_json(plan, unit)),
@@ -410,7 +415,7 @@ fn state_json(state: &StatePlan) -> Value {
     match state {
         StatePlan::KeyValue(rows) => json!({
             "cache": rows.cache, "k": rows.k, "v": rows.v, "heads": rows.heads,
-            "v_in_k": rows.v_in_k, "owner": rows.owner,
+            "v_in_k": rows.v_in_k, "owner": rows.owner, "index": rows.index,
         }),
         StatePlan::Recurrent(parts) => parts
             .iter()

@@ -195,6 +195,9 @@ fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>
         Some(StatePlan::KeyValue(rows)) => {
             let cache = &plan.caches[rows.cache].unit;
             let _ = write!(text, " over {}", seen(plan, cache, &|_| None));
+            if let Some(selection) = plan.selection(units[0]) {
+                let _ = write!(text, ", of these {}", phrase(plan, &[selection]));
+            }
             if let (Some(Resolved::Resource(rope)), 1..) =
                 (units[0].option("rope"), plan.ropes.len())
             {
@@ -280,11 +283,8 @@ fn memory(plan: &Plan) -> Option<String> {
     let row = |has_window: bool| {
         let own = plan.key_values().map(|(_, rows)| rows);
         let own = own.filter(|rows| plan.caches[rows.cache].window().is_some() == has_window);
-        own.map(|rows| {
-            let values = if rows.v_in_k { 0 } else { rows.v };
-            TensorType::F16.row_bytes(rows.k.checked_add(values)?)
-        })
-        .try_fold(0u64, |sum, row| sum.checked_add(row?))
+        own.map(|rows| TensorType::F16.row_bytes(rows.width()))
+            .try_fold(0u64, |sum, row| sum.checked_add(row?))
     };
     let all = [
         (row(false), "KV cache (f16)", "per token"),

@@ -6,9 +6,10 @@
 
 use crate::arch::Mode;
 use crate::blocks::cache::Cache;
+use crate::blocks::selection::Selection;
 use crate::files::lora::Adapter;
 use crate::ggml::{Device, Executor, Graph, Misplaced};
-use crate::plan::{Plan, StatePlan};
+use crate::plan::{Plan, StatePlan, Unit};
 use crate::weights::{TensorType, Weights};
 
 use super::adapters::{Adapters, OnDevice};
@@ -195,10 +196,14 @@ impl Plan {
         let position = u32::try_from(position).ok()?;
         let len = position.checked_add(1)?;
         let mut rows = self.units().filter_map(|unit| match unit.state.as_ref()? {
-            StatePlan::KeyValue(rows) => Some(rows),
+            StatePlan::KeyValue(rows) => Some((unit, rows)),
             StatePlan::Recurrent(_) => None,
         });
-        rows.try_fold(0u64, |sum, rows| {
+        let selected = |unit: &Unit| {
+            let selection = self.selection(unit);
+            selection.map_or(u64::MAX, |of| Selection::read(&of.options).n_positions())
+        };
+        rows.try_fold(0u64, |sum, (unit, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
             let rule = Cache::read(&self.caches[rows.cache].unit.options);
@@ -207,7 +212,13 @@ impl Plan {
                 ..rule
             };
             let seen = rule.visible(position, len).len() as u64;
-            sum.checked_add(row.checked_mul(seen)?)
+            // Where there are more, all of them are looked at by their index.
+            let (read, index) = match selected(unit) {
+                top if top < seen => (top, k.row_bytes(rows.index)?),
+                _ => (seen, 0),
+            };
+            let sum = sum.checked_add(index.checked_mul(seen)?)?;
+            sum.checked_add(row.checked_mul(read)?)
         })
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::Join;
-use crate::blocks::{self, Build, Named};
+use crate::blocks::{self, Build, Named, Selections};
 use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 
@@ -40,7 +40,7 @@ fn n_tensors(plan: &Plan, update_nodes: usize, n_groups: usize, n_views: usize) 
 
 pub(super) fn n_leaves(plan: &Plan, update_nodes: usize) -> usize {
     let parts = plan.recurrent().map(|(_, parts)| parts.len());
-    plan.tensors.len() + 2 * plan.key_values().count() + parts.sum::<usize>() + update_nodes
+    plan.tensors.len() + 3 * plan.key_values().count() + parts.sum::<usize>() + update_nodes
 }
 
 /// Nodes and leaves of the largest graph of a plan.
@@ -88,6 +88,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         groups: &shape.groups,
         states: &mut states,
         flash_attn: options.flash_attn,
+        selected: Selections::default(),
         named: RefCell::default(),
     };
     let mut assembly = Assembly {

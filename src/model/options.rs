@@ -144,7 +144,8 @@ impl Options {
                 self.v_type
             };
             let can_hold = KvBlocks::can_hold;
-            unit.device == 0 && can_hold(self.k_type, k) && can_hold(v_type, v)
+            let index = can_hold(self.k_type, rows.index);
+            unit.device == 0 && can_hold(self.k_type, k) && can_hold(v_type, v) && index
         };
         self.flash_attn && self.n_ctx > 0 && plan.key_values().all(fits)
     }
@@ -173,11 +174,19 @@ impl Options {
             return Ok(states);
         }
         for (_, rows) in plan.key_values() {
-            for (ty, row) in [(self.k_type, rows.k), (self.v_type, rows.v)] {
-                // A head is read by itself, so it too must be a whole number of blocks. Values that
-                // lie in the keys have the keys' type.
-                let ty = if rows.v_in_k { self.k_type } else { ty };
-                let head = row / rows.heads;
+            // A head is read by itself, so it too must be a whole number of blocks. Values that
+            // lie in the keys have the keys' type.
+            let v_type = if rows.v_in_k {
+                self.k_type
+            } else {
+                self.v_type
+            };
+            let heads = [
+                (self.k_type, rows.k / rows.heads),
+                (v_type, rows.v / rows.heads),
+                (self.k_type, rows.index),
+            ];
+            for (ty, head) in heads {
                 if ty.row_bytes(head).is_none() {
                     return Err(Error::CacheType {
                         ty,

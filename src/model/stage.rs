@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use crate::blocks::{self, Build};
+use crate::blocks::{self, Build, Selections};
 use crate::ggml::{Error, Graph, Tensor};
 use crate::weights::TensorType;
 
@@ -85,6 +85,7 @@ fn build_stage(
             groups: &[],
             states: &mut states,
             flash_attn: false,
+            selected: Selections::default(),
             named: RefCell::default(),
         };
         stage(&build, &hidden)?

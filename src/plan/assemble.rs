@@ -10,8 +10,8 @@ use super::{
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Branch, Diagnostic, Diagnostics, Head, Mode, OF_FILE, Resource, SHIFT_LOGITS, Setting, Slot,
-    Span, Spanned, Stack, fits_pattern,
+    Branch, Diagnostic, Diagnostics, Head, Mode, OF_FILE, OptionKind, Resolved, Resource,
+    SHIFT_LOGITS, Setting, Slot, Span, Spanned, Stack, fits_pattern,
 };
 
 pub(super) struct Planner<'a> {
@@ -22,6 +22,7 @@ pub(super) struct Planner<'a> {
     pub(super) acts: Vec<Unit>,
     pub(super) ropes: Vec<Unit>,
     pub(super) caches: Vec<CachePlan>,
+    pub(super) selections: Vec<Unit>,
     pub(super) problems: Vec<String>,
     /// The same, to find one that is there.
     told: HashSet<String>,
@@ -39,6 +40,7 @@ impl<'a> Planner<'a> {
             acts: Vec::new(),
             ropes: Vec::new(),
             caches: Vec::new(),
+            selections: Vec::new(),
             problems: Vec::new(),
             told: HashSet::new(),
             taps: HashMap::new(),
@@ -121,6 +123,7 @@ impl<'a> Planner<'a> {
         let unread = self.facts.unread();
         let embed = embed?;
         self.check_owners(&layers);
+        self.check_selections(&layers);
         if !self.problems.is_empty() {
             return None;
         }
@@ -140,6 +143,7 @@ impl<'a> Planner<'a> {
             acts: std::mem::take(&mut self.acts),
             ropes: std::mem::take(&mut self.ropes),
             caches: std::mem::take(&mut self.caches),
+            selections: std::mem::take(&mut self.selections),
             embed,
             per_layer,
             layers,
@@ -226,6 +230,38 @@ impl<'a> Planner<'a> {
             self.problems.push(shown.replace('\n', "\n  "));
         }
         None
+    }
+
+    /// A unit that does not select keys itself uses what a unit before it selects of the same cache.
+    fn check_selections(&mut self, layers: &[LayerPlan]) {
+        let slots = layers.iter().flat_map(|layer| &layer.slots);
+        let mut made: HashMap<usize, usize> = HashMap::new();
+        for unit in slots
+            .flat_map(|slot| &slot.branches)
+            .map(|branch| &branch.block)
+        {
+            let kinds = unit.contract.0.options.iter().map(|spec| spec.kind);
+            let of = kinds.zip(&unit.options).find_map(|option| match option {
+                (OptionKind::Resource(Resource::Selection), Resolved::Resource(of)) => *of,
+                _ => None,
+            });
+            let (Some(of), Some(StatePlan::KeyValue(rows))) = (of, &unit.state) else {
+                continue;
+            };
+            let path = &unit.path;
+            if rows.index > 0 {
+                made.insert(of, rows.cache);
+            } else if made.get(&of) != Some(&rows.cache) {
+                self.problem::<()>(format!(
+                    "{path}: no block before it selects keys of its cache"
+                ));
+            }
+            if self.caches[rows.cache].unit.option("alibi") != Some(&Resolved::Float(0.0)) {
+                self.problem::<()>(format!(
+                    "{path}: keys are selected from a cache with a linear position bias"
+                ));
+            }
+        }
     }
 
     /// A unit that reads the keys of another one uses its slots.

@@ -61,6 +61,8 @@ pub struct Plan {
     pub ropes: Vec<Unit>,
     /// Groups of layers with the same attention view.
     pub caches: Vec<CachePlan>,
+    /// Distinct choices among keys.
+    pub selections: Vec<Unit>,
     /// Token ids to the hidden state.
     pub embed: Unit,
     /// A further input for each layer.
@@ -188,6 +190,8 @@ pub struct KeyValuePlan {
     pub v_in_k: bool,
     /// Path of the unit whose rows are used instead of own ones.
     pub owner: Option<String>,
+    /// Elements of a row by which keys are selected; 0: none.
+    pub index: u64,
 }
 
 /// A part of a unit's state of a sequence, f32.
@@ -511,6 +515,7 @@ impl Plan {
             Resource::Act => &self.acts[*at],
             Resource::Rope => &self.ropes[*at],
             Resource::Cache => &self.caches[*at].unit,
+            Resource::Selection => &self.selections[*at],
         })
     }
 
@@ -570,6 +575,7 @@ impl Plan {
         self.key_values().try_fold(0u64, |sum, (_, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
+            let row = row.checked_add(k.row_bytes(rows.index)?)?;
             let n_slots = capacity.slots(&self.caches[rows.cache]);
             sum.checked_add(row.checked_mul(n_slots)?)
         })

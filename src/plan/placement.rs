@@ -115,7 +115,7 @@ impl Plan {
             tensors.unit(unit, device);
         }
         let resources = self.norms.iter_mut().chain(&mut self.acts);
-        let resources = resources.chain(&mut self.ropes);
+        let resources = resources.chain(&mut self.ropes).chain(&mut self.selections);
         for unit in resources.chain(self.caches.iter_mut().map(|cache| &mut cache.unit)) {
             tensors.unit(unit, 0);
         }

@@ -4,7 +4,9 @@ use std::fmt::Display;
 
 use super::assemble::{Planner, place_of};
 use super::facts::{LayerScope, UnitScope};
-use super::{CachePlan, ContractRef, KeyValuePlan, SHOWN, StatePart, StatePlan, TensorPlan, Unit};
+use super::{
+    CachePlan, ContractRef, KeyValuePlan, Plan, SHOWN, StatePart, StatePlan, TensorPlan, Unit,
+};
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
     Instance, OF_FILE, OptionKind, Presence, Resolved, Resource, StateSpec, WeightRole, nearest,
@@ -91,7 +93,7 @@ impl Planner<'_> {
             let at = specs.iter().position(|o| o.name == name)?;
             scope.options.get(at)
         };
-        let [k, v, heads, v_in_k] = scope.instance.state.as_slice() else {
+        let [k, v, heads, v_in_k, index] = scope.instance.state.as_slice() else {
             return None;
         };
         let depth = scope.layer.place.map(|place| place.depth);
@@ -111,6 +113,10 @@ impl Planner<'_> {
             heads: self.size(heads, scope, &path)?,
             v_in_k: self.evaluate(v_in_k, scope, &path)? == Value::Bool(true),
             owner,
+            index: match self.evaluate(index, scope, &path)? {
+                Value::Int(0) => 0,
+                _ => self.size(index, scope, &path)?,
+            },
         })
     }
 
@@ -200,6 +206,7 @@ impl Planner<'_> {
         let place = match kind {
             Resource::Act => place_of(&mut self.acts, unit),
             Resource::Rope => place_of(&mut self.ropes, unit),
+            Resource::Selection => place_of(&mut self.selections, unit),
             Resource::Norm => {
                 unit.path.clear();
                 place_of(&mut self.norms, unit)
@@ -328,6 +335,24 @@ impl Planner<'_> {
             device: 0,
         });
         Some(self.tensors.len() - 1)
+    }
+}
+
+impl KeyValuePlan {
+    /// Elements that are kept of a position.
+    pub fn width(&self) -> u64 {
+        let values = if self.v_in_k { 0 } else { self.v };
+        self.k.saturating_add(values).saturating_add(self.index)
+    }
+}
+
+impl Plan {
+    /// The choice among keys by which a unit attends.
+    pub fn selection(&self, unit: &Unit) -> Option<&Unit> {
+        let mut options = unit.contract.0.options.iter().zip(&unit.options);
+        let is_selection = OptionKind::Resource(Resource::Selection);
+        let (spec, value) = options.find(|(spec, _)| spec.kind == is_selection)?;
+        self.resource(spec.kind, value)
     }
 }
 

@@ -193,12 +193,18 @@ fn a_token_reads_the_keys_that_it_sees() {
         .flat_map(|plan| (0..40).map(move |at| (plan, at)))
     {
         let rows = plan.units().filter_map(|unit| match unit.state.as_ref()? {
-            StatePlan::KeyValue(rows) => Some(rows),
+            StatePlan::KeyValue(rows) => Some((unit, rows)),
             StatePlan::Recurrent(_) => None,
         });
-        let bytes = rows.map(|rows| {
+        let bytes = rows.map(|(unit, rows)| {
             let values = if rows.v_in_k { 0 } else { rows.v };
-            2 * (rows.k + values) * n_seen(plan, rows.cache, position)
+            let seen = n_seen(plan, rows.cache, position);
+            let selected = plan.selection(unit).and_then(|of| {
+                let n = of.option_int("top")? * of.option_int("span")?;
+                Some(n).filter(|n| *n < seen)
+            });
+            let index = selected.map_or(0, |_| rows.index * seen);
+            2 * ((rows.k + values) * selected.unwrap_or(seen) + index)
         });
         let read = plan.cache_bytes_read(position, TensorType::F16, TensorType::F16);
         assert_eq!(read, Some(bytes.sum()), "{} at {position}", plan.arch);

@@ -106,6 +106,7 @@ fn every_option_is_used_by_some_architecture() {
         REGISTRY.act,
         REGISTRY.rope,
         REGISTRY.cache,
+        REGISTRY.selection,
     ];
     for names in used.values() {
         shared.extend(names.iter().filter(|name| name.contains(" = ")).cloned());

@@ -145,8 +145,9 @@ fn assembled(
             v,
             heads,
             v_in_k,
+            index,
             ..
-        } => [k, v, heads, v_in_k].map(contract_expr).into(),
+        } => [k, v, heads, v_in_k, index].map(contract_expr).into(),
         StateSpec::Recurrent(parts) => parts.iter().map(|(_, size)| contract_expr(size)).collect(),
     };
     Instance {

@@ -13,11 +13,13 @@ mod paged_attention;
 mod recurrent;
 mod rope;
 mod rows;
+mod selection;
 
 pub use attention::Scores;
 pub use elementwise::{Glu, Unary};
 pub use paged_attention::KvBlocks;
 pub use rope::{RopePairing, RopeParams};
+pub use selection::{Selected, Selector};
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

@@ -9,6 +9,7 @@ use ggml_sys as sys;
 use super::super::arena::Tensor;
 use super::super::error::Error;
 use super::attention::Scores;
+use super::selection::Selected;
 use super::{Graph, fault};
 use crate::weights::TensorType;
 
@@ -30,6 +31,8 @@ pub struct KvBlocks<'a> {
     pub table: &'a Tensor,
     /// Slots of a block, a multiple of 16.
     pub block_len: u64,
+    /// What each query attends to of its interval; none: all of it.
+    pub selected: Option<Selected<'a>>,
 }
 
 impl KvBlocks<'_> {
@@ -40,7 +43,7 @@ impl KvBlocks<'_> {
         is_kv_type(ty) && head <= max_head
     }
 
-    fn check(&self, op: &'static str, q: &Tensor) -> Result<(), Error> {
+    pub(super) fn check(&self, op: &'static str, q: &Tensor) -> Result<(), Error> {
         // SAFETY: the functions return constants.
         let (max_head, step) = unsafe {
             (
@@ -106,9 +109,17 @@ impl Graph {
         self.float(OP, q, false)?;
         scores.check(OP, q.shape()[1], true)?;
         blocks.check(OP, q)?;
+        if let Some(selected) = &blocks.selected {
+            selected.check(OP, blocks.k.shape()[1], q.shape()[2])?;
+            if scores.max_bias > 0.0 {
+                return fault(OP, format!("{selected:?} with a linear position bias"));
+            }
+        }
         let ctx = self.arena.reserve()?;
-        let sinks = scores.sinks.map_or(std::ptr::null_mut(), Tensor::as_ptr);
-        // SAFETY: types, shapes and layout were checked; no sinks are null. The operation checks
+        let pointer = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null_mut(), Tensor::as_ptr);
+        let lists = blocks.selected.map(|selected| selected.lists);
+        let span = blocks.selected.map_or(0, |selected| selected.span);
+        // SAFETY: types, shapes and layout were checked; no lists and no sinks are null. The operation checks
         // the values of the two lists.
         let ptr = unsafe {
             sys::shim_paged_attention(
@@ -118,15 +129,21 @@ impl Graph {
                 blocks.v.as_ptr(),
                 blocks.queries.as_ptr(),
                 blocks.table.as_ptr(),
-                sinks,
+                pointer(lists),
+                pointer(scores.sinks),
                 scores.scale,
                 scores.softcap,
                 scores.max_bias,
                 blocks.block_len as i32,
+                span as i32,
             )
         };
         let sources = [q, blocks.k, blocks.v, blocks.queries, blocks.table];
-        let sources: Vec<&Tensor> = sources.into_iter().chain(scores.sinks).collect();
+        let sources: Vec<&Tensor> = sources
+            .into_iter()
+            .chain(lists)
+            .chain(scores.sinks)
+            .collect();
         self.node(OP, ptr, &sources)
     }
 }

@@ -89,7 +89,7 @@ impl Graph {
     }
 
     /// Notes that the values of an index tensor are below `bound`.
-    fn bound(&self, ids: &Tensor, bound: u64) {
+    pub(super) fn bound(&self, ids: &Tensor, bound: u64) {
         self.arena.0.bounds.borrow_mut().insert(ids.key(), bound);
     }
 

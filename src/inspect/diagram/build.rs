@@ -366,7 +366,9 @@ fn uses<'a>(
         .into_iter()
         .filter_map(|(unit, own)| Some((unit?, own)));
     let resources = plan.norms.iter().chain(&plan.acts).chain(&plan.ropes);
-    let resources = resources.chain(plan.caches.iter().map(|cache| &cache.unit));
+    let resources = resources
+        .chain(plan.caches.iter().map(|cache| &cache.unit))
+        .chain(&plan.selections);
     let declared = resources.map(|unit| {
         let (kind, name) = unit.path.split_once('.').unwrap_or_default();
         let mut all = def.resources.iter();

@@ -364,12 +364,7 @@ impl Maker<'_> {
                 ..Kept::default()
             },
             Some(StatePlan::KeyValue(rows)) => {
-                let values = if rows.v_in_k { 0 } else { rows.v };
-                let bytes = rows
-                    .k
-                    .saturating_add(values)
-                    .saturating_mul(n * CACHE_ELEMENT);
-                let bytes = numbers(bytes);
+                let bytes = numbers(rows.width().saturating_mul(n * CACHE_ELEMENT));
                 let has_window = self.plan.caches[rows.cache].window().is_some();
                 let size = self.state_size(unit);
                 Kept {

@@ -75,10 +75,14 @@ impl Maker<'_> {
         let texts: Option<Vec<String>> = texts.map(Iterator::collect);
         let sizes: Vec<String> = match (&unit.state, texts) {
             (Some(StatePlan::KeyValue(rows)), texts) => {
-                let numbers = || vec![rows.k.to_string(), rows.v.to_string()];
-                let mut sizes = texts.unwrap_or_else(numbers);
-                sizes.truncate(if rows.v_in_k { 1 } else { 2 });
-                sizes
+                let numbers = || {
+                    [rows.k, rows.v, 0, 0, rows.index]
+                        .map(|n| n.to_string())
+                        .into()
+                };
+                let is_kept = [true, !rows.v_in_k, false, false, rows.index > 0];
+                let sizes = texts.unwrap_or_else(numbers).into_iter().zip(is_kept);
+                sizes.filter(|(_, kept)| *kept).map(|of| of.0).collect()
             }
             (Some(StatePlan::Recurrent(_)), Some(texts)) => texts,
             (Some(StatePlan::Recurrent(parts)), None) => {

@@ -9,6 +9,7 @@ use crate::common::wording;
 use crate::ggml::Step;
 use crate::inspect::describe;
 use crate::plan::{Plan, StatePlan, Unit};
+use crate::weights::TensorType;
 
 use super::OpShape;
 use super::build::Maker;
@@ -91,6 +92,7 @@ pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpSh
         "SSM_CONV" => plain("convolution over time"),
         "SSM_SCAN" => plain("selective scan"),
         "GATED_DELTA_NET" => plain("gated delta rule"),
+        "CUSTOM" if step.ty == TensorType::I32 => plain("highest q \u{b7} k"),
         "FLASH_ATTN_EXT" | "CUSTOM" => plain("softmax(q \u{b7} k) \u{b7} v"),
         other => plain(&other.to_lowercase().replace('_', " ")),
     }
@@ -119,7 +121,7 @@ pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String 
         (OptionKind::Resource(resource), Resolved::Resource(_)) => {
             match (resource, plan.resource(kind, value)) {
                 (_, None) => "none".into(),
-                (Resource::Cache, Some(unit)) => declared(unit).into(),
+                (Resource::Cache | Resource::Selection, Some(unit)) => declared(unit).into(),
                 (Resource::Norm, Some(unit)) => norm(unit),
                 (Resource::Rope | Resource::Act, Some(unit)) => with_kind(unit),
             }

@@ -15,6 +15,8 @@ use crate::weights::TensorType;
 pub(in crate::model) struct KeyValues {
     /// Keys and values of each unit by its path: `[row, n_slots]`.
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
+    /// The rows by which a unit selects keys.
+    indexes: HashMap<String, Tensor>,
     /// The same tensors with the pool of their slots.
     pools: Vec<(usize, Tensor)>,
     /// On each device.
@@ -45,8 +47,9 @@ impl KeyValues {
             .key_values()
             .filter(|(_, rows)| n_slots[rows.cache] > 0)
             .collect();
-        let mut arenas = Arenas::new(devices, 2 * states.len());
+        let mut arenas = Arenas::new(devices, 3 * states.len());
         let mut rows = HashMap::with_capacity(states.len());
+        let mut indexes = HashMap::new();
         let mut pools = Vec::with_capacity(2 * states.len());
         for (unit, state) in states {
             let n_slots = n_slots[state.cache] as u64;
@@ -59,12 +62,24 @@ impl KeyValues {
                 true => None,
                 false => Some(rows_of("cache_v", v, state.v)?),
             };
-            let both = std::iter::once(&keys).chain(&values).cloned();
-            pools.extend(both.map(|tensor| (state.cache, tensor)));
+            let index = match state.index {
+                0 => None,
+                width => Some(rows_of("cache_index", k, width)?),
+            };
+            let all = [Some(&keys), values.as_ref(), index.as_ref()];
+            let all = all.into_iter().flatten().cloned();
+            pools.extend(all.map(|tensor| (state.cache, tensor)));
+            indexes.extend(index.map(|index| (unit.path.clone(), index)));
             rows.insert(unit.path.clone(), (keys, values));
         }
         let bytes = Vec::new();
-        Ok((Self { rows, pools, bytes }, arenas))
+        let described = Self {
+            rows,
+            indexes,
+            pools,
+            bytes,
+        };
+        Ok((described, arenas))
     }
 
     /// Copies rows in all layers, on their devices and in this order.
@@ -146,6 +161,26 @@ impl KeyValueStore for CachedStore<'_> {
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
         stored(&self.visible, &self.views, path, state)
     }
+
+    fn append_index(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        rows: &Tensor,
+    ) -> Result<VisibleKeyValues, Error> {
+        let Some(stored) = self.cache.indexes.get(path) else {
+            return Err(Error::Arguments {
+                op: "append_index",
+                message: format!("{path} keeps no rows to select by"),
+            });
+        };
+        Ok(VisibleKeyValues {
+            k: g.set_rows(stored, rows, &self.slots[state.cache])?,
+            v: None,
+            view: self.views[state.cache].clone(),
+        })
+    }
 }
 
 /// The store of a pass that keeps nothing: its own tokens are all there is to see.
@@ -173,5 +208,19 @@ impl KeyValueStore for PassStore {
 
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
         stored(&self.visible, &self.views, path, state)
+    }
+
+    fn append_index(
+        &mut self,
+        _: &Graph,
+        _: &str,
+        state: &KeyValuePlan,
+        rows: &Tensor,
+    ) -> Result<VisibleKeyValues, Error> {
+        Ok(VisibleKeyValues {
+            k: rows.clone(),
+            v: None,
+            view: self.views[state.cache].clone(),
+        })
     }
 }

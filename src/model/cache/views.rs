@@ -86,6 +86,25 @@ impl BlockManager {
         Some(first * BLOCK..(last + 1) * BLOCK)
     }
 
+    /// The positions that query `i` sees, with their rows in a view of a pool.
+    pub(in crate::model) fn seen(
+        &self,
+        pool: usize,
+        view: &Runs,
+        queries: &[(SequenceId, u32)],
+        i: usize,
+    ) -> Vec<(u32, usize)> {
+        let (id, position) = queries[i];
+        let Some(sequence) = self.sequences.get(&id) else {
+            return Vec::new();
+        };
+        let start = view.first + i / view.n_tokens * view.stride;
+        let seen = self.groups[pool]
+            .rule
+            .visible(position, sequence.tokens.len() as u32);
+        seen.map(|p| (p, sequence.slot(pool, p) - start)).collect()
+    }
+
     /// The mask of queries over the keys that a view of a pool looks at: `[n_kv, n_queries]`.
     pub(in crate::model) fn mask(
         &self,

@@ -1,6 +1,7 @@
 //! What the queries of a pass see of the keys of a KV group: block tables, or runs with a mask.
 
-use crate::blocks::{AttentionView, Runs};
+use crate::blocks::selection::Selection;
+use crate::blocks::{AttentionView, RunView, Runs, SpanView};
 use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::weights::TensorType;
 
@@ -90,6 +91,8 @@ impl VisibleKeys {
 /// The attention view of one KV group.
 pub(super) struct ViewInput {
     pub(super) view: AttentionView,
+    /// The selection of blocks of positions.
+    selection: Option<Selection>,
 }
 
 impl ViewInput {
@@ -101,6 +104,7 @@ impl ViewInput {
         n: u64,
         keys: &KeyShape,
         flash_attn: bool,
+        selection: Option<Selection>,
     ) -> Result<Self, Error> {
         let ty = match flash_attn {
             true => TensorType::F16,
@@ -118,12 +122,19 @@ impl ViewInput {
                         _ => format!("mask.{group}.{i}"),
                     };
                     let shape = [runs.n_kv, runs.n_tokens, 1, runs.n_runs].map(|n| n as u64);
-                    Ok((*runs, g.input(&name, ty, &shape)?))
+                    let spans = selection
+                        .as_ref()
+                        .map(|s| span_inputs(g, &name, runs, s.span));
+                    Ok(RunView {
+                        runs: *runs,
+                        mask: g.input(&name, ty, &shape)?,
+                        spans: spans.transpose()?,
+                    })
                 });
                 AttentionView::Runs(with_mask.collect::<Result<_, Error>>()?)
             }
         };
-        Ok(Self { view })
+        Ok(Self { view, selection })
     }
 
     pub(super) fn write(
@@ -143,17 +154,27 @@ impl ViewInput {
             }
             (AttentionView::Runs(views), VisibleKeys::Runs(_)) => {
                 let mut left = places.as_slice();
-                for (runs, mask) in views {
-                    let (own, after) = left.split_at(runs.n_tokens * runs.n_runs);
+                for view in views {
+                    let (own, after) = left.split_at(view.runs.n_tokens * view.runs.n_runs);
                     left = after;
-                    write_mask(executor, mask, &manager.mask(group, runs, own))?;
+                    write_mask(executor, &view.mask, &manager.mask(group, &view.runs, own))?;
+                    self.write_spans(executor, view, |i| manager.seen(group, &view.runs, own, i))?;
                 }
                 Ok(())
             }
             (AttentionView::Runs(views), VisibleKeys::Pass(..)) => {
                 let values = Mask::of_tokens(places, manager.rule(group));
-                let mut masks = views.iter();
-                masks.try_for_each(|(_, mask)| write_mask(executor, mask, &values))
+                for view in views {
+                    write_mask(executor, &view.mask, &values)?;
+                    let row = |i| &values.as_f32()[i * places.len()..][..places.len()];
+                    let seen = |i: usize| {
+                        let rows = row(i).iter().zip(places).enumerate();
+                        let seen = rows.filter(|(_, (value, _))| value.is_finite());
+                        seen.map(|(at, (_, place))| (place.1, at)).collect()
+                    };
+                    self.write_spans(executor, view, seen)?;
+                }
+                Ok(())
             }
             _ => Err(Error::Arguments {
                 op: "inputs",
@@ -161,6 +182,73 @@ impl ViewInput {
             }),
         }
     }
+}
+
+impl ViewInput {
+    /// Writes the blocks of positions of the queries of a view; `seen` are the positions that one sees, with their
+    /// rows.
+    fn write_spans(
+        &self,
+        executor: &mut Executor,
+        view: &RunView,
+        seen: impl Fn(usize) -> Vec<(u32, usize)>,
+    ) -> Result<(), Error> {
+        let (Some(spans), Some(selection)) = (&view.spans, &self.selection) else {
+            return Ok(());
+        };
+        // Where everything is selected nothing reads them.
+        if !spans.rows.is_allocated() {
+            return Ok(());
+        }
+        let [n_positions, n, ..] = spans.rows.shape().map(|n| n as usize);
+        let (n_kv, span) = (view.runs.n_kv, selection.span as usize);
+        let n_blocks = n_positions / span;
+        let mut rows = vec![0i32; n_positions * n];
+        let mut blocks = vec![0i32; n_kv * n];
+        let mut bonus = vec![0f32; n_blocks * n];
+        for i in 0..n {
+            let seen = seen(i);
+            let mut is_seen = vec![false; n_kv];
+            seen.iter().for_each(|(_, row)| is_seen[*row] = true);
+            // There is one, unless a block of every position is seen.
+            let hidden = is_seen.iter().position(|seen| !seen).unwrap_or(0);
+            let of = &mut rows[i * n_positions..][..n_positions];
+            of.fill(hidden as i32);
+            for (position, row) in &seen {
+                let block = *position as usize / span;
+                blocks[i * n_kv + row] = block.min(n_blocks - 1) as i32;
+                // Also for those after it in its block, until they are there.
+                let of_block = (block + 1) * span;
+                let after = *position as usize..of_block.min(n_positions);
+                of.get_mut(after).unwrap_or_default().fill(*row as i32);
+            }
+            let last = seen
+                .last()
+                .map_or(0, |(position, _)| *position as usize / span);
+            let end = (last + 1).min(n_blocks);
+            let first = end.saturating_sub(selection.local as usize);
+            bonus[i * n_blocks + first..i * n_blocks + end].fill(ALWAYS);
+        }
+        executor.write_indices(&spans.rows, &rows)?;
+        executor.write_indices(&spans.blocks, &blocks)?;
+        executor.write(&spans.bonus, &bonus)
+    }
+}
+
+/// More than any score.
+const ALWAYS: f32 = 1e30;
+
+fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView, Error> {
+    let (n_kv, n) = (runs.n_kv as u64, (runs.n_tokens * runs.n_runs) as u64);
+    let n_blocks = n_kv.div_ceil(span);
+    let index = |what: &str, shape: [u64; 2], bound: u64| {
+        g.index_input(&format!("{what}.{name}"), TensorType::I32, &shape, bound)
+    };
+    Ok(SpanView {
+        rows: index("rows", [n_blocks * span, n], n_kv)?,
+        blocks: index("blocks", [n_kv, n], n_blocks)?,
+        bonus: g.input(&format!("bonus.{name}"), TensorType::F32, &[n_blocks, n])?,
+    })
 }
 
 fn write_mask(executor: &mut Executor, mask: &Tensor, values: &Mask) -> Result<(), Error> {

@@ -13,7 +13,9 @@ pub(super) use rows::AdapterScales;
 use std::collections::HashMap;
 
 use crate::blocks::KeyValueStore;
+use crate::blocks::selection::Selection;
 use crate::ggml::{Error, Executor, Graph};
+use crate::plan::Plan;
 
 use super::adapters::Adapters;
 use super::batch::Batch;
@@ -50,6 +52,16 @@ pub(super) struct Inputs {
     pub(super) derived: Derived,
 }
 
+/// How blocks of positions of a KV group are selected, where they are.
+fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
+    let of_group = plan
+        .key_values()
+        .filter(|(_, rows)| rows.cache == group && rows.index > 0);
+    let selections = of_group.filter_map(|(unit, _)| plan.selection(unit));
+    let mut read = selections.map(|unit| Selection::read(&unit.options));
+    read.find(|selection| selection.span > 1)
+}
+
 impl Inputs {
     /// The inputs of the graph of a shape.
     pub(super) fn new(g: &Graph, sources: &Sources<'_>, shape: &Shape) -> Result<Self, Error> {
@@ -69,7 +81,15 @@ impl Inputs {
                 .collect::<Result<_, _>>()?,
             views: groups()
                 .map(|(i, group)| {
-                    ViewInput::new(g, &group.name, n, &shape.keys[i], options.flash_attn)
+                    let of_blocks = spans_of(plan, i);
+                    ViewInput::new(
+                        g,
+                        &group.name,
+                        n,
+                        &shape.keys[i],
+                        options.flash_attn,
+                        of_blocks,
+                    )
                 })
                 .collect::<Result<_, _>>()?,
             states: match sources.states.is_empty() {

@@ -347,6 +347,7 @@ fn queries_may_lie_apart() {
         queries: &list,
         table: &table,
         block_len: 16,
+        selected: None,
     };
     let a = g.paged_attention(&q, &blocks, &PLAIN).expect("shapes fit");
     let b = g
@@ -396,6 +397,7 @@ fn results_are_those_of_ggml() {
         queries: &list,
         table: &table,
         block_len: 16,
+        selected: None,
     };
     let scores = Scores {
         softcap: 2.0,
@@ -461,6 +463,7 @@ fn what_does_not_go_together_is_refused() {
         queries: &list,
         table: &table,
         block_len: 16,
+        selected: None,
     };
     g.paged_attention(&q, &blocks, &PLAIN).expect("it is sound");
 

@@ -335,6 +335,7 @@ pub(super) fn attend_lists(
         queries: &list,
         table: &table,
         block_len: place.block_len as u64,
+        selected: None,
     };
     let scores = Scores {
         softcap: rule.softcap,

@@ -1,0 +1,338 @@
+//! Selection of keys by an indexer (arXiv 2512.02556, sparse attention): a query attends to those of the keys that it sees that
+//! have the highest index scores.
+//!
+//! ```text
+//! iq = rope(norm(index_q . l))            heads of d elements; l: the latent query row, or the input h
+//! ik = rope(norm(index_k . h))            one head, kept for every position
+//! s  = sum over heads of (index_weights . h) * max(iq . ik, 0)       one choice for all heads
+//! s  = iq . ik                            without weights: a choice for each key head
+//! selected(q) = the top blocks of span visible keys by their highest s, the last local ones always
+//! ```
+//! A factor of all scores changes no choice, nor does an orthogonal transformation (Hadamard) of `iq` and `ik`: neither
+//! is computed.
+
+use super::attend::queries_of;
+use super::build::Build;
+use super::context::{AttentionView, RunView, SpanView, VisibleKeyValues};
+use crate::arch::{
+    Contract, NormRef, RopeRef, Rows, Rule, SelectionRef, StateSpec, WeightRole, WeightSpec,
+};
+use crate::ggml::{Error, KvBlocks, Selector, Tensor, Unary};
+use crate::options;
+use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
+use crate::weights::TensorType;
+
+options! {
+    /// Options of a selection.
+    pub(crate) struct Selection {
+        heads: u64 => "n_head_index", "heads of the indexer";
+        d: u64 => "d_head_index", "elements of a head of the indexer";
+        top: u64 => "index_top", "blocks of keys that a query attends to, above 0";
+        span: u64 = "1", "positions of such a block, from a multiple of it on";
+        local: u64 = "0", when "span > 1", "blocks that are selected whatever their scores: the last ones";
+        rope: RopeRef, "rotation of the indexer's queries and keys, or `none`";
+        q_norm: NormRef = "none", "norm of each query head";
+        k_norm: NormRef = "none", "norm of the keys";
+    }
+}
+
+/// `[selection.NAME]`.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "selection",
+    title: "Selection",
+    noun: "a selection",
+    phrase: "the {=top} best {span > 1: blocks of {=span} keys | keys} by {=heads} index heads of {=d} elements{local > 0: , the last {=local} always}",
+    summary: "Chooses among the keys that a query sees, by the scores of an indexer. The blocks that attend by it have the weights and keep a row of the indexer for each position.",
+    formula: "selected(q) = top of {span > 1: max over blocks of }(sum over heads of (index_weights.h) * max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
+    options: Selection::OPTIONS,
+    weights: &[],
+    rows: Rows::Any,
+    side: None,
+    state: StateSpec::None,
+    rules: &[Rule {
+        holds: "heads > 0 and top > 0 and span > 0",
+        message: "an indexer has heads, and selects at least one block of at least one key",
+    }],
+};
+
+/// Elements of the row that a block with the options `selection` and `selects` keeps of the indexer.
+pub(super) const ROW: &str = "if(selection and selects, d_head_index, 0)";
+
+/// When a block has weights of an indexer.
+const WHEN: &str = "selection and selects";
+
+/// Query projection of an indexer, from rows of so many elements.
+pub(super) const fn q_weight(shape: &'static [&'static str]) -> WeightSpec {
+    let doc = "query projection of the indexer";
+    let name = "indexer.attn_q_b.weight";
+    WeightSpec::new(WeightRole::Matrix, "index_q", name, shape, doc).when(WHEN)
+}
+
+pub(super) const K_WEIGHT: WeightSpec = WeightSpec::new(
+    WeightRole::Matrix,
+    "index_k",
+    "indexer.attn_k.weight",
+    &["n_embd", "d_head_index"],
+    "key projection of the indexer",
+)
+.when(WHEN);
+
+pub(super) const WEIGHTS_WEIGHT: WeightSpec = WeightSpec::new(
+    WeightRole::Matrix,
+    "index_weights",
+    "indexer.proj.weight",
+    &["n_embd", "n_head_index"],
+    "projection to the weights of the indexer's heads; without them each head selects for a key head",
+)
+.optional()
+.when(WHEN);
+
+pub(super) const Q_NORM_WEIGHT: WeightSpec = WeightSpec::new(
+    WeightRole::Scale,
+    "index_q_norm",
+    "indexer.q_norm.weight",
+    &["d_head_index"],
+    "weight of the norm of the indexer's queries",
+)
+.optional()
+.when(WHEN);
+
+pub(super) const K_NORM_WEIGHT: WeightSpec = WeightSpec::new(
+    WeightRole::Scale,
+    "index_k_norm",
+    "indexer.k_norm.weight",
+    &["d_head_index"],
+    "weight of the norm of the indexer's keys",
+)
+.optional()
+.when(WHEN);
+
+pub(super) const K_NORM_BIAS: WeightSpec = WeightSpec::new(
+    WeightRole::Bias,
+    "index_k_norm.bias",
+    "indexer.k_norm.bias",
+    &["d_head_index"],
+    "bias of the norm of the indexer's keys",
+)
+.optional()
+.when(WHEN);
+
+/// Operations that a selection adds, and those over further views of keys; generously.
+pub(super) const NODES: usize = 48;
+pub(super) const NODES_PER_VIEW: usize = 32;
+
+/// What the queries of a pass attend to of the keys that they see.
+#[derive(Clone)]
+pub(super) enum Selected {
+    /// Lists for attention over KV blocks, and the positions of a block of theirs; none: everything.
+    Lists(Option<Tensor>, u64),
+    /// A mask `[n_kv, n_tokens, 1, n_runs]` for each view; none: that of the view.
+    Masks(Vec<Option<Tensor>>),
+}
+
+impl Build<'_> {
+    /// What a selection leaves of the keys, where a unit has one: made from the input `h [n_embd, n_tokens]` and the rows
+    /// `latent` that queries are projected from, or the latest one of the layers before.
+    ///
+    /// # Errors
+    /// As the operations; there is none before.
+    pub(super) fn select(
+        &mut self,
+        unit: &Unit,
+        (selection, selects): (SelectionRef, bool),
+        (h, latent): (&Tensor, &Tensor),
+    ) -> Result<Option<Selected>, Error> {
+        let (Some(at), Some(StatePlan::KeyValue(state))) = (selection.0, &unit.state) else {
+            return Ok(None);
+        };
+        if selects {
+            let options = Selection::read(&self.plan.selections[at].options);
+            let selected = self.selected_by(unit, &options, state, (h, latent))?;
+            self.selected.0.insert(at, selected);
+        }
+        match self.selected.0.get(&at) {
+            Some(selected) => Ok(Some(selected.clone())),
+            None => Err(Error::Arguments {
+                op: "select",
+                message: format!("nothing was selected before {}", unit.path),
+            }),
+        }
+    }
+
+    fn selected_by(
+        &mut self,
+        unit: &Unit,
+        s: &Selection,
+        state: &KeyValuePlan,
+        (h, latent): (&Tensor, &Tensor),
+    ) -> Result<Selected, Error> {
+        let (g, n) = (self.g, self.n_tokens);
+        let k = self.linear(unit, "index_k", h)?;
+        let k = self.normalise_with(s.k_norm, self.weight(unit, "index_k_norm"), &k)?;
+        let k = self.with_bias(unit, "index_k_norm.bias", k)?;
+        let k = self.rope(s.rope, &g.reshape(&k, [s.d, 1, n, 1])?)?;
+        self.name(&unit.path, "index_k", &k);
+        let rows = g.reshape(&k, [s.d, n, 1, 1])?;
+        let visible = self.store.append_index(g, &unit.path, state, &rows)?;
+
+        let q = self.linear(unit, "index_q", latent)?;
+        let q = g.reshape(&q, [s.d, s.heads, n, 1])?;
+        let q = self.normalise_with(s.q_norm, self.weight(unit, "index_q_norm"), &q)?;
+        let q = self.rope(s.rope, &q)?;
+        self.name(&unit.path, "index_q", &q);
+        let weights = match self.weight(unit, "index_weights") {
+            Some(_) => Some(self.linear(unit, "index_weights", h)?),
+            None => None,
+        };
+        if let Some(weights) = &weights {
+            self.name(&unit.path, "index_weights", weights);
+        }
+        let query = Query {
+            q: &q,
+            weights: weights.as_ref(),
+        };
+        match &visible.view {
+            AttentionView::Blocks { queries, table } => {
+                let row = visible.k.strides()[1];
+                let shape = [s.d, 1, visible.k.shape()[1], 1];
+                let k = g.view(&visible.k, shape, [row, row, row], 0)?;
+                let blocks = KvBlocks {
+                    k: &k,
+                    v: &k,
+                    queries,
+                    table,
+                    block_len: BLOCK_LEN,
+                    selected: None,
+                };
+                let n_blocks = (table.shape()[0] * BLOCK_LEN).div_ceil(s.span);
+                let lists = match s.top < n_blocks {
+                    true => Some(g.select(&q, query.weights, &blocks, s.selector())?),
+                    false => None,
+                };
+                Ok(Selected::Lists(lists, s.span))
+            }
+            AttentionView::Runs(views) => {
+                let mut first = 0;
+                let masks = views.iter().map(|view| {
+                    let mask = self.selected_run(s, &query, &visible, view, first);
+                    first += view.runs.n_tokens * view.runs.n_runs;
+                    mask
+                });
+                Ok(Selected::Masks(masks.collect::<Result<_, _>>()?))
+            }
+        }
+    }
+
+    /// The masks of what is selected of some runs, whose queries start at `first`; none if that is everything.
+    fn selected_run(
+        &self,
+        s: &Selection,
+        query: &Query<'_>,
+        visible: &VisibleKeyValues,
+        view: &RunView,
+        first: usize,
+    ) -> Result<Option<Tensor>, Error> {
+        let RunView { runs, mask, spans } = view;
+        let [n_kv, n, _, n_runs] = mask.shape();
+        if s.top >= n_kv.div_ceil(s.span) {
+            return Ok(None);
+        }
+        let g = self.g;
+        let row = visible.k.strides()[1];
+        let shape = [s.d, n_kv, 1, n_runs];
+        let run = row * runs.stride;
+        let k = g.view(&visible.k, shape, [row, run, run], row * runs.first)?;
+        let q = queries_of(g, query.q, runs, first)?; // [d, n, heads, n_runs]
+        let product = g.mul_mat(&k, &q)?; // [n_kv, n, heads, n_runs]
+        g.exact(&product)?;
+        let scores = match query.weights {
+            None => product,
+            Some(weights) => {
+                let heads = g.reshape(weights, [1, s.heads, self.n_tokens, 1])?;
+                let weights = g.cont(&queries_of(g, &heads, runs, first)?)?; // [1, n, heads, n_runs]
+                let scores = g.mul(&g.unary(&product, Unary::Relu)?, &weights)?;
+                let by_head = g.cont(&g.permute(&scores, [1, 2, 0, 3])?)?; // [heads, n_kv, n, n_runs]
+                g.reshape(&g.sum_rows(&by_head)?, [n_kv, n, 1, n_runs])?
+            }
+        };
+        let mask_f32 = match mask.ty() {
+            TensorType::F32 => mask.clone(),
+            _ => g.cast(mask, TensorType::F32)?,
+        };
+        let scores = g.add(&scores, &mask_f32)?;
+        // What is not selected is as far below every score as what is not visible.
+        let hidden = match (spans, s.span) {
+            (_, 1) => {
+                let [.., groups, _] = scores.shape();
+                let rows = g.reshape(&scores, [n_kv, n * groups * n_runs, 1, 1])?;
+                let hidden =
+                    g.reshape(&g.largest(&rows, s.top, NEVER)?, [n_kv, n, groups, n_runs])?;
+                g.cont(&g.permute(&hidden, [0, 1, 3, 2])?)?
+            }
+            (Some(spans), _) => self.hidden_blocks(s, &scores, spans)?,
+            (None, _) => {
+                return Err(Error::Arguments {
+                    op: "select",
+                    message: format!("there are no blocks of {} positions", s.span),
+                });
+            }
+        };
+        let visible = g.reshape(&mask_f32, [n_kv, n, n_runs, 1])?;
+        let all = g.add(&hidden, &visible)?;
+        Ok(Some(match mask.ty() {
+            TensorType::F32 => all,
+            ty => g.cast(&all, ty)?,
+        }))
+    }
+
+    /// 0 for the rows of selected blocks, else [`NEVER`]: `scores [n_kv, n, groups, n_runs]` -> `[n_kv, n, n_runs,
+    /// groups]`.
+    fn hidden_blocks(
+        &self,
+        s: &Selection,
+        scores: &Tensor,
+        spans: &SpanView,
+    ) -> Result<Tensor, Error> {
+        let (g, [n_kv, n, groups, n_runs]) = (self.g, scores.shape());
+        let (n_all, n_blocks) = (n * n_runs, spans.bonus.shape()[0]);
+        let by_group = g.cont(&g.permute(scores, [1, 2, 0, 3])?)?;
+        let by_row = g.reshape(&by_group, [groups, n_kv, n_all, 1])?;
+        let by_position = g.get_rows(&by_row, &spans.rows)?; // [groups, n_blocks * span, n_all]
+        let positions = g.cont(&g.permute(&by_position, [1, 0, 2, 3])?)?;
+        let best = g.max_of(&positions, s.span)?; // [n_blocks, groups, n_all]
+        let best = g.add(&best, &g.reshape(&spans.bonus, [n_blocks, 1, n_all, 1])?)?;
+        let best = g.reshape(&best, [n_blocks, groups * n_all, 1, 1])?;
+        let hidden = g.largest(&best, s.top.min(n_blocks), NEVER)?;
+        let hidden = g.reshape(&hidden, [n_blocks, groups, n_all, 1])?;
+        let by_block = g.cont(&g.permute(&hidden, [1, 0, 2, 3])?)?;
+        let rows = g.get_rows(&by_block, &spans.blocks)?; // [groups, n_kv, n_all]
+        let rows = g.reshape(&rows, [groups, n_kv, n, n_runs])?;
+        g.cont(&g.permute(&rows, [3, 0, 1, 2])?)
+    }
+}
+
+/// A mask value that no score outweighs, minus infinity in f16.
+const NEVER: f32 = -1e30;
+
+/// What an indexer asks with.
+struct Query<'a> {
+    /// `[d, heads, n]`.
+    q: &'a Tensor,
+    /// `[heads, n]`.
+    weights: Option<&'a Tensor>,
+}
+
+impl Selection {
+    fn selector(&self) -> Selector {
+        Selector {
+            top: self.top,
+            span: self.span,
+            local: self.local,
+        }
+    }
+
+    /// Positions that a query attends to at most.
+    pub(crate) fn n_positions(&self) -> u64 {
+        self.top.saturating_mul(self.span)
+    }
+}

@@ -1,0 +1,464 @@
+//! Selection of keys by their index scores: as lists, which attention over KV blocks reads, or as a mask.
+
+use ggml_sys as sys;
+
+use super::super::arena::Tensor;
+use super::super::error::Error;
+use super::paged_attention::KvBlocks;
+use super::{Graph, fault};
+use crate::weights::TensorType;
+
+/// What is selected of the keys that a query sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selector {
+    /// Blocks of positions, those with the highest scores.
+    pub top: u64,
+    /// Positions of a block, from a multiple of it on.
+    pub span: u64,
+    /// Blocks that are selected whatever their scores: the last ones.
+    pub local: u64,
+}
+
+/// Lists of what queries attend to of their intervals.
+#[derive(Clone, Copy, Debug)]
+pub struct Selected<'a> {
+    /// i32 `[m, 1 or kv_heads, n]`: blocks of positions, in ascending order and up to the first negative number; a
+    /// list that begins with one stands for all.
+    pub lists: &'a Tensor,
+    /// Positions of a block.
+    pub span: u64,
+}
+
+impl Selected<'_> {
+    pub(super) fn check(&self, op: &'static str, kv_heads: u64, n: u64) -> Result<(), Error> {
+        let [m, groups, of_queries, one] = self.lists.shape();
+        let shaped = of_queries == n && one == 1 && m > 0 && (groups == 1 || groups == kv_heads);
+        let typed = self.lists.ty() == TensorType::I32 && self.lists.has_dense_rows();
+        match shaped && typed && (1..1 << 31).contains(&self.span) {
+            true => Ok(()),
+            false => fault(op, format!("{self:?} for {kv_heads} heads and {n} queries")),
+        }
+    }
+}
+
+impl Graph {
+    /// Lists of the keys of `blocks` that score highest for each query: i32 `[top, 1, n]`, or without weights
+    /// `[top, heads, n]`; see [`Selected`].
+    ///
+    /// A key's score is the sum over the heads of `weights [heads, n] * max(q . k, 0)`; without weights it is `q . k`
+    /// for each head of `q [d, heads, n]`, f32. A block's score is the highest of those positions that the query
+    /// sees. Of equal scores those are selected that [`Self::largest`] selects. Values of `blocks` are not read.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, other types, numbers that are not positive.
+    pub fn select(
+        &self,
+        q: &Tensor,
+        weights: Option<&Tensor>,
+        blocks: &KvBlocks<'_>,
+        selector: Selector,
+    ) -> Result<Tensor, Error> {
+        const OP: &str = "select";
+        self.float(OP, q, true)?;
+        blocks.check(OP, q)?;
+        let [_, heads, n, _] = q.shape();
+        if let Some(weights) = weights {
+            self.float(OP, weights, true)?;
+            if weights.shape() != [heads, n, 1, 1] {
+                return fault(OP, format!("{weights:?} for {q:?}"));
+            }
+        }
+        let Selector { top, span, local } = selector;
+        let is_small = |n: u64| n < 1 << 31;
+        let n_blocks =
+            (blocks.table.shape()[0].saturating_mul(blocks.block_len)).div_ceil(span.max(1));
+        let groups = weights.map_or(heads, |_| 1);
+        let sized = is_small(top.saturating_add(n_blocks)) && is_small(span) && is_small(local);
+        if blocks.k.shape()[1] != 1 || top == 0 || span == 0 || !sized || !is_small(groups * n) {
+            return fault(OP, format!("{selector:?} of {blocks:?} for {q:?}"));
+        }
+        let ctx = self.arena.reserve()?;
+        // SAFETY: types, shapes and layout were checked; no weights are null. The operation checks the values of
+        // the two lists.
+        let ptr = unsafe {
+            sys::shim_select(
+                ctx,
+                q.as_ptr(),
+                weights.map_or(std::ptr::null_mut(), Tensor::as_ptr),
+                blocks.k.as_ptr(),
+                blocks.queries.as_ptr(),
+                blocks.table.as_ptr(),
+                top as i32,
+                span as i32,
+                local as i32,
+                blocks.block_len as i32,
+            )
+        };
+        let sources = [q, blocks.k, blocks.queries, blocks.table];
+        let sources: Vec<&Tensor> = sources.into_iter().chain(weights).collect();
+        let lists = self.node(OP, ptr, &sources)?;
+        let strides = lists.strides();
+        self.view(
+            &lists,
+            [top, groups, n, 1],
+            [strides[1], strides[2], strides[3]],
+            0,
+        )
+    }
+
+    /// The largest of every `n` elements of each row: `a [n * m, b, c] -> [m, b, c]`; contiguous f32.
+    ///
+    /// # Errors
+    /// Rows that are no multiple, other types.
+    pub fn max_of(&self, a: &Tensor, n: u64) -> Result<Tensor, Error> {
+        self.float("max_of", a, true)?;
+        if n == 0 || !a.shape()[0].is_multiple_of(n) || n > i32::MAX as u64 {
+            return fault("max_of", format!("{n} elements of {a:?}"));
+        }
+        let ctx = self.arena.reserve()?;
+        let n = n as i32;
+        // SAFETY: type, layout and sizes were checked.
+        let ptr = unsafe {
+            sys::ggml_pool_2d(ctx, a.as_ptr(), sys::GGML_OP_POOL_MAX, n, 1, n, 1, 0.0, 0.0)
+        };
+        self.node("max_of", ptr, &[a])
+    }
+
+    /// 0 at the `k` largest elements of each row of `a [n, m]`, else `other`. Contiguous f32.
+    ///
+    /// # Errors
+    /// More places than elements, other types.
+    pub fn largest(&self, a: &Tensor, k: u64, other: f32) -> Result<Tensor, Error> {
+        const OP: &str = "largest";
+        self.float(OP, a, true)?;
+        let [n, m, ..] = a.shape();
+        if k == 0 || k > n || n > i32::MAX as u64 {
+            return fault(OP, format!("{k} places of {a:?}"));
+        }
+        let others = self.fill(&self.reshape(a, [1, n, m, 1])?, other)?;
+        // Selecting trusts that its numbers have an order; NaN becomes the largest one.
+        let a = &self.clamp(a, f32::MIN, f32::MAX)?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: type, layout and sizes were checked.
+        let ptr = unsafe { sys::ggml_top_k(ctx, a.as_ptr(), k as i32) };
+        let places = self.node(OP, ptr, &[a])?;
+        self.bound(&places, n);
+        let of_places = self.view(&others, [1, k, m, 1], [4, 4 * n as usize, 4], 0)?;
+        let zeros = self.fill(&self.cont(&of_places)?, 0.0)?;
+        let written = self.put_rows(&others, &zeros, &places)?;
+        self.reshape(&written, [n, m, 1, 1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ggml::{Executor, Scores};
+    use TensorType::{F32, I32};
+
+    const BLOCK: usize = 16;
+    const PLAIN: Scores<'static> = Scores {
+        scale: 0.25,
+        softcap: 0.0,
+        max_bias: 0.0,
+        sinks: None,
+    };
+
+    /// Numbers of -1 to 1.
+    fn numbers(seed: u32, n: usize) -> Vec<f32> {
+        let mut x = seed;
+        let mut next = || {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (x >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..n).map(|_| next()).collect()
+    }
+
+    /// An indexer over `n` positions in blocks in reverse order, whose last `n_queries` ask.
+    struct Case {
+        n: usize,
+        n_queries: usize,
+        heads: usize,
+        d: usize,
+        is_sum: bool,
+        selector: Selector,
+    }
+
+    impl Case {
+        fn slot(&self, position: usize) -> usize {
+            let n_blocks = self.n.div_ceil(BLOCK);
+            (n_blocks - 1 - position / BLOCK) * BLOCK + position % BLOCK
+        }
+
+        fn keys(&self) -> Vec<f32> {
+            let mut keys = vec![f32::NAN; self.n.div_ceil(BLOCK) * BLOCK * self.d];
+            for position in 0..self.n {
+                let row = numbers(position as u32 + 7, self.d);
+                keys[self.slot(position) * self.d..][..self.d].copy_from_slice(&row);
+            }
+            keys
+        }
+
+        /// The lists of the operation, and what attention of as many heads makes of them.
+        fn run(&self, threads: usize) -> (Vec<i32>, Vec<f32>) {
+            let n_blocks = self.n.div_ceil(BLOCK);
+            let mut g = Graph::new(64, 8).expect("a small graph");
+            let input = |ty, shape: [usize; 3]| {
+                let shape = shape.map(|n| n as u64);
+                g.input("t", ty, &shape).expect("a sound shape")
+            };
+            let q = input(F32, [self.d, self.heads, self.n_queries]);
+            let weights = input(F32, [self.heads, self.n_queries, 1]);
+            let k = input(F32, [self.d, 1, n_blocks * BLOCK]);
+            let lists = input(I32, [4, self.n_queries, 1]);
+            let table = input(I32, [n_blocks, 1, 1]);
+            let blocks = KvBlocks {
+                k: &k,
+                v: &k,
+                queries: &lists,
+                table: &table,
+                block_len: BLOCK as u64,
+                selected: None,
+            };
+            let of_heads = self.is_sum.then_some(&weights);
+            let selected = g.select(&q, of_heads, &blocks, self.selector);
+            let selected = selected.expect("shapes fit");
+            let kv = KvBlocks {
+                selected: Some(Selected {
+                    lists: &selected,
+                    span: self.selector.span,
+                }),
+                ..blocks
+            };
+            // Not where each head selects for a key head of its own: here there is one.
+            let mixed = g.paged_attention(&q, &kv, &PLAIN).ok();
+            let listed = g.cont(&selected).expect("a copy");
+            g.output(&listed).expect("of this graph");
+            if let Some(mixed) = &mixed {
+                g.output(mixed).expect("of this graph");
+            }
+            let mut executor = Executor::new(&[], threads, 256).expect("the processor");
+            executor.load(g).expect("it fits");
+            let size = |t: &Tensor| t.elements() as usize;
+            executor.write(&q, &numbers(1, size(&q))).expect("queries");
+            if self.is_sum {
+                executor
+                    .write(&weights, &numbers(2, size(&weights)))
+                    .expect("weights");
+            }
+            executor.write(&k, &self.keys()).expect("keys");
+            let ids: Vec<i32> = (0..n_blocks as i32).rev().collect();
+            executor.write(&table, &ids).expect("a table");
+            let first = self.n - self.n_queries;
+            let of_queries = (first..self.n).flat_map(|at| [0, at as i32, 0, at as i32 + 1]);
+            executor
+                .write(&lists, &of_queries.collect::<Vec<_>>())
+                .expect("queries");
+            executor.run().expect("it runs");
+            let mut found = vec![0i32; size(&listed)];
+            executor.read(&listed, &mut found).expect("lists");
+            for list in found.chunks_mut(self.selector.top as usize) {
+                let end = list.iter().position(|at| *at < 0).unwrap_or(list.len());
+                list[end..].fill(-1);
+            }
+            let mut values = vec![0f32; mixed.as_ref().map_or(0, size)];
+            if let Some(mixed) = &mixed {
+                executor.read(mixed, &mut values).expect("a result");
+            }
+            (found, values)
+        }
+
+        fn dot(&self, q: &[f32], [query, head, position]: [usize; 3]) -> f64 {
+            let q = &q[(query * self.heads + head) * self.d..][..self.d];
+            let k = numbers(position as u32 + 7, self.d);
+            q.iter()
+                .zip(&k)
+                .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                .sum()
+        }
+
+        /// Checks that a list has the blocks that score highest for a query and a head, or all heads; of equal ones
+        /// any.
+        fn check_list(&self, query: usize, group: usize, list: &[i32]) {
+            let q = numbers(1, self.d * self.heads * self.n_queries);
+            let weights = numbers(2, self.heads * self.n_queries);
+            let last = self.n - self.n_queries + query;
+            let score = |position: usize| match self.is_sum {
+                false => self.dot(&q, [query, group, position]),
+                true => (0..self.heads)
+                    .map(|h| {
+                        f64::from(weights[query * self.heads + h])
+                            * self.dot(&q, [query, h, position]).max(0.0)
+                    })
+                    .sum(),
+            };
+            let span = self.selector.span as usize;
+            let end = last / span + 1;
+            let local = end - self.selector.local as usize;
+            let best = |block: usize| {
+                let of = block * span..((block + 1) * span).min(last + 1);
+                match block >= local {
+                    true => f64::INFINITY,
+                    false => of.map(score).fold(f64::NEG_INFINITY, f64::max),
+                }
+            };
+            if end <= self.selector.top as usize {
+                assert_eq!(list, [-1], "query {query}");
+                return;
+            }
+            assert_eq!(list.len(), self.selector.top as usize, "query {query}");
+            assert!(list.is_sorted_by(|a, b| a < b), "{list:?}");
+            let is_listed = |block: &usize| list.contains(&(*block as i32));
+            let (taken, left): (Vec<usize>, Vec<usize>) = (0..end).partition(is_listed);
+            assert_eq!(taken.len(), list.len());
+            let least = taken.into_iter().map(best).fold(f64::INFINITY, f64::min);
+            let most = left.into_iter().map(best).fold(f64::NEG_INFINITY, f64::max);
+            assert!(
+                least >= most - 1e-5,
+                "query {query}, group {group}: {least} and {most}"
+            );
+        }
+    }
+
+    fn cases() -> Vec<Case> {
+        let case = |n, n_queries, heads, d, is_sum, [top, span, local]: [u64; 3]| Case {
+            n,
+            n_queries,
+            heads,
+            d,
+            is_sum,
+            selector: Selector { top, span, local },
+        };
+        vec![
+            case(14, 14, 4, 64, true, [8, 1, 0]),
+            case(1300, 3, 7, 32, true, [100, 1, 0]),
+            case(700, 5, 1, 40, false, [9, 1, 0]),
+            case(700, 5, 3, 24, false, [4, 48, 2]),
+            case(600, 2, 6, 16, true, [5, 7, 1]),
+        ]
+    }
+
+    #[test]
+    fn what_scores_highest_is_selected_and_alone_attended_to() {
+        for case in cases() {
+            let (found, mixed) = case.run(2);
+            let again = case.run(1);
+            assert!(
+                (&found, &mixed) == (&again.0, &again.1),
+                "whatever the threads"
+            );
+            let groups = if case.is_sum { 1 } else { case.heads };
+            let top = case.selector.top as usize;
+            for (at, list) in found.chunks(top).enumerate() {
+                let (query, group) = (at / groups, at % groups);
+                let end = list
+                    .iter()
+                    .position(|at| *at < 0)
+                    .map_or(top, |end| end.max(1));
+                case.check_list(query, group, &list[..end]);
+                if !mixed.is_empty() {
+                    case.check_mix(query, &list[..end], &mixed);
+                }
+            }
+        }
+    }
+
+    impl Case {
+        /// The values of a query are those of a softmax over the selected keys.
+        fn check_mix(&self, query: usize, list: &[i32], mixed: &[f32]) {
+            let q = numbers(1, self.d * self.heads * self.n_queries);
+            let last = self.n - self.n_queries + query;
+            let span = self.selector.span as usize;
+            let seen = |p: &usize| list == [-1] || list.contains(&((p / span) as i32));
+            let seen: Vec<usize> = (0..=last).filter(seen).collect();
+            for head in 0..self.heads {
+                let weights: Vec<f64> = seen
+                    .iter()
+                    .map(|p| (self.dot(&q, [query, head, *p]) * f64::from(PLAIN.scale)).exp())
+                    .collect();
+                let total: f64 = weights.iter().sum();
+                let found = &mixed[(query * self.heads + head) * self.d..][..self.d];
+                for (i, found) in found.iter().enumerate() {
+                    let terms = seen.iter().zip(&weights);
+                    let sum: f64 = terms
+                        .map(|(p, w)| w * f64::from(numbers(*p as u32 + 7, self.d)[i]))
+                        .sum();
+                    assert!(
+                        (sum / total - f64::from(*found)).abs() < 1e-5,
+                        "{query} {head} {i}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mask_leaves_the_largest() {
+        let mut g = Graph::new(64, 8).expect("a small graph");
+        let a = g.input("a", F32, &[50, 3]).expect("a shape");
+        let y = g.largest(&a, 7, -5.0).expect("shapes fit");
+        assert!(g.largest(&a, 51, 0.0).is_err() && g.largest(&a, 0, 0.0).is_err());
+        g.output(&y).expect("of this graph");
+        let mut executor = Executor::new(&[], 1, 256).expect("the processor");
+        executor.load(g).expect("it fits");
+        let mut values = numbers(3, 150);
+        values[20] = f32::NEG_INFINITY;
+        executor.write(&a, &values).expect("values");
+        executor.run().expect("it runs");
+        let mut found = vec![0f32; 150];
+        executor.read(&y, &mut found).expect("a result");
+        for (row, found) in values.chunks(50).zip(found.chunks(50)) {
+            let mut sorted = row.to_vec();
+            sorted.sort_by(|a, b| b.total_cmp(a));
+            let expected = row.iter().map(|v| if *v >= sorted[6] { 0.0 } else { -5.0 });
+            assert_eq!(found, expected.collect::<Vec<f32>>());
+        }
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_refused() {
+        let g = Graph::new(64, 8).expect("a small graph");
+        let input = |ty, shape: &[u64]| g.input("t", ty, shape).expect("a sound shape");
+        let q = input(F32, &[16, 4, 2]);
+        let k = input(F32, &[16, 1, 32]);
+        let (lists, table) = (input(I32, &[4, 2]), input(I32, &[2]));
+        let blocks = KvBlocks {
+            k: &k,
+            v: &k,
+            queries: &lists,
+            table: &table,
+            block_len: 16,
+            selected: None,
+        };
+        let one = Selector {
+            top: 1,
+            span: 1,
+            local: 0,
+        };
+        let select = |weights: Option<&Tensor>, selector| g.select(&q, weights, &blocks, selector);
+        assert!(select(None, one).is_ok());
+        for selector in [
+            Selector { top: 0, ..one },
+            Selector { span: 0, ..one },
+            Selector {
+                top: 1 << 31,
+                ..one
+            },
+            Selector {
+                local: u64::MAX,
+                ..one
+            },
+        ] {
+            assert!(select(None, selector).is_err(), "{selector:?}");
+        }
+        let weights = input(F32, &[3, 2]);
+        assert!(select(Some(&weights), one).is_err());
+        let lists = input(I32, &[1, 3, 2]);
+        let selected = Some(Selected {
+            lists: &lists,
+            span: 1,
+        });
+        let wrong = KvBlocks { selected, ..blocks };
+        assert!(g.paged_attention(&q, &wrong, &PLAIN).is_err());
+    }
+}
