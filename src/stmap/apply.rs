@@ -11,7 +11,7 @@ use crate::arch::{ArchDef, Diagnostic, Span, Spanned, fits_pattern};
 use crate::weights::safetensors::{Checkpoint, Stored};
 use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
-use super::config::{At, Config, Expressions, Root, fill};
+use super::config::{At, Config, Expressions, Root, fill, filled};
 use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRule};
 use super::packed::{Packing, Table};
 use super::rearrange::View;
@@ -240,7 +240,7 @@ impl Work<'_> {
             Ok(false) => return,
             Err(error) => return self.report(&rule.name.span, error),
         }
-        let name = fill(&format!("{}{}", group.prefix, rule.name.value), &at.indices);
+        let name = filled(&group.prefix, at) + &fill(&rule.name.value, &at.indices);
         let has_ending = rule.name.value.contains('.') || matches!(rule.made, Made::Computed(_));
         let endings: &[&str] = if has_ending { &[""] } else { &ENDINGS };
         for ending in endings {

@@ -21,7 +21,7 @@ use crate::weights::safetensors::{Checkpoint, Dtype};
 use crate::weights::{Bytes, Entry, folder};
 
 use super::apply::view;
-use super::config::{At, Config, fill};
+use super::config::{At, Config, fill, filled};
 use super::definition::{Group, Made, Map, Taken, TensorRule};
 use super::recipe::{ELEMENT, Each, INDEX};
 use super::{CONFIG, Error, Maps, folder_of, read_config};
@@ -318,7 +318,7 @@ impl<'a> Work<'a> {
     /// The updates of a group of tensors. Only the first fault is kept.
     fn group(&mut self, group: &Group, at: &At<'_>, fault: &mut Option<Fault>) {
         for rule in &group.tensors {
-            let name = fill(&format!("{}{}", group.prefix, rule.name.value), &at.indices);
+            let name = filled(&group.prefix, at) + &fill(&rule.name.value, &at.indices);
             let has_ending = rule.name.value.contains('.');
             let name = if has_ending {
                 name
