@@ -9,7 +9,7 @@ use crate::blocks::cache::Cache;
 use crate::blocks::selection::Selection;
 use crate::files::lora::Adapter;
 use crate::ggml::{Device, Executor, Graph, Misplaced};
-use crate::plan::{Plan, StatePlan, Unit};
+use crate::plan::{Plan, Unit};
 use crate::weights::{TensorType, Weights};
 
 use super::adapters::{Adapters, OnDevice};
@@ -195,10 +195,9 @@ impl Plan {
     pub fn cache_bytes_read(&self, position: u64, k: TensorType, v: TensorType) -> Option<u64> {
         let position = u32::try_from(position).ok()?;
         let len = position.checked_add(1)?;
-        let mut rows = self.units().filter_map(|unit| match unit.state.as_ref()? {
-            StatePlan::KeyValue(rows) => Some((unit, rows)),
-            StatePlan::Recurrent(_) => None,
-        });
+        let mut rows = self
+            .units()
+            .filter_map(|unit| Some((unit, unit.key_values()?)));
         let selected = |unit: &Unit| {
             let selection = self.selection(unit);
             selection.map_or(u64::MAX, |of| Selection::read(&of.options).n_positions())

@@ -338,6 +338,16 @@ impl Planner<'_> {
     }
 }
 
+impl Unit {
+    /// What it keeps of each token, its own or another's.
+    pub fn key_values(&self) -> Option<&KeyValuePlan> {
+        match self.state.as_ref()? {
+            StatePlan::KeyValue(rows) => Some(rows),
+            StatePlan::Recurrent(_) => None,
+        }
+    }
+}
+
 impl KeyValuePlan {
     /// Elements that are kept of a position.
     pub fn width(&self) -> u64 {

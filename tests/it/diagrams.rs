@@ -13,7 +13,7 @@ use lab_bench::ggml::{Origin, Step};
 use lab_bench::inspect::diagram::svg::{Item, Piece};
 use lab_bench::inspect::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
 use lab_bench::model::{Batch, Model, Options, trace};
-use lab_bench::plan::{KeyValuePlan, Plan};
+use lab_bench::plan::Plan;
 use lab_bench::weights::TensorType;
 
 use crate::command::scratch;
@@ -331,8 +331,7 @@ fn numbers_of_a_file_add_up() {
             continue;
         }
         let own = plan.key_values().filter(|(_, rows)| rows.owner.is_none());
-        let values = |rows: &KeyValuePlan| if rows.v_in_k { 0 } else { rows.v };
-        let rows = own.map(|(_, rows)| 2 * (rows.k + values(rows) + rows.index));
+        let rows = own.map(|(_, rows)| 2 * rows.width());
         let [token, window, sequence] = told.map(|bytes| bytes.unwrap_or(0));
         assert_eq!(token + window, rows.sum::<u64>(), "{name}");
         assert_eq!(sequence, plan.recurrent_bytes(1).unwrap(), "{name}");

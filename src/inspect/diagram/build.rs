@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
-use crate::arch::{self, ArchDef, Instance, Join, Resource, Setting};
+use crate::arch::{ArchDef, Instance, Join, Resource, Setting};
 use crate::common::wording;
 use crate::ggml::{self, Step};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
@@ -164,7 +164,7 @@ impl<'a> Maker<'a> {
 
     fn slot(&mut self, slots: &[&SlotPlan], layers: &[&LayerPlan]) -> Slot {
         let (slot, of, steps) = (slots[0], layers[0], self.steps);
-        let def = self.slot_def(layers[0], slot);
+        let def = &self.def.stacks[of.stack].slots[slot.at];
         let pre = self.norm_of(slots.iter().map(|s| &s.pre), of);
         let wires = self.steps_at("wiring", &slot.path);
         let n_wires = wires.len();
@@ -332,11 +332,6 @@ impl<'a> Maker<'a> {
             }
         }
         all
-    }
-
-    /// What a plan's slot is in the definition.
-    pub(super) fn slot_def(&self, layer: &LayerPlan, slot: &SlotPlan) -> &'a arch::Slot {
-        &self.def.stacks[layer.stack].slots[slot.at]
     }
 
     /// The use of a contract at a path.

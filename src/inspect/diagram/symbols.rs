@@ -75,13 +75,9 @@ impl Maker<'_> {
         let texts: Option<Vec<String>> = texts.map(Iterator::collect);
         let sizes: Vec<String> = match (&unit.state, texts) {
             (Some(StatePlan::KeyValue(rows)), texts) => {
-                let numbers = || {
-                    [rows.k, rows.v, 0, 0, rows.index]
-                        .map(|n| n.to_string())
-                        .into()
-                };
+                let all = [rows.k, rows.v, 0, 0, rows.index].map(|n| n.to_string());
                 let is_kept = [true, !rows.v_in_k, false, false, rows.index > 0];
-                let sizes = texts.unwrap_or_else(numbers).into_iter().zip(is_kept);
+                let sizes = texts.unwrap_or(all.into()).into_iter().zip(is_kept);
                 sizes.filter(|(_, kept)| *kept).map(|of| of.0).collect()
             }
             (Some(StatePlan::Recurrent(_)), Some(texts)) => texts,

@@ -13,7 +13,7 @@ use crate::inspect::diagram::build::Maker;
 use crate::inspect::diagram::kinds::is_within;
 use crate::inspect::diagram::words;
 use crate::model::Options;
-use crate::plan::{BLOCK_LEN, CachePlan, KeyValuePlan, StatePlan, Unit};
+use crate::plan::{BLOCK_LEN, CachePlan, StatePlan, Unit};
 use crate::weights::TensorType;
 
 /// Tokens at the end of the text whose views are drawn.
@@ -44,16 +44,8 @@ struct Stage<'a, 'p> {
     of_layer: &'a [usize],
 }
 
-/// What a unit keeps of each token, its own or another's.
-fn rows(unit: &Unit) -> Option<&KeyValuePlan> {
-    match unit.state.as_ref()? {
-        StatePlan::KeyValue(rows) => Some(rows),
-        StatePlan::Recurrent(_) => None,
-    }
-}
-
 fn is_owner(unit: &Unit) -> bool {
-    rows(unit).is_some_and(|rows| rows.owner.is_none())
+    unit.key_values().is_some_and(|rows| rows.owner.is_none())
 }
 
 fn is_recurrent(unit: &Unit) -> bool {
@@ -62,7 +54,7 @@ fn is_recurrent(unit: &Unit) -> bool {
 
 /// Experts that a unit uses for a token, and those it has.
 fn picked(unit: &Unit) -> Option<(u64, u64)> {
-    unit.option_int("used").zip(unit.option_int("experts"))
+    unit.option_int("used").zip(unit.option_int("stored"))
 }
 
 /// What passes write or read, after `before`; empty if there is nothing.
@@ -124,7 +116,7 @@ impl<'p> Stage<'_, 'p> {
     }
 
     fn decode(&self) -> Scene {
-        let keys = self.kinds(|unit| rows(unit).is_some());
+        let keys = self.kinds(|unit| unit.key_values().is_some());
         let states = self.kinds(is_recurrent);
         let line = format!(
             "Each pass generates one token: it reads the weights that the token uses{}.",
@@ -213,7 +205,7 @@ impl<'p> Stage<'_, 'p> {
         let caches = self.maker.plan.caches.iter().enumerate();
         let scenes = caches.filter_map(|(at, cache)| {
             cache.window()?;
-            let kinds = self.kinds(|unit| rows(unit).is_some_and(|rows| rows.cache == at));
+            let kinds = self.kinds(|unit| unit.key_values().is_some_and(|rows| rows.cache == at));
             self.window(cache).of(kinds)
         });
         scenes.collect()
@@ -256,7 +248,7 @@ impl<'p> Stage<'_, 'p> {
         let mut loans: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let layers = &self.maker.plan.layers;
         for (at, unit) in self.units() {
-            let owner = rows(unit).and_then(|rows| rows.owner.as_deref());
+            let owner = unit.key_values().and_then(|rows| rows.owner.as_deref());
             let of = |path: &str| layers.iter().position(|layer| is_within(path, &layer.path));
             if let Some(owner) = owner.and_then(of) {
                 loans.entry(owner).or_default().push(at);
@@ -279,17 +271,20 @@ impl<'p> Stage<'_, 'p> {
         scene.with_facts(facts).of(kinds.into_iter().collect())
     }
 
-    /// Layers that keep one row for keys and values of all heads.
-    fn latent(&self) -> Option<Scene> {
-        let is_latent = |unit: &Unit| rows(unit).is_some_and(|rows| rows.v_in_k);
-        let alike = self.first_of_alike(is_latent).and_then(rows);
-        let row = alike.and_then(|rows| self.number(rows.k).zip(self.number(rows.v)));
+    /// One scene for each size of the row that layers keep for keys and values of all heads.
+    fn latent(&self) -> Vec<Scene> {
+        let size = |unit: &Unit| unit.key_values().filter(|r| r.v_in_k).map(|r| (r.k, r.v));
+        let found: BTreeSet<(u64, u64)> = self.units().filter_map(|(_, unit)| size(unit)).collect();
         let line = "Each token has one latent row instead of keys and values per head: all heads read the \
                     whole row as keys and its first elements as values.";
-        let fact =
-            row.map(|(k, v)| format!("{k} elements per token and layer, {v} of them also values"));
-        let scene = Scene::new("Latent KV cache", line, Picture::Latent { row });
-        scene.with_facts(fact).of(self.kinds(is_latent))
+        let fact = |(k, v)| format!("{k} elements per token and layer, {v} of them also values");
+        let scene = |of: (u64, u64)| {
+            let row = self.number(of.0).zip(self.number(of.1));
+            let scene = Scene::new("Latent KV cache", line, Picture::Latent { row });
+            let facts = scene.with_facts(row.map(fact));
+            facts.of(self.kinds(|unit| size(unit) == Some(of)))
+        };
+        found.into_iter().filter_map(scene).collect()
     }
 
     /// One scene for each kind of block that carries a state.
@@ -319,7 +314,7 @@ impl<'p> Stage<'_, 'p> {
         let scenes = found.into_iter().filter_map(|(used, all)| {
             let is_such = |unit: &Unit| picked(unit) == Some((used, all));
             let (_, unit) = self.units().find(|(_, unit)| is_such(unit))?;
-            let [n_used, n_all] = ["used", "experts"].map(|name| self.maker.size(unit, name));
+            let [n_used, n_all] = ["used", "stored"].map(|name| self.maker.size(unit, name));
             let line = format!(
                 "For each token a router selects {n_used} of {n_all} experts; the weights of the others are \
                  not read."

@@ -21,13 +21,6 @@ impl From<serde_json::Error> for Problem {
     }
 }
 
-/// A report of the program without numbers of values, or an empty one.
-fn other_report(expected: &str, found: &str) -> Problem {
-    Problem(format!(
-        "expected a report of `{expected}`, found one {found}"
-    ))
-}
-
 /// A report of `bench perf --profile --json`.
 #[derive(Deserialize)]
 struct Perf {
@@ -159,7 +152,9 @@ const COMPARE: &str = "bench compare --json";
 /// A list, if it has something in it.
 fn non_empty<T>(list: Vec<T>, expected: &str, found: &str) -> Result<Vec<T>, Problem> {
     match list.is_empty() {
-        true => Err(other_report(expected, found)),
+        true => Err(Problem(format!(
+            "expected a report of `{expected}`, found one {found}"
+        ))),
         false => Ok(list),
     }
 }

@@ -29,10 +29,6 @@ impl Style {
         }
     }
 
-    fn is_bold(self) -> bool {
-        matches!(self, Self::Heading | Self::Title | Self::Name)
-    }
-
     /// Pixels from one line to the next.
     pub fn leading(self) -> f64 {
         (self.size() * 1.4).round()
@@ -86,7 +82,8 @@ fn thousandths(c: char) -> f64 {
 }
 
 fn pixels(thousandths: f64, style: Style) -> f64 {
-    let bold = if style.is_bold() { BOLD } else { 1.0 };
+    let is_bold = matches!(style, Style::Heading | Style::Title | Style::Name);
+    let bold = if is_bold { BOLD } else { 1.0 };
     thousandths / 1000.0 * style.size() * bold * MARGIN
 }
 
