@@ -87,8 +87,8 @@ mod tests {
                 }
                 let mut longest = 0..0;
                 let mut start = 0;
-                for at in 0..=60 {
-                    if at == 60 || !is_empty[at] {
+                for (at, is_in) in is_empty.iter().copied().chain([false]).enumerate() {
+                    if !is_in {
                         if at - start > longest.len() {
                             longest = start..at;
                         }
