@@ -111,7 +111,7 @@ impl Worker {
 }
 
 /// A placement: layers for each of two devices, of `n` with the head.
-pub(crate) type Split = fn(usize) -> [usize; 2];
+type Split = fn(usize) -> [usize; 2];
 
 /// Placements, each with flash attention or without it.
 const SPLITS: [(&str, Split, bool); 4] = [
@@ -121,12 +121,7 @@ const SPLITS: [(&str, Split, bool); 4] = [
     ("both", |n| [n.div_ceil(2), n / 2], false),
 ];
 
-pub(crate) fn placed(
-    golden: &Golden,
-    workers: &[Worker; 2],
-    split: Split,
-    options: Options,
-) -> Model {
+fn placed(golden: &Golden, workers: &[Worker; 2], split: Split, options: Options) -> Model {
     let mut plan =
         Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
     let shares = workers.iter().zip(split(plan.n_placeable()));

@@ -13,6 +13,17 @@ use crate::devices::Worker;
 use crate::goldens::{goldens, options};
 use crate::support::{nmse, parse_npy};
 
+/// The small model with another width of its MLPs.
+fn with_width(n_ff: &str) -> [&str; SMALL.len()] {
+    SMALL.map(|pair| {
+        if pair.starts_with("n_ff=") {
+            n_ff
+        } else {
+            pair
+        }
+    })
+}
+
 /// A worker that the tests' own process is not connected to, and its address.
 struct Lent(Child, String);
 
@@ -50,13 +61,7 @@ fn memory_does_not_grow_with_what_is_copied_to_devices() {
     let folder = scratch();
     let out = folder.path().join("out.npy");
     let most = |n_ff: &str, options: &[&str]| {
-        let set = SMALL.map(|pair| {
-            if pair.starts_with("n_ff=") {
-                n_ff
-            } else {
-                pair
-            }
-        });
+        let set = with_width(n_ff);
         let model = synthesised(folder.path(), "llama", &set);
         let bytes = std::fs::metadata(&model).expect("it was written").len();
         let line = [
@@ -132,13 +137,7 @@ fn a_file_that_is_cut_short_while_it_is_loaded_is_an_error() {
 #[test]
 fn every_way_to_a_device_gives_the_same() {
     let (folder, library) = sound();
-    let set = SMALL.map(|pair| {
-        if pair.starts_with("n_ff=") {
-            "n_ff=40000"
-        } else {
-            pair
-        }
-    });
+    let set = with_width("n_ff=40000");
     let model = synthesised(folder.path(), "llama", &set);
     let out = folder.path().join("out.npy");
     let rows = |device: &str, way: &str, ty: &str, expected: &[&str]| {
