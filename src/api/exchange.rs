@@ -1,12 +1,14 @@
-//! One request and its answer over the socket of an engine process.
+//! Requests and their answers over the socket of an engine process.
 //!
-//! A connection has one request and is driven by whoever waits for the answer, without a task of its own: an event
-//! wakes nobody else, and dropping the answer closes the connection, which cancels the request.
+//! A connection has one request at a time and is driven by whoever waits for the answer, without a task of its own: an
+//! event wakes nobody else, and dropping the answer closes the connection, which cancels the request. After a whole
+//! answer the connection is kept for a next request.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
@@ -25,9 +27,12 @@ type Socket = tokio::net::TcpStream;
 
 type Connection = http1::Connection<TokioIo<Socket>, Body>;
 
+/// Most idle connections that are kept.
+const MAX_IDLE: usize = 8;
+
 /// Connects to a socket whose events come to this runtime.
 #[cfg(unix)]
-pub(super) fn connect(path: &Path, runtime: &Handle) -> io::Result<Socket> {
+fn connect(path: &Path, runtime: &Handle) -> io::Result<Socket> {
     let socket = std::os::unix::net::UnixStream::connect(path)?;
     socket.set_nonblocking(true)?;
     let _entered = runtime.enter();
@@ -35,11 +40,79 @@ pub(super) fn connect(path: &Path, runtime: &Handle) -> io::Result<Socket> {
 }
 
 #[cfg(not(unix))]
-pub(super) fn connect(_path: &Path, _runtime: &Handle) -> io::Result<Socket> {
+fn connect(_path: &Path, _runtime: &Handle) -> io::Result<Socket> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// The connections to a socket.
+#[derive(Debug)]
+pub(super) struct Connections {
+    socket: PathBuf,
+    /// Those without a request.
+    idle: Mutex<Vec<Channel>>,
+}
+
+impl Connections {
+    /// None yet to this socket.
+    pub(super) fn new(socket: PathBuf) -> Arc<Self> {
+        let idle = Mutex::default();
+        Arc::new(Self { socket, idle })
+    }
+
+    /// The socket.
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// A connection without a request: an idle one, or a new one whose events come to this runtime.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    pub(super) async fn open(&self, runtime: &Handle) -> io::Result<Channel> {
+        while let Some(mut idle) = self.pop() {
+            if idle.is_ready() {
+                return Ok(idle);
+            }
+        }
+        let socket = TokioIo::new(connect(&self.socket, runtime)?);
+        let (sender, connection) = http1::handshake(socket).await.map_err(io::Error::other)?;
+        let connection = Driven(Some(Box::pin(connection)));
+        Ok(Channel { sender, connection })
+    }
+
+    fn pop(&self) -> Option<Channel> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.pop()
+    }
+
+    fn keep(&self, mut channel: Channel) {
+        if channel.is_ready() {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            if idle.len() < MAX_IDLE {
+                idle.push(channel);
+            }
+        }
+    }
+}
+
+/// A connection that carries one request at a time.
+#[derive(Debug)]
+pub(super) struct Channel {
+    sender: http1::SendRequest<Body>,
+    connection: Driven,
+}
+
+impl Channel {
+    /// Whether it is open and has no request.
+    fn is_ready(&mut self) -> bool {
+        self.connection
+            .drive(&mut Context::from_waker(Waker::noop()));
+        self.connection.0.is_some() && self.sender.is_ready()
+    }
+}
+
 /// A connection until it ends.
+#[derive(Debug)]
 struct Driven(Option<Pin<Box<Connection>>>);
 
 impl Driven {
@@ -56,27 +129,37 @@ impl Driven {
 
 /// The body of an answer, as it comes.
 pub(super) struct Answer {
-    connection: Driven,
+    /// None after the end.
+    channel: Option<Channel>,
     body: Incoming,
+    connections: Arc<Connections>,
 }
 
-/// Sends a request.
+/// Sends a request on one of the connections.
 ///
 /// # Errors
 /// The connection ends before there is the head of an answer.
 pub(super) async fn exchange(
-    socket: Socket,
+    connections: Arc<Connections>,
+    mut channel: Channel,
     request: Request,
 ) -> Result<(Parts, Answer), hyper::Error> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
-    let mut connection = Driven(Some(Box::pin(connection)));
-    let mut response = std::pin::pin!(sender.send_request(request));
+    let mut response = std::pin::pin!(channel.sender.send_request(request));
+    let connection = &mut channel.connection;
     let response = std::future::poll_fn(|cx| {
         connection.drive(cx);
         response.as_mut().poll(cx)
     });
     let (head, body) = response.await?.into_parts();
-    Ok((head, Answer { connection, body }))
+    let channel = Some(channel);
+    Ok((
+        head,
+        Answer {
+            channel,
+            body,
+            connections,
+        },
+    ))
 }
 
 impl Answer {
@@ -87,7 +170,9 @@ impl Answer {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, hyper::Error>>> {
         loop {
-            self.connection.drive(cx);
+            if let Some(channel) = &mut self.channel {
+                channel.connection.drive(cx);
+            }
             return match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => Poll::Ready(Some(Ok(data))),
@@ -95,7 +180,12 @@ impl Answer {
                     Err(_) => continue,
                 },
                 Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
-                Poll::Ready(None) => Poll::Ready(None),
+                Poll::Ready(None) => {
+                    if let Some(channel) = self.channel.take() {
+                        self.connections.keep(channel);
+                    }
+                    Poll::Ready(None)
+                }
                 Poll::Pending => Poll::Pending,
             };
         }
@@ -108,5 +198,81 @@ impl Answer {
             Some((part, answer))
         });
         parts.boxed()
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Answers each request of a connection with `answer` and counts the connections. A 503 ends its connection.
+    fn serve(listener: &UnixListener, answer: &'static [u8], n: &Arc<Mutex<usize>>) {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            *n.lock().expect("not poisoned") += 1;
+            std::thread::spawn(move || {
+                let (mut head, mut byte) = (Vec::new(), [0]);
+                while stream.read_exact(&mut byte).is_ok() {
+                    head.extend(byte);
+                    if head.ends_with(b"\r\n\r\n")
+                        && (stream.write_all(answer).is_err()
+                            || answer.starts_with(b"HTTP/1.1 503"))
+                    {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+
+    async fn started(connections: &Arc<Connections>) -> Answer {
+        let channel = connections.open(&Handle::current()).await.expect("listens");
+        let mut request = Request::new(Body::empty());
+        let host = axum::http::HeaderValue::from_static("localhost");
+        request.headers_mut().insert("host", host);
+        let exchanged = exchange(Arc::clone(connections), channel, request).await;
+        exchanged.expect("answered").1
+    }
+
+    async fn read(connections: &Arc<Connections>) -> usize {
+        let mut answer = started(connections).await;
+        let mut n = 0;
+        while let Some(part) = answer.next().await {
+            n += part.expect("a part").len();
+        }
+        n
+    }
+
+    /// The connections of three requests, the second of which is given up before its answer is read where `drops`.
+    async fn n_connections(answer: &'static [u8], drops: bool) -> usize {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let n = Arc::new(Mutex::new(0));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let counted = Arc::clone(&n);
+        std::thread::spawn(move || serve(&listener, answer, &counted));
+        let connections = Connections::new(path);
+        assert_eq!(read(&connections).await, 2);
+        if drops {
+            drop(started(&connections).await);
+        } else {
+            assert_eq!(read(&connections).await, 2);
+        }
+        // What was closed is seen to be.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        assert_eq!(read(&connections).await, 2);
+        *n.lock().expect("not poisoned")
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_kept_after_a_whole_answer_alone() {
+        let kept = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+        assert_eq!(n_connections(kept, false).await, 1);
+        assert_eq!(n_connections(kept, true).await, 2);
+        let closed = b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\nno";
+        assert_eq!(n_connections(closed, false).await, 3);
     }
 }

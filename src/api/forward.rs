@@ -243,11 +243,12 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
     let host = HeaderValue::from_static("localhost");
     sent.headers_mut().insert(header::HOST, host);
     let runtime = runtime.unwrap_or_else(Handle::current);
-    let Ok(connection) = super::exchange::connect(&process.socket(), &runtime) else {
+    let connections = Arc::clone(process.connections());
+    let Ok(channel) = connections.open(&runtime).await else {
         return Err(Unsent(process.death().await));
     };
     record.hand_over();
-    let begun = unless_lost(&process, exchange(connection, sent)).await;
+    let begun = unless_lost(&process, exchange(connections, channel, sent)).await;
     let Some(Ok((mut head, answer))) = begun else {
         return Ok(died(&process, &record).await.into_response());
     };
@@ -406,7 +407,7 @@ fn relayed(
 
 /// The metrics of an engine process; none if it does not tell them in time. Is no use of it.
 pub(super) async fn metrics(process: Arc<Process>) -> Option<String> {
-    let socket = process.socket();
+    let connections = Arc::clone(process.connections());
     drop(process);
     let mut request = Request::new(Body::empty());
     *request.method_mut() = Method::GET;
@@ -414,8 +415,8 @@ pub(super) async fn metrics(process: Arc<Process>) -> Option<String> {
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().insert(header::HOST, host);
     let asked = async {
-        let connection = super::exchange::connect(&socket, &Handle::current()).ok()?;
-        let (_, answer) = exchange(connection, request).await.ok()?;
+        let channel = connections.open(&Handle::current()).await.ok()?;
+        let (_, answer) = exchange(connections, channel, request).await.ok()?;
         let body = to_bytes(Body::from_stream(answer.into_stream()), MAX_BODY_BYTES);
         String::from_utf8(body.await.ok()?.to_vec()).ok()
     };

@@ -32,6 +32,7 @@ use tokio::sync::watch::Sender;
 
 use crate::engine::serving::Served;
 
+use super::exchange::Connections;
 use super::models;
 use super::pool::LoadFault;
 
@@ -115,7 +116,8 @@ struct End {
 pub struct Process {
     name: String,
     id: u32,
-    folder: Folder,
+    _folder: Folder,
+    connections: Arc<Connections>,
     about: Value,
     life: Arc<Life>,
 }
@@ -300,7 +302,8 @@ impl Process {
         let mut process = Self {
             name: name.to_owned(),
             id,
-            folder,
+            connections: Connections::new(folder.socket()),
+            _folder: folder,
             about: Value::Null,
             life: Arc::new(Life {
                 child: Mutex::new(child),
@@ -363,7 +366,7 @@ impl Process {
         if hang_time.is_zero() {
             return Ok(());
         }
-        let (life, socket) = (Arc::clone(&self.life), self.socket());
+        let (life, socket) = (Arc::clone(&self.life), self.connections.socket().to_owned());
         thread("watch", move || {
             watch::watch(&life, &socket, hang_time, step_time);
         })
@@ -401,9 +404,9 @@ impl Process {
         self.id
     }
 
-    /// Where it listens.
-    pub(super) fn socket(&self) -> PathBuf {
-        self.folder.socket()
+    /// The connections to it.
+    pub(super) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     /// What is known of its model once that is loaded.
