@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, Instance, LAYER, Mode, OF_FILE, Param, ParamSource, SHIFT_LOGITS, Setting,
-    Slot, TAPS,
+    ArchDef, Branch, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, ParamSource, SHIFT_LOGITS,
+    Setting, Slot, TAPS,
 };
 use super::diagnostic::{Diagnostic, Span};
 use super::expr::{Expr, Value};
@@ -32,7 +32,9 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
     if let Some(per_layer) = &def.per_layer {
         checker.instance(per_layer, false, false);
     }
+    checker.mix(def.write.as_ref(), 0..0, false);
     if let Some(head) = &def.head {
+        checker.mix(head.read.as_ref(), head.unit.span.clone(), false);
         checker.wiring(&head.unit.span, None, [&head.norm, &None, &None], None);
         checker.instance(&head.unit, false, false);
     } else if def.mode != Mode::Encoder {
@@ -46,6 +48,7 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
         checker.used.insert((None, SHIFT_LOGITS.to_owned()));
     }
     checker.stacks();
+    checker.ends_of_mixes();
     if is_whole {
         checker.unread_taps();
         checker.unused();
@@ -105,6 +108,8 @@ impl Checker<'_> {
         let mut taps: BTreeSet<String> = TAPS
             .iter()
             .filter(|tap| **tap != "ple" || self.def.per_layer.is_some())
+            // There is no single hidden state before a layer.
+            .filter(|tap| **tap != "layer_in" || self.def.write.is_none())
             .map(|tap| (*tap).to_owned())
             .collect();
         let all_slots = || self.def.stacks.iter().flat_map(|stack| &stack.slots);
@@ -158,6 +163,9 @@ impl Checker<'_> {
             [&slot.pre, &slot.post, &slot.after],
             slot.scale.as_ref(),
         );
+        for mix in [&slot.read, &slot.write] {
+            self.mix(mix.as_ref(), slot.span.clone(), true);
+        }
         self.tap(slot.from.as_ref().map(|f| (&f.value, &f.span)), taps);
         for branch in &slot.branches {
             self.branch(branch, taps);
@@ -226,6 +234,53 @@ impl Checker<'_> {
         }
     }
 
+    /// A mix by its name: a declared one, or the default with the weights of that name.
+    fn mix(&mut self, mix: Option<&Setting>, span: Span, in_layer: bool) {
+        let Some(mix) = mix else { return };
+        let span = mix.span.clone().unwrap_or(span);
+        self.typed(&mix.expr, &span, in_layer, "string", "a mix");
+        let mut names = Vec::new();
+        mix.expr
+            .for_each_text_result(&mut |name| names.push(name.to_owned()));
+        for name in names {
+            let declared = |name: &str| self.def.resource(Resource::Mix, name).is_some();
+            let known = [name.as_str(), "default"]
+                .into_iter()
+                .find(|name| declared(name));
+            match known {
+                Some(known) => {
+                    self.used.insert((Some(Resource::Mix), known.to_owned()));
+                }
+                None => {
+                    let known = self.def.resource_names(Resource::Mix);
+                    let problem = Diagnostic::unknown(span.clone(), "mix", &name, known);
+                    self.problems.push(problem);
+                }
+            }
+        }
+    }
+
+    /// Several hidden states begin with the embedding and end with the head.
+    fn ends_of_mixes(&mut self) {
+        let def = self.def;
+        let read = def.head.as_ref().and_then(|head| head.read.as_ref());
+        let span = |mix: &Setting| mix.span.clone().unwrap_or(0..0);
+        if let (Some(write), None) = (&def.write, read) {
+            let problem = "the several hidden states that `[embed]` writes are read by no `[head]`";
+            self.report(span(write), problem);
+        }
+        if def.write.is_some() {
+            return;
+        }
+        let slots = def.stacks.iter().flat_map(|stack| &stack.slots);
+        let of_slots = slots.flat_map(|slot| [&slot.read, &slot.write]);
+        for mix in of_slots.flatten().chain(read) {
+            let problem = Diagnostic::new(span(mix), "there is one hidden state alone");
+            let help = "`write` of `[embed]` makes several";
+            self.problems.push(problem.with_help(help));
+        }
+    }
+
     fn tap(&mut self, tap: Option<(&String, &Span)>, taps: &BTreeSet<String>) {
         if let Some((name, span)) = tap
             && !taps.contains(name)
@@ -274,7 +329,8 @@ impl Checker<'_> {
         let Some(span) = &setting.span else {
             // A contract's default may also speak of the options before its own.
             let options = instance.contract.options.iter().map(|o| o.name);
-            let options: Vec<&str> = options.take_while(|name| *name != spec.name).collect();
+            let options = options.take_while(|name| *name != spec.name);
+            let options: Vec<&str> = options.chain(GIVEN).collect();
             self.names(&setting.expr, &instance.span, true, &options);
             self.choices(spec, setting, &instance.span);
             return;

@@ -135,16 +135,19 @@ pub enum Resource {
     Cache,
     /// A choice among the keys that a query sees.
     Selection,
+    /// How several hidden states are made, read as one and written back.
+    Mix,
 }
 
 impl Resource {
     /// All kinds.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Norm,
         Self::Act,
         Self::Rope,
         Self::Cache,
         Self::Selection,
+        Self::Mix,
     ];
 
     /// Name of the table that declares such resources.
@@ -155,6 +158,7 @@ impl Resource {
             Self::Rope => "rope",
             Self::Cache => "cache",
             Self::Selection => "selection",
+            Self::Mix => "mix",
         }
     }
 }
@@ -514,6 +518,8 @@ pub struct Registry {
     pub cache: &'static Contract,
     /// Choices among the keys that a query sees.
     pub selection: &'static Contract,
+    /// Ways between several hidden states and one.
+    pub mix: &'static Contract,
 }
 
 impl Registry {
@@ -530,6 +536,7 @@ impl Registry {
             Resource::Rope => self.rope,
             Resource::Cache => self.cache,
             Resource::Selection => self.selection,
+            Resource::Mix => self.mix,
         }
     }
 
@@ -545,6 +552,7 @@ impl Registry {
             self.rope,
             self.cache,
             self.selection,
+            self.mix,
         ]
         .into_iter()
         .chain(self.blocks.iter().copied())

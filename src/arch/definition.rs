@@ -4,12 +4,14 @@
 //! the planner gives them numbers. The residual wiring of every layer is the slot formula:
 //!
 //! ```text
+//! x  = read ? read(X) : x    X: several hidden states, where a model has them
 //! in = from ? tap : x
 //! h  = pre(in)
 //! y  = sum over active branches of  factor * gate * post_b(block(pre_b(from_b ? tap : h)))
 //! y  = scale * post(y)
 //! x  = join(x, y)            add | set
 //! x  = after(x)
+//! X  = write ? write(X, x) : X
 //! ```
 
 use std::collections::BTreeMap;
@@ -66,6 +68,8 @@ pub struct ArchDef {
     pub plain: BTreeMap<(Resource, String), Instance>,
     /// From token ids to the hidden state.
     pub embed: Instance,
+    /// How the embedded tokens become several hidden states, as a mix; none: there is one.
+    pub write: Option<Setting>,
     /// A further input for each layer.
     pub per_layer: Option<Instance>,
     /// The stacks of layers, in order.
@@ -240,6 +244,8 @@ pub struct Slot {
     pub span: Span,
     /// Layers that have it; none: all.
     pub when: Option<Expr>,
+    /// How one hidden state is read of several, as a mix; none: the one there is.
+    pub read: Option<Setting>,
     /// Tap it reads instead of the hidden state.
     pub from: Option<Spanned<String>>,
     /// Norm before, as a name.
@@ -254,11 +260,15 @@ pub struct Slot {
     pub join: Join,
     /// Norm after joining.
     pub after: Option<Setting>,
+    /// How the several hidden states are written, as a mix.
+    pub write: Option<Setting>,
 }
 
 /// The end of the model: a norm, then the projection to logits.
 #[derive(Clone, Debug)]
 pub struct Head {
+    /// How one hidden state is read of several, as a mix.
+    pub read: Option<Setting>,
     /// Final norm, as a name.
     pub norm: Option<Setting>,
     /// Projection and what follows it.
@@ -303,6 +313,9 @@ pub const OF_FILE: char = '/';
 /// The names that stand for the layer: `il` is the layer of the file, whose tensors and metadata are used,
 /// `depth` the place in the stack. They are equal unless a stack says otherwise.
 pub(super) const LAYER: [&str; 2] = ["il", "depth"];
+
+/// The names that a place of use gives to contracts: the width of a norm, the place of a mix.
+pub(super) const GIVEN: [&str; 2] = ["width", "place"];
 
 /// The parameter of text diffusion: whether the logits at a position predict the next token.
 pub const SHIFT_LOGITS: &str = "shift_logits";

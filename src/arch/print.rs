@@ -52,6 +52,7 @@ impl ArchDef {
             instance(out, &declared.value)?;
         }
         writeln!(out, "\n[embed]")?;
+        setting(out, "write", self.write.as_ref())?;
         instance(out, &self.embed)?;
         if let Some(per_layer) = &self.per_layer {
             writeln!(out, "\n[per_layer_input]")?;
@@ -62,6 +63,7 @@ impl ArchDef {
         }
         if let Some(head) = &self.head {
             writeln!(out, "\n[head]")?;
+            setting(out, "read", head.read.as_ref())?;
             setting(out, "norm", head.norm.as_ref())?;
             instance(out, &head.unit)?;
         }
@@ -136,7 +138,8 @@ impl ArchDef {
             visit(&stack.count);
             for slot in &stack.slots {
                 let settings = [&slot.pre, &slot.post, &slot.scale, &slot.after];
-                settings.into_iter().flatten().for_each(|s| visit(&s.expr));
+                let settings = settings.into_iter().chain([&slot.read, &slot.write]);
+                settings.flatten().for_each(|s| visit(&s.expr));
                 slot.when.iter().for_each(&mut *visit);
                 for branch in &slot.branches {
                     let settings = [&branch.pre, &branch.post, &branch.factor];
@@ -222,6 +225,7 @@ fn print_slot(out: &mut String, slot: &Slot) -> fmt::Result {
     writeln!(out, "\n[[stack.slot]]")?;
     writeln!(out, "name = {}", quoted(&slot.name))?;
     when(out, slot.when.as_ref())?;
+    setting(out, "read", slot.read.as_ref())?;
     tap(
         out,
         "from",
@@ -234,6 +238,7 @@ fn print_slot(out: &mut String, slot: &Slot) -> fmt::Result {
         writeln!(out, "join = \"set\"")?;
     }
     setting(out, "after", slot.after.as_ref())?;
+    setting(out, "write", slot.write.as_ref())?;
     slot.branches
         .iter()
         .try_for_each(|branch| print_branch(out, branch))

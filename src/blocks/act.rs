@@ -5,6 +5,7 @@
 //! gated       act(gate) * up
 //! clamped     min(act(gate), clamp) * bound(up)          after;  bound(v) = max(-clamp, min(v, clamp))
 //!             act(min(gate, clamp)) * bound(up)          before
+//! sparse      act(max(x - (mean(x) + cutoff * std(x)), 0))
 //! swiglu_oai  g * sigmoid(1.702 * g) * (bound(up) + 1)   g = min(gate, clamp)
 //! xielu       p * x^2 + beta * x                         x > 0;  p = softplus(alpha_p)
 //!             n * (exp(min(x, eps)) - 1 - x) + beta * x  else;   n = beta + softplus(alpha_n)
@@ -58,6 +59,7 @@ options! {
         kind: Kind, "function of an element: `silu`, `gelu` (tanh approximation), `gelu_erf` (exact), `relu`, `relu2` (squared), `tanh`, `sigmoid`, `softplus`, `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
         clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
         clamp_at: ClampAt = "after", when "clamp > 0", "whether the gate is clamped `before` or `after` its activation";
+        cutoff: f32 = "0", when "cutoff > 0", "elements up to so many standard deviations above the mean of their row become 0, the others are what exceeds it, before the function; 0: off";
         alpha_n: f32 = "0", when "kind == 'xielu'", "xIELU: `beta + softplus(alpha_n)` is the factor of `exp(x) - 1 - x` at and below zero; any number";
         alpha_p: f32 = "0", when "kind == 'xielu'", "xIELU: `softplus(alpha_p)` is the factor of `x^2` above zero; any number";
         beta: f32 = "0", when "kind == 'xielu'", "xIELU: slope at zero, the factor of `x`; 0: off";
@@ -70,9 +72,9 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "act",
     title: "Activation",
     noun: "an activation",
-    phrase: "{=kind}{clamp > 0: , clamped at {=clamp}}",
+    phrase: "{=kind}{cutoff > 0:  of what exceeds the mean by {=cutoff} standard deviations}{clamp > 0: , clamped at {=clamp}}",
     summary: "A function of each element of a hidden layer or of a gate. A kind that needs no parameters is named where it is used, without a declaration: `act = \"silu\"`.",
-    formula: "y = act(x), with a gate: act(gate) * up{clamp > 0: , clamped: min(act(gate), clamp) * max(-clamp, min(up, clamp))}",
+    formula: "y = act({cutoff > 0: max(x - mean(x) - cutoff * std(x), 0) | x}), with a gate: act(gate) * up{clamp > 0: , clamped: min(act(gate), clamp) * max(-clamp, min(up, clamp))}",
     options: Act::OPTIONS,
     weights: &[],
     rows: Rows::Any,
@@ -86,6 +88,10 @@ pub(super) static CONTRACT: Contract = Contract {
         Rule {
             holds: "clamp >= 0",
             message: "`clamp` is not negative",
+        },
+        Rule {
+            holds: "cutoff >= 0",
+            message: "`cutoff` is not negative",
         },
     ],
 };
@@ -104,7 +110,7 @@ impl Build<'_> {
                 op: "activation",
                 message: format!("`{:?}` with a clamp needs a gate", act.kind),
             }),
-            act => self.elements(act.as_ref(), x),
+            act => self.elements(act.as_ref(), &self.exceeding(act.as_ref(), x)?),
         }
     }
 
@@ -122,6 +128,7 @@ impl Build<'_> {
         let Some(act) = self.act(act) else {
             return g.mul(gate, up);
         };
+        let gate = &self.exceeding(Some(&act), gate)?;
         if act.kind == Kind::SwigluOai {
             return g.swiglu_oai(gate, up, OAI_ALPHA, act.clamp);
         }
@@ -148,7 +155,23 @@ impl Build<'_> {
         act.0.map(|at| Act::read(&self.plan.acts[at].options))
     }
 
-    /// The function of each element, without the clamp.
+    /// What the elements of `x [width, ..]` exceed the mean of their row by, less so many standard deviations; `x`
+    /// where an activation has no cutoff. The deviation is that of a sample.
+    fn exceeding(&self, act: Option<&Act>, x: &Tensor) -> Result<Tensor, Error> {
+        let g = self.g;
+        let Some(act) = act.filter(|act| act.cutoff > 0.0) else {
+            return Ok(x.clone());
+        };
+        let n = x.shape()[0] as f32;
+        let mean = g.scale(&g.sum_rows(x)?, 1.0 / n)?;
+        let centred = g.sub(x, &mean)?;
+        let squares = g.sum_rows(&g.unary(&centred, Unary::Square)?)?;
+        let variance = g.scale(&squares, act.cutoff * act.cutoff / (n - 1.0).max(1.0))?;
+        let excess = g.sub(&centred, &g.unary(&variance, Unary::Sqrt)?)?;
+        g.unary(&excess, Unary::Relu)
+    }
+
+    /// The function of each element, without the clamp and the cutoff.
     fn elements(&self, act: Option<&Act>, x: &Tensor) -> Result<Tensor, Error> {
         let g = self.g;
         let Some(act) = act else { return Ok(x.clone()) };

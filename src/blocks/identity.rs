@@ -11,9 +11,9 @@ use crate::plan::Unit;
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "identity",
-    title: "Stored factor",
-    noun: "a stored factor",
-    phrase: "",
+    title: "Identity",
+    noun: "an identity",
+    phrase: "{has('scale'): a stored factor | {has('bias'): a stored vector | the input itself}}",
     summary: "Returns its input, times a stored scale and plus a stored vector if there are such.",
     formula: "y = {has('scale'): scale * }h{has('bias'):  + bias}",
     options: &[],

@@ -1,21 +1,29 @@
-//! A matrix product: `y = weight . h + bias`.
+//! A matrix product: `y = weight . h + bias`, or of low rank: `y = up . (down . h)`.
 //!
 //! `[n_embd, n_tokens]` in and out.
 
 use super::build::Build;
-use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, QuantClass, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
+use crate::options;
 use crate::plan::Unit;
+
+options! {
+    /// Options of a linear map.
+    pub(super) struct Config {
+        rank: u64 = "0", "elements between two matrices in the place of one; 0: one matrix";
+    }
+}
 
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "linear",
     title: "Linear map",
     noun: "a linear map",
-    phrase: "",
-    summary: "Multiplies with a matrix.",
-    formula: "y = weight . h{has('weight.bias'):  + bias}",
-    options: &[],
+    phrase: "a linear map{rank > 0:  of low rank}",
+    summary: "Multiplies with a matrix, or with two of low rank.",
+    formula: "y = {rank > 0: up . (down . h) | weight . h}{has('weight.bias'):  + bias}",
+    options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(
             WeightRole::Matrix,
@@ -23,7 +31,8 @@ pub(super) static CONTRACT: Contract = Contract {
             "linear.weight",
             &["n_embd", "n_embd"],
             "the matrix",
-        ),
+        )
+        .when("rank == 0"),
         WeightSpec::new(
             WeightRole::Bias,
             "weight.bias",
@@ -31,7 +40,26 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd"],
             "its bias",
         )
-        .optional(),
+        .optional()
+        .when("rank == 0"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "down",
+            "linear_down.weight",
+            &["n_embd", "rank"],
+            "the first matrix of low rank",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("rank > 0"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "up",
+            "linear_up.weight",
+            &["rank", "n_embd"],
+            "the second matrix of low rank",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("rank > 0"),
     ],
     rows: Rows::Hidden,
     side: None,
@@ -40,5 +68,8 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    b.linear(unit, "weight", x)
+    match Config::read(&unit.options).rank {
+        0 => b.linear(unit, "weight", x),
+        _ => b.product(unit, "up", &b.product(unit, "down", x)?),
+    }
 }

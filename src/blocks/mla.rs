@@ -54,11 +54,11 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
     title: "Latent attention",
     noun: "latent attention",
-    phrase: "latent attention with {=heads} heads of {=dq} elements, latent row of {=kv_rank} + {=n_rope}{gate != 'none': , gated output}",
+    phrase: "latent attention with {=heads} heads of {=dq} elements, latent row of {=kv_rank} + {=n_rope}{has('sinks'): , attention sinks}{gate != 'none': , gated output}",
     summary: "Multi-head latent attention: keys and values of a position share one latent row of low rank.",
     formula: concat!(
         "y = o . {gate != 'none': (}v_b . softmax(scale * {!temp_scale > 0: t(pos) * }[k_b.q_nope | {rope -> rope: q_rope}] . ",
-        "[c | {rope -> rope: r}] + mask) . c{gate != 'none':  * {=gate_act}(gate.h))}",
+        "[c | {rope -> rope: r}] + mask{has('sinks'):  with sinks}) . c{gate != 'none':  * {=gate_act}(gate.h))}",
     ),
     options: Config::OPTIONS,
     weights: &[
@@ -150,6 +150,14 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .when("gate != 'none'"),
         WeightSpec::new(
+            WeightRole::Bias,
+            "sinks",
+            "attn_sinks.weight",
+            &["heads"],
+            "attention sinks: a further score of each head, without a value",
+        )
+        .optional(),
+        WeightSpec::new(
             WeightRole::Matrix,
             "o",
             "attn_output.weight",
@@ -227,11 +235,12 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let latent = b.normalise_with(c.norm, b.weight(unit, "kv_a_norm"), &latent)?;
     b.name(&unit.path, "latent", &latent);
 
+    let sinks = b.weight(unit, "sinks").cloned();
     let scores = Scores {
         scale: c.scale,
         softcap: 0.0,
         max_bias: 0.0,
-        sinks: None,
+        sinks: sinks.as_ref(),
     };
     let temperature = |b: &Build<'_>, q: Tensor| {
         if c.temp_scale == 0.0 {

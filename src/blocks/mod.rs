@@ -21,6 +21,7 @@ mod linear_attention;
 mod low_rank;
 mod mamba;
 mod mamba2;
+pub(crate) mod mix;
 mod mla;
 mod moe;
 mod norm;
@@ -92,6 +93,7 @@ macro_rules! blocks {
             rope: &rope::CONTRACT,
             cache: &cache::CONTRACT,
             selection: &selection::CONTRACT,
+            mix: &mix::CONTRACT,
         };
 
         /// Adds the operations of a planned block to the graph: `[n_embd, n_tokens]` in and out.

@@ -18,9 +18,19 @@ use crate::arch::{
     Contract, NormRef, RopeRef, Rows, Rule, SelectionRef, StateSpec, WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, KvBlocks, Selector, Tensor, Unary};
-use crate::options;
 use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
 use crate::weights::TensorType;
+use crate::{choices, options};
+
+choices! {
+    /// Which elements of an indexer's heads are rotated, where not all are.
+    pub(crate) enum RopeAt {
+        /// The first ones.
+        First = "first",
+        /// The last ones.
+        Last = "last",
+    }
+}
 
 options! {
     /// Options of a selection.
@@ -31,6 +41,7 @@ options! {
         span: u64 = "1", "positions of such a block, from a multiple of it on";
         local: u64 = "0", when "span > 1", "blocks that are selected whatever their scores: the last ones";
         rope: RopeRef, "rotation of the indexer's queries and keys, or `none`";
+        rope_at: RopeAt = "first", when "rope", "which elements of a head are rotated, where not all are: the `first` or the `last` ones";
         q_norm: NormRef = "none", "norm of each query head";
         k_norm: NormRef = "none", "norm of the keys";
     }
@@ -170,7 +181,7 @@ impl Build<'_> {
         let k = self.linear(unit, "index_k", h)?;
         let k = self.normalise_with(s.k_norm, self.weight(unit, "index_k_norm"), &k)?;
         let k = self.with_bias(unit, "index_k_norm.bias", k)?;
-        let k = self.rope(s.rope, &g.reshape(&k, [s.d, 1, n, 1])?)?;
+        let k = self.rope_index(s, &g.reshape(&k, [s.d, 1, n, 1])?)?;
         self.name(&unit.path, "index_k", &k);
         let rows = g.reshape(&k, [s.d, n, 1, 1])?;
         let visible = self.store.append_index(g, &unit.path, state, &rows)?;
@@ -178,7 +189,7 @@ impl Build<'_> {
         let q = self.linear(unit, "index_q", latent)?;
         let q = g.reshape(&q, [s.d, s.heads, n, 1])?;
         let q = self.normalise_with(s.q_norm, self.weight(unit, "index_q_norm"), &q)?;
-        let q = self.rope(s.rope, &q)?;
+        let q = self.rope_index(s, &q)?;
         self.name(&unit.path, "index_q", &q);
         let weights = match self.weight(unit, "index_weights") {
             Some(_) => Some(self.linear(unit, "index_weights", h)?),
@@ -221,6 +232,19 @@ impl Build<'_> {
                 Ok(Selected::Masks(masks.collect::<Result<_, _>>()?))
             }
         }
+    }
+
+    /// Heads of an indexer `[d, heads, n_tokens]`, rotated.
+    fn rope_index(&self, s: &Selection, x: &Tensor) -> Result<Tensor, Error> {
+        let dims = s.rope.0.map(|at| &self.plan.ropes[at]);
+        let dims = dims.and_then(|rope| rope.option_int("dims")).unwrap_or(s.d);
+        if s.rope_at == RopeAt::First || dims >= s.d {
+            return self.rope(s.rope, x);
+        }
+        let n_plain = s.d - dims;
+        let plain = self.columns(x, 0, n_plain)?;
+        let rotated = self.rope(s.rope, &self.columns(x, n_plain, dims)?)?;
+        self.g.concat(&plain, &rotated, 0)
     }
 
     /// The masks of what is selected of some runs, whose queries start at `first`; none if that is everything.

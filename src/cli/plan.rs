@@ -83,6 +83,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ));
     }
     unit_text(&mut text, plan, &plan.embed);
+    if let Some(write) = &plan.write {
+        unit_text(&mut text, plan, write);
+    }
     if let Some(per_layer) = &plan.per_layer {
         unit_text(&mut text, plan, per_layer);
     }
@@ -93,6 +96,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     if let Some(head) = &plan.head {
+        if let Some(read) = &head.read {
+            unit_text(&mut text, plan, read);
+        }
         norm_text(&mut text, plan, head.norm.as_ref());
         if let Some(unit) = &head.unit {
             unit_text(&mut text, plan, unit);
@@ -129,6 +135,9 @@ fn placement(plan: &Plan) -> Value {
 
 /// A slot: its input, its branches, and how their sum is joined to the hidden state.
 fn slot_text(text: &mut String, plan: &Plan, slot: &SlotPlan) {
+    if let Some(read) = &slot.read {
+        unit_text(text, plan, read);
+    }
     if let Some(tap) = &slot.from {
         text.push_str(&format!("  {}: reads {tap}\n", slot.path));
     }
@@ -164,6 +173,9 @@ fn slot_text(text: &mut String, plan: &Plan, slot: &SlotPlan) {
         }
     ));
     norm_text(text, plan, slot.after.as_ref());
+    if let Some(write) = &slot.write {
+        unit_text(text, plan, write);
+    }
 }
 
 fn norm_text(text: &mut String, plan: &Plan, norm: Option<&NormUse>) {
@@ -297,7 +309,9 @@ fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
             match (resource, plan.resource(kind, value)) {
                 (_, None) => "none".into(),
                 (Resource::Cache, Some(unit)) => unit.path.replacen("cache.", "", 1),
-                (Resource::Rope | Resource::Selection, Some(unit)) => unit.path.clone(),
+                (Resource::Rope | Resource::Selection | Resource::Mix, Some(unit)) => {
+                    unit.path.clone()
+                }
                 (Resource::Norm | Resource::Act, Some(unit)) => match unit.plain_kind() {
                     Some(kind) => kind.to_owned(),
                     None => format!("({})", options(plan, unit)),
@@ -328,11 +342,13 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
         "selections": plan.selections.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
         "caches": plan.caches.iter().map(|c| json!({ "name": c.name, "options": options_json(&c.unit) })).collect::<Vec<_>>(),
         "embed": unit_json(plan, &plan.embed),
+        "write": mix_json(plan, plan.write.as_ref()),
         "per_layer_input": plan.per_layer.as_ref().map(|unit| unit_json(plan, unit)),
         "layers": plan.layers.iter().map(|layer| json!({
             "path": layer.path,
             "slots": layer.slots.iter().map(|slot| json!({
                 "path": slot.path,
+                "read": mix_json(plan, slot.read.as_ref()),
                 "from": slot.from,
                 "pre": norm_json(plan, slot.pre.as_ref()),
                 "branches": slot.branches.iter().map(|b| branch_json(plan, b)).collect::<Vec<_>>(),
@@ -340,9 +356,11 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
                 "scale": slot.scale,
                 "join": match slot.join { Join::Add => "add", Join::Set => "set" },
                 "after": norm_json(plan, slot.after.as_ref()),
+                "write": mix_json(plan, slot.write.as_ref()),
             })).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
         "head": plan.head.as_ref().map(|head| json!({
+            "read": mix_json(plan, head.read.as_ref()),
             "norm": norm_json(plan, head.norm.as_ref()), "unit": head.unit.as_ref().map(|unit| unit_json(plan, unit)),
         })),
         "unclaimed": plan.unclaimed,
@@ -350,6 +368,11 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
         "memory": memory,
         "placement": placement(plan),
     })
+}
+
+/// How several hidden states are read or written, if there are several.
+fn mix_json(plan: &Plan, mix: Option<&Unit>) -> Value {
+    mix.map_or(Value::Null, |mix| unit_json(plan, mix))
 }
 
 /// A branch: the block with its norms, factor and taps.

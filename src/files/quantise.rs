@@ -91,7 +91,8 @@ impl Facts {
                 facts.unit(unit, layer.il as usize, &mut n_down);
             }
         }
-        for unit in [&plan.embed].into_iter().chain(&plan.per_layer) {
+        let ends = [&plan.embed].into_iter().chain(&plan.per_layer);
+        for unit in ends.chain(plan.mixes()) {
             facts.unit(unit, 0, &mut n_down);
         }
         let output = plan.head.as_ref().and_then(|head| head.unit.as_ref());

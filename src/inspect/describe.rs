@@ -37,6 +37,8 @@ pub fn describe(plan: &Plan) -> String {
     let one = |unit: &Unit| phrase(plan, &[unit]);
     let norms: BTreeSet<String> = plan.norms.iter().map(one).collect();
     all.extend(norms.into_iter().map(|norm| format!("norms: {norm}")));
+    let mixes: BTreeSet<String> = plan.mixes().map(one).collect();
+    all.extend(mixes);
     let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     let units = plan.ropes.iter().chain([&plan.embed]);
     all.extend(units.chain(&plan.per_layer).chain(head).map(one));
@@ -349,7 +351,8 @@ fn uses(plan: &Plan) -> Vec<(String, usize)> {
         uses.extend(all.iter().flatten().map(|at| (what.to_owned(), *at)));
     };
     let norm = |norm: &Option<NormUse>| norm.as_ref().map_or([None, None], |n| [n.weight, n.bias]);
-    for unit in [&plan.embed].into_iter().chain(&plan.per_layer) {
+    let ends = [&plan.embed].into_iter().chain(&plan.per_layer);
+    for unit in ends.chain(plan.mixes()) {
         add(unit.contract.0.short(), &unit.weights);
     }
     for slot in plan.layers.iter().flat_map(|layer| &layer.slots) {

@@ -151,7 +151,8 @@ impl Adapters {
             head,
             Some(&plan.pool),
         ];
-        let units = plan.units().chain(ends.into_iter().flatten());
+        let units = plan.units().chain(plan.mixes());
+        let units = units.chain(ends.into_iter().flatten());
         let used = units.flat_map(|unit| unit.weights.iter().flatten());
         let used = used.filter_map(|at| Some(out.updates.get(at)?.len()));
         out.n_uses = used.sum();

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::Join;
+use crate::blocks::mix::{self, Held};
 use crate::blocks::{self, Build, Named, Selections};
 use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
@@ -35,7 +36,9 @@ fn n_tensors(plan: &Plan, update_nodes: usize, n_groups: usize, n_views: usize) 
         let branches = branches.map(|b| NODES_PER_BRANCH + of_block(b));
         NODES_PER_SLOT + branches.sum::<usize>()
     });
-    NODES_ELSEWHERE + (2 + n_views) * plan.caches.len() + nodes.sum::<usize>() + update_nodes
+    let mixes = mix::NODES * plan.mixes().count();
+    let fixed = NODES_ELSEWHERE + mixes + update_nodes;
+    fixed + (2 + n_views) * plan.caches.len() + nodes.sum::<usize>()
 }
 
 pub(super) fn n_leaves(plan: &Plan, update_nodes: usize) -> usize {
@@ -97,6 +100,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         rows: inputs.output_rows.as_ref().map(|rows| rows.0.clone()),
         chosen: None,
         of_all: HashMap::new(),
+        held: None,
     };
     let wants = Wants {
         n_outputs: shape.n_outputs as u64,
@@ -172,6 +176,8 @@ struct Assembly<'a> {
     chosen: Option<Tensor>,
     /// Values from before that, with all rows.
     of_all: HashMap<String, Tensor>,
+    /// Several hidden states while one that is read of them goes through slots.
+    held: Option<Held>,
 }
 
 /// The last slot whose rows look at each other: its layer and its place there. After it a row is on
@@ -198,6 +204,9 @@ impl Assembly<'_> {
             Some(unit) => blocks::per_layer::build(&self.build, unit, tokens, &x)?,
             None => None,
         };
+        if let Some(unit) = &plan.write {
+            x = mix::start(&self.build, unit, &x)?;
+        }
         let last = last_mixing(plan).filter(|_| wants.n_outputs > 0 && !wants.all_values);
         for (i, layer) in plan.layers.iter().enumerate() {
             if let Some(all) = &per_layer {
@@ -219,6 +228,11 @@ impl Assembly<'_> {
             return Ok((x, None, None));
         }
         let wanted = self.only_wanted(x.clone(), wants.n_outputs)?;
+        let read = plan.head.as_ref().and_then(|head| head.read.as_ref());
+        let wanted = match read {
+            Some(unit) => mix::end(&self.build, unit, &wanted)?,
+            None => wanted,
+        };
         let hidden = |x: &Tensor| Some(x.clone()).filter(|_| wants.hidden);
         let Some(head) = &plan.head else {
             let hidden = hidden(&wanted);
@@ -239,7 +253,12 @@ impl Assembly<'_> {
         let Some(rows) = self.rows.take() else {
             return Ok(x);
         };
-        let wanted = self.build.g.get_rows(&x, &rows)?;
+        let of_wanted = |x: &Tensor| self.build.g.get_rows(x, &rows);
+        let wanted = of_wanted(&x)?;
+        if let Some(held) = &mut self.held {
+            held.all = of_wanted(&held.all)?;
+            held.factors = held.factors.as_ref().map(of_wanted).transpose()?;
+        }
         for (_, scales) in &mut self.build.adapters.scales {
             *scales = self.build.g.get_rows(scales, &rows)?;
         }
@@ -251,6 +270,14 @@ impl Assembly<'_> {
 
     fn slot(&mut self, slot: &SlotPlan, x: Tensor) -> Result<Tensor, Error> {
         let _scope = self.build.g.wiring(&slot.path);
+        let x = match &slot.read {
+            Some(unit) => {
+                let (x, held) = mix::read(&self.build, unit, &x)?;
+                self.held = Some(held);
+                x
+            }
+            None => x,
+        };
         self.taps.insert("x".into(), x.clone());
         let input = self.tap(slot.from.as_deref(), &x)?;
         let h = self.norm(slot.pre.as_ref(), input)?;
@@ -266,6 +293,7 @@ impl Assembly<'_> {
                 Some(sum) => self.build.g.add(&sum, &y)?,
             });
         }
+        // A planned slot has a branch.
         let Some(y) = sum else { return Ok(x) };
         let y = self.norm(slot.post.as_ref(), y)?;
         let y = self.factor(slot.scale, y)?;
@@ -276,6 +304,13 @@ impl Assembly<'_> {
         };
         let joined = self.norm(slot.after.as_ref(), joined)?;
         self.build.name(&slot.path, "x", &joined);
+        let joined = match (&slot.write, self.held.take()) {
+            (Some(unit), Some(held)) => mix::write(&self.build, unit, &held, &joined)?,
+            (_, held) => {
+                self.held = held;
+                joined
+            }
+        };
         if !self.build.plan.devices.is_empty() {
             // Otherwise what reads the state of a later layer comes before the rest of this one, and the
             // scheduler would put that on the later one's device.

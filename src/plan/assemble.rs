@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use super::facts::{Facts, LayerScope, Place};
+use super::mixes::Use;
+use super::unit::place_of;
 use super::{
     BranchPlan, CachePlan, DiffusionPlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse,
     Plan, SlotPlan, StatePlan, TensorPlan, Unit,
@@ -76,6 +78,7 @@ impl<'a> Planner<'a> {
             None => None,
         };
         let pool = self.unit("pool", &def.pool, &global, None)?;
+        let write = self.mix(def.write.as_ref(), "embed.write", &global, Use::Start)?;
         for tap in ["layer_in", "embd"] {
             self.taps.insert(tap.into(), n_embd);
         }
@@ -124,6 +127,7 @@ impl<'a> Planner<'a> {
         let embed = embed?;
         self.check_owners(&layers);
         self.check_selections(&layers);
+        self.check_mixes(&layers, write.is_some());
         if !self.problems.is_empty() {
             return None;
         }
@@ -145,6 +149,7 @@ impl<'a> Planner<'a> {
             caches: std::mem::take(&mut self.caches),
             selections: std::mem::take(&mut self.selections),
             embed,
+            write,
             per_layer,
             layers,
             head,
@@ -384,7 +389,9 @@ impl<'a> Planner<'a> {
         let post = self.norm(slot.post.as_ref(), &path, "out", scope, n_embd);
         let after = self.norm(slot.after.as_ref(), &path, "after", scope, n_embd);
         let scale = self.factor(slot.scale.as_ref(), &path, scope);
+        let [read, write] = self.mixes_of(slot, &path, scope)?;
         Some(SlotPlan {
+            read,
             from: slot.from.as_ref().map(|f| f.value.clone()),
             pre: pre?,
             branches: branches.into_iter().collect::<Option<_>>()?,
@@ -392,6 +399,7 @@ impl<'a> Planner<'a> {
             scale: scale?,
             join: slot.join,
             after: after?,
+            write,
             path,
             at,
         })
@@ -525,9 +533,14 @@ impl<'a> Planner<'a> {
         n_embd: u64,
         is_classifier: bool,
     ) -> Option<HeadPlan> {
+        let read = self.mix(head.read.as_ref(), "head.read", global, Use::End)?;
         let norm = self.norm(head.norm.as_ref(), "head", "in", global, n_embd)?;
         if self.facts.def.mode == Mode::Encoder || is_classifier {
-            return Some(HeadPlan { norm, unit: None });
+            return Some(HeadPlan {
+                read,
+                norm,
+                unit: None,
+            });
         }
         let mut unit = self.unit("head", &head.unit, global, None)?;
         // A head without a matrix of its own projects with the token table.
@@ -542,6 +555,7 @@ impl<'a> Planner<'a> {
             unit.weights[output] = table;
         }
         Some(HeadPlan {
+            read,
             norm,
             unit: Some(unit),
         })
@@ -576,13 +590,4 @@ impl<'a> Planner<'a> {
             .map(str::to_owned)
             .collect()
     }
-}
-
-/// The place of an item among its equals, added if it is new.
-pub(super) fn place_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
-    if let Some(at) = items.iter().position(|other| *other == item) {
-        return at;
-    }
-    items.push(item);
-    items.len() - 1
 }

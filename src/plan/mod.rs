@@ -9,6 +9,7 @@
 mod assemble;
 mod facts;
 pub mod fill;
+mod mixes;
 mod placement;
 mod rows;
 mod unit;
@@ -23,9 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use crate::arch::expr::Value;
-use crate::arch::{
-    ArchDef, Contract, Join, Mode, OptionKind, OptionValue, Resolved, Resource, WeightRole,
-};
+use crate::arch::{ArchDef, Contract, Join, Mode, OptionValue, Resolved, WeightRole};
 use crate::choices;
 use crate::weights::{Metadata, TensorType, Weights};
 
@@ -65,6 +64,8 @@ pub struct Plan {
     pub selections: Vec<Unit>,
     /// Token ids to the hidden state.
     pub embed: Unit,
+    /// The hidden state to several ones; none: there is one.
+    pub write: Option<Unit>,
     /// A further input for each layer.
     pub per_layer: Option<Unit>,
     /// The layers of all stacks, in order.
@@ -288,6 +289,7 @@ pub struct SlotPlan {
     pub path: String,
     /// A place in [`crate::arch::Stack::slots`].
     pub at: usize,
+    pub read: Option<Unit>,
     pub from: Option<String>,
     pub pre: Option<NormUse>,
     pub branches: Vec<BranchPlan>,
@@ -295,6 +297,7 @@ pub struct SlotPlan {
     pub scale: Option<f64>,
     pub join: Join,
     pub after: Option<NormUse>,
+    pub write: Option<Unit>,
 }
 
 /// One active branch.
@@ -335,6 +338,8 @@ impl BranchPlan {
 /// The end of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadPlan {
+    /// Several hidden states to one.
+    pub read: Option<Unit>,
     /// Final norm.
     pub norm: Option<NormUse>,
     /// Projection to logits and what follows it; none if the normed hidden state is the result.
@@ -502,20 +507,6 @@ impl Plan {
         Planner::new(&facts).plan().map_err(|problems| Error {
             arch: def.name.clone(),
             problems,
-        })
-    }
-
-    /// The resource that an option of this kind names.
-    pub fn resource(&self, kind: OptionKind, value: &Resolved) -> Option<&Unit> {
-        let (OptionKind::Resource(kind), Resolved::Resource(Some(at))) = (kind, value) else {
-            return None;
-        };
-        Some(match kind {
-            Resource::Norm => &self.norms[*at],
-            Resource::Act => &self.acts[*at],
-            Resource::Rope => &self.ropes[*at],
-            Resource::Cache => &self.caches[*at].unit,
-            Resource::Selection => &self.selections[*at],
         })
     }
 

@@ -109,7 +109,11 @@ impl Plan {
             all: std::mem::take(&mut self.tensors),
             copies: HashMap::new(),
         };
-        let ends = [Some(&mut self.embed), self.per_layer.as_mut()];
+        let ends = [
+            Some(&mut self.embed),
+            self.per_layer.as_mut(),
+            self.write.as_mut(),
+        ];
         for unit in ends.into_iter().flatten() {
             let device = at(&unit.path, 0);
             tensors.unit(unit, device);
@@ -123,6 +127,9 @@ impl Plan {
         let mut devices = devices.into_iter();
         for (layer, device) in self.layers.iter_mut().zip(devices.by_ref()) {
             for slot in &mut layer.slots {
+                for mix in slot.read.iter_mut().chain(&mut slot.write) {
+                    tensors.unit(mix, device);
+                }
                 for norm in [&mut slot.pre, &mut slot.post, &mut slot.after] {
                     tensors.norm(norm.as_mut(), device);
                 }
@@ -144,6 +151,9 @@ impl Plan {
             }
         }
         if let (Some(head), Some(device)) = (&mut self.head, devices.next()) {
+            if let Some(read) = &mut head.read {
+                tensors.unit(read, device);
+            }
             tensors.norm(head.norm.as_mut(), device);
             if let Some(unit) = &mut head.unit {
                 let device = at(&unit.path, device);

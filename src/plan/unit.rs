@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::assemble::{Planner, place_of};
+use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
 use super::{
     CachePlan, ContractRef, KeyValuePlan, Plan, SHOWN, StatePart, StatePlan, TensorPlan, Unit,
@@ -211,6 +211,8 @@ impl Planner<'_> {
                 unit.path.clear();
                 place_of(&mut self.norms, unit)
             }
+            // No option names one.
+            Resource::Mix => return None,
             Resource::Cache => place_of(
                 &mut self.caches,
                 CachePlan {
@@ -357,6 +359,21 @@ impl KeyValuePlan {
 }
 
 impl Plan {
+    /// The resource that an option of this kind names.
+    pub fn resource(&self, kind: OptionKind, value: &Resolved) -> Option<&Unit> {
+        let (OptionKind::Resource(kind), Resolved::Resource(Some(at))) = (kind, value) else {
+            return None;
+        };
+        Some(match kind {
+            Resource::Norm => &self.norms[*at],
+            Resource::Act => &self.acts[*at],
+            Resource::Rope => &self.ropes[*at],
+            Resource::Cache => &self.caches[*at].unit,
+            Resource::Selection => &self.selections[*at],
+            Resource::Mix => return None,
+        })
+    }
+
     /// The choice among keys by which a unit attends.
     pub fn selection(&self, unit: &Unit) -> Option<&Unit> {
         let mut options = unit.contract.0.options.iter().zip(&unit.options);
@@ -382,4 +399,13 @@ fn has_weights(ty: TensorType) -> bool {
 fn show(shape: &[u64]) -> String {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     format!("[{}]", dims.join(", "))
+}
+
+/// The place of an item among its equals, added if it is new.
+pub(super) fn place_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
+    if let Some(at) = items.iter().position(|other| *other == item) {
+        return at;
+    }
+    items.push(item);
+    items.len() - 1
 }

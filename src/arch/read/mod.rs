@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
         }
         let resources = self.resources(&mut fields);
         let plain = self.plain_resources();
-        let embed = self.stage(&mut fields, "embed", self.registry.embed);
+        let (write, embed) = self.embed(&mut fields);
         let per_layer = fields.take("per_layer_input").and_then(|item| {
             let table = self.table(item, "per_layer_input")?;
             self.whole_instance(table, item.span(), self.registry.per_layer)
@@ -95,6 +95,7 @@ impl<'a> Reader<'a> {
             resources,
             plain,
             embed: embed?,
+            write,
             per_layer,
             stacks,
             head,
@@ -243,10 +244,25 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The mix that the table `embed` names, and what else it has.
+    fn embed(&mut self, fields: &mut Fields<'a>) -> (Option<Setting>, Option<Instance>) {
+        let item = fields.take("embed");
+        let span = item.map_or(0..0, |item| item.span());
+        let table = item.map_or(Some(&*EMPTY), |item| self.table(item, "embed"));
+        let Some(table) = table else {
+            return (None, None);
+        };
+        let mut inner = Fields::new(table, span);
+        let write = self.optional_name(&mut inner, "write");
+        (write, self.instance(&mut inner, self.registry.embed))
+    }
+
     fn head(&mut self, item: Item<'a>) -> Option<Head> {
         let mut fields = Fields::new(self.table(item, "head")?, item.span());
+        let read = self.optional_name(&mut fields, "read");
         let norm = self.optional_name(&mut fields, "norm");
         Some(Head {
+            read,
             norm,
             unit: self.instance(&mut fields, self.registry.head)?,
         })
@@ -301,6 +317,8 @@ impl<'a> Reader<'a> {
             let mut fields = Fields::new(table, span.clone());
             let name = fields.take("name").and_then(|item| self.text(item, "name"));
             let when = self.optional_expr(&mut fields, "when");
+            let read = self.optional_name(&mut fields, "read");
+            let write = self.optional_name(&mut fields, "write");
             let from = fields.take("from").and_then(|item| self.text(item, "from"));
             let pre = self.optional_name(&mut fields, "pre");
             let post = self.optional_name(&mut fields, "post");
@@ -333,6 +351,7 @@ impl<'a> Reader<'a> {
                 name,
                 span,
                 when,
+                read,
                 from,
                 pre,
                 branches,
@@ -340,6 +359,7 @@ impl<'a> Reader<'a> {
                 scale,
                 join: join.unwrap_or(Join::Add),
                 after,
+                write,
             });
         }
         slots

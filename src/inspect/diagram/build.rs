@@ -80,6 +80,8 @@ impl<'a> Maker<'a> {
         let plan = self.plan;
         let layers = kinds(plan, self.steps);
         let embed = self.stage(&plan.embed, "embed");
+        let own = plan.write.iter().collect::<Vec<_>>();
+        let write = self.mix(&own, "Several hidden states", None);
         let per_layer = plan.per_layer.as_ref();
         let per_layer = per_layer.map(|unit| self.stage(unit, "per_layer"));
         let n_kinds = layers.iter().max().map_or(0, |most| most + 1);
@@ -87,6 +89,8 @@ impl<'a> Maker<'a> {
         self.tell_apart(&mut drawn);
         let mut end = Vec::new();
         if let Some(head) = &plan.head {
+            let own = head.read.iter().collect::<Vec<_>>();
+            end.extend(self.mix(&own, "One of the hidden states", None));
             end.extend(head.norm.as_ref().and_then(|norm| self.norm(&[norm], None)));
             end.extend(head.unit.as_ref().map(|unit| self.stage(unit, "head")));
         }
@@ -101,8 +105,8 @@ impl<'a> Maker<'a> {
             facts: self.facts(),
             begin: [embed]
                 .into_iter()
-                .chain(per_layer)
-                .filter(|part: &Part| !part.ops.is_empty())
+                .chain(write)
+                .chain(per_layer.filter(|part| !part.ops.is_empty()))
                 .collect(),
             pattern: kinds::pattern(&layers),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
@@ -165,6 +169,10 @@ impl<'a> Maker<'a> {
     fn slot(&mut self, slots: &[&SlotPlan], layers: &[&LayerPlan]) -> Slot {
         let (slot, of, steps) = (slots[0], layers[0], self.steps);
         let def = &self.def.stacks[of.stack].slots[slot.at];
+        let own: Vec<&Unit> = slots.iter().flat_map(|slot| &slot.read).collect();
+        let read = self.mix(&own, "Read from the hidden states", Some(of));
+        let own: Vec<&Unit> = slots.iter().flat_map(|slot| &slot.write).collect();
+        let write = self.mix(&own, "Write to the hidden states", Some(of));
         let pre = self.norm_of(slots.iter().map(|s| &s.pre), of);
         let wires = self.steps_at("wiring", &slot.path);
         let n_wires = wires.len();
@@ -195,6 +203,7 @@ impl<'a> Maker<'a> {
         Slot {
             name: def.name.clone(),
             path: without_index(&slot.path, of.depth),
+            read,
             from: slot.from.clone(),
             pre,
             branches,
@@ -204,8 +213,18 @@ impl<'a> Maker<'a> {
             join: slot.join,
             joined,
             after: self.norm_of(slots.iter().map(|s| &s.after), of),
+            write,
             note: Note::default(),
         }
+    }
+
+    /// The same mix of several layers.
+    fn mix(&mut self, all: &[&Unit], title: &str, of: Option<&LayerPlan>) -> Option<Part> {
+        all.first()?;
+        Some(Part {
+            title: title.to_owned(),
+            ..self.unit_part(all, "mix", of)
+        })
     }
 
     fn branch(&mut self, branches: &[&BranchPlan], of: &LayerPlan) -> Branch {
@@ -345,6 +364,37 @@ impl<'a> Maker<'a> {
     }
 }
 
+/// Every mix of hidden states, with what the definition says of it.
+fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a Instance>)> {
+    let slots = plan.layers.iter().flat_map(|layer| {
+        let slots = layer.slots.iter();
+        slots.flat_map(|slot| {
+            let def = &def.stacks[layer.stack].slots[slot.at];
+            [(&slot.read, &def.read), (&slot.write, &def.write)]
+        })
+    });
+    let head = plan.head.iter().zip(&def.head);
+    let head = head.map(|(head, def)| (&head.read, &def.read));
+    let all = std::iter::once((&plan.write, &def.write));
+    let all = all.chain(slots).chain(head);
+    let declared = |unit: &Unit, setting: &Setting| {
+        let mut names = Vec::new();
+        let mut add = |name: &str| names.push(name.to_owned());
+        setting.expr.for_each_text_result(&mut add);
+        add("default");
+        let mut own = names
+            .iter()
+            .filter_map(|name| def.resource(Resource::Mix, name));
+        // An expression may name several; of one kind they are alike.
+        own.find(|own| own.options[0].expr.as_literal() == Some(&unit.options[0].to_value()))
+    };
+    all.filter_map(|(unit, setting)| {
+        let (unit, setting) = (unit.as_ref()?, setting.as_ref()?);
+        Some((unit, declared(unit, setting)))
+    })
+    .collect()
+}
+
 /// Every use of a contract by its path, with what the definition says of it.
 fn uses<'a>(
     def: &'a ArchDef,
@@ -378,7 +428,7 @@ fn uses<'a>(
             branches.map(|own| (&own.block, Some(&def.branches[own.at].block)))
         })
     });
-    let all = stages.chain(declared).chain(blocks);
+    let all = stages.chain(declared).chain(blocks).chain(mixes(def, plan));
     all.map(|(unit, own)| (unit.path.as_str(), (unit, own)))
         .collect()
 }

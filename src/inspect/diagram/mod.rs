@@ -142,6 +142,8 @@ pub struct Slot {
     pub name: String,
     /// Path with `{il}` for the index of the layer.
     pub path: String,
+    /// What reads one of several hidden states.
+    pub read: Option<Part>,
     /// The tap that is read instead of the hidden state.
     pub from: Option<String>,
     /// Before the branches.
@@ -160,6 +162,8 @@ pub struct Slot {
     pub joined: Option<usize>,
     /// Norm of the hidden state after it.
     pub after: Option<Part>,
+    /// What writes several hidden states.
+    pub write: Option<Part>,
     /// What a measurement says of the wiring, if one is shown.
     pub note: Note,
 }
@@ -366,7 +370,9 @@ macro_rules! walks {
                     branch.pre.$iter().chain(block).chain(&$($mutable)? branch.post)
                 });
                 let ends = self.post.$iter().chain(&$($mutable)? self.after);
-                self.pre.$iter().chain(branches).chain(ends)
+                let ends = ends.chain(&$($mutable)? self.write);
+                let begin = self.read.$iter().chain(&$($mutable)? self.pre);
+                begin.chain(branches).chain(ends)
             }
         }
     };

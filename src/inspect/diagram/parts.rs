@@ -15,6 +15,9 @@ use super::ops::{RawOp, elements, root};
 use super::words;
 use super::{Edge, End, Kept, Note, Op, OpShape, Part, PartOption, Weight};
 
+/// The path of what makes several hidden states of one.
+const START: &str = "embed.write";
+
 /// Bytes of an element of a cache at its usual type.
 const CACHE_ELEMENT: u64 = 2;
 
@@ -253,7 +256,13 @@ impl Maker<'_> {
         let step = &self.steps[at];
         let mut layers = self.plan.layers.iter();
         let layer = layers.find(|layer| is_within(&step.path, &layer.path));
+        // Several hidden states are one beyond the mixes of a layer.
+        let is_several = path.ends_with(".read")
+            || path.ends_with(".write") && matches!(step.kind, "mix" | "embed");
         Some(match (step.kind, layer) {
+            _ if is_several && path != START => "X".into(),
+            ("mix", _) => "x".into(),
+            _ if path.ends_with(".write") => "x".into(),
             ("norm", _) if step.path.ends_with(".after") => "x".into(),
             ("norm", _) => "h".into(),
             ("per_layer", _) => "ple".into(),

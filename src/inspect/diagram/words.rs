@@ -121,7 +121,9 @@ pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String 
         (OptionKind::Resource(resource), Resolved::Resource(_)) => {
             match (resource, plan.resource(kind, value)) {
                 (_, None) => "none".into(),
-                (Resource::Cache | Resource::Selection, Some(unit)) => declared(unit).into(),
+                (Resource::Cache | Resource::Selection | Resource::Mix, Some(unit)) => {
+                    declared(unit).into()
+                }
                 (Resource::Norm, Some(unit)) => norm(unit),
                 (Resource::Rope | Resource::Act, Some(unit)) => with_kind(unit),
             }

@@ -377,6 +377,8 @@ fn roles(slot: &Slot) -> Vec<Role<'_>> {
         ("before", slot.pre.as_ref(), None),
         ("after", slot.post.as_ref(), None),
         ("of the sum", slot.after.as_ref(), None),
+        ("read", slot.read.as_ref(), None),
+        ("write", slot.write.as_ref(), None),
     ];
     for branch in &slot.branches {
         let block = Some(&branch.block);
@@ -396,7 +398,9 @@ fn roles(slot: &Slot) -> Vec<Role<'_>> {
 
 /// Which norms a slot has.
 fn norms(slot: &Slot) -> String {
-    let mut names: Vec<&str> = roles(slot).iter().map(|own| own.name).collect();
+    let roles = roles(slot);
+    let norms = roles.iter().filter(|own| own.part.kind == "norm");
+    let mut names: Vec<&str> = norms.map(|own| own.name).collect();
     let mut once = HashSet::new();
     names.retain(|name| !name.is_empty() && once.insert(*name));
     match names.is_empty() {

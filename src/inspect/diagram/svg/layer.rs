@@ -12,6 +12,8 @@ use crate::inspect::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
 
 /// Where the hidden state is.
 pub(super) const SPINE: f64 = 24.0;
+/// Where several hidden states are while a slot sees one.
+const HELD: f64 = 8.0;
 /// Between the hidden state and what leaves it.
 pub(super) const OUT: f64 = 44.0;
 /// Between branches side by side.
@@ -36,12 +38,45 @@ pub(super) fn kind(kind: &Kind, layers: Option<&str>) -> Piece {
 
 /// The slots of a kind of layer along the hidden state, down to operations and weights.
 pub(in crate::inspect::diagram) fn slots(kind: &Kind) -> Piece {
-    let mut piece = stream("x: the hidden state, from the layer before", false);
-    for own in &kind.slots {
-        piece.add(0.0, on_stream(slot(own, Detail::Full)));
+    let are_several = kind.slots.iter().any(|slot| slot.read.is_some());
+    let (from, to) = match are_several {
+        true => (
+            "X: the hidden states, from the layer before",
+            "X: to the next layer",
+        ),
+        false => (
+            "x: the hidden state, from the layer before",
+            "x: to the next layer",
+        ),
+    };
+    let mut piece = stream(from, false);
+    for own in on_streams(&kind.slots, Detail::Full) {
+        piece.add(0.0, own);
     }
-    piece.add(0.0, stream("x: to the next layer", true));
+    piece.add(0.0, stream(to, true));
     piece
+}
+
+/// Slots with the line of the hidden state below all else. Of several hidden states those that a slot reads one of
+/// are a line of their own until they are written.
+pub(super) fn on_streams(slots: &[Slot], detail: Detail) -> Vec<Piece> {
+    let mut is_held = false;
+    let slots = slots.iter().map(|own| {
+        is_held |= own.read.is_some();
+        let inner = slot(own, detail);
+        let mut piece = Piece::new(inner.w, inner.h);
+        if is_held {
+            // From the box that reads to the one that writes.
+            let begin = own.read.as_ref().map_or(0.0, |_| GAP);
+            let end = inner.h - own.write.as_ref().map_or(0.0, |_| GAP);
+            piece.line(&[(HELD, begin), (HELD, end)], "wire");
+        }
+        is_held &= own.write.is_none();
+        piece.line(&[(SPINE, 0.0), (SPINE, inner.h)], "spine");
+        piece.put(inner, 0.0, 0.0);
+        piece
+    });
+    slots.collect()
 }
 
 /// What comes before the layers and after them, one below the other.
@@ -211,12 +246,20 @@ pub(super) fn slot(slot: &Slot, detail: Detail) -> Piece {
         piece.start(SPINE + 24.0, end - 5.0, Style::Small, words);
     }
     piece.h = end + 18.0;
-    if let Some(norm) = detail.norm(slot.after.as_ref()) {
-        piece.skip(8.0);
-        piece.add(0.0, norm);
-        piece.skip(8.0);
-    }
-    piece.grouped("slot", "")
+    // What stands on the line of the hidden state, before the slot and after it.
+    let on_line = |piece: &mut Piece, part: Option<&Part>| {
+        if let Some(part) = detail.norm(part) {
+            piece.skip(8.0);
+            piece.add(0.0, part);
+            piece.skip(8.0);
+        }
+    };
+    let mut whole = Piece::new(piece.w, 0.0);
+    on_line(&mut whole, slot.read.as_ref());
+    whole.add(0.0, piece);
+    on_line(&mut whole, slot.after.as_ref());
+    on_line(&mut whole, slot.write.as_ref());
+    whole.grouped("slot", "")
 }
 
 /// An arrow from a point to another one, round in the corner between them.
@@ -244,13 +287,5 @@ pub(super) fn stream(text: &str, is_end: bool) -> Piece {
         spine_head(&mut piece, (SPINE, end + 8.0));
     }
     piece.start(SPINE + 14.0, 13.0, Style::Small, text);
-    piece
-}
-
-/// A slot with the hidden state's line below all else.
-pub(super) fn on_stream(slot: Piece) -> Piece {
-    let mut piece = Piece::new(slot.w, slot.h);
-    piece.line(&[(SPINE, 0.0), (SPINE, slot.h)], "spine");
-    piece.put(slot, 0.0, 0.0);
     piece
 }

@@ -1,6 +1,6 @@
 //! The whole model: what comes in, the stack with its pattern, what comes out.
 
-use super::layer::{self, Detail, OUT, SPINE, on_stream, stream};
+use super::layer::{self, Detail, OUT, SPINE, on_streams, stream};
 use super::notes::{NOTES, notes};
 use super::overlay::heat;
 use super::part::{card, cost_text, dims, single};
@@ -196,8 +196,8 @@ pub(super) fn badge(kind: &Kind, side: f64) -> Piece {
 fn layer(kind: &Kind, room: f64) -> Piece {
     let cost = kind.cost.as_ref().map(cost_text).unwrap_or_default();
     let mut piece = layer::heading(kind, 32.0, room, &[(Style::Small, cost)]);
-    for slot in &kind.slots {
-        piece.add(0.0, on_stream(layer::slot(slot, Detail::cards(room))));
+    for slot in on_streams(&kind.slots, Detail::cards(room)) {
+        piece.add(0.0, slot);
     }
     piece.add(0.0, stream("", true));
     piece.grouped("kind", &kind.id)

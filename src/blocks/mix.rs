@@ -1,0 +1,421 @@
+//! Several hidden states for each token: how they begin, how one is read of them and written back, and how they
+//! end as one.
+//!
+//! ```text
+//! mean       X_i = x                                                      at the start
+//!            x   = mean of X_i                                            at the end
+//! projected  X_0 = x,  X_i = P_i . x, as long as x                        at the start
+//!            x   = mean of X_0 and P_i . X_i, as long as X_0              at the end
+//! gated      m   = fn . rms(all X),  g = sigmoid(scale * m + base) + eps
+//!            x   = sum of g_i * X_i
+//!            X_i = X_i + (magnitude * sigmoid(scale' * m'_i + base'_i) + write_eps) * y
+//! predicted  r(v) = tanh(router . norm(v) / n_embd)
+//!            P_i = X_i + sum over j of (predict . r(X_0))_ij * X_j,  x = P_0
+//!            X_i = P_i + (1 + (correct . r(y))_i) * (y - P_0)
+//! others     x   = gain * X_0;  X_i = X_i + y for all i but 0
+//! ```
+//! Gated: hyper-connections (Zhu et al. 2024, arXiv 2409.19606). Predicted: AltUp (Baykal et al. 2023, arXiv 2301.13310).
+//! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
+
+use super::build::Build;
+use crate::arch::{Contract, NormRef, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Tensor, Unary};
+use crate::plan::Unit;
+use crate::{choices, options};
+
+choices! {
+    /// How several hidden states and one become each other.
+    pub(super) enum Kind {
+        /// Copies, and their mean.
+        Mean = "mean",
+        /// Projections of the length of the first one.
+        Projected = "projected",
+        /// Sums with factors that follow from all of them.
+        Gated = "gated",
+        /// Predicted from all, corrected by what became of the first.
+        Predicted = "predicted",
+        /// Of the first to all others.
+        Others = "others",
+    }
+}
+
+options! {
+    /// Options of a mix.
+    pub(super) struct Config {
+        kind: Kind, "`mean` (copies at the start, their mean at the end), `projected` (projections, scaled to the length of the first), `gated` (hyper-connections: sums with factors that follow from all states), `predicted` (AltUp: all are predicted, the first is read, and the error of its prediction corrects all) or `others` (the first is read, the others are written)";
+        count: u64 => "n_streams", "hidden states of a token";
+        place: u64 => "place", "where it is used: 0 at the start, 1 within a layer, 2 at the end";
+        norm: NormRef => "default", "kind and eps of its norms";
+        eps: f32 = "0", when "kind == 'gated'", "added to the factors of what is read";
+        magnitude: f32 = "1", when "kind == 'gated'", "largest factor of what is written";
+        write_eps: f32 = "0", when "kind == 'gated'", "added to the factors of what is written";
+    }
+}
+
+/// `[mix.NAME]`. `read = "hc_attn"` is the mix declared under that name, or `[mix.default]` with the weights of that
+/// name.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "mix",
+    title: "Mix of hidden states",
+    noun: "a mix of hidden states",
+    phrase: concat!(
+        "{kind == 'mean': {=count} hidden states, copies at the start}",
+        "{kind == 'projected': {=count} hidden states, projected from one and to one}",
+        "{kind == 'gated': {=count} hidden states read and written with factors that follow from all}",
+        "{kind == 'predicted': {=count} hidden states predicted from all and corrected by what becomes of the first}",
+        "{kind == 'others': the first of {=count} hidden states read, the others written}",
+    ),
+    summary: "Makes several hidden states, reads one of them, writes it back, or ends them.",
+    formula: concat!(
+        "{kind == 'mean': {place == 0: X_i = x | x = mean(X_i)}}",
+        "{kind == 'projected': {place == 0: X_0 = x, X_i = |x| * unit(P_i . x) | x = mean(X_0, |X_0| * unit(P_i . X_i))}}",
+        "{kind == 'gated': x = sum of (sigmoid(fn . rms(X)) + eps)_i * X_i",
+        "{place == 1: ; X_i = X_i + (magnitude * sigmoid(fn . rms(X)) + write_eps)_i * y}}",
+        "{kind == 'predicted': P = X + (predict . r(X_0)) . X, x = P_0; X_i = P_i + (1 + correct . r(y))_i * (y - P_0)}",
+        "{kind == 'others': x = gain * X_0; X_i = X_i + y for i > 0}",
+    ),
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "proj",
+            "{name}_proj.weight",
+            &["n_embd", "n_embd", "count - 1"],
+            "projections of all states but the first",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("kind == 'projected'"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "fn",
+            "{name}_fn.weight",
+            &["count * n_embd", "if(place == 2, 1, 2) * count"],
+            "projection of all states to their factors: of what is read, then of what is written",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("kind == 'gated'"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "base",
+            "{name}_base.weight",
+            &["if(place == 2, 1, 2) * count"],
+            "offsets of the factors",
+        )
+        .when("kind == 'gated'"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "scale",
+            "{name}_scale.weight",
+            &["if(place == 2, 1, 2)"],
+            "multipliers of the factors before their offsets",
+        )
+        .when("kind == 'gated'"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "router_norm",
+            "{name}_router_norm.weight",
+            &["n_embd"],
+            "weight of the norm before the router",
+        )
+        .when("kind == 'predicted'"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "router",
+            "{name}_router.weight",
+            &["n_embd", "count"],
+            "router: projection of a state to one number for each",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("kind == 'predicted'"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "predict",
+            "{name}_predict_coef.weight",
+            &["count", "count * count"],
+            "projection to the factors of each state in the prediction of each",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("kind == 'predicted'"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "correct",
+            "{name}_correct_coef.weight",
+            &["count", "count"],
+            "projection to the factors of the correction of each state",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("kind == 'predicted'"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "gain",
+            "{name}_correct_scale.weight",
+            &["n_embd"],
+            "factors of the elements of the first state",
+        )
+        .when("kind == 'others'"),
+    ],
+    rows: Rows::Any,
+    side: None,
+    state: StateSpec::None,
+    rules: &[
+        Rule {
+            holds: "count > 1",
+            message: "a mix is of at least two hidden states",
+        },
+        Rule {
+            holds: "if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others'))",
+            message: "`mean` and `projected` start and end the hidden states, `gated` is of layers and of the end, `predicted` and `others` of layers",
+        },
+    ],
+};
+
+/// Operations of one use of a mix, generously.
+pub(crate) const NODES: usize = 48;
+
+/// What is kept from the reading of hidden states until they are written.
+pub(crate) struct Held {
+    /// The states, or their predictions: `[n_embd * count, n_tokens]`.
+    pub(crate) all: Tensor,
+    /// The factors of [`Kind::Gated`] before their offsets: `[2 * count, n_tokens]`.
+    pub(crate) factors: Option<Tensor>,
+}
+
+/// A mix at its place of use.
+struct Mix<'a, 'b> {
+    b: &'a Build<'b>,
+    unit: &'a Unit,
+    c: Config,
+}
+
+/// `x [n_embd, n_tokens]` as several states `[n_embd * count, n_tokens]`.
+pub(crate) fn start(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let _scope = b.g.scope("mix", &unit.path);
+    let mix = Mix::new(b, unit);
+    let all = match mix.c.kind {
+        Kind::Projected => {
+            let projected = mix.projected(&mix.one_each(x)?, x)?;
+            let others = b.g.cont(&b.g.permute(&projected, [0, 2, 1, 3])?)?;
+            b.g.concat(&mix.one(x)?, &others, 1)?
+        }
+        _ => mix.repeated(x)?,
+    };
+    let all = mix.joined(&all)?;
+    b.name(&unit.path, "x", &all);
+    Ok(all)
+}
+
+/// What is read of the states `[n_embd * count, n_tokens]`: `[n_embd, n_tokens]`.
+pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, Held), Error> {
+    let _scope = b.g.scope("mix", &unit.path);
+    let mix = Mix::new(b, unit);
+    let mut held = Held {
+        all: all.clone(),
+        factors: None,
+    };
+    let x = match mix.c.kind {
+        Kind::Gated => {
+            let factors = mix.factors(all)?;
+            let gates = mix.gates(&factors, 0, 1.0, mix.c.eps)?;
+            held.factors = Some(factors);
+            mix.summed(all, &gates)?
+        }
+        Kind::Predicted => {
+            held.all = mix.predicted(all)?;
+            mix.first(&held.all)?
+        }
+        Kind::Others => b.g.mul(&mix.first(all)?, &b.need(unit, "gain")?)?,
+        Kind::Mean | Kind::Projected => return Err(misplaced(unit)),
+    };
+    b.name(&unit.path, "x", &x);
+    Ok((x, held))
+}
+
+/// The states `[n_embd * count, n_tokens]` after what was read of them became `y [n_embd, n_tokens]`.
+pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Result<Tensor, Error> {
+    let _scope = b.g.scope("mix", &unit.path);
+    let (g, mix) = (b.g, Mix::new(b, unit));
+    let all = mix.apart(&held.all)?;
+    let written = match (mix.c.kind, &held.factors) {
+        (Kind::Gated, Some(factors)) => {
+            let gates = mix.gates(factors, 1, mix.c.magnitude, mix.c.write_eps)?;
+            let gates = g.reshape(&gates, [1, mix.c.count, b.n_tokens, 1])?;
+            g.add(&all, &g.mul(&mix.repeated(y)?, &gates)?)?
+        }
+        (Kind::Predicted, _) => {
+            let error = g.sub(y, &mix.first(&held.all)?)?;
+            let gates = b.product(unit, "correct", &mix.routed(y)?)?;
+            let gates = g.affine(&gates, 1.0, 1.0)?;
+            let gates = g.reshape(&gates, [1, mix.c.count, b.n_tokens, 1])?;
+            g.add(&all, &g.mul(&mix.repeated(&error)?, &gates)?)?
+        }
+        (Kind::Others, _) => {
+            let others = g.add(&mix.others(&held.all)?, &mix.one(y)?)?;
+            g.concat(&mix.one(&mix.first(&held.all)?)?, &others, 1)?
+        }
+        _ => return Err(misplaced(unit)),
+    };
+    let written = mix.joined(&written)?;
+    b.name(&unit.path, "x", &written);
+    Ok(written)
+}
+
+/// The states `[n_embd * count, n_tokens]` as one: `[n_embd, n_tokens]`.
+pub(crate) fn end(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Error> {
+    let mix = Mix::new(b, unit);
+    let (g, part) = (b.g, 1.0 / mix.c.count as f32);
+    let x = match mix.c.kind {
+        Kind::Gated => return Ok(read(b, unit, all)?.0),
+        Kind::Mean => {
+            let _scope = g.scope("mix", &unit.path);
+            g.scale(&mix.sum(&mix.by_state(&mix.apart(all)?)?)?, part)?
+        }
+        Kind::Projected => {
+            let _scope = g.scope("mix", &unit.path);
+            let first = mix.first(all)?;
+            let others = g.permute(&mix.others(all)?, [0, 2, 1, 3])?;
+            let projected = mix.projected(&g.cont(&others)?, &first)?;
+            // `[n_embd, n_tokens, count - 1]` with the states first.
+            let by_state = g.cont(&g.permute(&projected, [1, 2, 0, 3])?)?;
+            g.scale(&g.add(&first, &mix.sum(&by_state)?)?, part)?
+        }
+        Kind::Predicted | Kind::Others => return Err(misplaced(unit)),
+    };
+    b.name(&unit.path, "x", &x);
+    Ok(x)
+}
+
+fn misplaced(unit: &Unit) -> Error {
+    Error::Arguments {
+        op: "mix",
+        message: format!("{} is not of this kind", unit.path),
+    }
+}
+
+impl<'a, 'b> Mix<'a, 'b> {
+    fn new(b: &'a Build<'b>, unit: &'a Unit) -> Self {
+        let c = Config::read(&unit.options);
+        Self { b, unit, c }
+    }
+
+    fn width(&self) -> u64 {
+        self.b.plan.n_embd
+    }
+
+    /// `x [n_embd, n_tokens]` as `[n_embd, 1, n_tokens]`.
+    fn one(&self, x: &Tensor) -> Result<Tensor, Error> {
+        self.b.g.reshape(x, [self.width(), 1, self.b.n_tokens, 1])
+    }
+
+    /// `x [n_embd, n_tokens]` for each state: `[n_embd, count, n_tokens]`.
+    fn repeated(&self, x: &Tensor) -> Result<Tensor, Error> {
+        let shape = [self.width(), self.c.count, self.b.n_tokens, 1];
+        self.b.g.repeat(&self.one(x)?, shape)
+    }
+
+    /// `x [n_embd, n_tokens]` for each state but the first: `[n_embd, n_tokens, count - 1]`.
+    fn one_each(&self, x: &Tensor) -> Result<Tensor, Error> {
+        let shape = [self.width(), self.b.n_tokens, self.c.count - 1, 1];
+        self.b.g.repeat(x, shape)
+    }
+
+    /// `[n_embd * count, n_tokens]` as `[n_embd, count, n_tokens]`.
+    fn apart(&self, all: &Tensor) -> Result<Tensor, Error> {
+        let shape = [self.width(), self.c.count, self.b.n_tokens, 1];
+        self.b.g.reshape(all, shape)
+    }
+
+    /// The reverse of [`Self::apart`].
+    fn joined(&self, all: &Tensor) -> Result<Tensor, Error> {
+        let shape = [self.width() * self.c.count, self.b.n_tokens, 1, 1];
+        self.b.g.reshape(all, shape)
+    }
+
+    /// The first state `[n_embd, n_tokens]` of `[n_embd * count, n_tokens]`, contiguous.
+    fn first(&self, all: &Tensor) -> Result<Tensor, Error> {
+        self.b.columns(all, 0, self.width())
+    }
+
+    /// The other states `[n_embd, count - 1, n_tokens]` of `[n_embd * count, n_tokens]`: a window.
+    fn others(&self, all: &Tensor) -> Result<Tensor, Error> {
+        let apart = self.apart(all)?;
+        let ([n, count, tokens, _], strides) = (apart.shape(), apart.strides());
+        let steps = [strides[1], strides[2], strides[3]];
+        let g = self.b.g;
+        g.view(&apart, [n, count - 1, tokens, 1], steps, strides[1])
+    }
+
+    /// `[n_embd, count, n_tokens]` with the states first: `[count, n_embd, n_tokens]`, contiguous.
+    fn by_state(&self, apart: &Tensor) -> Result<Tensor, Error> {
+        let g = self.b.g;
+        g.cont(&g.permute(apart, [1, 0, 2, 3])?)
+    }
+
+    /// The sum of the states of `[n, n_embd, n_tokens]`: `[n_embd, n_tokens]`.
+    fn sum(&self, by_state: &Tensor) -> Result<Tensor, Error> {
+        let g = self.b.g;
+        let shape = [self.width(), self.b.n_tokens, 1, 1];
+        g.reshape(&g.sum_rows(by_state)?, shape)
+    }
+
+    /// The sums of `all [n_embd * count, n_tokens]` with the factors `[count, n, n_tokens]`: `[n_embd, n, n_tokens]`.
+    fn combined(&self, all: &Tensor, factors: &Tensor) -> Result<Tensor, Error> {
+        let by_state = self.by_state(&self.apart(all)?)?;
+        let sums = self.b.g.mul_mat(&by_state, factors)?;
+        self.b.g.exact(&sums)?;
+        Ok(sums)
+    }
+
+    /// The sum of `all [n_embd * count, n_tokens]` with the factors `[count, n_tokens]`: `[n_embd, n_tokens]`.
+    fn summed(&self, all: &Tensor, factors: &Tensor) -> Result<Tensor, Error> {
+        let (g, n) = (self.b.g, self.b.n_tokens);
+        let factors = g.reshape(factors, [self.c.count, 1, n, 1])?;
+        let sum = self.combined(all, &factors)?;
+        g.reshape(&sum, [self.width(), n, 1, 1])
+    }
+
+    /// `P_i . x_i` of `x [n_embd, n_tokens, count - 1]`, as long as the rows of `like [n_embd, n_tokens]`.
+    fn projected(&self, x: &Tensor, like: &Tensor) -> Result<Tensor, Error> {
+        let (g, b) = (self.b.g, self.b);
+        let length = |x: &Tensor| g.unary(&g.sum_rows(&g.unary(x, Unary::Square)?)?, Unary::Sqrt);
+        let y = b.product_by_head(self.unit, "proj", x)?;
+        g.div(&g.mul(&y, &length(like)?)?, &length(&y)?)
+    }
+
+    /// The factors of all states before their offsets: `[2 * count, n_tokens]`, at the end `[count, n_tokens]`.
+    fn factors(&self, all: &Tensor) -> Result<Tensor, Error> {
+        let normed = self.b.normalise_with(self.c.norm, None, all)?;
+        self.b.product(self.unit, "fn", &normed)
+    }
+
+    /// `magnitude * sigmoid(scale * m + base) + eps` of part `nth` of the factors: `[count, n_tokens]`.
+    fn gates(&self, factors: &Tensor, nth: u64, magnitude: f32, eps: f32) -> Result<Tensor, Error> {
+        let (g, b, n) = (self.b.g, self.b, self.c.count);
+        let window = |key: &str, start: u64, len: u64| {
+            let weight = b.need(self.unit, key)?;
+            let strides = weight.strides();
+            let steps = [strides[1], strides[2], strides[3]];
+            g.view(&weight, [len, 1, 1, 1], steps, start as usize * strides[0])
+        };
+        let m = b.columns(factors, nth * n, n)?;
+        let m = g.mul(&m, &window("scale", nth, 1)?)?;
+        let m = g.add(&m, &window("base", nth * n, n)?)?;
+        g.affine(&g.unary(&m, Unary::Sigmoid)?, magnitude, eps)
+    }
+
+    /// One number for each state, from `x [n_embd, n_tokens]`: `[count, n_tokens]`.
+    fn routed(&self, x: &Tensor) -> Result<Tensor, Error> {
+        let (g, b) = (self.b.g, self.b);
+        let weight = b.weight(self.unit, "router_norm");
+        let normed = b.normalise_with(self.c.norm, weight, x)?;
+        let normed = g.scale(&normed, 1.0 / self.width() as f32)?;
+        g.unary(&b.product(self.unit, "router", &normed)?, Unary::Tanh)
+    }
+
+    /// The prediction of all states `[n_embd * count, n_tokens]`.
+    fn predicted(&self, all: &Tensor) -> Result<Tensor, Error> {
+        let (g, b, n) = (self.b.g, self.b, self.c.count);
+        let factors = b.product(self.unit, "predict", &self.routed(&self.first(all)?)?)?;
+        let factors = g.reshape(&factors, [n, n, b.n_tokens, 1])?;
+        g.add(all, &self.joined(&self.combined(all, &factors)?)?)
+    }
+}

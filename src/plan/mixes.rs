@@ -1,0 +1,112 @@
+//! Several hidden states: what makes, reads and writes them, and whether each slot sees one.
+
+use super::assemble::Planner;
+use super::facts::LayerScope;
+use super::{LayerPlan, Plan, Unit};
+use crate::arch::expr::Value;
+use crate::arch::{Resource, Setting, Slot};
+
+/// Where a mix is used: `place` in its contract.
+#[derive(Clone, Copy)]
+pub(super) enum Use {
+    /// It makes the hidden states.
+    Start = 0,
+    /// It reads or writes them within a layer.
+    Within = 1,
+    /// It ends them.
+    End = 2,
+}
+
+impl Plan {
+    /// What makes, reads and writes several hidden states, in the order of execution.
+    pub fn mixes(&self) -> impl Iterator<Item = &Unit> {
+        let slots = self.layers.iter().flat_map(|layer| &layer.slots);
+        let of_slots = slots.flat_map(|slot| slot.read.iter().chain(&slot.write));
+        let read = self.head.iter().filter_map(|head| head.read.as_ref());
+        self.write.iter().chain(of_slots).chain(read)
+    }
+}
+
+impl Planner<'_> {
+    /// The mixes by which a slot reads and writes.
+    pub(super) fn mixes_of(
+        &mut self,
+        slot: &Slot,
+        path: &str,
+        scope: &LayerScope<'_>,
+    ) -> Option<[Option<Unit>; 2]> {
+        let mut mix = |mix: &Option<Setting>, place: &str| {
+            self.mix(mix.as_ref(), &format!("{path}.{place}"), scope, Use::Within)
+        };
+        let (read, write) = (mix(&slot.read, "read"), mix(&slot.write, "write"));
+        Some([read?, write?])
+    }
+
+    /// A mix by name: a declared one, or the default with the weights of that name.
+    #[expect(
+        clippy::option_option,
+        reason = "outer: the plan holds; inner: there is a mix"
+    )]
+    pub(super) fn mix(
+        &mut self,
+        setting: Option<&Setting>,
+        path: &str,
+        scope: &LayerScope<'_>,
+        at: Use,
+    ) -> Option<Option<Unit>> {
+        let Some(setting) = setting else {
+            return Some(None);
+        };
+        let name = match self.evaluate(&setting.expr, scope, &path)? {
+            Value::Str(name) => name,
+            other => {
+                return self.problem(format!(
+                    "{path}: expected the name of a mix, found `{other}`"
+                ));
+            }
+        };
+        let declared = |name: &str| self.facts.def.resource(Resource::Mix, name);
+        let Some(instance) = declared(&name).or_else(|| declared("default")) else {
+            return self.problem(format!("{path}: there is no `[mix.default]`"));
+        };
+        let mut instance = instance.clone();
+        for weight in &mut instance.weights {
+            weight.tensor = weight.tensor.replace("{name}", &name);
+        }
+        let unit = self.unit(path, &instance, scope, Some(("place", at as u64)))?;
+        Some(Some(unit))
+    }
+
+    /// Of several hidden states a slot sees the one that it or a slot before it reads, and what is read is
+    /// written before the layer ends.
+    pub(super) fn check_mixes(&mut self, layers: &[LayerPlan], are_several: bool) {
+        for layer in layers.iter().filter(|_| are_several) {
+            let mut open: Option<&Unit> = None;
+            for slot in &layer.slots {
+                let path = &slot.path;
+                match (&slot.read, open) {
+                    (Some(_), Some(before)) => self.problem::<()>(format!(
+                        "{path}: reads one of several hidden states before what {} gave is written",
+                        before.path
+                    )),
+                    (None, None) => self
+                        .problem::<()>(format!("{path}: reads none of the several hidden states")),
+                    _ => None,
+                };
+                open = slot.read.as_ref().or(open);
+                let Some(write) = &slot.write else { continue };
+                if let Some(read) = open.take()
+                    && (&read.options, &read.weights) != (&write.options, &write.weights)
+                {
+                    self.problem::<()>(format!(
+                        "{path}: is written by another mix than {} reads by",
+                        read.path
+                    ));
+                }
+            }
+            if let Some(read) = open {
+                self.problem::<()>(format!("{}: what it gives is not written", read.path));
+            }
+        }
+    }
+}
