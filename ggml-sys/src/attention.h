@@ -29,6 +29,9 @@ struct ggml_tensor * shim_paged_attention(
         struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * sinks,
         float scale, float softcap, float max_bias, int32_t block, int32_t span);
 
+// Whether a tensor is the result of shim_paged_attention.
+bool shim_is_paged_attention(const struct ggml_tensor * t);
+
 // Maximum number of elements of a head.
 int32_t shim_paged_attention_max_head(void);
 

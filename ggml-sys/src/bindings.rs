@@ -1199,6 +1199,9 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn shim_is_paged_attention(t: *const ggml_tensor) -> bool;
+}
+unsafe extern "C" {
     pub fn shim_paged_attention_max_head() -> i32;
 }
 unsafe extern "C" {
@@ -1217,6 +1220,9 @@ unsafe extern "C" {
         local: i32,
         block: i32,
     ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn shim_is_select(t: *const ggml_tensor) -> bool;
 }
 unsafe extern "C" {
     pub fn shim_context_new(mem_size: usize) -> *mut ggml_context;

@@ -246,3 +246,7 @@ struct ggml_tensor * shim_select(
     memcpy(dst->op_params + AT_TOP, numbers, sizeof(numbers));
     return dst;
 }
+
+bool shim_is_select(const struct ggml_tensor * t) {
+    return t->op == GGML_OP_CUSTOM && ((const struct ggml_custom_op_params *) t->op_params)->fun == select_keys;
+}

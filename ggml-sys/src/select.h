@@ -23,6 +23,9 @@ struct ggml_tensor * shim_select(
         struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * weights, struct ggml_tensor * k,
         struct ggml_tensor * queries, struct ggml_tensor * table, int32_t top, int32_t span, int32_t local, int32_t block);
 
+// Whether a tensor is the result of shim_select.
+bool shim_is_select(const struct ggml_tensor * t);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,6 +1,6 @@
 //! The option that names backend libraries, and where they are searched for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use clap::Args;
@@ -13,8 +13,9 @@ use super::Failure;
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Backends {
     /// Backend library whose devices are used (docs/gpu.md); may be repeated. Those next to the program and in
-    /// the folder BENCH_BACKEND_DIR are found without it
-    #[arg(long, value_name = "FILE")]
+    /// the folder BENCH_BACKEND_DIR are found without it. `plain`: no library; plain loops in 64-bit numbers compute
+    /// each operation, slowly and independent of the kernels, to compare with
+    #[arg(long, value_name = "FILE|plain")]
     backend: Vec<PathBuf>,
 }
 
@@ -24,7 +25,7 @@ impl Backends {
     /// # Errors
     /// A library that is named and cannot be loaded. What is found and cannot be loaded is logged.
     pub(super) fn load(&self) -> Result<(), Failure> {
-        for path in &self.backend {
+        for path in self.backend.iter().filter(|path| !is_plain(path)) {
             load_library(path)?;
         }
         static FOUND: Once = Once::new();
@@ -38,4 +39,13 @@ impl Backends {
         });
         Ok(())
     }
+
+    /// Whether plain loops compute.
+    pub(super) fn are_plain(&self) -> bool {
+        self.backend.iter().any(|path| is_plain(path))
+    }
+}
+
+fn is_plain(path: &Path) -> bool {
+    path == Path::new("plain")
 }

@@ -27,7 +27,8 @@ pub(super) struct Args {
     tokens: Vec<u32>,
     /// Execution path of B: `chunk=N` tokens per pass, `stateless` (no cache), `flash` (flash attention),
     /// `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `devices` (only B has layers on other
-    /// devices than the processor); several separated by commas
+    /// devices than the processor), `plain` (plain loops in 64-bit numbers in place of the kernels, slow); several
+    /// separated by commas
     #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
     path: Vec<Step>,
     /// Folder of float32 arrays NAME.npy to use as B, named by value paths (layers.3.attn.q) or llama.cpp's names
@@ -59,6 +60,8 @@ enum Step {
     Cache(TensorType, TensorType),
     /// Layers on other devices, which A then has none of.
     Devices,
+    /// Plain loops compute.
+    Plain,
 }
 
 fn parse_step(text: &str) -> Result<Step, String> {
@@ -66,6 +69,7 @@ fn parse_step(text: &str) -> Result<Step, String> {
         None if text == "stateless" => Ok(Step::Stateless),
         None if text == "flash" => Ok(Step::Flash),
         None if text == "devices" => Ok(Step::Devices),
+        None if text == "plain" => Ok(Step::Plain),
         Some(("chunk", n)) => match n.parse() {
             Ok(n) if n > 0 => Ok(Step::Chunk(n)),
             _ => Err(format!("`{n}` is not a number of tokens")),
@@ -76,7 +80,8 @@ fn parse_step(text: &str) -> Result<Step, String> {
             Ok(Step::Cache(ty(k)?, ty(v)?))
         }
         _ => Err(
-            "expected chunk=N, stateless, flash, cache=TYPE, cache=KEYS/VALUES or devices".into(),
+            "expected chunk=N, stateless, flash, cache=TYPE, cache=KEYS/VALUES, devices or plain"
+                .into(),
         ),
     }
 }
@@ -162,6 +167,7 @@ fn values(
             Step::Flash => options.flash_attn = true,
             Step::Cache(k, v) => (options.k_type, options.v_type) = (*k, *v),
             Step::Devices => {}
+            Step::Plain => options.plain = true,
         }
     }
     if passes.stateless {

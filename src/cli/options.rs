@@ -336,6 +336,7 @@ impl LoadOptions {
             embeddings: false,
             non_causal: false,
             capture: false,
+            plain: self.placement.is_plain(),
         }
     }
 

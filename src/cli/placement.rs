@@ -113,7 +113,10 @@ impl PlacementOptions {
     /// nothing, layers that do not fit.
     pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
         self.workers.connect()?;
-        let devices = self.devices()?;
+        let devices = match options.plain {
+            true => Vec::new(),
+            false => self.devices()?,
+        };
         let shares = self.shares(&devices)?;
         self.check_moves(&opened.plan)?;
         let placing = Placing {
@@ -144,6 +147,11 @@ impl PlacementOptions {
         };
         opened.plan = placing.placed(&split);
         Ok(())
+    }
+
+    /// Whether plain loops compute.
+    pub(super) fn is_plain(&self) -> bool {
+        self.workers.backends.are_plain()
     }
 
     /// The devices to use besides the processor.

@@ -104,6 +104,8 @@ pub struct Executor {
     scratch_bytes: usize,
     /// Takes the time of every operation.
     profile: Option<Profile>,
+    /// Whether plain loops compute instead of the devices.
+    is_plain: bool,
 }
 
 impl Executor {
@@ -154,7 +156,22 @@ impl Executor {
             scratch: ScratchId::new(),
             scratch_bytes: 0,
             profile: None,
+            is_plain: false,
         })
+    }
+
+    /// Has plain loops compute from now on (`plain`), which is slow and independent of the devices' kernels.
+    ///
+    /// # Errors
+    /// There are other devices than the processor.
+    pub fn compute_plainly(&mut self) -> Result<(), Error> {
+        self.is_plain = self.devices.len() == 1;
+        match self.is_plain {
+            true => Ok(()),
+            false => Err(Error::Compute(
+                "plain loops compute in the host's memory alone".into(),
+            )),
+        }
     }
 
     fn sched(&self) -> sys::ggml_backend_sched_t {
@@ -293,6 +310,9 @@ impl Executor {
         let Some(graph) = &self.graph else {
             return Err(Error::Compute("no graph is loaded".into()));
         };
+        if self.is_plain {
+            return super::plain::run(graph);
+        }
         let scheduler = self.scheduler.0.as_ptr();
         // SAFETY: the graph is allocated on this scheduler (`load`).
         let status = unsafe {

@@ -18,6 +18,7 @@ mod matmul;
 mod memory;
 mod ops;
 mod placed;
+mod plain;
 mod profile;
 mod quantize;
 pub mod rpc;

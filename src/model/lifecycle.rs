@@ -113,7 +113,10 @@ impl Model {
         };
         block_manager.set_default_key(&adapters.default_key());
         let capacity = graph::capacity(&plan, adapters.capacity());
-        let executor = Executor::new(&devices, options.n_threads, capacity)?;
+        let mut executor = Executor::new(&devices, options.n_threads, capacity)?;
+        if options.plain {
+            executor.compute_plainly()?;
+        }
         let mut model = Self {
             plan,
             options,

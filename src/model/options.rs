@@ -43,6 +43,8 @@ pub struct Options {
     pub non_causal: bool,
     /// Whether the values of a pass can be read after it, which takes memory for all of them.
     pub capture: bool,
+    /// Whether plain loops compute instead of the processor's kernels: slow, and independent of them.
+    pub plain: bool,
 }
 
 impl Options {
@@ -64,6 +66,7 @@ impl Options {
             embeddings: false,
             non_causal: false,
             capture: false,
+            plain: false,
         }
     }
 

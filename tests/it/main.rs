@@ -57,6 +57,7 @@ mod process;
 mod program;
 mod published;
 mod quantised;
+mod referee;
 mod reference;
 mod search;
 mod server;

@@ -178,6 +178,8 @@ fn compare_names_the_first_value_that_differs() {
         "stateless",
         "chunk=2,stateless",
         "flash",
+        "plain",
+        "flash,plain",
     ];
     for path in paths {
         let mut arguments = vec!["compare", model, "--path", path];

@@ -1,0 +1,97 @@
+//! A graph computed by plain loops in f64: the referee for the kernels of ggml and of this project.
+//!
+//! It is slow, has one thread, and shares no arithmetic with the kernels: what a tensor holds is decoded, an
+//! operation is its formula, and the result is rounded once, to the type of the tensor. Quantised weights are decoded by
+//! ggml. The memory of the tensors is the loaded graph's.
+
+mod array;
+mod attention;
+mod elementwise;
+mod matrix;
+mod recurrent;
+mod rope;
+mod rows;
+mod special;
+
+use ggml_sys as sys;
+
+use array::{Array, Node};
+
+use super::error::Error;
+use super::ops::Graph;
+
+/// What an operation writes.
+enum Outcome {
+    /// All elements.
+    All(Array),
+    /// What it writes is written already, or nothing.
+    Written,
+}
+
+/// Computes every node of a graph whose tensors have memory on the host, in the order of execution.
+///
+/// # Errors
+/// An operation without a formula here, a type that cannot be decoded or written, a tensor outside the host's memory.
+pub(super) fn run(graph: &Graph) -> Result<(), Error> {
+    for at in 0..graph.n_nodes() {
+        // SAFETY: the index is below the number of nodes.
+        let ptr = unsafe { sys::ggml_graph_node(graph.as_ptr(), at as i32) };
+        let node = Node::new(ptr)?;
+        if let Outcome::All(result) = compute(&node)? {
+            node.write(&result)?;
+        }
+    }
+    Ok(())
+}
+
+fn compute(node: &Node) -> Result<Outcome, Error> {
+    let op = node.op();
+    let all = match op.as_str() {
+        "NONE" | "RESHAPE" | "VIEW" | "PERMUTE" | "TRANSPOSE" => return Ok(Outcome::Written),
+        "SET_ROWS" => {
+            rows::set_rows(node)?;
+            return Ok(Outcome::Written);
+        }
+        "ADD" => elementwise::binary(node, |a, b| a + b),
+        "SUB" => elementwise::binary(node, |a, b| a - b),
+        "MUL" => elementwise::binary(node, |a, b| a * b),
+        "DIV" => elementwise::binary(node, |a, b| a / b),
+        "SCALE" => elementwise::scale(node),
+        "CLAMP" => elementwise::clamp(node),
+        "FILL" => elementwise::fill(node),
+        "REGLU" | "GEGLU" | "SWIGLU" | "SWIGLU_OAI" | "GEGLU_ERF" => elementwise::glu(node, &op),
+        "DUP" | "CPY" | "CONT" => node.input(0)?.reshaped(node.shape()),
+        "CONCAT" => rows::concat(node),
+        "REPEAT" => rows::repeat(node),
+        "GET_ROWS" => rows::get_rows(node),
+        "ARGSORT" => rows::argsort(node),
+        "TOP_K" => rows::top_k(node),
+        "SUM_ROWS" => rows::sum(node),
+        "POOL_2D" => rows::max_of(node),
+        "RMS_NORM" => rows::rms_norm(node),
+        "NORM" => rows::layer_norm(node),
+        "L2_NORM" => rows::l2_norm(node),
+        "MUL_MAT" => matrix::mul_mat(node),
+        "MUL_MAT_ID" => matrix::mul_mat_id(node),
+        "ADD_ID" => matrix::add_id(node),
+        "SOFT_MAX" => attention::soft_max(node),
+        "FLASH_ATTN_EXT" => attention::flash(node),
+        "CUSTOM" if node.is_paged_attention() => attention::paged(node),
+        "CUSTOM" if node.is_select() => attention::select(node),
+        "ROPE" => rope::rope(node),
+        "SSM_CONV" => recurrent::conv(node),
+        "SSM_SCAN" => recurrent::scan(node),
+        "GATED_DELTA_NET" => recurrent::gated_delta_net(node),
+        "RWKV_WKV6" => recurrent::wkv6(node),
+        "GATED_LINEAR_ATTN" => recurrent::gated_linear_attention(node),
+        "RWKV_WKV7" => recurrent::wkv7(node),
+        other => match elementwise::unary(other) {
+            Some(f) => elementwise::map(node, |x| f(node, x)),
+            None => {
+                let message = format!("`{}`: the referee has no formula of it", node.name());
+                return Err(node.fault(&message));
+            }
+        },
+    };
+    Ok(Outcome::All(all?))
+}

@@ -1,0 +1,47 @@
+//! Matrix products.
+
+use super::super::error::Error;
+use super::array::{Array, Node};
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// `a [k, n, ..] . b [k, m, ..] -> [n, m, ..]`; matrices of `a` serve several of `b`.
+pub(super) fn mul_mat(node: &Node) -> Result<Array, Error> {
+    let (a, b) = (node.input(0)?, node.input(1)?);
+    let (per_j, per_k) = (b.shape[2] / a.shape[2], b.shape[3] / a.shape[3]);
+    let mut out = Array::zeros(node.shape());
+    for at @ [_, j, k] in out.rows() {
+        for (i, value) in out.row_mut(at).iter_mut().enumerate() {
+            *value = dot(a.row([i, j / per_j, k / per_k]), b.row(at));
+        }
+    }
+    Ok(out)
+}
+
+/// `a [k, n, experts]`, `b [k, 1 or used, m]`, `ids [used, m]` -> `[n, used, m]`.
+pub(super) fn mul_mat_id(node: &Node) -> Result<Array, Error> {
+    let (a, b, ids) = (node.input(0)?, node.input(1)?, node.input(2)?);
+    let mut out = Array::zeros(node.shape());
+    for at @ [used, token, _] in out.rows() {
+        let expert = ids.index(used, [token, 0, 0]);
+        let x = b.row([used % b.shape[1], token, 0]);
+        for (i, value) in out.row_mut(at).iter_mut().enumerate() {
+            *value = dot(a.row([i, expert, 0]), x);
+        }
+    }
+    Ok(out)
+}
+
+/// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` names.
+pub(super) fn add_id(node: &Node) -> Result<Array, Error> {
+    let (mut a, b, ids) = (node.input(0)?, node.input(1)?, node.input(2)?);
+    for at @ [used, token, _] in a.rows() {
+        let column = b.row([ids.index(used, [token, 0, 0]), 0, 0]);
+        for (value, more) in a.row_mut(at).iter_mut().zip(column) {
+            *value += more;
+        }
+    }
+    Ok(a)
+}

@@ -1,0 +1,180 @@
+//! Operations that carry a state along time. Their results are one row of all outputs, then all new states.
+
+use super::super::error::Error;
+use super::array::{Array, Node};
+use super::special::softplus;
+
+/// Each channel convolved over time: `x [k - 1 + n, channels, seqs]`, `weight [k, channels]` -> `[channels, n, seqs]`.
+pub(super) fn conv(node: &Node) -> Result<Array, Error> {
+    let (x, weight) = (node.input(0)?, node.input(1)?);
+    let k = weight.shape[0];
+    let mut out = Array::zeros(node.shape());
+    for at @ [time, sequence, _] in out.rows() {
+        for (channel, value) in out.row_mut(at).iter_mut().enumerate() {
+            let window = &x.row([channel, sequence, 0])[time..time + k];
+            let products = window.iter().zip(weight.row([channel, 0, 0]));
+            *value = products.map(|(x, w)| x * w).sum();
+        }
+    }
+    Ok(out)
+}
+
+/// The selective scan (Gu and Dao 2023; Dao and Gu 2024).
+pub(super) fn scan(node: &Node) -> Result<Array, Error> {
+    let [states, x, dt, a, b, c, ids] = {
+        let read: Result<Vec<Array>, Error> = (0..7).map(|at| node.input(at)).collect();
+        let read: Result<[Array; 7], _> = read?.try_into();
+        read.map_err(|_| node.fault("seven sources"))?
+    };
+    let [n_state, d, heads, _] = states.shape;
+    let [_, _, n_times, n_sequences] = x.shape;
+    let per_group = heads / b.shape[1];
+    let mut out = Array::zeros(node.shape());
+    let (outputs, new) = out.values.split_at_mut(x.values.len());
+    for sequence in 0..n_sequences {
+        let row = ids.index(sequence, [0, 0, 0]);
+        for head in 0..heads {
+            let group = head / per_group;
+            for i in 0..d {
+                let mut state = states.row([i, head, row]).to_vec();
+                for time in 0..n_times {
+                    let step = softplus(dt.at(head, [time, sequence, 0]));
+                    let input = x.at(i, [head, time, sequence]) * step;
+                    let (b, c) = (
+                        b.row([group, time, sequence]),
+                        c.row([group, time, sequence]),
+                    );
+                    let mut y = 0.0;
+                    for (n, s) in state.iter_mut().enumerate() {
+                        let decay = (step * a.at(n % a.shape[0], [head, 0, 0])).exp();
+                        *s = *s * decay + b[n] * input;
+                        y += *s * c[n];
+                    }
+                    outputs[x.row_at([head, time, sequence]) + i] = y;
+                }
+                let at = n_state * (i + d * (head + heads * sequence));
+                new[at..at + n_state].copy_from_slice(&state);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The gated delta rule (Yang et al. 2024). The state of a head has a row of keys for each element of the values.
+pub(super) fn gated_delta_net(node: &Node) -> Result<Array, Error> {
+    let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
+    let [gate, beta, states] = [node.input(3)?, node.input(4)?, node.input(5)?];
+    let [d, heads, n_times, n_sequences] = v.shape;
+    let scale = 1.0 / (d as f64).sqrt();
+    let mut out = Array::zeros(node.shape());
+    let (outputs, new) = out.values.split_at_mut(v.values.len());
+    for sequence in 0..n_sequences {
+        for head in 0..heads {
+            let at = d * d * (head + heads * sequence);
+            let state = &mut new[at..at + d * d];
+            state.copy_from_slice(&states.values[at..at + d * d]);
+            for time in 0..n_times {
+                let of_keys = [head % k.shape[1], time, sequence];
+                let place = [head, time, sequence];
+                let (q, k, v) = (q.row(of_keys), k.row(of_keys), v.row(place));
+                let (gate, beta) = (gate.row(place), beta.at(0, place));
+                for (j, row) in state.chunks_exact_mut(d).enumerate() {
+                    for (i, s) in row.iter_mut().enumerate() {
+                        *s *= gate[i % gate.len()].exp();
+                    }
+                    let found: f64 = row.iter().zip(k).map(|(s, k)| s * k).sum();
+                    let change = (v[j] - found) * beta;
+                    row.iter_mut().zip(k).for_each(|(s, k)| *s += change * k);
+                    let y: f64 = row.iter().zip(q).map(|(s, q)| s * q).sum();
+                    outputs[d * (head + heads * (time + n_times * sequence)) + j] = y * scale;
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Heads of a linear recurrence: `f` changes the state of a head (`[d, d]`) by the values at a time, which are rows of `d`
+/// elements of the sources, and adds to its output.
+fn by_head(
+    node: &Node,
+    inputs: &[Array],
+    states: &Array,
+    f: impl Fn(usize, &[&[f64]], &mut [f64], &mut [f64]),
+) -> Result<Array, Error> {
+    let [d, heads, n, _] = inputs[0].shape;
+    let n_sequences = states.values.len() / (d * d * heads);
+    let mut out = Array::zeros(node.shape());
+    let (outputs, new) = out.values.split_at_mut(d * heads * n);
+    new.copy_from_slice(&states.values);
+    for time in 0..n {
+        let sequence = time / (n / n_sequences);
+        for head in 0..heads {
+            let rows: Vec<&[f64]> = inputs.iter().map(|x| x.row([head, time, 0])).collect();
+            let at = d * d * (head + heads * sequence);
+            let out = &mut outputs[d * (head + heads * time)..][..d];
+            f(head, &rows, &mut new[at..at + d * d], out);
+        }
+    }
+    Ok(out)
+}
+
+/// `y = r (S + bonus k v)`, then `S = decay S + k v` (Peng et al. 2024). A row of the state belongs to an element of the keys.
+pub(super) fn wkv6(node: &Node) -> Result<Array, Error> {
+    let inputs = [
+        node.input(0)?,
+        node.input(1)?,
+        node.input(2)?,
+        node.input(4)?,
+    ];
+    let (bonus, states) = (node.input(3)?, node.input(5)?);
+    by_head(node, &inputs, &states, |head, rows, state, out| {
+        let &[k, v, r, decay] = rows else { return };
+        let d = k.len();
+        for (i, row) in state.chunks_exact_mut(d).enumerate() {
+            for (j, s) in row.iter_mut().enumerate() {
+                let product = k[i] * v[j];
+                out[j] += (*s + bonus.values[head * d + i] * product) * r[i];
+                *s = *s * decay[i] + product;
+            }
+        }
+    })
+}
+
+/// `S = decay S + k v`, then `y = scale q S` (Yang et al. 2023).
+pub(super) fn gated_linear_attention(node: &Node) -> Result<Array, Error> {
+    let inputs = [
+        node.input(0)?,
+        node.input(1)?,
+        node.input(2)?,
+        node.input(3)?,
+    ];
+    let (states, scale) = (node.input(4)?, node.param(0));
+    by_head(node, &inputs, &states, |_, rows, state, out| {
+        let &[k, v, q, decay] = rows else { return };
+        for (i, row) in state.chunks_exact_mut(k.len()).enumerate() {
+            for (j, s) in row.iter_mut().enumerate() {
+                *s = *s * decay[i] + k[i] * v[j];
+                out[j] += *s * q[i] * scale;
+            }
+        }
+    })
+}
+
+/// `S = S decay + (S a) b + v k`, then `y = S r` (Peng et al. 2025). A row of the state belongs to an element of the values.
+pub(super) fn wkv7(node: &Node) -> Result<Array, Error> {
+    let inputs: Result<Vec<Array>, Error> = (0..6).map(|at| node.input(at)).collect();
+    let (inputs, states) = (inputs?, node.input(6)?);
+    by_head(node, &inputs, &states, |_, rows, state, out| {
+        let &[r, decay, k, v, a, b] = rows else {
+            return;
+        };
+        for (i, row) in state.chunks_exact_mut(k.len()).enumerate() {
+            let found: f64 = row.iter().zip(a).map(|(s, a)| s * a).sum();
+            for (j, s) in row.iter_mut().enumerate() {
+                *s = *s * decay[j] + v[i] * k[j] + found * b[j];
+                out[i] += *s * r[j];
+            }
+        }
+    })
+}
