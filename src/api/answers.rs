@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Progress, Request, Stopped, Usage};
+use crate::engine::{
+    AnswerToken, Event, FinishReason, Fixed, LabResult, Progress, Request, Stopped, Usage,
+};
 use crate::text::tokenizer::Tokenizer;
 
 use super::error::Error;
@@ -51,6 +53,8 @@ pub(super) struct Completion {
     pub(super) tokens: Vec<AnswerToken>,
     /// The token that ended it, if one did.
     pub(super) ended: Option<AnswerToken>,
+    /// What its plan gave.
+    pub(super) lab: Option<Box<LabResult>>,
     pub(super) reason: Option<FinishReason>,
     pub(super) stopped: Option<Stopped>,
     /// What it took by itself.
@@ -133,6 +137,10 @@ pub(super) trait Format: Send + 'static {
     }
     /// A denoising step of a completion.
     fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value>;
+    /// What the plan of a completion gave, before its end.
+    fn lab(&mut self, _choice: u32, _result: &LabResult) -> Vec<Value> {
+        Vec::new()
+    }
     /// Takes note of what a completion took, before its end is written.
     fn took(&mut self, _choice: u32, _usage: &Usage) {}
     /// The end of a completion.
@@ -255,6 +263,7 @@ impl Answers {
             match event {
                 Event::Prompt(tokens) => one.prompt.extend(tokens),
                 Event::Ended(token) => one.ended = Some(token),
+                Event::Lab(result) => one.lab = Some(result),
                 Event::Text { text, tokens } => {
                     let pieces = self.read(choice, text, tokens);
                     pieces.into_iter().for_each(|piece| one.add(piece));
@@ -352,6 +361,7 @@ impl Answers {
             }
             // Only of texts that are pooled, which are not streamed.
             Event::Pooled(_) => Vec::new(),
+            Event::Lab(result) => format.lab(i, &result),
             Event::Step {
                 step,
                 fixed,

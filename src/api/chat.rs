@@ -13,7 +13,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use crate::engine::{AnswerToken, FinishReason, Fixed, Progress, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Fixed, LabResult, Progress, Stopped, Usage};
 
 use super::Pool;
 use super::answers::{Completion, Format, TOOL_CALLS, finish_reason, note_stop, progress_json};
@@ -23,6 +23,7 @@ use super::envelope::Envelope;
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
+use super::lab;
 use super::logprobs::{self, Names};
 use super::native;
 use super::parts::Piece;
@@ -41,7 +42,8 @@ fields! {
 
 /// The fields of a request as they are documented.
 pub(super) fn fields() -> Vec<Field> {
-    [dialogue::fields(), fields::of::<Chat>()].concat()
+    let own = [fields::of::<Chat>(), fields::of::<lab::Asked>()].concat();
+    [dialogue::fields(), own].concat()
 }
 
 /// The request in a body.
@@ -49,7 +51,8 @@ pub(super) fn fields() -> Vec<Field> {
 /// # Errors
 /// Checks that do not depend on the model.
 pub(super) fn parse(mut body: Body) -> Result<(Dialogue, Chat), Error> {
-    let dialogue = Dialogue::take(&mut body)?;
+    let mut dialogue = Dialogue::take(&mut body)?;
+    dialogue.generation.lab = lab::take(&mut body)?;
     let chat: Chat = body.take()?;
     body.finish()?;
     dialogue.check()?;
@@ -76,6 +79,7 @@ pub(super) async fn completions(
         envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.reports()),
         wants_logprobs: top.is_some(),
         names: Names::of(chat.return_tokens_as_token_ids),
+        lab: generation.lab.clone(),
         calling: HashSet::new(),
     };
     if generation.is_streamed() {
@@ -92,6 +96,9 @@ pub(super) async fn completions(
             "finish_reason": one.finish_reason(),
         });
         note_stop(&mut choice, one.stopped.as_ref());
+        if let (Some(lab), Some(result)) = (&shape.lab, &one.lab) {
+            choice["lab"] = lab.json(result, served.handle.tokenizer());
+        }
         choice
     });
     let mut answer = shape.envelope.object("chat.completion", &choices.collect());
@@ -157,6 +164,7 @@ struct Shape {
     envelope: Envelope,
     wants_logprobs: bool,
     names: Names,
+    lab: Option<Arc<lab::Wanted>>,
     /// Completions that call tools.
     calling: HashSet<u32>,
 }
@@ -222,6 +230,16 @@ impl Format for Shape {
         let mut chunk = self.envelope.chunk(CHUNK, &json!([]));
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
+        vec![chunk]
+    }
+
+    fn lab(&mut self, choice: u32, result: &LabResult) -> Vec<Value> {
+        let Some(lab) = &self.lab else {
+            return Vec::new();
+        };
+        let mut chunk = self.delta(choice, &json!({}), None, None);
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        chunk["choices"][0]["lab"] = lab.json(result, tokenizer);
         vec![chunk]
     }
 

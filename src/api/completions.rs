@@ -14,7 +14,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, FinishReason, Fixed, Progress, Request, Stopped, Usage};
+use crate::engine::{
+    AnswerToken, FinishReason, Fixed, LabResult, Progress, Request, Stopped, Usage,
+};
 
 use super::Pool;
 use super::answers::{Answers, Completion, Format, finish_reason, note_stop, progress_json};
@@ -24,6 +26,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Fitting, Generation, MAX_CHOICES, check_top, choices};
 use super::input::{Input, check_ids, inputs};
+use super::lab;
 use super::logprobs::{self, Arrays, Names};
 
 /// Maximum number of tokens of a completion where the request has none.
@@ -52,6 +55,7 @@ fields! {
 /// The fields of a request as they are documented.
 pub(super) fn fields() -> Vec<Field> {
     let own = [fields::of::<Legacy>(), fields::of::<Fitting>()].concat();
+    let own = [own, fields::of::<lab::Asked>()].concat();
     [generation::fields(), own].concat()
 }
 
@@ -86,7 +90,8 @@ pub(super) async fn completions(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Error> {
     let mut body = Body::read(&headers, body)?;
-    let generation = Generation::take(&mut body, 0)?;
+    let mut generation = Generation::take(&mut body, 0)?;
+    generation.lab = lab::take(&mut body)?;
     let legacy: Legacy = body.take()?;
     let fitting: Fitting = body.take()?;
     body.finish()?;
@@ -133,6 +138,7 @@ pub(super) async fn completions(
         wants_logprobs: legacy.logprobs.is_some(),
         names: Names::of(legacy.return_tokens_as_token_ids),
         is_echoed: legacy.is_echoed(),
+        lab: generation.lab.clone(),
         offsets: Vec::new(),
         envelope,
     };
@@ -291,6 +297,7 @@ struct Shape {
     wants_logprobs: bool,
     names: Names,
     is_echoed: bool,
+    lab: Option<Arc<lab::Wanted>>,
     /// Characters of each completion that a stream has sent.
     offsets: Vec<isize>,
 }
@@ -324,6 +331,9 @@ impl Shape {
             "finish_reason": one.finish_reason(),
         });
         note_stop(&mut choice, one.stopped.as_ref());
+        if let (Some(lab), Some(result)) = (&self.lab, &one.lab) {
+            choice["lab"] = lab.json(result, tokenizer);
+        }
         choice
     }
 
@@ -390,6 +400,16 @@ impl Format for Shape {
         let mut chunk = self.envelope.chunk(OBJECT, &json!([]));
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
+        vec![chunk]
+    }
+
+    fn lab(&mut self, choice: u32, result: &LabResult) -> Vec<Value> {
+        let Some(lab) = &self.lab else {
+            return Vec::new();
+        };
+        let mut chunk = self.chunk(choice, "", None, None);
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        chunk["choices"][0]["lab"] = lab.json(result, tokenizer);
         vec![chunk]
     }
 

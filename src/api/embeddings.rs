@@ -21,6 +21,7 @@ use super::Pool;
 use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 use super::input::{Input, inputs};
+use super::lab;
 use super::passages::{Reader, Truncation};
 use super::pooled::{self, MAX_TEXTS, Results};
 
@@ -51,7 +52,8 @@ fields! {
 
 /// The fields of a request as they are documented.
 pub(super) fn fields() -> Vec<Field> {
-    [fields::of::<Embeddings>(), fields::of::<Truncation>()].concat()
+    let own = [fields::of::<Embeddings>(), fields::of::<Truncation>()].concat();
+    [own, fields::of::<lab::Asked>()].concat()
 }
 
 #[derive(Serialize)]
@@ -66,6 +68,8 @@ struct Entry {
     object: &'static str,
     index: usize,
     embedding: Vector,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lab: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -84,6 +88,7 @@ pub(super) async fn embeddings(
     let mut body = Body::read(&headers, body)?;
     let request: Embeddings = body.take()?;
     let truncation: Truncation = body.take()?;
+    let wanted = lab::take(&mut body)?;
     body.finish()?;
     truncation.check()?;
     request.check()?;
@@ -100,7 +105,20 @@ pub(super) async fn embeddings(
     };
     let kept = request.kept(width)?;
     let passages = request.passages(&served, &truncation, texts)?;
-    let Results { all, n_tokens } = pooled::results(&served, passages, INPUT).await?;
+    let plan = wanted.as_ref().map(|wanted| wanted.plan(&served));
+    let plan = plan.transpose()?;
+    let results = pooled::results(&served, passages, plan.as_ref(), INPUT).await?;
+    let Results {
+        all,
+        labs,
+        n_tokens,
+    } = results;
+    let tokenizer = served.handle.tokenizer();
+    let labs = labs.iter().filter_map(|lab| Some((lab, wanted.as_ref()?)));
+    let labs: Vec<Value> = labs
+        .map(|(lab, wanted)| wanted.json(lab, tokenizer))
+        .collect();
+    let mut labs = labs.into_iter();
     let entry = |(index, mut vector): (usize, Vec<f32>)| {
         vector.truncate(kept);
         if request.normalize == Some(true) || (kept as u64) < width {
@@ -109,6 +127,7 @@ pub(super) async fn embeddings(
         Entry {
             object: "embedding",
             index,
+            lab: labs.next(),
             embedding: match is_base64 {
                 true => Vector::Base64(base64(&vector)),
                 false => Vector::Float(vector),

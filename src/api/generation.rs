@@ -1,6 +1,8 @@
 //! The fields that all requests for text share, whatever the form of the prompt: length, number and end
 //! of the completions, how they are decoded and whether they are streamed.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -13,6 +15,7 @@ use super::diffusion;
 use super::envelope::Reports;
 use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
+use super::lab::Wanted as Lab;
 use super::pool::ALIAS;
 use super::response_format::{self, Wanted};
 use super::sampling::{self, Sampling};
@@ -101,6 +104,8 @@ enum OneOrMany {
 pub(super) struct Generation {
     common: Common,
     diffusion: Option<Diffusion>,
+    /// Set by endpoints that have such results.
+    pub(super) lab: Option<Arc<Lab>>,
     sampling: Sampling,
     format: response_format::Fields,
 }
@@ -126,6 +131,7 @@ impl Generation {
         let this = Self {
             common,
             diffusion: diffusion.map(diffusion::parse).transpose()?,
+            lab: None,
             sampling: Sampling::take(body)?,
             format: body.take()?,
         };
@@ -306,6 +312,7 @@ impl Generation {
             constraint: constraint.cloned(),
             thinking: None,
             adapters: common.lora.as_deref().map(adapters::named).transpose()?,
+            lab: self.lab.as_ref().map(|lab| lab.plan(served)).transpose()?,
             diffusion: self.diffusion,
             trace: common.diffusion_trace == Some(true),
         })

@@ -125,7 +125,11 @@ impl Reply {
                 }
                 Event::Failed(failure) => return Err(failure.to_string()),
                 // Nothing asks for them.
-                Event::Prompt(_) | Event::Progress(_) | Event::Ended(_) | Event::Pooled(_) => {}
+                Event::Prompt(_)
+                | Event::Progress(_)
+                | Event::Ended(_)
+                | Event::Pooled(_)
+                | Event::Lab(_) => {}
             }
         }
         Ok(self.ready.pop_front())

@@ -30,6 +30,7 @@ mod infill;
 mod input;
 mod intake;
 mod known;
+mod lab;
 mod listener;
 mod local;
 mod logprobs;

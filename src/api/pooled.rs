@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::serving::Served;
-use crate::engine::{Event, Passage, Usage};
+use crate::engine::{Event, LabPlan, LabResult, Passage, Usage};
 
 use super::Pool;
 use super::error::Error;
@@ -16,6 +16,8 @@ pub(super) const MAX_TEXTS: usize = 2048;
 pub(super) struct Results {
     /// Of each text.
     pub(super) all: Vec<Vec<f32>>,
+    /// What the plan gave of each, where there is one.
+    pub(super) labs: Vec<LabResult>,
     /// Tokens that were read.
     pub(super) n_tokens: usize,
 }
@@ -41,20 +43,23 @@ pub(super) fn unsupported(served: &Served, why: &str) -> Error {
 pub(super) async fn results(
     served: &Served,
     passages: Vec<Passage>,
+    lab: Option<&Arc<LabPlan>>,
     field: &'static str,
 ) -> Result<Results, Error> {
     let n = passages.len();
     let record = Record::current();
     record.model(&served.name);
-    let receivers = served.handle.submit_passages(passages);
+    let receivers = served.handle.submit_passages(passages, lab);
     let receivers = receivers.map_err(|rejected| Error::from(rejected).of_prompt(field))?;
     let (mut all, mut total) = (Vec::with_capacity(n), Usage::default());
+    let mut labs = Vec::new();
     for mut events in receivers {
         let mut is_done = false;
         while let Some(event) = events.recv().await {
             record.event(&event);
             match event {
                 Event::Pooled(values) => all.push(values),
+                Event::Lab(result) => labs.push(*result),
                 Event::Done { usage, .. } => {
                     total.prompt_tokens += usage.prompt_tokens;
                     total.cached_tokens += usage.cached_tokens;
@@ -78,6 +83,7 @@ pub(super) async fn results(
     }
     Ok(Results {
         all,
+        labs,
         n_tokens: total.prompt_tokens,
     })
 }

@@ -134,6 +134,7 @@ impl Record {
             | Event::Progress(_)
             | Event::Ended(_)
             | Event::Pooled(_)
+            | Event::Lab(_)
             | Event::Step { .. } => {}
         }
     }

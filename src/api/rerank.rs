@@ -171,7 +171,7 @@ async fn pairs(
         };
         pairs.map(passage).collect::<Result<_, _>>()?
     };
-    pooled::results(served, passages, second).await
+    pooled::results(served, passages, None, second).await
 }
 
 fn check_count(field: &str, n: usize) -> Result<(), Error> {
@@ -315,7 +315,7 @@ pub(super) async fn classify(
         let passage = |text| reader.one(("", text), true, INPUT);
         texts.into_iter().map(passage).collect::<Result<_, _>>()?
     };
-    let results = pooled::results(&served, passages, INPUT).await?;
+    let results = pooled::results(&served, passages, None, INPUT).await?;
     let is_raw = are_probabilities || request.use_activation == Some(false);
     let data = results.all.iter().enumerate().map(|(index, values)| {
         let probs = if is_raw {

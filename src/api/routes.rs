@@ -10,8 +10,8 @@ use axum::routing::{get, post};
 
 use super::fields::{Field, of};
 use super::{
-    Pool, adapters, anthropic, chat, completions, diagram, embeddings, health, infill, metrics,
-    models, native, openapi, page, props, quit, rerank, responses, settings, tokens,
+    Pool, adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab,
+    metrics, models, native, openapi, page, props, quit, rerank, responses, settings, tokens,
 };
 
 /// Who answers the requests of a route where models have engine processes.
@@ -72,6 +72,8 @@ routes! {
     Loaded: get "/props", props::props, "What a model is set to.";
     Loaded: get "/slots", props::slots, "The sequences of a model that are active.";
     Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus.";
+    Model: get "/v1/lab/points", lab::points, "The values of a model that can be read and changed, with shapes and meanings.";
+    Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and changes values of the model.", lab::fields;
     Model: get "/lora-adapters", adapters::list, "The adapters of a model and their scales.";
     Model: post "/lora-adapters", adapters::set, "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`.";
     Model: post "/v1/chat/completions", chat::completions, "Continues a conversation.", chat::fields;

@@ -25,6 +25,7 @@ fn served() -> Served {
         ..Options::plain(256, 64)
     };
     let limits = Limits {
+        lab_bytes: 1 << 20,
         n_ctx: 256,
         n_parallel: 1,
         n_queue: 8,

@@ -7,6 +7,7 @@
 //! and evaluated as numbers.
 
 use super::expr::Value;
+use super::point::PointSpec;
 
 /// What a block, stage or resource takes.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct Contract {
     pub side: Option<Side>,
     /// State that is stored between passes.
     pub state: StateSpec,
+    /// Values that can be read and changed, in the order of computation.
+    pub points: &'static [PointSpec],
     /// Conditions on the resolved options.
     pub rules: &'static [Rule],
 }
@@ -520,6 +523,8 @@ pub struct Registry {
     pub selection: &'static Contract,
     /// Ways between several hidden states and one.
     pub mix: &'static Contract,
+    /// Values of the wiring between blocks.
+    pub wiring: &'static [&'static PointSpec],
 }
 
 impl Registry {

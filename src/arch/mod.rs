@@ -12,6 +12,7 @@ mod diagnostic;
 pub mod expr;
 pub mod formula;
 mod library;
+mod point;
 mod print;
 mod read;
 mod reference;
@@ -33,6 +34,7 @@ pub use definition::{
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;
 pub use library::{ENDING, Library, LibraryError, Source};
+pub use point::{Parts, PointSpec};
 pub(crate) use read::syntax_problem;
 
 /// Reads and checks one definition. `path` names the text in messages; `common` is what all definitions

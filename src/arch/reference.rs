@@ -1,6 +1,7 @@
 //! The reference of the language's parts as Markdown, from their contracts.
 
 use super::contract::{Contract, OptionKind, OptionSpec, Presence, Registry, Resource, StateSpec};
+use super::point::PointSpec;
 
 impl Registry {
     /// Every block, stage and resource: what it computes, its options, weights and state, and
@@ -30,6 +31,8 @@ impl Registry {
             let title = format!("[{}.NAME]", kind.name());
             section(&mut out, &title, self.resource(kind), &[]);
         }
+        out.push_str("\n## Points\n\nValues that can be read and changed ([lab.md](lab.md)). Blocks and stages state theirs above; these are of slots and branches:\n\n");
+        points(&mut out, self.wiring.iter().copied());
         out
     }
 }
@@ -107,12 +110,32 @@ fn section(out: &mut String, title: &str, contract: &Contract, users: &[String])
             out.push_str(&format!("Keeps for each sequence: {}.\n\n", parts.join("; ")));
         }
     }
+    points(out, contract.points.iter());
     for rule in contract.rules {
         out.push_str(&format!("- {}: `{}`\n", rule.message, rule.holds));
     }
     if !users.is_empty() {
         out.push_str(&format!("\nUsed by {}.\n", users.join(", ")));
     }
+}
+
+/// The values that can be read and changed.
+fn points(out: &mut String, points: impl ExactSizeIterator<Item = &'static PointSpec>) {
+    if points.len() == 0 {
+        return;
+    }
+    out.push_str("| point | shape for a token | TransformerLens | meaning |\n|---|---|---|---|\n");
+    for point in points {
+        let alias = point.alias.map(|alias| format!("`{alias}`"));
+        out.push_str(&format!(
+            "| `{}` | `[{}]` | {} | {} |\n",
+            point.name,
+            cell(&point.shape.join(", ")),
+            alias.unwrap_or_default(),
+            cell(point.doc)
+        ));
+    }
+    out.push('\n');
 }
 
 fn kind(kind: OptionKind) -> String {

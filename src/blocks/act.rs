@@ -80,6 +80,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
+    points: &[],
     rules: &[
         Rule {
             holds: "kind != 'swiglu_oai' or clamp > 0",

@@ -1,5 +1,6 @@
 //! Attention over the keys that the store returns.
 
+use crate::arch::PointSpec;
 use crate::ggml::{Error, Graph, KvBlocks, Scores, Tensor};
 use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
 use crate::weights::TensorType;
@@ -8,6 +9,23 @@ use super::build::{Build, softcap};
 use super::cache::Cache;
 use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
 use super::selection::Selected;
+
+/// The products of queries and keys.
+pub(super) const SCORES_POINT: PointSpec = PointSpec::new(
+    "scores",
+    &["n_kv", "heads"],
+    "products of queries and keys, before scale, softcap and mask",
+)
+.of_pairs();
+
+/// The weights of attention.
+pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
+    "weights",
+    &["n_kv", "heads"],
+    "attention weights: the softmax of the scores",
+)
+.of_pairs()
+.known_as("attn.hook_pattern");
 
 /// Operations that attention over runs at other distances adds; generously.
 pub(super) const NODES_PER_VIEW: usize = 20;
@@ -221,20 +239,19 @@ impl Build<'_> {
         mut scores: Scores<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
-        let name = |value: &str, tensor: &Tensor| match i {
+        let name = |point: &'static PointSpec, tensor: &Tensor| match i {
             None => {}
-            Some(0) => self.name_pairs(&unit.path, value, tensor),
-            Some(i) => self.name_pairs(&unit.path, &format!("{value}.{i}"), tensor),
+            Some(i) => self.name_pairs(&unit.path, point, i, tensor),
         };
         let mut product = g.mul_mat(k, q)?; // [n_kv, n_tokens, heads, n_runs]
         g.exact(&product)?;
-        name("scores", &product);
+        name(&SCORES_POINT, &product);
         if scores.softcap != 0.0 {
             product = softcap(g, &product, scores.scale, scores.softcap)?;
             scores.scale = 1.0;
         }
         let weights = g.soft_max(&product, Some(mask), &scores)?;
-        name("weights", &weights);
+        name(&WEIGHTS_POINT, &weights);
         let v = if v.ty().is_plain() {
             v.clone()
         } else {

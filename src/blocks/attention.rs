@@ -12,14 +12,14 @@
 //! `[n_embd, n_tokens]` in and out; head h of the queries reads head `h / (heads / kv_heads)` of
 //! the keys.
 
-use super::attend::KeyRows;
+use super::attend::{self, KeyRows};
 use super::build::Build;
 use super::context::DerivedInput;
 use super::gate::Gate;
 use super::selection;
 use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, Rows, Rule, SelectionRef, StateSpec,
-    WeightRole, WeightSpec,
+    ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
+    StateSpec, WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, Scores, Tensor};
 use crate::plan::Unit;
@@ -287,6 +287,19 @@ pub(super) static CONTRACT: Contract = Contract {
         layer: Some("kv_layer"),
         index: selection::ROW,
     },
+    points: &[
+PointSpec::new("q_proj", &["dk", "heads"], "queries as they are projected, before norm and rotation").of_heads().known_as("attn.hook_q"),
+PointSpec::new("k_proj", &["dk", "kv_heads"], "keys as they are projected, before norm and rotation; not where the keys of another layer are read").of_heads().known_as("attn.hook_k"),
+PointSpec::new("q", &["dk", "heads"], "queries as they meet the keys: after norm, rotation and temperature").of_heads().known_as("attn.hook_rot_q"),
+PointSpec::new("k", &["dk", "kv_heads"], "keys after norm and rotation, as they are stored").of_heads().known_as("attn.hook_rot_k"),
+PointSpec::new("v", &["dv", "kv_heads"], "values as they are stored").of_heads().known_as("attn.hook_v"),
+attend::SCORES_POINT,
+attend::WEIGHTS_POINT,
+selection::K_POINT,
+selection::Q_POINT,
+selection::WEIGHTS_POINT,
+PointSpec::new("heads", &["dv", "heads"], "results of the heads, before norm, gate and output projection").of_heads().known_as("attn.hook_z"),
+],
     rules: &[
         Rule {
             holds: "cache",
@@ -329,17 +342,14 @@ pub(super) static CONTRACT: Contract = Contract {
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let projected = project(b, unit, &c, x)?;
+    let mut projected = project(b, unit, &c, x)?;
+    projected.q = b.point(unit, "q_proj", projected.q)?;
+    if let Some((k, _)) = &mut projected.kv {
+        *k = b.point(unit, "k_proj", k.clone())?;
+    }
     let rotated = |b: &Build<'_>, key: &str, x: &Tensor| match c.qk_norm_at {
         NormAt::Before => b.rope(c.rope, &normalise(b, unit, &c, key, x)?),
         NormAt::After => normalise(b, unit, &c, key, &b.rope(c.rope, x)?),
-    };
-    let own = match &projected.kv {
-        Some((k, v)) => {
-            let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
-            Some((rotated(b, "k_norm", k)?, v))
-        }
-        None => None,
     };
     let q = rotated(b, "q_norm", &projected.q)?;
     let q = if c.temp_scale == 0.0 {
@@ -352,11 +362,15 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         })?;
         b.g.mul(&q, &factor)?
     };
-    b.name(&unit.path, "q", &q);
-    if let Some((k, v)) = &own {
-        b.name(&unit.path, "k", k);
-        b.name(&unit.path, "v", v);
-    }
+    let q = b.point(unit, "q", q)?;
+    let own = match &projected.kv {
+        Some((k, v)) => {
+            let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
+            let k = b.point(unit, "k", rotated(b, "k_norm", k)?)?;
+            Some((k, b.point(unit, "v", v)?))
+        }
+        None => None,
+    };
 
     let sinks = b.weight(unit, "sinks").cloned();
     let scores = Scores {
@@ -372,7 +386,9 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         selected: b.select(unit, (c.selection, c.selects), (x, x))?,
     };
     let y = b.attend(unit, &q, &rows, &scores)?;
-    b.name(&unit.path, "heads", &y);
+    let by_head = b.g.reshape(&y, [c.dv, c.heads, b.n_tokens, 1])?;
+    let by_head = b.point(unit, "heads", by_head)?;
+    let y = b.g.reshape(&by_head, [c.dv * c.heads, b.n_tokens, 1, 1])?;
     let y = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &y)?;
     let gate = match (c.gate, projected.gate) {
         (Gate::Element | Gate::Head, _) => Some(b.linear(unit, "gate", x)?),

@@ -7,11 +7,12 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::arch::{NormRef, RopeRef, WeightRole};
+use crate::arch::{ActRef, NormRef, PointSpec, RopeRef, WeightRole};
 use crate::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
 use crate::plan::{NormUse, Plan, Unit};
 
 use super::context::{DerivedInput, DerivedInputs, KeyValueStore, StateStore};
+use super::lab::Lab;
 use super::low_rank::AtWork;
 use super::norm::{Kind, Norm};
 use super::recurrent::SequenceGroup;
@@ -48,6 +49,8 @@ pub struct Build<'a> {
     pub flash_attn: bool,
     /// The latest of each selection, by its place in the plan.
     pub selected: Selections,
+    /// What is asked of points.
+    pub lab: Lab,
     /// Values that have got a name, in the order of computation.
     pub named: RefCell<Vec<Named>>,
 }
@@ -60,31 +63,88 @@ pub struct Selections(pub(super) HashMap<usize, Selected>);
 pub struct Named {
     /// Its path, such as `layers.3.attn.q`.
     pub path: String,
-    /// Whether its last dimension is the tokens of the pass, one row for each.
-    pub is_per_token: bool,
+    /// What its contract says of it.
+    pub spec: &'static PointSpec,
     /// The value.
     pub tensor: Tensor,
 }
 
 impl Build<'_> {
-    /// Names a value by its path, such as `layers.3.attn.q`; its last dimension is the tokens.
-    pub fn name(&self, path: &str, value: &str, tensor: &Tensor) {
-        self.name_value(path, value, tensor, true);
+    /// Lets a value of a unit pass its point, which has a name in the unit's contract: `x [.., n_tokens]`,
+    /// which goes on as what this returns.
+    ///
+    /// # Errors
+    /// The contract does not state the point.
+    pub fn point(&self, unit: &Unit, name: &str, x: Tensor) -> Result<Tensor, Error> {
+        let mut points = unit.contract.0.points.iter();
+        let Some(spec) = points.find(|spec| spec.name == name) else {
+            return Err(Error::Arguments {
+                op: "point",
+                message: format!("the contract of {} has no point `{name}`", unit.path),
+            });
+        };
+        self.point_at(&unit.path, spec, x)
     }
 
-    /// Names a value for pairs of keys and queries, `[n_kv, n_tokens, heads]`.
-    pub(super) fn name_pairs(&self, path: &str, value: &str, tensor: &Tensor) {
-        self.name_value(path, value, tensor, false);
+    /// The same for a value of the wiring, below `path`.
+    ///
+    /// # Errors
+    /// As the operations of what is asked of the point.
+    pub fn point_at(
+        &self,
+        path: &str,
+        spec: &'static PointSpec,
+        x: Tensor,
+    ) -> Result<Tensor, Error> {
+        let path = format!("{path}.{}", spec.name);
+        let x = self.lab.pass(self.g, &path, self.n_tokens, x)?;
+        self.name_value(path, spec, &x);
+        Ok(x)
     }
 
-    fn name_value(&self, path: &str, value: &str, tensor: &Tensor, is_per_token: bool) {
-        let path = format!("{path}.{value}");
+    /// Names a value for pairs of keys and queries, `[n_kv, n_tokens, heads]`, of the `i`-th of the pass's runs.
+    pub(super) fn name_pairs(
+        &self,
+        path: &str,
+        spec: &'static PointSpec,
+        i: usize,
+        tensor: &Tensor,
+    ) {
+        let path = match i {
+            0 => format!("{path}.{}", spec.name),
+            _ => format!("{path}.{}.{i}", spec.name),
+        };
+        self.name_value(path, spec, tensor);
+    }
+
+    fn name_value(&self, path: String, spec: &'static PointSpec, tensor: &Tensor) {
         tensor.set_name(&path);
         self.named.borrow_mut().push(Named {
             path,
-            is_per_token,
+            spec,
             tensor: tensor.clone(),
         });
+    }
+
+    /// The hidden layer of an MLP, from its gate and up products, which pass their points.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn hidden(
+        &self,
+        unit: &Unit,
+        act: ActRef,
+        gate: Option<Tensor>,
+        up: Tensor,
+    ) -> Result<Tensor, Error> {
+        let gate = gate
+            .map(|gate| self.point(unit, "gate", gate))
+            .transpose()?;
+        let up = self.point(unit, "up", up)?;
+        match gate {
+            Some(gate) => self.activate_gate(act, &gate, &up),
+            None => self.activate(act, &up),
+        }
     }
 
     /// A weight of a unit; `None` if the file lacks it.

@@ -40,6 +40,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
+    points: &[],
     rules: &[Rule {
         holds: "alibi >= 0",
         message: "`alibi` is not negative",

@@ -8,7 +8,7 @@
 //! the result has no gate.
 
 use super::build::Build;
-use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, PointSpec, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor, Unary};
 use crate::options;
 use crate::plan::Unit;
@@ -74,6 +74,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd")]),
+    points: &[PointSpec::new("hidden", &["width"], "hidden layer").known_as("mlp.hook_post")],
     rules: &[],
 };
 
@@ -83,7 +84,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let mixed = |share: &str| g.add(&g.mul(&change, &b.need(unit, share)?)?, x);
     let hidden = g.unary(&b.linear(unit, "key", &mixed("k")?)?, Unary::Relu)?;
     let hidden = g.unary(&hidden, Unary::Square)?;
-    b.name(&unit.path, "hidden", &hidden);
+    let hidden = b.point(unit, "hidden", hidden)?;
     let y = b.linear(unit, "value", &hidden)?;
     if b.weight(unit, "receptance").is_none() {
         return Ok(y);

@@ -14,7 +14,7 @@
 
 use super::build::Build;
 use crate::arch::{
-    ActRef, Contract, NormRef, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, Tensor, Unary};
 use crate::plan::Unit;
@@ -231,6 +231,16 @@ pub(super) static CONTRACT: Contract = Contract {
         ("conv", "(kernel - 1) * (2 * k_heads * d + heads * d)"),
         ("matrix", "d * d * heads"),
     ]),
+    points: &[
+        PointSpec::new("q", &["d", "k_heads"], "queries after convolution and norm").of_heads(),
+        PointSpec::new("k", &["d", "k_heads"], "keys after convolution and norm").of_heads(),
+        PointSpec::new("v", &["d", "heads"], "values after convolution").of_heads(),
+        PointSpec::new(
+            "y",
+            &["d * heads"],
+            "results of the heads after their norm, before gate and output projection",
+        ),
+    ],
     rules: &[
         Rule {
             holds: "kernel > 1",
@@ -272,9 +282,9 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let (q, k) = (unit_length(b, 0)?, unit_length(b, keys)?);
     let v = b.columns(&qkv, 2 * keys, values)?;
     let v = g.reshape(&v, [c.d, c.heads, n, 1])?;
-    for (name, value) in [("q", &q), ("k", &k), ("v", &v)] {
-        b.name(&unit.path, name, value);
-    }
+    let q = b.point(unit, "q", q)?;
+    let k = b.point(unit, "k", k)?;
+    let v = b.point(unit, "v", v)?;
 
     let (beta, alpha) = strengths(b, unit, &c, x)?;
     let beta = g.unary(&beta, Unary::Sigmoid)?;
@@ -312,7 +322,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
     let y = b.normalise_with(c.norm, b.weight(unit, "norm"), &y)?;
     let y = g.reshape(&y, [values, n, 1, 1])?;
-    b.name(&unit.path, "y", &y);
+    let y = b.point(unit, "y", y)?;
     let gate = narrowed(b, unit, "gate_down", "gate", x)?;
     b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
 }

@@ -4,7 +4,9 @@
 
 use super::build::Build;
 use super::context::DerivedInput;
-use crate::arch::{Contract, NormRef, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{
+    Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -76,6 +78,10 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
+    points: &[
+PointSpec::new("tokens", &["n_embd"], "rows of the token table, scaled").known_as("hook_embed"),
+PointSpec::new("x", &["n_embd"], "the first hidden state"),
+],
     rules: &[Rule {
         holds: "scale != 0",
         message: "`scale` is not zero",
@@ -89,6 +95,7 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, 
     if c.scale != 1.0 {
         x = b.g.scale(&x, c.scale)?;
     }
+    x = b.point(unit, "tokens", x)?;
     if let Some(types) = b.weight(unit, "types") {
         let rows = b.input(DerivedInput::Types(types.shape()[1]))?;
         x = b.g.add(&x, &b.table_rows(unit, "types", &rows)?)?;
@@ -101,6 +108,5 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, 
         x = b.normalise_with(c.norm, b.weight(unit, "norm"), &x)?;
         x = b.with_bias(unit, "norm.bias", x)?;
     }
-    b.name(&unit.path, "x", &x);
-    Ok(x)
+    b.point(unit, "x", x)
 }

@@ -10,7 +10,8 @@
 
 use super::build::Build;
 use crate::arch::{
-    ActRef, Contract, NormRef, QuantClass, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
+    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec, WeightRole,
+    WeightSpec,
 };
 use crate::ggml::{Error, Tensor, Unary};
 use crate::options;
@@ -119,6 +120,22 @@ pub(super) static CONTRACT: Contract = Contract {
         doc: "what multiplies the activated gate instead of `up`",
     }),
     state: StateSpec::None,
+    points: &[
+        PointSpec::new("gate", &["width"], "gate product before its activation")
+            .known_as("mlp.hook_pre"),
+        PointSpec::new(
+            "up",
+            &["width"],
+            "up product; before its activation where there is no gate",
+        )
+        .known_as("mlp.hook_pre_linear"),
+        PointSpec::new(
+            "hidden",
+            &["width"],
+            "hidden layer: what the down projection reads, before its norm",
+        )
+        .known_as("mlp.hook_post"),
+    ],
     rules: &[Rule {
         holds: "act",
         message: "a hidden layer has an activation",
@@ -129,24 +146,25 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let c = Config::read(&unit.options);
     if let Some(side) = b.side.clone() {
         // What comes from the side stands where `up.h` would.
-        let gate = b.linear(unit, "gate", x)?;
-        let hidden = b.activate_gate(c.act, &gate, &side)?;
+        let gate = b.point(unit, "gate", b.linear(unit, "gate", x)?)?;
+        let hidden = b.point(unit, "hidden", b.activate_gate(c.act, &gate, &side)?)?;
         return b.linear(unit, "down", &hidden);
     }
     let up = b.linear(unit, "up", x)?;
-    let hidden = if b.weight(unit, "gate").is_some() {
-        b.activate_gate(c.act, &b.linear(unit, "gate", x)?, &up)?
+    let (gate, up) = if b.weight(unit, "gate").is_some() {
+        (Some(b.linear(unit, "gate", x)?), up)
     } else if c.fused {
         let (gate, up) = b.halves(&up)?;
-        b.activate_gate(c.act, &gate, &up)?
+        (Some(gate), up)
     } else {
-        b.activate(c.act, &up)?
+        (None, up)
     };
+    let hidden = b.hidden(unit, c.act, gate, up)?;
     let hidden = match b.weight(unit, "act_scale") {
         Some(scale) => b.g.div(&hidden, scale)?,
         None => hidden,
     };
-    b.name(&unit.path, "hidden", &hidden);
+    let hidden = b.point(unit, "hidden", hidden)?;
     let hidden = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &hidden)?;
     let y = b.linear(unit, "down", &hidden)?;
     if b.weight(unit, "out_gate").is_none() {

@@ -4,7 +4,8 @@
 //! the head projects with the token table.
 
 use super::build::{Build, softcap};
-use crate::arch::{Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use super::points;
+use crate::arch::{Contract, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -47,6 +48,14 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
+    points: &[
+        points::NORM,
+        PointSpec::new(
+            "logits",
+            &["n_vocab"],
+            "logits; read for rows that have them",
+        ),
+    ],
     rules: &[Rule {
         holds: "scale != 0 and softcap >= 0",
         message: "`scale` is not zero and `softcap` not negative",
@@ -62,6 +71,5 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
     } else if c.scale != 1.0 {
         z = b.g.scale(&z, c.scale)?;
     }
-    b.name(&unit.path, "logits", &z);
-    Ok(z)
+    b.point(unit, "logits", z)
 }

@@ -38,6 +38,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
+    points: &[],
     rules: &[],
 };
 

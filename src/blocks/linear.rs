@@ -64,6 +64,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::None,
+    points: &[],
     rules: &[],
 };
 

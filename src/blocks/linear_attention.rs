@@ -12,7 +12,7 @@
 use super::build::Build;
 use super::context::DerivedInput;
 use crate::arch::{
-    ActRef, Contract, NormRef, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, Tensor};
 use crate::options;
@@ -74,6 +74,16 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("matrix", "d * d * heads")]),
+    points: &[
+        PointSpec::new("q", &["d", "heads"], "queries").of_heads(),
+        PointSpec::new("k", &["d", "heads"], "keys").of_heads(),
+        PointSpec::new("v", &["d", "heads"], "values").of_heads(),
+        PointSpec::new(
+            "y",
+            &["d * heads"],
+            "results of the heads after their norm, before the gate",
+        ),
+    ],
     rules: &[Rule {
         holds: "slope >= 0",
         message: "a memory does not grow: `slope` is not negative",
@@ -90,9 +100,9 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let qkv = g.reshape(&qkv, [3 * c.d, c.heads, n, 1])?;
     let part = |i: u64| b.columns(&qkv, i * c.d, c.d);
     let (q, k, v) = (part(0)?, part(1)?, part(2)?);
-    for (name, value) in [("q", &q), ("k", &k), ("v", &v)] {
-        b.name(&unit.path, name, value);
-    }
+    let q = b.point(unit, "q", q)?;
+    let k = b.point(unit, "k", k)?;
+    let v = b.point(unit, "v", v)?;
     let decay = b.input(DerivedInput::Decay {
         heads: c.heads,
         slope: c.slope,
@@ -115,7 +125,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         group.scanned(g, &y, width, c.d * width)
     })?;
     let y = b.normalise_with(c.norm, b.weight(unit, "norm"), &y)?;
-    b.name(&unit.path, "y", &y);
+    let y = b.point(unit, "y", y)?;
     let gate = b.linear(unit, "gate", x)?;
     b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
 }

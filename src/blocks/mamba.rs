@@ -12,7 +12,7 @@
 //! and `s [n_state, n_inner]`. With fewer heads than channels dt, a and d are numbers of heads.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Glu, Tensor, Unary};
 use crate::options;
 use crate::plan::Unit;
@@ -143,6 +143,18 @@ pub(super) static CONTRACT: Contract = Contract {
         ("conv", "(kernel - 1) * n_inner"),
         ("scan", "n_state * n_inner"),
     ]),
+    points: &[
+        PointSpec::new(
+            "conv",
+            &["n_inner"],
+            "input of the scan, after convolution and activation",
+        ),
+        PointSpec::new(
+            "y",
+            &["n_inner"],
+            "result of the scan with its skip connection, before the gate",
+        ),
+    ],
     rules: &[
         Rule {
             holds: "kernel > 1",
@@ -171,7 +183,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let conv = b.need(unit, "conv")?;
     let x = b.convolve(unit, "conv", &conv, &x)?;
     let x = g.unary(&b.with_bias(unit, "conv.bias", x)?, Unary::Silu)?;
-    b.name(&unit.path, "x", &x);
+    let x = b.point(unit, "conv", x)?;
 
     let parts = b.linear(unit, "x", &x)?;
     let norm = |b: &Build<'_>, key: &str, start: u64, width: u64| {
@@ -216,7 +228,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         false => g.mul(&x, &skip)?,
     };
     let y = g.add(&y, &skipped)?;
-    b.name(&unit.path, "y", &y);
+    let y = b.point(unit, "y", y)?;
     let y = g.glu(Glu::Silu, &z, &y)?;
     b.linear(unit, "out", &y)
 }

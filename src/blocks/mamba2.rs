@@ -10,7 +10,7 @@
 //! and `s [n_state, n_inner / heads, heads]`.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Glu, Tensor, Unary};
 use crate::options;
 use crate::plan::Unit;
@@ -102,6 +102,18 @@ pub(super) static CONTRACT: Contract = Contract {
         ("conv", "(kernel - 1) * (n_inner + 2 * groups * n_state)"),
         ("scan", "n_state * n_inner"),
     ]),
+    points: &[
+        PointSpec::new(
+            "conv",
+            &["n_inner / heads", "heads"],
+            "input of the scan, after convolution and activation",
+        ),
+        PointSpec::new(
+            "y",
+            &["n_inner"],
+            "result of the scan with its skip connection, before gate and norm",
+        ),
+    ],
     rules: &[
         Rule {
             holds: "kernel > 1",
@@ -132,6 +144,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let xbc = g.unary(&b.with_bias(unit, "conv.bias", xbc)?, Unary::Silu)?;
 
     let x = g.reshape(&b.columns(&xbc, 0, c.n_inner)?, [d, c.heads, n, 1])?;
+    let x = b.point(unit, "conv", x)?;
     let input = b.columns(&xbc, c.n_inner, shared)?;
     let output = b.columns(&xbc, c.n_inner + shared, shared)?;
     let dt = b.with_bias(unit, "dt.bias", dt)?;
@@ -157,7 +170,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let y = g.reshape(&y, [d, c.heads, n, 1])?;
     let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;
     let y = g.reshape(&y, [c.n_inner, n, 1, 1])?;
-    b.name(&unit.path, "y", &y);
+    let y = b.point(unit, "y", y)?;
     let y = g.glu(Glu::Silu, &z, &y)?;
     let y = match b.weight(unit, "norm") {
         Some(weight) => {

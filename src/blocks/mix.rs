@@ -18,7 +18,9 @@
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{
+    Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+};
 use crate::ggml::{Error, Tensor, Unary};
 use crate::plan::Unit;
 use crate::{choices, options};
@@ -157,6 +159,11 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
+    points: &[PointSpec::new(
+        "x",
+        &["n_embd * count"],
+        "all hidden states of a token, after the start or a write; the one of `n_embd` elements that is read of them, or in which they end",
+    )],
     rules: &[
         Rule {
             holds: "count > 1",
@@ -200,8 +207,7 @@ pub(crate) fn start(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
         _ => mix.repeated(x)?,
     };
     let all = mix.joined(&all)?;
-    b.name(&unit.path, "x", &all);
-    Ok(all)
+    b.point(unit, "x", all)
 }
 
 /// What is read of the states `[n_embd * count, n_tokens]`: `[n_embd, n_tokens]`.
@@ -226,8 +232,7 @@ pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, 
         Kind::Others => b.g.mul(&mix.first(all)?, &b.need(unit, "gain")?)?,
         Kind::Mean | Kind::Projected => return Err(misplaced(unit)),
     };
-    b.name(&unit.path, "x", &x);
-    Ok((x, held))
+    Ok((b.point(unit, "x", x)?, held))
 }
 
 /// The states `[n_embd * count, n_tokens]` after what was read of them became `y [n_embd, n_tokens]`.
@@ -255,8 +260,7 @@ pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Resu
         _ => return Err(misplaced(unit)),
     };
     let written = mix.joined(&written)?;
-    b.name(&unit.path, "x", &written);
-    Ok(written)
+    b.point(unit, "x", written)
 }
 
 /// The states `[n_embd * count, n_tokens]` as one: `[n_embd, n_tokens]`.
@@ -280,8 +284,7 @@ pub(crate) fn end(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Er
         }
         Kind::Predicted | Kind::Others => return Err(misplaced(unit)),
     };
-    b.name(&unit.path, "x", &x);
-    Ok(x)
+    b.point(unit, "x", x)
 }
 
 fn misplaced(unit: &Unit) -> Error {

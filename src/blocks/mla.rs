@@ -14,14 +14,14 @@
 //! `[n_embd, n_tokens]` in and out. Both forms compute the same; the weights decide which one is used.
 //! Absorbed, a position costs `kv_rank + n_rope` elements for all heads together.
 
-use super::attend::KeyRows;
+use super::attend::{self, KeyRows};
 use super::build::Build;
 use super::context::DerivedInput;
 use super::gate::Gate;
 use super::selection;
 use crate::arch::{
-    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, Rows, Rule, SelectionRef, StateSpec,
-    WeightRole, WeightSpec,
+    ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
+    StateSpec, WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, Scores, Tensor};
 use crate::options;
@@ -186,6 +186,17 @@ pub(super) static CONTRACT: Contract = Contract {
         layer: None,
         index: selection::ROW,
     },
+    points: &[
+PointSpec::new("q_proj", &["dq", "heads"], "queries as they are projected, before rotation").of_heads().known_as("attn.hook_q"),
+PointSpec::new("k_rope", &["n_rope", "1"], "rotated part of the keys, one for all heads"),
+PointSpec::new("latent", &["kv_rank", "1"], "latent row of keys and values after its norm, as it is stored"),
+attend::SCORES_POINT,
+attend::WEIGHTS_POINT,
+selection::K_POINT,
+selection::Q_POINT,
+selection::WEIGHTS_POINT,
+PointSpec::new("heads", &["dv", "heads"], "results of the heads, before gate and output projection").of_heads().known_as("attn.hook_z"),
+],
     rules: &[
         Rule {
             holds: "cache",
@@ -219,7 +230,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         (b.linear(unit, "q", x)?, x.clone())
     };
     let selected = b.select(unit, (c.selection, c.selects), (x, &latent_q))?;
-    let q = g.reshape(&q, [c.dq, c.heads, n, 1])?;
+    let q = b.point(unit, "q_proj", g.reshape(&q, [c.dq, c.heads, n, 1])?)?;
     let q_plain = window(b, &q, n_plain, 0)?;
     let q_rope = b.rope(c.rope, &g.cont(&window(b, &q, c.n_rope, n_plain)?)?)?;
 
@@ -230,10 +241,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         Some(weight) => b.normalise_with(c.norm, Some(weight), &k_rope)?,
         None => k_rope,
     };
-    let k_rope = b.rope(c.rope, &k_rope)?;
+    let k_rope = b.point(unit, "k_rope", b.rope(c.rope, &k_rope)?)?;
     let latent = g.cont(&window(b, &row, c.kv_rank, 0)?)?;
     let latent = b.normalise_with(c.norm, b.weight(unit, "kv_a_norm"), &latent)?;
-    b.name(&unit.path, "latent", &latent);
+    let latent = b.point(unit, "latent", latent)?;
 
     let sinks = b.weight(unit, "sinks").cloned();
     let scores = Scores {
@@ -267,7 +278,8 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             dv: c.dv,
             selected,
         };
-        b.attend(unit, &q, &rows, &scores)?
+        let y = b.attend(unit, &q, &rows, &scores)?;
+        g.reshape(&y, [c.dv, c.heads, n, 1])?
     } else {
         let absorbed = per_head(b, unit, "k_b", &q_plain)?;
         let q = temperature(b, g.concat(&absorbed, &q_rope, 0)?)?;
@@ -280,10 +292,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         };
         let mixed = b.attend(unit, &q, &rows, &scores)?;
         let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;
-        let y = per_head(b, unit, "v_b", &mixed)?;
-        g.reshape(&y, [c.dv * c.heads, n, 1, 1])?
+        per_head(b, unit, "v_b", &mixed)?
     };
-    b.name(&unit.path, "heads", &y);
+    let y = b.point(unit, "heads", y)?;
+    let y = g.reshape(&y, [c.dv * c.heads, n, 1, 1])?;
     let y = match c.gate {
         Gate::None => y,
         _ => b.gate_heads(c.gate_act, &y, &b.linear(unit, "gate", x)?)?,

@@ -16,6 +16,7 @@ mod ffn;
 mod gate;
 pub(crate) mod head;
 mod identity;
+pub(crate) mod lab;
 mod linear;
 mod linear_attention;
 mod low_rank;
@@ -26,6 +27,7 @@ mod mla;
 mod moe;
 mod norm;
 pub(crate) mod per_layer;
+pub mod points;
 pub(crate) mod pool;
 mod recurrent;
 mod rope;
@@ -94,6 +96,7 @@ macro_rules! blocks {
             cache: &cache::CONTRACT,
             selection: &selection::CONTRACT,
             mix: &mix::CONTRACT,
+            wiring: points::WIRING,
         };
 
         /// Adds the operations of a planned block to the graph: `[n_embd, n_tokens]` in and out.

@@ -14,7 +14,8 @@
 use super::build::Build;
 use super::sparse_mixer;
 use crate::arch::{
-    ActRef, Contract, NormRef, QuantClass, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
+    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec, WeightRole,
+    WeightSpec,
 };
 use crate::ggml::{Error, Graph, Tensor, Unary};
 use crate::plan::Unit;
@@ -226,6 +227,16 @@ pub(super) static CONTRACT: Contract = Contract {
         doc: "what the router reads",
     }),
     state: StateSpec::None,
+    points: &[
+PointSpec::new("router", &["experts"], "logits of the router").of_experts(),
+PointSpec::new("ranking", &["experts"], "scores by which experts are picked; weights do not follow from them").of_experts(),
+PointSpec::new("picked", &["used"], "numbers of the picked experts, or of what they share").of_indices(),
+PointSpec::new("weights", &["1", "used"], "weights of the picked experts"),
+PointSpec::new("gate", &["width", "used"], "gate products of the picked experts before their activation"),
+PointSpec::new("up", &["width", "used"], "up products of the picked experts"),
+PointSpec::new("hidden", &["width", "used"], "hidden layers of the picked experts"),
+PointSpec::new("results", &["latent", "used"], "results of the picked experts, before they are weighed and added"),
+],
     rules: &[
         Rule {
             holds: "act",
@@ -266,8 +277,8 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let (g, n) = (b.g, b.n_tokens);
     let routed = b.side.clone().unwrap_or_else(|| x.clone());
     let (picked, weights) = route(b, unit, &c, &routed)?;
-    b.name(&unit.path, "picked", &picked);
-    b.name(&unit.path, "weights", &weights);
+    let picked = b.point(unit, "picked", picked)?;
+    let weights = b.point(unit, "weights", weights)?;
 
     let x = match b.weight(unit, "latent_down") {
         Some(_) => b.linear(unit, "latent_down", x)?,
@@ -281,20 +292,21 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             g.mul(&copies, &weights)?
         }
     };
-    let hidden = if b.weight(unit, "gate_up").is_some() {
+    let (gate, up) = if b.weight(unit, "gate_up").is_some() {
         let (gate, up) = b.halves(&experts(b, unit, "gate_up", &input, &picked)?)?;
-        b.activate_gate(c.act, &gate, &up)?
+        (Some(gate), up)
     } else {
         let up = experts(b, unit, "up", &input, &picked)?;
-        if b.weight(unit, "gate").is_some() {
-            let gate = experts(b, unit, "gate", &input, &picked)?;
-            b.activate_gate(c.act, &gate, &up)?
-        } else {
-            b.activate(c.act, &up)?
-        }
+        let gate = match b.weight(unit, "gate") {
+            Some(_) => Some(experts(b, unit, "gate", &input, &picked)?),
+            None => None,
+        };
+        (gate, up)
     };
-    b.name(&unit.path, "hidden", &hidden);
+    let hidden = b.hidden(unit, c.act, gate, up)?;
+    let hidden = b.point(unit, "hidden", hidden)?;
     let y = experts(b, unit, "down", &hidden, &picked)?; // [n_embd, used, n_tokens]
+    let y = b.point(unit, "results", y)?;
     let y = match c.weight_at {
         WeightAt::Output => g.mul(&y, &weights)?,
         WeightAt::Input => y,
@@ -357,7 +369,7 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
         g.scale(&x, c.router_gain)?
     };
     let logits = b.linear(unit, "router", &x)?; // [experts, n_tokens]
-    b.name(&unit.path, "router", &logits);
+    let logits = b.point(unit, "router", logits)?;
     let scores = match c.score {
         Score::Softmax => b.softmax(&logits)?,
         Score::Sigmoid => g.unary(&logits, Unary::Sigmoid)?,
@@ -368,6 +380,7 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
         Some(bias) => g.add(&scores, bias)?,
         None => scores.clone(),
     };
+    let ranked = b.point(unit, "ranking", ranked)?;
     let ranked = if c.groups > 1 && c.groups_used < c.groups {
         best_groups(g, c, &ranked)?
     } else {

@@ -8,7 +8,9 @@
 //! Token ids `[n_tokens]` and the hidden state `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, QuantClass, Rows, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{
+    Contract, NormRef, PointSpec, QuantClass, Rows, StateSpec, WeightRole, WeightSpec,
+};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -61,6 +63,11 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
+    points: &[PointSpec::new(
+        "ple",
+        &["width", "layers"],
+        "inputs of all layers",
+    )],
     rules: &[],
 };
 
@@ -87,8 +94,7 @@ pub(crate) fn build(
     let projected = b.normalise_with(c.norm, b.weight(unit, "norm"), &projected)?;
     let sum = g.add(&projected, &g.reshape(&rows, shape)?)?;
     let all = g.scale(&sum, std::f32::consts::FRAC_1_SQRT_2)?;
-    b.name(&unit.path, "ple", &all);
-    Ok(Some(all))
+    b.point(unit, "ple", all).map(Some)
 }
 
 /// The input `[width, n_tokens]` of one layer.

@@ -122,6 +122,7 @@ pub(super) static CONTRACT: Contract = Contract {
     side: None,
     rows: Rows::Any,
     state: StateSpec::None,
+    points: &[],
     rules: &[Rule {
         holds: "(has('dense_2') or not has('dense_3')) and (has('cls') or not has('cls.norm'))",
         message: "`dense_3` follows `dense_2`, and `cls.norm` follows `cls`",
@@ -202,6 +203,6 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
             y = b.activate(c.dense_act, &b.linear(unit, key, &y)?)?;
         }
     }
-    b.name(&unit.path, "pooled", &y);
+    y.set_name(&format!("{}.pooled", unit.path));
     Ok(y)
 }

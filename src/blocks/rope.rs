@@ -102,6 +102,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
+    points: &[],
     rules: &[
         Rule {
             holds: "dims > 0 and dims % 2 == 0",

@@ -15,7 +15,8 @@ use super::attend::queries_of;
 use super::build::Build;
 use super::context::{AttentionView, RunView, SpanView, VisibleKeyValues};
 use crate::arch::{
-    Contract, NormRef, RopeRef, Rows, Rule, SelectionRef, StateSpec, WeightRole, WeightSpec,
+    Contract, NormRef, PointSpec, RopeRef, Rows, Rule, SelectionRef, StateSpec, WeightRole,
+    WeightSpec,
 };
 use crate::ggml::{Error, KvBlocks, Selector, Tensor, Unary};
 use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
@@ -60,6 +61,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
+    points: &[],
     rules: &[Rule {
         holds: "heads > 0 and top > 0 and span > 0",
         message: "an indexer has heads, and selects at least one block of at least one key",
@@ -182,7 +184,7 @@ impl Build<'_> {
         let k = self.normalise_with(s.k_norm, self.weight(unit, "index_k_norm"), &k)?;
         let k = self.with_bias(unit, "index_k_norm.bias", k)?;
         let k = self.rope_index(s, &g.reshape(&k, [s.d, 1, n, 1])?)?;
-        self.name(&unit.path, "index_k", &k);
+        let k = self.point(unit, "index_k", k)?;
         let rows = g.reshape(&k, [s.d, n, 1, 1])?;
         let visible = self.store.append_index(g, &unit.path, state, &rows)?;
 
@@ -190,14 +192,14 @@ impl Build<'_> {
         let q = g.reshape(&q, [s.d, s.heads, n, 1])?;
         let q = self.normalise_with(s.q_norm, self.weight(unit, "index_q_norm"), &q)?;
         let q = self.rope_index(s, &q)?;
-        self.name(&unit.path, "index_q", &q);
+        let q = self.point(unit, "index_q", q)?;
         let weights = match self.weight(unit, "index_weights") {
-            Some(_) => Some(self.linear(unit, "index_weights", h)?),
+            Some(_) => {
+                let weights = self.linear(unit, "index_weights", h)?;
+                Some(self.point(unit, "index_weights", weights)?)
+            }
             None => None,
         };
-        if let Some(weights) = &weights {
-            self.name(&unit.path, "index_weights", weights);
-        }
         let query = Query {
             q: &q,
             weights: weights.as_ref(),
@@ -334,6 +336,26 @@ impl Build<'_> {
         g.cont(&g.permute(&rows, [3, 0, 1, 2])?)
     }
 }
+
+/// The indexer's keys.
+pub(super) const K_POINT: PointSpec = PointSpec::new(
+    "index_k",
+    &["d_head_index", "1"],
+    "keys of the indexer, where the block selects",
+);
+/// The indexer's queries.
+pub(super) const Q_POINT: PointSpec = PointSpec::new(
+    "index_q",
+    &["d_head_index", "n_head_index"],
+    "queries of the indexer",
+)
+.of_heads();
+/// The weights of the indexer's heads.
+pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
+    "index_weights",
+    &["n_head_index"],
+    "weights of the indexer's heads, where the file has them",
+);
 
 /// A mask value that no score outweighs, minus infinity in f16.
 const NEVER: f32 = -1e30;

@@ -7,7 +7,7 @@
 //! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution.
 
 use super::build::Build;
-use crate::arch::{Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -54,6 +54,11 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * n_embd")]),
+    points: &[PointSpec::new(
+        "conv",
+        &["n_embd"],
+        "result of the convolution, before the gate",
+    )],
     rules: &[Rule {
         holds: "kernel > 1",
         message: "the convolution has at least two columns",
@@ -68,6 +73,6 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let x = g.mul(&before, &b.columns(&all, 2 * width, width)?)?;
     let conv = b.need(unit, "conv")?;
     let y = b.convolve(unit, "conv", &conv, &x)?;
-    b.name(&unit.path, "conv", &y);
+    let y = b.point(unit, "conv", y)?;
     b.linear(unit, "out", &g.mul(&after, &y)?)
 }

@@ -48,6 +48,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::None,
+    points: &[],
     rules: &[Rule {
         holds: "level > 0",
         message: "`level` is positive",

@@ -14,7 +14,7 @@
 
 use super::build::Build;
 use crate::arch::{
-    ActRef, Contract, NormRef, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, Tensor, Unary};
 use crate::options;
@@ -187,6 +187,17 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
+    points: &[
+        PointSpec::new("r", &["d", "heads"], "receptances").of_heads(),
+        PointSpec::new("k", &["d", "heads"], "keys").of_heads(),
+        PointSpec::new("v", &["d", "heads"], "values").of_heads(),
+        PointSpec::new("decay", &["d", "heads"], "decays of the state").of_heads(),
+        PointSpec::new(
+            "y",
+            &["d * heads"],
+            "results of the heads after their norm, before gate and output projection",
+        ),
+    ],
     rules: &[
         Rule {
             holds: "d * heads == n_embd",
@@ -220,9 +231,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         Some(_) => k,
         None => g.sub(&k, &g.mul(&k, &w)?)?,
     };
-    for (name, value) in [("r", &r), ("k", &k), ("v", &v), ("decay", &w)] {
-        b.name(&unit.path, name, value);
-    }
+    let r = b.point(unit, "r", r)?;
+    let k = b.point(unit, "k", k)?;
+    let v = b.point(unit, "v", v)?;
+    let w = b.point(unit, "decay", w)?;
 
     let y = b.over_time(unit, "matrix", |b, group| {
         let of = |x: &Tensor| group.of(g, x, [c.d, c.heads, group.n_steps * group.n_seqs, 1]);
@@ -235,7 +247,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         group.scanned(g, &y, width, c.d * width)
     })?;
     let y = b.normalise_heads(unit, c.norm, c.heads, &y)?;
-    b.name(&unit.path, "y", &y);
+    let y = b.point(unit, "y", y)?;
     let gate = b.linear(unit, "gate", &for_g)?;
     b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
 }

@@ -17,7 +17,7 @@
 
 use super::build::Build;
 use crate::arch::{
-    Contract, NormRef, QuantClass, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
+    Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, Tensor, Unary};
 use crate::options;
@@ -225,6 +225,17 @@ pub(super) static CONTRACT: Contract = Contract {
         doc: "values that those of this layer are drawn to; `save` of a branch without it keeps the values of that layer, not its result",
     }),
     state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
+    points: &[
+        PointSpec::new("r", &["d * heads"], "receptances"),
+        PointSpec::new("k", &["d * heads"], "keys, after their rates"),
+        PointSpec::new("v", &["d * heads"], "values"),
+        PointSpec::new("decay", &["d * heads"], "decays of the state"),
+        PointSpec::new(
+            "y",
+            &["d * heads"],
+            "results of the heads with the bonus of the token itself, before gate and output projection",
+        ),
+    ],
     rules: &[
         Rule {
             holds: "d == 64 or d == 128",
@@ -262,9 +273,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let k = g.add(&k, &g.sub(&g.mul(&scaled, &a)?, &scaled)?)?;
     let learnt = g.mul(&removed, &g.reshape(&a, shape)?)?;
     let removed = g.scale(&removed, -1.0)?;
-    for (name, value) in [("r", &r), ("k", &k), ("v", &v), ("decay", &w)] {
-        b.name(&unit.path, name, value);
-    }
+    let r = b.point(unit, "r", r)?;
+    let k = b.point(unit, "k", k)?;
+    let v = b.point(unit, "v", v)?;
+    let w = b.point(unit, "decay", w)?;
 
     let y = b.over_time(unit, "matrix", |b, group| {
         let of = |x: &Tensor| group.of(g, x, [c.d, c.heads, group.n_steps * group.n_seqs, 1]);
@@ -285,7 +297,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let own = g.sum_rows(&g.reshape(&own, shape)?)?; // [1, heads, n_tokens]
     let own = g.mul(&g.reshape(&v, shape)?, &own)?;
     let y = g.add(&y, &g.reshape(&own, [width, n, 1, 1])?)?;
-    b.name(&unit.path, "y", &y);
+    let y = b.point(unit, "y", y)?;
     let y = match b.weight(unit, "gate_down") {
         Some(_) => {
             let [.., for_g] = b.between::<6>(x, &change, &by)?;

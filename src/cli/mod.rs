@@ -23,6 +23,7 @@ mod output;
 mod perf;
 mod placement;
 mod plan;
+mod points;
 mod run;
 mod sampling;
 mod serve;
@@ -78,6 +79,8 @@ enum Command {
     Arch(arch::Command),
     /// Show the resolved plan of a model
     Plan(plan::Args),
+    /// List the values of a model that can be read and changed (docs/lab.md)
+    Points(points::Args),
     /// Draw a model or an architecture definition as SVG, from its plan
     Diagram(diagram::Args),
     /// Write a model of an architecture with random weights
@@ -148,6 +151,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Arch(command) => arch::run(&command),
         Command::Plan(args) => plan::run(&args),
+        Command::Points(args) => points::run(&args),
         Command::Diagram(args) => diagram::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Perf(args) => perf::run(&args),

@@ -92,6 +92,7 @@ pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
     }
     let mut options = args.load.resolve(&opened, DEFAULTS);
     let limits = Limits {
+        lab_bytes: 1 << 20,
         n_ctx: options.n_ctx,
         n_parallel: 1,
         n_queue: 1,
@@ -152,6 +153,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .transpose()?,
         thinking: None,
         adapters: None,
+        lab: None,
         diffusion: args.diffusion.request(),
         trace: is_live,
     })?;
@@ -159,7 +161,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     while let Some(event) = events.blocking_recv() {
         match event {
             // Never sent for this request.
-            Event::Prompt(_) | Event::Progress(_) | Event::Ended(_) | Event::Pooled(_) => {}
+            Event::Prompt(_)
+            | Event::Progress(_)
+            | Event::Ended(_)
+            | Event::Pooled(_)
+            | Event::Lab(_) => {}
             Event::Text { text, .. } if is_live => held.push_str(&text),
             Event::Text { text, .. } => output::bytes(text.as_bytes())?,
             Event::Step {

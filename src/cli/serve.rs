@@ -82,6 +82,9 @@ pub(super) struct Args {
     /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
     #[arg(long, default_value_t = 0, value_name = "N")]
     draft: usize,
+    /// Maximum number of bytes that the values which one request captures (`lab`) may take
+    #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
+    lab_bytes: u64,
     /// Maximum number of seconds that a request waits in the queue; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
@@ -420,6 +423,7 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
         anyhow::bail!("--cache: too small for a single KV block");
     }
     let limits = Limits {
+        lab_bytes: args.lab_bytes,
         n_ctx: match only_reads {
             true => options.n_ctx_seq,
             false => options.n_ctx_seq.min(options.n_ctx),

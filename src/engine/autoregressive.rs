@@ -209,7 +209,8 @@ impl Strategy for Autoregressive {
             return sequence.score(next, row.logits, tokenizer);
         }
         if next < self.n_before {
-            if !sequence.is_stopped {
+            // A row may be there for its values alone.
+            if !sequence.is_stopped && next >= sequence.n_reported {
                 let entry = sequence.answer.entry(sequence.tokens[next], row.logits)?;
                 sequence.report(entry, tokenizer);
             }

@@ -1,6 +1,8 @@
 //! What the engine loop needs of a model, so that tests can run it over one whose logits they know.
 
-use crate::model::{self, Batch, Model, NotFinite, Resumed, SequenceId};
+use std::sync::Arc;
+
+use crate::model::{self, Batch, Lab, Model, NotFinite, Resumed, SequenceId, TakenRow};
 use crate::plan::BLOCK_LEN;
 
 /// Positions of a block of the cache.
@@ -21,6 +23,18 @@ pub(super) trait Compute {
     fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error>;
     /// See [`Model::set_scales`].
     fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]);
+    /// See [`Model::begin`].
+    fn begin(&mut self, sequence: SequenceId, scales: &[f32], _lab: Option<&Arc<Lab>>) {
+        self.set_scales(sequence, scales);
+    }
+    /// See [`Model::taken`].
+    fn taken(&mut self) -> Vec<TakenRow> {
+        Vec::new()
+    }
+    /// See [`Model::lens`].
+    fn lens(&mut self, _sequence: SequenceId, _rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+        Err(model::Error::Internal("there is no lens".into()))
+    }
     /// See [`Model::resume`].
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed;
     /// See [`Model::next`].
@@ -68,6 +82,18 @@ impl Compute for Model {
 
     fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
         Self::set_scales(self, sequence, scales);
+    }
+
+    fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
+        Self::begin(self, sequence, scales, lab);
+    }
+
+    fn taken(&mut self) -> Vec<TakenRow> {
+        Self::taken(self)
+    }
+
+    fn lens(&mut self, sequence: SequenceId, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+        Self::lens(self, sequence, rows)
     }
 
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
-use crate::model::{self, Batch, Resumed, SequenceId};
+use crate::model::{self, Batch, Points, Resumed, SequenceId, TakenRow};
 use crate::text::tokenizer::Tokenizer;
 
 use super::answer::Answer;
@@ -20,7 +20,7 @@ use super::compute::{BLOCK, Compute};
 use super::constraint::Worker;
 use super::contrastive::Search;
 use super::diffusion::Denoising;
-use super::event::{Event, Failure, FinishReason};
+use super::event::{Failure, FinishReason};
 use super::limits::Limits;
 use super::pooling::Gathered;
 use super::scheduler::{Budget, Job, Step, can_start, plan_step};
@@ -29,6 +29,9 @@ use super::stats::{ActiveSequence, Now, Stats};
 use super::strategy::{Row, Strategy};
 use super::submission::{Decoding, Submitted};
 use super::thinking::ThinkingBudget;
+use super::watch::Watch;
+
+mod gather;
 
 /// Maximum number of draft tokens of a step, of all requests together: each costs about a token's
 /// computation.
@@ -82,6 +85,10 @@ pub(super) struct EngineLoop<C> {
     stats: Arc<Stats>,
     /// Blocks of the cache.
     n_blocks: Option<usize>,
+    /// Values that requests can read and change.
+    points: Arc<Points>,
+    /// Logits of the step under way that are captured.
+    taken: Vec<TakenRow>,
 }
 
 impl<C: Compute> EngineLoop<C> {
@@ -102,7 +109,14 @@ impl<C: Compute> EngineLoop<C> {
             buffer: Vec::new(),
             worker: Worker::default(),
             n_steps: 0,
+            points: Arc::default(),
+            taken: Vec::new(),
         }
+    }
+
+    /// The same with the values of the model that requests can read and change.
+    pub(super) fn with_points(self, points: Arc<Points>) -> Self {
+        Self { points, ..self }
     }
 
     /// The same engine, which reports to `stats` what it does.
@@ -169,6 +183,7 @@ impl<C: Compute> EngineLoop<C> {
             request,
             decoding,
             scales,
+            lab,
             caller,
         } = submitted;
         let answer = Answer::new(&request, caller);
@@ -199,7 +214,9 @@ impl<C: Compute> EngineLoop<C> {
                 Box::new(Denoising::new(sampler, settings, request.trace))
             }
         };
-        let sequence = Sequence::new(tokens, n_prompt, n_parts, scales, answer);
+        let points = &self.points;
+        let watch = lab.map(|plan| Watch::new(plan, Arc::clone(points)));
+        let sequence = Sequence::new(tokens, n_prompt, n_parts, scales, watch, answer);
         self.queue.push_back(ActiveRequest { sequence, strategy });
     }
 
@@ -261,7 +278,8 @@ impl<C: Compute> EngineLoop<C> {
     fn start(&mut self, request: &mut ActiveRequest, id: SequenceId) {
         let sequence = &mut request.sequence;
         for id in (id..).take(sequence.n_parts) {
-            self.model.set_scales(id, &sequence.scales);
+            let lab = sequence.watch.as_ref().map(Watch::lab);
+            self.model.begin(id, &sequence.scales, lab);
         }
         let n_tokens = sequence.tokens.len();
         if self.model.n_blocks().is_none() || !request.strategy.reuses_prefix() {
@@ -294,10 +312,10 @@ impl<C: Compute> EngineLoop<C> {
             return false;
         }
         let has_states = self.model.has_states();
-        let (tokens, scales) = (waiting.sequence.reusable(), &waiting.sequence.scales);
+        let (waiting, tokens) = (&waiting.sequence, waiting.sequence.reusable());
         let mut awaits = false;
         let earlier = self.active.iter_mut().map(|request| &mut request.sequence);
-        for earlier in earlier.filter(|s| s.is_prefill && s.scales == *scales) {
+        for earlier in earlier.filter(|s| s.is_prefill && s.is_computed_as(waiting)) {
             let both = tokens.iter().zip(&earlier.tokens);
             let n_same = both.take_while(|(a, b)| a == b).count();
             let n_shared = n_same.min(tokens.len() - 1) / BLOCK * BLOCK;
@@ -406,6 +424,9 @@ impl<C: Compute> EngineLoop<C> {
             let ActiveRequest { sequence, strategy } = &mut self.active[group.members[0]];
             let n_before = self.batch.len();
             strategy.read(sequence, group.n_tokens, &mut self.batch);
+            if let Some(watch) = &sequence.watch {
+                watch.want(&mut self.batch, n_before);
+            }
             let wanted = &self.batch.outputs[n_before..];
             group.n_rows = wanted.iter().filter(|wanted| **wanted).count();
         }
@@ -447,11 +468,15 @@ impl<C: Compute> EngineLoop<C> {
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
         let mut rows = of_rows.zip(places);
+        let taken = &mut self.taken;
+        taken.clear();
         self.model.forward(&self.batch, &mut |logits, hidden| {
             let Some((group, (id, position))) = rows.next() else {
                 return;
             };
             let first = &active[group.members[0]];
+            let watch = first.sequence.watch.as_ref();
+            taken.extend(watch.and_then(|watch| watch.logits((id, position), logits)));
             let mut row = Row {
                 part: (id - first.sequence.id) as usize,
                 position: position as usize,
@@ -483,6 +508,8 @@ impl<C: Compute> EngineLoop<C> {
             took_part.extend(group.members.iter().map(|i| (*i, group.is_whole)));
         }
         took_part.sort_unstable();
+        let mut taken = self.model.taken();
+        taken.append(&mut self.taken);
         let mut moved = Vec::new();
         // From the last one on, so that places before it stay what they are.
         for (i, is_whole) in took_part.into_iter().rev() {
@@ -491,6 +518,7 @@ impl<C: Compute> EngineLoop<C> {
                 Some(failure) => Err(failure),
                 None => strategy.commit(sequence, &self.tokenizer),
             };
+            let result = result.and_then(|ending| self.watch(i, &taken).map(|()| ending));
             let result = result.and_then(|ending| self.pool(i).map(|()| ending));
             if let Some(ending) = result.transpose() {
                 self.end(i, ending);
@@ -502,46 +530,6 @@ impl<C: Compute> EngineLoop<C> {
             }
         }
         self.active.extend(moved.into_iter().rev());
-    }
-
-    /// Has the model make the result of the hidden states that a request has gathered.
-    fn pool(&mut self, at: usize) -> Result<(), Failure> {
-        let ActiveRequest { sequence, strategy } = &self.active[at];
-        let Some(rows) = strategy.gathered() else {
-            return Ok(());
-        };
-        let pooled = self.model.pool(rows);
-        let pooled = pooled.map_err(|error| Failure::Computation(error.to_string()))?;
-        if !model::is_finite(&pooled) {
-            let fault = "what the hidden states are pooled to has values that are not finite";
-            return Err(Failure::NotFinite {
-                fault: fault.into(),
-                place: None,
-            });
-        }
-        sequence.answer.send(Event::Pooled(pooled));
-        Ok(())
-    }
-
-    /// Drops what is cached of a request beyond what is true of it.
-    fn trim(&mut self, at: usize) {
-        let sequence = &mut self.active[at].sequence;
-        if self.model.n_blocks().is_none() {
-            // All tokens are read again in every pass.
-            sequence.n_cached = 0;
-            return;
-        }
-        let wanted = sequence.n_cached;
-        for id in sequence.ids() {
-            let mut next = self.model.next(id) as usize;
-            if next > wanted && wanted == 0 {
-                self.model.release(id);
-                next = 0;
-            } else if next > wanted {
-                next = self.model.forget(id, wanted as u32) as usize;
-            }
-            sequence.n_cached = sequence.n_cached.min(next);
-        }
     }
 
     /// Has each request of a failed step run alone, so that only those fail that cannot go on.

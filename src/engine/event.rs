@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::sampling::{SampleError, TokenLogprob};
 
 use super::diffusion::Fixed;
+use super::watch::LabResult;
 
 /// A token of the prompt, or of the completion as far as it is part of the released text.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +95,8 @@ pub enum Event {
     },
     /// The token that ended the completion, if one did; its bytes are in no text.
     Ended(AnswerToken),
+    /// What the plan of a request gave; comes last before the end.
+    Lab(Box<LabResult>),
     /// The vector of a text, or the scores of its classes.
     Pooled(Vec<f32>),
     /// A denoising step, if these are traced.

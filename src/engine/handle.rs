@@ -7,12 +7,14 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 use crate::constraint::{self, Compiled, Constraint};
+use crate::model::Points;
 use crate::sampling::{Contrastive, Sampler};
 use crate::text::tokenizer::Tokenizer;
 
 use super::adapters::Adapters;
 use super::diffusion::ModelConfig;
 use super::event::Event;
+use super::lab::{Compiled as LabCompiled, LabPlan};
 use super::limits::Limits;
 use super::pooling::{Passage, PooledModel};
 use super::request::{Rejected, Request};
@@ -31,6 +33,7 @@ pub struct Handle {
     pub(super) adapters: Arc<Adapters>,
     pub(super) kind: Kind,
     pub(super) pooled: Result<PooledModel, &'static str>,
+    pub(super) points: Arc<Points>,
     pub(super) stats: Arc<Stats>,
 }
 
@@ -66,13 +69,15 @@ impl Handle {
         &self,
         requests: Vec<Request>,
     ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+        let mut lab_bytes = self.limits.lab_bytes;
         let checked = requests.into_iter().map(|request| {
             if request.prompt.is_empty() {
                 return Err(Rejected::EmptyPrompt);
             }
             let decoding = self.decoding(&request)?;
             let scales = self.adapters.of(request.adapters.as_deref())?;
-            Ok((request, decoding, scales))
+            let lab = self.lab(&request, &decoding, &mut lab_bytes)?;
+            Ok((request, decoding, scales, lab))
         });
         self.enqueue(checked.collect::<Result<_, Rejected>>()?)
     }
@@ -86,24 +91,30 @@ impl Handle {
     pub fn submit_passages(
         &self,
         passages: Vec<Passage>,
+        lab: Option<&Arc<LabPlan>>,
     ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
         let pooled = self.pooled.map_err(Rejected::NotPooled)?;
         let scales = self.adapters.of(None)?;
+        let mut lab_bytes = self.limits.lab_bytes;
         let checked = passages.into_iter().map(|passage| {
             if passage.tokens.is_empty() {
                 return Err(Rejected::EmptyPrompt);
             }
-            let request = Request::reading(passage.tokens);
+            let request = Request {
+                lab: lab.cloned(),
+                ..Request::reading(passage.tokens)
+            };
             self.check_length(&request)?;
             let decoding = Decoding::Pooling(pooled, passage.second);
-            Ok((request, decoding, scales.clone()))
+            let lab = self.lab(&request, &decoding, &mut lab_bytes)?;
+            Ok((request, decoding, scales.clone(), lab))
         });
         self.enqueue(checked.collect::<Result<_, Rejected>>()?)
     }
 
     fn enqueue(
         &self,
-        checked: Vec<(Request, Decoding, Vec<f32>)>,
+        checked: Vec<(Request, Decoding, Vec<f32>, Option<LabCompiled>)>,
     ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
@@ -113,7 +124,7 @@ impl Handle {
             return Err(Rejected::QueueFull { limit });
         };
         let submitted = checked.into_iter().zip(tickets);
-        let submitted = submitted.map(|((request, decoding, scales), ticket)| {
+        let submitted = submitted.map(|((request, decoding, scales, lab), ticket)| {
             let (events, receiver) = mpsc::unbounded_channel();
             let caller = Caller {
                 events,
@@ -125,6 +136,7 @@ impl Handle {
                 request,
                 decoding,
                 scales,
+                lab,
                 caller,
             };
             self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
@@ -187,6 +199,40 @@ impl Handle {
                 Ok(Decoding::Autoregressive(sampler))
             }
         }
+    }
+
+    /// The plan of a request for its prompt; its results take from what is left of `bytes`.
+    fn lab(
+        &self,
+        request: &Request,
+        decoding: &Decoding,
+        bytes: &mut u64,
+    ) -> Result<Option<LabCompiled>, Rejected> {
+        let Some(plan) = &request.lab else {
+            return Ok(None);
+        };
+        let field = "lab";
+        let refuse = |message: &str| {
+            let message = message.to_owned();
+            Err(Rejected::Field { field, message })
+        };
+        match decoding {
+            Decoding::Autoregressive(_) | Decoding::Pooling(..) => {}
+            Decoding::Contrastive(_) => return refuse("not possible with contrastive search"),
+            Decoding::Diffusion(..) => return refuse("not possible with text diffusion"),
+        }
+        let n_prompt = request.prompt.len();
+        let n_left = self.limits.n_ctx.saturating_sub(n_prompt);
+        let n_more = request.max_tokens.unwrap_or(n_left).min(n_left);
+        let n_vocab = self.tokenizer.vocab_len();
+        let compiled = plan.compiled(&self.points, (n_prompt, n_more), n_vocab, *bytes)?;
+        *bytes -= compiled.n_bytes;
+        Ok(Some(compiled))
+    }
+
+    /// The values of the model that can be read and changed.
+    pub fn points(&self) -> &Points {
+        &self.points
     }
 
     fn check_length(&self, request: &Request) -> Result<(), Rejected> {

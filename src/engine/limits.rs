@@ -19,6 +19,8 @@ pub struct Limits {
     pub n_drafted: usize,
     /// Options of text diffusion where a request sets none.
     pub diffusion: Diffusion,
+    /// Maximum number of bytes that one request's captured values take.
+    pub lab_bytes: u64,
     /// Maximum time a request waits in the queue.
     pub queue_time: Option<Duration>,
     /// Maximum time from a request's first step to the end of its completion.

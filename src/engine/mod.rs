@@ -17,6 +17,7 @@ mod draft;
 mod engine_loop;
 mod event;
 mod handle;
+mod lab;
 mod limits;
 mod pooling;
 mod request;
@@ -30,15 +31,18 @@ mod submission;
 #[cfg(test)]
 mod tests;
 mod thinking;
+mod watch;
 
 pub use adapters::Adapters;
 pub use diffusion::{Diffusion, Fixed, Remasking};
 pub use event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
 pub use handle::Handle;
+pub use lab::{Capture, Edit, EditOp, LabPlan, Lens, Reduce, Where};
 pub use limits::Limits;
 pub use pooling::Passage;
 pub use request::{Ends, Rejected, Request};
 pub use start::{StartError, Unfit, can_answer, can_take_back, ends_in_vectors, start};
 pub use thinking::Thinking;
+pub use watch::{Captured, LabResult, LensPoint, LensRow};
 
 pub use crate::sampling::TokenLogprob;

@@ -117,7 +117,7 @@ impl Strategy for Gathered {
 
     fn take(
         &mut self,
-        _sequence: &mut Sequence,
+        sequence: &mut Sequence,
         row: &Row<'_>,
         _tokenizer: &Tokenizer,
     ) -> Result<(), Failure> {
@@ -125,6 +125,10 @@ impl Strategy for Gathered {
             true => row.logits,
             false => row.hidden,
         };
+        // A row may be there for its values alone.
+        if !self.needs(row.position, sequence.tokens.len()) {
+            return Ok(());
+        }
         if hidden.is_empty() {
             let missing = "the model gives no hidden states";
             return Err(Failure::Computation(missing.into()));

@@ -1,9 +1,12 @@
 //! A request to an engine, and why it is refused. Plain data; nothing here runs.
 
+use std::sync::Arc;
+
 use crate::constraint::Compiled;
 use crate::sampling::{ParamError, Params};
 
 use super::diffusion::Diffusion;
+use super::lab::LabPlan;
 use super::start::Unfit;
 use super::thinking::Thinking;
 
@@ -45,6 +48,8 @@ pub struct Request {
     pub thinking: Option<Thinking>,
     /// Adapters and their scales, the others being off; none: as the engine is set.
     pub adapters: Option<Vec<(usize, f32)>>,
+    /// What is read and changed of the values of its passes.
+    pub lab: Option<Arc<LabPlan>>,
     /// Options of text diffusion; only for models that decode so.
     pub diffusion: Option<Diffusion>,
     /// Whether every denoising step is reported; only for models that decode by text diffusion.
@@ -69,6 +74,7 @@ impl Request {
             n_drafted: None,
             constraint: None,
             adapters: None,
+            lab: None,
             diffusion: None,
             thinking: None,
             trace: false,

@@ -7,8 +7,9 @@ use crate::text::tokenizer::Tokenizer;
 
 use super::answer::{Answer, Entry};
 use super::compute::BLOCK;
-use super::event::{Failure, FinishReason};
+use super::event::{Event, Failure, FinishReason};
 use super::scheduler::Job;
+use super::watch::Watch;
 
 /// The tokens of a request that waits or is active.
 pub(super) struct Sequence {
@@ -37,6 +38,8 @@ pub(super) struct Sequence {
     pub(super) is_stopped: bool,
     /// How the completion ends once all its tokens are reported.
     pub(super) ending: Option<FinishReason>,
+    /// What it reads and changes of values.
+    pub(super) watch: Option<Watch>,
     /// What was reported of it.
     pub(super) answer: Answer,
 }
@@ -48,6 +51,7 @@ impl Sequence {
         n_prompt: usize,
         n_parts: usize,
         scales: Vec<f32>,
+        watch: Option<Watch>,
         answer: Answer,
     ) -> Self {
         Self {
@@ -64,6 +68,7 @@ impl Sequence {
             n_reported: n_prompt,
             is_stopped: false,
             ending: None,
+            watch,
             answer,
         }
     }
@@ -97,8 +102,24 @@ impl Sequence {
     }
 
     /// The tokens of which as many as are known need not be read: those up to the first whose
-    /// log-probabilities are wanted.
+    /// log-probabilities are wanted, or of which a value is.
     pub(super) fn reusable(&self) -> &[u32] {
+        let tokens = self.unscored();
+        let wanted = self.watch.as_ref().and_then(Watch::next_wanted);
+        &tokens[..wanted.map_or(tokens.len(), |at| tokens.len().min(at + 1))]
+    }
+
+    /// Whether what is computed of it is the same as of another sequence.
+    pub(super) fn is_computed_as(&self, other: &Self) -> bool {
+        let key = |of: &Self| {
+            of.watch
+                .as_ref()
+                .map_or(Vec::new(), |w| w.lab().key().to_vec())
+        };
+        self.scales == other.scales && key(self) == key(other)
+    }
+
+    fn unscored(&self) -> &[u32] {
         match self.n_scored < self.n_prompt {
             true => &self.tokens[..self.n_scored.max(1)],
             false if !self.answer.reads_cache => &self.tokens[..1],
@@ -222,6 +243,10 @@ impl Sequence {
 
     /// Ends the request.
     pub(super) fn finish(self, reason: FinishReason) {
+        if let Some(watch) = self.watch {
+            let result = Box::new(watch.finish());
+            self.answer.send(Event::Lab(result));
+        }
         self.answer.finish(reason, self.n_reported - self.n_prompt);
     }
 }

@@ -39,15 +39,18 @@ pub fn start<E: Send + 'static>(
                 let kind = kind_of(&model, &for_thread);
                 let pooled = pooled_of(&model);
                 let adapters = Arc::new(Adapters::new(model.adapters()));
+                let points = Arc::clone(model.points());
+                let points_of_loop = Arc::clone(&points);
                 let made = kind
                     .map_err(StartError::Unfit)
-                    .map(|kind| (kind, pooled, adapters));
+                    .map(|kind| (kind, pooled, adapters, points));
                 // Nobody waiting for the answer means nobody wants the engine.
                 if ready.send(made).is_err() {
                     return;
                 }
                 if kind.is_ok() {
                     let engine = EngineLoop::new(model, for_thread, limits);
+                    let engine = engine.with_points(points_of_loop);
                     engine.reporting(reported).serve(requests);
                 }
             }
@@ -57,7 +60,7 @@ pub fn start<E: Send + 'static>(
         })
         .map_err(StartError::Thread)?;
     match loaded.recv() {
-        Ok(Ok((kind, pooled, adapters))) => Ok((
+        Ok(Ok((kind, pooled, adapters, points))) => Ok((
             Handle {
                 queue,
                 places: Arc::default(),
@@ -67,6 +70,7 @@ pub fn start<E: Send + 'static>(
                 adapters,
                 kind,
                 pooled,
+                points,
                 stats,
             },
             thread,

@@ -10,6 +10,7 @@ use crate::sampling::{Contrastive, Sampler};
 
 use super::diffusion::Settings;
 use super::event::Event;
+use super::lab::Compiled;
 use super::pooling::PooledModel;
 use super::request::Request;
 use super::stats::Stats;
@@ -20,6 +21,8 @@ pub(super) struct Submitted {
     pub(super) decoding: Decoding,
     /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
+    /// What it reads and changes of values.
+    pub(super) lab: Option<Compiled>,
     pub(super) caller: Caller,
 }
 

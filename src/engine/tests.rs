@@ -174,6 +174,7 @@ pub(super) fn tokenizer() -> Arc<Tokenizer> {
 }
 
 pub(super) const LIMITS: Limits = Limits {
+    lab_bytes: 1 << 20,
     n_ctx: 256,
     n_parallel: 3,
     n_queue: 100,
@@ -205,6 +206,7 @@ fn request(prompt: &[u32], n: usize) -> Request {
         constraint: None,
         thinking: None,
         adapters: None,
+        lab: None,
         diffusion: None,
         trace: false,
     }
@@ -217,6 +219,7 @@ fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<
     let submitted = Submitted {
         decoding: Decoding::Autoregressive(sampler),
         request,
+        lab: None,
         scales: Vec::new(),
         caller: Caller {
             events,
@@ -244,7 +247,7 @@ fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
     while let Ok(event) = events.try_recv() {
         assert!(answer.end.is_none(), "nothing comes after the end");
         match event {
-            Event::Pooled(_) => panic!("nothing is pooled"),
+            Event::Pooled(_) | Event::Lab(_) => panic!("nothing is pooled"),
             Event::Ended(_) => {}
             Event::Progress(_) => panic!("progress is not asked for"),
             Event::Text { tokens, .. } => {

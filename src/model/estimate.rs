@@ -21,6 +21,7 @@ use super::graph;
 use super::load::{self, Layout, StandIns};
 use super::memory;
 use super::options::Options;
+use super::points::Points;
 use super::results::{DeviceUse, MemoryUse};
 use super::shape::{Shape, Sources};
 use super::support;
@@ -177,6 +178,7 @@ impl<'p> Estimator<'p> {
             states: &states,
             options,
             n_slots: &n_slots,
+            points: &Points::default(),
         };
         let shape = Shape {
             adapters: (0..self.adapters.all.len()).collect(),

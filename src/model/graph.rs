@@ -3,21 +3,22 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-use crate::arch::Join;
+use crate::arch::{Join, PointSpec};
 use crate::blocks::mix::{self, Held};
-use crate::blocks::{self, Build, Named, Selections};
+use crate::blocks::{self, Build, Named, Selections, points};
 use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 
 use super::cache::MAX_VIEWS;
 use super::inputs::Inputs;
+use super::lab::{LabTensors, TakenTensors};
 use super::shape::{Shape, Sources};
 use super::split::MAX_GROUPS;
 
 /// A value that can be read after a pass.
 pub(super) struct Captured {
     pub(super) path: String,
-    pub(super) is_per_token: bool,
+    pub(super) spec: &'static PointSpec,
     /// A contiguous copy where the value itself is not.
     pub(super) tensor: Tensor,
 }
@@ -58,6 +59,10 @@ pub(super) struct PassGraph {
     pub(super) updated: BTreeSet<usize>,
     /// Values by their paths, where they are captured.
     pub(super) captured: Vec<Captured>,
+    /// Inputs for what is asked of points.
+    pub(super) lab: LabTensors,
+    /// Rows that are captured, by point.
+    pub(super) taken: TakenTensors,
     /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
     pub(super) logits: Option<Tensor>,
     /// The hidden state after the final norm `[n_embd, n_outputs]`, where it is wanted.
@@ -69,9 +74,11 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
     let (plan, options) = (sources.plan, sources.options);
     let update_nodes = sources.weights.update_nodes;
     let (n_groups, n_views) = (shape.groups.len(), shape.n_views());
-    let n_tensors = n_tensors(plan, update_nodes, n_groups, n_views);
+    let n_tensors = n_tensors(plan, update_nodes, n_groups, n_views) + shape.lab.n_nodes();
     let mut g = Graph::new(n_tensors, n_leaves(plan, update_nodes))?;
     let inputs = Inputs::new(&g, sources, shape)?;
+    let of_rows = (shape.n_tokens, shape.n_outputs);
+    let (lab_inputs, lab) = LabTensors::new(&g, sources.points, &shape.lab, of_rows)?;
     let mut states = inputs.state_store(sources);
     let mut store = inputs.key_value_store(sources);
     let build = Build {
@@ -92,6 +99,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         states: &mut states,
         flash_attn: options.flash_attn,
         selected: Selections::default(),
+        lab,
         named: RefCell::default(),
     };
     let mut assembly = Assembly {
@@ -106,10 +114,11 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         n_outputs: shape.n_outputs as u64,
         is_headless: shape.is_headless || options.embeddings,
         hidden: shape.wants_hidden,
-        all_values: options.capture,
+        all_values: options.capture || !shape.lab.is_empty(),
     };
     let (x, logits, hidden) = assembly.model(&inputs.tokens.0, &wants)?;
     let named = assembly.build.named.into_inner();
+    let mut taken_rows = assembly.build.lab.taken.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
     drop(store);
     for written in &states.written {
@@ -119,6 +128,13 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         true => capture(&mut g, named)?,
         false => Vec::new(),
     };
+    let mut taken = Vec::new();
+    for (point, _) in &shape.lab.captures {
+        if let Some(rows) = taken_rows.remove(&sources.points.all[*point].path) {
+            g.output(&rows)?;
+            taken.push((*point, rows));
+        }
+    }
     match &logits {
         Some(logits) => g.output(logits)?,
         None => g.expand(&x)?,
@@ -130,6 +146,8 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         inputs,
         updated,
         captured,
+        lab: lab_inputs,
+        taken,
         logits,
         hidden,
     };
@@ -146,7 +164,7 @@ fn capture(g: &mut Graph, named: Vec<Named>) -> Result<Vec<Captured>, Error> {
         g.output(&tensor)?;
         Ok(Captured {
             path: value.path,
-            is_per_token: value.is_per_token,
+            spec: value.spec,
             tensor,
         })
     };
@@ -239,7 +257,10 @@ impl Assembly<'_> {
             return Ok((x, Some(wanted), hidden));
         };
         let normed = self.norm(head.norm.as_ref(), wanted)?;
-        self.build.name("head", "norm", &normed);
+        let normed = match head.unit.as_ref() {
+            Some(unit) => self.build.point(unit, "norm", normed)?,
+            None => self.build.point_at("head", &points::FINAL_NORM, normed)?,
+        };
         let result = match &head.unit {
             Some(unit) if !wants.is_headless => blocks::head::build(&self.build, unit, &normed)?,
             _ => normed.clone(),
@@ -281,13 +302,21 @@ impl Assembly<'_> {
         self.taps.insert("x".into(), x.clone());
         let input = self.tap(slot.from.as_deref(), &x)?;
         let h = self.norm(slot.pre.as_ref(), input)?;
-        if slot.pre.is_some() {
-            self.build.name(&slot.path, "in", &h);
-        }
+        let h = match slot.pre {
+            Some(_) => self.build.point_at(&slot.path, &points::SLOT_IN, h)?,
+            None => h,
+        };
         self.taps.insert("h".into(), h.clone());
         let mut sum: Option<Tensor> = None;
         for branch in &slot.branches {
             let y = self.branch(branch, &h)?;
+            let y = match branch.block.path == slot.path {
+                true => y,
+                false => {
+                    let path = &branch.block.path;
+                    self.build.point_at(path, &points::BRANCH_OUT, y)?
+                }
+            };
             sum = Some(match sum {
                 None => y,
                 Some(sum) => self.build.g.add(&sum, &y)?,
@@ -297,13 +326,13 @@ impl Assembly<'_> {
         let Some(y) = sum else { return Ok(x) };
         let y = self.norm(slot.post.as_ref(), y)?;
         let y = self.factor(slot.scale, y)?;
-        self.build.name(&slot.path, "out", &y);
+        let y = self.build.point_at(&slot.path, &points::SLOT_OUT, y)?;
         let joined = match slot.join {
             Join::Add => self.build.g.add(&x, &y)?,
             Join::Set => y,
         };
         let joined = self.norm(slot.after.as_ref(), joined)?;
-        self.build.name(&slot.path, "x", &joined);
+        let joined = self.build.point_at(&slot.path, &points::SLOT_X, joined)?;
         let joined = match (&slot.write, self.held.take()) {
             (Some(unit), Some(held)) => mix::write(&self.build, unit, &held, &joined)?,
             (_, held) => {

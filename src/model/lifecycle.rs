@@ -1,5 +1,8 @@
 //! A model's life: loading, the memory it takes, its graphs, its end.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use crate::files::lora::Adapter;
 use crate::ggml::{self, Executor};
 use crate::plan::Plan;
@@ -8,15 +11,17 @@ use crate::weights::Weights;
 use super::adapters::{Adapters, OnDevice};
 use super::cache::states::States;
 use super::cache::store::KeyValues;
-use super::cache::{BlockManager, Group};
+use super::cache::{BlockManager, Group, SequenceId};
 use super::devices;
 use super::error::{Error, Purpose};
 use super::estimate::Estimator;
 use super::graph;
 use super::graphs::Graphs;
+use super::lab::{self, Lab, TakenRow};
 use super::load::{self, Loaded, Progress};
 use super::memory;
 use super::options::Options;
+use super::points::Points;
 use super::results::{DeviceUse, MemoryUse};
 use super::shape::{Shape, Sources};
 use super::support;
@@ -37,6 +42,12 @@ pub struct Model {
     pub(super) graphs: Graphs,
     pub(super) logits: Vec<f32>,
     pub(super) hidden: Vec<f32>,
+    /// Values that can be read and changed.
+    pub(super) points: Arc<Points>,
+    /// What sequences ask of them.
+    pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
+    /// Rows that the last pass captured.
+    pub(super) taken: Vec<TakenRow>,
     /// Scratch memory on each device.
     pub(super) compute_bytes: Vec<u64>,
 }
@@ -112,7 +123,8 @@ impl Model {
             false => BlockManager::in_runs(groups, n_rows, options.n_seqs),
         };
         block_manager.set_default_key(&adapters.default_key());
-        let capacity = graph::capacity(&plan, adapters.capacity());
+        let points = Arc::new(Points::of(&plan)?);
+        let capacity = graph::capacity(&plan, adapters.capacity()) + lab::capacity(&points);
         let mut executor = Executor::new(&devices, options.n_threads, capacity)?;
         if options.plain {
             executor.compute_plainly()?;
@@ -130,6 +142,9 @@ impl Model {
             graphs: Graphs::new(executor),
             logits: Vec::new(),
             hidden: Vec::new(),
+            points,
+            labs: HashMap::new(),
+            taken: Vec::new(),
             compute_bytes: Vec::new(),
         };
         model.reserve()?;
@@ -169,7 +184,13 @@ impl Model {
             states: &self.states,
             options: &self.options,
             n_slots: &self.n_slots,
+            points: &self.points,
         }
+    }
+
+    /// Its values that can be read and changed.
+    pub fn points(&self) -> &Arc<Points> {
+        &self.points
     }
 
     /// The plan it runs.

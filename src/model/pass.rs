@@ -9,11 +9,15 @@ use super::cache::{Allocated, Rows, SequenceId, Shortage};
 use super::error::Error;
 use super::graph;
 use super::inputs::{PassData, VisibleKeys};
+use super::lab::{self, PassLab, TakenRow};
 use super::lifecycle::Model;
 use super::results::Value;
 use super::shape::Shape;
 use super::split::{self, MAX_GROUPS, Part};
 use super::stage::{self, StageEnds};
+
+/// Most rows that the head reads at once for a lens.
+const MAX_LENS_ROWS: usize = 64;
 
 /// Takes rows of results as they are computed: the index of the first, and the rows.
 pub type EachRows<'a> = &'a mut dyn FnMut(usize, &[f32]);
@@ -27,6 +31,7 @@ impl Model {
     /// holds none of the batch's tokens.
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         self.check(batch)?;
+        self.taken.clear();
         let has_states = !self.states.is_empty();
         if !has_states && !self.reads_runs(batch) {
             self.pass(batch, &[], None)?;
@@ -81,6 +86,7 @@ impl Model {
     pub fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), Error> {
         if self.states.is_empty() {
             self.check(batch)?;
+            self.taken.clear();
             return self.pass(batch, &[], Some(each));
         }
         each(0, self.forward(batch)?);
@@ -161,6 +167,7 @@ impl Model {
         let is_headless = n_outputs > self.n_outputs();
         let is_cached = self.options.n_ctx > 0;
         let keys = VisibleKeys::of(&self.block_manager, batch, is_cached, self.is_paged);
+        let lab = PassLab::of(&self.labs, &self.points, batch);
         self.load_graph(Shape {
             n_tokens: batch.len(),
             n_outputs,
@@ -169,6 +176,7 @@ impl Model {
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
             adapters: self.adapters.on(&sequences(batch)),
+            lab: lab.shape(),
         })?;
         let (executor, pass) = self.graphs.split()?;
         let data = PassData {
@@ -180,7 +188,9 @@ impl Model {
         };
         tracing::trace_span!(target: "phase", "inputs")
             .in_scope(|| pass.inputs.write(executor, &data))?;
+        pass.lab.write(executor, &lab)?;
         tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
+        lab::read(executor, &pass.taken, &lab, batch, &mut self.taken)?;
         self.hidden.clear();
         if let Some(hidden) = &pass.hidden {
             self.hidden
@@ -225,6 +235,45 @@ impl Model {
         let executor = &self.graphs.executor;
         let captured = pass.captured.iter();
         captured.map(|value| Value::read(executor, value)).collect()
+    }
+
+    /// The rows that the last pass captured, in the order of points, then of tokens. They are gone then.
+    pub fn taken(&mut self) -> Vec<TakenRow> {
+        std::mem::take(&mut self.taken)
+    }
+
+    /// The logits `[n_vocab, n]` that the final norm and the head make of hidden states `[n_embd, n]` of a
+    /// sequence.
+    ///
+    /// # Errors
+    /// A model without a head, rows of another width, or a failed computation.
+    pub fn lens(&mut self, sequence: SequenceId, rows: &[f32]) -> Result<Vec<f32>, Error> {
+        let (n_embd, width) = (self.plan.n_embd as usize, self.plan.n_vocab as usize);
+        if rows.is_empty() || !rows.len().is_multiple_of(n_embd) {
+            return Err(Error::Internal(format!(
+                "{} numbers for rows of {n_embd}",
+                rows.len()
+            )));
+        }
+        let adapters = self.adapters.on(&[sequence]);
+        let mut logits = vec![0.0; rows.len() / n_embd * width];
+        let at_once = self.n_outputs().min(MAX_LENS_ROWS);
+        let parts = rows.chunks(at_once * n_embd);
+        for (rows, logits) in parts.zip(logits.chunks_mut(at_once * width)) {
+            let n = rows.len() / n_embd;
+            let built = stage::build_lens(&self.sources(), n, &adapters)?;
+            let Some((graph, ends)) = built else {
+                return Err(Error::Internal("there is no head".into()));
+            };
+            self.graphs.load(graph)?;
+            let executor = &mut self.graphs.executor;
+            executor.write(&ends.hidden, rows)?;
+            let of_rows = std::iter::repeat_n(sequence, n);
+            ends.scales.write(executor, &self.adapters, &of_rows)?;
+            executor.run()?;
+            executor.read(&ends.result, logits)?;
+        }
+        Ok(logits)
     }
 
     /// Makes logits of the hidden states that the pass left, each of a sequence, some at a time;

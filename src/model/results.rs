@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::arch::Parts;
 use crate::ggml::Executor;
 use crate::plan::{PROCESSOR, Plan};
 use crate::weights::TensorType;
@@ -39,7 +40,7 @@ impl Value {
         Ok(Self {
             path: captured.path.clone(),
             shape: shape[..rank].to_vec(),
-            is_per_token: captured.is_per_token,
+            is_per_token: captured.spec.parts != Parts::Pairs,
             elements,
         })
     }

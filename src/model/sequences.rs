@@ -1,7 +1,10 @@
 //! The sequences of a model: where each goes on, what is shared, how each ends.
 
+use std::sync::Arc;
+
 use super::adapters::LoadedAdapter;
 use super::cache::{Resumed, SequenceId, SlotCopy};
+use super::lab::Lab;
 use super::lifecycle::Model;
 
 impl Model {
@@ -51,11 +54,26 @@ impl Model {
     /// Computes sequences of this id with these scales from now on, one for each adapter; missing ones
     /// are zero. What was there of it is released.
     pub fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
+        self.begin(sequence, scales, None);
+    }
+
+    /// The same, and what the sequence asks of points. What is computed with edits is never reused where
+    /// others or none are made.
+    pub fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
         self.release(sequence);
-        if self.adapters.all.is_empty() {
+        let had_lab = match lab {
+            Some(lab) => self.labs.insert(sequence, Arc::clone(lab)),
+            None => self.labs.remove(&sequence),
+        };
+        let has_key = had_lab.as_ref().or(lab).is_some();
+        if self.adapters.all.is_empty() && !has_key {
             return;
         }
-        let key = self.adapters.set_scales(sequence, scales);
+        let mut key = match self.adapters.all.is_empty() {
+            true => Vec::new(),
+            false => self.adapters.set_scales(sequence, scales),
+        };
+        key.extend(lab.iter().flat_map(|lab| lab.key()));
         self.block_manager.set_prefix_key(sequence, &key);
     }
 }

@@ -7,7 +7,9 @@ use super::adapters::OnDevice;
 use super::cache::states::States;
 use super::cache::store::KeyValues;
 use super::inputs::{KeyShape, table_len};
+use super::lab::LabShape;
 use super::options::Options;
+use super::points::Points;
 
 /// What the graphs of a model are built from.
 #[derive(Clone, Copy)]
@@ -19,6 +21,8 @@ pub(super) struct Sources<'a> {
     pub(super) options: &'a Options,
     /// KV slots of each group of layers.
     pub(super) n_slots: &'a [usize],
+    /// Values that can be read and changed; none where nothing asks for them.
+    pub(super) points: &'a Points,
 }
 
 /// What a graph was built for; passes of the same shape replay it.
@@ -37,6 +41,8 @@ pub(super) struct Shape {
     pub(super) is_headless: bool,
     /// The adapters that are on for some token.
     pub(super) adapters: Vec<usize>,
+    /// What is asked of points.
+    pub(super) lab: LabShape,
 }
 
 impl Shape {
@@ -60,6 +66,7 @@ impl Shape {
             wants_hidden: false,
             is_headless: false,
             adapters: Vec::new(),
+            lab: LabShape::default(),
         }
     }
 }

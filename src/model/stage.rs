@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 
+use crate::blocks::lab::Lab;
 use crate::blocks::{self, Build, Selections};
 use crate::ggml::{Error, Graph, Tensor};
 use crate::weights::TensorType;
@@ -48,6 +49,26 @@ pub(super) fn build_head(
     .map(Some)
 }
 
+/// The same from rows of hidden states before the final norm.
+pub(super) fn build_lens(
+    sources: &Sources<'_>,
+    n_rows: usize,
+    adapters: &[usize],
+) -> Result<Option<Stage>, Error> {
+    let head = sources.plan.head.as_ref();
+    let Some((head, unit)) = head.and_then(|head| Some((head, head.unit.as_ref()?))) else {
+        return Ok(None);
+    };
+    build_stage(sources, n_rows, adapters, |b, x| {
+        let normed = match &head.norm {
+            Some(norm) => b.norm(norm, x)?,
+            None => x.clone(),
+        };
+        blocks::head::build(b, unit, &normed)
+    })
+    .map(Some)
+}
+
 /// The graph of what follows pooling: `[n_embd, 1]` to `[width, 1]`.
 pub(super) fn build_pool(sources: &Sources<'_>) -> Result<Stage, Error> {
     build_stage(sources, 1, &[], |b, x| {
@@ -86,6 +107,7 @@ fn build_stage(
             states: &mut states,
             flash_attn: false,
             selected: Selections::default(),
+            lab: Lab::default(),
             named: RefCell::default(),
         };
         stage(&build, &hidden)?

@@ -75,7 +75,7 @@ fn first_lacking(
             ..options.clone()
         };
         let shape = Shape::largest(&of_pass, plan, &n_slots);
-        let (graph, _) = trace::described(plan, options, &shape)?;
+        let (graph, ..) = trace::described(plan, options, &shape)?;
         for op in graph.kept_ops() {
             let attends = plan.key_values().map(|(unit, _)| unit);
             let scans = plan.recurrent().map(|(unit, _)| unit);

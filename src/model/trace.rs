@@ -13,8 +13,9 @@ use super::adapters::OnDevice;
 use super::cache::states::States;
 use super::cache::store::KeyValues;
 use super::devices;
-use super::graph;
+use super::graph::{self, PassGraph};
 use super::options::Options;
+use super::points::Points;
 use super::shape::{Shape, Sources};
 
 /// Positions for which the described cache has room.
@@ -31,11 +32,11 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
         n_outputs: n_tokens,
         ..Shape::largest(&options, plan, &options.n_slots(plan))
     };
-    let (graph, tensors) = described(plan, &options, &shape)?;
+    let (graph, _, tensors) = described(plan, &options, &shape)?;
     Ok(graph.walk(&tensors))
 }
 
-/// The graph of a pass over tensors that are only described, and the weights among them.
+/// The graph of a pass over tensors that are only described, what it takes and gives, and the weights.
 ///
 /// # Errors
 /// Blocks that refuse their arguments, devices that do not exist.
@@ -43,7 +44,7 @@ pub(super) fn described(
     plan: &Plan,
     options: &Options,
     shape: &Shape,
-) -> Result<(Graph, Vec<Tensor>), Error> {
+) -> Result<(Graph, PassGraph, Vec<Tensor>), Error> {
     let n_slots = options.n_slots(plan);
     let weights = Arena::new(plan.tensors.len(), 0)?;
     let tensors = plan
@@ -62,9 +63,10 @@ pub(super) fn described(
         states: &states,
         options,
         n_slots: &n_slots,
+        points: &Points::default(),
     };
-    let (graph, _) = graph::build(&sources, shape)?;
-    Ok((graph, tensors))
+    let (graph, pass) = graph::build(&sources, shape)?;
+    Ok((graph, pass, tensors))
 }
 
 /// As loading has it: vectors as f32, matrices as they are stored.

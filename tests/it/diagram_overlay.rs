@@ -221,7 +221,10 @@ fn check_value(name: &str, drawn: &Drawn, path: &str, (home, layer): Place) {
         }
         Home::Slot(kind, slot) => {
             let slot = &drawn.drawing.kinds[kind].slots[slot].name;
-            assert!(above.ends_with(&format!(".{slot}")), "{name}: {path}");
+            // A factor of a branch is part of the join.
+            let is_branch = value == "out" && above.contains(&format!(".{slot}."));
+            let is_own = above.ends_with(&format!(".{slot}"));
+            assert!(is_own || is_branch, "{name}: {path}");
             assert!(matches!(value, "out" | "x"), "{name}: {path} at {slot}");
         }
         other => panic!("{name}: {path} is in {other:?}"),

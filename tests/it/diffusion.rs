@@ -143,6 +143,7 @@ fn tokenizer(mask: u32) -> Tokenizer {
 
 fn start(golden: &Golden, options: Options, mask: u32) -> Handle {
     let limits = Limits {
+        lab_bytes: 1 << 20,
         n_ctx: 128,
         n_parallel: 4,
         n_queue: 32,
@@ -189,6 +190,7 @@ fn request(case: &Value) -> Request {
         constraint: None,
         thinking: None,
         adapters: None,
+        lab: None,
         diffusion: Some(Diffusion {
             steps: Some(number(&case["steps"])),
             block_length: Some(number(&case["block_length"])),
@@ -239,7 +241,8 @@ fn the_engine_fixes_what_the_reference_fixes() {
                         | Event::Prompt(_)
                         | Event::Progress(_)
                         | Event::Ended(_)
-                        | Event::Pooled(_) => {}
+                        | Event::Pooled(_)
+                        | Event::Lab(_) => {}
                     }
                 }
                 let pair = |p: &Value| (number(&p[0]), number(&p[1]) as u32);
@@ -263,6 +266,7 @@ fn a_vocabulary_without_a_mask_is_refused() {
     let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).expect("a vocabulary");
     let limits = Limits {
+        lab_bytes: 1 << 20,
         n_ctx: 64,
         n_parallel: 1,
         n_queue: 1,

@@ -336,7 +336,7 @@ fn wiring_that_makes_no_sense_is_refused() {
 /// The value that a fault changes first: golden, edits, path.
 #[rustfmt::skip]
 pub(crate) const FIRST: &[(&str, Edits, &str)] = &[
-    ("llama", &[("embed/scale", Some("1.1"))], "embed.x"),
+    ("llama", &[("embed/scale", Some("1.1"))], "embed.tokens"),
     ("llama", &[("rope/std/kind", Some("\"neox\""))], "layers.0.attn.q"),
     ("qwen3", &[("stack/0/slot/attn/branch/attention/scale", Some("1.0"))], "layers.0.attn.weights"),
     ("gemma2", &[("cache/local/size", Some("\"n_swa + 1\""))], "layers.0.attn.weights"),

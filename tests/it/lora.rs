@@ -137,9 +137,15 @@ fn write_adapter(path: &Path, metadata: &Metadata, tensors: &[(NewTensor, Vec<u8
 
 /// Data in memory.
 #[derive(Debug)]
-struct Held {
+pub(crate) struct Held {
     row: u64,
     bytes: Vec<u8>,
+}
+
+impl Held {
+    pub(crate) fn new(row: u64, bytes: Vec<u8>) -> Self {
+        Self { row, bytes }
+    }
 }
 
 impl LazyTensor for Held {

@@ -38,6 +38,7 @@ mod hf;
 mod inspect;
 mod kept;
 mod keys;
+mod lab;
 mod load;
 mod loading;
 mod lora;

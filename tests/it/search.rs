@@ -81,6 +81,7 @@ fn the_engine_finds_what_reading_everything_finds() {
     let prompt = tokenizer.encode("Tell me a little about the sea", true, false);
     let prompt = prompt.expect("tokens");
     let limits = Limits {
+        lab_bytes: 1 << 20,
         n_ctx: 128,
         n_parallel: 2,
         n_queue: 4,
@@ -115,6 +116,7 @@ fn the_engine_finds_what_reading_everything_finds() {
             constraint: None,
             thinking: None,
             adapters: None,
+            lab: None,
             diffusion: None,
             trace: false,
         };
@@ -133,7 +135,11 @@ fn the_engine_finds_what_reading_everything_finds() {
                 }
                 Event::Done { .. } => break,
                 Event::Ended(_) => {}
-                Event::Step { .. } | Event::Prompt(_) | Event::Progress(_) | Event::Pooled(_) => {
+                Event::Step { .. }
+                | Event::Prompt(_)
+                | Event::Progress(_)
+                | Event::Pooled(_)
+                | Event::Lab(_) => {
                     panic!("not asked for")
                 }
                 Event::Failed(failure) => panic!("{failure}"),

@@ -27,6 +27,7 @@ pub(super) struct Requests {
 /// Limits for cases of at most so many sequences.
 pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
     Limits {
+        lab_bytes: 1 << 20,
         n_ctx,
         n_parallel: sequences,
         n_queue: sequences,
@@ -103,6 +104,7 @@ fn request(served: &Served, case: Case, of: usize) -> Request {
         constraint: None,
         thinking: None,
         adapters: None,
+        lab: None,
         diffusion: None,
         trace: false,
     }

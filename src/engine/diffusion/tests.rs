@@ -229,6 +229,7 @@ fn naively(request: &Request, config: &ModelConfig) -> (Vec<u32>, Vec<Vec<usize>
 }
 
 const LIMITS: Limits = Limits {
+    lab_bytes: 1 << 20,
     n_ctx: 100,
     ..shared::LIMITS
 };
@@ -272,6 +273,7 @@ fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
         constraint: None,
         thinking: None,
         adapters: None,
+        lab: None,
         diffusion: Some(diffusion),
         trace: true,
     }
@@ -289,6 +291,7 @@ fn submit(
     engine.enqueue(Submitted {
         decoding: Decoding::Diffusion(sampler, settings),
         request,
+        lab: None,
         scales: Vec::new(),
         caller: Caller {
             events,
@@ -320,7 +323,7 @@ fn got(mut events: UnboundedReceiver<Event>) -> Got {
                 got.tokens.extend(ids);
             }
             Event::Prompt(_) => panic!("prompts are not scored"),
-            Event::Pooled(_) => panic!("nothing is pooled"),
+            Event::Pooled(_) | Event::Lab(_) => panic!("nothing is pooled"),
             Event::Progress(_) => panic!("progress is not asked for"),
             Event::Ended(_) => panic!("nothing ends a block of masks"),
             Event::Step { step, fixed, .. } => {

@@ -8,7 +8,7 @@ use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
 impl Graph {
-    /// Rows of `table [n, rows, b]` named by `ids [m, b]` -> `[n, m, b]`, f32.
+    /// Rows of `table [n, rows, b]` named by `ids [m, b]` -> `[n, m, b]`, f32; of a table of i32, i32.
     ///
     /// # Errors
     /// Ids that are not an index tensor bounded by the number of rows.
@@ -21,7 +21,8 @@ impl Graph {
                 format!("{table:?} by {ids:?}: expected as many lists of rows as tables"),
             );
         }
-        if ids.ty() != TensorType::I32 || !(is_matrix_type(table.ty())) {
+        let is_table = is_matrix_type(table.ty()) || table.ty() == TensorType::I32;
+        if ids.ty() != TensorType::I32 || !is_table {
             return fault(
                 "get_rows",
                 format!("{table:?} by {ids:?}: expected numbers by i32"),

@@ -1,0 +1,282 @@
+//! The objects of a plan as JSON has them, and how they become those of the engine.
+
+use half::f16;
+use serde::Deserialize;
+
+use crate::arch::Parts;
+use crate::engine::{Edit, EditOp, Where};
+
+use super::super::error::Error;
+use super::FIELD;
+
+/// Most captures, edits and targets of a request.
+pub(super) const MAX_ITEMS: usize = 64;
+/// Longest lists of most probable tokens and of largest elements.
+pub(super) const MAX_TOP: usize = 1000;
+/// Most positions of a list.
+pub(super) const MAX_POSITIONS: usize = 1 << 20;
+
+/// How numbers are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Encoding {
+    #[default]
+    Base64,
+    Numbers,
+}
+
+/// Type of numbers in base64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Dtype {
+    #[default]
+    F32,
+    F16,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected last, all, prompt, answer or a list of positions"
+)]
+pub(super) enum Places {
+    Named(NamedPlaces),
+    List(Vec<i64>),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum NamedPlaces {
+    Last,
+    All,
+    Prompt,
+    Answer,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Reduction {
+    None,
+    Mean,
+    Norm,
+    Max,
+    TopK,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Op {
+    Add,
+    Set,
+    Mean,
+    Scale,
+    Zero,
+    ProjectOut,
+    Clamp,
+    Exclude,
+    Force,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CaptureObject {
+    pub(super) point: String,
+    pub(super) positions: Option<Places>,
+    pub(super) reduce: Option<Reduction>,
+    pub(super) k: Option<usize>,
+    pub(super) dtype: Option<Dtype>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EditObject {
+    pub(super) point: String,
+    pub(super) op: Op,
+    pub(super) positions: Option<Places>,
+    pub(super) vector: Option<Vector>,
+    pub(super) heads: Option<Vec<u64>>,
+    pub(super) neurons: Option<Vec<u64>>,
+    pub(super) experts: Option<Vec<u64>>,
+    pub(super) scale: Option<f32>,
+    pub(super) low: Option<f32>,
+    pub(super) high: Option<f32>,
+    pub(super) norm_match: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LensObject {
+    pub(super) layers: Option<Vec<u64>>,
+    pub(super) positions: Option<Places>,
+    pub(super) top_k: Option<usize>,
+    pub(super) targets: Option<Vec<Target>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a token id or the text of a token")]
+pub(super) enum Target {
+    Id(u32),
+    Text(String),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected numbers, rows of numbers, or an object with `data`, `shape` and `dtype`"
+)]
+pub(super) enum Vector {
+    Row(Vec<f32>),
+    Rows(Vec<Vec<f32>>),
+    Packed(Packed),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Packed {
+    pub(super) data: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) dtype: Option<Dtype>,
+}
+
+pub(super) fn too_many(what: &str, found: usize, most: usize) -> Result<(), Error> {
+    if found <= most {
+        return Ok(());
+    }
+    let param = format!("{FIELD}.{what}");
+    let message = format!("`{param}` has {found} entries, expected at most {most}");
+    Err(Error::value(param, message))
+}
+
+pub(super) fn positions(
+    param: &str,
+    places: Option<Places>,
+    default: Where,
+) -> Result<Where, Error> {
+    Ok(match places {
+        None => default,
+        Some(Places::Named(NamedPlaces::Last)) => Where::Last,
+        Some(Places::Named(NamedPlaces::All)) => Where::All,
+        Some(Places::Named(NamedPlaces::Prompt)) => Where::Prompt,
+        Some(Places::Named(NamedPlaces::Answer)) => Where::Answer,
+        Some(Places::List(list)) => {
+            too_many(param, list.len(), MAX_POSITIONS)?;
+            Where::List(list)
+        }
+    })
+}
+
+pub(super) fn top(param: &str, k: usize) -> Result<usize, Error> {
+    if (1..=MAX_TOP).contains(&k) {
+        return Ok(k);
+    }
+    let param = format!("{FIELD}.{param}");
+    let message = format!("`{param}` is {k}, expected 1 to {MAX_TOP}");
+    Err(Error::value(param, message))
+}
+
+impl EditObject {
+    pub(super) fn read(self, at: &str) -> Result<Edit, Error> {
+        let fault = |field: &str, message: &str| {
+            let param = format!("{FIELD}.{at}{field}");
+            Error::value(&param, format!("`{param}`: {message}"))
+        };
+        let op = match self.op {
+            Op::Add => EditOp::Add,
+            Op::Set | Op::Mean => EditOp::Set,
+            Op::Scale => EditOp::Scale,
+            Op::Zero => EditOp::Zero,
+            Op::ProjectOut => EditOp::ProjectOut,
+            Op::Clamp => EditOp::Clamp,
+            Op::Exclude => EditOp::Exclude,
+            Op::Force => EditOp::Force,
+        };
+        let vector = match self.vector {
+            None => Vec::new(),
+            Some(Vector::Row(row)) => vec![row],
+            Some(Vector::Rows(rows)) => rows,
+            Some(Vector::Packed(packed)) => {
+                let rows = packed.rows();
+                rows.map_err(|message| fault(".vector", &message))?
+            }
+        };
+        let takes_vector = matches!(op, EditOp::Add | EditOp::Set | EditOp::ProjectOut);
+        if takes_vector == vector.is_empty() {
+            let message = match takes_vector {
+                true => "`op` needs a `vector`",
+                false => "`op` takes no `vector`",
+            };
+            return Err(fault(".vector", message));
+        }
+        if matches!(self.op, Op::Scale) && self.scale.is_none() {
+            return Err(fault(".scale", "`op` needs a `scale`"));
+        }
+        if matches!(self.op, Op::Clamp) && self.low.is_none() && self.high.is_none() {
+            return Err(fault("", "`op` needs `low` or `high`"));
+        }
+        let parts = [
+            (Parts::Heads, self.heads),
+            (Parts::Neurons, self.neurons),
+            (Parts::Experts, self.experts),
+        ];
+        let mut parts = parts.into_iter().filter_map(|(of, list)| Some((of, list?)));
+        let (parts, others) = (parts.next(), parts.next());
+        if others.is_some() {
+            return Err(fault(
+                "",
+                "`heads`, `neurons` and `experts` exclude each other",
+            ));
+        }
+        let positions = positions(&format!("{at}.positions"), self.positions, Where::All)?;
+        Ok(Edit {
+            point: self.point,
+            op,
+            positions,
+            vector,
+            parts,
+            scale: self.scale.unwrap_or(1.0),
+            bounds: [
+                self.low.unwrap_or(f32::NEG_INFINITY),
+                self.high.unwrap_or(f32::INFINITY),
+            ],
+            norm_match: self.norm_match == Some(true),
+        })
+    }
+}
+
+impl Packed {
+    /// Its rows: the first dimension of several, if there are more than one.
+    fn rows(&self) -> Result<Vec<Vec<f32>>, String> {
+        let bytes = base64::decode(&self.data).map_err(|error| format!("`data`: {error}"))?;
+        let numbers: Vec<f32> = match self.dtype.unwrap_or_default() {
+            Dtype::F32 => {
+                let (numbers, _) = bytes.as_chunks::<4>();
+                numbers.iter().map(|b| f32::from_le_bytes(*b)).collect()
+            }
+            Dtype::F16 => {
+                let (numbers, _) = bytes.as_chunks::<2>();
+                let numbers = numbers.iter().map(|b| f16::from_le_bytes(*b).to_f32());
+                numbers.collect()
+            }
+        };
+        let size = match self.dtype.unwrap_or_default() {
+            Dtype::F32 => 4,
+            Dtype::F16 => 2,
+        };
+        let n = self
+            .shape
+            .iter()
+            .try_fold(1usize, |n, dim| n.checked_mul(*dim));
+        let expected = n.and_then(|n| n.checked_mul(size));
+        if expected != Some(bytes.len()) || numbers.is_empty() {
+            let (found, shape) = (bytes.len(), &self.shape);
+            return Err(format!(
+                "`data` has {found} bytes, which is not `shape` {shape:?}"
+            ));
+        }
+        let n_rows = match self.shape.as_slice() {
+            [n, _, ..] => *n,
+            _ => 1,
+        };
+        let width = numbers.len() / n_rows.max(1);
+        Ok(numbers.chunks(width.max(1)).map(<[f32]>::to_vec).collect())
+    }
+}

@@ -1,0 +1,35 @@
+//! The points of the wiring, which belong to no contract of a block.
+
+use crate::arch::PointSpec;
+
+/// What the branches of a slot read, where the slot has a norm.
+pub static SLOT_IN: PointSpec =
+    PointSpec::new("in", &["n_embd"], "what a slot reads, after its norm");
+
+/// The result of one of several branches.
+pub static BRANCH_OUT: PointSpec = PointSpec::new(
+    "out",
+    &["n_embd"],
+    "result of one of several branches of a slot",
+);
+
+/// What a slot adds to the hidden state.
+pub static SLOT_OUT: PointSpec = PointSpec::new(
+    "out",
+    &["n_embd"],
+    "what a slot adds to the hidden state, or what replaces it",
+);
+
+/// The hidden state after a slot.
+pub static SLOT_X: PointSpec = PointSpec::new("x", &["n_embd"], "the hidden state after a slot");
+
+/// The hidden state after the final norm.
+pub(super) const NORM: PointSpec =
+    PointSpec::new("norm", &["n_embd"], "the hidden state after the final norm")
+        .known_as("ln_final.hook_normalized");
+
+/// The same of models that end in vectors.
+pub static FINAL_NORM: PointSpec = NORM;
+
+/// All of them, for the documentation.
+pub static WIRING: &[&PointSpec] = &[&SLOT_IN, &BRANCH_OUT, &SLOT_OUT, &SLOT_X];

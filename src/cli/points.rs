@@ -1,0 +1,61 @@
+//! `bench points`: the values of a model that can be read and changed. Reads headers, no weights.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use crate::files::models::Source;
+use crate::model::{Point, Points};
+
+use super::options::LoadOptions;
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
+    model: Option<PathBuf>,
+    /// Print JSON, as `GET /v1/lab/points` gives it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    let points = Points::of(&opened.plan)?;
+    if args.json {
+        return output::line(serde_json::to_string_pretty(&points.all)?);
+    }
+    let rows = points.all.iter().map(|point| {
+        let aliases = point.aliases.join(", ");
+        [point.path.clone(), shape(point), aliases, meaning(point)]
+    });
+    let rows: Vec<[String; 4]> = rows.collect();
+    let width = |at: usize| rows.iter().map(|row| row[at].len()).max().unwrap_or(0);
+    let widths = [width(0), width(1), width(2)];
+    let mut text = String::new();
+    for [path, shape, aliases, meaning] in &rows {
+        let [a, b, c] = widths;
+        let line = format!("{path:a$}  {shape:b$}  {aliases:c$}  {meaning}");
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    output::bytes(output::shown(&text).as_bytes())
+}
+
+fn shape(point: &Point) -> String {
+    let dims = point.shape.iter().map(|n| match n {
+        0 => "n_kv".to_owned(),
+        n => n.to_string(),
+    });
+    let dims: Vec<String> = dims.collect();
+    format!("[{}] {}", dims.join(", "), point.ty.name())
+}
+
+fn meaning(point: &Point) -> String {
+    match point.forces() {
+        Some(forced) => format!("{} ({forced})", point.spec.doc),
+        None => point.spec.doc.to_owned(),
+    }
+}

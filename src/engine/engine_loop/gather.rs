@@ -1,0 +1,64 @@
+//! What requests gather of a step besides tokens: captured values and pooled hidden states; and what of their
+//! cache stays true after it.
+
+use crate::model::{self, TakenRow};
+
+use super::super::compute::Compute;
+use super::super::event::{Event, Failure};
+use super::{ActiveRequest, EngineLoop};
+
+impl<C: Compute> EngineLoop<C> {
+    /// Gives a request the rows that its plan captures, of the tokens that are part of it.
+    pub(super) fn watch(&mut self, at: usize, taken: &[TakenRow]) -> Result<(), Failure> {
+        let (sequence, model) = (&mut self.active[at].sequence, &mut self.model);
+        let (id, n) = (sequence.id, sequence.n_cached as u32);
+        let Some(watch) = &mut sequence.watch else {
+            return Ok(());
+        };
+        let own: Vec<TakenRow> = taken.iter().filter(|r| r.sequence == id).cloned().collect();
+        watch.take(&own, n, |rows| {
+            let logits = model.lens(id, rows);
+            logits.map_err(|error| Failure::Computation(error.to_string()))
+        })
+    }
+
+    /// Has the model make the result of the hidden states that a request has gathered.
+    pub(super) fn pool(&mut self, at: usize) -> Result<(), Failure> {
+        let ActiveRequest { sequence, strategy } = &self.active[at];
+        let Some(rows) = strategy.gathered() else {
+            return Ok(());
+        };
+        let pooled = self.model.pool(rows);
+        let pooled = pooled.map_err(|error| Failure::Computation(error.to_string()))?;
+        if !model::is_finite(&pooled) {
+            let fault = "what the hidden states are pooled to has values that are not finite";
+            return Err(Failure::NotFinite {
+                fault: fault.into(),
+                place: None,
+            });
+        }
+        sequence.answer.send(Event::Pooled(pooled));
+        Ok(())
+    }
+
+    /// Drops what is cached of a request beyond what is true of it.
+    pub(super) fn trim(&mut self, at: usize) {
+        let sequence = &mut self.active[at].sequence;
+        if self.model.n_blocks().is_none() {
+            // All tokens are read again in every pass.
+            sequence.n_cached = 0;
+            return;
+        }
+        let wanted = sequence.n_cached;
+        for id in sequence.ids() {
+            let mut next = self.model.next(id) as usize;
+            if next > wanted && wanted == 0 {
+                self.model.release(id);
+                next = 0;
+            } else if next > wanted {
+                next = self.model.forget(id, wanted as u32) as usize;
+            }
+            sequence.n_cached = sequence.n_cached.min(next);
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! What a request reads and changes of the values of its passes, and the checks of that. Plain data.
+//!
+//! A [`LabPlan`] names points as people do. [`LabPlan::compiled`] finds them among the points of the model,
+//! checks lengths and numbers, and says how many bytes the results take before anything runs.
+
+use std::sync::Arc;
+
+use crate::arch::Parts;
+use crate::model::{LOGITS, Lab, LabCapture, LabEdit, LabOp, Point, Points, Positions};
+
+use super::request::Rejected;
+
+/// Which tokens of a sequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Where {
+    /// The last one of the prompt.
+    #[default]
+    Last,
+    /// All.
+    All,
+    /// Those of the prompt.
+    Prompt,
+    /// Those of the completion, as far as they are read: the last one is not.
+    Answer,
+    /// These positions; below 0, counted from the end of the prompt.
+    List(Vec<i64>),
+}
+
+/// What is made of the rows of a capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reduce {
+    /// Nothing.
+    #[default]
+    None,
+    /// Their mean.
+    Mean,
+    /// The length of each row.
+    Norm,
+    /// The largest of each element.
+    Max,
+    /// The largest elements of each row, with their places.
+    TopK(usize),
+}
+
+/// Values to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    /// A point, or a pattern of points.
+    pub point: String,
+    /// Of which tokens.
+    pub positions: Where,
+    /// What is made of them.
+    pub reduce: Reduce,
+}
+
+/// What an edit does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EditOp {
+    /// Adds the vector.
+    Add,
+    /// Puts the vector there.
+    Set,
+    /// Multiplies.
+    Scale,
+    /// Puts zeros there.
+    Zero,
+    /// Takes out what lies along the vector.
+    ProjectOut,
+    /// Bounds elements.
+    Clamp,
+    /// Has experts not picked.
+    Exclude,
+    /// Has experts picked.
+    Force,
+}
+
+/// A change of values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Edit {
+    /// A point, or a pattern of points.
+    pub point: String,
+    /// What it does.
+    pub op: EditOp,
+    /// Of which tokens.
+    pub positions: Where,
+    /// One row for all positions, or one for each.
+    pub vector: Vec<Vec<f32>>,
+    /// Which heads, elements or experts; none: all.
+    pub parts: Option<(Parts, Vec<u64>)>,
+    /// The factor of the vector, or of the value.
+    pub scale: f32,
+    /// Bounds of elements.
+    pub bounds: [f32; 2],
+    /// Whether the vector is as long as the value that it is added to, times the factor.
+    pub norm_match: bool,
+}
+
+/// Logits of the hidden state after layers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lens {
+    /// Points or patterns of points with the hidden state.
+    pub points: Vec<String>,
+    /// Of which tokens.
+    pub positions: Where,
+    /// Length of the list of most probable tokens.
+    pub top_k: usize,
+    /// Tokens whose place and probability are wanted.
+    pub targets: Vec<u32>,
+}
+
+/// What a request reads and changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LabPlan {
+    /// Values to read.
+    pub captures: Vec<Capture>,
+    /// Changes, in their order.
+    pub edits: Vec<Edit>,
+    /// The logit lens.
+    pub lens: Option<Lens>,
+}
+
+/// A plan for one prompt of a model.
+#[derive(Clone, Debug)]
+pub(super) struct Compiled {
+    /// What the model is asked.
+    pub(super) lab: Arc<Lab>,
+    /// For each captured point which of [`LabPlan::captures`] it is of, its name there, and what is made of
+    /// it.
+    pub(super) captures: Vec<(usize, String, LabCapture, Reduce)>,
+    /// Points with hidden states, by their names.
+    pub(super) lens: Vec<(String, LabCapture)>,
+    pub(super) top_k: usize,
+    pub(super) targets: Vec<u32>,
+    /// Bytes of its results at most.
+    pub(super) n_bytes: u64,
+}
+
+/// Beyond every score by which experts are picked.
+const BEYOND: f32 = 1e30;
+
+fn refuse<T>(message: String) -> Result<T, Rejected> {
+    let field = "lab";
+    Err(Rejected::Field { field, message })
+}
+
+/// The length of a prompt and that of the sequence at most.
+#[derive(Clone, Copy)]
+struct Lengths {
+    prompt: u32,
+    all: u32,
+}
+
+impl Where {
+    fn resolved(&self, n: Lengths) -> Result<Positions, Rejected> {
+        Ok(match self {
+            Self::Last => Positions::List(vec![n.prompt - 1]),
+            Self::All => Positions::Range(0, n.all),
+            Self::Prompt => Positions::Range(0, n.prompt),
+            Self::Answer => Positions::Range(n.prompt, n.all),
+            Self::List(list) => {
+                let resolved = list.iter().map(|at| {
+                    let at = match at {
+                        0.. => *at,
+                        _ => i64::from(n.prompt).saturating_add(*at),
+                    };
+                    match u32::try_from(at) {
+                        Ok(at) if at < n.all => Ok(at),
+                        _ => refuse(format!("position {at} of a sequence of {} tokens", n.all)),
+                    }
+                });
+                let mut all: Vec<u32> = resolved.collect::<Result<_, _>>()?;
+                if all.is_empty() || !all.is_sorted_by(|a, b| a < b) {
+                    return refuse("a list of positions rises and has no duplicates".into());
+                }
+                all.shrink_to_fit();
+                Positions::List(all)
+            }
+        })
+    }
+}
+
+impl LabPlan {
+    /// The plan for a prompt, with a completion of at most `n_more` tokens. Results of more than `limit` bytes
+    /// are refused.
+    pub(super) fn compiled(
+        &self,
+        points: &Points,
+        (n_prompt, n_more): (usize, usize),
+        n_vocab: usize,
+        limit: u64,
+    ) -> Result<Compiled, Rejected> {
+        let length = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let n = Lengths {
+            prompt: length(n_prompt),
+            all: length(n_prompt.saturating_add(n_more)),
+        };
+        let found = |pattern: &str| {
+            let found = points.find(pattern);
+            found.or_else(|error| refuse(error.to_string()))
+        };
+        let mut n_bytes = 0u64;
+        let mut captures = Vec::new();
+        for (of, capture) in self.captures.iter().enumerate() {
+            for point in found(&capture.point)? {
+                let positions = capture.positions.resolved(n)?;
+                let own = &points.all[point];
+                if own.spec.parts == Parts::Pairs {
+                    let path = &own.path;
+                    return refuse(format!("`{path}` cannot be captured over HTTP"));
+                }
+                let n_rows = positions.n_below(n.all) as u64;
+                let numbers = match capture.reduce {
+                    Reduce::None => n_rows.saturating_mul(own.width()),
+                    Reduce::Mean | Reduce::Max => own.width(),
+                    Reduce::Norm => n_rows,
+                    Reduce::TopK(k) => n_rows.saturating_mul(2).saturating_mul(k as u64),
+                };
+                n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
+                let name = own.name_by(&capture.point).to_owned();
+                captures.push((of, name, LabCapture { point, positions }, capture.reduce));
+            }
+        }
+        let mut lens = Vec::new();
+        if let Some(wanted) = &self.lens {
+            if let Some(id) = wanted.targets.iter().find(|id| **id as usize >= n_vocab) {
+                return refuse(format!("lens: {id} is not a token id below {n_vocab}"));
+            }
+            let width = points.find(LOGITS).ok().and(points.find("embed.x").ok());
+            let Some(width) = width.map(|at| points.all[at[0]].width()) else {
+                return refuse("lens: the model has no logits".into());
+            };
+            for pattern in &wanted.points {
+                for point in found(pattern)? {
+                    let own = &points.all[point];
+                    if own.width() != width || own.path.starts_with("head.") {
+                        let path = &own.path;
+                        return refuse(format!("lens: `{path}` is not a hidden state"));
+                    }
+                    let positions = wanted.positions.resolved(n)?;
+                    let per_row = 16 * (wanted.top_k + wanted.targets.len()) as u64;
+                    // The rows wait for their logits.
+                    let per_row = per_row.saturating_add(4 * width);
+                    let n_rows = positions.n_below(n.all) as u64;
+                    n_bytes = n_bytes.saturating_add(n_rows.saturating_mul(per_row));
+                    let name = own.name_by(pattern).to_owned();
+                    lens.push((name, LabCapture { point, positions }));
+                }
+            }
+        }
+        if n_bytes > limit {
+            return refuse(format!(
+                "the results take up to {n_bytes} bytes, the limit is {limit} (`--lab-bytes`); \
+                 fewer points or positions, or a `reduce`, take fewer"
+            ));
+        }
+        let mut edits = Vec::new();
+        for edit in &self.edits {
+            let positions = edit.positions.resolved(n)?;
+            for point in found(&edit.point)? {
+                let own = &points.all[point];
+                edits.push(LabEdit {
+                    point,
+                    op: edit.op_of(own, positions.n_below(n.all))?,
+                    positions: positions.clone(),
+                });
+                if edits.len() > Lab::MAX_EDITS {
+                    let most = Lab::MAX_EDITS;
+                    return refuse(format!("more than {most} edits of points"));
+                }
+            }
+        }
+        let (lens_k, targets) = match &self.lens {
+            Some(lens) => (lens.top_k, lens.targets.clone()),
+            None => (0, Vec::new()),
+        };
+        let of_model = captures.iter().map(|(_, _, capture, _)| capture);
+        let of_model = of_model.chain(lens.iter().map(|(_, capture)| capture));
+        Ok(Compiled {
+            lab: Arc::new(Lab::new(of_model.cloned().collect(), edits)),
+            captures,
+            lens,
+            top_k: lens_k,
+            targets,
+            n_bytes,
+        })
+    }
+}
+
+impl Edit {
+    /// What it does at a point, with a row for each of `n_positions`.
+    fn op_of(&self, point: &Point, n_positions: usize) -> Result<LabOp, Rejected> {
+        let path = &point.path;
+        if !point.is_editable() {
+            return refuse(format!("`{path}` can be read and not changed"));
+        }
+        let width = usize::try_from(point.width()).unwrap_or(usize::MAX);
+        let chosen = self.chosen(point, width)?;
+        if !self.scale.is_finite() {
+            return refuse(format!("`{path}`: `scale` is not a finite number"));
+        }
+        let factor = |of_chosen: f32| -> Vec<f32> {
+            let all = chosen.iter().map(|c| if *c { of_chosen } else { 1.0 });
+            all.collect()
+        };
+        let zeros = || vec![vec![0.0; width]];
+        Ok(match self.op {
+            EditOp::Add if self.norm_match => LabOp::Match {
+                direction: self.direction(path, &chosen, self.scale)?,
+            },
+            EditOp::Add => LabOp::Affine {
+                factor: factor(1.0),
+                offsets: self.rows(path, &chosen, n_positions)?,
+            },
+            EditOp::Set => LabOp::Affine {
+                factor: factor(0.0),
+                offsets: self.rows(path, &chosen, n_positions)?,
+            },
+            EditOp::Scale => LabOp::Affine {
+                factor: factor(self.scale),
+                offsets: zeros(),
+            },
+            EditOp::Zero => LabOp::Affine {
+                factor: factor(0.0),
+                offsets: zeros(),
+            },
+            EditOp::ProjectOut => LabOp::Project {
+                direction: self.direction(path, &chosen, 1.0)?,
+                share: self.scale,
+            },
+            EditOp::Clamp => {
+                let [low, high] = self.bounds;
+                if low.is_nan() || high.is_nan() || low > high {
+                    return refuse(format!("`{path}`: `low` is not below `high`"));
+                }
+                LabOp::Clamp {
+                    chosen,
+                    bounds: self.bounds,
+                }
+            }
+            EditOp::Exclude | EditOp::Force => {
+                let by = match self.op {
+                    EditOp::Force => BEYOND,
+                    _ => -BEYOND,
+                };
+                if point.spec.name != "ranking" || self.parts.is_none() {
+                    let message = "`exclude` and `force` name `experts` at a point `moe.ranking`";
+                    return refuse(format!("`{path}`: {message}"));
+                }
+                let offset = chosen.iter().map(|c| if *c { by } else { 0.0 });
+                LabOp::Affine {
+                    factor: vec![1.0; width],
+                    offsets: vec![offset.collect()],
+                }
+            }
+        })
+    }
+
+    /// Which elements it changes.
+    fn chosen(&self, point: &Point, width: usize) -> Result<Vec<bool>, Rejected> {
+        let Some((parts, list)) = &self.parts else {
+            return Ok(vec![true; width]);
+        };
+        let path = &point.path;
+        let fits = point.spec.parts == *parts || *parts == Parts::Neurons;
+        if !fits {
+            let (asked, has) = (parts.name(), point.spec.parts.name());
+            return refuse(format!("`{path}` has {has}, not {asked}"));
+        }
+        let size = match parts {
+            Parts::Heads => point.shape.first().map_or(1, |d| *d as usize),
+            _ => 1,
+        };
+        let n = width / size.max(1);
+        let mut chosen = vec![false; width];
+        for at in list {
+            let at = usize::try_from(*at).ok().filter(|at| *at < n);
+            let Some(at) = at else {
+                let parts = parts.name();
+                return refuse(format!("`{path}` has {n} {parts}, counted from 0"));
+            };
+            chosen[at * size..(at + 1) * size].fill(true);
+        }
+        Ok(chosen)
+    }
+
+    /// Its rows, zero where nothing is changed, times the factor.
+    fn rows(
+        &self,
+        path: &str,
+        chosen: &[bool],
+        n_positions: usize,
+    ) -> Result<Vec<Vec<f32>>, Rejected> {
+        let n = self.vector.len();
+        if n != 1 && n != n_positions {
+            return refuse(format!(
+                "`{path}`: `vector` has {n} rows, expected 1 or {n_positions}, one for each position"
+            ));
+        }
+        let rows = self.vector.iter();
+        rows.map(|row| self.row(path, chosen, row)).collect()
+    }
+
+    /// A row of the width of the value, from one of that width or of the elements that are changed.
+    fn row(&self, path: &str, chosen: &[bool], row: &[f32]) -> Result<Vec<f32>, Rejected> {
+        let (width, n) = (chosen.len(), chosen.iter().filter(|c| **c).count());
+        if row.iter().any(|e| !(e * self.scale).is_finite()) {
+            return refuse(format!(
+                "`{path}`: `vector` has numbers that are not finite"
+            ));
+        }
+        if row.len() != width && row.len() != n {
+            let expected = match n == width {
+                true => width.to_string(),
+                false => format!("{width} or {n}"),
+            };
+            let found = row.len();
+            return refuse(format!(
+                "`{path}`: `vector` has {found} numbers, expected {expected}"
+            ));
+        }
+        let mut own = row.iter().copied();
+        let number = |(at, chosen): (usize, &bool)| match (chosen, row.len() == width) {
+            (true, true) => row[at] * self.scale,
+            (true, false) => own.next().unwrap_or(0.0) * self.scale,
+            (false, _) => 0.0,
+        };
+        Ok(chosen.iter().enumerate().map(number).collect())
+    }
+
+    /// The direction of its only row, with a length.
+    fn direction(&self, path: &str, chosen: &[bool], length: f32) -> Result<Vec<f32>, Rejected> {
+        let [row] = self.vector.as_slice() else {
+            let n = self.vector.len();
+            return refuse(format!("`{path}`: `vector` has {n} rows, expected 1"));
+        };
+        let row = Self {
+            scale: 1.0,
+            ..self.clone()
+        }
+        .row(path, chosen, row)?;
+        let norm = row.iter().map(|e| f64::from(*e).powi(2)).sum::<f64>();
+        let norm = norm.sqrt();
+        if norm == 0.0 {
+            return refuse(format!("`{path}`: `vector` is zero, which is no direction"));
+        }
+        let factor = f64::from(length) / norm;
+        Ok(row
+            .iter()
+            .map(|e| (f64::from(*e) * factor) as f32)
+            .collect())
+    }
+}

@@ -1,0 +1,236 @@
+//! What a request gathers of its plan: captured rows, and logits of hidden states.
+//!
+//! Rows are taken once, in the order of positions, and only of tokens that are part of the sequence: those
+//! of draft tokens that were wrong are dropped. What is computed again after a pause is not taken again.
+
+use std::sync::Arc;
+
+use crate::model::{Batch, LOGITS, Lab, LabCapture, Point, Points, SequenceId, TakenRow};
+use crate::sampling::{Logprobs, SampleError, TokenLogprob};
+
+use super::lab::{Compiled, Reduce};
+
+/// A captured value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Captured {
+    /// Which capture of the plan it is of.
+    pub of: usize,
+    /// The name of its point in the plan.
+    pub point: String,
+    /// Positions of its tokens.
+    pub positions: Vec<u32>,
+    /// Dimensions of one row in ggml order, after what was made of it.
+    pub shape: Vec<u64>,
+    /// What was made of the rows.
+    pub reduce: Reduce,
+    /// One row after another.
+    pub elements: Vec<f32>,
+    /// With [`Reduce::TopK`] the places of the elements.
+    pub places: Vec<u32>,
+}
+
+/// What the lens shows of one token after one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LensRow {
+    /// The position.
+    pub position: u32,
+    /// The most probable next tokens.
+    pub top: Vec<TokenLogprob>,
+    /// Log-probability of each target, and its place among all tokens from 1.
+    pub targets: Vec<(TokenLogprob, usize)>,
+}
+
+/// What the lens shows at one point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LensPoint {
+    /// The name of the point in the plan.
+    pub point: String,
+    /// Of each token.
+    pub rows: Vec<LensRow>,
+}
+
+/// What a plan gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LabResult {
+    /// In the order of the plan, then of the points.
+    pub captures: Vec<Captured>,
+    /// In the order of the points.
+    pub lens: Vec<LensPoint>,
+}
+
+/// What a request gathers.
+pub(super) struct Watch {
+    plan: Compiled,
+    points: Arc<Points>,
+    /// Tokens whose rows were taken.
+    n_taken: u32,
+    result: LabResult,
+    /// Rows taken by each capture.
+    n_rows: Vec<u32>,
+}
+
+impl Watch {
+    pub(super) fn new(plan: Compiled, points: Arc<Points>) -> Self {
+        let captures = plan
+            .captures
+            .iter()
+            .map(|(of, name, capture, reduce)| Captured {
+                of: *of,
+                point: name.clone(),
+                positions: Vec::new(),
+                shape: match reduce {
+                    Reduce::None | Reduce::Mean | Reduce::Max => {
+                        points.all[capture.point].shape.clone()
+                    }
+                    Reduce::Norm => Vec::new(),
+                    Reduce::TopK(k) => vec![(*k as u64).min(points.all[capture.point].width())],
+                },
+                reduce: *reduce,
+                elements: Vec::new(),
+                places: Vec::new(),
+            });
+        let lens = plan.lens.iter().map(|(name, _)| LensPoint {
+            point: name.clone(),
+            rows: Vec::new(),
+        });
+        Self {
+            result: LabResult {
+                captures: captures.collect(),
+                lens: lens.collect(),
+            },
+            n_rows: vec![0; plan.captures.len()],
+            plan,
+            points,
+            n_taken: 0,
+        }
+    }
+
+    /// What the model is asked.
+    pub(super) fn lab(&self) -> &Arc<Lab> {
+        &self.plan.lab
+    }
+
+    /// The first position whose row is still wanted.
+    pub(super) fn next_wanted(&self) -> Option<usize> {
+        let next = self.plan.lab.next_captured(self.n_taken);
+        next.map(|next| next as usize)
+    }
+
+    /// Has the head run for tokens of a batch, from a place on, of which a value behind it is captured.
+    pub(super) fn want(&self, batch: &mut Batch, from: usize) {
+        let of_head = |capture: &&LabCapture| self.point(capture).path.starts_with("head.");
+        let captures = self.plan.lab.captures().iter().filter(of_head);
+        for capture in captures {
+            let places = batch.places[from..].iter();
+            for ((_, position), wanted) in places.zip(&mut batch.outputs[from..]) {
+                *wanted |= capture.positions.contains(*position);
+            }
+        }
+    }
+
+    /// The logits of a token, if they are captured.
+    pub(super) fn logits(&self, place: (SequenceId, u32), logits: &[f32]) -> Option<TakenRow> {
+        let (sequence, position) = place;
+        let is_it =
+            |c: &&LabCapture| self.point(c).path == LOGITS && c.positions.contains(position);
+        let found = self.plan.lab.captures().iter().find(is_it)?;
+        (position >= self.n_taken).then(|| TakenRow {
+            sequence,
+            position,
+            point: found.point,
+            row: logits.to_vec(),
+        })
+    }
+
+    fn point(&self, capture: &LabCapture) -> &Point {
+        &self.points.all[capture.point]
+    }
+
+    /// Takes rows of the tokens before `n`, whose positions rise for each point. `lens` makes logits of
+    /// hidden states.
+    ///
+    /// # Errors
+    /// Logits that are not numbers, or none at all.
+    pub(super) fn take<E: From<SampleError>>(
+        &mut self,
+        rows: &[TakenRow],
+        n: u32,
+        mut lens: impl FnMut(&[f32]) -> Result<Vec<f32>, E>,
+    ) -> Result<(), E> {
+        let is_new = |row: &&TakenRow| (self.n_taken..n).contains(&row.position);
+        let new: Vec<&TakenRow> = rows.iter().filter(is_new).collect();
+        for (at, (_, _, capture, reduce)) in self.plan.captures.iter().enumerate() {
+            let own = new.iter().filter(|row| row.point == capture.point);
+            for row in own.filter(|row| capture.positions.contains(row.position)) {
+                let out = &mut self.result.captures[at];
+                out.positions.push(row.position);
+                self.n_rows[at] += 1;
+                add(out, *reduce, &row.row);
+            }
+        }
+        for (at, (_, capture)) in self.plan.lens.iter().enumerate() {
+            let own = new.iter().filter(|row| row.point == capture.point);
+            let own = own.filter(|row| capture.positions.contains(row.position));
+            let own: Vec<&&TakenRow> = own.collect();
+            if own.is_empty() {
+                continue;
+            }
+            let hidden: Vec<f32> = own.iter().flat_map(|row| row.row.clone()).collect();
+            let logits = lens(&hidden)?;
+            let width = logits.len() / own.len();
+            for (row, logits) in own.iter().zip(logits.chunks_exact(width.max(1))) {
+                let logprobs = Logprobs::new(logits)?;
+                let target = |id: &u32| {
+                    let (logprob, rank) = (logprobs.of(*id)?, logprobs.rank(*id)?);
+                    Some((TokenLogprob { id: *id, logprob }, rank))
+                };
+                self.result.lens[at].rows.push(LensRow {
+                    position: row.position,
+                    top: logprobs.top(self.plan.top_k),
+                    targets: self.plan.targets.iter().filter_map(target).collect(),
+                });
+            }
+        }
+        self.n_taken = self.n_taken.max(n);
+        Ok(())
+    }
+
+    /// What it gave.
+    pub(super) fn finish(self) -> LabResult {
+        let mut result = self.result;
+        for (captured, n) in result.captures.iter_mut().zip(self.n_rows) {
+            if captured.reduce == Reduce::Mean && n > 0 {
+                captured.elements.iter_mut().for_each(|e| *e /= n as f32);
+            }
+        }
+        result
+    }
+}
+
+/// Adds a row to what is made of rows.
+fn add(out: &mut Captured, reduce: Reduce, row: &[f32]) {
+    match reduce {
+        Reduce::None => out.elements.extend(row),
+        Reduce::Norm => {
+            let squares = row.iter().map(|e| f64::from(*e).powi(2));
+            out.elements.push(squares.sum::<f64>().sqrt() as f32);
+        }
+        Reduce::Mean | Reduce::Max if out.elements.is_empty() => out.elements.extend(row),
+        Reduce::Mean => {
+            let pairs = out.elements.iter_mut().zip(row);
+            pairs.for_each(|(sum, e)| *sum += e);
+        }
+        Reduce::Max => {
+            let pairs = out.elements.iter_mut().zip(row);
+            pairs.for_each(|(most, e)| *most = most.max(*e));
+        }
+        Reduce::TopK(k) => {
+            let mut places: Vec<u32> = (0..row.len() as u32).collect();
+            places.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]));
+            places.truncate(k);
+            out.elements
+                .extend(places.iter().map(|at| row[*at as usize]));
+            out.places.extend(places);
+        }
+    }
+}

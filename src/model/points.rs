@@ -1,0 +1,288 @@
+//! The points of a plan: every value that a pass names, with its shape, meaning and other names.
+//!
+//! A point is what a block lets its value pass ([`Build::point`](crate::blocks::Build::point)). They are
+//! found by building the graph of a plan over tensors that are only described: nothing is loaded.
+
+use std::collections::HashMap;
+
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
+use crate::arch::{Parts, PointSpec, nearest};
+use crate::ggml::Error;
+use crate::plan::{Plan, StatePlan};
+use crate::weights::TensorType;
+
+use super::options::Options;
+use super::shape::Shape;
+use super::trace;
+
+/// A value that can be read, and as a rule changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// Its path, such as `layers.3.attn.q`.
+    pub path: String,
+    /// Other names: `layers.3.out`, `blocks.3.hook_resid_post`.
+    pub aliases: Vec<String>,
+    /// Dimensions for one token in ggml order; 0 stands for the number of keys.
+    pub shape: Vec<u64>,
+    /// Type of its elements.
+    pub ty: TensorType,
+    /// What is stated of it.
+    pub spec: &'static PointSpec,
+}
+
+impl Point {
+    /// Elements for one token; of attention weights, for each key.
+    pub fn width(&self) -> u64 {
+        self.shape.iter().filter(|n| **n > 0).product()
+    }
+
+    /// The name by which a pattern finds it.
+    pub fn name_by(&self, pattern: &str) -> &str {
+        let mut names = self.aliases.iter().chain([&self.path]);
+        let found = names.find(|name| *name == pattern || is_like(pattern, name));
+        found.unwrap_or(&self.path)
+    }
+
+    /// Whether edits can change it.
+    pub fn is_editable(&self) -> bool {
+        !matches!(self.spec.parts, Parts::Pairs | Parts::Indices) && self.path != LOGITS
+    }
+
+    /// Whether it has a row for each output alone, not for each token.
+    pub(super) fn is_of_head(&self) -> bool {
+        self.path.starts_with("head.")
+    }
+
+    /// The path of execution that it needs; none if any will do.
+    pub fn forces(&self) -> Option<&'static str> {
+        (self.spec.parts == Parts::Pairs).then_some("no flash attention")
+    }
+}
+
+/// The path of the logits.
+pub const LOGITS: &str = "head.logits";
+
+/// Why a name stands for no point.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no point is named `{name}`{}", nearest.as_deref().map(|n| format!("; nearest: `{n}`")).unwrap_or_default())]
+pub struct UnknownPoint {
+    /// The name.
+    pub name: String,
+    /// The most similar name.
+    pub nearest: Option<String>,
+}
+
+/// The points of a model.
+#[derive(Clone, Debug, Default)]
+pub struct Points {
+    /// In the order of computation.
+    pub all: Vec<Point>,
+    by_name: HashMap<String, usize>,
+}
+
+/// Longest name of a point in a request, in bytes.
+const MAX_NAME: usize = 200;
+
+/// Positions for which the described cache has room.
+const N_CTX: usize = 64;
+
+/// Tokens of the described pass: no other dimension tells as well where the tokens are.
+const N_TOKENS: usize = 2;
+
+impl Points {
+    /// The points of a plan.
+    ///
+    /// # Errors
+    /// Blocks that refuse their arguments.
+    pub fn of(plan: &Plan) -> Result<Self, Error> {
+        let options = Options {
+            flash_attn: false,
+            capture: true,
+            ..Options::plain(N_CTX, N_TOKENS)
+        };
+        let shape = Shape {
+            n_outputs: N_TOKENS,
+            ..Shape::largest(&options, plan, &options.n_slots(plan))
+        };
+        let (_, pass, _) = trace::described(plan, &options, &shape)?;
+        let all = pass.captured.iter().map(|value| {
+            let mut shape = value.tensor.shape().to_vec();
+            match value.spec.parts {
+                // [n_kv, n_tokens, heads, n_runs]
+                Parts::Pairs => shape = vec![0, shape[2]],
+                _ => {
+                    // What is behind the tokens are ones.
+                    let tokens = shape.iter().rposition(|n| *n == N_TOKENS as u64);
+                    shape.truncate(tokens.unwrap_or(shape.len()));
+                }
+            }
+            Point {
+                path: value.path.clone(),
+                aliases: Vec::new(),
+                shape,
+                ty: value.tensor.ty(),
+                spec: value.spec,
+            }
+        });
+        let mut this = Self {
+            all: all.collect(),
+            by_name: HashMap::new(),
+        };
+        let paths = this.all.iter().enumerate();
+        this.by_name = paths.map(|(at, point)| (point.path.clone(), at)).collect();
+        this.name(plan);
+        Ok(this)
+    }
+
+    /// Gives a point another name, unless that is taken.
+    fn call(&mut self, path: &str, alias: String) {
+        let Some(at) = self.by_name.get(path).copied() else {
+            return;
+        };
+        if let std::collections::hash_map::Entry::Vacant(entry) = self.by_name.entry(alias) {
+            self.all[at].aliases.push(entry.key().clone());
+            entry.insert(at);
+        }
+    }
+
+    fn name(&mut self, plan: &Plan) {
+        for at in 0..self.all.len() {
+            let Point { path, spec, .. } = &self.all[at];
+            if let (Some(alias), false) = (spec.alias, path.starts_with("layers.")) {
+                let path = path.clone();
+                self.call(&path, alias.to_owned());
+            }
+        }
+        // The hidden state between layers is what the slot before left.
+        let start = plan.write.as_ref().unwrap_or(&plan.embed);
+        let mut before = format!("{}.x", start.path);
+        for layer in &plan.layers {
+            let theirs = layer.path.strip_prefix("layers.");
+            let theirs = theirs.map(|depth| format!("blocks.{depth}"));
+            let both = |this: &mut Self, path: &str, own: Option<&str>, other: &str| {
+                if let Some(own) = own {
+                    this.call(path, format!("{}.{own}", layer.path));
+                }
+                if let Some(theirs) = &theirs {
+                    this.call(path, format!("{theirs}.{other}"));
+                }
+            };
+            both(self, &before, Some("in"), "hook_resid_pre");
+            for slot in &layer.slots {
+                let attends = slot
+                    .branches
+                    .iter()
+                    .any(|b| matches!(b.block.state, Some(StatePlan::KeyValue(_))));
+                let is_mlp = slot.branches.iter().all(|b| b.block.state.is_none());
+                let out = format!("{}.out", slot.path);
+                match (attends, is_mlp) {
+                    (true, _) => both(self, &out, None, "hook_attn_out"),
+                    (_, true) => both(self, &out, None, "hook_mlp_out"),
+                    _ => {}
+                }
+                for branch in &slot.branches {
+                    let unit = &branch.block;
+                    for spec in unit.contract.0.points {
+                        let Some(alias) = spec.alias else { continue };
+                        let has_gate = self.by_name.contains_key(&format!("{}.gate", unit.path));
+                        // Without a gate the up product is what is activated.
+                        let alias = match alias {
+                            "mlp.hook_pre_linear" if !has_gate => "mlp.hook_pre",
+                            alias => alias,
+                        };
+                        both(self, &format!("{}.{}", unit.path, spec.name), None, alias);
+                    }
+                }
+            }
+            if let [first, _] = layer.slots.as_slice() {
+                both(
+                    self,
+                    &format!("{}.x", first.path),
+                    Some("mid"),
+                    "hook_resid_mid",
+                );
+            }
+            if let Some(last) = layer.slots.last() {
+                // Several hidden states are what was written last.
+                let path = last.write.as_ref().map_or(&last.path, |write| &write.path);
+                before = format!("{path}.x");
+            }
+            both(self, &before, Some("out"), "hook_resid_post");
+        }
+    }
+
+    /// The points that a pattern stands for, in the order of computation. A part of it may be `*`, or a
+    /// list `{3,7}` or range `{3-7}`.
+    ///
+    /// # Errors
+    /// No point has such a name.
+    pub fn find(&self, pattern: &str) -> Result<Vec<usize>, UnknownPoint> {
+        if let Some(at) = self.by_name.get(pattern) {
+            return Ok(vec![*at]);
+        }
+        let unknown = || {
+            let shown: String = pattern.chars().take(MAX_NAME).collect();
+            let known = self.by_name.keys().map(String::as_str);
+            UnknownPoint {
+                nearest: nearest(&shown, known).map(str::to_owned),
+                name: shown,
+            }
+        };
+        if pattern.len() > MAX_NAME || !pattern.contains(['*', '{']) {
+            return Err(unknown());
+        }
+        let names = self
+            .by_name
+            .iter()
+            .filter(|(name, _)| is_like(pattern, name));
+        let mut found: Vec<usize> = names.map(|(_, at)| *at).collect();
+        found.sort_unstable();
+        found.dedup();
+        match found.is_empty() {
+            true => Err(unknown()),
+            false => Ok(found),
+        }
+    }
+}
+
+/// Whether a name fits a pattern.
+fn is_like(pattern: &str, name: &str) -> bool {
+    let (parts, own) = (pattern.split('.'), name.split('.'));
+    parts.clone().count() == own.clone().count()
+        && own.zip(parts).all(|(own, part)| fits(part, own))
+}
+
+/// Whether a part of a name fits a part of a pattern.
+fn fits(pattern: &str, part: &str) -> bool {
+    if pattern == "*" || pattern == part {
+        return true;
+    }
+    let list = pattern.strip_prefix('{').and_then(|p| p.strip_suffix('}'));
+    list.is_some_and(|list| {
+        list.split(',').any(|one| {
+            let range = one.split_once('-');
+            let number = |text: &str| text.trim().parse::<u64>().ok();
+            let range = range.and_then(|(from, to)| Some(number(from)?..=number(to)?));
+            one.trim() == part
+                || range.is_some_and(|range| number(part).is_some_and(|n| range.contains(&n)))
+        })
+    })
+}
+
+impl Serialize for Point {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Point", 8)?;
+        out.serialize_field("path", &self.path)?;
+        out.serialize_field("aliases", &self.aliases)?;
+        let dims = self.shape.iter().map(|n| (*n > 0).then_some(*n));
+        out.serialize_field("shape", &dims.collect::<Vec<_>>())?;
+        out.serialize_field("dtype", self.ty.name())?;
+        out.serialize_field("meaning", self.spec.doc)?;
+        out.serialize_field("parts", self.spec.parts.name())?;
+        out.serialize_field("editable", &self.is_editable())?;
+        out.serialize_field("forces", &self.forces())?;
+        out.end()
+    }
+}
