@@ -1,4 +1,7 @@
-//! `bench arch`: lists, checks and shows architecture definitions.
+//! `bench arch`: lists, checks and shows architecture definitions, begins one and proves one.
+
+mod begin;
+mod prove;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -28,6 +31,10 @@ pub(super) enum Command {
         #[command(flatten)]
         archs: ArchOptions,
     },
+    /// Begin a definition for a model file: from the nearest one, with what is left to settle as comments
+    New(begin::Args),
+    /// Compare a model with the logits that another program computed, along every execution path
+    Prove(Box<prove::Args>),
     /// Print a definition with all defaults written out
     Show {
         /// The architecture
@@ -42,6 +49,8 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
         Command::List { archs } => list(archs),
         Command::Blocks { archs } => output::bytes(archs.library()?.reference().as_bytes()),
         Command::Check { files } => check(files),
+        Command::New(args) => begin::run(args),
+        Command::Prove(args) => prove::run(args),
         Command::Show { name, archs } => {
             let def = archs.library()?.get(name).map_err(styled)?;
             output::bytes(def.to_toml().as_bytes())

@@ -282,6 +282,11 @@ impl LoadOptions {
         self.open_with(source, &self.archs.definitions()?)
     }
 
+    /// Threads that compute.
+    pub(super) fn threads(&self) -> usize {
+        self.threads.unwrap_or_else(cores).max(1)
+    }
+
     /// Places the layers of a model that is to run with these options.
     pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
         self.placement.place(opened, options)
@@ -326,7 +331,7 @@ impl LoadOptions {
                 None => defaults.n_batch,
             },
             n_outputs: 0,
-            n_threads: self.threads.unwrap_or_else(cores).max(1),
+            n_threads: self.threads(),
             k_type: ty,
             v_type: self.v_type.unwrap_or(ty),
             flash_attn: self

@@ -35,6 +35,9 @@ fn form(message: impl Into<String>) -> Error {
     Error::Form(message.into())
 }
 
+/// Largest array of an archive, in bytes.
+const MAX_ARRAY: u64 = 4 << 30;
+
 /// Reads an array.
 ///
 /// # Errors
@@ -42,30 +45,87 @@ fn form(message: impl Into<String>) -> Error {
 pub fn read(path: &Path) -> Result<Array, Error> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();
-    let shape = read_header(&mut file)?;
-    let n_bytes = shape.iter().try_fold(4u64, |n, dim| n.checked_mul(*dim));
-    let n_bytes = n_bytes.filter(|n| *n <= size);
-    let n_bytes = n_bytes.ok_or_else(|| form("is shorter than its shape says"))?;
-    let mut bytes = vec![0; n_bytes as usize];
-    match file.read_exact(&mut bytes) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return Err(form("is shorter than its shape says"));
-        }
-        read => read?,
-    }
-    let elements = bytes
-        .as_chunks()
-        .0
-        .iter()
-        .map(|four| f32::from_le_bytes(*four));
-    Ok(Array {
-        shape,
-        elements: elements.collect(),
-    })
+    read_from(&mut file, size, &[Kind::F32])
 }
 
-/// The shape in a file's header; the file is then at its elements.
-fn read_header(file: &mut impl Read) -> Result<Vec<u64>, Error> {
+/// Reads an array of an NPZ archive by its name without `.npy`: float32, or integers that a float32 holds. None if there
+/// is no array of that name.
+///
+/// # Errors
+/// A file that is not an archive, or an array as for [`read`], or larger than 4 GiB.
+pub fn of_archive(path: &Path, name: &str) -> Result<Option<Array>, Error> {
+    let of_archive = |error: zip::result::ZipError| form(format!("is not an NPZ archive: {error}"));
+    let mut archive = zip::ZipArchive::new(File::open(path)?).map_err(of_archive)?;
+    let mut entry = match archive.by_name(&format!("{name}.npy")) {
+        Err(zip::result::ZipError::FileNotFound) => return Ok(None),
+        found => found.map_err(of_archive)?,
+    };
+    let size = entry.size().min(MAX_ARRAY);
+    read_from(&mut entry, size, &[Kind::F32, Kind::I32, Kind::I64]).map(Some)
+}
+
+/// Types of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    F32,
+    I32,
+    I64,
+}
+
+impl Kind {
+    const ALL: [(Self, &'static str, u64); 3] = [
+        (Self::F32, "<f4", 4),
+        (Self::I32, "<i4", 4),
+        (Self::I64, "<i8", 8),
+    ];
+
+    fn size(self) -> u64 {
+        Self::ALL[self as usize].2
+    }
+
+    /// An element of just its bytes.
+    fn decode(self, bytes: &[u8]) -> Option<f32> {
+        // Those up to here have no gaps.
+        let whole = |value: i64| (value.unsigned_abs() <= 1 << 24).then_some(value as f32);
+        match self {
+            Self::F32 => bytes.try_into().ok().map(f32::from_le_bytes),
+            Self::I32 => bytes
+                .try_into()
+                .ok()
+                .map(i32::from_le_bytes)
+                .and_then(|n| whole(n.into())),
+            Self::I64 => bytes
+                .try_into()
+                .ok()
+                .map(i64::from_le_bytes)
+                .and_then(whole),
+        }
+    }
+}
+
+/// Reads an array of one of these types, of which there are at most `size` bytes.
+fn read_from(file: &mut impl Read, size: u64, kinds: &[Kind]) -> Result<Array, Error> {
+    let (shape, kind) = read_header(file, kinds)?;
+    let n_bytes = shape
+        .iter()
+        .try_fold(kind.size(), |n, dim| n.checked_mul(*dim));
+    let n_bytes = n_bytes.filter(|n| *n <= size);
+    let n_bytes = n_bytes.ok_or_else(|| form("is shorter than its shape says"))?;
+    let mut bytes = Vec::new();
+    file.take(n_bytes).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 != n_bytes {
+        return Err(form("is shorter than its shape says"));
+    }
+    let elements = bytes
+        .chunks_exact(kind.size() as usize)
+        .map(|element| kind.decode(element));
+    let elements: Option<Vec<f32>> = elements.collect();
+    let elements = elements.ok_or_else(|| form("has integers that a float32 does not hold"))?;
+    Ok(Array { shape, elements })
+}
+
+/// The shape and the type in a file's header; the file is then at its elements.
+fn read_header(file: &mut impl Read, kinds: &[Kind]) -> Result<(Vec<u64>, Kind), Error> {
     let mut start = [0; 8];
     let is_npy = file.read_exact(&mut start).is_ok() && start.starts_with(MAGIC);
     let length = match (is_npy, start[6]) {
@@ -93,11 +153,11 @@ fn read_header(file: &mut impl Read) -> Result<Vec<u64>, Error> {
     let mut header = vec![0; length];
     file.read_exact(&mut header)?;
     let header = String::from_utf8(header).map_err(|_| form("has a header that is not text"))?;
-    shape_in(&header)
+    in_header(&header, kinds)
 }
 
-/// The shape in a header like `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
-fn shape_in(header: &str) -> Result<Vec<u64>, Error> {
+/// The shape and the type in a header like `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+fn in_header(header: &str, kinds: &[Kind]) -> Result<(Vec<u64>, Kind), Error> {
     let value = |key: &str| {
         let quoted = [format!("'{key}'"), format!("\"{key}\"")];
         let found = quoted
@@ -111,12 +171,16 @@ fn shape_in(header: &str) -> Result<Vec<u64>, Error> {
     let kind = value("descr")?;
     let quote = kind.chars().next().filter(|c| "'\"".contains(*c));
     let kind = quote.and_then(|quote| kind[1..].split(quote).next());
-    if kind != Some("<f4") {
+    let known = Kind::ALL
+        .into_iter()
+        .find(|(_, name, _)| kind == Some(*name));
+    let known = known.filter(|(known, ..)| kinds.contains(known));
+    let Some((known, ..)) = known else {
         let found = kind.unwrap_or("a structure");
         return Err(form(format!(
             "has elements of type `{found}`, expected float32 (`<f4`)"
         )));
-    }
+    };
     if !value("fortran_order")?.starts_with("False") {
         return Err(form("is stored column by column, expected row by row"));
     }
@@ -126,11 +190,13 @@ fn shape_in(header: &str) -> Result<Vec<u64>, Error> {
     let dims = dims.map(|(dims, _)| dims.split(',').map(str::trim));
     let dims = dims.ok_or_else(|| form("has a shape that is not a tuple"))?;
     let dims = dims.filter(|dim| !dim.is_empty());
-    dims.map(|dim| {
-        dim.parse()
-            .map_err(|_| form(format!("has a dimension of `{dim}`")))
-    })
-    .collect()
+    let dims: Result<Vec<u64>, Error> = dims
+        .map(|dim| {
+            dim.parse()
+                .map_err(|_| form(format!("has a dimension of `{dim}`")))
+        })
+        .collect();
+    Ok((dims?, known))
 }
 
 /// The bytes of a file with an array, as version 1.0.
@@ -170,7 +236,11 @@ mod tests {
 
     #[test]
     fn headers_of_any_writer_are_read_and_others_refused() {
-        let shape = |header: &str| shape_in(header).map_err(|error| error.to_string());
+        let shape = |header: &str| {
+            in_header(header, &[Kind::F32])
+                .map(|(shape, _)| shape)
+                .map_err(|error| error.to_string())
+        };
         let good = "{\"shape\" : (3,4) , 'fortran_order':False,'descr': \"<f4\"}";
         assert_eq!(shape(good), Ok(vec![3, 4]));
         for (header, expected) in [

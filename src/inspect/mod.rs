@@ -4,4 +4,6 @@ pub mod capabilities;
 pub mod compare;
 pub mod describe;
 pub mod diagram;
+pub mod nearest;
+pub mod prove;
 pub mod template_probe;

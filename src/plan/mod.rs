@@ -496,6 +496,15 @@ fn without_layer(problem: &str) -> String {
 
 impl std::error::Error for Error {}
 
+impl Error {
+    /// The problems, each once for all layers.
+    pub fn once(&self) -> impl Iterator<Item = &str> {
+        folded(&self.problems)
+            .into_iter()
+            .map(|(problem, _)| problem)
+    }
+}
+
 impl Plan {
     /// Resolves a definition for a model.
     ///

@@ -70,6 +70,20 @@ pub(crate) fn printed(arguments: &[&str]) -> String {
     ran.out
 }
 
+/// Runs the program, which must end with this code and a message with these parts.
+#[track_caller]
+pub(crate) fn check_refused(arguments: &[&str], code: i32, parts: &[&str]) {
+    let ran = bench(arguments);
+    let message = ran.err;
+    assert_eq!(ran.code, code, "{arguments:?}: {message}");
+    for part in parts {
+        assert!(
+            message.contains(part),
+            "{arguments:?}: `{part}` is not in: {message}"
+        );
+    }
+}
+
 /// A folder that is gone at the end.
 pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().expect("a scratch folder")

@@ -53,6 +53,7 @@ mod outputs;
 mod page;
 mod perf;
 mod placement;
+mod porting;
 #[cfg(target_os = "linux")]
 mod process;
 mod program;

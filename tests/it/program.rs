@@ -2,20 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::command::{bench, bench_in, made_up, printed, scratch, text};
+use crate::command::{bench, bench_in, check_refused, made_up, printed, scratch, text};
 use crate::server::Server;
-
-fn check_refused(arguments: &[&str], code: i32, parts: &[&str]) {
-    let ran = bench(arguments);
-    let message = ran.err;
-    assert_eq!(ran.code, code, "{arguments:?}: {message}");
-    for part in parts {
-        assert!(
-            message.contains(part),
-            "{arguments:?}: `{part}` is not in: {message}"
-        );
-    }
-}
 
 /// The last number of a text.
 fn last_number(text: &str) -> Option<i64> {

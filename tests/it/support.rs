@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lab_bench::arch::{ArchDef, Mode};
 use lab_bench::ggml::{Origin, Step};
+pub use lab_bench::inspect::prove::ExecutionPath;
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
 use lab_bench::weights::{TensorType, Weights};
@@ -119,21 +120,6 @@ pub fn flips(found: &[f32], expected: &[f64], width: usize, bound: f64) -> usize
         expected[theirs] - expected[ours] > tolerance
     })
     .count()
-}
-
-/// One way of computing the same logits.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ExecutionPath {
-    pub name: &'static str,
-    /// Tokens per pass; 0 stands for all.
-    pub chunk: usize,
-    pub stateless: bool,
-    /// Whether a second sequence with other tokens runs in the same passes.
-    pub interleaved: bool,
-    pub kv_type: TensorType,
-    pub flash_attn: bool,
-    /// Whether it computes what the reference computes, but for the order of sums.
-    pub is_exact: bool,
 }
 
 const EXACT: ExecutionPath = ExecutionPath {

@@ -1,0 +1,287 @@
+//! The definitions that fit a model file of an unknown architecture best, and a definition to begin with.
+//!
+//! Every definition is planned for the file as if the file named its architecture. What the plan lacks, what it leaves over of
+//! the tensors and keys, and what neither of them tells are the choices that whoever ports the model has to make.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::arch::{ArchDef, Library, LibraryError, OptionKind};
+use crate::plan::{Plan, TensorSet};
+use crate::weights::{Metadata, TensorType, Value, Weights};
+
+/// The key of a file that names its architecture.
+const ARCHITECTURE: &str = "general.architecture";
+
+/// How a definition fits a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// The definition.
+    pub arch: String,
+    /// What it needs and the file lacks or has otherwise, once for all layers.
+    pub problems: Vec<String>,
+    /// Tensors of the file that it does not use, with `{il}` for the layer.
+    pub unused: BTreeSet<String>,
+    /// Tensors that it requires and the file lacks, likewise.
+    pub missing: BTreeSet<String>,
+    /// Metadata keys of the file that it does not read, relative to the architecture; none where it has problems.
+    pub unread: Vec<String>,
+    /// Tensors that it could use and the file lacks, likewise.
+    pub absent: BTreeSet<String>,
+}
+
+impl Fit {
+    /// Tensors decide, then keys, then how much else the definition is for.
+    fn distance(&self) -> (usize, usize, usize) {
+        let tensors = self.unused.len() + self.missing.len();
+        (
+            tensors,
+            self.problems.len() + self.unread.len(),
+            self.absent.len(),
+        )
+    }
+}
+
+/// The tensors of a file, and what was asked of them.
+struct Asked<'a> {
+    weights: &'a Weights,
+    /// Names, and whether each was required.
+    names: RefCell<BTreeMap<String, bool>>,
+}
+
+impl TensorSet for Asked<'_> {
+    fn has(&self, name: &str, required: bool) -> bool {
+        *self.names.borrow_mut().entry(name.to_owned()).or_default() |= required;
+        self.weights.has(name, required)
+    }
+
+    fn stored(&self, name: &str) -> Option<(TensorType, &[u64], u64)> {
+        self.weights.stored(name)
+    }
+
+    fn names(&self) -> Vec<&str> {
+        TensorSet::names(self.weights)
+    }
+
+    fn is_file(&self) -> bool {
+        true
+    }
+}
+
+/// Metadata of a file as if it were of another architecture.
+fn renamed(metadata: &Metadata, arch: &str) -> Metadata {
+    let own = metadata.str(ARCHITECTURE).unwrap_or_default();
+    let mut out = Metadata::default();
+    for (key, value) in metadata.iter() {
+        let of_own = key
+            .strip_prefix(own)
+            .and_then(|rest| rest.strip_prefix('.'));
+        match of_own {
+            _ if key == ARCHITECTURE => out.insert(key, Value::Str(arch.to_owned())),
+            Some(rest) if !own.is_empty() => out.insert(format!("{arch}.{rest}"), value.clone()),
+            _ => out.insert(key, value.clone()),
+        }
+    }
+    out
+}
+
+/// A tensor's name with `{il}` in place of the number of its layer.
+fn of_any_layer(name: &str) -> String {
+    let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = name.split('.');
+    let mut is_found = false;
+    let parts = parts.map(|part| match !is_found && number(&part) {
+        true => {
+            is_found = true;
+            "{il}"
+        }
+        false => part,
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+fn fit(def: &ArchDef, weights: &Weights) -> Fit {
+    let metadata = renamed(weights.metadata(), &def.name);
+    let prefix = format!("{}.", def.name);
+    let asked = Asked {
+        weights,
+        names: RefCell::default(),
+    };
+    let found = Plan::new(def, &metadata, &asked);
+    let asked = asked.names.into_inner();
+    let (problems, unused, unread) = match found {
+        Ok(plan) => (Vec::new(), plan.unclaimed, plan.unread),
+        Err(error) => {
+            let names = weights.tensors().iter().map(|tensor| &tensor.name);
+            let unused = names.filter(|name| !asked.contains_key(*name)).cloned();
+            (
+                error.once().map(str::to_owned).collect(),
+                unused.collect(),
+                Vec::new(),
+            )
+        }
+    };
+    let lacking = |wanted: bool| {
+        let lacking = asked
+            .iter()
+            .filter(|(name, required)| **required == wanted && weights.tensor(name).is_none());
+        lacking.map(|(name, _)| of_any_layer(name)).collect()
+    };
+    let relative = |key: &String| key.strip_prefix(&prefix).unwrap_or(key).to_owned();
+    Fit {
+        arch: def.name.clone(),
+        problems,
+        unused: unused.iter().map(|name| of_any_layer(name)).collect(),
+        missing: lacking(true),
+        unread: unread.iter().map(relative).collect(),
+        absent: lacking(false),
+    }
+}
+
+/// All definitions, those that fit a file best first.
+///
+/// # Errors
+/// A definition of the library has problems.
+pub fn fits(library: &Library, weights: &Weights) -> Result<Vec<Fit>, LibraryError> {
+    let mut fits = Vec::new();
+    for (name, _) in library.sources() {
+        let def = library.get(name)?;
+        // One of several names is enough.
+        if def.names.first() == Some(&def.name) {
+            fits.push(fit(&def, weights));
+        }
+    }
+    fits.sort_by_key(Fit::distance);
+    Ok(fits)
+}
+
+/// Lines of a comment, one for each item.
+fn comment(out: &mut String, heading: &str, items: impl Iterator<Item = String>) {
+    let mut items = items.peekable();
+    if items.peek().is_none() {
+        return;
+    }
+    out.push_str(&format!("#\n# {heading}\n"));
+    for item in items {
+        for line in item.lines() {
+            out.push_str(&format!("#   {line}\n"));
+        }
+    }
+}
+
+/// The choices among names that neither tensors nor keys tell: the option, its value here, all values.
+fn choices(def: &ArchDef) -> BTreeSet<String> {
+    let declared = def
+        .resources
+        .iter()
+        .map(|((_, name), resource)| (name.as_str(), &resource.value));
+    let branches = def
+        .stacks
+        .iter()
+        .flat_map(|stack| &stack.slots)
+        .flat_map(|slot| &slot.branches);
+    let branches = branches.map(|branch| (branch.name.as_str(), &branch.block));
+    let mut found = BTreeSet::new();
+    for (name, instance) in declared.chain(branches) {
+        let contract = instance.contract;
+        for (spec, setting) in contract.options.iter().zip(&instance.options) {
+            if !matches!(spec.kind, OptionKind::Choice(_)) || spec.is_derived {
+                continue;
+            }
+            let (kind, option, value, doc) = (contract.name, spec.name, &setting.expr, spec.doc);
+            found.insert(format!("{name} ({kind}): {option} = {value}; {doc}"));
+        }
+    }
+    found
+}
+
+/// The text of a definition for a file's architecture, begun from the one that fits best.
+///
+/// # Errors
+/// A definition of the library has problems.
+pub fn begun(
+    library: &Library,
+    weights: &Weights,
+    name: &str,
+    fits: &[Fit],
+) -> Result<String, LibraryError> {
+    let Some(best) = fits.first() else {
+        return Err(LibraryError::Unknown {
+            name: name.to_owned(),
+            near: None,
+        });
+    };
+    let def = library.get(&best.arch)?;
+    let source = &library.source(&best.arch)?.text;
+    let mut out = format!(
+        "# Begun from `{}`, the definition nearest to the file. Next come: {}.\n",
+        best.arch,
+        fits.iter()
+            .skip(1)
+            .take(4)
+            .map(|fit| fit.arch.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    comment(
+        &mut out,
+        "It needs what the file does not have like this:",
+        best.problems.iter().cloned(),
+    );
+    let shape = |pattern: &String| {
+        let like = weights
+            .tensors()
+            .iter()
+            .find(|t| of_any_layer(&t.name) == *pattern);
+        format!(
+            "{pattern} {:?}",
+            like.map(|t| &t.shape[..]).unwrap_or_default()
+        )
+    };
+    comment(
+        &mut out,
+        "Tensors of the file that nothing uses yet:",
+        best.unused.iter().map(shape),
+    );
+    let metadata = weights.metadata();
+    let own = metadata.str(ARCHITECTURE).unwrap_or_default();
+    let value = |key: &String| match metadata.get(&format!("{own}.{key}")) {
+        Some(Value::Array(array)) => format!("{key}: {} values", array.len()),
+        Some(value) => match (value.as_str(), value.as_bool(), value.as_f64()) {
+            (Some(text), ..) => format!("{key} = {text:?}"),
+            (_, Some(truth), _) => format!("{key} = {truth}"),
+            (.., number) => format!("{key} = {}", number.unwrap_or_default()),
+        },
+        None => key.clone(),
+    };
+    comment(
+        &mut out,
+        "Keys of the file that nothing reads yet:",
+        best.unread.iter().map(value),
+    );
+    comment(
+        &mut out,
+        "Neither tensors nor keys tell these. Settle each from the published code, then remove this list:",
+        choices(&def).into_iter(),
+    );
+    out.push('\n');
+    // The first comment is about the other family; its name stands in the first line that is not one.
+    let lines = source
+        .lines()
+        .skip_while(|line| line.starts_with('#') || line.trim().is_empty());
+    let mut is_named = false;
+    for line in lines {
+        let is_name = !is_named
+            && line
+                .split('=')
+                .next()
+                .is_some_and(|key| key.trim() == "name");
+        match is_name {
+            true => out.push_str(&format!("name = \"{name}\"")),
+            false => out.push_str(line),
+        }
+        is_named |= is_name;
+        out.push('\n');
+    }
+    Ok(out)
+}

@@ -1,0 +1,192 @@
+//! `bench arch new` and `bench arch prove`, as someone uses them who ports a model.
+
+use std::io::Write;
+use std::path::Path;
+
+use lab_bench::files::npy;
+use lab_bench::inspect::nearest;
+
+use crate::command::{bench, check_refused, made_up, printed, scratch, text};
+use crate::goldens::{goldens, library};
+
+#[test]
+fn the_definition_of_a_file_is_among_the_nearest() {
+    let (scratch, library) = (scratch(), library());
+    for name in [
+        "llama",
+        "qwen3moe",
+        "gemma3",
+        "mamba2",
+        "bert",
+        "deepseek2",
+        "rwkv7",
+    ] {
+        let golden = goldens(scratch.path(), |golden| golden == name).remove(0);
+        let fits = nearest::fits(&library, &golden.weights).expect("sound definitions");
+        let own = fits
+            .iter()
+            .find(|fit| fit.arch == golden.arch)
+            .expect("its own");
+        let tensors = |fit: &nearest::Fit| fit.unused.len() + fit.missing.len();
+        assert_eq!((tensors(own), &own.problems[..]), (0, &[][..]), "{name}");
+        assert_eq!(tensors(&fits[0]), 0, "{name}: {:?}", fits[0]);
+        let far = fits.last().expect("others");
+        assert!(tensors(far) > 5, "{name}: {far:?}");
+    }
+}
+
+#[test]
+fn a_begun_definition_is_sound_and_tells_what_is_left() {
+    let folder = scratch();
+    let model = made_up(folder.path(), "qwen3", &[]);
+    let mine = folder.path().join("mine");
+    std::fs::create_dir(&mine).expect("a folder");
+    let arguments = [
+        "arch",
+        "new",
+        "fresh",
+        "--from",
+        text(&model),
+        "-o",
+        text(&mine),
+    ];
+    let found = printed(&arguments);
+    assert!(found.contains("begun from `"), "{found}");
+    assert!(found.contains("names another architecture"), "{found}");
+    let path = mine.join("fresh.arch.toml");
+    let written = std::fs::read_to_string(&path).expect("written");
+    assert!(written.contains("name = \"fresh\""), "{written}");
+    assert!(written.contains("(rope): kind = "), "{written}");
+    printed(&["arch", "check", text(&path)]);
+    // What is there stays.
+    check_refused(&arguments, 1, &["exists and is not replaced"]);
+    assert_eq!(std::fs::read_to_string(&path).expect("there"), written);
+    let hostile = [
+        "arch",
+        "new",
+        "../x",
+        "--from",
+        text(&model),
+        "-o",
+        text(&mine),
+    ];
+    check_refused(&hostile, 1, &["is not the name of an architecture"]);
+    // A definition of other tensors names those that nothing uses.
+    let moe = made_up(folder.path(), "deepseek2", &[]);
+    printed(&[
+        "arch",
+        "new",
+        "other",
+        "--from",
+        text(&moe),
+        "-o",
+        text(&mine),
+    ]);
+    printed(&["arch", "check", text(&mine.join("other.arch.toml"))]);
+}
+
+fn write_npz(path: &Path, arrays: &[(&str, Vec<u8>)]) {
+    let file = std::fs::File::create(path).expect("a file");
+    let mut archive = zip::ZipWriter::new(file);
+    let options = zip::write::SimpleFileOptions::default();
+    for (name, bytes) in arrays {
+        archive
+            .start_file(format!("{name}.npy"), options)
+            .expect("an entry");
+        archive.write_all(bytes).expect("written");
+    }
+    archive.finish().expect("an archive");
+}
+
+/// An array of i64, as NumPy writes integers.
+fn integers(values: &[i64]) -> Vec<u8> {
+    let header = format!(
+        "{{'descr': '<i8', 'fortran_order': False, 'shape': ({},), }}\n",
+        values.len()
+    );
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn every_path_is_compared_with_a_reference() {
+    let folder = scratch();
+    let model = made_up(folder.path(), "qwen3", &[]);
+    let tokens = "1,7,9,3,3,8,20,4,11,2";
+    let array = folder.path().join("logits.npy");
+    printed(&[
+        "logits",
+        "-m",
+        text(&model),
+        "--tokens",
+        tokens,
+        "-o",
+        text(&array),
+    ]);
+    let prove = |reference: &Path, more: &[&str]| {
+        let mut arguments = vec!["arch", "prove", text(&model), "--ref", text(reference)];
+        arguments.extend(more);
+        arguments.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let proven = prove(&array, &["--tokens", tokens]);
+    let proven: Vec<&str> = proven.iter().map(String::as_str).collect();
+    let found = printed(&proven);
+    assert_eq!(
+        found.lines().filter(|line| line.starts_with("= ")).count(),
+        8,
+        "{found}"
+    );
+    // Another value from the third position on.
+    let mut wrong = npy::read(&array).expect("an array");
+    let width = wrong.shape[1] as usize;
+    for value in &mut wrong.elements[2 * width..] {
+        *value += 1.0;
+    }
+    let shape: Vec<usize> = wrong.shape.iter().map(|n| *n as usize).collect();
+    let bytes = npy::bytes_of(&wrong.elements, &shape);
+    let ids: Vec<i64> = tokens
+        .split(',')
+        .map(|id| id.parse().expect("an id"))
+        .collect();
+    let archive = folder.path().join("wrong.npz");
+    write_npz(&archive, &[("logits", bytes), ("tokens", integers(&ids))]);
+    let refused = prove(&archive, &[]);
+    let refused: Vec<&str> = refused.iter().map(String::as_str).collect();
+    check_refused(&refused, 1, &["8 of 8 paths differ"]);
+    let json = prove(&archive, &["--json"]);
+    let json: Vec<&str> = json.iter().map(String::as_str).collect();
+    let output = bench(&json);
+    let report: serde_json::Value = serde_json::from_str(&output.out).expect("JSON");
+    assert_eq!(report["paths"][0]["first_wrong_position"], 2);
+    assert!(
+        report["hints"][0]
+            .as_str()
+            .expect("a hint")
+            .contains("wrong later")
+    );
+    // References that are none.
+    for (arrays, message) in [
+        (vec![("tokens", integers(&ids))], "no array `logits`"),
+        (
+            vec![("logits", integers(&[1, 2]))],
+            "there are no token ids",
+        ),
+        (
+            vec![
+                ("logits", integers(&[i64::MAX])),
+                ("tokens", integers(&[1])),
+            ],
+            "does not hold",
+        ),
+        (vec![("logits", b"no array".to_vec())], "is not an NPY file"),
+    ] {
+        let path = folder.path().join("bad.npz");
+        write_npz(&path, &arrays);
+        let bad = prove(&path, &[]);
+        let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+        check_refused(&bad, 1, &[message]);
+    }
+}
