@@ -72,6 +72,7 @@ impl Build<'_> {
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
         let visible = self.visible(unit, state, dk, rows)?;
+        self.take_weights(unit, q, (&visible.k, kv_heads), &scores)?;
         let heads_of = KeyHeads {
             k: &visible.k,
             // Without values of their own the head of each row is the values.

@@ -9,9 +9,13 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::ggml::{Error, Graph, Tensor, Unary};
+use crate::ggml::{Error, Graph, Scores, Tensor, Unary};
+use crate::plan::Unit;
 
-/// How rows `x [width, m]` are changed, with inputs `p [width, m]`.
+use super::attend::WEIGHTS_POINT;
+use super::build::{Build, softcap};
+
+/// How rows `x [width, m]` are changed, with inputs `p0 [width, 1]` and `p1 [width, 1 or m]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
     /// `x * p0 + p1`.
@@ -30,7 +34,7 @@ pub struct Step {
     pub kind: StepKind,
     /// The rows, i32 `[m]`, each once.
     pub rows: Tensor,
-    /// Its numbers, `[width, m]` each.
+    /// Its numbers, `[width, 1]` and `[width, 1 or m]`.
     pub numbers: [Tensor; 2],
 }
 
@@ -43,9 +47,22 @@ pub struct Asked {
     pub rows: Option<Tensor>,
 }
 
+/// Tokens whose attention weights are captured, and keys that one of them sees.
+#[derive(Clone)]
+pub struct Pairs {
+    /// The tokens, i32 `[m]`.
+    pub rows: Tensor,
+    /// Rows of the keys, i32 `[n_keys]`.
+    pub keys: Tensor,
+    /// f32 `[n_keys, m]`: 0 or a bias where a key is seen, -inf where not.
+    pub mask: Tensor,
+}
+
 /// What a pass asks of its points, and what it got.
 #[derive(Default)]
 pub struct Lab {
+    /// Attention weights by the paths of their points.
+    pub pairs: HashMap<String, Pairs>,
     /// By the paths of the points.
     pub asked: HashMap<String, Asked>,
     /// Captured rows `[width, m]` by paths.
@@ -55,7 +72,7 @@ pub struct Lab {
 /// Maximum number of operations and inputs of a step.
 pub(crate) const NODES_PER_STEP: usize = 20;
 /// Maximum number of operations and inputs of a capture.
-pub(crate) const NODES_PER_CAPTURE: usize = 6;
+pub(crate) const NODES_PER_CAPTURE: usize = 24;
 
 impl Lab {
     /// A value `x [.., n_tokens]` as it goes on after its point.
@@ -93,10 +110,54 @@ impl Lab {
     }
 }
 
+impl Build<'_> {
+    /// Computes attention weights that are captured, of the chosen tokens alone: attention itself may not have
+    /// them. `q [dk, heads, n_tokens]`, `k [dk * kv_heads, n_rows]`; the weights are `[n_keys * heads, m]`.
+    pub(super) fn take_weights(
+        &self,
+        unit: &Unit,
+        q: &Tensor,
+        (k, kv_heads): (&Tensor, u64),
+        scores: &Scores<'_>,
+    ) -> Result<(), Error> {
+        let path = format!("{}.{}", unit.path, WEIGHTS_POINT.name);
+        let Some(Pairs { rows, keys, mask }) = self.lab.pairs.get(&path) else {
+            return Ok(());
+        };
+        let g = self.g;
+        let [dk, heads, n, _] = q.shape();
+        let [n_keys, m, ..] = mask.shape();
+        let q = if q.is_contiguous() {
+            q.clone()
+        } else {
+            g.cont(q)?
+        };
+        let q = g.get_rows(&g.reshape(&q, [dk * heads, n, 1, 1])?, rows)?;
+        let q = g.permute(&g.reshape(&q, [dk, heads, m, 1])?, [0, 2, 1, 3])?;
+        let k = g.reshape(&g.get_rows(k, keys)?, [dk, kv_heads, n_keys, 1])?;
+        let k = g.cont(&g.permute(&k, [0, 2, 1, 3])?)?;
+        let mut product = g.mul_mat(&k, &q)?; // [n_keys, m, heads]
+        g.exact(&product)?;
+        let mut scores = *scores;
+        if scores.softcap != 0.0 {
+            product = softcap(g, &product, scores.scale, scores.softcap)?;
+            scores.scale = 1.0;
+        }
+        let weights = g.soft_max(&product, Some(mask), &scores)?;
+        let weights = g.cont(&g.permute(&weights, [0, 2, 1, 3])?)?;
+        let weights = g.reshape(&weights, [n_keys * heads, m, 1, 1])?;
+        g.expand(&weights)?;
+        self.lab.taken.borrow_mut().insert(path, weights);
+        Ok(())
+    }
+}
+
 impl Step {
     /// Rows `x [width, m]` after the edit.
     fn changed(&self, g: &Graph, x: &Tensor) -> Result<Tensor, Error> {
         let [p0, p1] = &self.numbers;
+        // `p1 [width, 1]` times a number for each row.
+        let outer = |by: Tensor| g.mul(&g.repeat(p1, x.shape())?, &by);
         match self.kind {
             StepKind::Affine => g.add(&g.mul(x, p0)?, p1),
             StepKind::Clamp(low, high) => {
@@ -105,11 +166,11 @@ impl Step {
             }
             StepKind::Project => {
                 let share = g.sum_rows(&g.mul(x, p0)?)?; // [1, m]
-                g.sub(x, &g.mul(p1, &share)?)
+                g.sub(x, &outer(share)?)
             }
             StepKind::Match => {
                 let length = g.unary(&g.sum_rows(&g.mul(x, x)?)?, Unary::Sqrt)?; // [1, m]
-                g.add(x, &g.mul(p1, &length)?)
+                g.add(x, &outer(length)?)
             }
         }
     }

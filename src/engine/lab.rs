@@ -131,7 +131,7 @@ pub(super) struct Compiled {
     pub(super) lens: Vec<(String, LabCapture)>,
     pub(super) top_k: usize,
     pub(super) targets: Vec<u32>,
-    /// Bytes of its results at most.
+    /// Bytes of its results and edits at most.
     pub(super) n_bytes: u64,
 }
 
@@ -153,7 +153,7 @@ struct Lengths {
 impl Where {
     fn resolved(&self, n: Lengths) -> Result<Positions, Rejected> {
         Ok(match self {
-            Self::Last => Positions::List(vec![n.prompt - 1]),
+            Self::Last => Positions::List(Arc::new([n.prompt - 1])),
             Self::All => Positions::Range(0, n.all),
             Self::Prompt => Positions::Range(0, n.prompt),
             Self::Answer => Positions::Range(n.prompt, n.all),
@@ -168,20 +168,19 @@ impl Where {
                         _ => refuse(format!("position {at} of a sequence of {} tokens", n.all)),
                     }
                 });
-                let mut all: Vec<u32> = resolved.collect::<Result<_, _>>()?;
+                let all: Vec<u32> = resolved.collect::<Result<_, _>>()?;
                 if all.is_empty() || !all.is_sorted_by(|a, b| a < b) {
                     return refuse("a list of positions rises and has no duplicates".into());
                 }
-                all.shrink_to_fit();
-                Positions::List(all)
+                Positions::List(all.into())
             }
         })
     }
 }
 
 impl LabPlan {
-    /// The plan for a prompt, with a completion of at most `n_more` tokens. Results of more than `limit` bytes
-    /// are refused.
+    /// The plan for a prompt, with a completion of at most `n_more` tokens. Results and edits of more
+    /// than `limit` bytes are refused.
     pub(super) fn compiled(
         &self,
         points: &Points,
@@ -199,16 +198,32 @@ impl LabPlan {
             found.or_else(|error| refuse(error.to_string()))
         };
         let mut n_bytes = 0u64;
+        let within = |n_bytes: u64| match n_bytes <= limit {
+            true => Ok(()),
+            false => refuse(format!(
+                "the results and edits take up to {n_bytes} bytes, the limit is {limit} (`--lab-bytes`); \
+                 fewer points or positions, or a `reduce`, take fewer"
+            )),
+        };
         let mut captures = Vec::new();
         for (of, capture) in self.captures.iter().enumerate() {
+            let positions = capture.positions.resolved(n)?;
             for point in found(&capture.point)? {
-                let positions = capture.positions.resolved(n)?;
+                let positions = positions.clone();
                 let own = &points.all[point];
-                if own.spec.parts == Parts::Pairs {
+                let is_pairs = own.spec.parts == Parts::Pairs;
+                if !own.is_capturable() || is_pairs && capture.reduce != Reduce::None {
                     let path = &own.path;
-                    return refuse(format!("`{path}` cannot be captured over HTTP"));
+                    let what = if own.is_capturable() {
+                        "reduced"
+                    } else {
+                        "captured"
+                    };
+                    return refuse(format!("`{path}` cannot be {what}"));
                 }
                 let n_rows = positions.n_below(n.all) as u64;
+                // Of attention weights for each position that may be seen.
+                let n_rows = n_rows.saturating_mul(if is_pairs { u64::from(n.all) } else { 1 });
                 let numbers = match capture.reduce {
                     Reduce::None => n_rows.saturating_mul(own.width()),
                     Reduce::Mean | Reduce::Max => own.width(),
@@ -247,17 +262,16 @@ impl LabPlan {
                 }
             }
         }
-        if n_bytes > limit {
-            return refuse(format!(
-                "the results take up to {n_bytes} bytes, the limit is {limit} (`--lab-bytes`); \
-                 fewer points or positions, or a `reduce`, take fewer"
-            ));
-        }
+        within(n_bytes)?;
         let mut edits = Vec::new();
         for edit in &self.edits {
             let positions = edit.positions.resolved(n)?;
             for point in found(&edit.point)? {
                 let own = &points.all[point];
+                let n_rows = 1 + edit.vector.len() as u64;
+                let numbers = own.width().saturating_mul(n_rows);
+                n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
+                within(n_bytes)?;
                 edits.push(LabEdit {
                     point,
                     op: edit.op_of(own, positions.n_below(n.all))?,

@@ -65,8 +65,8 @@ pub(super) struct Watch {
     /// Tokens whose rows were taken.
     n_taken: u32,
     result: LabResult,
-    /// Rows taken by each capture.
-    n_rows: Vec<u32>,
+    /// Elements of the rows taken by each capture.
+    row_lens: Vec<Vec<usize>>,
 }
 
 impl Watch {
@@ -98,7 +98,7 @@ impl Watch {
                 captures: captures.collect(),
                 lens: lens.collect(),
             },
-            n_rows: vec![0; plan.captures.len()],
+            row_lens: vec![Vec::new(); plan.captures.len()],
             plan,
             points,
             n_taken: 0,
@@ -164,7 +164,7 @@ impl Watch {
             for row in own.filter(|row| capture.positions.contains(row.position)) {
                 let out = &mut self.result.captures[at];
                 out.positions.push(row.position);
-                self.n_rows[at] += 1;
+                self.row_lens[at].push(row.row.len());
                 add(out, *reduce, &row.row);
             }
         }
@@ -198,13 +198,36 @@ impl Watch {
     /// What it gave.
     pub(super) fn finish(self) -> LabResult {
         let mut result = self.result;
-        for (captured, n) in result.captures.iter_mut().zip(self.n_rows) {
+        for (captured, lens) in result.captures.iter_mut().zip(self.row_lens) {
+            let n = lens.len();
+            if let [n_kv @ 0, heads] = captured.shape.as_mut_slice() {
+                let heads = (*heads).max(1) as usize;
+                let most = lens.iter().max().map_or(0, |len| len / heads);
+                *n_kv = most as u64;
+                captured.elements = padded(&captured.elements, &lens, heads, most);
+            }
             if captured.reduce == Reduce::Mean && n > 0 {
                 captured.elements.iter_mut().for_each(|e| *e /= n as f32);
             }
         }
         result
     }
+}
+
+/// Rows of these lengths, in which every head has `most` elements: later tokens see more keys, and those that one
+/// does not see have no weight.
+fn padded(elements: &[f32], lens: &[usize], heads: usize, most: usize) -> Vec<f32> {
+    let mut out = Vec::with_capacity(lens.len() * heads * most);
+    let mut rest = elements;
+    for len in lens {
+        let (row, after) = rest.split_at(*len);
+        rest = after;
+        for head in row.chunks((len / heads).max(1)) {
+            out.extend(head);
+            out.extend(std::iter::repeat_n(0.0, most - head.len()));
+        }
+    }
+    out
 }
 
 /// Adds a row to what is made of rows.

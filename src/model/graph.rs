@@ -78,7 +78,8 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
     let mut g = Graph::new(n_tensors, n_leaves(plan, update_nodes))?;
     let inputs = Inputs::new(&g, sources, shape)?;
     let of_rows = (shape.n_tokens, shape.n_outputs);
-    let (lab_inputs, lab) = LabTensors::new(&g, sources.points, &shape.lab, of_rows)?;
+    let (lab_inputs, lab) =
+        LabTensors::new(&g, sources.points, &shape.lab, of_rows, sources.n_slots)?;
     let mut states = inputs.state_store(sources);
     let mut store = inputs.key_value_store(sources);
     let build = Build {
@@ -129,7 +130,8 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         false => Vec::new(),
     };
     let mut taken = Vec::new();
-    for (point, _) in &shape.lab.captures {
+    let pairs = shape.lab.pairs.iter();
+    for (point, _) in shape.lab.captures.iter().chain(pairs) {
         if let Some(rows) = taken_rows.remove(&sources.points.all[*point].path) {
             g.output(&rows)?;
             taken.push((*point, rows));

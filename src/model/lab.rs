@@ -4,16 +4,22 @@
 //! without share a pass: an edit writes only the rows of its own tokens. What a pass asks is collected
 //! point by point, so that all sequences that read a point share one operation.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::arch::Parts;
 use crate::blocks::lab::{
-    Asked, Lab as GraphLab, NODES_PER_CAPTURE, NODES_PER_STEP, Step, StepKind,
+    Asked, Lab as GraphLab, NODES_PER_CAPTURE, NODES_PER_STEP, Pairs, Step, StepKind,
 };
 use crate::ggml::{Error as TensorError, Executor, Graph, Tensor};
 use crate::weights::TensorType;
+
+mod pairs;
+
+use pairs::{Keys, PairSet};
 
 use super::batch::Batch;
 use super::cache::SequenceId;
@@ -25,7 +31,7 @@ pub enum Positions {
     /// From the first number to before the second.
     Range(u32, u32),
     /// These, rising.
-    List(Vec<u32>),
+    List(Arc<[u32]>),
 }
 
 impl Positions {
@@ -112,41 +118,46 @@ impl LabOp {
         }
     }
 
-    /// Its numbers for the position at a place among those of the edit.
-    fn write(&self, place: usize, [p0, p1]: [&mut Vec<f32>; 2]) {
+    /// Its numbers, of each row in turn if they differ: `places` are those of the rows among the positions
+    /// of the edit.
+    fn numbers(&self, places: &[usize]) -> [Cow<'_, [f32]>; 2] {
+        let number = |is: bool| if is { 1.0 } else { 0.0 };
         match self {
             Self::Affine { factor, offsets } => {
-                p0.extend(factor);
-                let offset = offsets.get(place).or(offsets.first());
-                p1.extend(offset.into_iter().flatten());
+                let of_each = match offsets.as_slice() {
+                    [one] => Cow::Borrowed(one.as_slice()),
+                    all => {
+                        let rows = places.iter().filter_map(|at| all.get(*at));
+                        Cow::Owned(rows.flatten().copied().collect())
+                    }
+                };
+                [Cow::Borrowed(factor), of_each]
             }
-            Self::Clamp { chosen, .. } => {
-                p0.extend(chosen.iter().map(|c| if *c { 0.0 } else { 1.0 }));
-                p1.extend(chosen.iter().map(|c| if *c { 1.0 } else { 0.0 }));
-            }
-            Self::Project { direction, share } => {
-                p0.extend(direction);
-                p1.extend(direction.iter().map(|e| e * share));
-            }
-            Self::Match { direction } => {
-                p0.extend(direction);
-                p1.extend(direction);
-            }
+            Self::Clamp { chosen, .. } => [
+                chosen.iter().map(|c| number(!*c)).collect(),
+                chosen.iter().map(|c| number(*c)).collect(),
+            ],
+            Self::Project { direction, share } => [
+                Cow::Borrowed(direction),
+                direction.iter().map(|e| e * share).collect(),
+            ],
+            Self::Match { direction } => [Cow::Borrowed(direction), Cow::Borrowed(direction)],
         }
     }
 
+    /// Whether each row has numbers of its own.
+    fn is_of_rows(&self) -> bool {
+        matches!(self, Self::Affine { offsets, .. } if offsets.len() != 1)
+    }
+
     fn digest(&self, hash: &mut Sha256) {
-        let mut numbers = [Vec::new(), Vec::new()];
         let n = match self {
             Self::Affine { offsets, .. } => offsets.len(),
             _ => 1,
         };
-        for place in 0..n {
-            let [p0, p1] = &mut numbers;
-            self.write(place, [p0, p1]);
-        }
+        let places: Vec<usize> = (0..n).collect();
         hash.update(format!("{:?} {n}", self.kind()));
-        for numbers in numbers {
+        for numbers in self.numbers(&places) {
             hash.update(bytemuck::cast_slice::<f32, u8>(&numbers));
         }
     }
@@ -230,114 +241,165 @@ pub struct TakenRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LabShape {
     pub(super) captures: Vec<(usize, usize)>,
-    steps: Vec<(usize, StepKind, usize)>,
+    steps: Vec<StepShape>,
+    /// Tokens and keys of attention weights: group of layers, keys, tokens.
+    sets: Vec<(usize, usize, usize)>,
+    /// Points of attention weights, each with its set.
+    pub(super) pairs: Vec<(usize, usize)>,
 }
+
+/// An edit of a sequence: point, kind, rows, and whether each has numbers of its own.
+type StepShape = (usize, StepKind, usize, bool);
 
 impl LabShape {
     pub(super) fn is_empty(&self) -> bool {
-        self.captures.is_empty() && self.steps.is_empty()
+        self.captures.is_empty() && self.steps.is_empty() && self.pairs.is_empty()
     }
 
     /// Operations and inputs that it adds to a graph.
     pub(super) fn n_nodes(&self) -> usize {
-        self.captures.len() * NODES_PER_CAPTURE + self.steps.len() * NODES_PER_STEP
+        let n_captures = self.captures.len() + self.pairs.len() + self.sets.len();
+        n_captures * NODES_PER_CAPTURE + self.steps.len() * NODES_PER_STEP
     }
 }
 
 /// Operations and inputs that graphs have room for.
 pub(super) fn capacity(points: &Points) -> usize {
-    points.all.len() * NODES_PER_CAPTURE + Lab::MAX_EDITS * NODES_PER_STEP
+    2 * points.all.len() * NODES_PER_CAPTURE + Lab::MAX_EDITS * NODES_PER_STEP
 }
 
-/// Edits of one kind at one point, of several tokens.
-#[derive(Default)]
+/// An edit of tokens of a sequence.
 struct PassStep {
+    lab: Arc<Lab>,
+    /// Which of its edits.
+    at: usize,
     rows: Vec<i32>,
-    numbers: [Vec<f32>; 2],
+    /// The places of the rows among the positions of the edit.
+    places: Vec<usize>,
+}
+
+impl PassStep {
+    fn edit(&self) -> &LabEdit {
+        &self.lab.edits[self.at]
+    }
 }
 
 /// What a pass asks of its points.
 #[derive(Default)]
 pub(super) struct PassLab {
-    /// Rows by point, with their places in the batch.
-    captures: BTreeMap<usize, (Vec<i32>, Vec<usize>)>,
-    /// By point, by which edit of a row it is, and by kind.
-    steps: BTreeMap<(usize, usize), Vec<(StepKind, PassStep)>>,
+    sets: Vec<PairSet>,
+    /// Points of attention weights, each with its set.
+    pairs: Vec<(usize, usize)>,
+    /// Rows by point, by the places of their tokens in the batch.
+    captures: BTreeMap<usize, BTreeMap<usize, i32>>,
+    /// Those of a sequence in their order; sequences have different rows.
+    steps: Vec<PassStep>,
 }
 
 impl PassLab {
     /// What the sequences of a batch ask. Points behind the head have rows for outputs alone.
-    pub(super) fn of(labs: &HashMap<SequenceId, Arc<Lab>>, points: &Points, batch: &Batch) -> Self {
+    pub(super) fn of(
+        labs: &HashMap<SequenceId, Arc<Lab>>,
+        points: &Points,
+        batch: &Batch,
+        keys: Keys<'_>,
+    ) -> Self {
         let mut this = Self::default();
         if labs.is_empty() {
             return this;
         }
+        // Tokens of each sequence: their places in the batch and, if they have one, among the outputs.
+        let mut tokens: BTreeMap<SequenceId, Vec<(usize, Option<i32>)>> = BTreeMap::new();
         let mut n_outputs = 0;
-        for (at, (sequence, position)) in batch.places.iter().enumerate() {
+        for (at, (sequence, _)) in batch.places.iter().enumerate() {
             let output = batch.outputs[at].then_some(n_outputs);
             n_outputs += i32::from(batch.outputs[at]);
-            let Some(lab) = labs.get(sequence) else {
-                continue;
-            };
-            let row = |point: usize| match points.all[point].is_of_head() {
-                true => output,
-                false => Some(at as i32),
-            };
-            let captures = lab.captures.iter();
-            for capture in captures.filter(|c| c.positions.contains(*position)) {
-                // The logits are a result of every pass.
-                if points.all[capture.point].path == LOGITS {
-                    continue;
-                }
-                let Some(row) = row(capture.point) else {
-                    continue;
-                };
-                let (rows, places) = this.captures.entry(capture.point).or_default();
-                // Several captures of a request may want it.
-                if places.last() != Some(&at) {
-                    rows.push(row);
-                    places.push(at);
-                }
-            }
-            let mut n_of_point: HashMap<usize, usize> = HashMap::new();
-            for edit in &lab.edits {
-                let Some(place) = edit.positions.place(*position) else {
-                    continue;
-                };
-                let Some(row) = row(edit.point) else { continue };
-                let round = n_of_point.entry(edit.point).or_default();
-                let kinds = this.steps.entry((edit.point, *round)).or_default();
-                *round += 1;
-                let kind = edit.op.kind();
-                let found = kinds.iter().position(|(known, _)| *known == kind);
-                let found = found.unwrap_or_else(|| {
-                    kinds.push((kind, PassStep::default()));
-                    kinds.len() - 1
-                });
-                let step = &mut kinds[found].1;
-                step.rows.push(row);
-                let [p0, p1] = &mut step.numbers;
-                edit.op.write(place, [p0, p1]);
+            if labs.contains_key(sequence) {
+                tokens.entry(*sequence).or_default().push((at, output));
             }
         }
+        for (sequence, tokens) in &tokens {
+            let lab = &labs[sequence];
+            let rows = |point: usize| {
+                let is_of_head = points.all[point].is_of_head();
+                tokens
+                    .iter()
+                    .filter_map(move |(at, output)| match is_of_head {
+                        true => Some((*at, (*output)?)),
+                        false => Some((*at, *at as i32)),
+                    })
+            };
+            // The logits are a result of every pass.
+            let captures = lab.captures.iter();
+            let captures = captures.filter(|c| points.all[c.point].path != LOGITS);
+            for capture in captures {
+                let found = rows(capture.point);
+                let found = found.filter(|(at, _)| capture.positions.contains(batch.places[*at].1));
+                let mut found = found.peekable();
+                if found.peek().is_some() {
+                    this.captures
+                        .entry(capture.point)
+                        .or_default()
+                        .extend(found);
+                }
+            }
+            for (at, edit) in lab.edits.iter().enumerate() {
+                let found = rows(edit.point).filter_map(|(at, row)| {
+                    let place = edit.positions.place(batch.places[at].1)?;
+                    Some((row, place))
+                });
+                let (rows, places): (Vec<i32>, Vec<usize>) = found.unzip();
+                if !rows.is_empty() {
+                    let lab = Arc::clone(lab);
+                    this.steps.push(PassStep {
+                        lab,
+                        at,
+                        rows,
+                        places,
+                    });
+                }
+            }
+        }
+        this.set_apart(points, batch, keys);
         this
     }
 
-    fn steps(&self) -> impl Iterator<Item = (usize, StepKind, &PassStep)> {
-        let all = self.steps.iter();
-        all.flat_map(|((point, _), kinds)| kinds.iter().map(|(kind, step)| (*point, *kind, step)))
+    /// Takes attention weights out of what is captured: points of one group and of the same tokens share
+    /// their keys.
+    fn set_apart(&mut self, points: &Points, batch: &Batch, keys: Keys<'_>) {
+        let is_pairs = |at: &usize| points.all[*at].spec.parts == Parts::Pairs;
+        let of_pairs: Vec<usize> = self.captures.keys().copied().filter(is_pairs).collect();
+        for point in of_pairs {
+            let rows = self.captures.remove(&point).unwrap_or_default();
+            let Some(group) = points.all[point].group else {
+                continue;
+            };
+            let tokens: Vec<usize> = rows.into_keys().collect();
+            let mut sets = self.sets.iter();
+            let found = sets.position(|set| set.group == group && set.tokens == tokens);
+            let found = found.unwrap_or_else(|| {
+                self.sets.push(PairSet::new(group, tokens, batch, keys));
+                self.sets.len() - 1
+            });
+            self.pairs.push((point, found));
+        }
     }
 
     pub(super) fn shape(&self) -> LabShape {
         let captures = self.captures.iter();
+        let step = |step: &PassStep| {
+            let LabEdit { point, op, .. } = step.edit();
+            (*point, op.kind(), step.rows.len(), op.is_of_rows())
+        };
         LabShape {
-            captures: captures
-                .map(|(point, (rows, _))| (*point, rows.len()))
+            captures: captures.map(|(point, rows)| (*point, rows.len())).collect(),
+            steps: self.steps.iter().map(step).collect(),
+            sets: self
+                .sets
+                .iter()
+                .map(|set| (set.group, set.keys.len(), set.tokens.len()))
                 .collect(),
-            steps: self
-                .steps()
-                .map(|(point, kind, s)| (point, kind, s.rows.len()))
-                .collect(),
+            pairs: self.pairs.clone(),
         }
     }
 }
@@ -347,6 +409,7 @@ impl PassLab {
 pub(super) struct LabTensors {
     captures: Vec<(usize, Tensor)>,
     steps: Vec<(Tensor, [Tensor; 2])>,
+    sets: Vec<Pairs>,
 }
 
 impl LabTensors {
@@ -356,6 +419,7 @@ impl LabTensors {
         points: &Points,
         shape: &LabShape,
         (n_tokens, n_outputs): (usize, usize),
+        n_slots: &[usize],
     ) -> Result<(Self, GraphLab), TensorError> {
         let mut this = Self::default();
         let mut asked: HashMap<String, Asked> = HashMap::new();
@@ -369,11 +433,12 @@ impl LabTensors {
             let name = format!("lab.{what}.{}", point.path);
             g.index_input(&name, TensorType::I32, &[n as u64], bound as u64)
         };
-        for (point, kind, n) in &shape.steps {
+        for (point, kind, n, is_of_rows) in &shape.steps {
             let (path, width) = (&points.all[*point].path, points.all[*point].width());
             let rows = rows(*point, "edit", *n)?;
-            let numbers = || g.input(&format!("lab.{path}"), TensorType::F32, &[width, *n as u64]);
-            let numbers = [numbers()?, numbers()?];
+            let n_last = if *is_of_rows { *n as u64 } else { 1 };
+            let numbers = |n: u64| g.input(&format!("lab.{path}"), TensorType::F32, &[width, n]);
+            let numbers = [numbers(1)?, numbers(n_last)?];
             this.steps.push((rows.clone(), numbers.clone()));
             let of_point = asked.entry(path.clone()).or_default();
             of_point.steps.push(Step {
@@ -388,7 +453,25 @@ impl LabTensors {
             let of_point = asked.entry(points.all[*point].path.clone()).or_default();
             of_point.rows = Some(rows);
         }
+        for (group, n_keys, n) in &shape.sets {
+            let bound = match n_slots[*group] {
+                0 => n_tokens as u64,
+                n_slots => n_slots as u64,
+            };
+            let (n_keys, n) = (*n_keys as u64, *n as u64);
+            this.sets.push(Pairs {
+                rows: g.index_input("lab.queries", TensorType::I32, &[n], n_tokens as u64)?,
+                keys: g.index_input("lab.keys", TensorType::I32, &[n_keys], bound)?,
+                mask: g.input("lab.mask", TensorType::F32, &[n_keys, n])?,
+            });
+        }
+        let pairs = shape.pairs.iter();
+        let pairs = pairs.map(|(point, set)| {
+            let path = points.all[*point].path.clone();
+            (path, this.sets[*set].clone())
+        });
         let lab = GraphLab {
+            pairs: pairs.collect(),
             asked,
             ..GraphLab::default()
         };
@@ -397,16 +480,25 @@ impl LabTensors {
 
     /// Writes the rows and numbers of a pass of this shape.
     pub(super) fn write(&self, executor: &mut Executor, pass: &PassLab) -> Result<(), TensorError> {
-        for ((_, tensor), (rows, _)) in self.captures.iter().zip(pass.captures.values()) {
+        for ((_, tensor), rows) in self.captures.iter().zip(pass.captures.values()) {
             if tensor.is_allocated() {
-                executor.write_indices(tensor, rows)?;
+                executor.write_indices(tensor, &rows.values().copied().collect::<Vec<i32>>())?;
             }
         }
-        for ((rows, numbers), (_, _, step)) in self.steps.iter().zip(pass.steps()) {
+        for (tensors, set) in self.sets.iter().zip(&pass.sets) {
+            if tensors.rows.is_allocated() {
+                let rows: Vec<i32> = set.tokens.iter().map(|at| *at as i32).collect();
+                executor.write_indices(&tensors.rows, &rows)?;
+                executor.write_indices(&tensors.keys, &set.keys)?;
+                executor.write(&tensors.mask, &set.mask)?;
+            }
+        }
+        for ((rows, tensors), step) in self.steps.iter().zip(&pass.steps) {
             if rows.is_allocated() {
                 executor.write_indices(rows, &step.rows)?;
             }
-            for (tensor, numbers) in numbers.iter().zip(&step.numbers) {
+            let numbers = step.edit().op.numbers(&step.places);
+            for (tensor, numbers) in tensors.iter().zip(&numbers) {
                 if tensor.is_allocated() {
                     executor.write(tensor, numbers)?;
                 }
@@ -428,8 +520,12 @@ pub(super) fn read(
     out: &mut Vec<TakenRow>,
 ) -> Result<(), TensorError> {
     for (point, tensor) in taken {
-        let Some((_, places)) = pass.captures.get(point) else {
-            continue;
+        let set = pass.pairs.iter().find(|(own, _)| own == point);
+        let set = set.map(|(_, set)| &pass.sets[*set]);
+        let tokens: Vec<usize> = match (set, pass.captures.get(point)) {
+            (Some(set), _) => set.tokens.clone(),
+            (None, Some(rows)) => rows.keys().copied().collect(),
+            (None, None) => continue,
         };
         let n = tensor.elements() as usize;
         let mut numbers = vec![0.0f32; n];
@@ -440,14 +536,17 @@ pub(super) fn read(
         } else {
             executor.read(tensor, &mut numbers)?;
         }
-        let width = n / places.len().max(1);
-        for (row, at) in numbers.chunks_exact(width.max(1)).zip(places) {
+        let width = n / tokens.len().max(1);
+        for (i, (row, at)) in numbers.chunks_exact(width.max(1)).zip(&tokens).enumerate() {
             let (sequence, position) = batch.places[*at];
             out.push(TakenRow {
                 sequence,
                 position,
                 point: *point,
-                row: row.to_vec(),
+                row: match set {
+                    Some(set) => set.row(i, row),
+                    None => row.to_vec(),
+                },
             });
         }
     }

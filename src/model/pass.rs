@@ -167,7 +167,12 @@ impl Model {
         let is_headless = n_outputs > self.n_outputs();
         let is_cached = self.options.n_ctx > 0;
         let keys = VisibleKeys::of(&self.block_manager, batch, is_cached, self.is_paged);
-        let lab = PassLab::of(&self.labs, &self.points, batch);
+        let lab = PassLab::of(
+            &self.labs,
+            &self.points,
+            batch,
+            (&self.block_manager, is_cached),
+        );
         self.load_graph(Shape {
             n_tokens: batch.len(),
             n_outputs,

@@ -28,6 +28,8 @@ pub struct Point {
     pub shape: Vec<u64>,
     /// Type of its elements.
     pub ty: TensorType,
+    /// Of attention weights the group of layers whose keys they are for; none where keys are selected.
+    pub(super) group: Option<usize>,
     /// What is stated of it.
     pub spec: &'static PointSpec,
 }
@@ -55,10 +57,27 @@ impl Point {
         self.path.starts_with("head.")
     }
 
-    /// The path of execution that it needs; none if any will do.
-    pub fn forces(&self) -> Option<&'static str> {
-        (self.spec.parts == Parts::Pairs).then_some("no flash attention")
+    /// Whether requests can capture it: scores before the softmax are there where passes keep all values.
+    pub fn is_capturable(&self) -> bool {
+        self.spec.parts != Parts::Pairs || self.group.is_some()
     }
+
+    /// How it is computed, where that is not as part of the pass.
+    pub fn forces(&self) -> Option<&'static str> {
+        match (self.spec.parts, self.group) {
+            (Parts::Pairs, None) => Some("only without flash attention, in `bench compare`"),
+            (Parts::Pairs, Some(_)) => Some("computed in addition, for captured tokens"),
+            _ => None,
+        }
+    }
+}
+
+/// The group of layers of the keys that attention weights are for.
+fn group_of(plan: &Plan, path: &str) -> Option<usize> {
+    let path = path.strip_suffix(".weights")?;
+    let mut units = plan.key_values();
+    let (unit, rows) = units.find(|(unit, _)| unit.path == path)?;
+    plan.selection(unit).is_none().then_some(rows.cache)
 }
 
 /// The path of the logits.
@@ -123,6 +142,7 @@ impl Points {
                 aliases: Vec::new(),
                 shape,
                 ty: value.tensor.ty(),
+                group: group_of(plan, &value.path),
                 spec: value.spec,
             }
         });
@@ -273,7 +293,7 @@ fn fits(pattern: &str, part: &str) -> bool {
 
 impl Serialize for Point {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Point", 8)?;
+        let mut out = serializer.serialize_struct("Point", 9)?;
         out.serialize_field("path", &self.path)?;
         out.serialize_field("aliases", &self.aliases)?;
         let dims = self.shape.iter().map(|n| (*n > 0).then_some(*n));
@@ -283,6 +303,7 @@ impl Serialize for Point {
         out.serialize_field("parts", self.spec.parts.name())?;
         out.serialize_field("editable", &self.is_editable())?;
         out.serialize_field("forces", &self.forces())?;
+        out.serialize_field("capturable", &self.is_capturable())?;
         out.end()
     }
 }

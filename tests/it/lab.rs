@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use lab_bench::arch::{Mode, Parts};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::files::models::{self, Source};
 use lab_bench::files::synth::design;
@@ -121,6 +122,114 @@ fn what_is_captured_are_the_values_of_the_pass() {
         }
         assert!(asked.taken().is_empty());
     }
+}
+
+#[test]
+fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache() {
+    let scratch = scratch();
+    let mut n_compared = 0;
+    for name in [
+        "llama",
+        "gpt2",
+        "gemma2",
+        "deepseek2",
+        "jamba",
+        "bloom",
+        "gpt-oss",
+        "bert",
+    ] {
+        let golden = goldens(scratch.path(), |found| found == name).remove(0);
+        let n = golden.tokens.len();
+        let is_encoder = golden.def.mode == Mode::Encoder;
+        let alone = Options {
+            n_ctx: 0,
+            ..options()
+        };
+        let mut plain = model(
+            &golden,
+            Options {
+                capture: true,
+                ..alone.clone()
+            },
+        );
+        read(&mut plain, 0, &golden.tokens, None);
+        let values = plain.values().expect("they are read");
+        let blocks = Options {
+            flash_attn: true,
+            ..options()
+        };
+        for options in [alone, options(), blocks] {
+            if is_encoder && options.n_ctx > 0 {
+                continue;
+            }
+            let mut asked = model(&golden, options);
+            let points = Arc::clone(asked.points());
+            let weights = (0..points.all.len()).filter(|at| {
+                let point = &points.all[*at];
+                point.spec.name == "weights"
+                    && point.is_capturable()
+                    && point.spec.parts == Parts::Pairs
+            });
+            let weights: Vec<usize> = weights.collect();
+            let capture = |point: &usize| LabCapture {
+                point: *point,
+                positions: all(n),
+            };
+            let lab = Arc::new(Lab::new(weights.iter().map(capture).collect(), Vec::new()));
+            // Another sequence lies in the cache before it, and goes on in the same passes.
+            let mut taken = Vec::new();
+            asked.begin(1, &[], Some(&lab));
+            asked.begin(0, &[], Some(&lab));
+            let parts = if is_encoder {
+                vec![0, n]
+            } else {
+                vec![0, n - 3, n]
+            };
+            for pair in parts.windows(2) {
+                let mut batch = Batch::default();
+                for sequence in [1, 0] {
+                    for at in pair[0]..pair[1] {
+                        batch.push(golden.tokens[at], sequence, at as u32, true);
+                    }
+                }
+                asked.forward(&batch).expect("the pass runs");
+                taken.extend(asked.taken());
+                if asked.options().n_ctx == 0 && !is_encoder {
+                    break;
+                }
+            }
+            for at in weights {
+                let path = &points.all[at].path;
+                let value = values
+                    .iter()
+                    .find(|value| value.path == *path)
+                    .expect("it is computed");
+                let [n_kv, heads] = [value.shape[0] as usize, value.shape[2] as usize];
+                for sequence in [0, 1] {
+                    let own = taken
+                        .iter()
+                        .filter(|r| r.point == at && r.sequence == sequence);
+                    for row in own {
+                        let len = row.row.len() / heads;
+                        let expected = (0..heads).flat_map(|head| {
+                            let start = (head * n + row.position as usize) * n_kv;
+                            let of_head = &value.elements[start..start + n_kv];
+                            assert!(of_head[len..].iter().all(|w| *w == 0.0), "{name}: {path}");
+                            of_head[..len].iter().map(|w| f64::from(*w))
+                        });
+                        let error = nmse(&row.row, &expected.collect::<Vec<f64>>());
+                        assert!(
+                            error < 1e-6,
+                            "{name}: {path} at {}: {error:.1e}",
+                            row.position
+                        );
+                        n_compared += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(n_compared > 1000, "{n_compared}");
 }
 
 #[test]
@@ -329,7 +438,7 @@ fn edits_do_what_they_say() {
     for (op, expected) in &cases {
         // Two tokens, and one edit after another of the same rows.
         for edits in [1, 2] {
-            let positions = Positions::List(vec![1, n as u32 - 1]);
+            let positions = Positions::List(Arc::new([1, n as u32 - 1]));
             let one = LabEdit {
                 point: at,
                 positions: positions.clone(),
@@ -419,7 +528,7 @@ fn in_a_batch_of_eight_everything_is_as_alone_and_neighbours_of_edits_keep_their
             )),
             6 => Some(Lab::new(captured, vec![steer("head.norm", add)])),
             _ => Some(Lab::new(
-                capture("layers.1.attn.q", Positions::List(vec![0, 2])).collect(),
+                capture("layers.1.attn.q", Positions::List(Arc::new([0, 2]))).collect(),
                 Vec::new(),
             )),
         }
@@ -753,6 +862,20 @@ fn a_run_gives_what_it_is_asked_for() {
     let rank = 1 + logits.iter().filter(|v| **v > logits[5]).count();
     assert_eq!(target["rank"], json!(rank));
 
+    // Attention weights of each head add up to 1, and later keys have none.
+    let weights = json!({
+        "captures": [{ "point": "blocks.1.attn.hook_pattern", "positions": "all" }],
+        "encoding": "numbers",
+    });
+    let weights = run(&server, &weights);
+    let weights = &weights["lab"]["captures"][0];
+    assert_eq!(weights["shape"], json!([n, 4, n]));
+    for (at, row) in numbers(weights).chunks(n).enumerate() {
+        let (before, after) = row.split_at(at / 4 + 1);
+        assert!((before.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+        assert!(after.iter().all(|w| *w == 0.0));
+    }
+
     // Again, though the prompt is cached, and in base64.
     let again = run(&server, &lab);
     assert_eq!(again["lab"], found["lab"]);
@@ -873,8 +996,12 @@ fn plans_that_make_no_sense_are_refused_with_the_place() {
             "no point is named",
         ),
         (
-            capture(json!({ "point": "layers.0.attn.weights" })),
+            capture(json!({ "point": "layers.0.attn.scores" })),
             "cannot be captured",
+        ),
+        (
+            capture(json!({ "point": "layers.0.attn.weights", "reduce": "mean" })),
+            "cannot be reduced",
         ),
         (
             capture(json!({ "positions": "first" })),

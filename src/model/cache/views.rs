@@ -86,6 +86,19 @@ impl BlockManager {
         Some(first * BLOCK..(last + 1) * BLOCK)
     }
 
+    /// The row of a position of a sequence in a pool, if it is there.
+    pub(in crate::model) fn row(
+        &self,
+        pool: usize,
+        id: SequenceId,
+        position: u32,
+    ) -> Option<usize> {
+        let sequence = self.sequences.get(&id)?;
+        let block = position as usize / BLOCK;
+        let is_there = block >= sequence.n_evicted[pool] && block < sequence.tables[pool].len();
+        is_there.then(|| sequence.slot(pool, position))
+    }
+
     /// The positions that query `i` sees, with their rows in a view of a pool.
     pub(in crate::model) fn seen(
         &self,

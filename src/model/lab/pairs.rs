@@ -1,0 +1,102 @@
+//! Attention weights that are captured: their tokens, and the keys that these see.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use super::super::batch::Batch;
+use super::super::cache::{BlockManager, SequenceId};
+
+/// Tokens whose attention weights are captured, and the keys of one group of layers that they see.
+pub(super) struct PairSet {
+    pub(super) group: usize,
+    /// Places of the tokens in the batch.
+    pub(super) tokens: Vec<usize>,
+    /// Rows of the keys.
+    pub(super) keys: Vec<i32>,
+    /// Of each token: the first position that it sees, the place of its key, and how many it sees.
+    seen: Vec<(u32, usize, usize)>,
+    /// `[n_keys, n_tokens]`.
+    pub(super) mask: Vec<f32>,
+}
+
+/// Keys of a set are a multiple of so many, so that a graph serves many steps.
+const KEY_STEP: usize = 64;
+
+impl PairSet {
+    pub(super) fn new(
+        group: usize,
+        tokens: Vec<usize>,
+        batch: &Batch,
+        (blocks, is_cached): Keys<'_>,
+    ) -> Self {
+        let rule = blocks.rule(group);
+        let place = |at: &usize| batch.places[*at];
+        // Without a cache the tokens of the pass are all there is.
+        let own = batch.places.iter().enumerate();
+        let own: HashMap<(SequenceId, u32), usize> = match is_cached {
+            true => HashMap::new(),
+            false => own.map(|(at, place)| (*place, at)).collect(),
+        };
+        let len = |id: SequenceId| match is_cached {
+            true => blocks.next(id),
+            false => batch
+                .places
+                .iter()
+                .filter(|(other, _)| *other == id)
+                .count() as u32,
+        };
+        let row = |id: SequenceId, position: u32| match is_cached {
+            true => blocks.row(group, id, position),
+            false => own.get(&(id, position)).copied(),
+        };
+        // Of each sequence the positions that some token sees.
+        let mut ranges: BTreeMap<SequenceId, (Range<u32>, usize)> = BTreeMap::new();
+        for (id, position) in tokens.iter().map(place) {
+            let visible = rule.visible(position, len(id));
+            let (range, _) = ranges.entry(id).or_insert((visible.clone(), 0));
+            *range = range.start.min(visible.start)..range.end.max(visible.end);
+        }
+        let mut keys: Vec<i32> = Vec::new();
+        for (id, (range, first)) in &mut ranges {
+            *first = keys.len();
+            keys.extend(
+                range
+                    .clone()
+                    .map(|p| row(*id, p).map_or(0, |row| row as i32)),
+            );
+        }
+        keys.resize(keys.len().next_multiple_of(KEY_STEP), 0);
+        let mut mask = vec![f32::NEG_INFINITY; keys.len() * tokens.len()];
+        let mut seen = Vec::with_capacity(tokens.len());
+        for (own, (id, position)) in mask.chunks_mut(keys.len()).zip(tokens.iter().map(place)) {
+            let (range, first) = &ranges[&id];
+            let visible = rule.visible(position, len(id));
+            let first = first + (visible.start - range.start) as usize;
+            seen.push((visible.start, first, visible.len()));
+            for (value, key) in own[first..].iter_mut().zip(visible) {
+                *value = rule.mask(position, key);
+            }
+        }
+        Self {
+            group,
+            tokens,
+            keys,
+            seen,
+            mask,
+        }
+    }
+
+    /// The weights of a token over the positions from 0 on, head after head, from those over all keys.
+    pub(super) fn row(&self, token: usize, weights: &[f32]) -> Vec<f32> {
+        let (start, first, n) = self.seen[token];
+        let heads = weights.chunks(self.keys.len());
+        let dense = heads.flat_map(|head| {
+            let before = std::iter::repeat_n(0.0, start as usize);
+            before.chain(head[first..first + n].iter().copied())
+        });
+        dense.collect()
+    }
+}
+
+/// Where keys lie, and whether they are cached.
+pub(super) type Keys<'a> = (&'a BlockManager, bool);
