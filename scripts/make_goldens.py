@@ -115,20 +115,22 @@ class Reference:
     def close(self):
         self.lib.llama_model_free(self.model)
 
-    def logits(self, tokens, causal, chunk=None, kv_type="f32", on_value=None):
+    def logits(self, tokens, causal, chunk=None, kv_type="f32", on_value=None, source=()):
         """float32 [n_tokens, n_vocab], or vectors [n_tokens, n_embd], computed `chunk` tokens at a time (all) from an empty cache.
+
+        A model with an encoder reads `source` with it first.
 
         `causal` is None if the model's file decides whether a token attends to later ones.
         `on_value(tensor, ask, data)` is called for every value: whether it is wanted, then with it.
         """
-        bad = [t for t in tokens if not 0 <= t < self.n_vocab]
+        bad = [t for t in [*source, *tokens] if not 0 <= t < self.n_vocab]
         if bad:
             raise Failure(f"token {bad[0]} is outside the vocabulary of {self.n_vocab}")
         lib = self.lib
         chunk = chunk or len(tokens)
         params = lib.llama_context_default_params()
         params.n_ctx = 0
-        params.n_batch = params.n_ubatch = max(len(tokens), 32)
+        params.n_batch = params.n_ubatch = max(len(tokens), len(source), 32)
         params.n_threads = params.n_threads_batch = 1
         params.type_k = params.type_v = {"f32": lib.GGML_TYPE_F32, "f16": lib.GGML_TYPE_F16}[kv_type]
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -147,12 +149,14 @@ class Reference:
                 raise Failure(f"{len(tokens)} tokens do not fit in a context of {lib.llama_n_ctx(context)}")
             if causal is not None:
                 lib.llama_set_causal_attn(context, causal)
+            if source:
+                self._pass(context, source, 0, encode=True)
             starts = range(0, len(tokens), chunk)
             return np.concatenate([self._pass(context, tokens[i : i + chunk], i) for i in starts])
         finally:
             lib.llama_free(context)
 
-    def _pass(self, context, tokens, first):
+    def _pass(self, context, tokens, first, encode=False):
         lib = self.lib
         batch = lib.llama_batch_init(len(tokens), 0, 1)
         try:
@@ -163,8 +167,10 @@ class Reference:
                 batch.n_seq_id[i] = 1
                 batch.seq_id[i][0] = 0
                 batch.logits[i] = 1
-            if lib.llama_decode(context, batch) != 0:
-                raise Failure("llama_decode failed")
+            if (lib.llama_encode if encode else lib.llama_decode)(context, batch) != 0:
+                raise Failure(f"llama_{'encode' if encode else 'decode'} failed")
+            if encode:
+                return None
             values = (lib.llama_get_embeddings if self.vectors else lib.llama_get_logits)(context)
             if not values:
                 raise Failure("the model has no such result")
@@ -185,7 +191,7 @@ def nmse(found, expected):
 def read_cases():
     """cases.toml as a list of complete cases: with defaults."""
     table = tomllib.loads((GOLDENS / "cases.toml").read_text())
-    known = {"name", "arch", "about", "seed", "type", "with", "set", "meta", "vectors", "tokens", "causal", "unread"}
+    known = {"name", "arch", "about", "seed", "type", "with", "set", "meta", "vectors", "tokens", "source", "causal", "unread"}
     cases = []
     for case in table["case"]:
         if unknown := set(case) - known:
@@ -203,6 +209,7 @@ def read_cases():
             },
             "meta": case.get("meta", {}),
             "tokens": case.get("tokens", table["tokens"]),
+            "source": case.get("source", []),
             "causal": case.get("causal", True),
             "vectors": case.get("vectors", False),
             "unread": case.get("unread", {}),
@@ -249,12 +256,12 @@ def compute(lib, bench, case, folder):
 
     reference = Reference(lib, path, case["vectors"])
     try:
-        tokens, causal = case["tokens"], case["causal"]
-        logits = reference.logits(tokens, causal)
+        tokens, causal, source = case["tokens"], case["causal"], case["source"]
+        logits = reference.logits(tokens, causal, source=source)
         # How far llama.cpp is from itself; no implementation can be required to be nearer.
-        noise = {"kv_f16": nmse(reference.logits(tokens, causal, kv_type="f16"), logits)}
+        noise = {"kv_f16": nmse(reference.logits(tokens, causal, kv_type="f16", source=source), logits)}
         if causal:
-            noise["stepwise"] = nmse(reference.logits(tokens, causal, chunk=1), logits)
+            noise["stepwise"] = nmse(reference.logits(tokens, causal, chunk=1, source=source), logits)
     finally:
         reference.close()
         path.unlink()
@@ -272,6 +279,7 @@ def compute(lib, bench, case, folder):
         "gguf_bytes": len(data),
         "gguf_sha256": hashlib.sha256(data).hexdigest(),
         "tokens": case["tokens"],
+        **({"source": source} if source else {}),
         "causal": case["causal"],
         "logits": f"{case['name']}.npy",
         "shape": list(logits.shape),

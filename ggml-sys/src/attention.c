@@ -19,7 +19,7 @@
 #define ROW_FLOATS 32768
 
 // Indices of the parameters, after those of every custom operation; the last is the next work item.
-enum { AT_SCALE = 8, AT_SOFTCAP, AT_MAX_BIAS, AT_BLOCK, AT_SPAN, AT_NEXT };
+enum { AT_SCALE = 8, AT_SOFTCAP, AT_MAX_BIAS, AT_BLOCK, AT_SPAN, AT_BIAS, AT_NEXT };
 _Static_assert(sizeof(struct ggml_custom_op_params) <= sizeof(int32_t)*AT_SCALE, "parameters overlap");
 _Static_assert(sizeof(int32_t)*(AT_NEXT + 1) <= GGML_MAX_OP_PARAMS, "no room for the parameters");
 _Static_assert(sizeof(_Atomic int32_t) == sizeof(int32_t), "a counter lies among the parameters");
@@ -32,12 +32,19 @@ struct selected {
     int span, n_groups;
 };
 
+// A bias of the scores of each head by the distance of key and query.
+struct distance_bias {
+    const float * data; // [distances][heads]; NULL: none
+    int far;            // distances -far to far have a row, farther ones that of -far or far
+};
+
 struct attention {
     const struct ggml_tensor * q;
     struct pool k, v;
     bool v_in_k;
     struct kv_lists lists;
     struct selected selected;
+    struct distance_bias bias;
     const float * sinks;
     float * out;
     int64_t n;
@@ -75,7 +82,10 @@ static float parameter(const struct ggml_tensor * t, int at) {
 static struct attention attention_of(const struct ggml_tensor * dst) {
     const struct ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2];
     const int span = dst->op_params[AT_SPAN];
-    const struct ggml_tensor * list = span > 0 ? dst->src[5] : NULL, * sinks = dst->src[span > 0 ? 6 : 5];
+    int next = 5;
+    const struct ggml_tensor * list = span > 0 ? dst->src[next++] : NULL;
+    const struct ggml_tensor * bias = dst->op_params[AT_BIAS] ? dst->src[next++] : NULL;
+    const struct ggml_tensor * sinks = dst->src[next];
     return (struct attention) {
         .q = q,
         .k = pool_of(k),
@@ -89,6 +99,7 @@ static struct attention attention_of(const struct ggml_tensor * dst) {
             .block = dst->op_params[AT_BLOCK],
         },
         .selected = list ? (struct selected) { list->data, list->nb[1], list->nb[2], list->ne[0], span, (int) list->ne[1] } : (struct selected) { 0 },
+        .bias = bias ? (struct distance_bias) { bias->data, (int) (bias->ne[1] / 2) } : (struct distance_bias) { 0 },
         .sinks = sinks ? sinks->data : NULL,
         .out = dst->data,
         .n = q->ne[2],
@@ -188,6 +199,18 @@ static void mix_strip(int rows, const float * weights, const struct strip * v, i
 #undef CALL
 }
 
+// The bias of a row's scores of VEC_LEN positions from `from` on.
+static vec bias_of(const struct attention * a, const struct row * row, int64_t from) {
+    const int64_t far = a->bias.far;
+    float values[VEC_LEN];
+    for (int i = 0; i < VEC_LEN; i++) {
+        int64_t distance = from + i - row->pos;
+        distance = distance < -far ? -far : distance > far ? far : distance;
+        values[i] = a->bias.data[(distance + far)*a->heads + row->head];
+    }
+    return vec_load(values);
+}
+
 // Turns scores of positions [base + lo, base + hi) into weights; the row's sums are rescaled first.
 static void weigh(const struct attention * a, struct row * row, int base, int lo, int hi, float * scores, float * sums) {
     static const float steps[VEC_LEN] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
@@ -201,6 +224,9 @@ static void weigh(const struct attention * a, struct row * row, int base, int lo
         if (row->slope > 0.0f) {
             const float ahead = (float) ((int64_t) row->pos - base - j);
             x = vec_sub(x, vec_mul(vec_abs(vec_sub(vec_set(ahead), step)), vec_set(row->slope)));
+        }
+        if (a->bias.data) {
+            x = vec_add(x, bias_of(a, row, (int64_t) base + j));
         }
         if (lo > j || hi < j + VEC_LEN) {
             x = vec_if_less(step, vec_set((float) (lo - j)), never, x);
@@ -554,12 +580,15 @@ static void paged_attention(struct ggml_tensor * dst, int ith, int nth, void * u
 
 struct ggml_tensor * shim_paged_attention(
         struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
-        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * sinks,
-        float scale, float softcap, float max_bias, int32_t block, int32_t span) {
-    struct ggml_tensor * sources[7] = { q, k, v, queries, table };
+        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * bias,
+        struct ggml_tensor * sinks, float scale, float softcap, float max_bias, int32_t block, int32_t span) {
+    struct ggml_tensor * sources[8] = { q, k, v, queries, table };
     int n = 5;
     if (selected) {
         sources[n++] = selected;
+    }
+    if (bias) {
+        sources[n++] = bias;
     }
     if (sinks) {
         sources[n++] = sinks;
@@ -570,6 +599,7 @@ struct ggml_tensor * shim_paged_attention(
     memcpy(dst->op_params + AT_SCALE, numbers, sizeof(numbers));
     dst->op_params[AT_BLOCK] = block;
     dst->op_params[AT_SPAN] = selected ? span : 0;
+    dst->op_params[AT_BIAS] = bias != NULL;
     dst->op_params[AT_NEXT] = 0;
     return dst;
 }

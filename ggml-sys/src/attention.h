@@ -19,15 +19,17 @@ extern "C" {
 //   selected i32 [m, 1 or kv_heads, n], rows dense, or NULL: for each query, and each key head or all, the blocks of
 //            `span` positions that it attends to of its interval, up to the first negative one; if that is the first, it attends
 //            to all of its interval
+//   bias     f32 [heads, 2*far + 1], dense, or NULL: what is added to the scores of a head for each distance from -far to far, where
+//            the distance is the position of the key minus that of the query; farther ones count as -far or far
 //   sinks    f32 [heads] or NULL
 // Scores are multiplied by `scale`, capped by `softcap` (0: not) and lowered by the distance times a
 // slope that follows from `max_bias` (0: not), as in ggml_soft_max_ext. `queries` and `table`
 // are checked when they are read: a query with an invalid interval gets zeros, as one that attends to
-// nothing. With `selected` there is no `max_bias`. The caller checks shapes and types: `block` is a multiple of shim_paged_attention_block_step.
+// nothing. With `selected` there is no `max_bias` and no `bias`. The caller checks shapes and types: `block` is a multiple of shim_paged_attention_block_step.
 struct ggml_tensor * shim_paged_attention(
         struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
-        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * sinks,
-        float scale, float softcap, float max_bias, int32_t block, int32_t span);
+        struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * bias,
+        struct ggml_tensor * sinks, float scale, float softcap, float max_bias, int32_t block, int32_t span);
 
 // Whether a tensor is the result of shim_paged_attention.
 bool shim_is_paged_attention(const struct ggml_tensor * t);

@@ -1190,6 +1190,7 @@ unsafe extern "C" {
         queries: *mut ggml_tensor,
         table: *mut ggml_tensor,
         selected: *mut ggml_tensor,
+        bias: *mut ggml_tensor,
         sinks: *mut ggml_tensor,
         scale: f32,
         softcap: f32,

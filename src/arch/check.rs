@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, ParamSource, SHIFT_LOGITS,
-    Setting, Slot, TAPS,
+    ArchDef, Branch, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, ParamSource, Reads,
+    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS,
 };
 use super::diagnostic::{Diagnostic, Span};
 use super::expr::{Expr, Value};
@@ -49,6 +49,7 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
     }
     checker.stacks();
     checker.ends_of_mixes();
+    checker.source();
     if is_whole {
         checker.unread_taps();
         checker.unused();
@@ -153,6 +154,40 @@ impl Checker<'_> {
             for slot in &stack.slots {
                 self.slot(slot, &taps);
             }
+        }
+    }
+
+    /// Stacks that read a source come first, and only a model that writes text after it has one.
+    fn source(&mut self) {
+        if !self.def.reads_source() {
+            return;
+        }
+        self.used.insert((None, START_TOKEN.to_owned()));
+        let is_source = |stack: &&Stack| stack.reads == Reads::Source;
+        let first = self.def.stacks.iter().take_while(is_source).count();
+        let late = self.def.stacks[first..].iter().find(is_source);
+        if let Some(stack) = late {
+            let problem = "a stack that reads the source comes before those that read tokens";
+            self.report(stack.name_span.clone(), problem);
+        } else if first == self.def.stacks.len() {
+            let problem =
+                "no stack reads tokens: of a model that only reads, the text is its tokens";
+            self.report(self.def.stacks[0].name_span.clone(), problem);
+        }
+        if let Some(per_layer) = &self.def.per_layer {
+            let problem = "a model that reads a source has no input for each layer";
+            self.report(per_layer.span.clone(), problem);
+        }
+        if let Some(write) = &self.def.write {
+            let problem = "a model that reads a source has one hidden state for each token";
+            self.report(write.span.clone().unwrap_or(0..0), problem);
+        }
+        if self.def.mode != Mode::Causal {
+            let problem = format!(
+                "a model that reads a source is not `{}`",
+                self.def.mode.name()
+            );
+            self.report(self.def.stacks[0].name_span.clone(), problem);
         }
     }
 

@@ -47,6 +47,11 @@ impl Contract {
         rest.or(self.noun.strip_prefix("a ")).unwrap_or(self.noun)
     }
 
+    /// Whether its second input is what its keys are made of, so that they may be those of a source.
+    pub fn takes_source(&self) -> bool {
+        self.side.is_some() && matches!(self.state, StateSpec::KeyValue { .. })
+    }
+
     /// The option of this name.
     pub fn option(&self, name: &str) -> Option<&'static OptionSpec> {
         self.options.iter().find(|o| o.name == name)

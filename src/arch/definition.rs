@@ -91,6 +91,11 @@ pub struct ArchDef {
 }
 
 impl ArchDef {
+    /// Whether sequences have a source.
+    pub fn reads_source(&self) -> bool {
+        self.stacks.iter().any(|stack| stack.reads == Reads::Source)
+    }
+
     /// A resource by its name: a declared one, or a kind that needs no declaration.
     pub fn resource(&self, kind: Resource, name: &str) -> Option<&Instance> {
         let key = (kind, name.to_owned());
@@ -231,8 +236,25 @@ pub struct Stack {
     pub count: Expr,
     /// The layer of the file, an expression over `depth`; none: `depth`.
     pub il: Option<Setting>,
+    /// The tokens whose hidden states it computes.
+    pub reads: Reads,
     /// What each layer does, in order.
     pub slots: Vec<Slot>,
+}
+
+/// The tokens that a stack reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Those of the sequence, which completions extend.
+    Tokens,
+    /// Those of another text, the source of the sequence, all of which are there before its first token.
+    Source,
+}
+
+impl Reads {
+    /// Names in the TOML.
+    pub const NAMES: [(&'static str, Self); 2] =
+        [("tokens", Self::Tokens), ("source", Self::Source)];
 }
 
 /// One sublayer: see the formula of the module.
@@ -320,8 +342,11 @@ pub(super) const GIVEN: [&str; 2] = ["width", "place"];
 /// The parameter of text diffusion: whether the logits at a position predict the next token.
 pub const SHIFT_LOGITS: &str = "shift_logits";
 
+/// The parameter of models that read a source: the token with which every completion starts.
+pub const START_TOKEN: &str = "start_token";
+
 /// Taps that exist without being saved.
-pub(super) const TAPS: [&str; 5] = ["x", "h", "layer_in", "embd", "ple"];
+pub const TAPS: [&str; 5] = ["x", "h", "layer_in", "embd", "ple"];
 
 /// Whether a name fits a pattern in which `*` stands for anything.
 pub fn fits_pattern(pattern: &str, name: &str) -> bool {

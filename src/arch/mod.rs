@@ -29,7 +29,8 @@ pub use contract::{
 };
 pub use definition::{
     ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Param,
-    ParamSource, SHIFT_LOGITS, Setting, Slot, Stack, Text, WeightUse, fits_pattern,
+    ParamSource, Reads, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, Text, WeightUse,
+    fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;

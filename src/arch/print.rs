@@ -6,8 +6,8 @@ use std::fmt::{self, Write};
 
 use super::expr::{Expr, Value};
 use super::{
-    ArchDef, Branch, Instance, Join, Mode, Param, ParamSource, Presence, SHIFT_LOGITS, Setting,
-    Slot, Stack,
+    ArchDef, Branch, Instance, Join, Mode, Param, ParamSource, Presence, Reads, SHIFT_LOGITS,
+    START_TOKEN, Setting, Slot, Stack,
 };
 
 impl ArchDef {
@@ -105,6 +105,7 @@ impl ArchDef {
         // Every plan reads the sizes of the hidden state and of the vocabulary.
         open.extend(["n_embd", "n_vocab", "n_ctx_train"].map(str::to_owned));
         open.extend((self.mode == Mode::Diffusion).then(|| SHIFT_LOGITS.to_owned()));
+        open.extend(self.reads_source().then(|| START_TOKEN.to_owned()));
         let mut used = BTreeSet::new();
         while let Some(name) = open.pop() {
             let Some(param) = self.params.get(&name) else {
@@ -215,6 +216,9 @@ fn print_stack(out: &mut String, stack: &Stack) -> fmt::Result {
     writeln!(out, "prefix = {}", quoted(&stack.prefix))?;
     writeln!(out, "count = {}", quoted(stack.count.source()))?;
     setting(out, "il", stack.il.as_ref())?;
+    if stack.reads == Reads::Source {
+        writeln!(out, "reads = \"source\"")?;
+    }
     stack
         .slots
         .iter()

@@ -2,7 +2,7 @@
 
 use crate::arch::PointSpec;
 use crate::ggml::{Error, Graph, KvBlocks, Scores, Tensor};
-use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
+use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, StatePlan, Unit};
 use crate::weights::TensorType;
 
 use super::build::{Build, softcap};
@@ -41,6 +41,8 @@ pub struct KeyRows<'a> {
     pub dv: u64,
     /// Which of the keys are attended to; none: all that are visible.
     pub(super) selected: Option<Selected>,
+    /// The bias of the scores for each distance, `[heads, 2 far + 1]`.
+    pub(super) bias: Option<Tensor>,
 }
 
 impl Build<'_> {
@@ -104,13 +106,15 @@ impl Build<'_> {
                         }
                         _ => None,
                     },
+                    bias: rows.bias.as_ref(),
                 };
                 let y = g.paged_attention(q, &blocks, &scores)?; // [dv, heads, n_tokens]
                 g.reshape(&y, [dv * heads, n, 1, 1])
             }
             AttentionView::Runs(views) => {
                 let mut all: Option<(Tensor, usize)> = None;
-                for (i, RunView { runs, mask, .. }) in views.iter().enumerate() {
+                for (i, view) in views.iter().enumerate() {
+                    let RunView { runs, mask, .. } = view;
                     let (before, first) = match all {
                         Some((y, first)) => (Some(y), first),
                         None => (None, 0),
@@ -122,9 +126,13 @@ impl Build<'_> {
                         _ => None,
                     };
                     let of = (&q, &k, &v);
-                    let y = match masks {
-                        Some(masks) => self.attend_selected(unit, i, of, masks, scores)?,
-                        None => self.attend_runs(unit, Some(i), of, mask, scores)?,
+                    let bias = rows.bias.as_ref();
+                    let bias = bias.map(|bias| self.bias_of_view(unit, bias, view));
+                    let y = match (masks, bias.transpose()?) {
+                        (Some(masks), _) => self.attend_selected(unit, i, of, masks, scores)?,
+                        (None, bias) => {
+                            self.attend_runs(unit, Some(i), of, (mask, bias.as_ref()), scores)?
+                        }
                     };
                     let n = runs.n_tokens * runs.n_runs;
                     let y = g.reshape(&y, [dv * heads, n as u64, 1, 1])?;
@@ -142,23 +150,39 @@ impl Build<'_> {
         }
     }
 
+    /// The bias of each key and query of a view, `[n_kv, n_tokens, heads, n_runs]`, of that for each distance
+    /// `[heads, 2 far + 1]`.
+    fn bias_of_view(&self, unit: &Unit, bias: &Tensor, view: &RunView) -> Result<Tensor, Error> {
+        let (g, runs) = (self.g, &view.runs);
+        let Some(distances) = &view.distances else {
+            return Err(Error::Arguments {
+                op: "attend",
+                message: format!("{}: the view knows no distances", unit.path),
+            });
+        };
+        let rows = g.get_rows(bias, distances)?; // [heads, n_kv * n_tokens * n_runs]
+        let [n_kv, n_tokens, n_runs] = [runs.n_kv, runs.n_tokens, runs.n_runs].map(|n| n as u64);
+        let rows = g.reshape(&rows, [bias.shape()[0], n_kv, n_tokens, n_runs])?;
+        g.cont(&g.permute(&rows, [2, 0, 1, 3])?)
+    }
+
     /// The attention of the queries `[dk, n_tokens, heads, n_runs]` of some runs, the `i`-th of the
-    /// pass: `[dv, heads, n_tokens, n_runs]`.
+    /// pass: `[dv, heads, n_tokens, n_runs]`. With a bias of the scores it is computed step by step.
     fn attend_runs(
         &self,
         unit: &Unit,
         i: Option<usize>,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
-        mask: &Tensor,
+        (mask, bias): (&Tensor, Option<&Tensor>),
         scores: Scores<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
         let k = g.permute(k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads, n_runs]
-        if self.flash_attn {
+        if self.flash_attn && bias.is_none() {
             let v = g.permute(v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads, n_runs]
             g.flash_attn(q, &k, &v, Some(mask), &scores)
         } else {
-            self.attend_plainly(unit, i, (q, &k, v), mask, scores)
+            self.attend_plainly(unit, i, (q, &k, v), (mask, bias), scores)
         }
     }
 
@@ -193,7 +217,7 @@ impl Build<'_> {
             let of = (&part(q, 2)?, &part(k, 1)?, &part(v, 1)?);
             // Values of a share of the heads have no name.
             let i = Some(i).filter(|_| parts == 1);
-            let y = self.attend_runs(unit, i, of, &mask, scores)?;
+            let y = self.attend_runs(unit, i, of, (&mask, None), scores)?;
             all = Some(match all {
                 Some(before) => g.concat(&before, &y, 1)?,
                 None => y,
@@ -217,6 +241,7 @@ impl Build<'_> {
         let row = |x: &Tensor, d: u64| g.reshape(x, [d * rows.heads, n, 1, 1]);
         match (&state.owner, rows.new) {
             (Some(owner), _) => self.store.stored(owner, state),
+            (None, None) if self.keys_are_of_source(unit) => self.store.stored(&unit.path, state),
             (None, Some((k, v))) => {
                 let v = v.map(|v| row(v, rows.dv)).transpose()?;
                 self.store
@@ -229,14 +254,45 @@ impl Build<'_> {
         }
     }
 
-    /// Attention without flash attention, step by step: `q [dk, n_tokens, heads, n_runs]`, `k [dk, n_kv,
+    /// Whether a unit attends to keys that were made of the source.
+    pub fn keys_are_of_source(&self, unit: &Unit) -> bool {
+        let rows = unit.key_values();
+        rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeysOf::Source)
+    }
+
+    /// Stores the keys and values of a unit for rows of the source `[n_embd, n_tokens]`.
+    ///
+    /// # Errors
+    /// As the operations, or the unit makes no keys of a source.
+    pub fn keep_source(&mut self, unit: &Unit, x: &Tensor) -> Result<(), Error> {
+        let _scope = self
+            .g
+            .scope_on(unit.contract.0.name, &unit.path, unit.device);
+        let Some(state) = unit.key_values().filter(|_| self.keys_are_of_source(unit)) else {
+            return Err(Error::Arguments {
+                op: "keep_source",
+                message: format!("{} makes no keys of a source", unit.path),
+            });
+        };
+        let (k, v) = super::keys_of_source(self, unit, x)?;
+        let (g, n) = (self.g, self.n_tokens);
+        let rows = |x: &Tensor| g.reshape(x, [x.shape()[0] * x.shape()[1], n, 1, 1]);
+        let kept = self
+            .store
+            .append(g, &unit.path, state, &rows(&k)?, Some(&rows(&v)?))?;
+        // Nothing in a pass over a source alone reads them.
+        g.expand(&kept.k)?;
+        kept.v.iter().try_for_each(|v| g.expand(v))
+    }
+
+    /// Attention without flash attention, step by step, with a bias `[n_kv, n_tokens, heads, n_runs]`: `q [dk, n_tokens, heads, n_runs]`, `k [dk, n_kv,
     /// kv_heads, n_runs]`, `v [dv, kv_heads, n_kv, n_runs]` -> `[dv, heads, n_tokens, n_runs]`.
     fn attend_plainly(
         &self,
         unit: &Unit,
         i: Option<usize>,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
-        mask: &Tensor,
+        (mask, bias): (&Tensor, Option<&Tensor>),
         mut scores: Scores<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
@@ -249,6 +305,10 @@ impl Build<'_> {
         name(&SCORES_POINT, &product);
         if scores.softcap != 0.0 {
             product = softcap(g, &product, scores.scale, scores.softcap)?;
+            scores.scale = 1.0;
+        }
+        if let Some(bias) = bias {
+            product = g.add(&g.scale(&product, scores.scale)?, bias)?;
             scores.scale = 1.0;
         }
         let weights = g.soft_max(&product, Some(mask), &scores)?;

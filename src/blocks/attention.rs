@@ -6,7 +6,7 @@
 //! v       = norm(v)
 //! q       = temperature(pos) * q
 //! K, V    = cache(k, v)                                   all visible keys and values
-//! a       = concat over heads of softmax(cap(scale * q.K) + mask, sinks) . V
+//! a       = concat over heads of softmax(cap(scale * q.K) + bias(pos_K - pos) + mask, sinks) . V
 //! y       = o . (norm(a) * act(gate)) + o.bias
 //! ```
 //! `[n_embd, n_tokens]` in and out; head h of the queries reads head `h / (heads / kv_heads)` of
@@ -16,10 +16,10 @@ use super::attend::{self, KeyRows};
 use super::build::Build;
 use super::context::DerivedInput;
 use super::gate::Gate;
-use super::selection;
+use super::{position_bias, selection};
 use crate::arch::{
     ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
-    StateSpec, WeightRole, WeightSpec,
+    Side, StateSpec, WeightRole, WeightSpec,
 };
 use crate::ggml::{Error, Scores, Tensor};
 use crate::plan::Unit;
@@ -87,6 +87,8 @@ options! {
         temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: none";
         temp_floor: f32 => "temp_floor", when "temp_scale != 0", "positions of one step of that temperature, above 0";
         temp_offset: f32 => "temp_offset", when "temp_scale != 0", "positions added before that division";
+        buckets: u64 => "if(has('rel_bias'), n_buckets, 0)", when "has('rel_bias')", "buckets of distances, each with a bias of its own";
+        max_distance: u64 = "128", when "has('rel_bias')", "distance of positions from which all share the last bucket of `rel_bias`";
         selection: SelectionRef = "none", "which of the visible keys a query attends to, see `[selection.NAME]`; `none`: all";
         selects: bool => "true", when "selection", "whether the block selects itself";
     }
@@ -97,14 +99,14 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
     title: "Attention",
     noun: "attention",
-    phrase: "attention with {=heads} heads{heads != kv_heads:  in {=kv_heads} groups} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{gate != 'none': , gated output}{values == 'key': , keys as values}",
+    phrase: "attention with {=heads} heads{heads != kv_heads:  in {=kv_heads} groups} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{has('rel_bias'): , bias by distance}{gate != 'none': , gated output}{values == 'key': , keys as values}",
     summary: "Self-attention: each position takes a weighted mean of the values that it sees.",
     formula: concat!(
         "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",
         "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: q.h}}}",
         " . ",
         "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: k.h}}}",
-        "} + mask{has('sinks'):  with sinks}) . ({v_norm -> norm: {values == 'proj': v.h | k.h}})}",
+        "}{has('rel_bias'):  + bias(pos_k - pos_q)} + mask{has('sinks'):  with sinks}) . ({v_norm -> norm: {values == 'proj': v.h | k.h}})}",
         "{gate != 'none':  * {=gate_act}(gate.h))}",
     ),
     options: Config::OPTIONS,
@@ -269,6 +271,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "bias of the output projection",
         )
         .optional(),
+        position_bias::TABLE_WEIGHT,
         selection::q_weight(&["n_embd", "n_head_index * d_head_index"]),
         selection::K_WEIGHT,
         selection::WEIGHTS_WEIGHT,
@@ -277,7 +280,10 @@ pub(super) static CONTRACT: Contract = Contract {
         selection::K_NORM_BIAS,
     ],
     rows: Rows::Hidden,
-    side: None,
+    side: Some(Side {
+        width: "n_embd",
+        doc: "what keys and values are made of; if it is saved by layers that read the source, each position sees all of that",
+    }),
     state: StateSpec::KeyValue {
         cache: "cache",
         k: "kv_heads * dk",
@@ -326,6 +332,14 @@ PointSpec::new("heads", &["dv", "heads"], "results of the heads, before norm, ga
             message: "a block with the keys of another layer does not select by rows of its own",
         },
         Rule {
+            holds: "max_distance > 0 and max_distance <= 4096",
+            message: "`max_distance` is 1 to 4096",
+        },
+        Rule {
+            holds: "not (has('rel_bias') and selection)",
+            message: "a block with a bias by distance attends to all keys that it sees",
+        },
+        Rule {
             holds: "temp_floor > 0",
             message: "`temp_floor` is positive",
         },
@@ -347,11 +361,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     if let Some((k, _)) = &mut projected.kv {
         *k = b.point(unit, "k_proj", k.clone())?;
     }
-    let rotated = |b: &Build<'_>, key: &str, x: &Tensor| match c.qk_norm_at {
-        NormAt::Before => b.rope(c.rope, &normalise(b, unit, &c, key, x)?),
-        NormAt::After => normalise(b, unit, &c, key, &b.rope(c.rope, x)?),
-    };
-    let q = rotated(b, "q_norm", &projected.q)?;
+    let q = rotated(b, unit, &c, "q_norm", &projected.q)?;
     let q = if c.temp_scale == 0.0 {
         q
     } else {
@@ -364,11 +374,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
     let q = b.point(unit, "q", q)?;
     let own = match &projected.kv {
-        Some((k, v)) => {
-            let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
-            let k = b.point(unit, "k", rotated(b, "k_norm", k)?)?;
-            Some((k, b.point(unit, "v", v)?))
-        }
+        Some(kv) => Some(keys(b, unit, &c, kv)?),
         None => None,
     };
 
@@ -384,6 +390,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         heads: c.kv_heads,
         dv: c.dv,
         selected: b.select(unit, (c.selection, c.selects), (x, x))?,
+        bias: b.position_bias(unit, c.max_distance)?,
     };
     let y = b.attend(unit, &q, &rows, &scores)?;
     let by_head = b.g.reshape(&y, [c.dv, c.heads, b.n_tokens, 1])?;
@@ -399,6 +406,37 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         None => y,
     };
     b.linear(unit, "o", &y)
+}
+
+/// The keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]` that tokens of the sequence attend to, of
+/// rows of the source `[n_embd, n]`.
+pub(super) fn keys_of_source(
+    b: &Build<'_>,
+    unit: &Unit,
+    x: &Tensor,
+) -> Result<(Tensor, Tensor), Error> {
+    let c = Config::read(&unit.options);
+    let (k, v) = project_keys(b, unit, &c, x)?;
+    let k = b.point(unit, "k_proj", k)?;
+    keys(b, unit, &c, &(k, v))
+}
+
+/// Projected keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]`, which may be the keys.
+type Keys = (Tensor, Option<Tensor>);
+
+/// The same after their norms and the rotation.
+fn keys(b: &Build<'_>, unit: &Unit, c: &Config, (k, v): &Keys) -> Result<(Tensor, Tensor), Error> {
+    let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
+    let k = b.point(unit, "k", rotated(b, unit, c, "k_norm", k)?)?;
+    Ok((k, b.point(unit, "v", v)?))
+}
+
+/// Queries or keys `[dk, heads, n]` after their norm and the rotation.
+fn rotated(b: &Build<'_>, unit: &Unit, c: &Config, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+    match c.qk_norm_at {
+        NormAt::Before => b.rope(c.rope, &normalise(b, unit, c, key, x)?),
+        NormAt::After => normalise(b, unit, c, key, &b.rope(c.rope, x)?),
+    }
 }
 
 /// Queries or keys `[dk, heads, n]` after their norm.
@@ -424,22 +462,14 @@ fn normalise(
 struct Projected {
     /// `[dk, heads, n]`.
     q: Tensor,
-    /// Keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]`, which may be the keys; nothing if
-    /// those of another layer are used.
-    kv: Option<(Tensor, Option<Tensor>)>,
+    /// Nothing if the keys of another layer or of the source are used.
+    kv: Option<Keys>,
     /// `[dv * heads, n]`, if it is projected together with the queries.
     gate: Option<Tensor>,
 }
 
 fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Projected, Error> {
     let (g, n) = (b.g, b.n_tokens);
-    let clamp = |x: Tensor| {
-        if c.clamp == 0.0 {
-            Ok(x)
-        } else {
-            g.clamp(&x, -c.clamp, c.clamp)
-        }
-    };
     let part = |rows: &Tensor, d: u64, heads: u64, step: u64, start: u64| {
         let size = size_of::<f32>() as u64;
         let row = rows.shape()[0] * size;
@@ -448,7 +478,7 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
     };
     if b.weight(unit, "qkv").is_some() {
         // One row holds queries, then keys, then values.
-        let rows = clamp(b.linear(unit, "qkv", x)?)?;
+        let rows = clamped(b, c, b.linear(unit, "qkv", x)?)?;
         return Ok(Projected {
             q: part(&rows, c.dk, c.heads, c.dk, 0)?,
             kv: Some((
@@ -458,7 +488,7 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
             gate: None,
         });
     }
-    let rows = clamp(b.linear(unit, "q", x)?)?;
+    let rows = clamped(b, c, b.linear(unit, "q", x)?)?;
     let (q, gate) = if c.gate == Gate::Query {
         // Each head holds its query, then its gate.
         let gate = part(&rows, c.dk, c.heads, 2 * c.dk, c.dk)?;
@@ -467,21 +497,33 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
     } else {
         (g.reshape(&rows, [c.dk, c.heads, n, 1])?, None)
     };
-    if b.weight(unit, "k").is_none() {
-        return Ok(Projected { q, kv: None, gate });
-    }
-    let k = clamp(b.linear(unit, "k", x)?)?;
+    let kv = match b.weight(unit, "k") {
+        Some(_) if !b.keys_are_of_source(unit) => {
+            let side = b.side.clone();
+            Some(project_keys(b, unit, c, side.as_ref().unwrap_or(x))?)
+        }
+        _ => None,
+    };
+    Ok(Projected { q, kv, gate })
+}
+
+/// Keys and values of rows `[n_embd, n]`, with projections of their own.
+fn project_keys(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Keys, Error> {
+    let (g, n) = (b.g, b.n_tokens);
+    let k = clamped(b, c, b.linear(unit, "k", x)?)?;
     let v = match c.values {
         Values::Proj => {
-            let v = clamp(b.linear(unit, "v", x)?)?;
+            let v = clamped(b, c, b.linear(unit, "v", x)?)?;
             Some(g.reshape(&v, [c.dv, c.kv_heads, n, 1])?)
         }
         Values::Key => None,
     };
-    let k = g.reshape(&k, [c.dk, c.kv_heads, n, 1])?;
-    Ok(Projected {
-        q,
-        kv: Some((k, v)),
-        gate,
-    })
+    Ok((g.reshape(&k, [c.dk, c.kv_heads, n, 1])?, v))
+}
+
+fn clamped(b: &Build<'_>, c: &Config, x: Tensor) -> Result<Tensor, Error> {
+    match c.clamp == 0.0 {
+        true => Ok(x),
+        false => b.g.clamp(&x, -c.clamp, c.clamp),
+    }
 }

@@ -20,7 +20,7 @@ choices! {
 options! {
     /// Options of a cache.
     pub(crate) struct Cache {
-        causal: bool => "causal", "whether a query sees only its own and earlier positions";
+        causal: bool = "causal", "whether a query sees only its own and earlier positions";
         size: u64 = "0", "sliding window in positions; 0: none";
         window: Window = "standard", when "size > 0", "which positions are within the window: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
         alibi: f32 = "0", "ALiBi: largest slope of the bias by distance; 0: none";

@@ -6,6 +6,7 @@
 use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::KeyValuePlan;
 
+use super::position_bias::Buckets;
 use super::rope::Mixture;
 
 /// An input that follows from the tokens' positions, or from options alone.
@@ -30,6 +31,8 @@ pub enum DerivedInput {
     Types(u64),
     /// f32 `[dims / 2]`: divisors of the frequencies.
     Divisors(Mixture),
+    /// i32 `[2 far + 1]`: the bucket of each distance from -far to far.
+    Buckets(Buckets),
     /// f32 `[1, heads]`: the logarithm of each head's decay, `-slope * 2^(-8 (i + 1) / heads)`.
     Decay {
         /// Number of heads.
@@ -73,6 +76,9 @@ pub struct RunView {
     pub mask: Tensor,
     /// Their blocks of positions, where such are selected.
     pub spans: Option<SpanView>,
+    /// i32 `[n_kv * n_tokens * n_runs]`, where scores have a bias by distance: that of each key and query as a row of
+    /// a table of the distances from -far to far.
+    pub distances: Option<Tensor>,
 }
 
 /// The blocks of positions of each query's sequence among the rows of a view. n is the number of its queries.

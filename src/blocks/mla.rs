@@ -277,6 +277,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             heads: c.heads,
             dv: c.dv,
             selected,
+            bias: None,
         };
         let y = b.attend(unit, &q, &rows, &scores)?;
         g.reshape(&y, [c.dv, c.heads, n, 1])?
@@ -289,6 +290,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             heads: 1,
             dv: c.kv_rank,
             selected,
+            bias: None,
         };
         let mixed = b.attend(unit, &q, &rows, &scores)?;
         let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;

@@ -29,6 +29,7 @@ mod norm;
 pub(crate) mod per_layer;
 pub mod points;
 pub(crate) mod pool;
+pub(crate) mod position_bias;
 mod recurrent;
 mod rope;
 pub(crate) mod selection;
@@ -46,6 +47,7 @@ pub use context::{
     VisibleKeyValues,
 };
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
+pub use position_bias::Buckets;
 pub use recurrent::SequenceGroup;
 
 use crate::arch::{Registry, Resolved};
@@ -78,6 +80,17 @@ pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
         None => 0,
     };
     FIXED + groups + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
+}
+
+/// The keys and values that a block makes of rows of the source.
+fn keys_of_source(build: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+    match unit.contract.0.takes_source() {
+        true => attention::keys_of_source(build, unit, x),
+        false => Err(Error::Arguments {
+            op: "block",
+            message: format!("`{}` makes no keys of a source", unit.contract.0.name),
+        }),
+    }
 }
 
 /// Every block a branch may run: one line each.

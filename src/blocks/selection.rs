@@ -216,6 +216,7 @@ impl Build<'_> {
                     table,
                     block_len: BLOCK_LEN,
                     selected: None,
+                    bias: None,
                 };
                 let n_blocks = (table.shape()[0] * BLOCK_LEN).div_ceil(s.span);
                 let lists = match s.top < n_blocks {
@@ -258,7 +259,9 @@ impl Build<'_> {
         view: &RunView,
         first: usize,
     ) -> Result<Option<Tensor>, Error> {
-        let RunView { runs, mask, spans } = view;
+        let RunView {
+            runs, mask, spans, ..
+        } = view;
         let [n_kv, n, _, n_runs] = mask.shape();
         if s.top >= n_kv.div_ceil(s.span) {
             return Ok(None);

@@ -11,7 +11,7 @@ use crate::inspect::compare::{Difference, Passes, Report, compare, divergence, r
 use crate::model::Value;
 use crate::weights::TensorType;
 
-use super::options::{Defaults, LoadOptions};
+use super::options::{Defaults, LoadOptions, SourceTokens};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -25,6 +25,8 @@ pub(super) struct Args {
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
+    #[command(flatten)]
+    source: SourceTokens,
     /// Execution path of B: `chunk=N` tokens per pass, `stateless` (no cache), `flash` (flash attention),
     /// `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `devices` (only B has layers on other
     /// devices than the processor), `plain` (plain loops in 64-bit numbers in place of the kernels, slow); several
@@ -148,14 +150,14 @@ fn values(
         kv_type: TensorType::F32,
         flash_attn: false,
         max_ctx: usize::MAX,
-        n_batch: n,
+        n_batch: args.source.n_batch(n),
     };
     let mut options = args.load.resolve(&opened, defaults);
     let mut passes = Passes {
         chunk: n,
         stateless: false,
     };
-    options.n_ctx = n.next_multiple_of(256);
+    options.n_ctx = (args.source.len() + n).next_multiple_of(256);
     if args.load.ctx.is_none() {
         options.n_ctx_seq = n;
     }
@@ -177,6 +179,7 @@ fn values(
         true => args.load.load(opened, options)?,
         false => LoadOptions::load_placed(opened, options)?,
     };
+    args.source.set(&mut model)?;
     Ok(record(&mut model, &args.tokens, passes)?)
 }
 

@@ -11,7 +11,7 @@ use crate::model::{Batch, is_finite};
 use crate::weights::TensorType;
 
 use super::Failure;
-use super::options::{Defaults, LoadOptions};
+use super::options::{Defaults, LoadOptions, SourceTokens};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -21,6 +21,8 @@ pub(super) struct Args {
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
+    #[command(flatten)]
+    source: SourceTokens,
     /// NPY file to write: float32 [n_tokens, n_vocab]; for a model without an output head, the hidden
     /// states of all tokens, [n_tokens, n_embd]
     #[arg(short, long, value_name = "OUT.npy")]
@@ -51,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let part = Part::new(&args.output).map_err(|error| at(&args.output, &error))?;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
-    let n_batch = if args.stateless { n } else { chunk };
+    let n_batch = args.source.n_batch(if args.stateless { n } else { chunk });
     let defaults = Defaults {
         kv_type: TensorType::F32,
         flash_attn: false,
@@ -61,9 +63,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut options = args.load.resolve(&opened, defaults);
     options.non_causal = args.non_causal;
     options.embeddings = args.embedding;
-    if n > options.n_ctx {
+    let n_all = args.source.len() + n;
+    if n_all > options.n_ctx {
         anyhow::bail!(
-            "{n} tokens exceed the context of {} (--ctx N sets a longer one)",
+            "{n_all} tokens exceed the context of {} (--ctx N sets a longer one)",
             options.n_ctx
         );
     }
@@ -75,9 +78,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         options.n_ctx = 0;
     } else {
         // Only the positions that are written need a KV slot.
-        options.n_ctx = options.n_ctx.min(n.next_multiple_of(256));
+        options.n_ctx = options.n_ctx.min(n_all.next_multiple_of(256));
     }
     let mut model = args.load.load(opened, options)?;
+    args.source.set(&mut model)?;
 
     let width = model.row_width();
     let mut logits: Vec<f32> = Vec::with_capacity(n * width);

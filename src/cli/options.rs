@@ -276,6 +276,34 @@ pub(super) struct Defaults {
     pub(super) n_batch: usize,
 }
 
+/// The source of the tokens of a command.
+#[derive(Debug, Args)]
+pub(super) struct SourceTokens {
+    /// Token ids of the source, separated by commas: of a model that reads one before its tokens
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    source: Vec<u32>,
+}
+
+impl SourceTokens {
+    /// Tokens of a pass that holds as many as this, and the source.
+    pub(super) fn n_batch(&self, n: usize) -> usize {
+        n.max(self.source.len())
+    }
+
+    /// Positions of the source in the cache.
+    pub(super) fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    /// Gives it to the model.
+    pub(super) fn set(&self, model: &mut Model) -> Result<(), Failure> {
+        match self.source.is_empty() {
+            true => Ok(()),
+            false => Ok(model.set_default_source(&self.source)?),
+        }
+    }
+}
+
 impl LoadOptions {
     /// Opens a model and logs its warnings.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
@@ -325,10 +353,10 @@ impl LoadOptions {
             n_ctx_seq: n_ctx,
             n_seqs: 1,
             n_checkpoints: 0,
-            // Every denoising step runs over the whole sequence.
-            n_batch: match &opened.plan.diffusion {
-                Some(_) => defaults.n_batch.max(n_ctx),
-                None => defaults.n_batch,
+            // Every denoising step runs over the whole sequence, and a source is read in one pass.
+            n_batch: match (&opened.plan.diffusion, &opened.plan.source) {
+                (None, None) => defaults.n_batch,
+                _ => defaults.n_batch.max(n_ctx),
             },
             n_outputs: 0,
             n_threads: self.threads(),

@@ -64,6 +64,8 @@ pub(super) struct Answer {
     /// Whether the prompt may come from the prefix cache.
     pub(super) reads_cache: bool,
     caller: Caller,
+    /// Tokens of the source: they are what is counted as prompt.
+    n_source: usize,
     started: Option<Instant>,
     prefilled: Option<Instant>,
     /// When its last token was chosen.
@@ -72,7 +74,12 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(request: &Request, caller: Caller) -> Self {
+    /// Of a request whose prompt follows a source of so many tokens.
+    pub(super) fn new(request: &Request, n_source: usize, caller: Caller) -> Self {
+        let n_prompt = match n_source {
+            0 => request.prompt.len(),
+            n => n,
+        };
         Self {
             gate: Gate::new(&request.stops).keeping_stop(request.ends.keeps_stop),
             stops: request.stops.clone(),
@@ -81,7 +88,7 @@ impl Answer {
             top_logprobs: request.top_logprobs,
             post_sampling: request.post_sampling && request.top_logprobs.is_some(),
             progress: request.progress.then(|| Progress {
-                total: request.prompt.len(),
+                total: n_prompt,
                 ..Progress::default()
             }),
             prompt_logprobs: request.prompt_logprobs,
@@ -89,11 +96,12 @@ impl Answer {
             ends: request.ends.clone(),
             reads_cache: request.cache_prompt,
             caller,
+            n_source,
             started: None,
             prefilled: None,
             last_token: None,
             usage: Usage {
-                prompt_tokens: request.prompt.len(),
+                prompt_tokens: n_prompt,
                 ..Usage::default()
             },
         }
@@ -132,6 +140,7 @@ impl Answer {
 
     /// Takes note that it became active, with so many tokens from the prefix cache; the first time counts.
     pub(super) fn start(&mut self, n_cached: usize) {
+        let n_cached = self.of_prompt(n_cached);
         if self.started.is_none() {
             self.started = Some(Instant::now());
             self.usage.cached_tokens = n_cached;
@@ -143,8 +152,17 @@ impl Answer {
         }
     }
 
+    /// Tokens of the prompt that are read with the first `n` tokens: all of a source are read before them.
+    fn of_prompt(&self, n: usize) -> usize {
+        match self.n_source {
+            0 => n,
+            n_source => n.min(1) * n_source,
+        }
+    }
+
     /// Takes note that the first `n` tokens are read, as far as they are the prompt's.
     pub(super) fn progressed(&mut self, n: usize) {
+        let n = self.of_prompt(n);
         let Some(progress) = &mut self.progress else {
             return;
         };

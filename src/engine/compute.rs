@@ -35,6 +35,8 @@ pub(super) trait Compute {
     fn lens(&mut self, _sequence: SequenceId, _rows: &[f32]) -> Result<Vec<f32>, model::Error> {
         Err(model::Error::Internal("there is no lens".into()))
     }
+    /// See [`Model::set_source`]. Of a sequence whose source is refused no token is read.
+    fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
     /// See [`Model::resume`].
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed;
     /// See [`Model::next`].
@@ -94,6 +96,12 @@ impl Compute for Model {
 
     fn lens(&mut self, sequence: SequenceId, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
         Self::lens(self, sequence, rows)
+    }
+
+    fn set_source(&mut self, sequence: SequenceId, source: &[u32]) {
+        if let Err(error) = Self::set_source(self, sequence, source) {
+            tracing::error!(%error, sequence, "the source is not read");
+        }
     }
 
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {

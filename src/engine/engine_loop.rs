@@ -181,15 +181,16 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn enqueue(&mut self, submitted: Submitted) {
         let Submitted {
             request,
+            source,
             decoding,
             scales,
             lab,
             caller,
         } = submitted;
-        let answer = Answer::new(&request, caller);
+        let answer = Answer::new(&request, source.len(), caller);
         let most = request.max_tokens.unwrap_or(usize::MAX);
         let limit = request.prompt.len().saturating_add(most);
-        let limit = limit.min(self.limits.n_ctx);
+        let limit = limit.min(self.limits.n_ctx.saturating_sub(source.len()));
         let n_prompt = request.prompt.len();
         let (mut tokens, mut n_parts) = (request.prompt, 1);
         let strategy: Box<dyn Strategy> = match decoding {
@@ -216,7 +217,8 @@ impl<C: Compute> EngineLoop<C> {
         };
         let points = &self.points;
         let watch = lab.map(|plan| Watch::new(plan, Arc::clone(points)));
-        let sequence = Sequence::new(tokens, n_prompt, n_parts, scales, watch, answer);
+        let mut sequence = Sequence::new(tokens, n_prompt, n_parts, scales, watch, answer);
+        sequence.source = source;
         self.queue.push_back(ActiveRequest { sequence, strategy });
     }
 
@@ -277,10 +279,7 @@ impl<C: Compute> EngineLoop<C> {
 
     fn start(&mut self, request: &mut ActiveRequest, id: SequenceId) {
         let sequence = &mut request.sequence;
-        for id in (id..).take(sequence.n_parts) {
-            let lab = sequence.watch.as_ref().map(Watch::lab);
-            self.model.begin(id, &sequence.scales, lab);
-        }
+        sequence.prepare(id, &mut self.model);
         let n_tokens = sequence.tokens.len();
         if self.model.n_blocks().is_none() || !request.strategy.reuses_prefix() {
             tracing::debug!(sequence = id, n_tokens, "starts");

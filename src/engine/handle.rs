@@ -44,11 +44,22 @@ pub(super) enum Kind {
     Autoregressive {
         /// Width of the hidden state of a model whose tokens can be taken back.
         takes_back: Option<usize>,
+        /// What it does with prompts, if it reads them as a source.
+        source: Option<SourceOf>,
     },
     /// By text diffusion: masked tokens become fixed in any order.
     Diffusion(ModelConfig),
     /// Not at all: it ends in vectors.
     Vectors(Unfit),
+}
+
+/// A model that reads prompts as a source.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SourceOf {
+    /// The token with which completions start.
+    pub(super) start: u32,
+    /// Maximum number of tokens of a source: it is read in one pass.
+    pub(super) n_most: usize,
 }
 
 impl Handle {
@@ -70,14 +81,24 @@ impl Handle {
         requests: Vec<Request>,
     ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
         let mut lab_bytes = self.limits.lab_bytes;
-        let checked = requests.into_iter().map(|request| {
+        let checked = requests.into_iter().map(|mut request| {
             if request.prompt.is_empty() {
                 return Err(Rejected::EmptyPrompt);
             }
             let decoding = self.decoding(&request)?;
             let scales = self.adapters.of(request.adapters.as_deref())?;
+            let mut source = Vec::new();
+            if let Some(of) = self.source() {
+                source = std::mem::replace(&mut request.prompt, vec![of.start]);
+            }
             let lab = self.lab(&request, &decoding, &mut lab_bytes)?;
-            Ok((request, decoding, scales, lab))
+            Ok(Checked {
+                request,
+                source,
+                decoding,
+                scales,
+                lab,
+            })
         });
         self.enqueue(checked.collect::<Result<_, Rejected>>()?)
     }
@@ -107,14 +128,20 @@ impl Handle {
             self.check_length(&request)?;
             let decoding = Decoding::Pooling(pooled, passage.second);
             let lab = self.lab(&request, &decoding, &mut lab_bytes)?;
-            Ok((request, decoding, scales.clone(), lab))
+            Ok(Checked {
+                request,
+                source: Vec::new(),
+                decoding,
+                scales: scales.clone(),
+                lab,
+            })
         });
         self.enqueue(checked.collect::<Result<_, Rejected>>()?)
     }
 
     fn enqueue(
         &self,
-        checked: Vec<(Request, Decoding, Vec<f32>, Option<LabCompiled>)>,
+        checked: Vec<Checked>,
     ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
@@ -124,7 +151,7 @@ impl Handle {
             return Err(Rejected::QueueFull { limit });
         };
         let submitted = checked.into_iter().zip(tickets);
-        let submitted = submitted.map(|((request, decoding, scales, lab), ticket)| {
+        let submitted = submitted.map(|(checked, ticket)| {
             let (events, receiver) = mpsc::unbounded_channel();
             let caller = Caller {
                 events,
@@ -133,10 +160,11 @@ impl Handle {
                 _ticket: ticket,
             };
             let submitted = Submitted {
-                request,
-                decoding,
-                scales,
-                lab,
+                request: checked.request,
+                source: checked.source,
+                decoding: checked.decoding,
+                scales: checked.scales,
+                lab: checked.lab,
                 caller,
             };
             self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
@@ -182,7 +210,7 @@ impl Handle {
                 let sampler = Sampler::new(&request.sampling, request.choice)?;
                 Ok(Decoding::Diffusion(sampler, settings))
             }
-            Kind::Autoregressive { takes_back } => {
+            Kind::Autoregressive { takes_back, source } => {
                 let fields = [
                     ("diffusion", request.diffusion.is_some()),
                     ("diffusion_trace", request.trace),
@@ -192,6 +220,9 @@ impl Handle {
                     return Err(Rejected::Field { field, message });
                 }
                 self.check_length(request)?;
+                if let Some(source) = source {
+                    source.check(request)?;
+                }
                 if request.sampling.penalty_alpha != 0.0 {
                     return contrastive(request, takes_back);
                 }
@@ -237,10 +268,20 @@ impl Handle {
 
     fn check_length(&self, request: &Request) -> Result<(), Rejected> {
         let (found, limit) = (request.prompt.len(), self.limits.n_ctx);
-        let n_more = usize::from(request.max_tokens != Some(0));
+        // With a source, the token with which the completion starts is one more.
+        let n_start = usize::from(self.source().is_some());
+        let n_more = usize::from(request.max_tokens != Some(0)) + n_start;
         match found + n_more <= limit {
             true => Ok(()),
             false => Err(Rejected::TooLong { found, limit }),
+        }
+    }
+
+    /// What the model does with prompts, if it reads them as a source.
+    fn source(&self) -> Option<SourceOf> {
+        match self.kind {
+            Kind::Autoregressive { source, .. } => source,
+            _ => None,
         }
     }
 
@@ -286,6 +327,36 @@ impl Handle {
     /// The engine's limits.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+}
+
+/// A request that can be served, with all that decodes it.
+struct Checked {
+    request: Request,
+    /// See [`Submitted::source`].
+    source: Vec<u32>,
+    decoding: Decoding,
+    scales: Vec<f32>,
+    lab: Option<LabCompiled>,
+}
+
+impl SourceOf {
+    /// Refuses prompts that cannot be read, and what is asked of prompts that tokens follow.
+    fn check(self, request: &Request) -> Result<(), Rejected> {
+        let (found, limit) = (request.prompt.len(), self.n_most);
+        if found > limit {
+            let message = format!(
+                "the model reads all of it in one pass: found {found} tokens, expected at most {limit}"
+            );
+            let field = "prompt";
+            return Err(Rejected::Field { field, message });
+        }
+        if request.prompt_logprobs.is_some() {
+            let message = "the model reads the prompt and gives its tokens no probabilities".into();
+            let field = "prompt_logprobs";
+            return Err(Rejected::Field { field, message });
+        }
+        Ok(())
     }
 }
 

@@ -13,7 +13,8 @@ use super::thinking::Thinking;
 /// What shall be generated.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Token ids of the prompt.
+    /// Token ids of the prompt. A model that reads a source reads them as such, and the completion starts with a
+    /// token of the model's.
     pub prompt: Vec<u32>,
     /// Maximum number of generated tokens, 0 = the prompt is only read; none: as many as the context
     /// holds.

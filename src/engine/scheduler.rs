@@ -22,6 +22,8 @@ pub(super) struct Job {
     pub(super) is_whole: bool,
     /// Positions that are left in its last block.
     pub(super) room: usize,
+    /// Positions that are taken before that of its first token.
+    pub(super) ahead: usize,
     /// Blocks that are set aside for it beyond those of its pending tokens.
     pub(super) reserved: usize,
     /// Number of tokens after which a pass shall end.
@@ -60,17 +62,26 @@ struct Planner<'a> {
 impl Planner<'_> {
     /// Maximum number of tokens of a job that blocks are left for.
     fn fits(&self, i: usize) -> usize {
-        let room = self.jobs[i].room.saturating_sub(self.shares[i]);
-        self.blocks
-            .map_or(usize::MAX, |blocks| room + blocks * BLOCK)
+        let (room, ahead) = self.room(i);
+        self.blocks.map_or(usize::MAX, |blocks| {
+            (room + blocks * BLOCK).saturating_sub(ahead)
+        })
+    }
+
+    /// Positions that are left in the last block of a job, and those that are taken before its next token.
+    fn room(&self, i: usize) -> (usize, usize) {
+        match (self.jobs[i], self.shares[i]) {
+            (job, 0) => (job.room, job.ahead),
+            (job, n) => (job.room.saturating_sub(n + job.ahead), 0),
+        }
     }
 
     /// Gives a job at most `n` more tokens.
     fn give(&mut self, i: usize, n: usize) -> usize {
         let n = n.min(self.left).min(self.fits(i));
-        let room = self.jobs[i].room.saturating_sub(self.shares[i]);
-        if let Some(blocks) = &mut self.blocks {
-            *blocks -= n.saturating_sub(room).div_ceil(BLOCK);
+        let (room, ahead) = self.room(i);
+        if let Some(blocks) = self.blocks.as_mut().filter(|_| n > 0) {
+            *blocks -= (n + ahead).saturating_sub(room).div_ceil(BLOCK);
         }
         self.shares[i] += n;
         self.left -= n;
@@ -163,7 +174,8 @@ pub(super) fn can_start(jobs: &[Job], n_tokens: usize, n_blocks: Option<usize>) 
     let Some(n_blocks) = n_blocks.filter(|_| !jobs.is_empty()) else {
         return true;
     };
-    let blocks = |job: &Job| job.reserved + job.pending.saturating_sub(job.room).div_ceil(BLOCK);
+    let taken = |job: &Job| (job.pending + job.ahead).saturating_sub(job.room);
+    let blocks = |job: &Job| job.reserved + taken(job).div_ceil(BLOCK);
     let promised: usize = jobs.iter().map(blocks).sum();
     promised + n_tokens.div_ceil(BLOCK) <= n_blocks
 }
@@ -344,6 +356,7 @@ mod tests {
                 is_whole: false,
                 reserved: 0,
                 room: self.blocks() * BLOCK - self.n_cached,
+                ahead: 0,
                 cut: None,
             }
         }

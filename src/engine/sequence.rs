@@ -6,7 +6,7 @@ use crate::model::{Resumed, SequenceId};
 use crate::text::tokenizer::Tokenizer;
 
 use super::answer::{Answer, Entry};
-use super::compute::BLOCK;
+use super::compute::{BLOCK, Compute};
 use super::event::{Event, Failure, FinishReason};
 use super::scheduler::Job;
 use super::watch::Watch;
@@ -17,6 +17,8 @@ pub(super) struct Sequence {
     pub(super) id: SequenceId,
     /// How many there are; they follow each other.
     pub(super) n_parts: usize,
+    /// What is read before its tokens, where the model reads a source: they follow it in the cache.
+    pub(super) source: Vec<u32>,
     /// Prompt and completion.
     pub(super) tokens: Vec<u32>,
     pub(super) n_prompt: usize,
@@ -57,6 +59,7 @@ impl Sequence {
         Self {
             id: SequenceId::MAX,
             n_parts,
+            source: Vec::new(),
             tokens,
             n_prompt,
             n_cached: 0,
@@ -81,8 +84,18 @@ impl Sequence {
     /// Positions that it may take in the cache as it is, blocks of all its sequences.
     pub(super) fn n_positions(&self) -> usize {
         match self.n_parts {
-            1 => self.tokens.len(),
+            1 => self.source.len() + self.tokens.len(),
             n => n * self.tokens.len().next_multiple_of(BLOCK),
+        }
+    }
+
+    /// Tells the model how its sequences from `id` on are computed.
+    pub(super) fn prepare(&self, id: SequenceId, model: &mut impl Compute) {
+        for id in (id..).take(self.n_parts) {
+            model.begin(id, &self.scales, self.watch.as_ref().map(Watch::lab));
+            if !self.source.is_empty() {
+                model.set_source(id, &self.source);
+            }
         }
     }
 
@@ -116,7 +129,7 @@ impl Sequence {
                 .as_ref()
                 .map_or(Vec::new(), |w| w.lab().key().to_vec())
         };
-        self.scales == other.scales && key(self) == key(other)
+        self.scales == other.scales && self.source == other.source && key(self) == key(other)
     }
 
     fn unscored(&self) -> &[u32] {
@@ -164,10 +177,16 @@ impl Sequence {
 
     /// What it is to the scheduler.
     pub(super) fn job(&self) -> Job {
+        // Nothing of a sequence is cached without its source.
+        let (n_kept, ahead) = match self.n_cached {
+            0 => (0, self.source.len()),
+            n => (self.source.len() + n, 0),
+        };
         Job {
             pending: self.tokens.len() - self.n_cached,
             is_prefill: self.is_prefill,
-            room: self.n_cached.next_multiple_of(BLOCK) - self.n_cached,
+            room: n_kept.next_multiple_of(BLOCK) - n_kept,
+            ahead,
             cut: self.cuts.last().map(|cut| cut - self.n_cached),
             ..Job::default()
         }

@@ -13,7 +13,7 @@ use crate::text::tokenizer::Tokenizer;
 use super::adapters::Adapters;
 use super::diffusion::ModelConfig;
 use super::engine_loop::EngineLoop;
-use super::handle::{Handle, Kind};
+use super::handle::{Handle, Kind, SourceOf};
 use super::limits::Limits;
 use super::pooling::PooledModel;
 use super::stats::Stats;
@@ -140,6 +140,7 @@ fn pooled_of(model: &Model) -> Result<PooledModel, &'static str> {
     let pooled = PooledModel::of(plan);
     match (pooled.ends_in_vectors, plan.diffusion, model.has_states()) {
         (false, Some(_), _) => Err("decodes by text diffusion, which is not pooled"),
+        (false, ..) if plan.source.is_some() => Err("reads a source, which is not pooled"),
         (false, _, true) => Err("has recurrent states, whose hidden states are not pooled"),
         _ => Ok(pooled),
     }
@@ -160,7 +161,11 @@ fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<Kind, Unfit> {
     }
     let can = can_take_back(plan, options).is_ok();
     let takes_back = can.then_some(plan.n_embd as usize);
-    Ok(Kind::Autoregressive { takes_back })
+    let source = plan.source.as_ref().map(|source| SourceOf {
+        start: source.start,
+        n_most: options.n_batch,
+    });
+    Ok(Kind::Autoregressive { takes_back, source })
 }
 
 /// Why an engine did not start.

@@ -18,6 +18,8 @@ use super::stats::Stats;
 /// A checked request with all that decodes it.
 pub(super) struct Submitted {
     pub(super) request: Request,
+    /// What is read before the prompt, where the model reads a source.
+    pub(super) source: Vec<u32>,
     pub(super) decoding: Decoding,
     /// Scale of each adapter.
     pub(super) scales: Vec<f32>,

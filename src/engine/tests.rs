@@ -132,6 +132,8 @@ impl Compute for Fake {
         self.texts.remove(&id);
     }
 
+    fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
+
     fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
         self.release(id);
     }
@@ -217,6 +219,7 @@ fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<
     let places = Arc::default();
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
     let submitted = Submitted {
+        source: Vec::new(),
         decoding: Decoding::Autoregressive(sampler),
         request,
         lab: None,

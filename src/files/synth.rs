@@ -375,13 +375,11 @@ struct Chosen<'a> {
 
 /// A tensor's name without its layer and without `.weight`.
 fn short(name: &str) -> &str {
-    let name = match name.split_once('.') {
-        Some((_, rest)) => match rest.split_once('.') {
-            Some((layer, rest)) if layer.bytes().all(|b| b.is_ascii_digit()) => rest,
-            _ => name,
-        },
-        None => name,
-    };
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let mut dots = name.match_indices('.').map(|(at, _)| at);
+    let mut last = 0;
+    let layer = dots.find(|dot| is_number(&name[std::mem::replace(&mut last, dot + 1)..*dot]));
+    let name = layer.map_or(name, |dot| &name[dot + 1..]);
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
@@ -526,6 +524,7 @@ mod tests {
     fn short_names_have_no_layer_and_no_ending() {
         assert_eq!(short("blk.12.attn_q.bias"), "attn_q.bias");
         assert_eq!(short("blk.0.attn_q.weight"), "attn_q");
+        assert_eq!(short("enc.blk.3.attn_q.weight"), "attn_q");
         assert_eq!(short("rope_freqs.weight"), "rope_freqs");
         assert_eq!(short("output.bias"), "output.bias");
     }

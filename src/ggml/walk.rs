@@ -42,6 +42,19 @@ pub struct Step {
     pub weight_bytes: u64,
 }
 
+impl Step {
+    /// The same where `n` steps are executed before.
+    #[must_use]
+    pub fn after(mut self, n: usize) -> Self {
+        for source in &mut self.sources {
+            if let Origin::Step(at) = source {
+                *at += n;
+            }
+        }
+        self
+    }
+}
+
 /// A source of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Origin {

@@ -14,7 +14,8 @@ use crate::arch::{Mode, OptionSpec, Resolved};
 use crate::common::wording::{bytes, capital, count, layers, listed, tidy};
 use crate::engine::Remasking;
 use crate::plan::{
-    BranchPlan, DiffusionPlan, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan, Unit,
+    BranchPlan, CachePlan, DiffusionPlan, KeysOf, LayerPlan, NormUse, Plan, Pooling, SlotPlan,
+    StatePlan, Unit,
 };
 use crate::weights::TensorType;
 
@@ -64,16 +65,31 @@ pub fn describe(plan: &Plan) -> String {
 fn whole(plan: &Plan) -> String {
     let mut text = format!(
         "{}: {} weights, {} layers, hidden state of {} elements, vocabulary of {} tokens",
-        mode(plan.mode),
+        kind(plan),
         count(plan.n_weights()),
         plan.layers.len(),
         plan.n_embd,
         plan.n_vocab
     );
+    if let Some(source) = &plan.source {
+        let _ = write!(
+            text,
+            ", of which the first {} layers read the source and the others write",
+            source.n_layers
+        );
+    }
     if plan.n_ctx_train > 0 {
         let _ = write!(text, ", trained on contexts of {} tokens", plan.n_ctx_train);
     }
     text
+}
+
+/// What a model is.
+pub(crate) fn kind(plan: &Plan) -> &'static str {
+    match plan.source {
+        Some(_) => "a sequence-to-sequence model",
+        None => mode(plan.mode),
+    }
 }
 
 /// What a model of a mode is.
@@ -195,7 +211,7 @@ fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>
     };
     match &units[0].state {
         Some(StatePlan::KeyValue(rows)) => {
-            let cache = &plan.caches[rows.cache].unit;
+            let cache = &plan.caches[rows.cache];
             let _ = write!(text, " over {}", seen(plan, cache, &|_| None));
             if let Some(selection) = plan.selection(units[0]) {
                 let _ = write!(text, ", of these {}", phrase(plan, &[selection]));
@@ -230,14 +246,22 @@ fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>
 }
 
 /// Which tokens a query sees in a group of layers.
-pub(crate) fn seen(plan: &Plan, cache: &Unit, value: &dyn Fn(&str) -> Option<String>) -> String {
-    let mut unit = cache.clone();
-    for (spec, option) in cache.contract.0.options.iter().zip(&mut unit.options) {
+pub(crate) fn seen(
+    plan: &Plan,
+    cache: &CachePlan,
+    value: &dyn Fn(&str) -> Option<String>,
+) -> String {
+    let mut unit = cache.unit.clone();
+    for (spec, option) in cache.unit.contract.0.options.iter().zip(&mut unit.options) {
         if spec.name == "causal" && plan.mode != Mode::Causal {
             *option = Resolved::Bool(false);
         }
     }
-    filled(plan, unit.contract.0.phrase, &unit, value)
+    let text = filled(plan, unit.contract.0.phrase, &unit, value);
+    match cache.keys {
+        KeysOf::Tokens => text,
+        KeysOf::Source | KeysOf::Pass => text + " of the source",
+    }
 }
 
 fn filled(

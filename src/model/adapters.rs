@@ -147,6 +147,7 @@ impl Adapters {
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         let ends = [
             Some(&plan.embed),
+            plan.source.as_ref().map(|source| &source.embed),
             plan.per_layer.as_ref(),
             head,
             Some(&plan.pool),
@@ -189,14 +190,19 @@ impl Adapters {
         }
     }
 
-    /// Sets the scales of a sequence, one for each adapter; missing ones are zero. Returns what tells
-    /// apart what is computed with them.
-    pub(super) fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) -> Vec<u32> {
+    /// Sets the scales of a sequence, one for each adapter; missing ones are zero.
+    pub(super) fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
         let mut scales = scales.to_vec();
         scales.resize(self.all.len(), 0.0);
-        let key = key(scales.iter().copied());
         self.scales.insert(sequence, scales);
-        key
+    }
+
+    /// What tells apart what is computed of a sequence with its scales.
+    pub(super) fn key_of(&self, sequence: SequenceId) -> Vec<u32> {
+        match self.scales.get(&sequence) {
+            Some(scales) => key(scales.iter().copied()),
+            None => self.default_key(),
+        }
     }
 
     /// What tells apart what is computed of sequences without scales of their own.

@@ -31,6 +31,14 @@ pub enum Error {
         /// The row or head that does not fit.
         row: u64,
     },
+    /// The source of a sequence cannot be read, or is missing.
+    #[error("the source of a sequence: found {found}, expected {expected}")]
+    Source {
+        /// What was given.
+        found: String,
+        /// What can be read.
+        expected: String,
+    },
     /// More sequences at the same time than there is space for.
     #[error("more than {0} sequences at the same time")]
     Sequences(usize),

@@ -9,7 +9,7 @@ use crate::blocks::cache::Cache;
 use crate::blocks::selection::Selection;
 use crate::files::lora::Adapter;
 use crate::ggml::{Device, Executor, Graph, Misplaced};
-use crate::plan::{Plan, Unit};
+use crate::plan::{KeysOf, Plan, Unit};
 use crate::weights::{TensorType, Weights};
 
 use super::adapters::{Adapters, OnDevice};
@@ -83,9 +83,13 @@ impl<'p> Estimator<'p> {
         let (_, rows) = KeyValues::describe(self.plan, &self.devices, &n_slots, types)?;
         let (_, states) = States::describe(self.plan, &self.devices, options.n_rows())?;
         let caches = [rows.bytes(), states.bytes()];
-        let shape = Shape::largest(options, self.plan, &n_slots);
-        let graph = self.graph(options, &shape)?;
-        let compute = self.executor.measure(graph)?;
+        let graph = self.graph(options, &Shape::largest(options, self.plan, &n_slots))?;
+        let mut compute = self.executor.measure(graph)?;
+        if let Some(shape) = Shape::largest_source(options, self.plan) {
+            let of_source = self.graph(options, &shape)?;
+            let of_source = self.executor.measure(of_source)?;
+            larger(&mut compute, &of_source);
+        }
         let total = |parts: &[u64]| parts.iter().copied().fold(0, u64::saturating_add);
         Ok(MemoryUse {
             mapped: total(&self.laid_out.mapped) + self.adapters.mapped_bytes,
@@ -189,6 +193,13 @@ impl<'p> Estimator<'p> {
     }
 }
 
+/// Makes each number that of `other` where that is larger.
+pub(super) fn larger(bytes: &mut [u64], other: &[u64]) {
+    for (bytes, other) in bytes.iter_mut().zip(other) {
+        *bytes = (*bytes).max(*other);
+    }
+}
+
 impl Plan {
     /// Bytes of keys and values that a token at `position`, the last one so far, attends to, in all
     /// layers, with keys and values of these types.
@@ -199,7 +210,8 @@ impl Plan {
         let len = position.checked_add(1)?;
         let mut rows = self
             .units()
-            .filter_map(|unit| Some((unit, unit.key_values()?)));
+            .filter_map(|unit| Some((unit, unit.key_values()?)))
+            .filter(|(_, rows)| self.caches[rows.cache].keys != KeysOf::Pass);
         let selected = |unit: &Unit| {
             let selection = self.selection(unit);
             selection.map_or(u64::MAX, |of| Selection::read(&of.options).n_positions())

@@ -94,11 +94,12 @@ impl Model {
                 expected: format!("at most {MAX_TOKENS}"),
             });
         }
+        let source = self.sources.of(sequence);
         let options = Options {
             n_ctx: 0,
             n_seqs: 1,
             n_checkpoints: 0,
-            n_batch: tokens.len(),
+            n_batch: tokens.len().max(source.len()),
             n_outputs: 0,
             deterministic: false,
             capture: true,
@@ -110,6 +111,9 @@ impl Model {
             self.adapters.clone(),
             options,
         )?;
+        if self.reads_source() {
+            captured.set_source(sequence, source)?;
+        }
         let mut batch = Batch::default();
         for (position, token) in (0..).zip(tokens) {
             batch.push(*token, sequence, position, true);

@@ -10,7 +10,7 @@ use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 
 use super::cache::MAX_VIEWS;
-use super::inputs::Inputs;
+use super::inputs::{Inputs, ListInputs};
 use super::lab::{LabTensors, TakenTensors};
 use super::shape::{Shape, Sources};
 use super::split::MAX_GROUPS;
@@ -19,6 +19,8 @@ use super::split::MAX_GROUPS;
 pub(super) struct Captured {
     pub(super) path: String,
     pub(super) spec: &'static PointSpec,
+    /// Whether its rows are those of the source.
+    pub(super) is_of_source: bool,
     /// A contiguous copy where the value itself is not.
     pub(super) tensor: Tensor,
 }
@@ -86,13 +88,13 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         g: &g,
         plan,
         tensors: sources.weights.tensors,
-        adapters: sources.weights.at_work(inputs.scales.0.clone()),
+        adapters: sources.weights.at_work(Vec::new()),
         n_tokens: shape.n_tokens as u64,
         n_ctx: match options.n_ctx_seq {
             0 => plan.n_ctx_train,
             n_ctx => n_ctx as u64,
         },
-        inputs: &inputs.derived,
+        inputs: &inputs.tokens.derived,
         side: None,
         saved: None,
         store: store.as_mut(),
@@ -117,7 +119,19 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         hidden: shape.wants_hidden,
         all_values: options.capture || !shape.lab.is_empty(),
     };
-    let (x, logits, hidden) = assembly.model(&inputs.tokens.0, &wants)?;
+    let (mut end, mut n_of_source) = (None, 0);
+    if let Some((source, tokens)) = with_tokens(inputs.source.as_ref()) {
+        assembly.read(shape.n_source, source);
+        end = Some(assembly.source(tokens)?);
+        n_of_source = assembly.build.named.get_mut().len();
+    }
+    let (mut logits, mut hidden) = (None, None);
+    if let Some((list, tokens)) = with_tokens(Some(&inputs.tokens)) {
+        assembly.read(shape.n_tokens, list);
+        let x;
+        (x, logits, hidden) = assembly.model(tokens, &wants)?;
+        end = Some(x);
+    }
     let named = assembly.build.named.into_inner();
     let mut taken_rows = assembly.build.lab.taken.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
@@ -126,7 +140,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         g.expand(written)?;
     }
     let captured = match options.capture {
-        true => capture(&mut g, named)?,
+        true => capture(&mut g, named, n_of_source)?,
         false => Vec::new(),
     };
     let mut taken = Vec::new();
@@ -139,7 +153,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
     }
     match &logits {
         Some(logits) => g.output(logits)?,
-        None => g.expand(&x)?,
+        None => end.iter().try_for_each(|x| g.expand(x))?,
     }
     if let Some(hidden) = &hidden {
         g.output(hidden)?;
@@ -156,9 +170,15 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
     Ok((g, pass))
 }
 
-/// Makes named values outputs of the graph.
-fn capture(g: &mut Graph, named: Vec<Named>) -> Result<Vec<Captured>, Error> {
-    let capture = |value: Named| {
+/// A list of tokens that is not empty.
+fn with_tokens(list: Option<&ListInputs>) -> Option<(&ListInputs, &Tensor)> {
+    let list = list?;
+    Some((list, &list.tokens.as_ref()?.0))
+}
+
+/// Makes named values outputs of the graph; the first ones are those of the source.
+fn capture(g: &mut Graph, named: Vec<Named>, n_of_source: usize) -> Result<Vec<Captured>, Error> {
+    let capture = |(at, value): (usize, Named)| {
         let tensor = match value.tensor.is_contiguous() {
             true => value.tensor,
             false => g.cont(&value.tensor)?,
@@ -167,10 +187,11 @@ fn capture(g: &mut Graph, named: Vec<Named>) -> Result<Vec<Captured>, Error> {
         Ok(Captured {
             path: value.path,
             spec: value.spec,
+            is_of_source: at < n_of_source,
             tensor,
         })
     };
-    named.into_iter().map(capture).collect()
+    named.into_iter().enumerate().map(capture).collect()
 }
 
 /// What is asked of a graph.
@@ -200,6 +221,12 @@ struct Assembly<'a> {
     held: Option<Held>,
 }
 
+/// Layers that read the source: the first of a plan.
+fn n_of_source(plan: &Plan) -> usize {
+    let source = plan.source.as_ref();
+    source.map_or(0, |source| source.n_layers)
+}
+
 /// The last slot whose rows look at each other: its layer and its place there. After it a row is on
 /// its own.
 fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
@@ -209,7 +236,38 @@ fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
     found.find_map(|place| place)
 }
 
-impl Assembly<'_> {
+impl<'a> Assembly<'a> {
+    /// Has what follows compute the rows of a list of so many tokens.
+    fn read(&mut self, n_tokens: usize, list: &'a ListInputs) {
+        self.build.n_tokens = n_tokens as u64;
+        self.build.inputs = &list.derived;
+        self.build.adapters.scales = list.scales.0.clone();
+    }
+
+    /// The layers that read the source, and what the others keep of it: the last hidden state.
+    fn source(&mut self, tokens: &Tensor) -> Result<Tensor, Error> {
+        let plan = self.build.plan;
+        let (own, others) = plan.layers.split_at(n_of_source(plan));
+        let embed = plan.source.as_ref().map_or(&plan.embed, |of| &of.embed);
+        let mut x = blocks::embed::build(&self.build, embed, tokens)?;
+        self.taps.insert("embd".into(), x.clone());
+        for layer in own {
+            self.taps.insert("layer_in".into(), x.clone());
+            for slot in &layer.slots {
+                x = self.slot(slot, x)?;
+            }
+        }
+        let slots = others.iter().flat_map(|layer| &layer.slots);
+        for branch in slots.flat_map(|slot| &slot.branches) {
+            if self.build.keys_are_of_source(&branch.block) {
+                let rows = self.tap(branch.side.as_deref(), &x)?;
+                self.build.keep_source(&branch.block, &rows)?;
+            }
+        }
+        self.taps.clear();
+        Ok(x)
+    }
+
     /// The last stream, the results of the rows that want one (logits, or vectors), and what they were
     /// made from if that is wanted.
     fn model(
@@ -228,7 +286,8 @@ impl Assembly<'_> {
             x = mix::start(&self.build, unit, &x)?;
         }
         let last = last_mixing(plan).filter(|_| wants.n_outputs > 0 && !wants.all_values);
-        for (i, layer) in plan.layers.iter().enumerate() {
+        let layers = plan.layers.iter().enumerate();
+        for (i, layer) in layers.skip(n_of_source(plan)) {
             if let Some(all) = &per_layer {
                 let input = blocks::per_layer::of_layer(&self.build, all, layer.il)?;
                 match &self.chosen {
@@ -354,8 +413,11 @@ impl Assembly<'_> {
         let input = self.tap(branch.from.as_deref(), h)?;
         let input = self.norm(branch.pre.as_ref(), input)?;
         self.build.side = match branch.side.as_deref() {
-            Some(name) => Some(self.tap(Some(name), h)?),
-            None => None,
+            // What the source left is kept.
+            Some(name) if !self.build.keys_are_of_source(&branch.block) => {
+                Some(self.tap(Some(name), h)?)
+            }
+            _ => None,
         };
         self.build.saved = None;
         let y = blocks::build_block(&mut self.build, &branch.block, &input)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::files::lora::Adapter;
 use crate::ggml::{self, Executor};
-use crate::plan::Plan;
+use crate::plan::{KeysOf, Plan};
 use crate::weights::Weights;
 
 use super::adapters::{Adapters, OnDevice};
@@ -14,7 +14,7 @@ use super::cache::store::KeyValues;
 use super::cache::{BlockManager, Group, SequenceId};
 use super::devices;
 use super::error::{Error, Purpose};
-use super::estimate::Estimator;
+use super::estimate::{Estimator, larger};
 use super::graph;
 use super::graphs::Graphs;
 use super::lab::{self, Lab, TakenRow};
@@ -24,6 +24,7 @@ use super::options::Options;
 use super::points::Points;
 use super::results::{DeviceUse, MemoryUse};
 use super::shape::{Shape, Sources};
+use super::source::TokenSources;
 use super::support;
 
 /// A loaded model.
@@ -37,6 +38,8 @@ pub struct Model {
     pub(super) cache: KeyValues,
     pub(super) states: States,
     pub(super) block_manager: BlockManager,
+    /// What sequences read before their tokens, where the model reads a source.
+    pub(super) sources: TokenSources,
     /// Slots of each group of layers.
     pub(super) n_slots: Vec<usize>,
     pub(super) graphs: Graphs,
@@ -104,13 +107,19 @@ impl Model {
     ) -> Result<Self, Error> {
         let is_paged = options.is_paged(&plan);
         let n_slots = options.n_slots(&plan);
+        let n_slots_of_all = n_slots.iter().copied().max().unwrap_or(0);
         let groups = plan
             .caches
             .iter()
             .zip(&n_slots)
             .map(|(cache, n_slots)| Group {
-                n_slots: *n_slots,
+                // Where nothing is kept, slots are counted as elsewhere and have no memory.
+                n_slots: match cache.keys {
+                    KeysOf::Pass => n_slots_of_all,
+                    _ => *n_slots,
+                },
                 rule: options.visibility(&plan, cache),
+                keys: cache.keys,
             });
         let groups = groups.collect();
         let devices = devices::of_plan(&plan)?;
@@ -122,7 +131,7 @@ impl Model {
             true => BlockManager::new(groups, n_rows),
             false => BlockManager::in_runs(groups, n_rows, options.n_seqs),
         };
-        block_manager.set_default_key(&adapters.default_key());
+        block_manager.set_default_key(&adapters.default_key(), 0);
         let points = Arc::new(Points::of(&plan)?);
         let capacity = graph::capacity(&plan, adapters.capacity()) + lab::capacity(&points);
         let mut executor = Executor::new(&devices, options.n_threads, capacity)?;
@@ -138,6 +147,7 @@ impl Model {
             cache,
             states,
             block_manager,
+            sources: TokenSources::default(),
             n_slots,
             graphs: Graphs::new(executor),
             logits: Vec::new(),
@@ -160,9 +170,17 @@ impl Model {
             .check(&self.plan, &self.options, &pass.updated)?;
         let n_nodes = graph.n_nodes();
         self.compute_bytes = self.graphs.executor.measure(graph)?;
+        let of_source = Shape::largest_source(&self.options, &self.plan);
+        if let Some(shape) = &of_source {
+            let (graph, _) = graph::build(&self.sources(), shape)?;
+            let bytes = self.graphs.executor.measure(graph)?;
+            larger(&mut self.compute_bytes, &bytes);
+        }
         memory::check(Purpose::Scratch, self.compute_bytes[0])?;
-        let (graph, _) = graph::build(&self.sources(), &shape)?;
-        self.graphs.executor.reserve(graph)?;
+        for shape in [Some(shape), of_source].into_iter().flatten() {
+            let (graph, _) = graph::build(&self.sources(), &shape)?;
+            self.graphs.executor.reserve(graph)?;
+        }
         tracing::debug!(
             compute = self.compute_bytes.iter().sum::<u64>(),
             nodes = n_nodes,

@@ -3,7 +3,7 @@
 use crate::arch::Mode;
 use crate::blocks::cache::Cache as Visibility;
 use crate::ggml::KvBlocks;
-use crate::plan::{BLOCK_LEN, CachePlan, Capacity, KeyValuePlan, Plan, Unit};
+use crate::plan::{BLOCK_LEN, CachePlan, Capacity, KeyValuePlan, KeysOf, Plan, Unit};
 use crate::weights::TensorType;
 
 use super::error::Error;
@@ -214,7 +214,8 @@ impl Options {
 
     /// Whether sequences of a plan share their cached prefixes.
     pub fn shares(&self, plan: &Plan) -> bool {
-        let mut groups = plan.caches.iter();
+        let of_tokens = |group: &&CachePlan| group.keys == KeysOf::Tokens;
+        let mut groups = plan.caches.iter().filter(of_tokens);
         self.n_ctx > 0 && groups.all(|group| self.visibility(plan, group).causal)
     }
 }

@@ -32,9 +32,11 @@ impl Model {
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         self.check(batch)?;
         self.taken.clear();
+        let (placed, source) = self.placed(batch)?;
+        let batch = placed.as_ref().unwrap_or(batch);
         let has_states = !self.states.is_empty();
         if !has_states && !self.reads_runs(batch) {
-            self.pass(batch, &[], None)?;
+            self.pass((batch, &source), &[], None)?;
             return Ok(&self.logits);
         }
         let n_groups = if has_states { MAX_GROUPS } else { usize::MAX };
@@ -67,6 +69,15 @@ impl Model {
         Ok(&self.logits)
     }
 
+    /// A batch at its places in the cache, where these are others, and the sources that are read in its pass.
+    fn placed(&mut self, batch: &Batch) -> Result<(Option<Batch>, Batch), Error> {
+        if !self.reads_source() {
+            return Ok((None, Batch::default()));
+        }
+        let (placed, source) = self.after_sources(batch)?;
+        Ok((Some(placed), source))
+    }
+
     /// Whether several runs are read, of which those of equal length at equal distances go together.
     fn reads_runs(&self, batch: &Batch) -> bool {
         let is_one = batch.places.windows(2).all(|pair| pair[0].0 == pair[1].0);
@@ -75,7 +86,7 @@ impl Model {
 
     fn pass_part(&mut self, part: &Part, has_states: bool) -> Result<(), Error> {
         let groups: &[SequenceGroup] = if has_states { &part.groups } else { &[] };
-        self.pass(&part.batch, groups, None)
+        self.pass((&part.batch, &Batch::default()), groups, None)
     }
 
     /// [`Self::forward`] without keeping all logits: `each` gets some rows at a time, in order, as
@@ -87,7 +98,9 @@ impl Model {
         if self.states.is_empty() {
             self.check(batch)?;
             self.taken.clear();
-            return self.pass(batch, &[], Some(each));
+            let (placed, source) = self.placed(batch)?;
+            let batch = placed.as_ref().unwrap_or(batch);
+            return self.pass((batch, &source), &[], Some(each));
         }
         each(0, self.forward(batch)?);
         Ok(())
@@ -101,16 +114,18 @@ impl Model {
         Ok(())
     }
 
-    /// Runs tokens, whose sequences are these where something is kept of each.
-    fn pass(
+    /// Runs tokens, whose sequences are these where something is kept of each, after sources that are read in the
+    /// same pass. Where a cache is kept, one of the two is empty.
+    pub(super) fn pass(
         &mut self,
-        batch: &Batch,
+        (batch, source): (&Batch, &Batch),
         groups: &[SequenceGroup],
         each: Option<EachRows<'_>>,
     ) -> Result<(), Error> {
-        let allocated = self.allocate(batch, groups)?;
+        let kept = if batch.is_empty() { source } else { batch };
+        let allocated = self.allocate(kept, groups)?;
         // Nothing is left half done: what the pass was given is freed below.
-        let compute = AssertUnwindSafe(|| self.compute(batch, &allocated, groups, each));
+        let compute = AssertUnwindSafe(|| self.compute((batch, source), &allocated, groups, each));
         let result = catch_unwind(compute).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -120,7 +135,7 @@ impl Model {
             // A graph that failed half-way is not replayed, and its rows are not believed.
             self.graphs.forget_loaded();
             if self.options.n_ctx > 0 {
-                self.block_manager.take_back(&batch.places);
+                self.block_manager.take_back(&kept.places);
             }
         }
         result
@@ -158,7 +173,7 @@ impl Model {
 
     fn compute(
         &mut self,
-        batch: &Batch,
+        (batch, source): (&Batch, &Batch),
         allocated: &Allocated,
         groups: &[SequenceGroup],
         each: Option<EachRows<'_>>,
@@ -166,26 +181,33 @@ impl Model {
         let n_outputs = batch.n_outputs();
         let is_headless = n_outputs > self.n_outputs();
         let is_cached = self.options.n_ctx > 0;
-        let keys = VisibleKeys::of(&self.block_manager, batch, is_cached, self.is_paged);
+        let lists = (batch, source);
+        let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
+        let of_tokens = self.of_tokens(batch);
+        let asked = of_tokens.as_ref().unwrap_or(batch);
         let lab = PassLab::of(
             &self.labs,
             &self.points,
-            batch,
+            asked,
             (&self.block_manager, is_cached),
         );
         self.load_graph(Shape {
             n_tokens: batch.len(),
+            n_source: source.len(),
             n_outputs,
-            keys: keys.shapes(),
+            keys: keys.iter().map(VisibleKeys::shape).collect(),
             groups: groups.to_vec(),
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
-            adapters: self.adapters.on(&sequences(batch)),
+            adapters: self
+                .adapters
+                .on(&sequences(if batch.is_empty() { source } else { batch })),
             lab: lab.shape(),
         })?;
         let (executor, pass) = self.graphs.split()?;
         let data = PassData {
             batch,
+            source,
             allocated,
             keys: &keys,
             block_manager: &self.block_manager,
@@ -195,7 +217,7 @@ impl Model {
             .in_scope(|| pass.inputs.write(executor, &data))?;
         pass.lab.write(executor, &lab)?;
         tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
-        lab::read(executor, &pass.taken, &lab, batch, &mut self.taken)?;
+        lab::read(executor, &pass.taken, &lab, asked, &mut self.taken)?;
         self.hidden.clear();
         if let Some(hidden) = &pass.hidden {
             self.hidden
@@ -229,11 +251,17 @@ impl Model {
         Ok(self.graphs.add(shape, graph, pass)?)
     }
 
-    /// The values of the last pass in the order of computation; none unless they are captured.
+    /// The values of the last pass in the order of computation, after those of sources that were read before it; none
+    /// unless they are captured.
     ///
     /// # Errors
     /// The tensor library refuses to read one.
     pub fn values(&self) -> Result<Vec<Value>, Error> {
+        let of_source = self.sources.values.iter().cloned();
+        Ok(of_source.chain(self.values_of_pass()?).collect())
+    }
+
+    pub(super) fn values_of_pass(&self) -> Result<Vec<Value>, Error> {
         let Some(pass) = self.graphs.loaded() else {
             return Ok(Vec::new());
         };

@@ -9,6 +9,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::arch::{Parts, PointSpec, nearest};
+use crate::blocks::position_bias::TABLE;
 use crate::ggml::Error;
 use crate::plan::{Plan, StatePlan};
 use crate::weights::TensorType;
@@ -28,7 +29,8 @@ pub struct Point {
     pub shape: Vec<u64>,
     /// Type of its elements.
     pub ty: TensorType,
-    /// Of attention weights the group of layers whose keys they are for; none where keys are selected.
+    /// Of attention weights the group of layers whose keys they are for; none where keys are selected, where scores have a
+    /// bias by distance, and in models that read a source.
     pub(super) group: Option<usize>,
     /// What is stated of it.
     pub spec: &'static PointSpec,
@@ -77,7 +79,9 @@ fn group_of(plan: &Plan, path: &str) -> Option<usize> {
     let path = path.strip_suffix(".weights")?;
     let mut units = plan.key_values();
     let (unit, rows) = units.find(|(unit, _)| unit.path == path)?;
-    plan.selection(unit).is_none().then_some(rows.cache)
+    let is_plain = plan.selection(unit).is_none() && unit.weight(TABLE).is_none();
+    // Keys of a source lie before those of the tokens.
+    (is_plain && plan.source.is_none()).then_some(rows.cache)
 }
 
 /// The path of the logits.

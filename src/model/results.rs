@@ -40,7 +40,7 @@ impl Value {
         Ok(Self {
             path: captured.path.clone(),
             shape: shape[..rank].to_vec(),
-            is_per_token: captured.spec.parts != Parts::Pairs,
+            is_per_token: captured.spec.parts != Parts::Pairs && !captured.is_of_source,
             elements,
         })
     }

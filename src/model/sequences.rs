@@ -11,11 +11,31 @@ impl Model {
     /// Starts a sequence with what is known of its tokens from others, short of the last token; where
     /// states are kept, as far as a block ends. A sequence that runs goes on where it is.
     pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
-        let (resumed, copies) = self.block_manager.resume(sequence, tokens);
+        let source = self.sources.of(sequence);
+        let n_source = source.len();
+        let (resumed, copies) = match n_source {
+            0 => self.block_manager.resume(sequence, tokens),
+            _ => {
+                let all = [source, tokens].concat();
+                self.block_manager.resume(sequence, &all)
+            }
+        };
+        let n_cached = self.copied(resumed.n_cached, &copies);
         Resumed {
-            n_cached: self.copied(resumed.n_cached, &copies),
+            n_cached: self.after_source(sequence, n_cached),
+            n_known: resumed.n_known.saturating_sub(n_source),
             ..resumed
         }
+    }
+
+    /// The position among its tokens at which a sequence goes on that goes on at `next` in the cache. A part of a
+    /// source is of no use: it is read as a whole.
+    fn after_source(&mut self, sequence: SequenceId, next: usize) -> usize {
+        let n_source = self.sources.of(sequence).len();
+        if next > 0 && next < n_source {
+            self.block_manager.release(sequence);
+        }
+        next.saturating_sub(n_source)
     }
 
     /// Takes over what lies elsewhere; without it every sequence starts anew.
@@ -30,15 +50,20 @@ impl Model {
 
     /// The position at which a sequence goes on; 0 if nothing is kept of it.
     pub fn next(&self, sequence: SequenceId) -> u32 {
-        self.block_manager.next(sequence)
+        let n_source = self.sources.of(sequence).len() as u32;
+        self.block_manager.next(sequence).saturating_sub(n_source)
     }
 
     /// Forgets the positions of a sequence from `from` on, and earlier ones where what is kept cannot
     /// be cut there: a state, a window that has moved on. Returns the
     /// position at which the sequence goes on.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
+        let n_source = self.sources.of(sequence).len() as u32;
+        // What is wrong with the first token may be wrong with the source.
+        let from = if from == 0 { 0 } else { n_source + from };
         let (next, copies) = self.block_manager.forget(sequence, from);
-        self.copied(next as usize, &copies) as u32
+        let next = self.copied(next as usize, &copies);
+        self.after_source(sequence, next) as u32
     }
 
     /// Ends a sequence. What was computed of it stays cached while there is space.
@@ -69,11 +94,9 @@ impl Model {
         if self.adapters.all.is_empty() && !has_key {
             return;
         }
-        let mut key = match self.adapters.all.is_empty() {
-            true => Vec::new(),
-            false => self.adapters.set_scales(sequence, scales),
-        };
-        key.extend(lab.iter().flat_map(|lab| lab.key()));
-        self.block_manager.set_prefix_key(sequence, &key);
+        if !self.adapters.all.is_empty() {
+            self.adapters.set_scales(sequence, scales);
+        }
+        self.set_prefix_key(sequence);
     }
 }

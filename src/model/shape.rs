@@ -1,7 +1,7 @@
 //! What graphs of passes are built for: the sources they read, and the shape of a pass.
 
 use crate::blocks::SequenceGroup;
-use crate::plan::{BLOCK_LEN, Plan};
+use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, Plan};
 
 use super::adapters::OnDevice;
 use super::cache::states::States;
@@ -29,6 +29,8 @@ pub(super) struct Sources<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) n_tokens: usize,
+    /// Tokens of sources that it reads.
+    pub(super) n_source: usize,
     /// Rows that want logits.
     pub(super) n_outputs: usize,
     /// For each group of layers the keys that are looked at.
@@ -49,7 +51,11 @@ impl Shape {
     /// The shape of the largest pass.
     pub(super) fn largest(options: &Options, plan: &Plan, n_slots: &[usize]) -> Self {
         let n_tokens = options.n_batch.max(1);
-        let of_group = |n_slots: &usize| match options.n_ctx {
+        let of_group = |(group, n_slots): (&CachePlan, &usize)| match options.n_ctx {
+            _ if group.keys == KeysOf::Pass => match options.n_ctx {
+                0 => KeyShape::one_run(n_tokens, n_tokens),
+                _ => KeyShape::Runs(Vec::new()),
+            },
             0 => KeyShape::one_run(n_tokens, n_tokens),
             n_ctx if options.is_paged(plan) => {
                 let n_blocks = n_ctx.div_ceil(BLOCK_LEN as usize);
@@ -57,9 +63,13 @@ impl Shape {
             }
             _ => KeyShape::one_run(n_tokens, *n_slots),
         };
-        let keys = n_slots.iter().map(of_group).collect();
+        let keys = plan.caches.iter().zip(n_slots).map(of_group).collect();
         Self {
             n_tokens,
+            n_source: match options.n_ctx {
+                0 => source_of_pass(plan, n_tokens),
+                _ => 0,
+            },
             n_outputs: n_tokens.min(options.outputs_at_once(plan)),
             keys,
             groups: largest_groups(options, plan),
@@ -72,11 +82,39 @@ impl Shape {
 }
 
 impl Shape {
+    /// The shape of the largest pass that reads a source alone; none where there is no such pass.
+    pub(super) fn largest_source(options: &Options, plan: &Plan) -> Option<Self> {
+        let n_source = match options.n_ctx {
+            0 => 0,
+            _ => source_of_pass(plan, options.n_batch.max(1)),
+        };
+        let keys = plan.caches.iter().map(|group| match group.keys {
+            KeysOf::Pass => KeyShape::one_run(n_source, n_source),
+            _ => KeyShape::Runs(Vec::new()),
+        });
+        (n_source > 0).then(|| Self {
+            n_tokens: 0,
+            n_source,
+            n_outputs: 0,
+            keys: keys.collect(),
+            groups: Vec::new(),
+            wants_hidden: false,
+            is_headless: false,
+            adapters: Vec::new(),
+            lab: LabShape::default(),
+        })
+    }
+
     /// Operations of attention in a layer, at most.
     pub(super) fn n_views(&self) -> usize {
         let views = self.keys.iter().map(KeyShape::n_views);
         views.max().unwrap_or(1)
     }
+}
+
+/// Tokens of a source that a pass of so many tokens reads.
+fn source_of_pass(plan: &Plan, n_tokens: usize) -> usize {
+    plan.source.as_ref().map_or(0, |_| n_tokens)
 }
 
 /// The sequences of the largest pass: all but one decode, and the last one is read.

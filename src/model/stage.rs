@@ -88,7 +88,7 @@ fn build_stage(
     let mut g = Graph::new(NODES_ELSEWHERE + update_nodes, n_leaves(plan, update_nodes))?;
     let n = n_rows as u64;
     let hidden = g.input("hidden", TensorType::F32, &[plan.n_embd, n])?;
-    let scales = AdapterScales::new(&g, adapters, n)?;
+    let scales = AdapterScales::new(&g, "", adapters, n)?;
     let result = {
         let mut store = PassStore::default();
         let mut states = PassStates::without_rows(sources.states);
@@ -99,7 +99,7 @@ fn build_stage(
             adapters: weights.at_work(scales.0.clone()),
             n_tokens: n,
             n_ctx: plan.n_ctx_train,
-            inputs: &Derived::new(n),
+            inputs: &Derived::new("", n),
             side: None,
             saved: None,
             store: &mut store,

@@ -75,8 +75,13 @@ fn first_lacking(
             ..options.clone()
         };
         let shape = Shape::largest(&of_pass, plan, &n_slots);
-        let (graph, ..) = trace::described(plan, options, &shape)?;
-        for op in graph.kept_ops() {
+        let source = Shape::largest_source(&of_pass, plan);
+        let mut ops = Vec::new();
+        for shape in source.into_iter().chain([shape]) {
+            let (graph, ..) = trace::described(plan, options, &shape)?;
+            ops.extend(graph.kept_ops());
+        }
+        for op in ops {
             let attends = plan.key_values().map(|(unit, _)| unit);
             let scans = plan.recurrent().map(|(unit, _)| unit);
             let mut kept = attends.chain(scans.filter(|_| op.is_of_time));

@@ -22,17 +22,37 @@ use super::shape::{Shape, Sources};
 const N_CTX: usize = 64;
 
 /// The operations of a pass over `n_tokens` tokens of one sequence, all of which want a result, in the
-/// order of execution. Weights are places in [`Plan::tensors`].
+/// order of execution; where the model reads a source, after those of a pass over as many tokens of it. Weights are places in [`Plan::tensors`].
 ///
 /// # Errors
 /// Blocks that refuse their arguments.
 pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
     let options = Options::plain(N_CTX, n_tokens);
+    let mut steps = match Shape::largest_source(&options, plan) {
+        Some(shape) => walked(plan, &options, &shape)?,
+        None => Vec::new(),
+    };
+    let n = steps.len();
+    let of_tokens = trace_tokens(plan, n_tokens)?.into_iter();
+    steps.extend(of_tokens.map(|step| step.after(n)));
+    Ok(steps)
+}
+
+/// The same without a source: what runs where it was read before.
+///
+/// # Errors
+/// As [`trace`].
+pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
+    let options = Options::plain(N_CTX, n_tokens);
     let shape = Shape {
         n_outputs: n_tokens,
         ..Shape::largest(&options, plan, &options.n_slots(plan))
     };
-    let (graph, _, tensors) = described(plan, &options, &shape)?;
+    walked(plan, &options, &shape)
+}
+
+fn walked(plan: &Plan, options: &Options, shape: &Shape) -> Result<Vec<Step>, Error> {
+    let (graph, _, tensors) = described(plan, options, shape)?;
     Ok(graph.walk(&tensors))
 }
 

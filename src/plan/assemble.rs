@@ -12,7 +12,7 @@ use super::{
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Branch, Diagnostic, Diagnostics, Head, Mode, OF_FILE, OptionKind, Resolved, Resource,
+    Branch, Diagnostic, Diagnostics, Head, Mode, OF_FILE, OptionKind, Reads, Resolved, Resource,
     SHIFT_LOGITS, Setting, Slot, Span, Spanned, Stack, fits_pattern,
 };
 
@@ -30,6 +30,10 @@ pub(super) struct Planner<'a> {
     told: HashSet<String>,
     /// Elements of the rows of each tap.
     pub(super) taps: HashMap<String, u64>,
+    /// The same of what layers that read the source saved.
+    pub(super) source_taps: HashMap<String, u64>,
+    /// Paths of the blocks whose keys are made of such a tap.
+    pub(super) source_keys: HashSet<String>,
 }
 
 impl<'a> Planner<'a> {
@@ -46,6 +50,8 @@ impl<'a> Planner<'a> {
             problems: Vec::new(),
             told: HashSet::new(),
             taps: HashMap::new(),
+            source_taps: HashMap::new(),
+            source_keys: HashSet::new(),
         }
     }
 
@@ -87,7 +93,12 @@ impl<'a> Planner<'a> {
             self.taps.insert("ple".into(), width);
         }
         let mut layers = Vec::new();
+        let mut n_of_source = 0;
         for (at, stack) in def.stacks.iter().enumerate() {
+            if stack.reads == Reads::Tokens && at > 0 && def.stacks[at - 1].reads == Reads::Source {
+                n_of_source = layers.len();
+                self.end_of_source(n_embd);
+            }
             let count = self.evaluate(
                 &stack.count,
                 &global,
@@ -117,6 +128,10 @@ impl<'a> Planner<'a> {
                 Some(self.head(head, table, &global, n_embd, is_classifier)?)
             }
             None => None,
+        };
+        let source = match def.reads_source() {
+            true => self.source(&layers, (n_of_source, embed.as_ref()?), &global),
+            false => None,
         };
         let diffusion = match def.mode {
             Mode::Diffusion => Some(self.diffusion(&global)?),
@@ -154,6 +169,7 @@ impl<'a> Planner<'a> {
             layers,
             head,
             diffusion,
+            source,
             pool,
             unclaimed,
             unread,
@@ -301,7 +317,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn number(&mut self, scope: &LayerScope<'_>, name: &str) -> Option<u64> {
+    pub(super) fn number(&mut self, scope: &LayerScope<'_>, name: &str) -> Option<u64> {
         match self.facts.param(name, scope, false) {
             Ok(Value::Int(n)) if n > 0 => Some(n as u64),
             Ok(other) => self.problem(format!("`{name}` is {other}, expected a positive integer")),
@@ -415,9 +431,9 @@ impl<'a> Planner<'a> {
     ) -> Option<BranchPlan> {
         let n_embd = self.taps.get("x").copied()?;
         let width = self.tap(branch.from.as_ref(), path, width)?;
-        let side = match &branch.side {
-            Some(_) => Some(self.tap(branch.side.as_ref(), path, width)?),
-            None => None,
+        let side = match branch.side.is_some() {
+            true => Some(self.side(branch, path, width)?),
+            false => None,
         };
         let pre = self.norm(branch.pre.as_ref(), path, "in", scope, width);
         // The result is as wide as the hidden state, or refused below.
@@ -448,28 +464,6 @@ impl<'a> Planner<'a> {
             factor: factor?,
             save: branch.save.as_ref().map(|s| s.value.clone()),
         })
-    }
-
-    /// A factor; 1 and "not given" are the same.
-    #[expect(
-        clippy::option_option,
-        reason = "outer: the plan holds; inner: there is a factor"
-    )]
-    fn factor(
-        &mut self,
-        setting: Option<&Setting>,
-        path: &str,
-        scope: &LayerScope<'_>,
-    ) -> Option<Option<f64>> {
-        let Some(setting) = setting else {
-            return Some(None);
-        };
-        match self.evaluate(&setting.expr, scope, &path)? {
-            Value::Int(1) => Some(None),
-            Value::Int(v) => Some(Some(v as f64)),
-            Value::Float(v) if v.is_finite() => Some((v != 1.0).then_some(v)),
-            other => self.problem(format!("{path}: expected a finite factor, found `{other}`")),
-        }
     }
 
     /// A norm by name: a declared one, or the default kind with the weight of that name.

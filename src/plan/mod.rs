@@ -12,9 +12,11 @@ pub mod fill;
 mod mixes;
 mod placement;
 mod rows;
+mod source;
 mod unit;
 
 pub use placement::{Move, PROCESSOR, Share};
+pub use source::{KeysOf, SourcePlan};
 
 use assemble::Planner;
 use facts::Facts;
@@ -74,6 +76,8 @@ pub struct Plan {
     pub head: Option<HeadPlan>,
     /// Text diffusion, if the model decodes so.
     pub diffusion: Option<DiffusionPlan>,
+    /// The source of sequences, if the model reads one.
+    pub source: Option<SourcePlan>,
     /// The hidden states of a sequence to one vector.
     pub pool: Unit,
     /// Tensors of the file that nothing uses and the definition does not expect.
@@ -211,6 +215,8 @@ pub struct CachePlan {
     pub name: String,
     /// Its resolved options.
     pub unit: Unit,
+    /// What its keys are made of.
+    pub keys: KeysOf,
 }
 
 impl CachePlan {
@@ -239,6 +245,9 @@ impl Capacity {
     /// each sequence and of a pass, and as many windows again for the cached rows of ended
     /// sequences, however long the context.
     pub fn slots(&self, cache: &CachePlan) -> u64 {
+        if cache.keys == KeysOf::Pass {
+            return 0;
+        }
         let all = self.n_ctx.div_ceil(BLOCK_LEN);
         let blocks = cache.window().map_or(all, |window| {
             // A window starts and ends anywhere in a block, and so does what a pass adds to it.
@@ -550,22 +559,6 @@ impl Plan {
             .flat_map(|layer| &layer.slots)
             .flat_map(|slot| &slot.branches)
             .map(|branch| &branch.block)
-    }
-
-    /// Every unit that stores keys and values of its own, in the order of execution.
-    pub fn key_values(&self) -> impl Iterator<Item = (&Unit, &KeyValuePlan)> {
-        self.units().filter_map(|unit| match unit.state.as_ref()? {
-            StatePlan::KeyValue(rows) if rows.owner.is_none() => Some((unit, rows)),
-            _ => None,
-        })
-    }
-
-    /// Every unit with a state, in the order of execution.
-    pub fn recurrent(&self) -> impl Iterator<Item = (&Unit, &[StatePart])> {
-        self.units().filter_map(|unit| match unit.state.as_ref()? {
-            StatePlan::Recurrent(parts) => Some((unit, parts.as_slice())),
-            StatePlan::KeyValue(_) => None,
-        })
     }
 
     /// Bytes of the caches, with keys and values of these types.

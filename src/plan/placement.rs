@@ -61,7 +61,9 @@ impl Plan {
     /// Paths of the parts that [`Move`]s can move, in the order of execution.
     pub fn placeable(&self) -> impl Iterator<Item = &str> {
         let head = self.head.as_ref().and_then(|head| head.unit.as_ref());
+        let source = self.source.iter().map(|source| &source.embed);
         let first = std::iter::once(&self.embed).chain(&self.per_layer);
+        let first = source.chain(first);
         first
             .chain(self.units())
             .chain(head)
@@ -109,7 +111,9 @@ impl Plan {
             all: std::mem::take(&mut self.tensors),
             copies: HashMap::new(),
         };
+        let source = self.source.as_mut().map(|source| &mut source.embed);
         let ends = [
+            source,
             Some(&mut self.embed),
             self.per_layer.as_mut(),
             self.write.as_mut(),

@@ -5,11 +5,13 @@ use std::fmt::Display;
 use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
 use super::{
-    CachePlan, ContractRef, KeyValuePlan, Plan, SHOWN, StatePart, StatePlan, TensorPlan, Unit,
+    CachePlan, ContractRef, KeyValuePlan, KeysOf, Plan, SHOWN, StatePart, StatePlan, TensorPlan,
+    Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Instance, OF_FILE, OptionKind, Presence, Resolved, Resource, StateSpec, WeightRole, nearest,
+    Instance, OF_FILE, OptionKind, Presence, Resolved, Resource, Setting, StateSpec, WeightRole,
+    nearest,
 };
 use crate::weights::TensorType;
 
@@ -120,6 +122,28 @@ impl Planner<'_> {
         })
     }
 
+    /// A factor; 1 and "not given" are the same.
+    #[expect(
+        clippy::option_option,
+        reason = "outer: the plan holds; inner: there is a factor"
+    )]
+    pub(super) fn factor(
+        &mut self,
+        setting: Option<&Setting>,
+        path: &str,
+        scope: &LayerScope<'_>,
+    ) -> Option<Option<f64>> {
+        let Some(setting) = setting else {
+            return Some(None);
+        };
+        match self.evaluate(&setting.expr, scope, &path)? {
+            Value::Int(1) => Some(None),
+            Value::Int(v) => Some(Some(v as f64)),
+            Value::Float(v) if v.is_finite() => Some((v != 1.0).then_some(v)),
+            other => self.problem(format!("{path}: expected a finite factor, found `{other}`")),
+        }
+    }
+
     /// The path of the same unit in an earlier layer.
     fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Option<String> {
         let depth = scope.place?.depth;
@@ -218,6 +242,7 @@ impl Planner<'_> {
                 CachePlan {
                     name: name.to_owned(),
                     unit,
+                    keys: KeysOf::Tokens,
                 },
             ),
         };
@@ -371,6 +396,23 @@ impl Plan {
             Resource::Cache => &self.caches[*at].unit,
             Resource::Selection => &self.selections[*at],
             Resource::Mix => return None,
+        })
+    }
+
+    /// Every unit that stores keys and values of its own between passes, in the order of execution.
+    pub fn key_values(&self) -> impl Iterator<Item = (&Unit, &KeyValuePlan)> {
+        let is_kept = |rows: &&KeyValuePlan| {
+            rows.owner.is_none() && self.caches[rows.cache].keys != KeysOf::Pass
+        };
+        let units = self.units();
+        units.filter_map(move |unit| Some((unit, unit.key_values().filter(is_kept)?)))
+    }
+
+    /// Every unit with a state, in the order of execution.
+    pub fn recurrent(&self) -> impl Iterator<Item = (&Unit, &[StatePart])> {
+        self.units().filter_map(|unit| match unit.state.as_ref()? {
+            StatePlan::Recurrent(parts) => Some((unit, parts.as_slice())),
+            StatePlan::KeyValue(_) => None,
         })
     }
 

@@ -33,7 +33,7 @@ pub(crate) fn changed(
 }
 
 /// Writes the first `n` tensors of a model with other metadata.
-fn rewritten(path: &Path, weights: &Weights, metadata: &Metadata, n: usize) {
+pub(crate) fn rewritten(path: &Path, weights: &Weights, metadata: &Metadata, n: usize) {
     let all = weights.tensors();
     let all = &all[..n.min(all.len())];
     let new: Vec<NewTensor> = all

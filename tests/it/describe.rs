@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use lab_bench::arch::{Mode, Resolved};
 use lab_bench::files::synth::design;
 use lab_bench::inspect::describe::{describe, groups, shares};
-use lab_bench::plan::{Plan, StatePlan, Unit};
+use lab_bench::plan::{KeysOf, Plan, StatePlan, Unit};
 use lab_bench::weights::TensorType;
 
 use crate::diagrams::cases;
@@ -193,6 +193,8 @@ fn a_token_reads_the_keys_that_it_sees() {
         .flat_map(|plan| (0..40).map(move |at| (plan, at)))
     {
         let rows = plan.units().filter_map(|unit| match unit.state.as_ref()? {
+            // Keys of the layers that read the source are gone.
+            StatePlan::KeyValue(rows) if plan.caches[rows.cache].keys == KeysOf::Pass => None,
             StatePlan::KeyValue(rows) => Some((unit, rows)),
             StatePlan::Recurrent(_) => None,
         });

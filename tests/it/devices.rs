@@ -17,7 +17,7 @@ use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::{Plan, Share};
 
 use crate::command::scratch;
-use crate::goldens::{EXACT, Golden, goldens, options};
+use crate::goldens::{EXACT, Golden, goldens, options, sourced};
 use crate::support::nmse;
 
 /// A worker process, and the bytes that went to and from it.
@@ -130,7 +130,8 @@ fn placed(golden: &Golden, workers: &[Worker; 2], split: Split, options: Options
         n_layers,
     });
     plan.place(&shares.collect::<Vec<_>>());
-    Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads")
+    let model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads");
+    sourced(model, golden)
 }
 
 /// The golden's tokens as two sequences at once, in pieces where no token sees those after it; the rows of

@@ -10,7 +10,7 @@ use lab_bench::plan::Plan;
 use toml::{Table, Value};
 
 use crate::command::scratch;
-use crate::goldens::{EXACT, Golden, goldens, library, options, run};
+use crate::goldens::{EXACT, Golden, goldens, library, options, run, sourced};
 use crate::support::{PATHS, logits, nmse};
 
 /// Values set in a definition, or taken out of it: path and TOML text.
@@ -117,6 +117,20 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("delta net: silu for the sigmoid of the gate", "kimi-linear", Edit(&[("stack/0/slot/mixer/branch/delta_net/gate_act", Some(r#""silu""#))])),
     ("delta net: keys and values exchanged", "kimi-linear", Edit(&[("stack/0/slot/mixer/branch/delta_net/weights/k", Some(r#""attn_v""#)), ("stack/0/slot/mixer/branch/delta_net/weights/v", Some(r#""attn_k""#))])),
     ("latent attention left out", "kimi-linear", Edit(&[("stack/0/slot/mixer/branch/mla/when", Some(r#""il < 0""#))])),
+    ("bias of the scores by distance ignored", "t5encoder", Edit(&[("stack/0/slot/attn/branch/attention/weights/rel_bias", Some("false"))])),
+    ("scores scaled", "t5encoder", Edit(&[("stack/0/slot/attn/branch/attention/scale", None)])),
+    ("the last bucket from half the distance on", "t5encoder", Edit(&[("stack/0/slot/attn/branch/attention/max_distance", Some("64"))])),
+    ("bias of the layers that read for those that write", "t5", Edit(&[("stack/1/slot/attn/branch/attention/weights/rel_bias", Some(r#""/enc.blk.0.attn_rel_b.weight""#))])),
+    ("the source not attended to", "t5", Edit(&[("stack/1/slot/cross/when", Some(r#""il < 0""#))])),
+    ("the source not normalised", "t5", Edit(&[("stack/0/slot/out/pre", None)])),
+    ("the source before its last layer", "t5", Edit(&[("stack/0/slot/out/when", Some(r#""depth == 0""#))])),
+    ("a layer that writes left out", "t5-relu", Edit(&[("stack/1/count", Some(r#""n_decoder - 1""#))])),
+    ("keys and values of the source swapped", "t5", Edit(&[("stack/1/slot/cross/branch/attention/weights/k", Some(r#""cross_attn_v.weight""#)), ("stack/1/slot/cross/branch/attention/weights/v", Some(r#""cross_attn_k.weight""#))])),
+    ("the source as far as the text", "t5", Drive(|model, tokens| {
+        model.set_source(0, &tokens[..5]).expect("it reads a source");
+        run(model, tokens, 0, 0)
+    })),
+    ("gelu for relu", "t5-relu", Edit(&[("params/mlp_act", Some(r#""'gelu'""#))])),
     ("delta net: the bound of the decay ignored", "bailingmoe3", Edit(&[("stack/0/slot/mixer/branch/delta_net/decay_bound", Some("\"2 * decay_bound\""))])),
     ("latent attention: gate of the heads ignored", "bailingmoe3", Edit(&[("stack/0/slot/mixer/branch/mla/gate", None)])),
     ("the embedding not added again", "talkie", Edit(&[("stack/0/slot/again/when", Some("\"il < 0\""))])),
@@ -257,13 +271,14 @@ fn effect(library: &Library, golden: &Golden, fault: &Fault) -> Result<f64, Stri
     let found = match fault {
         Edit(edits) => {
             let def = edited(library, golden, edits)?;
-            logits(&def, &golden.weights, &golden.tokens, &PATHS[0]).expect("an f32 cache")?
+            logits(&def, &golden.weights, golden.text(), &PATHS[0]).expect("an f32 cache")?
         }
         Drive(drive) => {
             let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights)
                 .map_err(|error| error.to_string())?;
-            let mut model = Model::load(plan, &golden.weights, options(), &mut |_, _| {})
+            let model = Model::load(plan, &golden.weights, options(), &mut |_, _| {})
                 .map_err(|error| error.to_string())?;
+            let mut model = sourced(model, golden);
             drive(&mut model, &golden.tokens)
         }
     };
@@ -315,6 +330,20 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
     ("hy_v4", &[("stack/0/slot/ffn/write", Some(r#""hc_attn""#))], "layers.0.ffn: is written by another mix than layers.0.ffn.read reads by"),
     ("hy_v4", &[("params/n_streams", Some("1"))], "a mix is of at least two hidden states"),
     ("hy_v4", &[("stack/0/slot/ffn/read", Some(r#""copies""#)), ("stack/0/slot/ffn/write", Some(r#""copies""#))], "`mean` and `projected` start and end the hidden states"),
+    ("t5", &[("stack/0/slot/attn/branch/attention/cache", Some(r#""decoder""#)), ("cache/encoder", None)],
+        "keys of the source, those of the layers that read it and those of the sequence each have a cache of their own"),
+    ("t5", &[("cache/encoder/causal", Some("true"))],
+        "encoder.0.attn: the layers that read the source see all of it: their cache is not causal"),
+    ("t5", &[("cache/cross/size", Some("8"))],
+        "decoder.0.cross: keys of the source are all seen: their cache is not causal, and has no window and no ALiBi"),
+    ("t5", &[("cache/decoder/size", Some("8"))],
+        "decoder.0.attn: a cache of a model that reads a source has no window"),
+    ("t5", &[("stack/1/slot/ffn/from", Some(r#""source""#))],
+        "the tap `source` is read before it is saved"),
+    ("t5", &[("params/start_token", Some("96"))],
+        "`start_token` is 96, expected a token below 96"),
+    ("t5", &[("stack/1/slot/attn/branch/attention/max_distance", Some("0"))],
+        "`max_distance` is 1 to 4096"),
     ("rwkv7", &[("params/wkv_d", Some("32"))], "heads have 64 or 128 elements"),
     ("rwkv6", &[("params/wkv_d", Some("24"))], "`d` divides the width of the hidden state"),
 ];
@@ -361,7 +390,8 @@ pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::Value> {
         capture: true,
         ..options()
     };
-    let mut model = Model::load(plan, &golden.weights, watching, &mut |_, _| {}).expect("it loads");
+    let model = Model::load(plan, &golden.weights, watching, &mut |_, _| {}).expect("it loads");
+    let mut model = sourced(model, golden);
     let passes = Passes {
         chunk: golden.tokens.len(),
         stateless: false,

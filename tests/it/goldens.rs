@@ -17,7 +17,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::command::scratch;
-use crate::support::{ExecutionPath, PATHS, flips, logits, nmse, parse_npy};
+use crate::support::{ExecutionPath, PATHS, Text, flips, logits, nmse, parse_npy};
 
 /// The bound of a path that computes what the reference computes.
 pub(crate) const EXACT: f64 = 1e-6;
@@ -32,6 +32,8 @@ pub(crate) struct Golden {
     pub arch: String,
     pub def: ArchDef,
     pub tokens: Vec<u32>,
+    /// Those of its source, where the model reads one.
+    pub source: Vec<u32>,
     pub weights: Weights,
     pub expected: Vec<f64>,
     /// NMSE between llama.cpp and llama.cpp with a half-precision cache.
@@ -40,6 +42,13 @@ pub(crate) struct Golden {
 }
 
 impl Golden {
+    pub(crate) fn text(&self) -> Text<'_> {
+        Text {
+            tokens: &self.tokens,
+            source: &self.source,
+        }
+    }
+
     /// The reference's own sensitivity, where one rounding of a quantised activation may fall the other
     /// way; else 0.
     pub(crate) fn noise_of_quantised(&self) -> f64 {
@@ -123,6 +132,11 @@ fn make(name: &str, entry: &Value) -> Made {
     Made { def, file }
 }
 
+fn ids(of: &Value) -> Option<Vec<u32>> {
+    let ids = of.as_array()?.iter();
+    Some(ids.map(|t| t.as_u64().expect("an id") as u32).collect())
+}
+
 /// The golden of an entry, with its model in a file of the folder.
 fn load(name: &str, entry: &Value, scratch: &Path) -> Golden {
     let (arch, request) = request(name, entry);
@@ -135,12 +149,8 @@ fn load(name: &str, entry: &Value, scratch: &Path) -> Golden {
         name: name.to_owned(),
         arch,
         def: def.clone(),
-        tokens: entry["tokens"]
-            .as_array()
-            .expect("tokens")
-            .iter()
-            .map(|t| t.as_u64().expect("an id") as u32)
-            .collect(),
+        tokens: ids(&entry["tokens"]).expect("tokens"),
+        source: ids(&entry["source"]).unwrap_or_default(),
         weights: weights::open(&path).expect("synth writes what we read"),
         expected: parse_npy(&npy).values,
         noise: entry["noise"]["kv_f16"].as_f64().expect("noise"),
@@ -194,7 +204,7 @@ fn every_architecture_equals_the_reference_along_every_path() {
         assert!(plan.unread.is_empty(), "{}: {:?}", golden.name, plan.unread);
         let mut row = format!("{:18}", golden.name);
         for path in &PATHS {
-            let Some(result) = logits(def, &golden.weights, &golden.tokens, path) else {
+            let Some(result) = logits(def, &golden.weights, golden.text(), path) else {
                 row.push_str("        -");
                 continue;
             };
@@ -279,7 +289,17 @@ pub(crate) fn options() -> Options {
 /// The model of a golden.
 pub(crate) fn model(golden: &Golden, options: Options) -> Model {
     let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
-    Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads")
+    let model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads");
+    sourced(model, golden)
+}
+
+/// A model of a golden whose sequences have the golden's source, where it reads one.
+pub(crate) fn sourced(mut model: Model, golden: &Golden) -> Model {
+    if model.reads_source() {
+        let set = model.set_default_source(&golden.source);
+        set.expect("the source is sound");
+    }
+    model
 }
 
 pub(crate) fn run(model: &mut Model, tokens: &[u32], sequence: u32, first: u32) -> Vec<f32> {

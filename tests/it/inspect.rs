@@ -69,6 +69,9 @@ fn compare(name: &str, plan: &Plan, weights: &Weights, token: u32, options: Opti
     let is_near = rounded.is_some_and(|rounded| rounded <= 128 * n_parts as u64);
     assert!(is_near, "{of}: {} and {}", estimate.cache, loaded.cache);
     assert_eq!(shares, model.is_shared(), "{of}");
+    if model.reads_source() {
+        model.set_default_source(&[token]).expect("it is sound");
+    }
     let mut batch = Batch::default();
     batch.push(token, 0, 0, true);
     model.forward(&batch).expect("the pass runs");

@@ -66,6 +66,7 @@ mod server;
 mod serving;
 mod shapes;
 mod shared;
+mod source;
 mod support;
 mod text_diffusion;
 mod text_parts;

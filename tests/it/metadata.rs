@@ -11,7 +11,7 @@ use lab_bench::weights::{Array, Metadata, Value as Meta};
 use serde_json::Value;
 
 use crate::command::scratch;
-use crate::goldens::{EXACT, Golden, goldens, options};
+use crate::goldens::{EXACT, Golden, goldens, options, sourced};
 use crate::support::{nmse, parse_npy};
 
 /// Sums in a digest.
@@ -119,7 +119,7 @@ fn run(golden: &Golden, metadata: &Metadata) -> Result<Vec<f32>, String> {
         ..options()
     };
     let model = Model::load(plan, &golden.weights, options, &mut |_, _| {});
-    let mut model = model.map_err(|e| e.to_string())?;
+    let mut model = sourced(model.map_err(|e| e.to_string())?, golden);
     let mut batch = Batch::default();
     for (position, token) in (0..).zip(&golden.tokens) {
         batch.push(*token, 0, position, true);

@@ -195,13 +195,31 @@ pub const PATHS: [ExecutionPath; 10] = [
 
 /// Logits of every token, `[n_tokens, n_vocab]`, along a path; `None` if the model's heads are no
 /// whole blocks of the path's cache type.
-pub fn logits(
+pub fn logits<'a>(
     def: &ArchDef,
     weights: &Weights,
-    tokens: &[u32],
+    text: impl Into<Text<'a>>,
     path: &ExecutionPath,
 ) -> Option<Result<Vec<f32>, String>> {
-    results(def, weights, tokens, path, Output::Logits)
+    results(def, weights, text, path, Output::Logits)
+}
+
+/// The tokens that a model reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    /// Those of the sequence.
+    pub tokens: &'a [u32],
+    /// Those of its source; empty where the model reads none.
+    pub source: &'a [u32],
+}
+
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
+    fn from(tokens: &'a T) -> Self {
+        Self {
+            tokens: tokens.as_ref(),
+            source: &[],
+        }
+    }
 }
 
 /// A request to a model.
@@ -216,10 +234,10 @@ pub enum Output {
 }
 
 /// As `logits`, or something else that a model gives.
-pub fn results(
+pub fn results<'a>(
     def: &ArchDef,
     weights: &Weights,
-    tokens: &[u32],
+    text: impl Into<Text<'a>>,
     path: &ExecutionPath,
     output: Output,
 ) -> Option<Result<Vec<f32>, String>> {
@@ -227,6 +245,7 @@ pub fn results(
         Ok(plan) => plan,
         Err(error) => return Some(Err(error.to_string())),
     };
+    let Text { tokens, source } = text.into();
     // Where tokens see each other, a part of them is another computation.
     if plan.mode != Mode::Causal && path.chunk != 0 {
         return None;
@@ -240,13 +259,23 @@ pub fn results(
         v_type: path.kv_type,
         flash_attn: path.flash_attn,
         embeddings: output != Output::Logits,
-        ..Options::plain(0, 2 * n)
+        ..Options::plain(0, 2 * n.max(source.len()))
     };
     let mut model = match Model::load(plan, weights, options, &mut |_, _| {}) {
         Ok(model) => model,
         Err(lab_bench::model::Error::CacheType { .. }) => return None,
         Err(error) => return Some(Err(error.to_string())),
     };
+    if !source.is_empty()
+        && let Err(error) = model.set_default_source(source)
+    {
+        return Some(Err(error.to_string()));
+    }
+    // Another source, which changes nothing of the first sequence.
+    if path.interleaved && model.reads_source() {
+        let other: Vec<u32> = source.iter().map(|token| (token + 1) % n_vocab).collect();
+        model.set_source(1, &other[1..]).expect("it reads a source");
+    }
     let chunk = if path.chunk == 0 { n } else { path.chunk };
     let mut out = Vec::new();
     for start in (0..n).step_by(chunk) {

@@ -15,8 +15,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::arch::contract::{Contract, Registry};
 use crate::arch::definition::{
-    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Setting, Slot,
-    Stack,
+    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Reads, Setting,
+    Slot, Stack,
 };
 use crate::arch::diagnostic::{Diagnostic, Spanned};
 use crate::arch::expr::{Expr, Value};
@@ -282,6 +282,9 @@ impl<'a> Reader<'a> {
                 .and_then(|item| self.text(item, "prefix"));
             let count = inner.take("count").and_then(|item| self.expr(item));
             let il = self.optional_setting(&mut inner, "il");
+            let reads = inner
+                .take("reads")
+                .and_then(|item| self.choice(item, "reads", &Reads::NAMES));
             let slots = match inner.take("slot") {
                 Some(item) => self.slots(item),
                 None => {
@@ -305,6 +308,7 @@ impl<'a> Reader<'a> {
                         .expect("the default number of layers is an expression")
                 }),
                 il,
+                reads: reads.unwrap_or(Reads::Tokens),
                 slots,
             });
         }

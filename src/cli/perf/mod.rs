@@ -23,6 +23,9 @@ use passes::{Case, Decode, Prefill};
 use report::{Report, Threads};
 use requests::Requests;
 
+/// Tokens of the source of every sequence, where the model reads one.
+const N_SOURCE: usize = 64;
+
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
@@ -158,6 +161,9 @@ fn measure(
     // Before the model is there, so that the peak of the process is the model's.
     let bandwidth = read_bandwidth(n_threads);
     let mut model = args.load.load(opened, options)?;
+    if model.reads_source() {
+        model.set_default_source(&[0; N_SOURCE])?;
+    }
     let mut row = Threads {
         n_threads,
         bandwidth,
@@ -211,7 +217,12 @@ fn through_engine(args: &Args, cases: &Cases, n_threads: usize) -> Result<Vec<Re
 /// The options of the model: capacity for the largest case.
 fn resolve(args: &Args, cases: &Cases, opened: &crate::files::models::Opened) -> Options {
     let (longest, sequences) = (cases.longest(), cases.most_sequences());
-    let each = longest.saturating_add(1);
+    let n_source = if opened.plan.source.is_some() {
+        N_SOURCE
+    } else {
+        0
+    };
+    let each = longest.saturating_add(1 + n_source);
     let needed = each
         .saturating_mul(sequences)
         .checked_next_multiple_of(256)
@@ -221,7 +232,8 @@ fn resolve(args: &Args, cases: &Cases, opened: &crate::files::models::Opened) ->
         .max()
         .unwrap_or(1)
         .clamp(1, Options::N_BATCH)
-        .max(sequences);
+        .max(sequences)
+        .max(n_source);
     let defaults = Defaults {
         kv_type: TensorType::F16,
         flash_attn: true,

@@ -108,6 +108,8 @@ impl Compute for Fake {
         self.texts.remove(&id);
     }
 
+    fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
+
     fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
         self.release(id);
     }
@@ -289,6 +291,7 @@ fn submit(
     let settings = config(shift).settings(&request, &LIMITS).expect("sound");
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
     engine.enqueue(Submitted {
+        source: Vec::new(),
         decoding: Decoding::Diffusion(sampler, settings),
         request,
         lab: None,

@@ -33,6 +33,9 @@ pub struct KvBlocks<'a> {
     pub block_len: u64,
     /// What each query attends to of its interval; none: all of it.
     pub selected: Option<Selected<'a>>,
+    /// f32 `[heads, 2 far + 1]`, dense: what is added to the scores of each head for the distances from -far to
+    /// far, the position of the key minus that of the query. Farther ones count as -far or far.
+    pub bias: Option<&'a Tensor>,
 }
 
 impl KvBlocks<'_> {
@@ -91,7 +94,7 @@ fn is_kv_type(ty: TensorType) -> bool {
 impl Graph {
     /// `softmax(q . k * scale) . v` over the positions that each query attends to:
     /// `q [dk, heads, n]` f32, rows dense -> `[dv, heads, n]` f32, computed in f32. A linear
-    /// position bias lowers scores by the distance of the positions.
+    /// position bias lowers scores by the distance of the positions, another one is read from a table.
     ///
     /// The lists are checked when they are read: a query whose interval is empty, or whose
     /// blocks lie outside the table or the slots, gets zeros. The online softmax is that of Milakov
@@ -111,15 +114,23 @@ impl Graph {
         blocks.check(OP, q)?;
         if let Some(selected) = &blocks.selected {
             selected.check(OP, blocks.k.shape()[1], q.shape()[2])?;
-            if scores.max_bias > 0.0 {
-                return fault(OP, format!("{selected:?} with a linear position bias"));
+            if scores.max_bias > 0.0 || blocks.bias.is_some() {
+                return fault(OP, format!("{selected:?} with a position bias"));
+            }
+        }
+        if let Some(bias) = blocks.bias {
+            let [heads, distances, more @ ..] = bias.shape();
+            let fits = heads == q.shape()[1] && distances % 2 == 1 && more == [1, 1];
+            let is_dense = bias.ty() == TensorType::F32 && bias.is_contiguous();
+            if !fits || !is_dense || distances >= 1 << 31 {
+                return fault(OP, format!("the bias {bias:?} of {q:?}"));
             }
         }
         let ctx = self.arena.reserve()?;
         let pointer = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         let lists = blocks.selected.map(|selected| selected.lists);
         let span = blocks.selected.map_or(0, |selected| selected.span);
-        // SAFETY: types, shapes and layout were checked; no lists and no sinks are null. The operation checks
+        // SAFETY: types, shapes and layout were checked; no lists, no bias and no sinks are null. The operation checks
         // the values of the two lists.
         let ptr = unsafe {
             sys::shim_paged_attention(
@@ -130,6 +141,7 @@ impl Graph {
                 blocks.queries.as_ptr(),
                 blocks.table.as_ptr(),
                 pointer(lists),
+                pointer(blocks.bias),
                 pointer(scores.sinks),
                 scores.scale,
                 scores.softcap,
@@ -142,6 +154,7 @@ impl Graph {
         let sources: Vec<&Tensor> = sources
             .into_iter()
             .chain(lists)
+            .chain(blocks.bias)
             .chain(scores.sinks)
             .collect();
         self.node(OP, ptr, &sources)

@@ -219,6 +219,7 @@ mod tests {
                 table: &table,
                 block_len: BLOCK as u64,
                 selected: None,
+                bias: None,
             };
             let of_heads = self.is_sum.then_some(&weights);
             let selected = g.select(&q, of_heads, &blocks, self.selector);
@@ -429,6 +430,7 @@ mod tests {
             table: &table,
             block_len: 16,
             selected: None,
+            bias: None,
         };
         let one = Selector {
             top: 1,

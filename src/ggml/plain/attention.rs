@@ -124,10 +124,12 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
     };
     let [scale, softcap, max_bias] = [8, 9, 10].map(|at| node.param(at));
     let span = node.int(12).max(0) as usize;
-    let (mut selected, mut sinks) = (None, None);
-    for at in [5, 6] {
+    let (mut selected, mut bias, mut sinks) = (None, None, None);
+    let has_bias = node.int(13) != 0;
+    for at in [5, 6, 7] {
         match node.source(at)? {
             Some(source) if source.ty() == TensorType::I32 => selected = Some(source.read()?),
+            Some(source) if has_bias && bias.is_none() => bias = Some(source.read()?),
             Some(source) => sinks = Some(source.read()?),
             None => {}
         }
@@ -149,13 +151,21 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
         let positions: Vec<usize> = (first..end).filter(is_in).collect();
         let slots: Option<Vec<usize>> = positions.iter().map(|p| lists.slot(query, *p)).collect();
         let Some(slots) = slots else { continue };
-        let bias = match max_bias > 0.0 {
+        let slope = match max_bias > 0.0 {
             true => slope(head, heads, max_bias),
             false => 0.0,
         };
+        // Of the distance of key and query, as far as there are rows.
+        let of_distance = |bias: &Array, p: usize| {
+            let far = bias.shape[1] as i64 / 2;
+            let distance = (p as i64 - position as i64).clamp(-far, far);
+            bias.at(head, [(distance + far) as usize, 0, 0])
+        };
         let score = |(p, slot): (&usize, &usize)| {
             let product = dot(q.row([head, query, 0]), k.row([key_head, *slot, 0]));
-            capped(product * scale, softcap) - bias * (position as f64 - *p as f64).abs()
+            let of_distance = bias.as_ref().map_or(0.0, |bias| of_distance(bias, *p));
+            let linear = slope * (position as f64 - *p as f64).abs();
+            capped(product * scale, softcap) - linear + of_distance
         };
         let mut scores: Vec<f64> = positions.iter().zip(&slots).map(score).collect();
         softmax(&mut scores, sinks.as_ref().map(|sinks| sinks.values[head]));

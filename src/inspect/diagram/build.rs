@@ -79,6 +79,9 @@ impl<'a> Maker<'a> {
     fn drawing(mut self, name: &str) -> Drawing {
         let plan = self.plan;
         let layers = kinds(plan, self.steps);
+        let of_source = plan.source.as_ref();
+        let source = of_source.map(|of| self.stage(&of.embed, "embed"));
+        let n_of_source = of_source.map_or(0, |of| of.n_layers);
         let embed = self.stage(&plan.embed, "embed");
         let own = plan.write.iter().collect::<Vec<_>>();
         let write = self.mix(&own, "Several hidden states", None);
@@ -103,12 +106,15 @@ impl<'a> Maker<'a> {
             mode: plan.mode,
             is_symbolic: self.is_symbolic,
             facts: self.facts(),
-            begin: [embed]
+            begin: source
                 .into_iter()
+                .chain([embed])
+                .filter(|part: &Part| !part.ops.is_empty())
                 .chain(write)
                 .chain(per_layer.filter(|part| !part.ops.is_empty()))
                 .collect(),
-            pattern: kinds::pattern(&layers),
+            source: kinds::pattern(&layers[..n_of_source]),
+            pattern: kinds::pattern(&layers[n_of_source..]),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
             kept: self.all_kept(),
             scenes: execution::scenes(&self, &layers),
@@ -403,6 +409,7 @@ fn uses<'a>(
     let head = def.head.as_ref().map(|head| &head.unit);
     let planned = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     let stages = [
+        (plan.source.as_ref().map(|of| &of.embed), Some(&def.embed)),
         (Some(&plan.embed), Some(&def.embed)),
         (plan.per_layer.as_ref(), def.per_layer.as_ref()),
         (planned, head),

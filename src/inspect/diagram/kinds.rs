@@ -1,6 +1,6 @@
 //! Layers that are equal but for their index, and the pattern they make.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use crate::arch::{Resolved, StateSpec};
@@ -29,16 +29,35 @@ pub enum Run {
 /// The kind of each layer: equal numbers for layers that are equal but for their index and their factors.
 pub(super) fn kinds(plan: &Plan, steps: &[Step]) -> Vec<usize> {
     let mut known: HashMap<String, usize> = HashMap::new();
+    let shared = shared(plan);
     let of_layer = |layer: &LayerPlan| {
-        let text = graph_text(plan, layer, steps) + &choices_text(layer);
+        let text = graph_text((plan, &shared), layer, steps) + &choices_text(layer);
         let next = known.len();
         *known.entry(text).or_insert(next)
     };
     plan.layers.iter().map(of_layer).collect()
 }
 
+/// The weights that several layers of the file use: no index in their names is that of a layer.
+fn shared(plan: &Plan) -> HashSet<usize> {
+    let mut users: HashMap<usize, HashSet<(usize, u64)>> = HashMap::new();
+    for layer in &plan.layers {
+        let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
+        for weight in branches.flat_map(|branch| branch.block.weights.iter().flatten()) {
+            let of_weight = users.entry(*weight).or_default();
+            of_weight.insert((layer.stack, layer.il));
+        }
+    }
+    let several = users.into_iter().filter(|(_, layers)| layers.len() > 1);
+    several.map(|(weight, _)| weight).collect()
+}
+
 /// The operations of a layer with what they read.
-fn graph_text(plan: &Plan, layer: &LayerPlan, steps: &[Step]) -> String {
+fn graph_text(
+    (plan, shared): (&Plan, &HashSet<usize>),
+    layer: &LayerPlan,
+    steps: &[Step],
+) -> String {
     let own = (0..steps.len()).filter(|at| is_within(&steps[*at].path, &layer.path));
     let own: Vec<usize> = own.collect();
     let mut out = String::new();
@@ -52,6 +71,9 @@ fn graph_text(plan: &Plan, layer: &LayerPlan, steps: &[Step]) -> String {
                     write!(out, " {:?}", own.binary_search(at).map(|at| op - at).ok())
                 }
                 Origin::Leaf(_) => write!(out, " leaf"),
+                Origin::Weight(at) if shared.contains(at) => {
+                    write!(out, " {}", plan.tensors[*at].name)
+                }
                 Origin::Weight(at) => {
                     write!(out, " {}", without_index(&plan.tensors[*at].name, layer.il))
                 }

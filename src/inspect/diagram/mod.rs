@@ -61,7 +61,10 @@ pub struct Drawing {
     pub kinds: Vec<Kind>,
     /// The kind of each layer, a place in `kinds`.
     pub layers: Vec<usize>,
-    /// The same, with repetitions counted.
+    /// The kinds of the layers that read the source, with repetitions counted; where there are such, the first stage is
+    /// theirs.
+    pub source: Vec<Run>,
+    /// The kinds of the layers that read tokens, with repetitions counted.
     pub pattern: Vec<Run>,
     /// The hidden state to the result.
     pub end: Vec<Part>,

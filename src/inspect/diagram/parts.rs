@@ -7,7 +7,7 @@ use crate::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
 use crate::common::wording;
 use crate::ggml::{Origin, Step};
 use crate::inspect::describe::{self, Use};
-use crate::plan::{LayerPlan, StatePlan, Unit};
+use crate::plan::{KeysOf, LayerPlan, StatePlan, Unit};
 
 use super::build::Maker;
 use super::kinds::{is_within, without_index};
@@ -368,6 +368,12 @@ impl Maker<'_> {
         match &unit.state {
             // What reads a text as a whole keeps nothing of it.
             _ if self.plan.mode != Mode::Causal => Kept::default(),
+            // Of the layers that read the source nothing is kept either.
+            Some(StatePlan::KeyValue(rows))
+                if self.plan.caches[rows.cache].keys == KeysOf::Pass =>
+            {
+                Kept::default()
+            }
             Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => Kept {
                 text: vec!["reads the KV cache of an earlier layer".into()],
                 ..Kept::default()

@@ -30,7 +30,7 @@ impl Sample {
     pub fn of_model(name: &str, plan: &Plan) -> Result<Self, Error> {
         let mut sample = Self::new(name, plan.clone(), false)?;
         if plan.mode == Mode::Causal {
-            sample.single = Some(model::trace(plan, 1)?);
+            sample.single = Some(model::trace_tokens(plan, 1)?);
         }
         Ok(sample)
     }

@@ -8,7 +8,7 @@ use crate::blocks::cache::Cache;
 use crate::common::wording;
 use crate::ggml::Step;
 use crate::inspect::describe;
-use crate::plan::{Plan, StatePlan, Unit};
+use crate::plan::{CachePlan, Plan, StatePlan, Unit};
 use crate::weights::TensorType;
 
 use super::OpShape;
@@ -190,8 +190,8 @@ pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
 
 impl Maker<'_> {
     /// Which tokens a query sees, in words.
-    pub(super) fn seen(&self, cache: &Unit) -> String {
-        let value = |name: &str| (name == "size").then(|| self.size(cache, name));
+    pub(super) fn seen(&self, cache: &CachePlan) -> String {
+        let value = |name: &str| (name == "size").then(|| self.size(&cache.unit, name));
         describe::seen(self.plan, cache, &value)
     }
 
@@ -199,7 +199,7 @@ impl Maker<'_> {
     pub(super) fn line(&self, unit: &Unit) -> String {
         let mut line = match &unit.state {
             Some(StatePlan::KeyValue(rows)) => {
-                let seen = self.seen(&self.plan.caches[rows.cache].unit);
+                let seen = self.seen(&self.plan.caches[rows.cache]);
                 format!("each token attends to {seen}")
             }
             _ => unit.contract.0.summary.trim_end_matches('.').to_owned(),

@@ -4,12 +4,17 @@
 //! its last pass can be taken back.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::blocks::cache::Cache as Visibility;
+use crate::plan::KeysOf;
 
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, PrefixTree, ROOT};
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
+
+/// A position of a sequence.
+type Place = (SequenceId, u32);
 
 /// What stands in a table for a block that has left the window.
 pub(super) const EVICTED: BlockId = BlockId::MAX;
@@ -21,6 +26,8 @@ pub(in crate::model) struct Group {
     pub(in crate::model) n_slots: usize,
     /// What a query sees.
     pub(in crate::model) rule: Visibility,
+    /// The tokens that its keys belong to.
+    pub(in crate::model) keys: KeysOf,
 }
 
 #[derive(Clone, Debug)]
@@ -120,6 +127,10 @@ pub(in crate::model) struct BlockManager {
     roots: HashMap<SequenceId, NodeId>,
     /// Where the others start.
     root: NodeId,
+    /// Positions at the start of sequences that are those of their source, where they have one.
+    n_source: HashMap<SequenceId, u32>,
+    /// The same of the others.
+    n_source_default: u32,
     /// Whether no token's results depend on later ones.
     pub(super) is_causal: bool,
     /// Homes of each pool, where the blocks of a sequence lie in one run; none where they lie anywhere.
@@ -137,7 +148,12 @@ impl BlockManager {
             sequences: HashMap::new(),
             roots: HashMap::new(),
             root: ROOT,
-            is_causal: groups.iter().all(|group| group.rule.causal),
+            n_source: HashMap::new(),
+            n_source_default: 0,
+            is_causal: groups
+                .iter()
+                .filter(|group| group.keys == KeysOf::Tokens)
+                .all(|group| group.rule.causal),
             n_homes: None,
             groups,
         }
@@ -155,15 +171,19 @@ impl BlockManager {
         }
     }
 
-    /// Sets how sequences without a key of their own are computed, before any starts.
-    pub(in crate::model) fn set_default_key(&mut self, key: &[u32]) {
-        self.root = self.tree.root_of(key);
+    /// Sets how sequences without a key of their own are computed, and the length of their source, before any
+    /// starts.
+    pub(in crate::model) fn set_default_key(&mut self, key: &[u32], n_source: u32) {
+        let old = std::mem::replace(&mut self.root, self.tree.root_of(key));
         self.tree.pin(self.root);
+        self.tree.unpin(old);
+        self.n_source_default = n_source;
     }
 
-    /// Sets how sequences of an id are computed from now on: only prefixes with the same key are shared with
-    /// them.
-    pub(in crate::model) fn set_prefix_key(&mut self, id: SequenceId, key: &[u32]) {
+    /// Sets how sequences of an id are computed from now on, and the length of their source: only prefixes with the
+    /// same key are shared with them. The key tells sources apart.
+    pub(in crate::model) fn set_prefix_key(&mut self, id: SequenceId, key: &[u32], n_source: u32) {
+        self.n_source.insert(id, n_source);
         let root = self.tree.root_of(key);
         self.tree.pin(root);
         if let Some(old) = self.roots.insert(id, root) {
@@ -181,9 +201,32 @@ impl BlockManager {
         self.groups.len()
     }
 
+    /// Positions at the start of a sequence that are those of its source: its tokens follow them.
+    pub(in crate::model) fn n_source(&self, id: SequenceId) -> u32 {
+        let own = self.n_source.get(&id).copied();
+        own.unwrap_or(self.n_source_default)
+    }
+
+    /// The positions that a token of a sequence of `len` positions sees in a group.
+    pub(super) fn visible(&self, group: usize, (id, position): Place, len: u32) -> Range<u32> {
+        let (n, Group { rule, keys, .. }) = (self.n_source(id), &self.groups[group]);
+        match keys {
+            KeysOf::Tokens => {
+                let seen = rule.visible(position.saturating_sub(n), len.saturating_sub(n));
+                seen.start + n..seen.end + n
+            }
+            KeysOf::Source | KeysOf::Pass => 0..n,
+        }
+    }
+
     /// What the queries of a group see.
     pub(in crate::model) fn rule(&self, group: usize) -> &Visibility {
         &self.groups[group].rule
+    }
+
+    /// The tokens that the keys of a group belong to.
+    pub(in crate::model) fn keys(&self, group: usize) -> KeysOf {
+        self.groups[group].keys
     }
 
     /// Groups of layers, each with a pool.
@@ -474,13 +517,8 @@ impl BlockManager {
         }
     }
 
-    /// Where the positions of the sequences of a pass lie, for each pool.
-    pub(in crate::model) fn tables(&self, queries: &[(SequenceId, u32)]) -> Vec<Table> {
-        let pools = 0..self.pools.len();
-        pools.map(|pool| self.table(pool, queries)).collect()
-    }
-
-    fn table(&self, pool: usize, queries: &[(SequenceId, u32)]) -> Table {
+    /// Where the positions of the sequences of a pass lie in a pool.
+    pub(in crate::model) fn table(&self, pool: usize, queries: &[(SequenceId, u32)]) -> Table {
         let mut out = Table::default();
         let mut starts: Vec<(SequenceId, usize)> = Vec::new();
         for &(id, position) in queries {
@@ -498,7 +536,7 @@ impl BlockManager {
                 }
             };
             let len = sequence.tokens.len() as u32;
-            let visible = self.groups[pool].rule.visible(position, len);
+            let visible = self.visible(pool, (id, position), len);
             let [from, to] = [visible.start, visible.end].map(|p| p as i32);
             out.queries.push([start as i32, position as i32, from, to]);
         }

@@ -1,5 +1,7 @@
 //! What queries see, as a mask.
 
+use std::ops::Range;
+
 use crate::blocks::cache::Cache as Visibility;
 
 use super::SequenceId;
@@ -11,25 +13,29 @@ pub(in crate::model) struct Mask {
 
 impl Mask {
     /// Of keys that lie anywhere: `slot(i, position)` is the slot of a position of query `i`'s
-    /// sequence, of which `len(i)` positions are there.
+    /// sequence, which sees the positions `visible(i)`.
     pub(super) fn of_slots(
         n_kv: usize,
         queries: &[(SequenceId, u32)],
         rule: &Visibility,
-        len: impl Fn(usize) -> u32,
+        visible: impl Fn(usize) -> Range<u32>,
         slot: impl Fn(usize, u32) -> usize,
     ) -> Self {
         let mut values = vec![f32::NEG_INFINITY; n_kv * queries.len()];
         for (i, (row, query)) in values.chunks_exact_mut(n_kv).zip(queries).enumerate() {
-            for position in rule.visible(query.1, len(i)) {
+            for position in visible(i) {
                 row[slot(i, position)] = rule.mask(query.1, position);
             }
         }
         Self { values }
     }
 
-    /// Of the tokens of the pass itself.
-    pub(in crate::model) fn of_tokens(queries: &[(SequenceId, u32)], rule: &Visibility) -> Self {
+    /// Of tokens of the pass itself.
+    pub(in crate::model) fn of_tokens(
+        queries: &[(SequenceId, u32)],
+        keys: &[(SequenceId, u32)],
+        rule: &Visibility,
+    ) -> Self {
         let value = |q: &(SequenceId, u32), k: &(SequenceId, u32)| {
             if q.0 == k.0 && rule.is_visible(q.1, k.1) {
                 rule.mask(q.1, k.1)
@@ -39,7 +45,7 @@ impl Mask {
         };
         let values = queries
             .iter()
-            .flat_map(|q| queries.iter().map(move |k| value(q, k)));
+            .flat_map(|q| keys.iter().map(move |k| value(q, k)));
         Self {
             values: values.collect(),
         }
@@ -87,13 +93,28 @@ mod tests {
         let tokens = [(0, 0), (1, 0), (0, 1), (1, 1)];
         let causal = rule(true, Window::Standard, 0);
         let rows = ["#...", ".#..", "#.#.", ".#.#"];
-        assert_eq!(visible(&Mask::of_tokens(&tokens, &causal), 4), rows);
+        assert_eq!(
+            visible(&Mask::of_tokens(&tokens, &tokens, &causal), 4),
+            rows
+        );
         // The positions of a sequence in every other slot.
         let slot = |i: usize, position: u32| 2 * position as usize + tokens[i].0 as usize;
-        let mask = Mask::of_slots(4, &tokens, &causal, |_| 2, slot);
+        let mask = Mask::of_slots(
+            4,
+            &tokens,
+            &causal,
+            |i| causal.visible(tokens[i].1, 2),
+            slot,
+        );
         assert_eq!(visible(&mask, 4), rows);
         let open = rule(false, Window::Standard, 0);
-        let mask = Mask::of_slots(6, &tokens[..1], &open, |_| 2, slot);
+        let mask = Mask::of_slots(
+            6,
+            &tokens[..1],
+            &open,
+            |i| open.visible(tokens[i].1, 2),
+            slot,
+        );
         assert_eq!(visible(&mask, 6), ["#.#..."]);
     }
 
@@ -101,8 +122,9 @@ mod tests {
     fn windows_end_at_starts_at_or_surround_the_query() {
         let tokens: Vec<_> = (0..6).map(|position| (0, position)).collect();
         let rows = |rule: &Visibility| {
-            let of_tokens = visible(&Mask::of_tokens(&tokens, rule), 6);
-            let slots = Mask::of_slots(6, &tokens, rule, |_| 6, |_, position| position as usize);
+            let of_tokens = visible(&Mask::of_tokens(&tokens, &tokens, rule), 6);
+            let seen = |i: usize| rule.visible(tokens[i].1, 6);
+            let slots = Mask::of_slots(6, &tokens, rule, seen, |_, position| position as usize);
             assert_eq!(visible(&slots, 6), of_tokens);
             of_tokens
         };
@@ -127,7 +149,7 @@ mod tests {
             alibi: 8.0,
             ..rule(true, Window::Standard, 0)
         };
-        let mask = Mask::of_tokens(&tokens, &rule);
+        let mask = Mask::of_tokens(&tokens, &tokens, &rule);
         assert_eq!(mask.as_f32()[6..], [-2.0, -1.0, 0.0]);
     }
 }

@@ -8,7 +8,7 @@ use super::super::devices::Arenas;
 use super::SlotCopy;
 use crate::blocks::{AttentionView, KeyValueStore, VisibleKeyValues};
 use crate::ggml::{Device, Error, Graph, Tensor};
-use crate::plan::{KeyValuePlan, Plan};
+use crate::plan::{KeyValuePlan, KeysOf, Plan};
 use crate::weights::TensorType;
 
 /// Storage of keys and values for the slots of all pools.
@@ -105,7 +105,10 @@ impl KeyValues {
 pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) cache: &'a KeyValues,
     /// Cell of each token in each pool, i64 `[n_tokens]`.
-    pub(in crate::model) slots: Vec<Tensor>,
+    /// None where the pass writes none.
+    pub(in crate::model) slots: Vec<Option<Tensor>>,
+    /// The tokens that the keys of each pool belong to.
+    pub(in crate::model) keys: Vec<KeysOf>,
     /// What is seen, by cache group.
     pub(in crate::model) views: Vec<AttentionView>,
     /// What the units of this pass may see, by their paths.
@@ -132,6 +135,17 @@ fn stored(
     })
 }
 
+impl CachedStore<'_> {
+    fn slots_of(&self, path: &str, state: &KeyValuePlan) -> Result<&Tensor, Error> {
+        self.slots[state.cache]
+            .as_ref()
+            .ok_or_else(|| Error::Arguments {
+                op: "append",
+                message: format!("{path} writes no keys in this pass"),
+            })
+    }
+}
+
 impl KeyValueStore for CachedStore<'_> {
     fn append(
         &mut self,
@@ -141,13 +155,18 @@ impl KeyValueStore for CachedStore<'_> {
         k: &Tensor,
         v: Option<&Tensor>,
     ) -> Result<VisibleKeyValues, Error> {
+        if self.keys[state.cache] == KeysOf::Pass {
+            self.visible
+                .insert(path.to_owned(), (k.clone(), v.cloned()));
+            return self.stored(path, state);
+        }
         let Some((keys, values)) = self.cache.rows.get(path) else {
             return Err(Error::Arguments {
                 op: "append",
                 message: format!("{path} has no cache"),
             });
         };
-        let slots = &self.slots[state.cache];
+        let slots = self.slots_of(path, state)?;
         // Reading what `set_rows` returns orders the reading after the writing.
         let k = g.set_rows(keys, k, slots)?;
         let v = match (values, v) {
@@ -159,7 +178,15 @@ impl KeyValueStore for CachedStore<'_> {
     }
 
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
-        stored(&self.visible, &self.views, path, state)
+        match self.cache.rows.get(path) {
+            // Of a source that was read in an earlier pass.
+            Some((k, v)) if self.slots[state.cache].is_none() => Ok(VisibleKeyValues {
+                k: k.clone(),
+                v: v.clone(),
+                view: self.views[state.cache].clone(),
+            }),
+            _ => stored(&self.visible, &self.views, path, state),
+        }
     }
 
     fn append_index(
@@ -176,7 +203,7 @@ impl KeyValueStore for CachedStore<'_> {
             });
         };
         Ok(VisibleKeyValues {
-            k: g.set_rows(stored, rows, &self.slots[state.cache])?,
+            k: g.set_rows(stored, rows, self.slots_of(path, state)?)?,
             v: None,
             view: self.views[state.cache].clone(),
         })

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::block_manager::EVICTED;
 use super::*;
 use crate::blocks::cache::{Cache as Visibility, Window};
+use crate::plan::KeysOf;
 
 const WINDOW: u64 = 20;
 const N_SEQS: u32 = 3;
@@ -26,6 +27,7 @@ fn group(n_blocks: usize, size: u64) -> Group {
     Group {
         n_slots: n_blocks * BLOCK,
         rule: rule(size),
+        keys: KeysOf::Tokens,
     }
 }
 
@@ -139,9 +141,9 @@ impl Mirror {
 
     /// Every visible position lies in a slot that holds the sequence's own text.
     fn check_seen(&self, places: &[(SequenceId, u32)]) {
-        for (pool, views) in self.block_manager.views(places).iter().enumerate() {
+        for pool in 0..self.groups.len() {
             let mut left = places;
-            for view in views {
+            for view in &self.block_manager.views_of(pool, places) {
                 let (own, after) = left.split_at(view.n_tokens * view.n_runs);
                 left = after;
                 assert!(view.n_runs == 1 || view.n_kv <= view.stride, "{view:?}");

@@ -32,13 +32,12 @@ impl BlockManager {
             .map(|slots| slots.start)
     }
 
-    /// The runs of each pool that a pass looks at, in the order of its tokens.
-    pub(in crate::model) fn views(&self, places: &[(SequenceId, u32)]) -> Vec<Vec<Runs>> {
-        let pools = 0..self.pools.len();
-        pools.map(|pool| self.views_of(pool, places)).collect()
-    }
-
-    fn views_of(&self, pool: usize, places: &[(SequenceId, u32)]) -> Vec<Runs> {
+    /// The runs of a pool that a pass looks at, in the order of its tokens.
+    pub(in crate::model) fn views_of(
+        &self,
+        pool: usize,
+        places: &[(SequenceId, u32)],
+    ) -> Vec<Runs> {
         let segments: Vec<Segment> = places
             .chunk_by(|(a, _), (b, _)| a == b)
             .map(|tokens| Segment {
@@ -107,14 +106,11 @@ impl BlockManager {
         queries: &[(SequenceId, u32)],
         i: usize,
     ) -> Vec<(u32, usize)> {
-        let (id, position) = queries[i];
-        let Some(sequence) = self.sequences.get(&id) else {
+        let Some(sequence) = self.sequences.get(&queries[i].0) else {
             return Vec::new();
         };
         let start = view.first + i / view.n_tokens * view.stride;
-        let seen = self.groups[pool]
-            .rule
-            .visible(position, sequence.tokens.len() as u32);
+        let seen = self.visible(pool, queries[i], sequence.tokens.len() as u32);
         seen.map(|p| (p, sequence.slot(pool, p) - start)).collect()
     }
 
@@ -133,7 +129,7 @@ impl BlockManager {
             view.n_kv,
             queries,
             &self.groups[pool].rule,
-            |i| sequences[i].tokens.len() as u32,
+            |i| self.visible(pool, queries[i], sequences[i].tokens.len() as u32),
             |i, position| {
                 let start = view.first + i / view.n_tokens * view.stride;
                 sequences[i].slot(pool, position) - start

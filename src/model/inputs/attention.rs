@@ -3,10 +3,11 @@
 use crate::blocks::selection::Selection;
 use crate::blocks::{AttentionView, RunView, Runs, SpanView};
 use crate::ggml::{Error, Executor, Graph, Tensor};
+use crate::plan::KeysOf;
 use crate::weights::TensorType;
 
 use super::super::batch::Batch;
-use super::super::cache::{BlockManager, Mask, Table};
+use super::super::cache::{BlockManager, Mask, SequenceId, Table};
 use super::PassData;
 
 /// Tables have a multiple of so many blocks, so that a graph serves many steps.
@@ -20,14 +21,16 @@ pub(in crate::model) fn table_len(n_blocks: usize) -> usize {
     n_blocks.max(1).next_multiple_of(TABLE_STEP)
 }
 
-/// The keys that the queries of a pass look at, in every KV group.
+/// The keys that the queries of a pass look at in a KV group.
 pub(in crate::model) enum VisibleKeys {
     /// Those in the blocks of a table.
-    Tables(Vec<Table>),
+    Table(Table),
     /// Runs of slots.
-    Runs(Vec<Vec<Runs>>),
-    /// The tokens of the pass themselves: their number, and the number of groups.
+    Runs(Vec<Runs>),
+    /// Rows of the pass itself: the numbers of queries and of keys.
     Pass(usize, usize),
+    /// None: the pass has no queries.
+    Nothing,
 }
 
 /// What the graph of a pass is built for, of the keys of a KV group.
@@ -61,29 +64,33 @@ impl KeyShape {
 }
 
 impl VisibleKeys {
-    /// Those of a batch for which slots are allocated.
+    /// Those of every group, for tokens for which slots are allocated, and sources that are read in the pass.
     pub(in crate::model) fn of(
         block_manager: &BlockManager,
-        batch: &Batch,
+        (batch, source): (&Batch, &Batch),
         is_cached: bool,
         is_paged: bool,
-    ) -> Self {
-        match (is_cached, is_paged) {
-            (true, true) => Self::Tables(block_manager.tables(&batch.places)),
-            (true, false) => Self::Runs(block_manager.views(&batch.places)),
-            (false, _) => Self::Pass(batch.len(), block_manager.n_groups()),
-        }
+    ) -> Vec<Self> {
+        let groups = 0..block_manager.n_groups();
+        let of_group = |group: usize| match (block_manager.keys(group), is_cached, is_paged) {
+            (KeysOf::Pass, ..) if source.is_empty() => Self::Nothing,
+            (KeysOf::Pass, ..) => Self::Pass(source.len(), source.len()),
+            _ if batch.is_empty() => Self::Nothing,
+            (_, true, true) => Self::Table(block_manager.table(group, &batch.places)),
+            (_, true, false) => Self::Runs(block_manager.views_of(group, &batch.places)),
+            (KeysOf::Source, false, _) => Self::Pass(batch.len(), source.len()),
+            (KeysOf::Tokens, false, _) => Self::Pass(batch.len(), batch.len()),
+        };
+        groups.map(of_group).collect()
     }
 
-    /// What the graph is built for, of each group.
-    pub(in crate::model) fn shapes(&self) -> Vec<KeyShape> {
+    /// What the graph is built for.
+    pub(in crate::model) fn shape(&self) -> KeyShape {
         match self {
-            Self::Tables(tables) => {
-                let lens = tables.iter().map(|t| table_len(t.blocks.len()));
-                lens.map(KeyShape::Table).collect()
-            }
-            Self::Runs(groups) => groups.iter().cloned().map(KeyShape::Runs).collect(),
-            Self::Pass(n, n_groups) => vec![KeyShape::one_run(*n, *n); *n_groups],
+            Self::Table(table) => KeyShape::Table(table_len(table.blocks.len())),
+            Self::Runs(runs) => KeyShape::Runs(runs.clone()),
+            Self::Pass(n_queries, n_keys) => KeyShape::one_run(*n_queries, *n_keys),
+            Self::Nothing => KeyShape::Runs(Vec::new()),
         }
     }
 }
@@ -93,6 +100,8 @@ pub(super) struct ViewInput {
     pub(super) view: AttentionView,
     /// The selection of blocks of positions.
     selection: Option<Selection>,
+    /// Distances from which a bias of the scores is the same.
+    far: Option<u64>,
 }
 
 impl ViewInput {
@@ -104,7 +113,7 @@ impl ViewInput {
         n: u64,
         keys: &KeyShape,
         flash_attn: bool,
-        selection: Option<Selection>,
+        (selection, far): (Option<Selection>, Option<u64>),
     ) -> Result<Self, Error> {
         let ty = match flash_attn {
             true => TensorType::F16,
@@ -125,16 +134,22 @@ impl ViewInput {
                     let spans = selection
                         .as_ref()
                         .map(|s| span_inputs(g, &name, runs, s.span));
+                    let distances = far.map(|far| distance_input(g, &name, &shape, far));
                     Ok(RunView {
                         runs: *runs,
                         mask: g.input(&name, ty, &shape)?,
                         spans: spans.transpose()?,
+                        distances: distances.transpose()?,
                     })
                 });
                 AttentionView::Runs(with_mask.collect::<Result<_, Error>>()?)
             }
         };
-        Ok(Self { view, selection })
+        Ok(Self {
+            view,
+            selection,
+            far,
+        })
     }
 
     pub(super) fn write(
@@ -143,39 +158,48 @@ impl ViewInput {
         group: usize,
         data: &PassData<'_>,
     ) -> Result<(), Error> {
-        let (manager, places) = (data.block_manager, &data.batch.places);
-        match (&self.view, data.keys) {
-            (AttentionView::Blocks { queries, table }, VisibleKeys::Tables(tables)) => {
-                let of_pass = &tables[group];
+        let manager = data.block_manager;
+        let (tokens, source) = (data.batch.places.as_slice(), data.source.places.as_slice());
+        match (&self.view, &data.keys[group]) {
+            (AttentionView::Blocks { queries, table }, VisibleKeys::Table(of_pass)) => {
                 let mut blocks = of_pass.blocks.clone();
                 blocks.resize(table_len(blocks.len()), NO_BLOCK);
                 executor.write(queries, of_pass.queries.as_flattened())?;
                 executor.write(table, &blocks)
             }
             (AttentionView::Runs(views), VisibleKeys::Runs(_)) => {
-                let mut left = places.as_slice();
+                let mut left = tokens;
                 for view in views {
                     let (own, after) = left.split_at(view.runs.n_tokens * view.runs.n_runs);
                     left = after;
                     write_mask(executor, &view.mask, &manager.mask(group, &view.runs, own))?;
-                    self.write_spans(executor, view, |i| manager.seen(group, &view.runs, own, i))?;
+                    let seen = |i| manager.seen(group, &view.runs, own, i);
+                    self.write_spans(executor, view, seen)?;
+                    self.write_distances(executor, view, own, seen)?;
                 }
                 Ok(())
             }
             (AttentionView::Runs(views), VisibleKeys::Pass(..)) => {
-                let values = Mask::of_tokens(places, manager.rule(group));
+                let (queries, keys) = match manager.keys(group) {
+                    KeysOf::Tokens => (tokens, tokens),
+                    KeysOf::Source => (tokens, source),
+                    KeysOf::Pass => (source, source),
+                };
+                let values = Mask::of_tokens(queries, keys, manager.rule(group));
                 for view in views {
                     write_mask(executor, &view.mask, &values)?;
-                    let row = |i| &values.as_f32()[i * places.len()..][..places.len()];
+                    let row = |i| &values.as_f32()[i * keys.len()..][..keys.len()];
                     let seen = |i: usize| {
-                        let rows = row(i).iter().zip(places).enumerate();
+                        let rows = row(i).iter().zip(keys).enumerate();
                         let seen = rows.filter(|(_, (value, _))| value.is_finite());
                         seen.map(|(at, (_, place))| (place.1, at)).collect()
                     };
                     self.write_spans(executor, view, seen)?;
+                    self.write_distances(executor, view, queries, seen)?;
                 }
                 Ok(())
             }
+            (AttentionView::Runs(_), VisibleKeys::Nothing) => Ok(()),
             _ => Err(Error::Arguments {
                 op: "inputs",
                 message: "the graph has another attention view than the pass".into(),
@@ -235,8 +259,48 @@ impl ViewInput {
     }
 }
 
+impl ViewInput {
+    /// Writes the distance of each key that a query of a view sees, as a row of the bias; `seen` as for spans.
+    fn write_distances(
+        &self,
+        executor: &mut Executor,
+        view: &RunView,
+        queries: &[(SequenceId, u32)],
+        seen: impl Fn(usize) -> Vec<(u32, usize)>,
+    ) -> Result<(), Error> {
+        let (Some(distances), Some(far)) = (&view.distances, self.far) else {
+            return Ok(());
+        };
+        if !distances.is_allocated() {
+            return Ok(());
+        }
+        let far = far as i64;
+        // What is not seen may have any bias.
+        let mut rows = vec![0i32; distances.elements() as usize];
+        let of_queries = rows.chunks_exact_mut(view.runs.n_kv).zip(queries);
+        for (i, (row, (_, query))) in of_queries.enumerate() {
+            for (position, at) in seen(i) {
+                let distance = i64::from(position) - i64::from(*query);
+                row[at] = (distance.clamp(-far, far) + far) as i32;
+            }
+        }
+        executor.write_indices(distances, &rows)
+    }
+}
+
 /// More than any score.
 const ALWAYS: f32 = 1e30;
+
+/// `shape` is that of a mask.
+fn distance_input(g: &Graph, name: &str, shape: &[u64; 4], far: u64) -> Result<Tensor, Error> {
+    let n = [shape.iter().product()];
+    g.index_input(
+        &format!("distances.{name}"),
+        TensorType::I32,
+        &n,
+        2 * far + 1,
+    )
+}
 
 fn span_inputs(g: &Graph, name: &str, runs: &Runs, span: u64) -> Result<SpanView, Error> {
     let (n_kv, n) = (runs.n_kv as u64, (runs.n_tokens * runs.n_runs) as u64);

@@ -7,27 +7,37 @@ use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::weights::TensorType;
 
 use super::super::batch::Batch;
+use super::super::cache::SequenceId;
 
 /// The derived inputs of a graph.
 pub(in crate::model) struct Derived {
+    /// Begins the names of their tensors.
+    prefix: &'static str,
     n_tokens: u64,
     /// Those that some block declares.
     made: RefCell<Vec<(DerivedInput, Tensor)>>,
 }
 
 impl Derived {
-    /// None yet, of a pass of so many tokens.
-    pub(in crate::model) fn new(n_tokens: u64) -> Self {
+    /// None yet, of so many tokens of a pass.
+    pub(in crate::model) fn new(prefix: &'static str, n_tokens: u64) -> Self {
         Self {
+            prefix,
             n_tokens,
             made: RefCell::default(),
         }
     }
 
-    pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<(), Error> {
+    /// Writes those of a batch; `first` is the place of a sequence from which its positions count.
+    pub(super) fn write(
+        &self,
+        executor: &mut Executor,
+        batch: &Batch,
+        first: impl Fn(SequenceId) -> u32,
+    ) -> Result<(), Error> {
         let made = self.made.borrow();
         for (input, tensor) in made.iter().filter(|(_, t)| t.is_allocated()) {
-            write(executor, *input, tensor, batch)?;
+            write(executor, *input, tensor, (batch, &first))?;
         }
         Ok(())
     }
@@ -39,23 +49,28 @@ impl DerivedInputs for Derived {
         if let Some((_, tensor)) = made.iter().find(|(known, _)| *known == input) {
             return Ok(tensor.clone());
         }
-        let tensor = make(g, input, self.n_tokens)?;
+        let tensor = make(g, self.prefix, input, self.n_tokens)?;
         made.push((input, tensor.clone()));
         Ok(tensor)
     }
 }
 
 /// Its tensor in a pass of `n` tokens.
-fn make(g: &Graph, input: DerivedInput, n: u64) -> Result<Tensor, Error> {
+fn make(g: &Graph, prefix: &str, input: DerivedInput, n: u64) -> Result<Tensor, Error> {
     let (f32, i32) = (TensorType::F32, TensorType::I32);
+    let input_of = |name: &str, ty, shape: &[u64]| g.input(&format!("{prefix}{name}"), ty, shape);
+    let index_of = |name: &str, shape: &[u64], bound| {
+        g.index_input(&format!("{prefix}{name}"), i32, shape, bound)
+    };
     match input {
-        DerivedInput::Positions => g.input("positions", i32, &[n]),
-        DerivedInput::Temperature { .. } => g.input("temperature", f32, &[1, 1, n]),
-        DerivedInput::Rows(rows) => g.index_input("position_rows", i32, &[n], rows),
-        DerivedInput::Sections => g.input("sections", i32, &[4 * n]),
-        DerivedInput::Types(rows) => g.index_input("token_types", i32, &[n], rows),
-        DerivedInput::Divisors(mixture) => g.input("divisors", f32, &[mixture.n_pairs()]),
-        DerivedInput::Decay { heads, .. } => g.input("decay", f32, &[1, heads]),
+        DerivedInput::Positions => input_of("positions", i32, &[n]),
+        DerivedInput::Temperature { .. } => input_of("temperature", f32, &[1, 1, n]),
+        DerivedInput::Rows(rows) => index_of("position_rows", &[n], rows),
+        DerivedInput::Sections => input_of("sections", i32, &[4 * n]),
+        DerivedInput::Types(rows) => index_of("token_types", &[n], rows),
+        DerivedInput::Divisors(mixture) => input_of("divisors", f32, &[mixture.n_pairs()]),
+        DerivedInput::Buckets(buckets) => index_of("buckets", &[2 * buckets.far + 1], buckets.n),
+        DerivedInput::Decay { heads, .. } => input_of("decay", f32, &[1, heads]),
     }
 }
 
@@ -64,9 +79,10 @@ fn write(
     executor: &mut Executor,
     input: DerivedInput,
     tensor: &Tensor,
-    batch: &Batch,
+    (batch, first): (&Batch, &dyn Fn(SequenceId) -> u32),
 ) -> Result<(), Error> {
-    let positions = batch.places.iter().map(|(_, position)| *position);
+    let position = |(id, position): &(SequenceId, u32)| position.saturating_sub(first(*id));
+    let positions = batch.places.iter().map(position);
     let as_i32 = || positions.clone().map(|p| p as i32);
     match input {
         DerivedInput::Positions => executor.write(tensor, &as_i32().collect::<Vec<i32>>()),
@@ -89,6 +105,7 @@ fn write(
             executor.write_indices(tensor, &types.collect::<Vec<i32>>())
         }
         DerivedInput::Divisors(mixture) => executor.write(tensor, &mixture.divisors()),
+        DerivedInput::Buckets(buckets) => executor.write_indices(tensor, &buckets.of_distances()),
         DerivedInput::Decay { heads, slope } => {
             let of_head = |i: u64| -slope * (-8.0 * (i + 1) as f32 / heads as f32).exp2();
             executor.write(tensor, &(0..heads).map(of_head).collect::<Vec<f32>>())

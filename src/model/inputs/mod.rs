@@ -13,15 +13,16 @@ pub(super) use rows::AdapterScales;
 use std::collections::HashMap;
 
 use crate::blocks::KeyValueStore;
+use crate::blocks::position_bias::TABLE;
 use crate::blocks::selection::Selection;
 use crate::ggml::{Error, Executor, Graph};
-use crate::plan::Plan;
+use crate::plan::{KeysOf, Plan, Unit};
 
 use super::adapters::Adapters;
 use super::batch::Batch;
 use super::cache::states::PassStates;
 use super::cache::store::{CachedStore, PassStore};
-use super::cache::{Allocated, BlockManager};
+use super::cache::{Allocated, BlockManager, SequenceId};
 use super::shape::{Shape, Sources};
 use attention::ViewInput;
 use rows::{KvSlots, OutputRows, StateRows, Tokens};
@@ -29,27 +30,71 @@ use rows::{KvSlots, OutputRows, StateRows, Tokens};
 /// What is written into the inputs of a pass.
 pub(super) struct PassData<'a> {
     pub(super) batch: &'a Batch,
+    /// The tokens of sources that it reads.
+    pub(super) source: &'a Batch,
     /// Slots and state rows of the pass.
     pub(super) allocated: &'a Allocated,
     /// Keys that its queries see.
-    pub(super) keys: &'a VisibleKeys,
+    pub(super) keys: &'a [VisibleKeys],
     pub(super) block_manager: &'a BlockManager,
     pub(super) adapters: &'a Adapters,
 }
 
 /// All inputs of the graph of a pass.
 pub(super) struct Inputs {
-    pub(super) tokens: Tokens,
+    pub(super) tokens: ListInputs,
+    /// Where sources are read.
+    pub(super) source: Option<ListInputs>,
     /// Rows that want a result; none if all or no row does.
     pub(super) output_rows: Option<OutputRows>,
-    /// For each KV group, with a cache.
-    slots: Vec<KvSlots>,
+    /// For each KV group, with a cache that the pass writes to.
+    slots: Vec<Option<KvSlots>>,
     /// For each KV group.
     views: Vec<ViewInput>,
     /// Where the model has recurrent states.
     states: Option<StateRows>,
+}
+
+/// The inputs of a list of tokens.
+pub(super) struct ListInputs {
+    /// None of an empty list.
+    pub(super) tokens: Option<Tokens>,
     pub(super) scales: AdapterScales,
     pub(super) derived: Derived,
+}
+
+impl ListInputs {
+    fn new(
+        g: &Graph,
+        prefix: &'static str,
+        n: usize,
+        plan: &Plan,
+        adapters: &[usize],
+    ) -> Result<Self, Error> {
+        let n = n as u64;
+        let adapters = if n > 0 { adapters } else { &[] };
+        let tokens = (n > 0).then(|| Tokens::new(g, prefix, n, plan.n_vocab));
+        Ok(Self {
+            tokens: tokens.transpose()?,
+            scales: AdapterScales::new(g, prefix, adapters, n)?,
+            derived: Derived::new(prefix, n),
+        })
+    }
+
+    fn write(
+        &self,
+        executor: &mut Executor,
+        batch: &Batch,
+        adapters: &Adapters,
+        first: impl Fn(SequenceId) -> u32,
+    ) -> Result<(), Error> {
+        if let Some(tokens) = &self.tokens {
+            tokens.write(executor, batch)?;
+        }
+        self.derived.write(executor, batch, first)?;
+        let sequences = batch.places.iter().map(|(sequence, _)| *sequence);
+        self.scales.write(executor, adapters, &sequences)
+    }
 }
 
 /// How blocks of positions of a KV group are selected, where they are.
@@ -62,6 +107,13 @@ fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
     read.find(|selection| selection.span > 1)
 }
 
+/// The distance from which a bias of the scores of a KV group is the same, where there is one.
+fn far_of(plan: &Plan, group: usize) -> Option<u64> {
+    let is_of_group = |unit: &&Unit| unit.key_values().is_some_and(|rows| rows.cache == group);
+    let mut biased = plan.units().filter(is_of_group);
+    biased.find_map(|unit| unit.weight(TABLE).and(unit.option_int("max_distance")))
+}
+
 impl Inputs {
     /// The inputs of the graph of a shape.
     pub(super) fn new(g: &Graph, sources: &Sources<'_>, shape: &Shape) -> Result<Self, Error> {
@@ -70,25 +122,42 @@ impl Inputs {
         let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
         let groups = || plan.caches.iter().enumerate();
         Ok(Self {
-            tokens: Tokens::new(g, n, plan.n_vocab)?,
+            tokens: ListInputs::new(g, "", shape.n_tokens, plan, &shape.adapters)?,
+            source: match shape.n_source {
+                0 => None,
+                n => Some(ListInputs::new(g, "source.", n, plan, &shape.adapters)?),
+            },
             output_rows: match some_rows {
                 true => Some(OutputRows::new(g, shape.n_outputs as u64, n)?),
                 false => None,
             },
             slots: groups()
                 .filter(|_| options.n_ctx > 0)
-                .map(|(i, group)| KvSlots::new(g, &group.name, n, sources.n_slots[i] as u64))
+                .map(|(i, group)| {
+                    let n = match group.keys {
+                        KeysOf::Tokens => shape.n_tokens,
+                        KeysOf::Source => shape.n_source,
+                        KeysOf::Pass => 0,
+                    };
+                    let n_slots = sources.n_slots[i] as u64;
+                    let slots = (n > 0).then(|| KvSlots::new(g, &group.name, n as u64, n_slots));
+                    slots.transpose()
+                })
                 .collect::<Result<_, _>>()?,
             views: groups()
                 .map(|(i, group)| {
-                    let of_blocks = spans_of(plan, i);
+                    let n = match group.keys {
+                        KeysOf::Pass => shape.n_source as u64,
+                        _ => n,
+                    };
+                    let of_scores = (spans_of(plan, i), far_of(plan, i));
                     ViewInput::new(
                         g,
                         &group.name,
                         n,
                         &shape.keys[i],
                         options.flash_attn,
-                        of_blocks,
+                        of_scores,
                     )
                 })
                 .collect::<Result<_, _>>()?,
@@ -96,8 +165,6 @@ impl Inputs {
                 true => None,
                 false => Some(StateRows::new(g, options, &shape.groups)?),
             },
-            scales: AdapterScales::new(g, &shape.adapters, n)?,
-            derived: Derived::new(n),
         })
     }
 
@@ -107,7 +174,12 @@ impl Inputs {
         match sources.options.n_ctx > 0 {
             true => Box::new(CachedStore {
                 cache: sources.cache,
-                slots: self.slots.iter().map(|slots| slots.0.clone()).collect(),
+                keys: sources.plan.caches.iter().map(|group| group.keys).collect(),
+                slots: self
+                    .slots
+                    .iter()
+                    .map(|slots| Some(slots.as_ref()?.0.clone()))
+                    .collect(),
                 views,
                 visible: HashMap::new(),
             }),
@@ -133,8 +205,11 @@ impl Inputs {
     /// Writes all of them.
     pub(super) fn write(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
         let batch = data.batch;
-        self.tokens.write(executor, batch)?;
-        self.derived.write(executor, batch)?;
+        let first = |id| data.block_manager.n_source(id);
+        self.tokens.write(executor, batch, data.adapters, first)?;
+        if let Some(source) = &self.source {
+            source.write(executor, data.source, data.adapters, |_| 0)?;
+        }
         if let Some(rows) = &self.output_rows {
             rows.write(executor, batch)?;
         }
@@ -142,12 +217,13 @@ impl Inputs {
             rows.write(executor, &data.allocated.rows)?;
         }
         for (input, slots) in self.slots.iter().zip(&data.allocated.slots) {
-            input.write(executor, slots)?;
+            if let Some(input) = input {
+                input.write(executor, slots)?;
+            }
         }
         for (group, input) in self.views.iter().enumerate() {
             input.write(executor, group, data)?;
         }
-        let sequences = batch.places.iter().map(|(sequence, _)| *sequence);
-        self.scales.write(executor, data.adapters, &sequences)
+        Ok(())
     }
 }

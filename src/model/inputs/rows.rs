@@ -13,8 +13,8 @@ use super::super::options::Options;
 pub(in crate::model) struct Tokens(pub(in crate::model) Tensor);
 
 impl Tokens {
-    pub(super) fn new(g: &Graph, n: u64, n_vocab: u64) -> Result<Self, Error> {
-        g.index_input("tokens", TensorType::I32, &[n], n_vocab)
+    pub(super) fn new(g: &Graph, prefix: &str, n: u64, n_vocab: u64) -> Result<Self, Error> {
+        g.index_input(&format!("{prefix}tokens"), TensorType::I32, &[n], n_vocab)
             .map(Self)
     }
 
@@ -113,9 +113,14 @@ impl StateRows {
 pub(in crate::model) struct AdapterScales(pub(in crate::model) Vec<(usize, Tensor)>);
 
 impl AdapterScales {
-    pub(in crate::model) fn new(g: &Graph, ids: &[usize], n: u64) -> Result<Self, Error> {
+    pub(in crate::model) fn new(
+        g: &Graph,
+        prefix: &str,
+        ids: &[usize],
+        n: u64,
+    ) -> Result<Self, Error> {
         let scales = ids.iter().map(|id| {
-            let scales = g.input(&format!("adapters.{id}"), TensorType::F32, &[1, n])?;
+            let scales = g.input(&format!("{prefix}adapters.{id}"), TensorType::F32, &[1, n])?;
             Ok((*id, scales))
         });
         scales.collect::<Result<_, Error>>().map(Self)

@@ -97,17 +97,21 @@ fn values_may_lie_in_the_keys() {
 
 #[test]
 fn caps_biases_and_sinks_are_applied() {
-    for (softcap, max_bias, sinks) in [
-        (2.0, 0.0, false),
-        (0.0, 8.0, false),
-        (0.0, 0.0, true),
-        (1.0, 4.0, true),
+    for (softcap, max_bias, far, sinks) in [
+        (2.0, 0.0, None, false),
+        (0.0, 8.0, None, false),
+        (0.0, 0.0, Some(0), false),
+        (0.0, 0.0, Some(5), false),
+        (0.0, 0.0, Some(400), false),
+        (0.0, 0.0, None, true),
+        (1.0, 4.0, Some(40), true),
     ] {
         for heads in [2, 12] {
             let shape = Shape { heads, ..SMALL };
             let rule = Rule {
                 softcap,
                 max_bias,
+                far,
                 sinks,
             };
             check(&shape, &rule, &some_queries(), &HERE);
@@ -136,17 +140,17 @@ fn windows() -> Vec<Query> {
 
 #[test]
 fn only_the_interval_is_seen() {
-    for heads in [2, 16] {
+    let linear = Rule {
+        max_bias: 8.0,
+        ..NO_RULE
+    };
+    let near = Rule {
+        far: Some(15),
+        ..NO_RULE
+    };
+    for (heads, rule) in [(2, linear), (16, linear), (2, near)] {
         let shape = Shape { heads, ..SMALL };
-        check(
-            &shape,
-            &Rule {
-                max_bias: 8.0,
-                ..NO_RULE
-            },
-            &windows(),
-            &HERE,
-        );
+        check(&shape, &rule, &windows(), &HERE);
     }
 }
 
@@ -232,6 +236,7 @@ fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
     let rule = Rule {
         softcap: 3.0,
         max_bias: 8.0,
+        far: Some(20),
         sinks: true,
     };
     for shape in &shapes {
@@ -348,6 +353,7 @@ fn queries_may_lie_apart() {
         table: &table,
         block_len: 16,
         selected: None,
+        bias: None,
     };
     let a = g.paged_attention(&q, &blocks, &PLAIN).expect("shapes fit");
     let b = g
@@ -398,6 +404,7 @@ fn results_are_those_of_ggml() {
         table: &table,
         block_len: 16,
         selected: None,
+        bias: None,
     };
     let scores = Scores {
         softcap: 2.0,
@@ -464,6 +471,7 @@ fn what_does_not_go_together_is_refused() {
         table: &table,
         block_len: 16,
         selected: None,
+        bias: None,
     };
     g.paged_attention(&q, &blocks, &PLAIN).expect("it is sound");
 
@@ -536,6 +544,19 @@ fn what_does_not_go_together_is_refused() {
             g.paged_attention(&q, &blocks, &PLAIN).is_err(),
             "{blocks:?}"
         );
+    }
+    for bias in [
+        t(F32, &[4, 6]),
+        t(F32, &[2, 7]),
+        t(F16, &[4, 7]),
+        t(F32, &[4, 7, 2]),
+    ] {
+        let biased = KvBlocks {
+            bias: Some(&bias),
+            ..blocks
+        };
+        let refused = g.paged_attention(&q, &biased, &PLAIN);
+        assert!(refused.is_err(), "{bias:?}");
     }
     let halves = t(F16, &[32, 4, 3]);
     let four = t(F32, &[32, 4, 3, 2]);

@@ -13,7 +13,7 @@ use crate::inspect::diagram::build::Maker;
 use crate::inspect::diagram::kinds::is_within;
 use crate::inspect::diagram::words;
 use crate::model::Options;
-use crate::plan::{BLOCK_LEN, CachePlan, StatePlan, Unit};
+use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, StatePlan, Unit};
 use crate::weights::TensorType;
 
 /// Tokens at the end of the text whose views are drawn.
@@ -106,17 +106,39 @@ impl<'p> Stage<'_, 'p> {
     }
 
     fn prefill(&self) -> Scene {
-        let (keys, states) = (self.kinds(is_owner), self.kinds(is_recurrent));
+        let (keys, states) = (self.kept_keys(), self.kinds(is_recurrent));
+        let (title, tokens) = match self.maker.plan.source {
+            None => ("Prefill", "The tokens of a prompt go through all layers"),
+            Some(_) => (
+                "Source, then tokens",
+                "The whole source goes through the layers that read it in one pass, and the keys and values of it \
+                 that other layers attend to are kept. Tokens go through those layers",
+            ),
+        };
         let line = format!(
-            "The tokens of a prompt go through all layers together, at most {} in a pass{}.",
+            "{tokens} together, at most {} in a pass{}.",
             Options::N_BATCH,
             memory(", and write ", &keys, &states)
         );
-        Scene::new("Prefill", line, Picture::Prefill { keys, states })
+        Scene::new(title, line, Picture::Prefill { keys, states })
+    }
+
+    /// The kinds of layers that keep keys of their own between passes.
+    fn kept_keys(&self) -> Vec<usize> {
+        let plan = self.maker.plan;
+        self.kinds(|unit| {
+            let rows = unit.key_values().filter(|_| is_owner(unit));
+            rows.is_some_and(|rows| plan.caches[rows.cache].keys != KeysOf::Pass)
+        })
     }
 
     fn decode(&self) -> Scene {
-        let keys = self.kinds(|unit| unit.key_values().is_some());
+        let plan = self.maker.plan;
+        let is_kept = |unit: &Unit| {
+            let rows = unit.key_values();
+            rows.is_some_and(|rows| plan.caches[rows.cache].keys != KeysOf::Pass)
+        };
+        let keys = self.kinds(is_kept);
         let states = self.kinds(is_recurrent);
         let line = format!(
             "Each pass generates one token: it reads the weights that the token uses{}.",
@@ -232,7 +254,7 @@ impl<'p> Stage<'_, 'p> {
             evicts,
             views: views.collect(),
         };
-        let line = format!("A token sees {}.", self.maker.seen(&cache.unit));
+        let line = format!("A token sees {}.", self.maker.seen(cache));
         Scene::new(title, line, picture)
             .with_facts(evicts.then_some(blocks))
             .with_facts((plan.caches.len() > 1).then_some(group))

@@ -5,7 +5,7 @@ use super::notes::{NOTES, notes};
 use super::overlay::heat;
 use super::part::{card, cost_text, dims, single};
 use super::scene::{Item, Piece};
-use super::shape::{Link, chain, label, square};
+use super::shape::{GAP as CHAIN_GAP, Link, chain, label, square, tip};
 use super::text::{Style, cut, wrap};
 use crate::arch::Mode;
 use crate::inspect::diagram::{Drawing, Kind, Part, Run};
@@ -50,14 +50,18 @@ pub(in crate::inspect::diagram) fn column(drawing: &Drawing) -> Piece {
     };
     let is_aside = |part: &&Part| part.kind == "per_layer_input";
     let (aside, begin): (Vec<&Part>, Vec<&Part>) = drawing.begin.iter().partition(is_aside);
-    let mut rows = vec![label(&format!("{tokens}: T token ids"), "in")];
-    rows.extend(begin.into_iter().map(|part| card(part, ROOM)));
-    let before_layers = rows.len();
     let mut runs = Runs {
         drawing,
         room: room(drawing),
         is_shown: vec![false; drawing.kinds.len()],
     };
+    let n_of_source = usize::from(!drawing.source.is_empty());
+    let (of_source, begin) = begin.split_at(n_of_source.min(begin.len()));
+    let source = of_source.first().map(|embed| source(embed, &mut runs));
+    let mut rows = vec![label(&format!("{tokens}: T token ids"), "in")];
+    rows.extend(begin.iter().map(|part| card(part, ROOM)));
+    let before_layers = rows.len();
+    let above = rows.iter().map(|row| row.h + CHAIN_GAP).sum::<f64>();
     rows.push(runs.all(&drawing.pattern, false));
     rows.extend(drawing.end.iter().map(|part| match part.kind {
         "norm" => single(part),
@@ -68,7 +72,47 @@ pub(in crate::inspect::diagram) fn column(drawing: &Drawing) -> Piece {
     for part in aside {
         rows.insert(before_layers, self::aside(part, w));
     }
+    let rows = chain(rows, Link::Spine);
+    match source {
+        Some(source) => handed_over(source, rows, above + 30.0),
+        None => rows,
+    }
+}
+
+/// What reads the source: its tokens, the layers, and what they hand over.
+fn source(embed: &Part, runs: &mut Runs<'_>) -> Piece {
+    let layers = runs.all(&runs.drawing.source, false);
+    let rows = vec![
+        label("the source, all of it: T token ids", "in"),
+        card(embed, ROOM),
+        layers,
+        label(
+            "of each token of it a vector: keys and values, made once",
+            "in",
+        ),
+    ];
     chain(rows, Link::Spine)
+}
+
+/// The part that reads the source, and next to it the one whose layers, at `into`, attend to it: an arrow leads from
+/// the end of the first to them.
+fn handed_over(source: Piece, rest: Piece, into: f64) -> Piece {
+    const GAP: f64 = 60.0;
+    const BEND: f64 = 22.0;
+    let left = source.w + GAP;
+    let ([_, out], end) = (source.ports(), source.h);
+    let mut piece = Piece::new(left + rest.w, rest.h.max(end + BEND + 2.0));
+    let ports = rest.ports().map(|port| left + port);
+    let (x, y) = (source.w + GAP / 2.0, end + BEND);
+    piece.line(
+        &[(out, end), (out, y), (x, y), (x, into), (left, into)],
+        "wire",
+    );
+    tip(&mut piece, (left, into), (1.0, 0.0));
+    piece.put(source, 0.0, 0.0);
+    piece.put(rest, left, 0.0);
+    piece.ports = Some(ports);
+    piece
 }
 
 /// A part alongside the hidden state, which it reads and does not change.

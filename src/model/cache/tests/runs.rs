@@ -127,7 +127,7 @@ fn an_evicted_original_leaves_its_copy_in_the_cache() {
 fn views(mirror: &Mirror, ids: &[SequenceId]) -> Vec<(usize, usize, usize)> {
     let next = |id: &SequenceId| (*id, mirror.block_manager.next(*id) - 1);
     let places: Vec<(SequenceId, u32)> = ids.iter().map(next).collect();
-    let views = mirror.block_manager.views(&places).remove(0);
+    let views = mirror.block_manager.views_of(0, &places);
     let parts = views.iter().map(|v| (v.n_runs, v.first, v.n_kv));
     parts.collect()
 }
@@ -169,7 +169,7 @@ fn a_window_stays_in_its_home() {
         let all = [(0, &new[..]), (1, &new[..1]), (2, &new[..7])];
         assert!(mirror.pass(&all, false));
         let places = [0, 1, 2].map(|id| (id, mirror.block_manager.next(id) - 1));
-        let windows = mirror.block_manager.views(&places).remove(1);
+        let windows = mirror.block_manager.views_of(1, &places);
         assert_eq!(windows.len(), 1, "{step}: {windows:?}");
         mirror.check_users();
     }

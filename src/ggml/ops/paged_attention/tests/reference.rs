@@ -38,12 +38,15 @@ pub(super) const SMALL: Shape = Shape {
 pub(super) struct Rule {
     pub(super) softcap: f32,
     pub(super) max_bias: f32,
+    /// Distances from -far to far have a bias of their own; none: there is no bias by distance.
+    pub(super) far: Option<usize>,
     pub(super) sinks: bool,
 }
 
 pub(super) const NO_RULE: Rule = Rule {
     softcap: 0.0,
     max_bias: 0.0,
+    far: None,
     sinks: false,
 };
 
@@ -85,6 +88,13 @@ pub(super) const Q: u64 = 0;
 pub(super) const K: u64 = 1;
 pub(super) const V: u64 = 2;
 pub(super) const SINKS: u64 = 3;
+const BIAS: u64 = 4;
+
+/// The bias of each head for the distances from -far to far.
+pub(super) fn bias_of(shape: &Shape, far: usize) -> Vec<f32> {
+    let bias = numbers(BIAS, 0, 0, shape.heads * (2 * far + 1));
+    bias.iter().map(|b| 2.0 * b).collect()
+}
 
 pub(super) fn sinks_of(shape: &Shape) -> Vec<f32> {
     let sinks = numbers(SINKS, 0, 0, shape.heads);
@@ -165,6 +175,7 @@ pub(super) fn reference(shape: &Shape, rule: &Rule, query: &Query) -> (Vec<f64>,
         .map(|p| stored(shape, query.sequence, p))
         .collect();
     let sinks = sinks_of(shape);
+    let bias = bias_of(shape, rule.far.unwrap_or(0));
     let (mut out, mut bound) = (Vec::new(), 0f64);
     for head in 0..shape.heads {
         let of = head / (shape.heads / shape.kv_heads);
@@ -189,6 +200,13 @@ pub(super) fn reference(shape: &Shape, rule: &Rule, query: &Query) -> (Vec<f64>,
                     * f64::from((query.position - p).abs());
                 score -= bias;
                 score_error += 8.0 * EPS * bias;
+            }
+            if let Some(far) = rule.far {
+                let far = far as i32;
+                let distance = (p - query.position).clamp(-far, far);
+                let row = (distance + far) as usize;
+                score += f64::from(bias[row * shape.heads + head]);
+                score_error += 8.0 * EPS;
             }
             score
         };
@@ -329,6 +347,7 @@ pub(super) fn attend_lists(
     let values = v.clone().unwrap_or_else(head);
     let (list, table) = (input(I32, &[4, n]), input(I32, &[lists.table.len()]));
     let sinks = rule.sinks.then(|| input(F32, &[shape.heads]));
+    let bias = rule.far.map(|far| input(F32, &[shape.heads, 2 * far + 1]));
     let blocks = KvBlocks {
         k: &k,
         v: &values,
@@ -336,6 +355,7 @@ pub(super) fn attend_lists(
         table: &table,
         block_len: place.block_len as u64,
         selected: None,
+        bias: bias.as_ref(),
     };
     let scores = Scores {
         softcap: rule.softcap,
@@ -364,6 +384,11 @@ pub(super) fn attend_lists(
         .write(&list, &lists.queries)
         .expect("the queries' list");
     executor.write(&table, &lists.table).expect("the table");
+    if let (Some(bias), Some(far)) = (&bias, rule.far) {
+        executor
+            .write(bias, &bias_of(shape, far))
+            .expect("the bias");
+    }
     if let Some(sinks) = &sinks {
         executor.write(sinks, &sinks_of(shape)).expect("sinks");
     }

@@ -1,0 +1,133 @@
+//! The source of sequences: the layers that read it, and the blocks that attend to what they leave.
+
+use std::collections::HashMap;
+
+use super::assemble::Planner;
+use super::facts::LayerScope;
+use super::{LayerPlan, StatePlan, Unit};
+use crate::arch::expr::Value;
+use crate::arch::{Branch, Resolved, START_TOKEN, TAPS};
+
+/// The source of sequences.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourcePlan {
+    /// Its token ids to the hidden state, as those of the sequence.
+    pub embed: Unit,
+    /// The token with which every completion starts.
+    pub start: u32,
+    /// Layers that read the source: the first of the plan.
+    pub n_layers: usize,
+}
+
+/// The tokens that keys belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeysOf {
+    /// Those of the sequence.
+    Tokens,
+    /// Those of its source: its tokens attend to all of them.
+    Source,
+    /// Those of its source, in the layers that read it: nothing of them is kept after the pass.
+    Pass,
+}
+
+impl Planner<'_> {
+    /// The width of the second input of a branch: a tap, or what the layers that read the source left.
+    pub(super) fn side(&mut self, branch: &Branch, path: &str, width: u64) -> Option<u64> {
+        let tap = branch.side.as_ref();
+        let of_source = tap.and_then(|tap| self.source_taps.get(&tap.value).copied());
+        match of_source.filter(|_| branch.block.contract.takes_source()) {
+            Some(width) => {
+                self.source_keys.insert(path.to_owned());
+                Some(width)
+            }
+            None => self.tap(tap, path, width),
+        }
+    }
+
+    /// What the layers that read the source saved is read by blocks that make keys of it alone.
+    pub(super) fn end_of_source(&mut self, n_embd: u64) {
+        let own: HashMap<String, u64> = ["layer_in", "embd"]
+            .into_iter()
+            .map(|tap| (tap.to_owned(), n_embd))
+            .collect();
+        let is_saved = |tap: &String| !TAPS.contains(&tap.as_str());
+        let all = std::mem::replace(&mut self.taps, own);
+        self.source_taps = all.into_iter().filter(|(tap, _)| is_saved(tap)).collect();
+    }
+
+    /// The source of sequences: `n_layers` layers read it, and each group of keys is of the one or the other.
+    pub(super) fn source(
+        &mut self,
+        layers: &[LayerPlan],
+        (n_layers, embed): (usize, &Unit),
+        scope: &LayerScope<'_>,
+    ) -> Option<SourcePlan> {
+        let mut known: HashMap<usize, KeysOf> = HashMap::new();
+        for (at, layer) in layers.iter().enumerate() {
+            let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
+            for unit in branches.map(|branch| &branch.block) {
+                let path = &unit.path;
+                let rows = match &unit.state {
+                    None => continue,
+                    Some(StatePlan::KeyValue(rows)) => rows,
+                    Some(StatePlan::Recurrent(_)) => {
+                        self.problem::<()>(format!(
+                            "{path}: a model that reads a source keeps no recurrent states"
+                        ));
+                        continue;
+                    }
+                };
+                let keys = match at < n_layers {
+                    true => KeysOf::Pass,
+                    false if self.source_keys.contains(path) => KeysOf::Source,
+                    false => KeysOf::Tokens,
+                };
+                let cache = &self.caches[rows.cache];
+                let (name, has_window) = (cache.name.clone(), cache.window().is_some());
+                let rule = ["size", "alibi"].map(|option| cache.unit.option(option).cloned());
+                let is_whole = rule == [Some(Resolved::Int(0)), Some(Resolved::Float(0.0))];
+                let is_causal = cache.unit.option("causal") == Some(&Resolved::Bool(true));
+                if *known.entry(rows.cache).or_insert(keys) != keys {
+                    self.problem::<()>(format!(
+                        "{path}: the cache `{name}` is also one of other tokens: keys of the source, those \
+                         of the layers that read it and those of the sequence each have a cache of their own"
+                    ));
+                }
+                let problem = match keys {
+                    KeysOf::Pass if is_causal => {
+                        "the layers that read the source see all of it: their cache is not causal"
+                    }
+                    KeysOf::Source if is_causal || !is_whole => {
+                        "keys of the source are all seen: their cache is not causal, and has no window and no ALiBi"
+                    }
+                    KeysOf::Source if rows.index > 0 || rows.owner.is_some() || rows.v_in_k => {
+                        "keys of the source are made by the block itself, and all of them are seen"
+                    }
+                    KeysOf::Tokens if has_window => {
+                        "a cache of a model that reads a source has no window"
+                    }
+                    _ => continue,
+                };
+                self.problem::<()>(format!("{path}: {problem}"));
+            }
+        }
+        for (cache, keys) in known {
+            self.caches[cache].keys = keys;
+        }
+        let n_vocab = self.number(scope, "n_vocab")?;
+        match self.facts.param(START_TOKEN, scope, false) {
+            Ok(Value::Int(start)) if (0..n_vocab as i64).contains(&start) => Some(SourcePlan {
+                embed: Unit {
+                    path: format!("source.{}", embed.path),
+                    ..embed.clone()
+                },
+                start: start as u32,
+                n_layers,
+            }),
+            Ok(other) => self.problem(format!(
+                "`{START_TOKEN}` is {other}, expected a token below {n_vocab}"
+            )),
+            Err(error) => self.problem(error),
+        }
+    }
+}
