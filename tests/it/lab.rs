@@ -19,7 +19,9 @@ use lab_bench::weights::{Data, Entry, TensorType, Weights};
 use serde_json::{Value, json};
 
 use crate::command::{definitions, scratch};
+use crate::embeddings::with_vocabulary;
 use crate::goldens::{Golden, goldens, index, model, options, request};
+use crate::hf;
 use crate::lora::Held;
 use crate::server::{Server, with};
 use crate::support::nmse;
@@ -230,6 +232,64 @@ fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache(
         }
     }
     assert!(n_compared > 1000, "{n_compared}");
+}
+
+#[test]
+fn experts_are_excluded_and_forced_where_they_are_picked() {
+    let scratch = scratch();
+    for name in ["qwen3moe", "deepseek2", "gpt-oss", "llama4"] {
+        let golden = goldens(scratch.path(), |found| found == name).remove(0);
+        let n = golden.tokens.len();
+        let mut model = model(&golden, options());
+        let points = Arc::clone(model.points());
+        let is_ranking = |at: &usize| points.all[*at].spec.name == "ranking";
+        let ranking = (0..points.all.len())
+            .find(is_ranking)
+            .expect("it has experts");
+        let path = points.all[ranking].path.replace(".ranking", ".picked");
+        let picked = points.find(&path).expect("it is there")[0];
+        let n_experts = points.all[ranking].width() as usize;
+        let mut found = |expert: usize, by: f32| {
+            let mut offset = vec![0.0; n_experts];
+            offset[expert] = by;
+            let edit = LabEdit {
+                point: ranking,
+                positions: Positions::Range(0, n as u32 - 1),
+                op: affine(vec![1.0; n_experts], offset),
+            };
+            let capture = LabCapture {
+                point: picked,
+                positions: all(n),
+            };
+            let edits = if by == 0.0 { Vec::new() } else { vec![edit] };
+            let logits = read(
+                &mut model,
+                0,
+                &golden.tokens,
+                Some(Lab::new(vec![capture], edits)),
+            );
+            assert!(logits.iter().all(|v| v.is_finite()), "{name}");
+            let rows = rows(&model.taken(), picked, 0);
+            let width = rows.len() / n;
+            let has = |row: &[f32]| row.contains(&(expert as f32));
+            rows.chunks(width).map(has).collect::<Vec<bool>>()
+        };
+        let mut differs = false;
+        for expert in 0..n_experts {
+            let (plain, forced) = (found(expert, 0.0), found(expert, 1e30));
+            let excluded = found(expert, -1e30);
+            assert!(
+                forced[..n - 1].iter().all(|has| *has),
+                "{name}: {expert} is forced"
+            );
+            assert!(
+                excluded[..n - 1].iter().all(|has| !has),
+                "{name}: {expert} is excluded"
+            );
+            differs |= plain != forced && plain != excluded;
+        }
+        assert!(differs, "{name}: the tokens differ in what they pick");
+    }
 }
 
 #[test]
@@ -1111,4 +1171,41 @@ fn plans_that_make_no_sense_are_refused_with_the_place() {
     assert_eq!(server.json("POST", "/v1/completions", &searched).0, 400);
     // Nothing of that hurt.
     assert_eq!(server.chat(json!({ "max_tokens": 1 })).0, 200);
+}
+
+#[test]
+fn vectors_of_texts_come_with_values_and_follow_edits() {
+    let scratch = scratch();
+    let model = with_vocabulary(&hf::open("bert"), scratch.path());
+    let server = Server::start(&["-m", model.to_str().expect("UTF-8")]);
+    let ask = |lab: Value| {
+        let body = json!({ "input": [[5, 6, 7, 8], [5, 6]], "lab": lab });
+        server.post("/v1/embeddings", &body)["data"].clone()
+    };
+    let plain = ask(Value::Null);
+    assert_eq!(plain[0].get("lab"), None);
+    let read = ask(json!({
+        "captures": [
+            { "point": "layers.0.out", "positions": "all" },
+            { "point": "layers.0.attn.weights", "positions": [0] },
+        ],
+        "encoding": "numbers",
+    }));
+    for (i, own) in plain.as_array().expect("vectors").iter().enumerate() {
+        assert_eq!(read[i]["embedding"], own["embedding"]);
+        let captures = &read[i]["lab"]["captures"];
+        let n = captures[0]["positions"].as_array().map_or(0, Vec::len);
+        let width = captures[0]["shape"][1].as_u64().expect("a number") as usize;
+        assert_eq!(captures[0]["shape"], json!([n, width]));
+        assert_eq!(numbers(&captures[0]).len(), n * width);
+        // Every token sees all.
+        let n_heads = captures[1]["shape"][1].as_u64().expect("a number");
+        assert_eq!(captures[1]["shape"], json!([1, n_heads, n]));
+        let sums = numbers(&captures[1]);
+        let sums = sums.chunks(n).map(|row| row.iter().sum::<f32>());
+        assert!(sums.into_iter().all(|sum| (sum - 1.0).abs() < 1e-5));
+    }
+    let edited =
+        ask(json!({ "edits": [{ "point": "layers.0.attn.heads", "op": "zero", "heads": [0] }] }));
+    assert_ne!(edited[0]["embedding"], plain[0]["embedding"]);
 }
