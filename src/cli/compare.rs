@@ -54,7 +54,7 @@ pub(super) struct Args {
 
 /// A part of `--path`.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+pub(super) enum Step {
     Chunk(usize),
     Stateless,
     Flash,
@@ -66,7 +66,7 @@ enum Step {
     Plain,
 }
 
-fn parse_step(text: &str) -> Result<Step, String> {
+pub(super) fn parse_step(text: &str) -> Result<Step, String> {
     match text.split_once('=') {
         None if text == "stateless" => Ok(Step::Stateless),
         None if text == "flash" => Ok(Step::Flash),

@@ -17,6 +17,7 @@ mod diffusion;
 mod doctor;
 mod engine;
 mod inspect;
+mod lab;
 mod logits;
 mod options;
 mod output;
@@ -81,6 +82,9 @@ enum Command {
     Plan(plan::Args),
     /// List the values of a model that can be read and changed (docs/lab.md)
     Points(points::Args),
+    /// Look at values of models: where two differ, layer by layer
+    #[command(subcommand)]
+    Lab(lab::Command),
     /// Draw a model or an architecture definition as SVG, from its plan
     Diagram(diagram::Args),
     /// Write a model of an architecture with random weights
@@ -132,7 +136,11 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     }
     if matches!(
         cli.command,
-        Command::Convert(_) | Command::Diagram(_) | Command::Logits(_) | Command::Synth(_)
+        Command::Arch(_)
+            | Command::Convert(_)
+            | Command::Diagram(_)
+            | Command::Logits(_)
+            | Command::Synth(_)
     ) {
         output::remove_on_signals()?;
     }
@@ -152,6 +160,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Arch(command) => arch::run(&command),
         Command::Plan(args) => plan::run(&args),
         Command::Points(args) => points::run(&args),
+        Command::Lab(command) => lab::run(&command),
         Command::Diagram(args) => diagram::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Perf(args) => perf::run(&args),

@@ -310,6 +310,11 @@ impl LoadOptions {
         self.open_with(source, &self.archs.definitions()?)
     }
 
+    /// The context length that is set.
+    pub(super) fn context(&self) -> Option<usize> {
+        self.ctx
+    }
+
     /// Threads that compute.
     pub(super) fn threads(&self) -> usize {
         self.threads.unwrap_or_else(cores).max(1)

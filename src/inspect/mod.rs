@@ -4,6 +4,7 @@ pub mod capabilities;
 pub mod compare;
 pub mod describe;
 pub mod diagram;
+pub mod drift;
 pub mod nearest;
 pub mod prove;
 pub mod template_probe;

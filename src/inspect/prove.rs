@@ -158,7 +158,7 @@ impl Outcome {
 }
 
 /// Squared error over the power of the reference; infinite if anything is not finite.
-fn nmse(found: &[f32], expected: &[f32]) -> f64 {
+pub(super) fn nmse(found: &[f32], expected: &[f32]) -> f64 {
     let pairs = || {
         found
             .iter()

@@ -27,6 +27,7 @@ mod diagram_html;
 mod diagram_overlay;
 mod diagrams;
 mod diffusion;
+mod drift;
 mod embeddings;
 mod faults;
 mod fields;

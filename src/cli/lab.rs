@@ -1,0 +1,205 @@
+//! `bench lab`: what is asked of the values of models from the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Subcommand};
+use serde_json::json;
+
+use crate::files::models::{Opened, Source, tokenizer_of};
+use crate::inspect::drift::{self, Drift};
+use crate::model::Options;
+use crate::weights::TensorType;
+
+use super::compare::{Step, parse_step};
+use super::options::{Defaults, LoadOptions};
+use super::{Failure, output};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Show by how much the hidden state of each layer differs between two models, or between a model and itself with
+    /// quantised weights, another cache or flash attention
+    Drift(Box<DriftArgs>),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct DriftArgs {
+    /// The reference, computed with an f32 cache and without flash attention
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// The model that is compared with it; default: A
+    #[arg(value_name = "B")]
+    b: Option<PathBuf>,
+    /// Text that both read
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
+    text: Option<String>,
+    /// File with that text
+    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
+    file: Option<PathBuf>,
+    /// Token ids in place of a text, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    tokens: Vec<u32>,
+    /// Maximum number of tokens that are read: what follows is cut off
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    max_tokens: usize,
+    /// Type to which the weights of B are quantised while it is loaded, such as q4_k
+    #[arg(long, value_name = "TYPE")]
+    b_type: Option<TensorType>,
+    /// How B computes: `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `flash` (flash attention), `devices`
+    /// (only B has layers on other devices), `plain` (plain loops in 64-bit numbers); several separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
+    path: Vec<Step>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+pub(super) fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Drift(args) => drift(args),
+    }
+}
+
+/// Longest text, in bytes.
+const MAX_TEXT: u64 = 16 << 20;
+
+/// What both models read.
+fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
+    let text = match (&args.text, &args.file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => {
+            let at = |error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
+            let metadata = std::fs::metadata(path).map_err(at)?;
+            if !metadata.is_file() || metadata.len() > MAX_TEXT {
+                anyhow::bail!(
+                    "{}: expected a file of text of at most {MAX_TEXT} bytes",
+                    path.display()
+                );
+            }
+            std::fs::read_to_string(path).map_err(at)?
+        }
+        (None, None) if args.tokens.is_empty() => {
+            anyhow::bail!("there is no text: --text, --file or --tokens gives one")
+        }
+        (None, None) => return Ok(args.tokens.clone()),
+    };
+    let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
+    Ok(tokenizer.encode(&text, true, false)?)
+}
+
+fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Options {
+    let defaults = Defaults {
+        kv_type: TensorType::F32,
+        flash_attn: false,
+        max_ctx: usize::MAX,
+        n_batch: n,
+    };
+    Options {
+        n_ctx: n.next_multiple_of(256),
+        n_ctx_seq: args.load.context().unwrap_or(n),
+        n_batch: n,
+        n_outputs: n,
+        ..args.load.resolve(opened, defaults)
+    }
+}
+
+fn drift(args: &DriftArgs) -> Result<(), Failure> {
+    let mut opened = args.load.open(&Source::of(Some(&args.a)))?;
+    let mut tokens = tokens(args, &mut opened)?;
+    tokens.truncate(args.max_tokens.max(1));
+    if tokens.is_empty() {
+        anyhow::bail!("the text has no tokens");
+    }
+    let is_placed = !args.path.iter().any(|step| matches!(step, Step::Devices));
+    let options_of_a = options(args, &opened, tokens.len());
+    let reference = {
+        let mut model = match is_placed {
+            true => args.load.load(opened, options_of_a)?,
+            false => LoadOptions::load_placed(opened, options_of_a)?,
+        };
+        drift::computed(&mut model, &tokens)?
+    };
+    let opened = args
+        .load
+        .open(&Source::of(Some(args.b.as_ref().unwrap_or(&args.a))))?;
+    let opened = match args.b_type {
+        Some(ty) => opened.quantised(ty)?,
+        None => opened,
+    };
+    let mut options = options(args, &opened, tokens.len());
+    for step in &args.path {
+        match step {
+            Step::Flash => options.flash_attn = true,
+            Step::Cache(k, v) => (options.k_type, options.v_type) = (*k, *v),
+            Step::Plain => options.plain = true,
+            Step::Devices => {}
+            Step::Chunk(_) | Step::Stateless => {
+                anyhow::bail!(
+                    "--path: the text is read in one pass: expected flash, cache=TYPE, devices or plain"
+                )
+            }
+        }
+    }
+    let mut model = args.load.load(opened, options)?;
+    let found = drift::drift(&mut model, &tokens, &reference)?;
+    match args.json {
+        true => output::line(serde_json::to_string_pretty(&to_json(
+            &found,
+            tokens.len(),
+        ))?),
+        false => output::line(to_text(&found, tokens.len())),
+    }
+}
+
+fn to_text(found: &Drift, n_tokens: usize) -> String {
+    let mut text = format!("{:32} {:>9} {:>9}\n", "value", "NMSE", "own");
+    // The layers that add most.
+    let mut owns: Vec<f64> = found.layers.iter().filter_map(|layer| layer.own).collect();
+    owns.sort_by(f64::total_cmp);
+    let large = owns
+        .get(owns.len() / 2)
+        .map_or(f64::INFINITY, |middle| 4.0 * middle);
+    for layer in &found.layers {
+        let own = layer.own.map_or("-".to_owned(), |own| format!("{own:.1e}"));
+        let mark = match layer.own.is_some_and(|own| own > large && own > 0.0) {
+            true => "  more than four times the median",
+            false => "",
+        };
+        text.push_str(&format!(
+            "{:32} {:9.1e} {own:>9}{mark}\n",
+            layer.path, layer.nmse
+        ));
+    }
+    text.push_str(&format!("{:32} {:9.1e}", "logits", found.logits));
+    if let Some(kl) = &found.divergence {
+        text.push_str(&format!(
+            "\nKL divergence over {n_tokens} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
+            kl.mean, kl.max, kl.same_top
+        ));
+    }
+    text.push_str("\nown: the error of the layer alone, given A's input");
+    text
+}
+
+fn to_json(found: &Drift, n_tokens: usize) -> serde_json::Value {
+    let finite = |value: f64| value.is_finite().then_some(value);
+    let layers = found.layers.iter().enumerate().map(|(at, layer)| {
+        json!({
+            "layer": at, "path": layer.path, "nmse": finite(layer.nmse),
+            "own_nmse": layer.own.and_then(finite),
+        })
+    });
+    let kl = found.divergence.as_ref().map(|kl| {
+        json!({
+            "mean": finite(kl.mean), "max": finite(kl.max), "same_top": kl.same_top,
+            "positions": kl.positions,
+        })
+    });
+    json!({
+        "tokens": n_tokens,
+        "layers": layers.collect::<Vec<_>>(),
+        "logits_nmse": finite(found.logits),
+        "kl": kl,
+    })
+}

@@ -1,0 +1,172 @@
+//! Where a model computes other numbers than a reference, layer by layer: one with quantised weights or a quantised cache
+//! against the same in f32.
+//!
+//! A layer's error has two parts: what it is given, and what it adds. So the second model runs once as it is, and once more
+//! for each layer with that layer's input set to the reference's.
+
+use std::sync::Arc;
+
+use crate::model::{Batch, Error, Lab, LabCapture, LabEdit, LabOp, Model, Positions, Value};
+
+use super::compare::{Divergence, divergence};
+use super::prove::nmse;
+
+/// What a model computes of a text.
+#[derive(Debug)]
+pub struct Computed {
+    /// Hidden states before each layer, `[n_embd, n_tokens]`.
+    before: Vec<Vec<f32>>,
+    /// Hidden states after each layer, likewise.
+    after: Vec<Vec<f32>>,
+    /// Names of the latter.
+    paths: Vec<String>,
+    /// `[n_vocab, n_tokens]`.
+    logits: Value,
+}
+
+/// The error of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerDrift {
+    /// The value after the layer.
+    pub path: String,
+    /// NMSE of the hidden state after the layer.
+    pub nmse: f64,
+    /// The same if the layer is given the reference's input; none if the input cannot be set.
+    pub own: Option<f64>,
+}
+
+/// The errors of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drift {
+    /// Layer by layer.
+    pub layers: Vec<LayerDrift>,
+    /// NMSE of the logits.
+    pub logits: f64,
+    /// How far the distributions of the next token are from the reference's; none of a model without logits.
+    pub divergence: Option<Divergence>,
+}
+
+/// The points at the begins and ends of the layers.
+fn points(model: &Model, end: &str) -> Vec<usize> {
+    model
+        .points()
+        .find(&format!("layers.*.{end}"))
+        .unwrap_or_default()
+}
+
+/// Runs a text in one pass. Returns the rows of the wanted points, one after another, and the logits.
+fn run(
+    model: &mut Model,
+    tokens: &[u32],
+    wanted: &[usize],
+    edits: Vec<LabEdit>,
+) -> Result<(Vec<Vec<f32>>, Vec<f32>), Error> {
+    let all = Positions::Range(0, tokens.len() as u32);
+    let capture = |point: &usize| LabCapture {
+        point: *point,
+        positions: all.clone(),
+    };
+    let lab = Arc::new(Lab::new(wanted.iter().map(capture).collect(), edits));
+    model.begin(0, &[], Some(&lab));
+    let mut batch = Batch::default();
+    for (position, token) in (0..).zip(tokens) {
+        batch.push(*token, 0, position, true);
+    }
+    let logits = model.forward(&batch)?.to_vec();
+    let mut rows = vec![Vec::new(); wanted.len()];
+    for taken in model.taken() {
+        for (at, _) in wanted
+            .iter()
+            .enumerate()
+            .filter(|(_, point)| **point == taken.point)
+        {
+            rows[at].extend_from_slice(&taken.row);
+        }
+    }
+    model.release(0);
+    Ok((rows, logits))
+}
+
+/// What a model computes of a text, which fits into one pass.
+///
+/// # Errors
+/// The pass fails.
+pub fn computed(model: &mut Model, tokens: &[u32]) -> Result<Computed, Error> {
+    let (before, after) = (points(model, "in"), points(model, "out"));
+    let names = after.iter().map(|at| model.points().all[*at].path.clone());
+    let paths = names.collect();
+    let wanted: Vec<usize> = before.iter().chain(&after).copied().collect();
+    let (mut rows, logits) = run(model, tokens, &wanted, Vec::new())?;
+    let after = rows.split_off(before.len());
+    let width = logits.len() / tokens.len().max(1);
+    Ok(Computed {
+        before: rows,
+        after,
+        paths,
+        logits: Value {
+            path: crate::model::LOGITS.to_owned(),
+            shape: vec![width as u64, tokens.len() as u64],
+            is_per_token: true,
+            elements: logits,
+        },
+    })
+}
+
+/// The errors of a model against what a reference computed of the same text.
+///
+/// # Errors
+/// A pass fails, or the models have different layers.
+pub fn drift(model: &mut Model, tokens: &[u32], reference: &Computed) -> Result<Drift, Error> {
+    let found = computed(model, tokens)?;
+    let is_alike = found.paths.len() == reference.paths.len()
+        && found
+            .after
+            .iter()
+            .zip(&reference.after)
+            .all(|(a, b)| a.len() == b.len())
+        && found.logits.shape == reference.logits.shape;
+    if !is_alike {
+        return Err(Error::Internal(
+            "the models have different layers or widths".into(),
+        ));
+    }
+    let (before, after) = (points(model, "in"), points(model, "out"));
+    let mut layers = Vec::with_capacity(after.len());
+    for (at, path) in found.paths.iter().enumerate() {
+        let input = before
+            .get(at)
+            .copied()
+            .filter(|_| before.len() == after.len());
+        let input = input.filter(|point| model.points().all[*point].is_editable());
+        let own = match input {
+            Some(point) => {
+                let rows = &reference.before[at];
+                let width = rows.len() / tokens.len().max(1);
+                let edit = LabEdit {
+                    point,
+                    positions: Positions::Range(0, tokens.len() as u32),
+                    op: LabOp::Affine {
+                        factor: vec![0.0; width],
+                        offsets: rows.chunks(width.max(1)).map(<[f32]>::to_vec).collect(),
+                    },
+                };
+                let (rows, _) = run(model, tokens, &[after[at]], vec![edit])?;
+                Some(nmse(&rows[0], &reference.after[at]))
+            }
+            None => None,
+        };
+        layers.push(LayerDrift {
+            path: path.clone(),
+            nmse: nmse(&found.after[at], &reference.after[at]),
+            own,
+        });
+    }
+    Ok(Drift {
+        layers,
+        logits: nmse(&found.logits.elements, &reference.logits.elements),
+        divergence: divergence(
+            std::slice::from_ref(&reference.logits),
+            std::slice::from_ref(&found.logits),
+        ),
+    })
+}
