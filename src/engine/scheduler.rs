@@ -260,6 +260,23 @@ mod tests {
     }
 
     #[test]
+    fn a_source_takes_blocks_before_its_first_token() {
+        let sourced = Job {
+            ahead: 40,
+            ..prompt(1)
+        };
+        let blocks = |n| Budget {
+            n_blocks: Some(n),
+            ..BUDGET
+        };
+        check(&[sourced], blocks(3), &[1]);
+        check(&[sourced, answer()], blocks(4), &[1, 1]);
+        check(&[sourced, answer()], blocks(3), &[0, 1]);
+        assert!(can_start(&[sourced], 16, Some(4)));
+        assert!(!can_start(&[sourced], 17, Some(4)));
+    }
+
+    #[test]
     fn passes_end_where_a_block_or_a_cut_does() {
         let started = Job {
             room: 5,
