@@ -755,6 +755,16 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn ggml_dsv4_hc_comb(
+        ctx: *mut ggml_context,
+        mixes: *mut ggml_tensor,
+        scale: *mut ggml_tensor,
+        base: *mut ggml_tensor,
+        eps: f32,
+        n_iter: i32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
     pub fn ggml_build_forward_expand(cgraph: *mut ggml_cgraph, tensor: *mut ggml_tensor);
 }
 unsafe extern "C" {

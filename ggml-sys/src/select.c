@@ -122,10 +122,25 @@ static const float * score_query(const struct selection * a, int64_t query, int 
     return s->scores;
 }
 
+// Whether the block that is not whole is selected, in addition to `top` whole ones.
+static bool has_tail(const struct selection * a) {
+    return a->local < 0;
+}
+
+// Entries of a list.
+static int room_of(const struct selection * a) {
+    return a->top + (has_tail(a) ? 1 : 0);
+}
+
+// The end of the blocks that are judged by their scores.
+static int end_of(const struct selection * a, const int32_t * q) {
+    return has_tail(a) ? q[3] / a->span : (q[3] - 1) / a->span + 1;
+}
+
 // Whether there is anything to select for a query: its interval reaches into more than `top` blocks.
 static bool is_selective(const struct selection * a, int64_t query) {
     const int32_t * q = a->lists.queries + 4*query;
-    return is_sound(&a->lists, q) && (q[3] - 1) / a->span - q[2] / a->span >= a->top;
+    return is_sound(&a->lists, q) && end_of(a, q) - q[2] / a->span > a->top;
 }
 
 // Where the list of a query and a head is; the keys of all its blocks follow.
@@ -138,7 +153,7 @@ static void score_piece(const struct selection * a, int64_t query, int head, int
     const int32_t * q = a->lists.queries + 4*query;
     const int first = q[2] > from ? q[2] : (int) from, end = q[3] < upto ? q[3] : (int) upto;
     const int64_t local = (int64_t) q[1] / a->span - a->local;
-    uint32_t * keys = (uint32_t *) list_of(a, query, head) + a->top;
+    uint32_t * keys = (uint32_t *) list_of(a, query, head) + room_of(a);
     uint32_t highest = 0;
     for (int base = first / STRIP * STRIP; base < end; base += STRIP) {
         const int64_t slot = strip_slot(&a->lists, q[0], base);
@@ -163,8 +178,8 @@ static void select_of(const struct selection * a, int64_t query, int head) {
         list[0] = -1;
         return;
     }
-    uint32_t * keys = (uint32_t *) list + a->top;
-    const int first = q[2] / a->span, end = (q[3] - 1) / a->span + 1;
+    uint32_t * keys = (uint32_t *) list + room_of(a);
+    const int first = q[2] / a->span, end = end_of(a, q);
     for (int i = 0; i < a->top; i++) {
         list[i] = first + i;
     }
@@ -183,6 +198,9 @@ static void select_of(const struct selection * a, int64_t query, int head) {
         if (keys[at] == IN_LIST) {
             list[n++] = at;
         }
+    }
+    if (has_tail(a)) {
+        list[a->top] = q[3] % a->span ? end : -1;
     }
 }
 
@@ -241,7 +259,7 @@ struct ggml_tensor * shim_select(
     struct ggml_tensor * sources[] = { q, k, queries, table, weights };
     const int64_t n_blocks = (table->ne[0]*block + span - 1) / span;
     struct ggml_tensor * dst = ggml_custom_4d(
-        ctx, GGML_TYPE_I32, top + n_blocks, weights ? 1 : q->ne[1], q->ne[2], 1, sources, weights ? 5 : 4, select_keys, GGML_N_TASKS_MAX, NULL);
+        ctx, GGML_TYPE_I32, top + (local < 0 ? 1 : 0) + n_blocks, weights ? 1 : q->ne[1], q->ne[2], 1, sources, weights ? 5 : 4, select_keys, GGML_N_TASKS_MAX, NULL);
     const int32_t numbers[] = { top, span, local, block, 0, 0 };
     memcpy(dst->op_params + AT_TOP, numbers, sizeof(numbers));
     return dst;

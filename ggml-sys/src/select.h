@@ -14,10 +14,11 @@ extern "C" {
 //   weights  f32 [heads, n], contiguous, or NULL
 //   k        [d, 1, slots], rows dense; f32, f16, bf16, q8_0 or q4_0
 //   queries, table, block   as in attention.h
-// -> i32 [top + blocks of the longest sequence, 1 or heads, n]: the first `top` are the list, others scratch memory
+// -> i32 [room + blocks of the longest sequence, 1 or heads, n]: the first `room` are the list, others scratch memory;
+//    room: `top`, and one more if `local` is negative
 // The score of a key is the sum over the heads of weight * max(q . k, 0), one list for all; without weights it is
 // q . k, a list for each head. The score of a block is the highest of its positions' in the interval. The `local` last
-// blocks are always selected. Of equal scores those are that ggml's top_k selects of them. A query with an invalid interval gets
+// blocks are always selected; if it is negative, `top` whole blocks are, and the last one if it is not whole. Of equal scores those are that ggml's top_k selects of them. A query with an invalid interval gets
 // the list of all blocks, of which it attends to nothing.
 struct ggml_tensor * shim_select(
         struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * weights, struct ggml_tensor * k,

@@ -278,6 +278,8 @@ pub(super) static CONTRACT: Contract = Contract {
         selection::Q_NORM_WEIGHT,
         selection::K_NORM_WEIGHT,
         selection::K_NORM_BIAS,
+        selection::GATE_WEIGHT,
+        selection::OFFSET_WEIGHT,
     ],
     rows: Rows::Hidden,
     side: Some(Side {

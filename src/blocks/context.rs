@@ -81,6 +81,18 @@ pub struct RunView {
     pub distances: Option<Tensor>,
 }
 
+/// The rows of the blocks of positions that a pass's tokens are in, where keys are pooled: those of a token one after
+/// another. n is the number of tokens.
+#[derive(Clone)]
+pub struct BlockRows {
+    /// i32 `[span * n]`: of a position that is not there the row of the token.
+    pub read: Tensor,
+    /// i64 `[span * n]`: the same.
+    pub write: Tensor,
+    /// f32 `[span, n]`: 0, or less than any gate for a position that is not there.
+    pub missing: Tensor,
+}
+
 /// The blocks of positions of each query's sequence among the rows of a view. n is the number of its queries.
 #[derive(Clone)]
 pub struct SpanView {
@@ -152,6 +164,12 @@ pub trait KeyValueStore {
         state: &KeyValuePlan,
         rows: &Tensor,
     ) -> Result<VisibleKeyValues, Error>;
+
+    /// The rows of the blocks of the pass's tokens.
+    ///
+    /// # Errors
+    /// Keys are not pooled.
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<BlockRows, Error>;
 }
 
 /// The recurrent states of the sequences of a pass.

@@ -51,6 +51,7 @@ options! {
         head_map: HeadMap, "which key head a value head reads: `tiled` (h % k_heads) or `interleaved` (h / (heads / k_heads))";
         decay: Decay = "head", "decay: one for each `head`, or one for each `element` of its keys";
         decay_bound: f32 = "0", "lowest logarithm of the decay, which is this share of a sigmoid: `decay_bound * sigmoid(a * (alpha.h + dt.bias))`; 0: none";
+        decay_sign: f32 = "1", when "decay_bound != 0", "factor of `a` in that sigmoid: -1 where files store it negated";
         gate_act: ActRef = "silu", "activation of the output gate, see `[act.NAME]`";
         norm: NormRef => "default", "kind and eps of the norm of each head, and eps of the lengths";
         eps: f32 => "rms_eps", "added to the squared lengths of queries and keys";
@@ -205,8 +206,8 @@ pub(super) static CONTRACT: Contract = Contract {
             "a",
             "ssm_a",
             &[
-                "if(decay == 'element', 1, heads)",
-                "if(decay == 'element', heads, 1)",
+                "if(decay == 'element' and decay_sign > 0, 1, heads)",
+                "if(decay == 'element' and decay_sign > 0, heads, 1)",
             ],
             "factor that makes the logarithm of the decay, negative",
         ),
@@ -249,6 +250,10 @@ pub(super) static CONTRACT: Contract = Contract {
         Rule {
             holds: "k_heads > 0 and heads % k_heads == 0",
             message: "`k_heads` divides `heads`",
+        },
+        Rule {
+            holds: "decay_sign == 1 or decay_sign == -1",
+            message: "`decay_sign` is 1 or -1",
         },
         Rule {
             holds: "decay_bound <= 0",
@@ -298,7 +303,12 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let decay = if c.decay_bound == 0.0 {
         g.mul(&g.unary(&alpha, Unary::Softplus)?, &a)?
     } else {
-        let share = g.unary(&g.mul(&alpha, &a)?, Unary::Sigmoid)?;
+        let share = g.mul(&alpha, &a)?;
+        let share = match c.decay_sign {
+            1.0 => share,
+            sign => g.scale(&share, sign)?,
+        };
+        let share = g.unary(&share, Unary::Sigmoid)?;
         g.scale(&share, c.decay_bound)?
     };
 

@@ -9,12 +9,14 @@
 //! gated      m   = fn . rms(all X),  g = sigmoid(scale * m + base) + eps
 //!            x   = sum of g_i * X_i
 //!            X_i = X_i + (magnitude * sigmoid(scale' * m'_i + base'_i) + write_eps) * y
+//!            with rounds: sum over j of S_ij * X_j in place of X_i, S = sinkhorn(scale'' * m'' + base'')
 //! predicted  r(v) = tanh(router . norm(v) / n_embd)
 //!            P_i = X_i + sum over j of (predict . r(X_0))_ij * X_j,  x = P_0
 //!            X_i = P_i + (1 + (correct . r(y))_i) * (y - P_0)
 //! others     x   = gain * X_0;  X_i = X_i + y for all i but 0
 //! ```
-//! Gated: hyper-connections (Zhu et al. 2024, arXiv 2409.19606). Predicted: AltUp (Baykal et al. 2023, arXiv 2301.13310).
+//! Gated: hyper-connections (Zhu et al. 2024, arXiv 2409.19606), with rounds on the manifold of doubly stochastic
+//! matrices (Xie et al. 2025, arXiv 2512.24880). Predicted: AltUp (Baykal et al. 2023, arXiv 2301.13310).
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
 use super::build::Build;
@@ -50,6 +52,7 @@ options! {
         norm: NormRef => "default", "kind and eps of its norms";
         eps: f32 = "0", when "kind == 'gated'", "added to the factors of what is read";
         magnitude: f32 = "1", when "kind == 'gated'", "largest factor of what is written";
+        rounds: u64 = "0", when "kind == 'gated'", "rounds of Sinkhorn's normalisation of the matrix with which states become each other when they are written; 0: each remains";
         write_eps: f32 = "0", when "kind == 'gated'", "added to the factors of what is written";
     }
 }
@@ -67,12 +70,12 @@ pub(super) static CONTRACT: Contract = Contract {
         "{kind == 'predicted': {=count} hidden states predicted from all and corrected by what becomes of the first}",
         "{kind == 'others': the first of {=count} hidden states read, the others written}",
     ),
-    summary: "Makes several hidden states, reads one of them, writes it back, or ends them.",
+    summary: "Makes, reads, writes or ends several hidden states.",
     formula: concat!(
         "{kind == 'mean': {place == 0: X_i = x | x = mean(X_i)}}",
         "{kind == 'projected': {place == 0: X_0 = x, X_i = |x| * unit(P_i . x) | x = mean(X_0, |X_0| * unit(P_i . X_i))}}",
         "{kind == 'gated': x = sum of (sigmoid(fn . rms(X)) + eps)_i * X_i",
-        "{place == 1: ; X_i = X_i + (magnitude * sigmoid(fn . rms(X)) + write_eps)_i * y}}",
+        "{place == 1: ; X_i = {rounds > 0: (sinkhorn(fn . rms(X)) . X)_i | X_i} + (magnitude * sigmoid(fn . rms(X)) + write_eps)_i * y}}",
         "{kind == 'predicted': P = X + (predict . r(X_0)) . X, x = P_0; X_i = P_i + (1 + correct . r(y))_i * (y - P_0)}",
         "{kind == 'others': x = gain * X_0; X_i = X_i + y for i > 0}",
     ),
@@ -91,8 +94,11 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Matrix,
             "fn",
             "{name}_fn.weight",
-            &["count * n_embd", "if(place == 2, 1, 2) * count"],
-            "projection of all states to their factors: of what is read, then of what is written",
+            &[
+                "count * n_embd",
+                "if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count",
+            ],
+            "projection of all states to their factors: of what is read, of what is written, and of each in each",
         )
         .quantised_as(QuantClass::Kept)
         .when("kind == 'gated'"),
@@ -100,7 +106,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Bias,
             "base",
             "{name}_base.weight",
-            &["if(place == 2, 1, 2) * count"],
+            &["if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count"],
             "offsets of the factors",
         )
         .when("kind == 'gated'"),
@@ -108,7 +114,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Scale,
             "scale",
             "{name}_scale.weight",
-            &["if(place == 2, 1, 2)"],
+            &["if(place == 2, 1, if(rounds > 0, 3, 2))"],
             "multipliers of the factors before their offsets",
         )
         .when("kind == 'gated'"),
@@ -168,6 +174,10 @@ pub(super) static CONTRACT: Contract = Contract {
         Rule {
             holds: "count > 1",
             message: "a mix is of at least two hidden states",
+        },
+        Rule {
+            holds: "rounds == 0 or count == 4 and rounds < 1000",
+            message: "Sinkhorn's normalisation is of four hidden states, in fewer than 1000 rounds",
         },
         Rule {
             holds: "if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others'))",
@@ -244,7 +254,16 @@ pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Resu
         (Kind::Gated, Some(factors)) => {
             let gates = mix.gates(factors, 1, mix.c.magnitude, mix.c.write_eps)?;
             let gates = g.reshape(&gates, [1, mix.c.count, b.n_tokens, 1])?;
-            g.add(&all, &g.mul(&mix.repeated(y)?, &gates)?)?
+            let kept = match mix.c.rounds {
+                0 => all,
+                rounds => {
+                    let [scale, base] = [b.need(unit, "scale")?, b.need(unit, "base")?];
+                    let each = g.sinkhorn(factors, &scale, &base, mix.c.eps, rounds)?;
+                    let by_source = g.cont(&g.permute(&each, [1, 0, 2, 3])?)?;
+                    mix.combined(&held.all, &by_source)?
+                }
+            };
+            g.add(&kept, &g.mul(&mix.repeated(y)?, &gates)?)?
         }
         (Kind::Predicted, _) => {
             let error = g.sub(y, &mix.first(&held.all)?)?;

@@ -54,7 +54,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
     title: "Latent attention",
     noun: "latent attention",
-    phrase: "latent attention with {=heads} heads of {=dq} elements, latent row of {=kv_rank} + {=n_rope}{has('sinks'): , attention sinks}{gate != 'none': , gated output}",
+    phrase: "latent attention with {=heads} heads of {=dq} elements, latent row of {=kv_rank}{n_rope > 0:  + {=n_rope}}{has('sinks'): , attention sinks}{gate != 'none': , gated output}",
     summary: "Multi-head latent attention: keys and values of a position share one latent row of low rank.",
     formula: concat!(
         "y = o . {gate != 'none': (}v_b . softmax(scale * {!temp_scale > 0: t(pos) * }[k_b.q_nope | {rope -> rope: q_rope}] . ",
@@ -115,7 +115,8 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_rope"],
             "weight of the norm of the keys' rotated part, before the rotation; without it there is none",
         )
-        .optional(),
+        .optional()
+        .when("n_rope > 0"),
         WeightSpec::new(
             WeightRole::Matrix,
             "kv_b",
@@ -174,6 +175,8 @@ pub(super) static CONTRACT: Contract = Contract {
         selection::Q_NORM_WEIGHT,
         selection::K_NORM_WEIGHT,
         selection::K_NORM_BIAS,
+        selection::GATE_WEIGHT,
+        selection::OFFSET_WEIGHT,
     ],
     rows: Rows::Hidden,
     side: None,
@@ -203,8 +206,8 @@ PointSpec::new("heads", &["dv", "heads"], "results of the heads, before gate and
             message: "latent attention names a cache",
         },
         Rule {
-            holds: "n_rope > 0 and n_rope < dq",
-            message: "a part of each query head is rotated, and a part is not",
+            holds: "n_rope < dq",
+            message: "a part of each query head is not rotated",
         },
         Rule {
             holds: "temp_floor > 0",
@@ -232,16 +235,28 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let selected = b.select(unit, (c.selection, c.selects), (x, &latent_q))?;
     let q = b.point(unit, "q_proj", g.reshape(&q, [c.dq, c.heads, n, 1])?)?;
     let q_plain = window(b, &q, n_plain, 0)?;
-    let q_rope = b.rope(c.rope, &g.cont(&window(b, &q, c.n_rope, n_plain)?)?)?;
+    let q_rope = match c.n_rope {
+        0 => None,
+        d => Some(b.rope(c.rope, &g.cont(&window(b, &q, d, n_plain)?)?)?),
+    };
 
     let row = b.linear(unit, "kv_a", x)?;
     let row = g.reshape(&row, [c.kv_rank + c.n_rope, 1, n, 1])?;
-    let k_rope = g.cont(&window(b, &row, c.n_rope, c.kv_rank)?)?;
-    let k_rope = match b.weight(unit, "k_norm") {
-        Some(weight) => b.normalise_with(c.norm, Some(weight), &k_rope)?,
-        None => k_rope,
+    let k_rope = match c.n_rope {
+        0 => None,
+        d => {
+            let k = g.cont(&window(b, &row, d, c.kv_rank)?)?;
+            let k = match b.weight(unit, "k_norm") {
+                Some(weight) => b.normalise_with(c.norm, Some(weight), &k)?,
+                None => k,
+            };
+            Some(b.point(unit, "k_rope", b.rope(c.rope, &k)?)?)
+        }
     };
-    let k_rope = b.point(unit, "k_rope", b.rope(c.rope, &k_rope)?)?;
+    let with = |plain: Tensor, rotated: Option<&Tensor>| match rotated {
+        Some(rotated) => g.concat(&plain, rotated, 0),
+        None => Ok(plain),
+    };
     let latent = g.cont(&window(b, &row, c.kv_rank, 0)?)?;
     let latent = b.normalise_with(c.norm, b.weight(unit, "kv_a_norm"), &latent)?;
     let latent = b.point(unit, "latent", latent)?;
@@ -269,9 +284,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         let kv = b.linear(unit, "kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;
         let kv = g.reshape(&kv, [n_plain + c.dv, c.heads, n, 1])?;
         let v = g.cont(&window(b, &kv, c.dv, n_plain)?)?;
-        let k_rope = g.repeat(&k_rope, [c.n_rope, c.heads, n, 1])?;
-        let k = g.concat(&g.cont(&window(b, &kv, n_plain, 0)?)?, &k_rope, 0)?;
-        let q = temperature(b, g.concat(&g.cont(&q_plain)?, &q_rope, 0)?)?;
+        let k_rope = k_rope.map(|k| g.repeat(&k, [c.n_rope, c.heads, n, 1]));
+        let k_plain = g.cont(&window(b, &kv, n_plain, 0)?)?;
+        let k = with(k_plain, k_rope.transpose()?.as_ref())?;
+        let q = temperature(b, with(g.cont(&q_plain)?, q_rope.as_ref())?)?;
         let rows = KeyRows {
             new: Some((&k, Some(&v))),
             heads: c.heads,
@@ -283,8 +299,8 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         g.reshape(&y, [c.dv, c.heads, n, 1])?
     } else {
         let absorbed = per_head(b, unit, "k_b", &q_plain)?;
-        let q = temperature(b, g.concat(&absorbed, &q_rope, 0)?)?;
-        let k = g.concat(&latent, &k_rope, 0)?;
+        let q = temperature(b, with(absorbed, q_rope.as_ref())?)?;
+        let k = with(latent, k_rope.as_ref())?;
         let rows = KeyRows {
             new: Some((&k, None)),
             heads: 1,

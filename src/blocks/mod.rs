@@ -43,8 +43,8 @@ mod wkv7;
 pub use attend::KeyRows;
 pub use build::{Build, Named, Selections};
 pub use context::{
-    AttentionView, DerivedInput, DerivedInputs, KeyValueStore, RunView, Runs, SpanView, StateStore,
-    VisibleKeyValues,
+    AttentionView, BlockRows, DerivedInput, DerivedInputs, KeyValueStore, RunView, Runs, SpanView,
+    StateStore, VisibleKeyValues,
 };
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
 pub use position_bias::Buckets;

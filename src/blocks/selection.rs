@@ -6,6 +6,7 @@
 //! ik = rope(norm(index_k . h))            one head, kept for every position
 //! s  = sum over heads of (index_weights . h) * max(iq . ik, 0)       one choice for all heads
 //! s  = iq . ik                            without weights: a choice for each key head
+//! with pooled keys: ik of a whole block = sum over its positions of softmax(index_gate . h + index_offset) * ik, by elements
 //! selected(q) = the top blocks of span visible keys by their highest s, the last local ones always
 //! ```
 //! A factor of all scores changes no choice, nor does an orthogonal transformation (Hadamard) of `iq` and `ik`: neither
@@ -40,7 +41,8 @@ options! {
         d: u64 => "d_head_index", "elements of a head of the indexer";
         top: u64 => "index_top", "blocks of keys that a query attends to, above 0";
         span: u64 = "1", "positions of such a block, from a multiple of it on";
-        local: u64 = "0", when "span > 1", "blocks that are selected whatever their scores: the last ones";
+        pooled: bool = "false", when "span > 1", "whether a whole block has one key, the sum of its keys with weights that softmax makes of gates, for each element; the block that is not whole is always selected, in addition";
+        local: u64 = "0", when "span > 1 and not pooled", "blocks that are selected whatever their scores: the last ones";
         rope: RopeRef, "rotation of the indexer's queries and keys, or `none`";
         rope_at: RopeAt = "first", when "rope", "which elements of a head are rotated, where not all are: the `first` or the `last` ones";
         q_norm: NormRef = "none", "norm of each query head";
@@ -53,7 +55,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "selection",
     title: "Selection",
     noun: "a selection",
-    phrase: "the {=top} best {span > 1: blocks of {=span} keys | keys} by {=heads} index heads of {=d} elements{local > 0: , the last {=local} always}",
+    phrase: "the {=top} best {span > 1: blocks of {=span} keys{pooled: , each with one key,} | keys} by {=heads} index heads of {=d} elements{local > 0: , the last {=local} always}",
     summary: "Chooses among the keys that a query sees, by the scores of an indexer. The blocks that attend by it have the weights and keep a row of the indexer for each position.",
     formula: "selected(q) = top of {span > 1: max over blocks of }(sum over heads of (index_weights.h) * max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
     options: Selection::OPTIONS,
@@ -62,14 +64,20 @@ pub(super) static CONTRACT: Contract = Contract {
     side: None,
     state: StateSpec::None,
     points: &[],
-    rules: &[Rule {
-        holds: "heads > 0 and top > 0 and span > 0",
-        message: "an indexer has heads, and selects at least one block of at least one key",
-    }],
+    rules: &[
+        Rule {
+            holds: "heads > 0 and top > 0 and span > 0",
+            message: "an indexer has heads, and selects at least one block of at least one key",
+        },
+        Rule {
+            holds: "not pooled or local == 0 and (span == 2 or span == 4 or span == 8 or span == 16)",
+            message: "blocks with one key have 2, 4, 8 or 16 positions, and none is `local`",
+        },
+    ],
 };
 
 /// Elements of the row that a block with the options `selection` and `selects` keeps of the indexer.
-pub(super) const ROW: &str = "if(selection and selects, d_head_index, 0)";
+pub(super) const ROW: &str = "if(selection and selects, index_width, 0)";
 
 /// When a block has weights of an indexer.
 const WHEN: &str = "selection and selects";
@@ -130,8 +138,28 @@ pub(super) const K_NORM_BIAS: WeightSpec = WeightSpec::new(
 .optional()
 .when(WHEN);
 
+pub(super) const GATE_WEIGHT: WeightSpec = WeightSpec::new(
+    WeightRole::Matrix,
+    "index_gate",
+    "indexer_compressor_gate.weight",
+    &["n_embd", "d_head_index"],
+    "projection to the gates of the indexer's keys, where those of a block are one",
+)
+.optional()
+.when(WHEN);
+
+pub(super) const OFFSET_WEIGHT: WeightSpec = WeightSpec::new(
+    WeightRole::Bias,
+    "index_offset",
+    "indexer_compressor_ape.weight",
+    &["d_head_index", "index_span"],
+    "offsets of the gates, one for each position of a block",
+)
+.optional()
+.when(WHEN);
+
 /// Operations that a selection adds, and those over further views of keys; generously.
-pub(super) const NODES: usize = 48;
+pub(super) const NODES: usize = 80;
 pub(super) const NODES_PER_VIEW: usize = 32;
 
 /// What the queries of a pass attend to of the keys that they see.
@@ -186,7 +214,10 @@ impl Build<'_> {
         let k = self.rope_index(s, &g.reshape(&k, [s.d, 1, n, 1])?)?;
         let k = self.point(unit, "index_k", k)?;
         let rows = g.reshape(&k, [s.d, n, 1, 1])?;
-        let visible = self.store.append_index(g, &unit.path, state, &rows)?;
+        let visible = match s.pooled {
+            true => self.append_pooled(unit, s, state, (h, &rows))?,
+            false => self.store.append_index(g, &unit.path, state, &rows)?,
+        };
 
         let q = self.linear(unit, "index_q", latent)?;
         let q = g.reshape(&q, [s.d, s.heads, n, 1])?;
@@ -235,6 +266,41 @@ impl Build<'_> {
                 Ok(Selected::Masks(masks.collect::<Result<_, _>>()?))
             }
         }
+    }
+
+    /// Stores keys `[d, n_tokens]` with the gates of `h [n_embd, n_tokens]`, and the one key of a block at each of its
+    /// positions: `[d, n_rows]`. A row is that key, the key of its position, and the gates. A pass that reaches further into a
+    /// block makes its key anew; what it is before the block is whole nothing reads.
+    fn append_pooled(
+        &mut self,
+        unit: &Unit,
+        s: &Selection,
+        state: &KeyValuePlan,
+        (h, keys): (&Tensor, &Tensor),
+    ) -> Result<VisibleKeyValues, Error> {
+        let (g, n, d) = (self.g, self.n_tokens, s.d);
+        let gates = self.product(unit, "index_gate", h)?;
+        let rows = g.concat(&g.concat(keys, keys, 0)?, &gates, 0)?;
+        let mut visible = self.store.append_index(g, &unit.path, state, &rows)?;
+        let blocks = self.store.block_rows(state)?;
+        let read = g.get_rows(&visible.k, &blocks.read)?; // [3d, span * n]
+        let offsets = self.need(unit, "index_offset")?;
+        // Positions first, so that rows are sums over them.
+        let part = |nth: u64| {
+            let part = g.reshape(&self.columns(&read, nth * d, d)?, [d, s.span, n, 1])?;
+            g.cont(&g.permute(&part, [1, 0, 2, 3])?)
+        };
+        let offsets = g.cont(&g.permute(&offsets, [1, 0, 2, 3])?)?; // [span, d]
+        let missing = g.reshape(&blocks.missing, [s.span, 1, n, 1])?;
+        let gates = g.add(&g.add(&part(2)?, &offsets)?, &missing)?;
+        let weighted = g.mul(&part(1)?, &self.softmax(&gates)?)?;
+        let key = g.reshape(&g.sum_rows(&weighted)?, [d, 1, n, 1])?;
+        let all = g.repeat(&key, [d, s.span, n, 1])?;
+        let all = g.reshape(&all, [d, s.span * n, 1, 1])?;
+        let row = visible.k.strides()[1];
+        let first = g.view(&visible.k, [d, visible.k.shape()[1], 1, 1], [row; 3], 0)?;
+        visible.k = g.set_rows(&first, &all, &blocks.write)?;
+        Ok(visible)
     }
 
     /// Heads of an indexer `[d, heads, n_tokens]`, rotated.
@@ -332,7 +398,12 @@ impl Build<'_> {
         let best = g.add(&best, &g.reshape(&spans.bonus, [n_blocks, 1, n_all, 1])?)?;
         let best = g.reshape(&best, [n_blocks, groups * n_all, 1, 1])?;
         let hidden = g.largest(&best, s.top.min(n_blocks), NEVER)?;
-        let hidden = g.reshape(&hidden, [n_blocks, groups, n_all, 1])?;
+        let mut hidden = g.reshape(&hidden, [n_blocks, groups, n_all, 1])?;
+        if s.pooled {
+            // What is not whole was below every score, and is selected all the same.
+            let counts = g.affine(&spans.bonus, -1.0 / TAIL, 1.0)?;
+            hidden = g.mul(&hidden, &g.reshape(&counts, [n_blocks, 1, n_all, 1])?)?;
+        }
         let by_block = g.cont(&g.permute(&hidden, [1, 0, 2, 3])?)?;
         let rows = g.get_rows(&by_block, &spans.blocks)?; // [groups, n_kv, n_all]
         let rows = g.reshape(&rows, [groups, n_kv, n, n_runs])?;
@@ -363,6 +434,9 @@ pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
 /// A mask value that no score outweighs, minus infinity in f16.
 const NEVER: f32 = -1e30;
 
+/// What is added to the score of a block that is not whole, where keys are pooled: lower than any score, a power of two.
+pub(crate) const TAIL: f32 = -1.267_650_6e30;
+
 /// What an indexer asks with.
 struct Query<'a> {
     /// `[d, heads, n]`.
@@ -377,11 +451,17 @@ impl Selection {
             top: self.top,
             span: self.span,
             local: self.local,
+            tail: self.pooled,
         }
     }
 
-    /// Positions that a query attends to at most.
-    pub(crate) fn n_positions(&self) -> u64 {
-        self.top.saturating_mul(self.span)
+    /// Positions that a query attends to of so many that it sees; none if it attends to all.
+    pub(crate) fn of_seen(&self, n_seen: u64) -> Option<u64> {
+        let (n_best, tail) = (self.top.saturating_mul(self.span), n_seen % self.span);
+        let (judged, tail) = match self.pooled {
+            true => (n_seen - tail, tail),
+            false => (n_seen, 0),
+        };
+        (judged > n_best).then(|| n_best + tail)
     }
 }

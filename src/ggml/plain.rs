@@ -79,6 +79,7 @@ fn compute(node: &Node) -> Result<Outcome, Error> {
         "CUSTOM" if node.is_paged_attention() => attention::paged(node),
         "CUSTOM" if node.is_select() => attention::select(node),
         "ROPE" => rope::rope(node),
+        "DSV4_HC_COMB" => matrix::sinkhorn(node),
         "SSM_CONV" => recurrent::conv(node),
         "SSM_SCAN" => recurrent::scan(node),
         "GATED_DELTA_NET" => recurrent::gated_delta_net(node),

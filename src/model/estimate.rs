@@ -9,7 +9,7 @@ use crate::blocks::cache::Cache;
 use crate::blocks::selection::Selection;
 use crate::files::lora::Adapter;
 use crate::ggml::{Device, Executor, Graph, Misplaced};
-use crate::plan::{KeysOf, Plan, Unit};
+use crate::plan::{KeysOf, Plan};
 use crate::weights::{TensorType, Weights};
 
 use super::adapters::{Adapters, OnDevice};
@@ -212,10 +212,6 @@ impl Plan {
             .units()
             .filter_map(|unit| Some((unit, unit.key_values()?)))
             .filter(|(_, rows)| self.caches[rows.cache].keys != KeysOf::Pass);
-        let selected = |unit: &Unit| {
-            let selection = self.selection(unit);
-            selection.map_or(u64::MAX, |of| Selection::read(&of.options).n_positions())
-        };
         rows.try_fold(0u64, |sum, (unit, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
@@ -226,9 +222,12 @@ impl Plan {
             };
             let seen = rule.visible(position, len).len() as u64;
             // Where there are more, all of them are looked at by their index.
-            let (read, index) = match selected(unit) {
-                top if top < seen => (top, k.row_bytes(rows.index)?),
-                _ => (seen, 0),
+            let selection = self.selection(unit);
+            let selection = selection.map(|of| Selection::read(&of.options));
+            let few = selection.and_then(|of| Some((of.of_seen(seen)?, of.d)));
+            let (read, index) = match few {
+                Some((few, d)) => (few, k.row_bytes(d.min(rows.index))?),
+                None => (seen, 0),
             };
             let sum = sum.checked_add(index.checked_mul(seen)?)?;
             sum.checked_add(row.checked_mul(read)?)

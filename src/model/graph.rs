@@ -41,7 +41,7 @@ fn n_tensors(plan: &Plan, update_nodes: usize, n_groups: usize, n_views: usize) 
     });
     let mixes = mix::NODES * plan.mixes().count();
     let fixed = NODES_ELSEWHERE + mixes + update_nodes;
-    fixed + (2 + n_views) * plan.caches.len() + nodes.sum::<usize>()
+    fixed + (5 + n_views) * plan.caches.len() + nodes.sum::<usize>()
 }
 
 pub(super) fn n_leaves(plan: &Plan, update_nodes: usize) -> usize {

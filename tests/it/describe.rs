@@ -202,10 +202,18 @@ fn a_token_reads_the_keys_that_it_sees() {
             let values = if rows.v_in_k { 0 } else { rows.v };
             let seen = n_seen(plan, rows.cache, position);
             let selected = plan.selection(unit).and_then(|of| {
-                let n = of.option_int("top")? * of.option_int("span")?;
-                Some(n).filter(|n| *n < seen)
+                let [top, span, d] = ["top", "span", "d"].map(|name| of.option_int(name));
+                let (top, span) = (top?, span?);
+                // A block that is not whole is read as well, where whole blocks have one key.
+                let tail = match of.option("pooled") {
+                    Some(Resolved::Bool(true)) => seen % span,
+                    _ => 0,
+                };
+                let few = (seen - tail > top * span).then_some(top * span + tail);
+                Some((few?, d?.min(rows.index)))
             });
-            let index = selected.map_or(0, |_| rows.index * seen);
+            let index = selected.map_or(0, |(_, width)| width * seen);
+            let selected = selected.map(|(few, _)| few);
             2 * ((rows.k + values) * selected.unwrap_or(seen) + index)
         });
         let read = plan.cache_bytes_read(position, TensorType::F16, TensorType::F16);

@@ -408,7 +408,15 @@ fn check_reads(seen: &Seen, picture: &Picture) {
     assert_eq!(keys.is_empty(), of("reads").next().is_none(), "{name}");
     let windows = seen.windows();
     let option = |name| seen.plan.selections.first()?.option_int(name);
-    let top = option("top").zip(option("span")).map(|(a, b)| a * b);
+    let few_of = |n: u64| {
+        let (top, span) = (option("top")?, option("span")?);
+        let selection = seen.plan.selections.first()?;
+        let tail = match selection.option("pooled") {
+            Some(Resolved::Bool(true)) => n % span,
+            _ => 0,
+        };
+        (n - tail > top * span).then_some(top * span + tail)
+    };
     for (n, bytes) in keys {
         let read = of("reads").map(|((_, layer), numbers)| {
             let size = |what| run.get(&(what, numbers[0] as usize)).into_iter().flatten();
@@ -419,8 +427,9 @@ fn check_reads(seen: &Seen, picture: &Picture) {
             let n = (0..*n).filter(sees).count() as u64;
             // Latent layers may use the selection of an earlier one.
             let selects = index > 0 || size("values").next().is_none();
-            let few = top.filter(|top| *top < n && selects);
-            2 * few.map_or(n * row, |top| top * row + n * index)
+            let few = few_of(n).filter(|_| selects);
+            let index = option("d").map_or(0, |d| d.min(index));
+            2 * few.map_or(n * row, |few| few * row + n * index)
         });
         // Keys of a source were written by an earlier pass.
         let caches = &seen.plan.caches;

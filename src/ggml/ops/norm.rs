@@ -31,6 +31,36 @@ impl Graph {
         self.norm_op("l2_norm", sys::ggml_l2_norm, a, eps)
     }
 
+    /// Matrices `[4, 4, n]` whose rows and columns sum to about one: Sinkhorn's normalisation, `rounds` times, of the
+    /// softmax over each row of `scale[2] * mixes + base` from element 8 on. `mixes [24, n]`, `scale [3]`, `base [24]`; f32.
+    ///
+    /// # Errors
+    /// Other shapes and types, a negative eps, no round.
+    pub fn sinkhorn(
+        &self,
+        mixes: &Tensor,
+        scale: &Tensor,
+        base: &Tensor,
+        eps: f32,
+        rounds: u64,
+    ) -> Result<Tensor, Error> {
+        const OP: &str = "sinkhorn";
+        for a in [mixes, scale, base] {
+            self.float(OP, a, true)?;
+        }
+        let n = mixes.shape()[1];
+        let shapes = [mixes.shape(), scale.shape(), base.shape()];
+        let fits = shapes == [[24, n, 1, 1], [3, 1, 1, 1], [24, 1, 1, 1]];
+        if !fits || eps.is_nan() || eps < 0.0 || !(1..1 << 16).contains(&rounds) {
+            return fault(OP, format!("{rounds} rounds of {shapes:?}, eps {eps}"));
+        }
+        let ctx = self.arena.reserve()?;
+        let [m, s, b] = [mixes, scale, base].map(Tensor::as_ptr);
+        // SAFETY: types, layouts, shapes and numbers were checked.
+        let ptr = unsafe { sys::ggml_dsv4_hc_comb(ctx, m, s, b, eps, rounds as i32) };
+        self.node(OP, ptr, &[mixes, scale, base])
+    }
+
     fn norm_op(
         &self,
         op: &'static str,

@@ -17,6 +17,8 @@ pub struct Selector {
     pub span: u64,
     /// Blocks that are selected whatever their scores: the last ones.
     pub local: u64,
+    /// Whether `top` whole blocks are selected, and the last one in addition if it is not whole.
+    pub tail: bool,
 }
 
 /// Lists of what queries attend to of their intervals.
@@ -43,7 +45,7 @@ impl Selected<'_> {
 
 impl Graph {
     /// Lists of the keys of `blocks` that score highest for each query: i32 `[top, 1, n]`, or without weights
-    /// `[top, heads, n]`; see [`Selected`].
+    /// `[top, heads, n]`, with a tail `top + 1`; see [`Selected`].
     ///
     /// A key's score is the sum over the heads of `weights [heads, n] * max(q . k, 0)`; without weights it is `q . k`
     /// for each head of `q [d, heads, n]`, f32. A block's score is the highest of those positions that the query
@@ -68,7 +70,12 @@ impl Graph {
                 return fault(OP, format!("{weights:?} for {q:?}"));
             }
         }
-        let Selector { top, span, local } = selector;
+        let Selector {
+            top,
+            span,
+            local,
+            tail,
+        } = selector;
         let is_small = |n: u64| n < 1 << 31;
         let n_blocks =
             (blocks.table.shape()[0].saturating_mul(blocks.block_len)).div_ceil(span.max(1));
@@ -90,7 +97,7 @@ impl Graph {
                 blocks.table.as_ptr(),
                 top as i32,
                 span as i32,
-                local as i32,
+                if tail { -1 } else { local as i32 },
                 blocks.block_len as i32,
             )
         };
@@ -100,7 +107,7 @@ impl Graph {
         let strides = lists.strides();
         self.view(
             &lists,
-            [top, groups, n, 1],
+            [top + u64::from(tail), groups, n, 1],
             [strides[1], strides[2], strides[3]],
             0,
         )
@@ -258,7 +265,7 @@ mod tests {
             executor.run().expect("it runs");
             let mut found = vec![0i32; size(&listed)];
             executor.read(&listed, &mut found).expect("lists");
-            for list in found.chunks_mut(self.selector.top as usize) {
+            for list in found.chunks_mut(self.room()) {
                 let end = list.iter().position(|at| *at < 0).unwrap_or(list.len());
                 list[end..].fill(-1);
             }
@@ -267,6 +274,11 @@ mod tests {
                 executor.read(mixed, &mut values).expect("a result");
             }
             (found, values)
+        }
+
+        /// Entries of a list.
+        fn room(&self) -> usize {
+            self.selector.top as usize + usize::from(self.selector.tail)
         }
 
         fn dot(&self, q: &[f32], [query, head, position]: [usize; 3]) -> f64 {
@@ -294,7 +306,8 @@ mod tests {
                     .sum(),
             };
             let span = self.selector.span as usize;
-            let end = last / span + 1;
+            let is_cut = self.selector.tail && !(last + 1).is_multiple_of(span);
+            let end = last / span + usize::from(!is_cut);
             let local = end - self.selector.local as usize;
             let best = |block: usize| {
                 let of = block * span..((block + 1) * span).min(last + 1);
@@ -307,6 +320,12 @@ mod tests {
                 assert_eq!(list, [-1], "query {query}");
                 return;
             }
+            // A block that is not whole is the last one, whatever its score.
+            let list = match (is_cut, list) {
+                (true, [whole @ .., last]) if *last == end as i32 => whole,
+                (true, _) => panic!("query {query}: {list:?}"),
+                (false, list) => list,
+            };
             assert_eq!(list.len(), self.selector.top as usize, "query {query}");
             assert!(list.is_sorted_by(|a, b| a < b), "{list:?}");
             let is_listed = |block: &usize| list.contains(&(*block as i32));
@@ -328,9 +347,23 @@ mod tests {
             heads,
             d,
             is_sum,
-            selector: Selector { top, span, local },
+            selector: Selector {
+                top,
+                span,
+                local,
+                tail: false,
+            },
+        };
+        let with_tail = |case: Case| Case {
+            selector: Selector {
+                tail: true,
+                ..case.selector
+            },
+            ..case
         };
         vec![
+            with_tail(case(600, 9, 6, 16, true, [5, 8, 0])),
+            with_tail(case(41, 41, 2, 24, true, [2, 4, 0])),
             case(14, 14, 4, 64, true, [8, 1, 0]),
             case(1300, 3, 7, 32, true, [100, 1, 0]),
             case(700, 5, 1, 40, false, [9, 1, 0]),
@@ -349,13 +382,13 @@ mod tests {
                 "whatever the threads"
             );
             let groups = if case.is_sum { 1 } else { case.heads };
-            let top = case.selector.top as usize;
-            for (at, list) in found.chunks(top).enumerate() {
+            let room = case.room();
+            for (at, list) in found.chunks(room).enumerate() {
                 let (query, group) = (at / groups, at % groups);
                 let end = list
                     .iter()
                     .position(|at| *at < 0)
-                    .map_or(top, |end| end.max(1));
+                    .map_or(room, |end| end.max(1));
                 case.check_list(query, group, &list[..end]);
                 if !mixed.is_empty() {
                     case.check_mix(query, &list[..end], &mixed);
@@ -436,6 +469,7 @@ mod tests {
             top: 1,
             span: 1,
             local: 0,
+            tail: false,
         };
         let select = |weights: Option<&Tensor>, selector| g.select(&q, weights, &blocks, selector);
         assert!(select(None, one).is_ok());

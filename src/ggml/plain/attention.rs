@@ -189,6 +189,8 @@ pub(super) fn select(node: &Node) -> Result<Array, Error> {
     };
     let weights = node.optional(4)?;
     let [top, span, local] = [8, 9, 10].map(|at| node.int(at).max(0) as usize);
+    // Whole blocks are judged, and the one that is not whole is selected in addition.
+    let has_tail = node.int(10) < 0;
     let mut out = Array::zeros(node.shape());
     for [head, query, _] in out.rows() {
         let [position, first, end] = lists.interval(query);
@@ -203,7 +205,12 @@ pub(super) fn select(node: &Node) -> Result<Array, Error> {
         };
         let list = out.row_mut([head, query, 0]);
         list[0] = -1.0;
-        let blocks: Vec<usize> = (first / span..end.div_ceil(span)).collect();
+        let blocks_end = if has_tail {
+            end / span
+        } else {
+            end.div_ceil(span)
+        };
+        let blocks: Vec<usize> = (first / span..blocks_end).collect();
         if end <= first || blocks.len() <= top {
             continue;
         }
@@ -220,6 +227,10 @@ pub(super) fn select(node: &Node) -> Result<Array, Error> {
         best.sort_unstable();
         for (value, at) in list.iter_mut().zip(best) {
             *value = blocks[at] as f64;
+        }
+        if has_tail {
+            let is_whole = end.is_multiple_of(span);
+            list[top] = if is_whole { -1.0 } else { blocks_end as f64 };
         }
     }
     Ok(out)

@@ -45,3 +45,41 @@ pub(super) fn add_id(node: &Node) -> Result<Array, Error> {
     }
     Ok(a)
 }
+
+/// Matrices `[to, from, n]` of the factors behind the first `2 * n_states`, whose softmax is normalised over `from`, then in
+/// turn over `to` and `from`.
+pub(super) fn sinkhorn(node: &Node) -> Result<Array, Error> {
+    let [mixes, scale, base] = [node.input(0)?, node.input(1)?, node.input(2)?];
+    let (eps, rounds) = (node.param(0), node.int(1));
+    let mut out = Array::zeros(node.shape());
+    let [n, ..] = out.shape;
+    for token in 0..mixes.shape[1] {
+        let factor = |to: usize, from: usize| {
+            let at = 2 * n + to + n * from;
+            mixes.at(at, [token, 0, 0]) * scale.values[2] + base.values[at]
+        };
+        let mut all: Vec<Vec<f64>> = Vec::new();
+        for from in 0..n {
+            let row: Vec<f64> = (0..n).map(|to| factor(to, from)).collect();
+            let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = row.iter().map(|x| (x - most).exp()).sum();
+            all.push(row.iter().map(|x| (x - most).exp() / total + eps).collect());
+        }
+        for round in 0..rounds {
+            if round > 0 {
+                for row in &mut all {
+                    let total = row.iter().sum::<f64>() + eps;
+                    row.iter_mut().for_each(|x| *x /= total);
+                }
+            }
+            for to in 0..n {
+                let total = all.iter().map(|row| row[to]).sum::<f64>() + eps;
+                all.iter_mut().for_each(|row| row[to] /= total);
+            }
+        }
+        for (from, row) in all.iter().enumerate() {
+            out.row_mut([from, token, 0]).copy_from_slice(row);
+        }
+    }
+    Ok(out)
+}

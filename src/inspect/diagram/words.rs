@@ -89,6 +89,7 @@ pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpSh
         "SWIGLU_OAI" => plain("SwiGLU (clamped)"),
         "ARGSORT" | "TOP_K" => plain("top-k indices"),
         "SUM_ROWS" => plain("sum of each row"),
+        "DSV4_HC_COMB" => plain("doubly stochastic matrix"),
         "SSM_CONV" => plain("convolution over time"),
         "SSM_SCAN" => plain("selective scan"),
         "GATED_DELTA_NET" => plain("gated delta rule"),
@@ -106,8 +107,8 @@ pub(super) fn weighted(step: &Step, key: &str) -> String {
         "MUL_MAT" => format!("{key}: projection"),
         "MUL_MAT_ID" => format!("{key}: selected experts"),
         "GET_ROWS" => format!("{key}: one row each"),
-        "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "GATED_DELTA_NET" | "SSM_SCAN"
-        | "CUSTOM" | "FLASH_ATTN_EXT" | "ROPE" => plain(),
+        "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "DSV4_HC_COMB" | "GATED_DELTA_NET"
+        | "SSM_SCAN" | "CUSTOM" | "FLASH_ATTN_EXT" | "ROPE" => plain(),
         "MUL" => format!("\u{d7} {key}"),
         "DIV" => format!("\u{f7} {key}"),
         "ADD" | "ADD_ID" => format!("+ {key}"),

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use super::super::devices::Arenas;
 use super::SlotCopy;
-use crate::blocks::{AttentionView, KeyValueStore, VisibleKeyValues};
+use crate::blocks::{AttentionView, BlockRows, KeyValueStore, VisibleKeyValues};
 use crate::ggml::{Device, Error, Graph, Tensor};
 use crate::plan::{KeyValuePlan, KeysOf, Plan};
 use crate::weights::TensorType;
@@ -111,6 +111,8 @@ pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) keys: Vec<KeysOf>,
     /// What is seen, by cache group.
     pub(in crate::model) views: Vec<AttentionView>,
+    /// Rows of blocks, by cache group, where keys are pooled.
+    pub(in crate::model) blocks: Vec<Option<BlockRows>>,
     /// What the units of this pass may see, by their paths.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
@@ -144,6 +146,15 @@ impl CachedStore<'_> {
                 message: format!("{path} writes no keys in this pass"),
             })
     }
+}
+
+/// The rows of the blocks of a group.
+fn block_rows(blocks: &[Option<BlockRows>], state: &KeyValuePlan) -> Result<BlockRows, Error> {
+    let known = blocks.get(state.cache).cloned().flatten();
+    known.ok_or_else(|| Error::Arguments {
+        op: "block_rows",
+        message: "the keys of this group are not pooled".into(),
+    })
 }
 
 impl KeyValueStore for CachedStore<'_> {
@@ -208,6 +219,10 @@ impl KeyValueStore for CachedStore<'_> {
             view: self.views[state.cache].clone(),
         })
     }
+
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<BlockRows, Error> {
+        block_rows(&self.blocks, state)
+    }
 }
 
 /// The store of a pass that keeps nothing: its own tokens are all there is to see.
@@ -215,6 +230,8 @@ impl KeyValueStore for CachedStore<'_> {
 pub(in crate::model) struct PassStore {
     /// What is seen, by cache group.
     pub(in crate::model) views: Vec<AttentionView>,
+    /// Rows of blocks, by cache group, where keys are pooled.
+    pub(in crate::model) blocks: Vec<Option<BlockRows>>,
     /// What the units of this pass may see, by their paths.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
@@ -249,5 +266,9 @@ impl KeyValueStore for PassStore {
             v: None,
             view: self.views[state.cache].clone(),
         })
+    }
+
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<BlockRows, Error> {
+        block_rows(&self.blocks, state)
     }
 }

@@ -114,6 +114,18 @@ impl BlockManager {
         seen.map(|p| (p, sequence.slot(pool, p) - start)).collect()
     }
 
+    /// The slot of a position of a sequence in a pool, once it is there.
+    pub(in crate::model) fn slot_of(
+        &self,
+        pool: usize,
+        id: SequenceId,
+        position: u32,
+    ) -> Option<usize> {
+        let sequence = self.sequences.get(&id)?;
+        let is_there = (position as usize) < sequence.tokens.len();
+        is_there.then(|| sequence.slot(pool, position))
+    }
+
     /// The mask of queries over the keys that a view of a pool looks at: `[n_kv, n_queries]`.
     pub(in crate::model) fn mask(
         &self,

@@ -1,6 +1,6 @@
 //! What the queries of a pass see of the keys of a KV group: block tables, or runs with a mask.
 
-use crate::blocks::selection::Selection;
+use crate::blocks::selection::{Selection, TAIL};
 use crate::blocks::{AttentionView, RunView, Runs, SpanView};
 use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::plan::KeysOf;
@@ -252,6 +252,10 @@ impl ViewInput {
             let end = (last + 1).min(n_blocks);
             let first = end.saturating_sub(selection.local as usize);
             bonus[i * n_blocks + first..i * n_blocks + end].fill(ALWAYS);
+            let n_seen = seen.last().map_or(0, |(position, _)| position + 1) as usize;
+            if selection.pooled && !n_seen.is_multiple_of(span) {
+                bonus[i * n_blocks + last] = TAIL;
+            }
         }
         executor.write_indices(&spans.rows, &rows)?;
         executor.write_indices(&spans.blocks, &blocks)?;

@@ -25,7 +25,7 @@ use super::cache::store::{CachedStore, PassStore};
 use super::cache::{Allocated, BlockManager, SequenceId};
 use super::shape::{Shape, Sources};
 use attention::ViewInput;
-use rows::{KvSlots, OutputRows, StateRows, Tokens};
+use rows::{KvSlots, OutputRows, PooledRows, StateRows, Tokens};
 
 /// What is written into the inputs of a pass.
 pub(super) struct PassData<'a> {
@@ -51,6 +51,8 @@ pub(super) struct Inputs {
     slots: Vec<Option<KvSlots>>,
     /// For each KV group.
     views: Vec<ViewInput>,
+    /// For each KV group, where keys are pooled.
+    pooled: Vec<Option<PooledRows>>,
     /// Where the model has recurrent states.
     states: Option<StateRows>,
 }
@@ -161,6 +163,18 @@ impl Inputs {
                     )
                 })
                 .collect::<Result<_, _>>()?,
+            pooled: groups()
+                .map(|(i, group)| {
+                    let Some(span) = spans_of(plan, i).filter(|s| s.pooled).map(|s| s.span) else {
+                        return Ok(None);
+                    };
+                    let n_rows = match options.n_ctx {
+                        0 => n,
+                        _ => sources.n_slots[i] as u64,
+                    };
+                    PooledRows::new(g, &group.name, (n, n_rows), span).map(Some)
+                })
+                .collect::<Result<_, _>>()?,
             states: match sources.states.is_empty() {
                 true => None,
                 false => Some(StateRows::new(g, options, &shape.groups)?),
@@ -171,6 +185,8 @@ impl Inputs {
     /// Where the keys and values of the pass go, and what its queries see.
     pub(super) fn key_value_store<'a>(&self, sources: &Sources<'a>) -> Box<dyn KeyValueStore + 'a> {
         let views = self.views.iter().map(|input| input.view.clone()).collect();
+        let pooled = self.pooled.iter().map(Option::as_ref);
+        let blocks = pooled.map(|own| Some(own?.rows.clone())).collect();
         match sources.options.n_ctx > 0 {
             true => Box::new(CachedStore {
                 cache: sources.cache,
@@ -181,10 +197,12 @@ impl Inputs {
                     .map(|slots| Some(slots.as_ref()?.0.clone()))
                     .collect(),
                 views,
+                blocks,
                 visible: HashMap::new(),
             }),
             false => Box::new(PassStore {
                 views,
+                blocks,
                 visible: HashMap::new(),
             }),
         }
@@ -223,6 +241,21 @@ impl Inputs {
         }
         for (group, input) in self.views.iter().enumerate() {
             input.write(executor, group, data)?;
+        }
+        for (group, input) in self.pooled.iter().enumerate() {
+            let Some(input) = input else { continue };
+            match &data.keys[group] {
+                VisibleKeys::Pass(..) => {
+                    let places = batch.places.iter().enumerate();
+                    let rows: HashMap<_, _> = places.map(|(at, place)| (*place, at)).collect();
+                    let row = |id, position| rows.get(&(id, position)).copied();
+                    input.write(executor, &batch.places, row)?;
+                }
+                _ => {
+                    let slot = |id, position| data.block_manager.slot_of(group, id, position);
+                    input.write(executor, &batch.places, slot)?;
+                }
+            }
         }
         Ok(())
     }

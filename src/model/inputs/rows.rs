@@ -1,6 +1,6 @@
 //! Inputs with an element for each token or sequence: ids, rows of tables, slots, scales.
 
-use crate::blocks::SequenceGroup;
+use crate::blocks::{BlockRows, SequenceGroup};
 use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::weights::TensorType;
 
@@ -54,6 +54,65 @@ impl KvSlots {
         }
         let slots: Vec<i64> = slots.iter().map(|slot| *slot as i64).collect();
         executor.write_indices(&self.0, &slots)
+    }
+}
+
+/// The rows of the blocks that tokens are in, of one group whose keys are pooled.
+pub(super) struct PooledRows {
+    pub(super) rows: BlockRows,
+    span: u32,
+}
+
+/// Less than any gate.
+const MISSING: f32 = -1e30;
+
+impl PooledRows {
+    /// For a pass of `n` tokens over `n_rows` rows.
+    pub(super) fn new(
+        g: &Graph,
+        group: &str,
+        (n, n_rows): (u64, u64),
+        span: u64,
+    ) -> Result<Self, Error> {
+        let rows = |what: &str, ty: TensorType| {
+            g.index_input(&format!("{what}.{group}"), ty, &[span * n], n_rows)
+        };
+        Ok(Self {
+            rows: BlockRows {
+                read: rows("block_rows", TensorType::I32)?,
+                write: rows("block_slots", TensorType::I64)?,
+                missing: g.input(&format!("missing.{group}"), TensorType::F32, &[span, n])?,
+            },
+            span: span as u32,
+        })
+    }
+
+    /// Writes them; `row` is the row of a position of a token's sequence, once it is there.
+    pub(super) fn write(
+        &self,
+        executor: &mut Executor,
+        places: &[(SequenceId, u32)],
+        row: impl Fn(SequenceId, u32) -> Option<usize>,
+    ) -> Result<(), Error> {
+        let (mut rows, mut missing) = (Vec::new(), Vec::new());
+        for (id, position) in places {
+            let own = row(*id, *position).unwrap_or(0);
+            let first = position / self.span * self.span;
+            for other in first..first + self.span {
+                let found = row(*id, other);
+                rows.push(found.unwrap_or(own) as i64);
+                missing.push(found.map_or(MISSING, |_| 0.0));
+            }
+        }
+        let read: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
+        if self.rows.read.is_allocated() {
+            executor.write_indices(&self.rows.read, &read)?;
+            executor.write(&self.rows.missing, &missing)?;
+        }
+        match self.rows.write.is_allocated() {
+            true => executor.write_indices(&self.rows.write, &rows),
+            false => Ok(()),
+        }
     }
 }
 
