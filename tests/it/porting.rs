@@ -12,15 +12,7 @@ use crate::goldens::{goldens, library};
 #[test]
 fn the_definition_of_a_file_is_among_the_nearest() {
     let (scratch, library) = (scratch(), library());
-    for name in [
-        "llama",
-        "qwen3moe",
-        "gemma3",
-        "mamba2",
-        "bert",
-        "deepseek2",
-        "rwkv7",
-    ] {
+    for name in ["qwen3moe", "mamba2", "deepseek2"] {
         let golden = goldens(scratch.path(), |golden| golden == name).remove(0);
         let fits = nearest::fits(&library, &golden.weights).expect("sound definitions");
         let own = fits

@@ -63,9 +63,15 @@ fn every_option_is_used_by_some_architecture() {
         .sources()
         .map(|(_, source)| source.text.clone())
         .collect();
+    let mut of_maps: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
     for name in names {
         let def = library.get(&name).expect("sound");
+        let printed = def
+            .params
+            .iter()
+            .map(|(name, param)| (name.as_str(), format!("{param:?}")));
+        let printed: BTreeMap<&str, String> = printed.collect();
         params.extend(def.params.keys().cloned());
         for instance in instances(&def) {
             let used = used.entry(instance.contract.name).or_default();
@@ -75,17 +81,21 @@ fn every_option_is_used_by_some_architecture() {
                 }
                 // A name can be the default's, or one of those that an expression chooses from or
                 // a parameter stands for.
-                let mut texts = vec![setting.expr.source().to_owned()];
+                let mut texts = vec![setting.expr.source()];
                 setting.expr.for_each_name(&mut |name, _| {
-                    if let Some(param) = def.params.get(name) {
-                        texts.push(format!("{param:?}"));
-                        texts.extend(mapped.iter().filter(|map| map.contains(name)).cloned());
+                    if let Some(param) = printed.get(name) {
+                        texts.push(param);
+                        let maps = of_maps.entry(name.to_owned()).or_insert_with(|| {
+                            let maps = mapped.iter().map(String::as_str);
+                            maps.filter(|map| map.contains(name)).collect()
+                        });
+                        texts.extend(&*maps);
                     }
                 });
                 let is_named = |choice: &str| {
                     let quoted = format!("'{choice}'");
                     let mut texts = texts.iter();
-                    texts.any(|text| text == choice || text.contains(&quoted))
+                    texts.any(|text| *text == choice || text.contains(&quoted))
                 };
                 // A kind of a resource may be named where the resource would be.
                 let (of, choices) = match spec.kind {
