@@ -247,6 +247,7 @@ impl<C: Compute> EngineLoop<C> {
         while let Some(at) = self.active.iter().position(is_over) {
             let request = self.active.remove(at);
             self.release(&request.sequence);
+            self.report();
             request.sequence.answer.end_early(&limits, now);
         }
         while let Some(at) = self.queue.iter().position(is_over) {
@@ -577,6 +578,8 @@ impl<C: Compute> EngineLoop<C> {
             other => other,
         });
         self.release(&sequence);
+        // Who has the answer finds its place free.
+        self.report();
         match result {
             Ok(reason) => sequence.finish(reason),
             Err(failure) => sequence.answer.fail(failure),
