@@ -25,7 +25,7 @@ pub struct ExecutionPath {
 }
 
 /// All tokens in one pass, with an f32 cache and without flash attention.
-const ONE_PASS: ExecutionPath = ExecutionPath {
+pub const ONE_PASS: ExecutionPath = ExecutionPath {
     name: "one pass",
     chunk: 0,
     stateless: false,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lab_bench::arch::{ArchDef, Mode};
 use lab_bench::ggml::{Origin, Step};
+use lab_bench::inspect::prove;
 pub use lab_bench::inspect::prove::ExecutionPath;
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
@@ -122,15 +123,7 @@ pub fn flips(found: &[f32], expected: &[f64], width: usize, bound: f64) -> usize
     .count()
 }
 
-const EXACT: ExecutionPath = ExecutionPath {
-    name: "one pass",
-    chunk: 0,
-    stateless: false,
-    interleaved: false,
-    kv_type: TensorType::F32,
-    flash_attn: false,
-    is_exact: true,
-};
+const EXACT: ExecutionPath = prove::ONE_PASS;
 
 pub const PATHS: [ExecutionPath; 10] = [
     EXACT,

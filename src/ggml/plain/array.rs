@@ -64,6 +64,11 @@ impl Array {
     }
 }
 
+/// The sum of the products of two rows.
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
 /// A tensor of a loaded graph.
 pub(super) struct Node {
     ptr: *mut sys::ggml_tensor,

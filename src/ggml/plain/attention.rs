@@ -1,7 +1,7 @@
 //! Scores to mixed values: with masks, over KV blocks, and over selected keys.
 
 use super::super::error::Error;
-use super::array::{Array, Node};
+use super::array::{Array, Node, dot};
 use crate::weights::TensorType;
 
 /// The slope of a head's linear position bias (Press et al. 2022); 1 without one, for masks.
@@ -27,10 +27,6 @@ fn softmax(scores: &mut [f64], sink: Option<f64>) {
     scores.iter_mut().for_each(|s| *s = (*s - max).exp());
     let sum = scores.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
     scores.iter_mut().for_each(|s| *s /= sum);
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 fn capped(score: f64, softcap: f64) -> f64 {

@@ -1,11 +1,7 @@
 //! Matrix products.
 
 use super::super::error::Error;
-use super::array::{Array, Node};
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
+use super::array::{Array, Node, dot};
 
 /// `a [k, n, ..] . b [k, m, ..] -> [n, m, ..]`; matrices of `a` serve several of `b`.
 pub(super) fn mul_mat(node: &Node) -> Result<Array, Error> {
