@@ -97,7 +97,7 @@ pub(super) async fn completions(
         });
         note_stop(&mut choice, one.stopped.as_ref());
         if let (Some(lab), Some(result)) = (&shape.lab, &one.lab) {
-            choice["lab"] = lab.json(result, served.handle.tokenizer());
+            choice["lab"] = lab.json(result, &served);
         }
         choice
     });
@@ -238,8 +238,7 @@ impl Format for Shape {
             return Vec::new();
         };
         let mut chunk = self.delta(choice, &json!({}), None, None);
-        let tokenizer = self.envelope.served.handle.tokenizer();
-        chunk["choices"][0]["lab"] = lab.json(result, tokenizer);
+        chunk["choices"][0]["lab"] = lab.json(result, &self.envelope.served);
         vec![chunk]
     }
 

@@ -332,7 +332,7 @@ impl Shape {
         });
         note_stop(&mut choice, one.stopped.as_ref());
         if let (Some(lab), Some(result)) = (&self.lab, &one.lab) {
-            choice["lab"] = lab.json(result, tokenizer);
+            choice["lab"] = lab.json(result, &self.envelope.served);
         }
         choice
     }
@@ -408,8 +408,7 @@ impl Format for Shape {
             return Vec::new();
         };
         let mut chunk = self.chunk(choice, "", None, None);
-        let tokenizer = self.envelope.served.handle.tokenizer();
-        chunk["choices"][0]["lab"] = lab.json(result, tokenizer);
+        chunk["choices"][0]["lab"] = lab.json(result, &self.envelope.served);
         vec![chunk]
     }
 

@@ -113,10 +113,9 @@ pub(super) async fn embeddings(
         labs,
         n_tokens,
     } = results;
-    let tokenizer = served.handle.tokenizer();
     let labs = labs.iter().filter_map(|lab| Some((lab, wanted.as_ref()?)));
     let labs: Vec<Value> = labs
-        .map(|(lab, wanted)| wanted.json(lab, tokenizer))
+        .map(|(lab, wanted)| wanted.json(lab, &served))
         .collect();
     let mut labs = labs.into_iter();
     let entry = |(index, mut vector): (usize, Vec<f32>)| {

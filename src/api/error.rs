@@ -114,6 +114,9 @@ pub(super) enum Error {
     /// No such route.
     #[error("there is no `{}`", quoted(.0))]
     NoRoute(String),
+    /// Nothing of that id.
+    #[error("there is no {what} `{}`", quoted(id))]
+    NotThere { what: &'static str, id: String },
     /// The route takes another method.
     #[error("this method is not allowed here")]
     Method,
@@ -189,9 +192,10 @@ impl Error {
             Self::Key { .. } => StatusCode::UNAUTHORIZED,
             Self::Forbidden { .. } => StatusCode::FORBIDDEN,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnknownModel { .. } | Self::NotServable { .. } | Self::NoRoute(_) => {
-                StatusCode::NOT_FOUND
-            }
+            Self::UnknownModel { .. }
+            | Self::NotServable { .. }
+            | Self::NotThere { .. }
+            | Self::NoRoute(_) => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Load { .. } | Self::EngineRests { .. } | Self::Time(Failure::QueueTime(_)) => {
@@ -235,6 +239,7 @@ impl Error {
             Self::NotServable { .. } => "model_not_servable",
             Self::Engine { .. } | Self::Drawing { .. } | Self::Elsewhere => "internal_error",
             Self::NoRoute(_) => "unknown_url",
+            Self::NotThere { .. } => "not_found",
             Self::Method => "method_not_allowed",
         }
     }

@@ -11,11 +11,11 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
-use half::f16;
 use serde_json::{Map, Value, json};
 
 use crate::engine::serving::Served;
-use crate::engine::{Capture, Captured, LabPlan, LabResult, Lens, Reduce, TokenLogprob, Where};
+use crate::engine::{Capture, LabPlan, Lens, Reduce, Where};
+use crate::files::arrays::Format;
 use crate::text::tokenizer::Tokenizer;
 
 use super::Pool;
@@ -26,10 +26,12 @@ use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, choices};
 use super::input::{Input, check_ids, inputs};
 
+pub(super) mod artifacts;
 mod objects;
+mod results;
 
 use objects::{
-    CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Reduction, Target,
+    CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Output, Reduction, Target,
     positions, too_many, top,
 };
 
@@ -48,6 +50,8 @@ fields! {
         edits: Option<Vec<EditObject>>,
         lens: Option<LensObject>,
         encoding: Option<Encoding>,
+        output: Option<Output>,
+        format: Option<Format>,
     }
 }
 
@@ -61,13 +65,18 @@ fields! {
     }
 }
 
-/// A plan as a request has it.
+/// A plan as a request has it: the object `lab`.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub struct Wanted {
     plan: LabPlan,
     targets: Vec<Text>,
     encoding: Encoding,
     dtypes: Vec<Dtype>,
+    /// Where values go; none: into the response as far as they are small.
+    output: Option<Output>,
+    format: Format,
+    /// The plan as it came.
+    text: String,
 }
 
 /// A token by its id or text.
@@ -86,14 +95,39 @@ pub(super) fn take(body: &mut Body) -> Result<Option<Arc<Wanted>>, Error> {
     let Some(object) = asked.lab else {
         return Ok(None);
     };
-    let mut body = Body::within(FIELD, object);
-    let plan: Plan = body.take::<Plan>()?;
-    body.finish()?;
-    Wanted::of(plan).map(Arc::new).map(Some)
+    Wanted::read(object).map(Arc::new).map(Some)
 }
 
 impl Wanted {
-    fn of(plan: Plan) -> Result<Self, Error> {
+    /// The plan in an object.
+    ///
+    /// # Errors
+    /// A plan that is wrong whatever the model.
+    pub(super) fn read(object: Map<String, Value>) -> Result<Self, Error> {
+        let text = Value::Object(object.clone()).to_string();
+        let mut body = Body::within(FIELD, object);
+        let plan: Plan = body.take::<Plan>()?;
+        body.finish()?;
+        Self::of(plan, text)
+    }
+
+    /// The plan in an object, where there is no request around it.
+    ///
+    /// # Errors
+    /// The place of a plan that is wrong whatever the model.
+    pub fn new(object: Map<String, Value>) -> Result<Self, String> {
+        Self::read(object).map_err(|error| error.to_string())
+    }
+
+    /// What a model is asked, where there is no request around it.
+    ///
+    /// # Errors
+    /// A target that is no token.
+    pub fn asked(&self, served: &Served) -> Result<Arc<LabPlan>, String> {
+        self.plan(served).map_err(|error| error.to_string())
+    }
+
+    fn of(plan: Plan, text: String) -> Result<Self, Error> {
         let (captures, edits) = (
             plan.captures.unwrap_or_default(),
             plan.edits.unwrap_or_default(),
@@ -147,93 +181,28 @@ impl Wanted {
             targets,
             encoding: plan.encoding.unwrap_or_default(),
             dtypes,
+            output: plan.output,
+            format: plan.format.unwrap_or_default(),
+            text,
         })
     }
 
     /// The plan for a model.
     ///
     /// # Errors
-    /// A target that is no token.
+    /// A target that is no token, or results that nobody keeps.
     pub(super) fn plan(&self, served: &Served) -> Result<Arc<LabPlan>, Error> {
         let tokenizer = served.handle.tokenizer();
+        if self.output == Some(Output::Artifact) && served.shelf.is_none() {
+            let message = "results are not kept here";
+            return Err(Error::unsupported(format!("{FIELD}.output"), message));
+        }
         let mut plan = self.plan.clone();
         if let Some(lens) = &mut plan.lens {
             let ids = self.targets.iter().map(|target| target.id(tokenizer));
             lens.targets = ids.collect::<Result<_, _>>()?;
         }
         Ok(Arc::new(plan))
-    }
-
-    /// What it gave, as a response has it.
-    pub(super) fn json(&self, result: &LabResult, tokenizer: &Tokenizer) -> Value {
-        let dtype = |captured: &Captured| self.dtypes.get(captured.of).copied();
-        let captures = result.captures.iter();
-        let captures =
-            captures.map(|captured| self.captured(captured, dtype(captured).unwrap_or_default()));
-        let token = |top: &TokenLogprob| {
-            let piece = String::from_utf8_lossy(tokenizer.piece(top.id));
-            json!({ "id": top.id, "token": piece, "logprob": top.logprob })
-        };
-        let lens = result.lens.iter().map(|point| {
-            let rows = point.rows.iter().map(|row| {
-                let targets = row.targets.iter().map(|(target, rank)| {
-                    let mut target = token(target);
-                    target["rank"] = (*rank).into();
-                    target
-                });
-                json!({
-                    "position": row.position,
-                    "top": row.top.iter().map(token).collect::<Value>(),
-                    "targets": targets.collect::<Value>(),
-                })
-            });
-            json!({ "point": point.point, "rows": rows.collect::<Value>() })
-        });
-        let mut out = json!({ "captures": captures.collect::<Value>() });
-        if self.plan.lens.is_some() {
-            out["lens"] = lens.collect();
-        }
-        out
-    }
-
-    fn captured(&self, captured: &Captured, dtype: Dtype) -> Value {
-        let (reduce, is_one) = match captured.reduce {
-            Reduce::None => ("none", false),
-            Reduce::Mean => ("mean", true),
-            Reduce::Max => ("max", true),
-            Reduce::Norm => ("norm", false),
-            Reduce::TopK(_) => ("top_k", false),
-        };
-        let n_rows = (!is_one).then_some(captured.positions.len() as u64);
-        let shape = n_rows
-            .into_iter()
-            .chain(captured.shape.iter().rev().copied());
-        let mut out = json!({
-            "point": captured.point, "reduce": reduce, "positions": captured.positions,
-            "shape": shape.collect::<Vec<u64>>(),
-        });
-        match self.encoding {
-            Encoding::Numbers => out["data"] = captured.elements.as_slice().into(),
-            Encoding::Base64 => {
-                let (name, bytes) = match dtype {
-                    Dtype::F32 => {
-                        let bytes = captured.elements.iter().flat_map(|e| e.to_le_bytes());
-                        ("f32", bytes.collect::<Vec<u8>>())
-                    }
-                    Dtype::F16 => {
-                        let bytes = captured.elements.iter();
-                        let bytes = bytes.flat_map(|e| f16::from_f32(*e).to_le_bytes());
-                        ("f16", bytes.collect())
-                    }
-                };
-                out["dtype"] = name.into();
-                out["data"] = base64::encode(bytes).into();
-            }
-        }
-        if let Reduce::TopK(_) = captured.reduce {
-            out["indices"] = captured.places.as_slice().into();
-        }
-        out
     }
 }
 
@@ -327,7 +296,7 @@ pub(super) async fn run(
         let result = one
             .lab
             .as_deref()
-            .map(|result| wanted.json(result, tokenizer));
+            .map(|result| wanted.json(result, &served));
         json!({
             "index": index, "text": one.text, "lab": result,
             "finish_reason": one.reason.map(finish_reason),

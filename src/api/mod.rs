@@ -73,6 +73,7 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetReques
 
 pub use access::Access;
 pub use diagram::View;
+pub use lab::Wanted as LabRequest;
 pub use listener::serve;
 pub use local::{Reply, Said, check, n_tokens, reply};
 pub use parts::Piece;

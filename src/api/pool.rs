@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::arch::nearest;
 use crate::engine::serving::{self, Facts, Served};
 use crate::files::models::{self, Source};
+use crate::files::shelf::Shelf;
 
 use super::diagram::View;
 use super::error::Error;
@@ -121,6 +122,8 @@ pub struct Pool {
     quits: watch::Sender<bool>,
     /// Held while scales of adapters are set, so that those that are kept are those in force.
     pub(super) scaling: tokio::sync::Mutex<()>,
+    /// Where results are kept for later requests.
+    pub(super) shelf: Option<Shelf>,
 }
 
 /// A name that selects the only model, whatever its name.
@@ -218,6 +221,7 @@ impl Pool {
             created: serving::now(),
             quits: watch::Sender::default(),
             scaling: tokio::sync::Mutex::default(),
+            shelf: None,
         }
     }
 
@@ -282,6 +286,13 @@ impl Pool {
     #[must_use]
     pub fn residing(self, residency: Residency) -> Self {
         Self { residency, ..self }
+    }
+
+    /// The same pool, with what requests leave for later ones.
+    #[must_use]
+    pub fn with_shelf(self, shelf: Shelf) -> Self {
+        let shelf = Some(shelf);
+        Self { shelf, ..self }
     }
 
     /// The same pool, whose models can be drawn.

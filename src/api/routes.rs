@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::Method;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 
 use super::fields::{Field, of};
 use super::{
@@ -74,6 +74,9 @@ routes! {
     Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus.";
     Model: get "/v1/lab/points", lab::points, "The values of a model that can be read and changed, with shapes and meanings.";
     Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and changes values of the model.", lab::fields;
+    Server: get "/v1/lab/artifacts", lab::artifacts::list, "The results that are kept as files.";
+    Server: get "/v1/lab/artifacts/{id}", lab::artifacts::get, "The file of a result.";
+    Server: delete "/v1/lab/artifacts/{id}", lab::artifacts::delete, "Removes a result.";
     Model: get "/lora-adapters", adapters::list, "The adapters of a model and their scales.";
     Model: post "/lora-adapters", adapters::set, "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`.";
     Model: post "/v1/chat/completions", chat::completions, "Continues a conversation.", chat::fields;

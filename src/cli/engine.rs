@@ -37,6 +37,9 @@ pub(super) struct EngineArgs {
     /// Write the log in colour
     #[arg(long)]
     pub(super) colour: bool,
+    /// Folder in which results are kept
+    #[arg(long)]
+    kept: PathBuf,
     /// Path of the socket to listen on
     socket: PathBuf,
     #[command(flatten)]
@@ -49,8 +52,9 @@ fn scale(text: &str) -> Result<(usize, f32), String> {
     parsed.ok_or_else(|| format!("expected an id and a scale, found `{text}`"))
 }
 
-/// The command that starts the engine process of a model with these options, apart from its socket.
-pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString]) -> Command {
+/// The command that starts the engine process of a model with these options, apart from its socket. It keeps results in
+/// the folder `kept`.
+pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString], kept: &Path) -> Command {
     let with = |option: &str, value: &std::ffi::OsStr| {
         let mut option = OsString::from(option);
         option.push(value);
@@ -61,6 +65,7 @@ pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString]) -> Command {
     std::os::unix::process::CommandExt::arg0(&mut command, "bench");
     command.arg("engine").args(options);
     command.arg(with("--name=", wanted.name.as_ref()));
+    command.arg(with("--kept=", kept.as_os_str()));
     match wanted.source {
         Source::Shipped(models::SHIPPED) => {}
         Source::Shipped(name) => {
@@ -155,7 +160,7 @@ fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
             let _ = report(&Report::Loading { loaded, total });
         }
     };
-    let mut served = serve::start(&args.serve, source, Box::new(progress))?;
+    let mut served = serve::start(&args.serve, source, args.kept.clone(), Box::new(progress))?;
     served.name.clone_from(&args.name);
     if args.only_scales {
         served.handle.adapters().set(&args.scale)?;

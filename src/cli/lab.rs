@@ -1,6 +1,9 @@
 //! `bench lab`: what is asked of the values of models from the command line.
 
-use std::path::PathBuf;
+mod prompts;
+mod run;
+
+use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
@@ -19,6 +22,54 @@ pub(super) enum Command {
     /// Show by how much the hidden state of each layer differs between two models, or between a model and itself with
     /// quantised weights, another cache or flash attention
     Drift(Box<DriftArgs>),
+    /// Read a prompt, and capture and change values of the model as a plan says
+    Run(Box<run::RunArgs>),
+}
+
+/// The text that a command reads.
+#[derive(Debug, ClapArgs)]
+struct TextOptions {
+    /// Text that is read
+    #[arg(long, visible_alias = "prompt", value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
+    text: Option<String>,
+    /// File with that text
+    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
+    file: Option<PathBuf>,
+    /// Token ids in place of a text, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    tokens: Vec<u32>,
+}
+
+/// What is read.
+enum Text {
+    Written(String),
+    Tokens(Vec<u32>),
+}
+
+impl TextOptions {
+    fn read(&self) -> Result<Text, Failure> {
+        Ok(match (&self.text, &self.file) {
+            (Some(text), _) => Text::Written(text.clone()),
+            (None, Some(path)) => Text::Written(read_text(path)?),
+            (None, None) if self.tokens.is_empty() => {
+                anyhow::bail!("there is no text: --text, --file or --tokens gives one")
+            }
+            (None, None) => Text::Tokens(self.tokens.clone()),
+        })
+    }
+}
+
+/// The text of a file.
+fn read_text(path: &Path) -> Result<String, Failure> {
+    let at = |error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
+    let metadata = std::fs::metadata(path).map_err(at)?;
+    if !metadata.is_file() || metadata.len() > MAX_TEXT {
+        anyhow::bail!(
+            "{}: expected a file of text of at most {MAX_TEXT} bytes",
+            path.display()
+        );
+    }
+    std::fs::read_to_string(path).map_err(at)
 }
 
 #[derive(Debug, ClapArgs)]
@@ -29,15 +80,8 @@ pub(super) struct DriftArgs {
     /// The model that is compared with it; default: A
     #[arg(value_name = "B")]
     b: Option<PathBuf>,
-    /// Text that both read
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
-    text: Option<String>,
-    /// File with that text
-    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
-    file: Option<PathBuf>,
-    /// Token ids in place of a text, separated by commas
-    #[arg(long, value_delimiter = ',', value_name = "IDS")]
-    tokens: Vec<u32>,
+    #[command(flatten)]
+    text: TextOptions,
     /// Maximum number of tokens that are read: what follows is cut off
     #[arg(long, default_value_t = 512, value_name = "N")]
     max_tokens: usize,
@@ -58,6 +102,7 @@ pub(super) struct DriftArgs {
 pub(super) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Drift(args) => drift(args),
+        Command::Run(args) => run::run(args),
     }
 }
 
@@ -66,26 +111,13 @@ const MAX_TEXT: u64 = 16 << 20;
 
 /// What both models read.
 fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
-    let text = match (&args.text, &args.file) {
-        (Some(text), _) => text.clone(),
-        (None, Some(path)) => {
-            let at = |error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
-            let metadata = std::fs::metadata(path).map_err(at)?;
-            if !metadata.is_file() || metadata.len() > MAX_TEXT {
-                anyhow::bail!(
-                    "{}: expected a file of text of at most {MAX_TEXT} bytes",
-                    path.display()
-                );
-            }
-            std::fs::read_to_string(path).map_err(at)?
+    match args.text.read()? {
+        Text::Tokens(tokens) => Ok(tokens),
+        Text::Written(text) => {
+            let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
+            Ok(tokenizer.encode(&text, true, false)?)
         }
-        (None, None) if args.tokens.is_empty() => {
-            anyhow::bail!("there is no text: --text, --file or --tokens gives one")
-        }
-        (None, None) => return Ok(args.tokens.clone()),
-    };
-    let tokenizer = tokenizer_of(opened.vocabulary.take(), &opened.weights)?;
-    Ok(tokenizer.encode(&text, true, false)?)
+    }
 }
 
 fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Options {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use crate::api::{
 use crate::engine::serving::{Facts, Progress, Served};
 use crate::engine::{Limits, StartError, ends_in_vectors};
 use crate::files::models::{self, Opened, Source};
+use crate::files::shelf::{self, Shelf};
 use crate::inspect::diagram::{Drawing, Sample, svg};
 use crate::model::{self, Options};
 
@@ -85,6 +86,16 @@ pub(super) struct Args {
     /// Maximum number of bytes that the values which one request captures (`lab`) may take
     #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
     lab_bytes: u64,
+    /// Number of bytes of captured values above which a response names a file with them (`/v1/lab/artifacts`) in place of
+    /// the values
+    #[arg(long, default_value = "8M", value_name = "BYTES", value_parser = byte_count)]
+    lab_inline: u64,
+    /// Maximum number of bytes of all such files: the oldest are removed for a new one
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
+    lab_artifacts: u64,
+    /// Number of seconds after which such a file is removed
+    #[arg(long, default_value = "3600", value_name = "SECONDS", value_parser = seconds)]
+    lab_time: Duration,
     /// Maximum number of seconds that a request waits in the queue; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
@@ -182,7 +193,9 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     let read_time = args.read_time;
     // Whoever has a key, or is on this machine where there are none.
     let is_managed = !keys.is_empty() || host.is_loopback();
-    let pool = Arc::new(pool_of(args, sources, is_managed)?);
+    // Removed when the server ends.
+    let kept = shelf::temporary()?;
+    let pool = Arc::new(pool_of(args, sources, is_managed, kept.as_ref())?);
     if !is_folder {
         // The one model is loaded before the port answers, so that a failure is reported here.
         pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
@@ -291,21 +304,27 @@ impl Settings {
 }
 
 /// The models. `is_managed` says whether requests may load and unload them.
-fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Pool, Failure> {
+fn pool_of(
+    mut args: Args,
+    sources: Vec<Source>,
+    is_managed: bool,
+    kept: &Path,
+) -> Result<Pool, Failure> {
     let Layers { aliases, per_model } = std::mem::take(&mut args.layers);
     let folder = args.models.clone();
     let residency = Residency {
         max_loaded: args.max_loaded.map(NonZeroUsize::get),
         idle: args.idle_time,
     };
+    let shelf = shelf(&args, kept.to_owned())?;
     let settings = Arc::new(Settings { args, per_model });
-    let of_loader = Arc::clone(&settings);
+    let (of_loader, kept) = (Arc::clone(&settings), kept.to_owned());
     let is_split = cfg!(unix) && !settings.args.in_process;
     let loader: Loader = Arc::new(move |wanted| {
         let args = of_loader.of(wanted.name);
         match is_split {
-            true => start_process(args, wanted).map(Started::Own),
-            false => start_here(args, wanted).map_err(fault),
+            true => start_process(args, wanted, &kept).map(Started::Own),
+            false => start_here(args, wanted, &kept).map_err(fault),
         }
     });
     let of_drawer = Arc::clone(&settings);
@@ -325,7 +344,25 @@ fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Poo
     let pool = pool.residing(residency);
     let pool = pool.managed(is_managed, describer, finder);
     let pool = if is_split { pool.split() } else { pool };
-    Ok(pool.drawn_by(drawer))
+    Ok(pool.with_shelf(shelf).drawn_by(drawer))
+}
+
+/// Where a server with these options keeps results.
+fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
+    if args.lab_artifacts < args.lab_bytes {
+        let (all, one) = (args.lab_artifacts, args.lab_bytes);
+        anyhow::bail!(
+            "--lab-artifacts: {all} bytes for all files, and the values of one request may take {one} (--lab-bytes)"
+        );
+    }
+    Ok(Shelf::new(
+        folder,
+        shelf::Limits {
+            bytes: args.lab_artifacts,
+            time: args.lab_time,
+            inline: args.lab_inline,
+        },
+    ))
 }
 
 /// Why a model could not be loaded.
@@ -370,9 +407,9 @@ fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
 }
 
 /// Starts the engine process of a model.
-fn start_process(args: &Args, mut wanted: Wanted<'_>) -> Result<Process, LoadFault> {
+fn start_process(args: &Args, mut wanted: Wanted<'_>, kept: &Path) -> Result<Process, LoadFault> {
     let launch = Launch {
-        command: engine::command(&wanted, &args.line),
+        command: engine::command(&wanted, &args.line, kept),
         hang_time: args.hang_time,
         step_time: args.step_time,
         on_line: engine::relay(wanted.name),
@@ -381,16 +418,22 @@ fn start_process(args: &Args, mut wanted: Wanted<'_>) -> Result<Process, LoadFau
 }
 
 /// Loads a model into this process.
-fn start_here(args: &Args, wanted: Wanted<'_>) -> Result<Started, Failure> {
-    let served = start(args, wanted.source, wanted.progress)?;
+fn start_here(args: &Args, wanted: Wanted<'_>, kept: &Path) -> Result<Started, Failure> {
+    let served = start(args, wanted.source, kept.to_owned(), wanted.progress)?;
     if let Some(scales) = &wanted.scales {
         served.handle.adapters().set(scales)?;
     }
     Ok(served.into())
 }
 
-/// Loads a model. `progress` is called with the bytes loaded and the bytes in all.
-pub(super) fn start(args: &Args, source: &Source, progress: Progress) -> Result<Served, Failure> {
+/// Loads a model. Results are kept in the folder `kept`; `progress` is called with the bytes loaded and the bytes in all.
+pub(super) fn start(
+    args: &Args,
+    source: &Source,
+    kept: PathBuf,
+    progress: Progress,
+) -> Result<Served, Failure> {
+    let shelf = shelf(args, kept)?;
     let mut opened = args.load.open(source)?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
@@ -398,7 +441,9 @@ pub(super) fn start(args: &Args, source: &Source, progress: Progress) -> Result<
     let (options, limits) = settings_of(args, &opened)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
-    Ok(Served::start(opened, options, limits, progress)?)
+    let mut served = Served::start(opened, options, limits, progress)?;
+    served.shelf = Some(shelf);
+    Ok(served)
 }
 
 /// How a model runs.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -84,6 +84,11 @@ impl Temporary {
                 Ok(made) => {
                     incomplete.insert(path.clone());
                     let lock = File::open(&path).ok().filter(|file| file.lock().is_ok());
+                    if !path.exists() {
+                        // Another writer of the name came before the lock.
+                        incomplete.remove(&path);
+                        continue;
+                    }
                     return Ok((Self { path, _lock: lock }, made));
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -132,7 +137,9 @@ fn remove_left(target: &Path, name: &OsStr) {
         let is_plain = entry
             .file_type()
             .is_ok_and(|ty| ty.is_file() || ty.is_dir());
-        if is_plain && File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
+        // Held until it is removed: whoever has just made it waits for the lock.
+        let held = File::open(&path).ok().filter(|_| is_plain);
+        if held.as_ref().is_some_and(|file| file.try_lock().is_ok()) {
             let _ = remove(&path);
         }
     }
@@ -190,6 +197,11 @@ impl Part {
         self.out.write_all(bytes)
     }
 
+    /// Where formats write that go back to what they have written.
+    pub(crate) fn file(&mut self) -> &mut (impl Write + Seek) {
+        &mut self.out
+    }
+
     /// Gives the file its name, in place of the file that had it.
     ///
     /// # Errors
@@ -205,7 +217,10 @@ impl Part {
     }
 
     /// As `finish`, but the system decides when the bytes reach the disk. Gives the name.
-    fn place(mut self) -> io::Result<PathBuf> {
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub(crate) fn place(mut self) -> io::Result<PathBuf> {
         self.out.flush()?;
         if let Some(temporary) = &self.temporary {
             fs::rename(&temporary.path, &self.target)?;
@@ -240,6 +255,12 @@ impl PartFolder {
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.0.path
+    }
+}
+
+impl AsRef<Path> for PartFolder {
+    fn as_ref(&self) -> &Path {
+        self.path()
     }
 }
 

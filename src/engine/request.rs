@@ -59,7 +59,7 @@ pub struct Request {
 
 impl Request {
     /// A request of which nothing is generated: the tokens are only read.
-    pub(super) fn reading(tokens: Vec<u32>) -> Self {
+    pub fn reading(tokens: Vec<u32>) -> Self {
         Self {
             prompt: tokens,
             max_tokens: Some(0),

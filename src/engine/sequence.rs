@@ -263,7 +263,7 @@ impl Sequence {
     /// Ends the request.
     pub(super) fn finish(self, reason: FinishReason) {
         if let Some(watch) = self.watch {
-            let result = Box::new(watch.finish());
+            let result = Box::new(watch.finish(self.tokens));
             self.answer.send(Event::Lab(result));
         }
         self.answer.finish(reason, self.n_reported - self.n_prompt);

@@ -3,16 +3,18 @@
 //! Joins what the command line and the API both need, so that they serve the same thing.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::arch::{Mode, Resolved};
+use crate::arch::{ArchDef, Mode, Resolved};
 use crate::engine::{self, Handle, Limits, StartError, Unfit};
 use crate::files::models::{Opened, tokenizer_of};
 use crate::files::prompts::Prompts;
+use crate::files::shelf::Shelf;
 use crate::model::{self, DeviceUse, Model, Options};
 use crate::plan::Plan;
 use crate::text::calls::Dialect;
@@ -20,7 +22,7 @@ use crate::text::template::{
     self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
 };
 use crate::text::tokenizer;
-use crate::weights::{Array, Metadata};
+use crate::weights::{Array, Metadata, Weights};
 
 /// The key of a reranker's template.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
@@ -57,6 +59,47 @@ pub struct Served {
     pub facts: Facts,
     /// What it takes on each device.
     pub memory: Vec<DeviceUse>,
+    /// What tells its results from those of others.
+    pub identity: Identity,
+    /// Where results are kept for later requests.
+    pub shelf: Option<Shelf>,
+}
+
+/// What results are computed with, for whoever keeps them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// SHA-256, in hexadecimal digits, of the metadata, and of name, type, shape and first row of each tensor.
+    pub model: String,
+    /// SHA-256 of the definition as text.
+    pub definition: String,
+    /// The types of the tensors, each with their number, such as `f32 73, q4_k 196`.
+    pub types: String,
+}
+
+impl Identity {
+    fn of(def: &ArchDef, weights: &Weights) -> Self {
+        let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut hash = Sha256::new();
+        for (key, value) in weights.metadata().iter() {
+            hash.update(format!("{key} {value:?}\n"));
+        }
+        let mut types: BTreeMap<&str, usize> = BTreeMap::new();
+        for tensor in weights.tensors() {
+            let (name, ty) = (&tensor.name, tensor.ty.name());
+            hash.update(format!("{name} {ty} {:?}\n", tensor.shape));
+            // A row that is computed may be one element of each row that is stored.
+            if let Some((bytes, start)) = weights.place(tensor) {
+                hash.update(&bytes[start..start + tensor.row_bytes() as usize]);
+            }
+            *types.entry(ty).or_default() += 1;
+        }
+        let types = types.iter().map(|(ty, n)| format!("{ty} {n}"));
+        Self {
+            model: hex(&hash.finalize()),
+            definition: hex(&Sha256::digest(def.to_toml())),
+            types: types.collect::<Vec<_>>().join(", "),
+        }
+    }
 }
 
 /// What a model gives of a whole text.
@@ -231,9 +274,10 @@ impl Served {
             template,
             adapters,
             prompts,
-            ..
+            def,
         } = opened;
         let model = weights.label().to_owned();
+        let identity = Identity::of(&def, &weights);
         let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|source| Error::Tokenizer {
             model: model.clone(),
             source,
@@ -314,6 +358,8 @@ impl Served {
             memory: taken
                 .get()
                 .map_or_else(Vec::new, |taken| taken.devices.clone()),
+            identity,
+            shelf: None,
         })
     }
 

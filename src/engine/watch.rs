@@ -56,6 +56,8 @@ pub struct LabResult {
     pub captures: Vec<Captured>,
     /// In the order of the points.
     pub lens: Vec<LensPoint>,
+    /// The tokens that were read, and the last one of the completion.
+    pub tokens: Vec<u32>,
 }
 
 /// What a request gathers.
@@ -97,6 +99,7 @@ impl Watch {
             result: LabResult {
                 captures: captures.collect(),
                 lens: lens.collect(),
+                tokens: Vec::new(),
             },
             row_lens: vec![Vec::new(); plan.captures.len()],
             plan,
@@ -195,9 +198,10 @@ impl Watch {
         Ok(())
     }
 
-    /// What it gave.
-    pub(super) fn finish(self) -> LabResult {
+    /// What it gave of these tokens.
+    pub(super) fn finish(self, tokens: Vec<u32>) -> LabResult {
         let mut result = self.result;
+        result.tokens = tokens;
         for (captured, lens) in result.captures.iter_mut().zip(self.row_lens) {
             let n = lens.len();
             if let [n_kv @ 0, heads] = captured.shape.as_mut_slice() {

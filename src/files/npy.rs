@@ -201,17 +201,25 @@ fn in_header(header: &str, kinds: &[Kind]) -> Result<(Vec<u64>, Kind), Error> {
 
 /// The bytes of a file with an array, as version 1.0.
 pub fn bytes_of(elements: &[f32], shape: &[usize]) -> Vec<u8> {
-    let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
+    let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+    let mut bytes = head("<f4", &shape);
+    bytes.extend(elements.iter().flat_map(|v| v.to_le_bytes()));
+    bytes
+}
+
+/// What comes before the elements of a file, as version 1.0: `descr` is NumPy's name of their type.
+pub fn head(descr: &str, shape: &[u64]) -> Vec<u8> {
+    let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     // A tuple of one element keeps its comma.
     let shape = dims.join(", ") + if dims.len() == 1 { "," } else { "" };
-    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
     // Magic, version and length take 10 bytes; the data begins at a multiple of 64.
     let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
     header.push_str(&" ".repeat(padded - header.len() - 1));
     header.push('\n');
     let mut bytes = [MAGIC, b"\x01\x00", &(padded as u16).to_le_bytes()].concat();
     bytes.extend_from_slice(header.as_bytes());
-    bytes.extend(elements.iter().flat_map(|v| v.to_le_bytes()));
     bytes
 }
 

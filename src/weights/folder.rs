@@ -16,7 +16,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::common::writing::{PartFolder, sync_folder};
 
 use super::gguf::Sink;
-use super::safetensors::{Checkpoint, Dtype, Stored};
+use super::safetensors::{self, ALIGNMENT, Checkpoint, Dtype, Stored};
 use super::space::check_space;
 use super::{Data, Entry, Error, Metadata, TensorInfo, TensorType, Weights, json};
 
@@ -26,8 +26,6 @@ pub const KEY: &str = "gguf_metadata";
 const CONFIG: &str = "config.json";
 /// Name of the index of several files.
 const INDEX: &str = "model.safetensors.index.json";
-/// Alignment in bytes of the tensor data and, as far as sizes allow, of each tensor.
-const ALIGNMENT: u64 = 64;
 
 /// Whether a configuration is that of such a folder.
 pub fn is_config(json: &Json) -> bool {
@@ -72,21 +70,21 @@ fn shape_of(stored: &Stored) -> Vec<u64> {
     }
 }
 
-/// Names of element types in the format, with the types.
-const TYPES: [(&str, Dtype, TensorType); 8] = [
-    ("F64", Dtype::F64, TensorType::F64),
-    ("F32", Dtype::F32, TensorType::F32),
-    ("F16", Dtype::F16, TensorType::F16),
-    ("BF16", Dtype::BF16, TensorType::BF16),
-    ("I64", Dtype::I64, TensorType::I64),
-    ("I32", Dtype::I32, TensorType::I32),
-    ("I16", Dtype::I16, TensorType::I16),
-    ("I8", Dtype::I8, TensorType::I8),
+/// Element types of the format, with ours.
+const TYPES: [(Dtype, TensorType); 8] = [
+    (Dtype::F64, TensorType::F64),
+    (Dtype::F32, TensorType::F32),
+    (Dtype::F16, TensorType::F16),
+    (Dtype::BF16, TensorType::BF16),
+    (Dtype::I64, TensorType::I64),
+    (Dtype::I32, TensorType::I32),
+    (Dtype::I16, TensorType::I16),
+    (Dtype::I8, TensorType::I8),
 ];
 
 fn type_of(dtype: Dtype) -> Option<TensorType> {
-    let found = TYPES.iter().find(|(_, other, _)| *other == dtype);
-    found.map(|(_, _, ty)| *ty)
+    let found = TYPES.iter().find(|(other, _)| *other == dtype);
+    found.map(|(_, ty)| *ty)
 }
 
 /// A folder to be written.
@@ -228,8 +226,6 @@ fn write_shard(
         message,
     })?;
     let mut out = BufWriter::with_capacity(1 << 20, File::create_new(path).map_err(io)?);
-    out.write_all(&(header.len() as u64).to_le_bytes())
-        .map_err(io)?;
     out.write_all(&header).map_err(io)?;
     for tensor in tensors {
         let mut found = 0;
@@ -250,32 +246,22 @@ fn write_shard(
     out.get_ref().sync_all().map_err(io)
 }
 
-/// Everything in front of the tensor data but its length.
+/// Everything in front of the tensor data.
 fn header(tensors: &[&TensorInfo]) -> Result<Vec<u8>, String> {
-    let mut entries = Map::new();
-    entries.insert("__metadata__".into(), json!({ "format": "pt" }));
-    let mut offset = 0;
-    for tensor in tensors {
-        let ty = TYPES.iter().find(|(_, _, ty)| *ty == tensor.ty);
-        let (dtype, _, _) = ty.ok_or_else(|| {
+    let metadata = Map::from_iter([("format".to_owned(), json!("pt"))]);
+    let entry = |tensor: &&TensorInfo| {
+        let ty = TYPES.iter().find(|(_, ty)| *ty == tensor.ty);
+        let (dtype, _) = ty.ok_or_else(|| {
             format!(
                 "tensor `{}`: the format does not have the type {}",
                 tensor.name, tensor.ty
             )
         })?;
-        let shape: Vec<u64> = tensor.shape.iter().rev().copied().collect();
-        let end = offset + tensor.bytes;
-        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] });
-        if entries.insert(tensor.name.clone(), entry).is_some() {
-            return Err(format!("tensor `{}` occurs twice", tensor.name));
-        }
-        offset = end;
-    }
-    let mut text = serde_json::to_vec(&entries).map_err(|error| error.to_string())?;
-    let begin = (size_of::<u64>() + text.len()) as u64;
-    let padding = begin.next_multiple_of(ALIGNMENT) - begin;
-    text.resize(text.len() + padding as usize, b' ');
-    Ok(text)
+        let shape = tensor.shape.iter().rev().copied().collect();
+        Ok((tensor.name.clone(), *dtype, shape))
+    };
+    let entries: Result<Vec<_>, String> = tensors.iter().map(entry).collect();
+    safetensors::head(metadata, entries?)
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 pub use safetensors::Dtype;
 
@@ -23,6 +24,41 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Maximum bytes of an index.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
+
+/// Alignment in bytes of the data of written files and, as far as sizes allow, of each tensor.
+pub(crate) const ALIGNMENT: u64 = 64;
+
+/// Everything in front of the data of a file of these tensors, given by name, element type and shape (the slowest
+/// dimension first), whose data follows in this order. `metadata` has texts by names.
+///
+/// # Errors
+/// A name occurs twice, or a tensor is too large for the format.
+pub fn head(
+    metadata: Map<String, Value>,
+    tensors: impl IntoIterator<Item = (String, Dtype, Vec<u64>)>,
+) -> Result<Vec<u8>, String> {
+    let mut entries = Map::new();
+    entries.insert(header::METADATA.into(), Value::Object(metadata));
+    let mut offset = 0u64;
+    for (name, dtype, shape) in tensors {
+        let n = shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d));
+        let bits = n.and_then(|n| n.checked_mul(dtype.bitsize() as u64));
+        let end = bits.and_then(|bits| offset.checked_add(bits.div_ceil(8)));
+        let end = end.ok_or_else(|| format!("tensor `{name}` is too large: {shape:?}"))?;
+        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] });
+        if entries.insert(name.clone(), entry).is_some() {
+            return Err(format!("tensor `{name}` occurs twice"));
+        }
+        offset = end;
+    }
+    let mut text = serde_json::to_vec(&entries).map_err(|error| error.to_string())?;
+    let begin = (size_of::<u64>() + text.len()) as u64;
+    let padding = begin.next_multiple_of(ALIGNMENT) - begin;
+    text.resize(text.len() + padding as usize, b' ');
+    let mut out = (text.len() as u64).to_le_bytes().to_vec();
+    out.append(&mut text);
+    Ok(out)
+}
 
 /// A tensor as it is stored.
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod artifacts;
 mod backends;
 mod bad_definitions;
 mod bad_folders;

@@ -25,6 +25,16 @@ pub(super) enum Encoding {
     Numbers,
 }
 
+/// Where captured values go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Output {
+    /// Into the response.
+    Inline,
+    /// Into a file.
+    Artifact,
+}
+
 /// Type of numbers in base64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -17,7 +17,7 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 /// The largest header, as the format has it.
 const MAX_BYTES: u64 = 100_000_000;
 /// The metadata of the file as a whole.
-const METADATA: &str = "__metadata__";
+pub(super) const METADATA: &str = "__metadata__";
 
 /// The entry of a tensor in the header.
 #[derive(Debug, Deserialize)]

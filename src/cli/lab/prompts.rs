@@ -1,0 +1,160 @@
+//! Prompts of which an engine gathers what a plan asks, one or thousands: many share a step, and results come in the
+//! order of the prompts.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::api::LabRequest;
+use crate::engine::serving::Served;
+use crate::engine::{Diffusion, Event, LabResult, Limits, Request, ends_in_vectors};
+use crate::files::models::Source;
+use crate::model::Options;
+
+use crate::cli::options::{LoadOptions, progress_bar};
+use crate::cli::{Failure, run};
+
+/// A model and what it is asked of each prompt.
+pub(super) struct Asking {
+    pub(super) served: Served,
+    pub(super) request: LabRequest,
+    /// Prompts that are read at once.
+    n_parallel: usize,
+}
+
+/// What bounds the reading of prompts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Prompts that are read at once.
+    pub(super) n_parallel: usize,
+    /// Bytes of what one prompt gives.
+    pub(super) lab_bytes: u64,
+}
+
+/// The plan in a file: the object `lab` of a request, as TOML or, in a file whose name ends in `.json`, as JSON.
+pub(super) fn plan(path: &Path) -> Result<Map<String, Value>, Failure> {
+    let text = super::read_text(path)?;
+    let at = |error: &dyn std::fmt::Display| anyhow::anyhow!("{}: {error}", path.display());
+    match path.extension().is_some_and(|ending| ending == "json") {
+        true => serde_json::from_str(&text).map_err(|error| at(&error)),
+        false => toml::from_str(&text).map_err(|error| at(&error)),
+    }
+}
+
+impl Asking {
+    /// Loads a model for a plan.
+    ///
+    /// # Errors
+    /// A plan that is wrong, or a model that does not run.
+    pub(super) fn start(
+        load: &LoadOptions,
+        model: &Path,
+        plan: Map<String, Value>,
+        bounds: Bounds,
+    ) -> Result<Self, Failure> {
+        let request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
+        let mut opened = load.open(&Source::of(Some(model)))?;
+        let mut options = load.resolve(&opened, run::DEFAULTS);
+        if ends_in_vectors(&opened.plan) {
+            anyhow::bail!(
+                "{}: the model ends in vectors; see /v1/embeddings",
+                opened.name
+            );
+        }
+        let n_ctx_seq = options.n_ctx;
+        options.n_seqs = bounds.n_parallel;
+        // What is read next waits for room, so that memory does not grow with the number of prompts.
+        let several = if bounds.n_parallel > 1 {
+            4 * options.n_batch
+        } else {
+            0
+        };
+        options = Options {
+            n_ctx: (n_ctx_seq + several).next_multiple_of(256),
+            n_ctx_seq,
+            ..options
+        };
+        let limits = Limits {
+            lab_bytes: bounds.lab_bytes,
+            n_ctx: n_ctx_seq,
+            n_parallel: bounds.n_parallel,
+            n_queue: bounds.n_parallel,
+            n_prompt: options.n_batch,
+            n_drafted: 0,
+            diffusion: Diffusion::default(),
+            queue_time: None,
+            answer_time: None,
+            step_time: None,
+        };
+        load.place(&mut opened, &options)?;
+        let bar = progress_bar("loading", &opened.name);
+        let of_thread = bar.clone();
+        let progress = move |done, total| {
+            of_thread.set_length(total);
+            of_thread.set_position(done);
+        };
+        let served = Served::start(opened, options, limits, Box::new(progress));
+        bar.finish_and_clear();
+        Ok(Self {
+            served: served?,
+            request,
+            n_parallel: bounds.n_parallel,
+        })
+    }
+
+    /// The tokens of a text, as `/v1/lab/run` has them.
+    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {
+        Ok(self.served.handle.tokenizer().encode(text, true, true)?)
+    }
+
+    /// Reads prompts with `n_more` tokens of a completion each. `take` gets what each gave, in their order.
+    ///
+    /// # Errors
+    /// A prompt that cannot be read, by its number from 0, and errors of `take`.
+    pub(super) fn each(
+        &self,
+        prompts: impl IntoIterator<Item = Result<Vec<u32>, Failure>>,
+        n_more: usize,
+        mut take: impl FnMut(LabResult) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let asked = self.request.asked(&self.served);
+        let asked = asked.map_err(|message| anyhow::anyhow!("{message}"))?;
+        let mut under_way: VecDeque<(usize, UnboundedReceiver<Event>)> = VecDeque::new();
+        let mut prompts = prompts.into_iter().enumerate();
+        loop {
+            while under_way.len() < 2 * self.n_parallel {
+                let Some((at, prompt)) = prompts.next() else {
+                    break;
+                };
+                let mut request = Request {
+                    max_tokens: Some(n_more),
+                    lab: Some(asked.clone()),
+                    ..Request::reading(prompt?)
+                };
+                request.sampling.temperature = 0.0;
+                let events = self.served.handle.submit(request);
+                let events = events.map_err(|error| anyhow::anyhow!("prompt {at}: {error}"))?;
+                under_way.push_back((at, events));
+            }
+            let Some((at, events)) = under_way.pop_front() else {
+                return Ok(());
+            };
+            take(result(events).map_err(|error| anyhow::anyhow!("prompt {at}: {error}"))?)?;
+        }
+    }
+}
+
+/// What a request gave.
+fn result(mut events: UnboundedReceiver<Event>) -> Result<LabResult, Failure> {
+    let mut found = None;
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Lab(result) => found = Some(*result),
+            Event::Failed(failure) => anyhow::bail!("{failure}"),
+            _ => {}
+        }
+    }
+    found.ok_or_else(|| anyhow::anyhow!("the engine stopped before its end"))
+}

@@ -1,0 +1,69 @@
+//! `bench lab run`: what a plan gives of one prompt.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use crate::files::arrays::Format;
+
+use crate::cli::options::{LoadOptions, byte_count};
+use crate::cli::{Failure, output};
+
+use super::prompts::{Asking, Bounds, plan};
+use super::{Text, TextOptions};
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct RunArgs {
+    /// The model: a file, a folder or tiny-chat
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    #[command(flatten)]
+    text: TextOptions,
+    /// File with the plan: the object `lab` of a request (docs/lab.md) as TOML, or as JSON if its name ends in .json
+    #[arg(long, value_name = "FILE")]
+    plan: PathBuf,
+    /// Maximum number of tokens of a completion
+    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    max_tokens: usize,
+    /// File for the captured values, NAME.safetensors or NAME.npz; without it they are printed as JSON
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Maximum number of bytes that the values may take
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
+    lab_bytes: u64,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
+    let file = args.output.as_ref().map(|path| {
+        let format = Format::of(path).ok_or_else(|| {
+            let path = path.display();
+            anyhow::anyhow!("{path}: expected a name that ends in .safetensors or .npz")
+        });
+        format.map(|format| (path, format))
+    });
+    let file = file.transpose()?;
+    let (text, plan) = (args.text.read()?, plan(&args.plan)?);
+    let bounds = Bounds {
+        n_parallel: 1,
+        lab_bytes: args.lab_bytes,
+    };
+    let asking = Asking::start(&args.load, &args.model, plan, bounds)?;
+    let tokens = match text {
+        Text::Tokens(tokens) => tokens,
+        Text::Written(text) => asking.encode(&text)?,
+    };
+    asking.each([Ok(tokens)], args.max_tokens, |result| {
+        let (request, served) = (&asking.request, &asking.served);
+        let mut shown = match file {
+            None => request.json(&result, served),
+            Some((path, format)) => {
+                let written = request.write(path, format, &result, served);
+                written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?
+            }
+        };
+        shown["tokens"] = result.tokens.as_slice().into();
+        output::line(serde_json::to_string_pretty(&shown)?)
+    })
+}

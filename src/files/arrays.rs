@@ -1,0 +1,259 @@
+//! Named arrays as one file: safetensors, or NPZ as NumPy writes it. Writing only.
+//!
+//! Texts that say what the arrays are lie in the file too: in the metadata of safetensors, and as `metadata.json` in an
+//! NPZ archive. Elements are converted piece by piece, so that nothing is held twice.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use half::f16;
+use serde_json::{Map, Value};
+
+use crate::common::writing::Part;
+use crate::weights::safetensors::{self, Dtype};
+
+use super::npy;
+
+/// Name of the texts in an archive.
+const METADATA: &str = "metadata.json";
+/// Elements that are converted at a time.
+const PIECE: usize = 1 << 16;
+
+/// A format of such files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// safetensors.
+    #[default]
+    Safetensors,
+    /// A ZIP archive of NPY files, not compressed.
+    Npz,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Safetensors, Self::Npz];
+
+    /// How names of its files end, without the dot.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Self::Safetensors => safetensors::ENDING,
+            Self::Npz => "npz",
+        }
+    }
+
+    /// The format of a file by the end of its name.
+    pub fn of(path: &Path) -> Option<Self> {
+        let ending = path.extension()?;
+        Self::ALL.into_iter().find(|f| ending == f.ending())
+    }
+}
+
+/// The elements of an array.
+#[derive(Clone, Copy, Debug)]
+pub enum Elements<'a> {
+    /// As they are.
+    F32(&'a [f32]),
+    /// Rounded to half precision.
+    F16(&'a [f32]),
+    /// Whole numbers below 2^31.
+    I32(&'a [u32]),
+}
+
+impl Elements<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::F32(all) | Self::F16(all) => all.len(),
+            Self::I32(all) => all.len(),
+        }
+    }
+
+    fn dtype(self) -> (Dtype, &'static str) {
+        match self {
+            Self::F32(_) => (Dtype::F32, "<f4"),
+            Self::F16(_) => (Dtype::F16, "<f2"),
+            Self::I32(_) => (Dtype::I32, "<i4"),
+        }
+    }
+
+    /// Writes their bytes, little-endian.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn write(self, out: &mut impl Write) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(4 * PIECE.min(self.len()));
+        let mut from = 0;
+        while from < self.len() {
+            let to = (from + PIECE).min(self.len());
+            bytes.clear();
+            match self {
+                Self::F32(all) => bytes.extend(all[from..to].iter().flat_map(|e| e.to_le_bytes())),
+                Self::F16(all) => {
+                    let rounded = all[from..to].iter().map(|e| f16::from_f32(*e));
+                    bytes.extend(rounded.flat_map(f16::to_le_bytes));
+                }
+                Self::I32(all) => bytes.extend(all[from..to].iter().flat_map(|e| e.to_le_bytes())),
+            }
+            out.write_all(&bytes)?;
+            from = to;
+        }
+        Ok(())
+    }
+}
+
+/// An array with its name.
+#[derive(Clone, Debug)]
+pub struct Named<'a> {
+    /// Its name, of one array of a file.
+    pub name: String,
+    /// Dimensions, the slowest first.
+    pub shape: Vec<u64>,
+    /// As many as the shape says.
+    pub elements: Elements<'a>,
+}
+
+/// Most bytes of a file with these arrays and texts.
+pub fn most_bytes(arrays: &[Named<'_>], metadata: &Map<String, Value>) -> u64 {
+    // A head of each array, and twice its name in an archive.
+    let array = |array: &Named<'_>| 4 * array.elements.len() as u64 + 512;
+    let names: u64 = arrays.iter().map(|a| 4 * a.name.len() as u64).sum();
+    let texts = Value::Object(metadata.clone()).to_string().len() as u64;
+    // Texts are quoted once more in the head.
+    arrays.iter().map(array).sum::<u64>() + names + 2 * texts + 1024
+}
+
+/// Writes a file of arrays, with texts by their names.
+///
+/// # Errors
+/// Two arrays of one name, elements that are not as many as the shape says, or an error of the operating system: what was
+/// at `path` before is untouched then.
+pub fn write(
+    path: &Path,
+    format: Format,
+    arrays: &[Named<'_>],
+    metadata: &Map<String, Value>,
+) -> io::Result<()> {
+    let fault = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
+    for array in arrays {
+        let n = array.shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d));
+        if n != Some(array.elements.len() as u64) {
+            let (name, found) = (&array.name, array.elements.len());
+            let message = format!("array `{name}` has {found} elements, not {:?}", array.shape);
+            return Err(fault(message));
+        }
+    }
+    let mut part = Part::new(path)?;
+    let out = part.file();
+    match format {
+        Format::Safetensors => {
+            let entry = |a: &Named<'_>| (a.name.clone(), a.elements.dtype().0, a.shape.clone());
+            let head = safetensors::head(metadata.clone(), arrays.iter().map(entry));
+            out.write_all(&head.map_err(fault)?)?;
+            for array in arrays {
+                array.elements.write(out)?;
+            }
+        }
+        Format::Npz => {
+            let mut archive = zip::ZipWriter::new(out);
+            // The same bytes at any time.
+            let options = zip::write::SimpleFileOptions::default()
+                .compression_method(zip::CompressionMethod::Stored)
+                .last_modified_time(zip::DateTime::default())
+                .large_file(true);
+            for array in arrays {
+                archive.start_file(format!("{}.npy", array.name), options)?;
+                archive.write_all(&npy::head(array.elements.dtype().1, &array.shape))?;
+                array.elements.write(&mut archive)?;
+            }
+            archive.start_file(METADATA, options)?;
+            archive.write_all(&serde_json::to_vec_pretty(metadata)?)?;
+            archive.finish()?;
+        }
+    }
+    part.place().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::safetensors::Checkpoint;
+
+    fn metadata() -> Map<String, Value> {
+        Map::from_iter([("plan".to_owned(), Value::from("{\"a\": 1}"))])
+    }
+
+    #[test]
+    fn arrays_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let numbers: Vec<f32> = (0..200_000).map(|i| i as f32 / 8.0).collect();
+        let arrays = [
+            Named {
+                name: "layers.0.out".into(),
+                shape: vec![2, 100_000],
+                elements: Elements::F32(&numbers),
+            },
+            Named {
+                name: "half".into(),
+                shape: vec![3],
+                elements: Elements::F16(&[0.5, -2.0, 1e9]),
+            },
+            Named {
+                name: "places".into(),
+                shape: vec![1, 2],
+                elements: Elements::I32(&[7, 8]),
+            },
+        ];
+        for format in Format::ALL {
+            let path = folder.path().join(format!("a.{}", format.ending()));
+            write(&path, format, &arrays, &metadata()).expect("written");
+            assert_eq!(Format::of(&path), Some(format));
+            let n_bytes = std::fs::metadata(&path).expect("a file").len();
+            assert!(n_bytes <= most_bytes(&arrays, &metadata()), "{n_bytes}");
+            if format == Format::Npz {
+                let found = npy::of_archive(&path, "layers.0.out").expect("read");
+                let found = found.expect("it is there");
+                assert_eq!(
+                    (found.shape, found.elements),
+                    (vec![2, 100_000], numbers.clone())
+                );
+                let places = npy::of_archive(&path, "places")
+                    .expect("read")
+                    .expect("there");
+                assert_eq!(
+                    (places.shape, places.elements),
+                    (vec![1, 2], vec![7.0, 8.0])
+                );
+                continue;
+            }
+            let checkpoint = Checkpoint::open(&path).expect("sound");
+            let half = checkpoint.get("half").expect("it is there");
+            assert_eq!((half.dtype, &half.shape), (Dtype::F16, &vec![3]));
+            let own = checkpoint.get("layers.0.out").expect("it is there");
+            let bytes = std::fs::read(&path).expect("bytes");
+            let stored = &bytes[own.offset..own.offset + own.bytes];
+            assert_eq!(stored[4..8], 0.125f32.to_le_bytes());
+            assert_eq!(&stored[stored.len() - 4..], &numbers[199_999].to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn what_is_no_sound_file_is_not_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let array = |shape: Vec<u64>| Named {
+            name: "a".into(),
+            shape,
+            elements: Elements::F32(&[1.0, 2.0]),
+        };
+        for format in Format::ALL {
+            let path = folder.path().join(format!("b.{}", format.ending()));
+            for arrays in [vec![array(vec![3])], vec![array(vec![2]), array(vec![2])]] {
+                write(&path, format, &arrays, &metadata()).expect_err("refused");
+                assert!(!path.exists());
+            }
+        }
+        assert_eq!(
+            std::fs::read_dir(folder.path()).expect("a folder").count(),
+            0
+        );
+    }
+}

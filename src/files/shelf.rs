@@ -1,0 +1,276 @@
+//! A folder of files that some requests leave for others. Results are kept for a time, and the oldest go when there is no
+//! room for a new one.
+//!
+//! The server and its engine processes share the folder, so a result outlives the process that computed it. Nothing is
+//! remembered apart from the files: their names have the ids, their times say how old they are.
+//!
+//! Invariant: an id that a client sends is looked for among the names, and never becomes a path by itself.
+
+use std::collections::hash_map::RandomState;
+use std::fs::{self, File};
+use std::hash::BuildHasher;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::common::writing::PartFolder;
+
+use super::arrays::{self, Format, Named};
+
+/// What bounds a shelf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of all results together.
+    pub bytes: u64,
+    /// How long a result is kept.
+    pub time: Duration,
+    /// Bytes of the values of a response above which they become a file.
+    pub inline: u64,
+}
+
+/// A folder with results.
+#[derive(Clone, Debug)]
+pub struct Shelf {
+    folder: PathBuf,
+    limits: Limits,
+}
+
+/// A result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// Its name.
+    pub id: String,
+    /// `safetensors` or `npz`.
+    pub format: &'static str,
+    /// Size of the file.
+    pub bytes: u64,
+    /// Seconds since 1970 at which it was written.
+    pub created: u64,
+    /// Seconds since 1970 at which it goes.
+    pub expires: u64,
+}
+
+/// Why a result was not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is larger than all may be.
+    #[error(
+        "the result takes up to {found} bytes, results may take {limit} together (`--lab-artifacts`)"
+    )]
+    TooLarge {
+        /// Its bytes.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// It cannot be written.
+    #[error("the result cannot be written: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A folder for results in that of temporary files; it is removed with its contents when this is dropped.
+///
+/// # Errors
+/// It cannot be made.
+pub fn temporary() -> io::Result<impl AsRef<Path>> {
+    let folder = PartFolder::new(&std::env::temp_dir().join("bench-lab"))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(folder)
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+impl Shelf {
+    /// The shelf in a folder.
+    pub fn new(folder: PathBuf, limits: Limits) -> Self {
+        Self { folder, limits }
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What bounds it.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The results that are there, the oldest first; removes those whose time is over.
+    pub fn list(&self) -> Vec<Kept> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut all: Vec<(SystemTime, Kept)> = entries
+            .filter_map(|entry| self.kept(&entry.path()))
+            .collect();
+        all.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
+        all.into_iter().map(|(_, kept)| kept).collect()
+    }
+
+    /// A file as a result, with the time at which it was written; none if it is none, or no more.
+    fn kept(&self, path: &Path) -> Option<(SystemTime, Kept)> {
+        let format = Format::of(path)?;
+        let id = path.file_stem()?.to_str()?.to_owned();
+        let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let written = metadata.modified().ok()?;
+        if written.elapsed().is_ok_and(|age| age > self.limits.time) {
+            // Another process may have removed it.
+            let _ = fs::remove_file(path);
+            return None;
+        }
+        let created = seconds(written);
+        let kept = Kept {
+            id,
+            format: format.ending(),
+            bytes: metadata.len(),
+            created,
+            expires: created.saturating_add(self.limits.time.as_secs()),
+        };
+        Some((written, kept))
+    }
+
+    fn path(&self, kept: &Kept) -> PathBuf {
+        self.folder.join(format!("{}.{}", kept.id, kept.format))
+    }
+
+    /// Refuses a result of so many bytes.
+    ///
+    /// # Errors
+    /// It is larger than all may be.
+    pub fn check(&self, found: u64) -> Result<(), Error> {
+        let limit = self.limits.bytes;
+        match found <= limit {
+            true => Ok(()),
+            false => Err(Error::TooLarge { found, limit }),
+        }
+    }
+
+    /// Writes a result. The oldest ones go as far as they leave it no room.
+    ///
+    /// # Errors
+    /// It is larger than all may be, or cannot be written.
+    pub fn keep(
+        &self,
+        format: Format,
+        arrays: &[Named<'_>],
+        metadata: &Map<String, Value>,
+    ) -> Result<Kept, Error> {
+        let wanted = arrays::most_bytes(arrays, metadata);
+        self.check(wanted)?;
+        let before = self.list();
+        let mut taken: u64 = before.iter().map(|kept| kept.bytes).sum();
+        for kept in &before {
+            if taken.saturating_add(wanted) <= self.limits.bytes {
+                break;
+            }
+            taken -= kept.bytes;
+            let _ = fs::remove_file(self.path(kept));
+        }
+        // Nobody guesses it, and no two processes have the same.
+        let [a, b] = [0_u8; 2].map(|n| RandomState::new().hash_one(n));
+        let path = self
+            .folder
+            .join(format!("{a:016x}{b:016x}.{}", format.ending()));
+        arrays::write(&path, format, arrays, metadata)?;
+        let kept = self.kept(&path);
+        let (_, kept) = kept.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok(kept)
+    }
+
+    /// A result by its id, and its file.
+    pub fn open(&self, id: &str) -> Option<(Kept, File)> {
+        let kept = self.list().into_iter().find(|kept| kept.id == id)?;
+        let file = File::open(self.path(&kept)).ok()?;
+        Some((kept, file))
+    }
+
+    /// Removes a result. Returns whether it was there.
+    pub fn remove(&self, id: &str) -> bool {
+        let found = self.list().into_iter().find(|kept| kept.id == id);
+        found.is_some_and(|kept| fs::remove_file(self.path(&kept)).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::arrays::Elements;
+
+    fn shelf(folder: &Path, bytes: u64, time: Duration) -> Shelf {
+        let inline = 0;
+        Shelf::new(
+            folder.to_owned(),
+            Limits {
+                bytes,
+                time,
+                inline,
+            },
+        )
+    }
+
+    fn keep(shelf: &Shelf, n: usize) -> Result<Kept, Error> {
+        let numbers = vec![1.0; n];
+        let array = Named {
+            name: "a".into(),
+            shape: vec![n as u64],
+            elements: Elements::F32(&numbers),
+        };
+        shelf.keep(Format::Safetensors, &[array], &Map::new())
+    }
+
+    #[test]
+    fn the_oldest_go_where_there_is_no_room_and_what_never_fits_is_refused() {
+        let folder = temporary().expect("a folder");
+        let shelf = shelf(folder.as_ref(), 10_000, Duration::from_secs(600));
+        let ids: Vec<String> = (0..4)
+            .map(|_| {
+                // Times of files have a resolution.
+                std::thread::sleep(Duration::from_millis(20));
+                keep(&shelf, 1000).expect("it fits").id
+            })
+            .collect();
+        let left: Vec<String> = shelf.list().into_iter().map(|kept| kept.id).collect();
+        assert!(left.len() < 4 && !left.is_empty(), "{left:?}");
+        assert_eq!(left, ids[4 - left.len()..]);
+        let total: u64 = shelf.list().iter().map(|kept| kept.bytes).sum();
+        assert!(total <= 10_000);
+        let error = keep(&shelf, 3000).expect_err("too large").to_string();
+        assert!(error.contains("10000"), "{error}");
+        assert_eq!(shelf.list().len(), left.len());
+        let (kept, file) = shelf.open(&left[0]).expect("it is there");
+        assert_eq!(file.metadata().expect("a file").len(), kept.bytes);
+        assert!(shelf.remove(&left[0]) && !shelf.remove(&left[0]));
+        assert!(shelf.open(&left[0]).is_none());
+        for id in ["", "..", "../a", "/etc/passwd", &left[0]] {
+            assert!(shelf.open(id).is_none() && !shelf.remove(id));
+        }
+    }
+
+    #[test]
+    fn results_go_when_their_time_is_over_and_with_their_folder() {
+        let folder = temporary().expect("a folder");
+        let path = folder.as_ref().to_owned();
+        keep(&shelf(&path, 10_000, Duration::from_secs(600)), 10).expect("it fits");
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(
+            shelf(&path, 10_000, Duration::from_millis(10))
+                .list()
+                .is_empty()
+        );
+        assert!(
+            shelf(&path, 10_000, Duration::from_secs(600))
+                .list()
+                .is_empty()
+        );
+        drop(folder);
+        assert!(!path.exists());
+    }
+}
