@@ -4,12 +4,13 @@
 //! and goes on. Rendering shows file:line:column, the source line with a caret, and a hint.
 //! Nothing here knows the language; the same values serve every TOML file of the project.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, renderer::DecorStyle};
 
-/// Maximum number of names that are listed if none is near.
+/// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 48;
 
 /// Bytes of a source text.
@@ -59,24 +60,27 @@ impl Diagnostic {
         self
     }
 
-    /// A problem with a name that does not exist, with the nearest that does.
+    /// A problem with a name that does not exist, with those that do, the nearest first.
     pub fn unknown<'a>(
         span: Span,
         what: &str,
         found: &str,
         known: impl IntoIterator<Item = &'a str>,
     ) -> Self {
-        let mut known: Vec<_> = known.into_iter().collect();
-        known.sort_unstable();
+        let mut known: BTreeSet<&str> = known.into_iter().collect();
         let problem = Self::new(span, format!("unknown {what} `{found}`"));
-        if let Some(near) = nearest(found, known.iter().copied()) {
-            return problem.with_help(format!("did you mean `{near}`?"));
-        }
         // A long list does not help.
-        if known.is_empty() || known.len() > MAX_LISTED {
-            return problem;
+        let is_listed = !known.is_empty() && known.len() <= MAX_LISTED;
+        let near = nearest(found, known.iter().copied());
+        let meant = near.map(|near| format!("did you mean `{near}`?"));
+        let first = near.and_then(|near| known.take(near));
+        let names: Vec<&str> = first.into_iter().chain(known).collect();
+        let listed = is_listed.then(|| format!("known: {}", names.join(", ")));
+        let advice: Vec<String> = meant.into_iter().chain(listed).collect();
+        match advice.is_empty() {
+            true => problem,
+            false => problem.with_help(advice.join(" ")),
         }
-        problem.with_help(format!("known: {}", known.join(", ")))
     }
 }
 

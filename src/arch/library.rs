@@ -33,6 +33,8 @@ pub struct Library {
     registry: &'static Registry,
     common: Common,
     sources: BTreeMap<String, Source>,
+    /// What stands for every architecture, if something does.
+    chosen: Option<Source>,
 }
 
 /// Why a definition could not be had.
@@ -101,6 +103,31 @@ impl Library {
             registry,
             common,
             sources,
+            chosen: None,
+        })
+    }
+
+    /// The same definitions, of which one is used whatever architecture a model has: that of this name, or
+    /// else of the file at this path.
+    ///
+    /// # Errors
+    /// Neither a name nor a file that can be read.
+    pub fn only(self, name_or_path: &str) -> Result<Self, LibraryError> {
+        let is_path = name_or_path.ends_with(ENDING);
+        let chosen = match is_path {
+            false => self.source(name_or_path)?.clone(),
+            true => Source {
+                text: std::fs::read_to_string(name_or_path).map_err(|source| LibraryError::Io {
+                    path: name_or_path.into(),
+                    source,
+                })?,
+                path: name_or_path.to_owned(),
+                is_embedded: false,
+            },
+        };
+        Ok(Self {
+            chosen: Some(chosen),
+            ..self
         })
     }
 
@@ -127,9 +154,12 @@ impl Library {
     /// # Errors
     /// An unknown name, or all problems of the text.
     pub fn get(&self, name: &str) -> Result<ArchDef, LibraryError> {
-        let source = self.source(name)?;
+        let source = match &self.chosen {
+            Some(chosen) => chosen,
+            None => self.source(name)?,
+        };
         let def = self.check(&source.path, &source.text)?;
-        if !def.names.iter().any(|known| known == name) {
+        if self.chosen.is_none() && !def.names.iter().any(|known| known == name) {
             let at = source.text.find(&def.name).unwrap_or(0);
             let problem = super::Diagnostic::new(
                 at..at + def.name.len(),

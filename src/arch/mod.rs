@@ -16,6 +16,7 @@ mod point;
 mod print;
 mod read;
 mod reference;
+pub(crate) mod schema;
 pub(crate) mod table;
 
 use std::sync::Arc;

@@ -153,7 +153,7 @@ fn kind(kind: OptionKind) -> String {
 }
 
 /// What an option is for, and when it has an effect.
-fn meaning(option: &OptionSpec) -> String {
+pub(super) fn meaning(option: &OptionSpec) -> String {
     // Of an option that turns itself off, its words say so.
     let is_own = option.when.starts_with(option.name);
     match option.when {

@@ -1,39 +1,137 @@
 //! Keys of a TOML table, taken one by one, and their values as texts, numbers, expressions and
 //! tables. Reading goes on after a problem, so that all of them are reported together.
+//!
+//! Who takes a key says what its value may be ([`Form`]), so that what was asked for is a description of the
+//! language at the same time: `schema` makes a JSON Schema of it.
+
+use std::collections::BTreeMap;
 
 use toml::Spanned as TomlSpanned;
 use toml::de::{DeTable, DeValue};
 
+use super::contract::{Contract, OptionSpec};
 use super::diagnostic::{Diagnostic, Span, Spanned};
 use super::expr::{Expr, Value};
 
 /// A value in a TOML file.
 pub(crate) type Item<'a> = &'a TomlSpanned<DeValue<'a>>;
 
+/// What the value of a key may be.
+#[derive(Clone, Debug)]
+pub(crate) enum Form {
+    /// A text.
+    Text,
+    /// An array of texts.
+    Texts,
+    /// A plain word, or an expression that results in one.
+    Name,
+    /// One of these words.
+    Word(Vec<&'static str>),
+    /// True or false.
+    Flag,
+    /// A number or an expression.
+    Number,
+    /// True, false or an expression.
+    Condition,
+    /// Any value, or an expression.
+    Value,
+    /// One of several forms.
+    Either(&'static [Self]),
+    /// An array.
+    List(&'static Self),
+    /// A table with names of the writer's choice.
+    Map(&'static Self),
+    /// A table of this kind.
+    Table(&'static str),
+    /// Tables under names of the writer's choice, of this kind.
+    Tables(&'static str),
+    /// A block with its options.
+    Branch,
+    /// An option of a contract.
+    Option(&'static OptionSpec),
+    /// Which tensors the weights of a contract are.
+    Weights(&'static Contract),
+    /// None: the key is known so that a message can say what to write instead.
+    Refused,
+}
+
+impl Form {
+    /// One text, or several.
+    pub(crate) const TEXT_OR_TEXTS: Self = Self::Either(&[Self::Text, Self::Texts]);
+}
+
+/// A key that a reader asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) key: &'static str,
+    pub(crate) form: Form,
+    pub(crate) is_required: bool,
+}
+
+impl Known {
+    /// Whether the key may be there.
+    pub(crate) fn is_possible(&self) -> bool {
+        !matches!(self.form, Form::Refused)
+    }
+}
+
 /// Reads values and collects what is wrong with them.
 pub(crate) struct TableReader<'a> {
     pub(crate) source: &'a str,
     pub(crate) problems: Vec<Diagnostic>,
+    /// The keys of every kind of table that was read.
+    pub(crate) kinds: BTreeMap<&'static str, Vec<Known>>,
 }
 
 /// A table whose keys are taken one by one; what is left at the end is unknown.
 pub(crate) struct Fields<'a> {
     table: &'a DeTable<'a>,
     pub(crate) span: Span,
-    pub(crate) known: Vec<&'static str>,
+    /// What kind of table it is: a noun with its article, or a name of the language.
+    pub(crate) kind: &'static str,
+    pub(crate) known: Vec<Known>,
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(table: &'a DeTable<'a>, span: Span) -> Self {
+    pub(crate) fn new(table: &'a DeTable<'a>, span: Span, kind: &'static str) -> Self {
         Self {
             table,
             span,
+            kind,
             known: Vec::new(),
         }
     }
 
-    pub(crate) fn take(&mut self, key: &'static str) -> Option<Item<'a>> {
-        self.known.push(key);
+    /// What it is, in messages.
+    fn what(&self) -> String {
+        match self.kind.contains(' ') {
+            true => self.kind.to_owned(),
+            false => format!("`{}`", self.kind),
+        }
+    }
+
+    /// The value of a key.
+    pub(crate) fn take(&mut self, key: &'static str, form: Form) -> Option<Item<'a>> {
+        self.known.push(Known {
+            key,
+            form,
+            is_required: false,
+        });
+        self.given(key)
+    }
+
+    /// The value of a key without which the table is incomplete; who asks says so.
+    pub(crate) fn take_required(&mut self, key: &'static str, form: Form) -> Option<Item<'a>> {
+        self.known.push(Known {
+            key,
+            form,
+            is_required: true,
+        });
+        self.given(key)
+    }
+
+    /// The value of a key, taken or not.
+    pub(crate) fn given(&self, key: &str) -> Option<Item<'a>> {
         self.table
             .iter()
             .find(|(name, _)| name.get_ref() == key)
@@ -44,7 +142,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn rest(&self) -> impl Iterator<Item = (&'a str, Span, Item<'a>)> {
         self.table
             .iter()
-            .filter(|(name, _)| !self.known.contains(&&**name.get_ref()))
+            .filter(|(name, _)| self.known.iter().all(|known| known.key != name.get_ref()))
             .map(|(name, value)| (&**name.get_ref(), name.span(), value))
     }
 }
@@ -54,6 +152,7 @@ impl<'a> TableReader<'a> {
         Self {
             source,
             problems: Vec::new(),
+            kinds: BTreeMap::new(),
         }
     }
 
@@ -62,12 +161,19 @@ impl<'a> TableReader<'a> {
     }
 
     /// Reports the keys that nobody took.
-    pub(crate) fn finish(&mut self, fields: &Fields<'_>, what: &str) {
+    pub(crate) fn finish(&mut self, fields: Fields<'_>) {
         for (name, span, _) in fields.rest() {
-            let known = fields.known.iter().copied();
+            let known = fields.known.iter().filter(|known| known.is_possible());
+            let known = known.map(|known| known.key);
             let mut problem = Diagnostic::unknown(span, "key", name, known);
-            problem.message.push_str(&format!(" in {what}"));
+            problem.message.push_str(&format!(" in {}", fields.what()));
             self.problems.push(problem);
+        }
+        let all = self.kinds.entry(fields.kind).or_default();
+        for known in fields.known {
+            if all.iter().all(|other| other.key != known.key) {
+                all.push(known);
+            }
         }
     }
 
@@ -75,8 +181,33 @@ impl<'a> TableReader<'a> {
         &mut self,
         fields: &mut Fields<'a>,
         key: &'static str,
+        form: Form,
     ) -> Option<Expr> {
-        fields.take(key).and_then(|item| self.expr(item))
+        fields.take(key, form).and_then(|item| self.expr(item))
+    }
+
+    pub(crate) fn optional_text(
+        &mut self,
+        fields: &mut Fields<'a>,
+        key: &'static str,
+    ) -> Option<Spanned<String>> {
+        let item = fields.take(key, Form::Text)?;
+        self.text(item, key)
+    }
+
+    pub(crate) fn optional_texts(
+        &mut self,
+        fields: &mut Fields<'a>,
+        key: &'static str,
+    ) -> Vec<Spanned<String>> {
+        let item = fields.take(key, Form::Texts);
+        item.map_or_else(Vec::new, |item| self.texts(item, key))
+    }
+
+    /// One text or several.
+    pub(crate) fn any_texts(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Vec<String> {
+        let item = fields.take(key, Form::TEXT_OR_TEXTS);
+        item.map_or_else(Vec::new, |item| self.text_or_texts(item, key))
     }
 
     pub(crate) fn expr(&mut self, item: Item<'a>) -> Option<Expr> {
@@ -131,10 +262,12 @@ impl<'a> TableReader<'a> {
 
     pub(crate) fn choice<T: Copy>(
         &mut self,
-        item: Item<'a>,
-        key: &str,
+        fields: &mut Fields<'a>,
+        key: &'static str,
         names: &[(&'static str, T)],
     ) -> Option<T> {
+        let words = names.iter().map(|(name, _)| *name).collect();
+        let item = fields.take(key, Form::Word(words))?;
         let text = self.text(item, key)?;
         let found = names
             .iter()
@@ -153,18 +286,20 @@ impl<'a> TableReader<'a> {
         &mut self,
         fields: &mut Fields<'a>,
         key: &'static str,
-        what: &str,
     ) -> Option<Spanned<String>> {
-        match fields.take(key) {
+        match fields.take_required(key, Form::Text) {
             Some(item) => self.text(item, key),
             None => {
-                self.report(
-                    fields.span.clone(),
-                    format!("missing key `{key}` (required in {what})"),
-                );
+                self.missing(fields, key);
                 None
             }
         }
+    }
+
+    /// Reports a key that a table has not.
+    pub(crate) fn missing(&mut self, fields: &Fields<'_>, key: &str) {
+        let problem = format!("missing key `{key}` (required in {})", fields.what());
+        self.report(fields.span.clone(), problem);
     }
 
     pub(crate) fn text(&mut self, item: Item<'a>, key: &str) -> Option<Spanned<String>> {

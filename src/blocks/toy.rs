@@ -166,6 +166,17 @@ mod tests {
     }
 
     #[test]
+    fn the_guide_shows_it_whole() {
+        let own = include_str!("toy.rs").split("\n#[cfg(test)]").next();
+        let guide = include_str!("../../docs/adding-a-model.md");
+        let shown = format!(
+            "```rust\n{}```\n",
+            own.expect("what comes before the tests")
+        );
+        assert!(guide.contains(&shown), "{shown}");
+    }
+
+    #[test]
     fn its_contract_says_how_it_is_quantised() {
         let def = definition(TOY).expect("sound");
         let weights = made_up(&def);

@@ -35,6 +35,12 @@ pub(super) enum Command {
     New(begin::Args),
     /// Compare a model with the logits that another program computed, along every execution path
     Prove(Box<prove::Args>),
+    /// Print the JSON Schema of definitions, for editors
+    Schema {
+        /// That of maps (NAME.arch.stmap.toml)
+        #[arg(long)]
+        map: bool,
+    },
     /// Print a definition with all defaults written out
     Show {
         /// The architecture
@@ -48,6 +54,13 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::List { archs } => list(archs),
         Command::Blocks { archs } => output::bytes(archs.library()?.reference().as_bytes()),
+        Command::Schema { map } => {
+            let schema = match map {
+                true => crate::stmap::schema(),
+                false => crate::blocks::REGISTRY.schema(),
+            };
+            output::line(serde_json::to_string_pretty(&schema)?)
+        }
         Command::Check { files } => check(files),
         Command::New(args) => begin::run(args),
         Command::Prove(args) => prove::run(args),

@@ -19,12 +19,16 @@ pub(super) struct Args {
     /// Model A, computed in one pass with an f32 cache
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// Model B; default: A
+    /// Model B; default: A, for another path or definition
     #[arg(value_name = "B")]
     b: Option<PathBuf>,
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
+    /// Definition with which B is computed, whatever architecture the file names: a name or a file (NAME.arch.toml);
+    /// given twice, those of A and B
+    #[arg(long, value_name = "DEF")]
+    arch: Vec<String>,
     #[command(flatten)]
     source: SourceTokens,
     /// Execution path of B: `chunk=N` tokens per pass, `stateless` (no cache), `flash` (flash attention),
@@ -90,10 +94,20 @@ pub(super) fn parse_step(text: &str) -> Result<Step, String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let is_reference = args.path.iter().any(|step| matches!(step, Step::Devices));
-    let a = values(args, &args.a, &[], !is_reference)?;
+    let (arch_a, arch_b) = match args.arch.as_slice() {
+        [] => (None, None),
+        [b] if args.dump.is_none() => (None, Some(b)),
+        [a] => (Some(a), None),
+        [a, b] if args.dump.is_none() => (Some(a), Some(b)),
+        _ => anyhow::bail!("--arch: expected a definition for each of A and B that is computed"),
+    };
+    let a = values(args, (&args.a, arch_a), &[], !is_reference)?;
     let b = match &args.dump {
         Some(folder) => read_dump(folder)?,
-        None => values(args, args.b.as_ref().unwrap_or(&args.a), &args.path, true)?,
+        None => {
+            let model = args.b.as_ref().unwrap_or(&args.a);
+            values(args, (model, arch_b), &args.path, true)?
+        }
     };
     if args.kl {
         return kl(args, &a, &b);
@@ -137,14 +151,21 @@ fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
     ))
 }
 
-/// The values of a model on an execution path, with layers on other devices or not.
+/// The values of a model, under the given definition or its own, on an execution path, with layers on other devices or
+/// not.
 fn values(
     args: &Args,
-    model: &Path,
+    (model, arch): (&Path, Option<&String>),
     path: &[Step],
     is_placed: bool,
 ) -> Result<Vec<Value>, Failure> {
-    let opened = args.load.open(&Source::of(Some(model)))?;
+    let mut definitions = args.load.archs.definitions()?;
+    if let Some(arch) = arch {
+        definitions.archs = definitions.archs.only(arch)?;
+    }
+    let opened = args
+        .load
+        .open_with(&Source::of(Some(model)), &definitions)?;
     let n = args.tokens.len();
     let defaults = Defaults {
         kv_type: TensorType::F32,

@@ -21,13 +21,14 @@ pub(super) struct Args {
     /// Seed of the random weights
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
-    /// Value of a parameter or metadata key; may be repeated
+    /// Value of a parameter or metadata key: 4, 0.5, true, yarn or a list such as [1, 0, 1]; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
-    /// Metadata key that the definition does not read but another engine requires; may be repeated
+    /// Metadata key that the definition does not read but another engine requires, with a value as of --set; may be
+    /// repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     meta: Vec<(String, String)>,
-    /// Optional tensors to include, such as output,rope_freqs,attn_q.bias
+    /// Optional tensors to include, such as output,rope_freqs,attn_*.bias
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     with: Vec<String>,
     /// Element type of weight matrices

@@ -1,5 +1,6 @@
 //! Numbers and lists as people write them. Knows nothing of models.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::{Display, Write};
 
 /// A float with its significant digits.
@@ -110,6 +111,66 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
+/// A path or name without the numbers of layers in it (`blk.3.`, `layers.3.`), and the first of them.
+pub(crate) fn without_layer(text: &str) -> (String, Option<usize>) {
+    let mut out = String::with_capacity(text.len());
+    let mut layer = None;
+    for (i, part) in text.split('.').enumerate() {
+        out.push_str(if i == 0 { "" } else { "." });
+        // `1.5` is a number, `blk.1` a place.
+        let is_place = i > 0
+            && !out
+                .trim_end_matches('.')
+                .ends_with(|c: char| c.is_ascii_digit());
+        let end = part
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(part.len());
+        match part[..end].parse().ok().filter(|_| is_place) {
+            Some(number) => {
+                layer = layer.or(Some(number));
+                out.push('*');
+                out.push_str(&part[end..]);
+            }
+            None => out.push_str(part),
+        }
+    }
+    (out, layer)
+}
+
+/// Texts that differ in the layer alone as one: the first of them and the layers of the others.
+///
+/// `key` says what of a text is compared, and which layer is its.
+pub(crate) fn by_layer<'t, T: AsRef<str>>(
+    texts: &'t [T],
+    key: &dyn Fn(&str) -> (String, Option<usize>),
+) -> Vec<String> {
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut folded: Vec<(&'t str, usize, BTreeSet<usize>)> = Vec::new();
+    for text in texts {
+        let (form, layer) = key(text.as_ref());
+        let place = *places.entry(form).or_insert_with(|| {
+            folded.push((text.as_ref(), 0, layer.into_iter().collect()));
+            folded.len() - 1
+        });
+        let (_, n, layers) = &mut folded[place];
+        *n += 1;
+        layers.extend(layer);
+    }
+    let told = |(text, n, others): (&str, usize, BTreeSet<usize>)| {
+        let own = key(text).1;
+        let others: Vec<usize> = others
+            .into_iter()
+            .filter(|layer| Some(*layer) != own)
+            .collect();
+        match (n, others.is_empty()) {
+            (1, _) => text.to_owned(),
+            (n, true) => format!("{text} ({n} times)"),
+            _ => format!("{text} (the same in {})", layers(&others, usize::MAX)),
+        }
+    };
+    folded.into_iter().map(told).collect()
+}
+
 /// Maximum number of pieces in a list of layers.
 const MAX_PIECES: usize = 12;
 
@@ -202,6 +263,34 @@ mod tests {
         assert_eq!(layers(&[5, 9], 12), "layers 5, 9");
         let many: Vec<usize> = (0..100).map(|i| 3 * i + i % 2).collect();
         assert!(layers(&many, 400).ends_with(", \u{2026} (100 in all)"));
+    }
+
+    #[test]
+    fn what_differs_in_the_layer_alone_is_told_once() {
+        let cases = [
+            ("blk.12.attn_q.bias", "blk.*.attn_q.bias", Some(12)),
+            (
+                "enc.blk.0.x: `enc.blk.0.y`",
+                "enc.blk.*.x: `enc.blk.*.y`",
+                Some(0),
+            ),
+            ("layers.3: 1.5 of 0.25", "layers.*: 1.5 of 0.25", Some(3)),
+            ("output.bias", "output.bias", None),
+            ("", "", None),
+        ];
+        for (text, form, layer) in cases {
+            assert_eq!(without_layer(text), (form.to_owned(), layer));
+        }
+        let names = [
+            "blk.0.a", "blk.0.b", "blk.1.a", "c", "blk.2.a", "blk.4.a", "c",
+        ];
+        let told = by_layer(&names, &without_layer);
+        let expected = [
+            "blk.0.a (the same in layers 1\u{2013}2, 4)",
+            "blk.0.b",
+            "c (2 times)",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::arch::{ArchDef, Library, LibraryError};
 use crate::blocks::REGISTRY;
+use crate::common::wording;
 use crate::files::lora::{self, Adapter};
 use crate::files::prompts::Prompts;
 use crate::files::quantise::quantise;
@@ -388,9 +389,10 @@ pub fn unread_keys(plan: &Plan, metadata: &Metadata) -> Vec<String> {
     keys.chain(tokenizer::unread(metadata)).collect()
 }
 
-/// The first of some names and how many more there are.
+/// The first of some names and how many more there are; those that differ in the layer alone are one.
 pub fn few(names: &[String]) -> String {
     const SHOWN: usize = 3;
+    let names = wording::by_layer(names, &wording::without_layer);
     let shown = names[..names.len().min(SHOWN)].join(", ");
     match names.len().saturating_sub(SHOWN) {
         0 => shown,
@@ -401,11 +403,8 @@ pub fn few(names: &[String]) -> String {
 /// Logs the tensors and keys that nothing reads.
 fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) -> Result<(), Error> {
     let keys = unread_keys(plan, metadata);
-    let unread: Vec<&str> = keys
-        .iter()
-        .chain(&plan.unclaimed)
-        .map(String::as_str)
-        .collect();
+    let unread: Vec<&String> = keys.iter().chain(&plan.unclaimed).collect();
+    let unread = wording::by_layer(&unread, &wording::without_layer);
     if strict && !unread.is_empty() {
         return Err(Error::Unread {
             model: model.to_owned(),

@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 
 use crate::arch::expr::Value;
-use crate::arch::{ArchDef, ParamSource, Presence, WeightRole, nearest};
+use crate::arch::{ArchDef, ParamSource, Presence, WeightRole, fits_pattern, nearest};
 use crate::common::parallel;
 use crate::ggml;
 use crate::plan::{self, Plan, TensorPlan, TensorSet};
@@ -31,7 +31,7 @@ pub struct Request {
     /// Metadata by key that the definition does not read.
     pub meta: Vec<(String, String)>,
     /// Optional tensors to include: without the layer's prefix and `.weight` in every layer that may
-    /// have them, or one by its whole name.
+    /// have them, or one by its whole name. `*` stands for anything.
     pub with: Vec<String>,
     /// Element type of matrices and tables.
     pub ty: TensorType,
@@ -304,58 +304,41 @@ fn param_of<'d>(def: &'d ArchDef, name: &str) -> Result<&'d str, Error> {
     })
 }
 
-/// A value as it is written on the command line: `4`, `0.5`, `true`, `yarn`, `1,0,1`.
+/// A value as it is written on the command line: `4`, `0.5`, `true`, `yarn`, `1,0,1`, `[a, b]`.
 fn parse(text: &str) -> Meta {
-    let number = |text: &str| {
-        let int = text
-            .parse::<u32>()
-            .map(Meta::U32)
-            .or_else(|_| text.parse::<i32>().map(Meta::I32));
-        int.ok().or_else(|| {
-            text.parse::<f32>()
-                .ok()
-                .filter(|v| v.is_finite())
-                .map(Meta::F32)
-        })
-    };
-    match text {
-        "true" => return Meta::Bool(true),
-        "false" => return Meta::Bool(false),
-        _ => {}
-    }
-    if let Some(value) = number(text) {
-        return value;
-    }
     let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
-    let items: Vec<&str> = bracketed
-        .unwrap_or(text)
-        .split(',')
-        .map(str::trim)
-        .collect();
-    if items.len() > 1 || bracketed.is_some() {
-        if let Some(all) = items
-            .iter()
-            .map(|t| t.parse().ok())
-            .collect::<Option<Vec<u32>>>()
-        {
-            return Meta::Array(Array::U32(all));
-        }
-        if let Some(all) = items
-            .iter()
-            .map(|t| t.parse().ok())
-            .collect::<Option<Vec<f32>>>()
-        {
-            return Meta::Array(Array::F32(all));
-        }
-        if let Some(all) = items
-            .iter()
-            .map(|t| t.parse().ok())
-            .collect::<Option<Vec<bool>>>()
-        {
-            return Meta::Array(Array::Bool(all));
-        }
+    let items = bracketed.unwrap_or(text).trim();
+    let items = items.split(',').map(str::trim);
+    let items: Vec<&str> = items.filter(|_| bracketed != Some("")).collect();
+    let array = match bracketed {
+        Some(_) => array(&items).or_else(|| Some(Array::Str(items.iter().collect()))),
+        None => array(&items).filter(|_| items.len() > 1),
+    };
+    match array {
+        Some(array) => Meta::Array(array),
+        None => scalar(text).unwrap_or_else(|| Meta::Str(text.to_owned())),
     }
-    Meta::Str(text.to_owned())
+}
+
+/// A number, true or false.
+fn scalar(text: &str) -> Option<Meta> {
+    let float = || text.parse::<f32>().ok().filter(|v| v.is_finite());
+    let integer = text.parse().map(Meta::U32);
+    let integer = integer.or_else(|_| text.parse().map(Meta::I32)).ok();
+    let value = integer.or_else(|| float().map(Meta::F32));
+    value.or_else(|| text.parse().ok().map(Meta::Bool))
+}
+
+/// Items of one type, none of them a text.
+fn array(items: &[&str]) -> Option<Array> {
+    fn all<T: std::str::FromStr>(items: &[&str]) -> Option<Vec<T>> {
+        items.iter().map(|item| item.parse().ok()).collect()
+    }
+    let integers = all(items).map(Array::U32);
+    let integers = integers.or_else(|| all(items).map(Array::I32));
+    let finite = |values: &Vec<f32>| values.iter().all(|value| value.is_finite());
+    let numbers = integers.or_else(|| all(items).filter(finite).map(Array::F32));
+    numbers.or_else(|| all(items).map(Array::Bool))
 }
 
 fn to_meta(value: &Value) -> Option<Meta> {
@@ -383,9 +366,10 @@ fn short(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// Whether a tensor is the given one, by its whole name or as one of all layers.
+/// Whether a tensor is the given one, by its whole name or as one of all layers; `*` stands for anything.
 fn is_named(given: &str, name: &str) -> bool {
-    given == name || given.strip_suffix(".weight").unwrap_or(given) == short(name)
+    let of_layers = given.strip_suffix(".weight").unwrap_or(given);
+    fits_pattern(given, name) || fits_pattern(of_layers, short(name))
 }
 
 impl TensorSet for Chosen<'_> {
@@ -531,14 +515,58 @@ mod tests {
 
     #[test]
     fn tensors_are_asked_for_in_all_layers_or_by_their_whole_name() {
-        for given in ["attn_q.bias", "blk.1.attn_q.bias"] {
+        for given in [
+            "attn_q.bias",
+            "blk.1.attn_q.bias",
+            "attn_*.bias",
+            "*.bias",
+            "blk.1.*",
+        ] {
             assert!(is_named(given, "blk.1.attn_q.bias"), "{given}");
         }
-        for given in ["attn_q", "attn_q.weight", "blk.1.attn_q.weight"] {
+        for given in [
+            "attn_q",
+            "attn_q.weight",
+            "blk.1.attn_q.weight",
+            "attn_*",
+            "*",
+        ] {
             assert!(is_named(given, "blk.1.attn_q.weight"), "{given}");
         }
-        for given in ["attn_q", "blk.0.attn_q.bias", "blk.1.attn_q", "bias", ""] {
+        for given in [
+            "attn_q",
+            "blk.0.attn_q.bias",
+            "blk.1.attn_q",
+            "bias",
+            "",
+            "ffn_*",
+            "blk.0.*",
+        ] {
             assert!(!is_named(given, "blk.1.attn_q.bias"), "{given}");
+        }
+    }
+
+    #[test]
+    fn values_have_the_types_of_their_texts() {
+        let texts = ["full", "local"].iter().collect();
+        let cases = [
+            ("4", Meta::U32(4)),
+            ("-4", Meta::I32(-4)),
+            ("0.5", Meta::F32(0.5)),
+            ("false", Meta::Bool(false)),
+            ("yarn", Meta::Str("yarn".into())),
+            ("a, b", Meta::Str("a, b".into())),
+            ("nan", Meta::Str("nan".into())),
+            ("1,0,1", Meta::Array(Array::U32(vec![1, 0, 1]))),
+            ("[7]", Meta::Array(Array::U32(vec![7]))),
+            ("[]", Meta::Array(Array::U32(Vec::new()))),
+            ("[1, -1]", Meta::Array(Array::I32(vec![1, -1]))),
+            ("[1, 0.5]", Meta::Array(Array::F32(vec![1.0, 0.5]))),
+            ("[true, false]", Meta::Array(Array::Bool(vec![true, false]))),
+            ("[full, local]", Meta::Array(Array::Str(texts))),
+        ];
+        for (text, value) in cases {
+            assert_eq!(parse(text), value, "{text}");
         }
     }
 }

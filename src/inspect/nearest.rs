@@ -114,11 +114,7 @@ fn fit(def: &ArchDef, weights: &Weights) -> Fit {
         Err(error) => {
             let names = weights.tensors().iter().map(|tensor| &tensor.name);
             let unused = names.filter(|name| !asked.contains_key(*name)).cloned();
-            (
-                error.once().map(str::to_owned).collect(),
-                unused.collect(),
-                Vec::new(),
-            )
+            (error.once(), unused.collect(), Vec::new())
         }
     };
     let lacking = |wanted: bool| {

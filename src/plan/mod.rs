@@ -21,13 +21,13 @@ pub use source::{KeysOf, SourcePlan};
 use assemble::Planner;
 use facts::Facts;
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::arch::expr::Value;
 use crate::arch::{ArchDef, Contract, Join, Mode, OptionValue, Resolved, WeightRole};
 use crate::choices;
+use crate::common::wording;
 use crate::weights::{Metadata, TensorType, Weights};
 
 /// Maximum number of layers, so that a hostile file cannot exhaust memory.
@@ -451,66 +451,32 @@ impl fmt::Display for Error {
             "the model does not fit the architecture `{}`:",
             self.arch
         )?;
-        let folded = folded(&self.problems);
-        for (problem, n_like) in folded.iter().take(SHOWN) {
+        let problems = self.once();
+        for problem in problems.iter().take(SHOWN) {
             write!(f, "\n  {problem}")?;
-            match n_like {
-                0 => {}
-                1 => f.write_str(" (and once more alike)")?,
-                n => write!(f, " (and {n} more alike)")?,
-            }
         }
-        if folded.len() > SHOWN {
-            write!(f, "\n  and {} more", folded.len() - SHOWN)?;
+        if problems.len() > SHOWN {
+            write!(f, "\n  and {} more", problems.len() - SHOWN)?;
         }
         Ok(())
     }
 }
 
-/// The problems, each with how many more differ from it in the layer alone.
-fn folded(problems: &[String]) -> Vec<(&str, usize)> {
-    let mut places: HashMap<String, usize> = HashMap::new();
-    let mut folded: Vec<(&str, usize)> = Vec::new();
-    for problem in problems {
-        match places.entry(without_layer(problem)) {
-            Entry::Occupied(place) => folded[*place.get()].1 += 1,
-            Entry::Vacant(place) => {
-                place.insert(folded.len());
-                folded.push((problem, 0));
-            }
-        }
-    }
-    folded
-}
-
 /// A problem without the parts that differ between layers: their numbers, and the place that reads a key.
-fn without_layer(problem: &str) -> String {
+fn without_layer(problem: &str) -> (String, Option<usize>) {
     const KEY: &str = "missing metadata key";
-    if let Some(at) = problem.find(KEY) {
-        return problem[at..].to_owned();
+    match problem.find(KEY) {
+        Some(at) => (problem[at..].to_owned(), None),
+        None => wording::without_layer(problem),
     }
-    let mut out = String::with_capacity(problem.len());
-    let mut rest = problem;
-    while let Some(at) = ["layers.", "blk."]
-        .iter()
-        .filter_map(|mark| Some(rest.find(mark)? + mark.len()))
-        .min()
-    {
-        out.push_str(&rest[..at]);
-        rest = rest[at..].trim_start_matches(|c: char| c.is_ascii_digit());
-    }
-    out.push_str(rest);
-    out
 }
 
 impl std::error::Error for Error {}
 
 impl Error {
     /// The problems, each once for all layers.
-    pub fn once(&self) -> impl Iterator<Item = &str> {
-        folded(&self.problems)
-            .into_iter()
-            .map(|(problem, _)| problem)
+    pub fn once(&self) -> Vec<String> {
+        wording::by_layer(&self.problems, &without_layer)
     }
 }
 

@@ -36,6 +36,7 @@ use crate::weights::{self, Weights};
 
 pub use library::{ENDING, Maps};
 pub use missing::{Need, missing};
+pub use read::schema;
 
 /// Metadata key: the map that the weights were made with.
 pub const MAP_KEY: &str = "bench.map";

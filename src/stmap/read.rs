@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
 use crate::arch::expr::Expr;
-use crate::arch::table::{Fields, Item, TableReader};
+use crate::arch::table::{Fields, Form, Item, TableReader};
 use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::config::Expressions;
@@ -17,6 +17,12 @@ use super::rearrange::Pattern;
 
 /// Default prefix of a layer's tensors in the architecture.
 const PREFIX: &str = "blk.{il}.";
+
+/// Values or expressions.
+const VALUES: Form = Form::List(&Form::Value);
+
+/// Names of tensors, and tables with rules of their own.
+const PARTS: Form = Form::List(&Form::Either(&[Form::Text, Form::Table("a part")]));
 
 /// Reads a map, whose expressions may use the names of `common`. Rules, parameters and tensors of
 /// `common` are not copied into it.
@@ -71,99 +77,101 @@ fn read(path: &str, source: &str, is_whole: bool) -> Result<Map, Diagnostics> {
     }
 }
 
+/// The JSON Schema (2020-12) of a map.
+pub fn schema() -> serde_json::Value {
+    // A table of every kind that a map may have; one with `text` has no `arch`.
+    const EVERY_TABLE: &str = "text = {}\ndefaults.x = {}\nparams.x = { value = 1 }\nignore = {}\nlayers = [{}]\n\
+        tensors = { x = { from = [{ from = \"x\" }] }, y = { shape = [1] } }\n";
+    let whole = DeTable::parse_recoverable(EVERY_TABLE).0;
+    let without_text = DeTable::new();
+    let mut reader = Reader(TableReader::new(EVERY_TABLE));
+    reader.map(whole.get_ref(), true);
+    reader.map(&without_text, true);
+    crate::arch::schema::described("a map", &reader.0.kinds, &[])
+}
+
 struct Reader<'a>(TableReader<'a>);
 
 impl<'a> Reader<'a> {
     fn map(&mut self, root: &'a DeTable<'a>, is_whole: bool) -> Map {
-        let mut fields = Fields::new(root, 0..0);
+        let mut fields = Fields::new(root, 0..0, "a map");
         let mut map = Map::default();
         if is_whole {
             map.text = self.text_model(&mut fields);
             if map.text.is_none() {
-                let arch = self.0.required_text(&mut fields, "arch", "a map");
+                // One with `text` has none.
+                let arch = self.0.optional_text(&mut fields, "arch");
+                if arch.is_none() {
+                    self.0.missing(&fields, "arch");
+                }
                 map.arch = arch.map(|arch| arch.value).unwrap_or_default();
             }
-            let types = fields.take("model_types");
-            map.types = types.map_or_else(Vec::new, |item| self.0.texts(item, "model_types"));
-            match fields.take("classes") {
+            map.types = self.0.optional_texts(&mut fields, "model_types");
+            match fields.take_required("classes", Form::Texts) {
                 Some(item) => map.classes = self.0.texts(item, "classes"),
-                None => self
-                    .0
-                    .report(0..0, "missing key `classes` (required in a map)"),
+                None => self.0.missing(&fields, "classes"),
             }
         }
-        map.endings = self.names(fields.take("endings"), "endings");
+        map.endings = self.names(&mut fields, "endings");
         let roots = fields
-            .take("roots")
+            .take("roots", Form::TEXT_OR_TEXTS)
             .map(|item| self.0.text_or_texts(item, "roots"));
         map.roots = roots.unwrap_or_else(|| vec![String::new()]);
-        let prefixes = fields.take("prefixes");
-        map.prefixes = prefixes
-            .map(|item| self.0.text_or_texts(item, "prefixes"))
-            .unwrap_or_default();
-        map.nested = fields
-            .take("nested")
-            .and_then(|item| Some(self.0.text(item, "nested")?.value));
-        let outer = fields.take("outer");
-        map.outer = outer.map_or_else(Vec::new, |item| self.0.text_or_texts(item, "outer"));
-        map.aliases = self.names(fields.take("aliases"), "aliases");
-        map.defaults = self.defaults(fields.take("defaults"));
-        map.meanings = self.meanings(fields.take("meaning"));
-        map.notes = self.notes(fields.take("notes"));
-        map.values = self.expressions(fields.take("values"), "values");
-        map.rules = self.rules(fields.take("require"));
-        map.params = self.targets(fields.take("params"), "params");
-        map.metadata = self.targets(fields.take("metadata"), "metadata");
-        let tensors = self.tensors(fields.take("tensors"), "tensors");
+        map.prefixes = self.0.any_texts(&mut fields, "prefixes");
+        let nested = self.0.optional_text(&mut fields, "nested");
+        map.nested = nested.map(|text| text.value);
+        map.outer = self.0.any_texts(&mut fields, "outer");
+        map.aliases = self.names(&mut fields, "aliases");
+        map.defaults = self.defaults(&mut fields);
+        map.meanings = self.meanings(&mut fields);
+        map.notes = self.notes(&mut fields);
+        map.values = self.expressions(&mut fields, "values");
+        map.rules = self.rules(&mut fields);
+        map.params = self.targets(&mut fields, "params");
+        map.metadata = self.targets(&mut fields, "metadata");
+        let tensors = self.tensors(&mut fields);
         map.groups.push(Group {
             tensors,
             ..Group::default()
         });
         for (table, span) in fields
-            .take("layers")
+            .take("layers", Form::List(&Form::Table("layers")))
             .map(|item| self.0.tables(item, "layers"))
             .unwrap_or_default()
         {
             let group = self.layers(table, span);
             map.groups.extend(group);
         }
-        if let Some(item) = fields.take("ignore")
+        if let Some(item) = fields.take("ignore", Form::Table("ignore"))
             && let Some(table) = self.0.table(item, "ignore")
         {
-            let mut ignore = Fields::new(table, item.span());
-            let texts = |reader: &mut Self, item: Option<Item<'a>>, key| {
-                item.map(|item| reader.0.texts(item, key))
-                    .unwrap_or_default()
-            };
-            let found = ignore.take("tensors");
-            map.ignored_tensors = texts(self, found, "tensors");
-            let found = ignore.take("config");
-            map.ignored_keys = texts(self, found, "config");
-            let found = ignore.take("parts");
-            map.parts = self.parts_of(found);
-            self.0.finish(&ignore, "`ignore`");
+            let mut ignore = Fields::new(table, item.span(), "ignore");
+            map.ignored_tensors = self.0.optional_texts(&mut ignore, "tensors");
+            map.ignored_keys = self.0.optional_texts(&mut ignore, "config");
+            map.parts = self.parts_of(&mut ignore);
+            self.0.finish(ignore);
         }
-        self.0.finish(&fields, "a map");
+        self.0.finish(fields);
         map
     }
 
     /// Where a text model is, if the map is for models that contain one.
     fn text_model(&mut self, fields: &mut Fields<'a>) -> Option<TextModel> {
-        let item = fields.take("text")?;
+        let item = fields.take("text", Form::Table("text"))?;
         let table = self.0.table(item, "text")?;
-        let mut fields = Fields::new(table, item.span());
-        let objects = fields.take("objects");
+        let mut fields = Fields::new(table, item.span(), "text");
         let text = TextModel {
-            objects: objects.map_or_else(Vec::new, |item| self.0.text_or_texts(item, "objects")),
+            objects: self.0.any_texts(&mut fields, "objects"),
             class: self.optional_expr(&mut fields, "class"),
-            names: self.names(fields.take("names"), "names"),
+            names: self.names(&mut fields, "names"),
         };
-        self.0.finish(&fields, "`text`");
+        self.0.finish(fields);
         Some(text)
     }
 
     /// The parts of a model, each with patterns of its tensors.
-    fn parts_of(&mut self, item: Option<Item<'a>>) -> Vec<(String, Vec<Spanned<String>>)> {
+    fn parts_of(&mut self, fields: &mut Fields<'a>) -> Vec<(String, Vec<Spanned<String>>)> {
+        let item = fields.take("parts", Form::Map(&Form::Texts));
         let table = item.and_then(|item| self.0.table(item, "parts"));
         let parts = table.into_iter().flatten();
         parts
@@ -172,7 +180,12 @@ impl<'a> Reader<'a> {
     }
 
     /// A table from a name to one or several names.
-    fn names(&mut self, item: Option<Item<'a>>, key: &str) -> BTreeMap<String, Vec<String>> {
+    fn names(
+        &mut self,
+        fields: &mut Fields<'a>,
+        key: &'static str,
+    ) -> BTreeMap<String, Vec<String>> {
+        let item = fields.take(key, Form::Map(&Form::TEXT_OR_TEXTS));
         let table = item.and_then(|item| self.0.table(item, key));
         let mut out = BTreeMap::new();
         for (name, item) in table.into_iter().flatten() {
@@ -182,16 +195,18 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn defaults(&mut self, item: Option<Item<'a>>) -> BTreeMap<String, Fallback> {
+    fn defaults(&mut self, fields: &mut Fields<'a>) -> BTreeMap<String, Fallback> {
+        const DEFAULT: Form = Form::Either(&[Form::Table("a default"), Form::Value]);
+        let item = fields.take("defaults", Form::Map(&DEFAULT));
         let table = item.and_then(|item| self.0.table(item, "defaults"));
         let mut out = BTreeMap::new();
         for (name, item) in table.into_iter().flatten() {
             let fallback = match item.get_ref() {
                 DeValue::Table(table) => {
-                    let mut fields = Fields::new(table, item.span());
+                    let mut fields = Fields::new(table, item.span(), "a default");
                     let absent = self.optional_expr(&mut fields, "absent");
                     let null = self.optional_expr(&mut fields, "null");
-                    self.0.finish(&fields, "a default");
+                    self.0.finish(fields);
                     Fallback { absent, null }
                 }
                 _ => {
@@ -207,7 +222,8 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn meanings(&mut self, item: Option<Item<'a>>) -> BTreeMap<String, String> {
+    fn meanings(&mut self, fields: &mut Fields<'a>) -> BTreeMap<String, String> {
+        let item = fields.take("meaning", Form::Map(&Form::Text));
         let table = item.and_then(|item| self.0.table(item, "meaning"));
         let mut out = BTreeMap::new();
         for (name, item) in table.into_iter().flatten() {
@@ -218,7 +234,8 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn notes(&mut self, item: Option<Item<'a>>) -> Vec<(String, Requirement)> {
+    fn notes(&mut self, fields: &mut Fields<'a>) -> Vec<(String, Requirement)> {
+        let item = fields.take("notes", Form::Map(&Form::Condition));
         let table = item.and_then(|item| self.0.table(item, "notes"));
         let mut out = Vec::new();
         for (text, item) in table.into_iter().flatten() {
@@ -230,7 +247,8 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn expressions(&mut self, item: Option<Item<'a>>, key: &str) -> Expressions {
+    fn expressions(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Expressions {
+        let item = fields.take(key, Form::Map(&Form::Value));
         let table = item.and_then(|item| self.0.table(item, key));
         let mut out = Expressions::new();
         for (name, value) in table.into_iter().flatten() {
@@ -241,10 +259,8 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn rules(&mut self, item: Option<Item<'a>>) -> Vec<Requirement> {
-        let texts = item
-            .map(|item| self.0.texts(item, "require"))
-            .unwrap_or_default();
+    fn rules(&mut self, fields: &mut Fields<'a>) -> Vec<Requirement> {
+        let texts = self.0.optional_texts(fields, "require");
         let mut out = Vec::new();
         for text in texts {
             if let Some(holds) = self.0.expr_text(&text.value, text.span.clone()) {
@@ -257,7 +273,9 @@ impl<'a> Reader<'a> {
         out
     }
 
-    fn targets(&mut self, item: Option<Item<'a>>, key: &str) -> Vec<Target> {
+    fn targets(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Vec<Target> {
+        const TARGET: Form = Form::Either(&[Form::Table("a parameter"), VALUES, Form::Value]);
+        let item = fields.take(key, Form::Map(&TARGET));
         let table = item.and_then(|item| self.0.table(item, key));
         let mut out = Vec::new();
         for (name, item) in table.into_iter().flatten() {
@@ -278,8 +296,9 @@ impl<'a> Reader<'a> {
         let DeValue::Table(table) = item.get_ref() else {
             return self.given(item).map(plain);
         };
-        let mut fields = Fields::new(table, item.span());
-        let value = match (fields.take("value"), fields.take("stored")) {
+        let mut fields = Fields::new(table, item.span(), "a parameter");
+        let value = fields.take("value", Form::Either(&[VALUES, Form::Value]));
+        let value = match (value, fields.take("stored", Form::Text)) {
             (Some(item), None) => self.given(item),
             (None, Some(item)) => Some(Given::Stored(self.0.text(item, "stored")?.value)),
             _ => {
@@ -291,7 +310,7 @@ impl<'a> Reader<'a> {
         let when = self.optional_expr(&mut fields, "when");
         let per_layer = self.flag(&mut fields, "per_layer");
         let is_optional = self.flag(&mut fields, "optional");
-        self.0.finish(&fields, "a parameter");
+        self.0.finish(fields);
         Some(Target {
             when,
             per_layer,
@@ -308,7 +327,10 @@ impl<'a> Reader<'a> {
     }
 
     fn flag(&mut self, fields: &mut Fields<'a>, key: &'static str) -> bool {
-        match fields.take(key).map(|item| (item.get_ref(), item.span())) {
+        match fields
+            .take(key, Form::Flag)
+            .map(|item| (item.get_ref(), item.span()))
+        {
             None => false,
             Some((DeValue::Boolean(flag), _)) => *flag,
             Some((other, span)) => {
@@ -323,11 +345,11 @@ impl<'a> Reader<'a> {
     }
 
     fn optional_expr(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Expr> {
-        fields.take(key).and_then(|item| self.0.expr(item))
+        self.0.optional_expr(fields, key, Form::Value)
     }
 
     fn required_expr(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Expr> {
-        if let Some(item) = fields.take(key) {
+        if let Some(item) = fields.take_required(key, Form::Value) {
             return self.0.expr(item);
         }
         let span = fields.span.clone();
@@ -336,17 +358,13 @@ impl<'a> Reader<'a> {
     }
 
     fn layers(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<Group> {
-        let mut fields = Fields::new(table, span);
+        let mut fields = Fields::new(table, span, "layers");
         let count = self.required_expr(&mut fields, "count");
         let first = self.optional_expr(&mut fields, "first");
-        let prefix = fields
-            .take("prefix")
-            .and_then(|item| self.0.text(item, "prefix"));
-        let from = fields
-            .take("from")
-            .and_then(|item| self.0.text(item, "from"));
-        let tensors = self.tensors(fields.take("tensors"), "tensors");
-        self.0.finish(&fields, "layers");
+        let prefix = self.0.optional_text(&mut fields, "prefix");
+        let from = self.0.optional_text(&mut fields, "from");
+        let tensors = self.tensors(&mut fields);
+        self.0.finish(fields);
         Some(Group {
             layers: Some((count?, first)),
             prefix: prefix.map_or_else(|| PREFIX.into(), |text| text.value),
@@ -355,8 +373,15 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn tensors(&mut self, item: Option<Item<'a>>, key: &str) -> Vec<TensorRule> {
-        let table = item.and_then(|item| self.0.table(item, key));
+    fn tensors(&mut self, fields: &mut Fields<'a>) -> Vec<TensorRule> {
+        const RULE: Form = Form::Either(&[
+            Form::Text,
+            Form::Table("a tensor"),
+            PARTS,
+            Form::List(&Form::Table("a tensor")),
+        ]);
+        let item = fields.take("tensors", Form::Map(&RULE));
+        let table = item.and_then(|item| self.0.table(item, "tensors"));
         let mut out = Vec::new();
         for (name, item) in table.into_iter().flatten() {
             let name = Spanned::new(name.get_ref().to_string(), name.span());
@@ -391,11 +416,9 @@ impl<'a> Reader<'a> {
                 unit_rows: false,
             });
         };
-        let mut fields = Fields::new(table, item.span());
+        let mut fields = Fields::new(table, item.span(), "a tensor");
         let when = self.optional_expr(&mut fields, "when");
-        let otherwise = fields
-            .take("else")
-            .and_then(|item| self.0.text(item, "else"));
+        let otherwise = self.0.optional_text(&mut fields, "else");
         if let (Some(text), None) = (&otherwise, &when) {
             let message =
                 "`else` needs `when`: it names the tensor that is used if `when` is false";
@@ -403,7 +426,8 @@ impl<'a> Reader<'a> {
         }
         let each = self.optional_expr(&mut fields, "each");
         let unit_rows = self.flag(&mut fields, "unit_rows");
-        let made = match (fields.take("from"), fields.take("shape")) {
+        let from = fields.take("from", Form::Either(&[Form::Text, PARTS]));
+        let made = match (from, fields.take("shape", VALUES)) {
             (Some(from), None) => {
                 let stack = self.optional_expr(&mut fields, "stack");
                 let taken = self.taken(&mut fields);
@@ -427,7 +451,7 @@ impl<'a> Reader<'a> {
                 None
             }
         };
-        self.0.finish(&fields, "a tensor");
+        self.0.finish(fields);
         Some(TensorRule {
             name,
             when,
@@ -448,10 +472,10 @@ impl<'a> Reader<'a> {
         for item in items {
             let (name, taken) = match item.get_ref() {
                 DeValue::Table(table) => {
-                    let mut fields = Fields::new(table, item.span());
-                    let name = self.0.required_text(&mut fields, "from", "a part");
+                    let mut fields = Fields::new(table, item.span(), "a part");
+                    let name = self.0.required_text(&mut fields, "from");
                     let own = self.taken(&mut fields);
-                    self.0.finish(&fields, "a part");
+                    self.0.finish(fields);
                     (name, own)
                 }
                 _ => (self.0.text(item, "from"), taken.clone()),
@@ -462,12 +486,13 @@ impl<'a> Reader<'a> {
     }
 
     fn taken(&mut self, fields: &mut Fields<'a>) -> Taken {
-        let rows = fields
-            .take("rows")
-            .and_then(|item| self.range(item, "rows"));
-        let rearrange = fields.take("rearrange").and_then(|item| self.pattern(item));
-        let (sizes_at, take_at) = (fields.take("sizes"), fields.take("take"));
-        let sizes = self.expressions(sizes_at, "sizes");
+        let rows = fields.take("rows", VALUES);
+        let rows = rows.and_then(|item| self.range(item, "rows"));
+        let rearrange = fields.take("rearrange", Form::Text);
+        let rearrange = rearrange.and_then(|item| self.pattern(item));
+        let sizes_at = fields.given("sizes");
+        let sizes = self.expressions(fields, "sizes");
+        let take_at = fields.take("take", Form::Map(&VALUES));
         let mut take = BTreeMap::new();
         let table = take_at.and_then(|item| self.0.table(item, "take"));
         for (name, item) in table.into_iter().flatten() {
@@ -485,7 +510,7 @@ impl<'a> Reader<'a> {
             take,
             at: self.optional_expr(fields, "at"),
             slice: fields
-                .take("slice")
+                .take("slice", VALUES)
                 .and_then(|item| self.range(item, "slice")),
         }
     }

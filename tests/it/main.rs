@@ -63,6 +63,7 @@ mod published;
 mod quantised;
 mod referee;
 mod reference;
+mod schema;
 mod search;
 mod server;
 mod serving;

@@ -182,3 +182,64 @@ fn every_path_is_compared_with_a_reference() {
         check_refused(&bad, 1, &[message]);
     }
 }
+
+#[test]
+fn one_file_is_compared_under_two_definitions() {
+    let folder = scratch();
+    let model = made_up(folder.path(), "qwen3", &[]);
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/archs/qwen3.arch.toml");
+    let own = std::fs::read_to_string(own).expect("readable");
+    // Names of its own do not matter: the file's architecture is what it is computed as.
+    let named = own
+        .replace("name = [\"qwen3\"", "name = [\"mine\"")
+        .replace("name = \"qwen3\"", "name = \"mine\"");
+    let pairing = named.replacen("kind = \"neox\"", "kind = \"norm\"", 1);
+    assert!(named != own && pairing != named, "{own}");
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path
+    };
+    let (same, other) = (
+        path("same.arch.toml", &named),
+        path("other.arch.toml", &pairing),
+    );
+    let compare = |more: &[&str]| {
+        let mut arguments = vec!["compare", text(&model), "--tokens", "1,7,9,3"];
+        arguments.extend(more);
+        bench(&arguments)
+    };
+    let found = compare(&["--arch", text(&same)]);
+    assert!(
+        found.is_fine() && found.out.contains("largest NMSE 0.0e0"),
+        "{}",
+        found.err
+    );
+    for more in [
+        vec!["--arch", text(&other)],
+        vec!["--arch", text(&other), "--arch", "qwen3"],
+    ] {
+        let found = compare(&more);
+        assert_eq!(found.code, 1, "{}", found.out);
+        assert!(
+            found.err.contains("differ from `layers.0.attn.q` on"),
+            "{}",
+            found.err
+        );
+    }
+    for (more, message) in [
+        (
+            vec!["--arch", "qwen33"],
+            "unknown architecture `qwen33`; did you mean `qwen3`?",
+        ),
+        (vec!["--arch", "absent.arch.toml"], "absent.arch.toml: "),
+        (
+            vec!["--arch", "qwen3", "--arch", "qwen3", "--arch", "qwen3"],
+            "for each of A and B",
+        ),
+    ] {
+        let found = compare(&more);
+        assert_eq!(found.code, 1, "{}", found.out);
+        assert!(found.err.contains(message), "{}", found.err);
+    }
+}

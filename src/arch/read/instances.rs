@@ -9,7 +9,7 @@ use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource, StateSpe
 use crate::arch::definition::{Instance, Setting, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
 use crate::arch::expr::{Expr, Value};
-use crate::arch::table::Fields;
+use crate::arch::table::{Fields, Form};
 
 impl<'a> Reader<'a> {
     pub(super) fn resources(
@@ -18,13 +18,14 @@ impl<'a> Reader<'a> {
     ) -> BTreeMap<(Resource, String), Spanned<Instance>> {
         let mut out = BTreeMap::new();
         for kind in Resource::ALL {
-            let Some(item) = fields.take(kind.name()) else {
+            let contract = self.registry.resource(kind);
+            let Some(item) = fields.take(kind.name(), Form::Tables(contract.name)) else {
                 continue;
             };
             let Some(table) = self.table(item, kind.name()) else {
                 continue;
             };
-            let plain = self.registry.resource(kind).plain_kinds();
+            let plain = contract.plain_kinds();
             for (name, value) in table {
                 let own = name.get_ref().as_ref();
                 if own == "none" {
@@ -41,9 +42,7 @@ impl<'a> Reader<'a> {
                 let Some(inner) = self.table(value, kind.name()) else {
                     continue;
                 };
-                if let Some(instance) =
-                    self.whole_instance(inner, name.span(), self.registry.resource(kind))
-                {
+                if let Some(instance) = self.whole_instance(inner, name.span(), contract) {
                     let key = (kind, name.get_ref().to_string());
                     out.insert(key, Spanned::new(instance, name.span()));
                 }
@@ -79,18 +78,22 @@ impl<'a> Reader<'a> {
         span: Span,
         contract: &'static Contract,
     ) -> Option<Instance> {
-        self.instance(&mut Fields::new(table, span), contract)
+        self.instance(Fields::new(table, span, contract.name), contract)
     }
 
     /// Options and weights of a contract from what is left of a table's keys.
     pub(super) fn instance(
         &mut self,
-        fields: &mut Fields<'a>,
+        mut fields: Fields<'a>,
         contract: &'static Contract,
     ) -> Option<Instance> {
         let mut options = Vec::with_capacity(contract.options.len());
         for spec in contract.options {
-            let item = fields.take(spec.name);
+            let item = match (spec.is_derived, spec.default) {
+                (true, _) => fields.take(spec.name, Form::Refused),
+                (false, None) => fields.take_required(spec.name, Form::Option(spec)),
+                (false, Some(_)) => fields.take(spec.name, Form::Option(spec)),
+            };
             if let (true, Some(item), Some(expr)) = (spec.is_derived, item, spec.default) {
                 let problem = format!("`{}` is not an option: it follows from `{expr}`", spec.name);
                 let help = "parameters are set under `[params]`";
@@ -122,11 +125,11 @@ impl<'a> Reader<'a> {
             };
             options.push(setting);
         }
-        let weights = self.weights(fields, contract);
-        let what = format!("`{}`", contract.name);
-        self.finish(fields, &what);
+        let weights = self.weights(&mut fields, contract);
+        let span = fields.span.clone();
+        self.finish(fields);
         let options = options.into_iter().collect::<Option<_>>()?;
-        Some(assembled(contract, options, weights, fields.span.clone()))
+        Some(assembled(contract, options, weights, span))
     }
 }
 

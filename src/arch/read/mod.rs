@@ -20,10 +20,13 @@ use crate::arch::definition::{
 };
 use crate::arch::diagnostic::{Diagnostic, Spanned};
 use crate::arch::expr::{Expr, Value};
-use crate::arch::table::{Fields, Item, TableReader};
+use crate::arch::table::{Fields, Form, Item, Known, TableReader};
 
 /// The place of a stage that a definition omits.
 static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
+
+/// Parameters by name.
+const PARAMS: Form = Form::Map(&Form::Either(&[Form::Table("a parameter"), Form::Value]));
 
 /// Reads TOML tables into parts of a definition and collects problems.
 pub(super) struct Reader<'a> {
@@ -50,6 +53,11 @@ impl<'a> Reader<'a> {
         self.table.problems
     }
 
+    /// The keys of every kind of table that was read.
+    pub(super) fn kinds(self) -> BTreeMap<&'static str, Vec<Known>> {
+        self.table.kinds
+    }
+
     pub(super) fn new(source: &'a str, registry: &'static Registry) -> Self {
         Self {
             table: TableReader::new(source),
@@ -60,32 +68,33 @@ impl<'a> Reader<'a> {
     /// The whole file, without the parts that have problems; `None` if a part is missing on which all
     /// others depend.
     pub(super) fn definition(&mut self, root: &'a DeTable<'a>, common: &Common) -> Option<ArchDef> {
-        let mut fields = Fields::new(root, 0..0);
+        let mut fields = Fields::new(root, 0..0, "a definition");
         let names = self.definition_names(&mut fields);
-        let mode = fields
-            .take("mode")
-            .and_then(|item| self.choice(item, "mode", &Mode::NAMES));
+        let mode = self.choice(&mut fields, "mode", &Mode::NAMES);
         let require = self.conditions(&mut fields);
         let mut params = common.params.clone();
-        if let Some(item) = fields.take("params") {
+        if let Some(item) = fields.take("params", PARAMS) {
             params.extend(self.params(item));
         }
-        if let Some(item) = fields.take("assumptions") {
+        if let Some(item) = fields.take("assumptions", Form::Tables("an assumption")) {
             params.extend(self.assumptions(item));
         }
         let resources = self.resources(&mut fields);
         let plain = self.plain_resources();
         let (write, embed) = self.embed(&mut fields);
-        let per_layer = fields.take("per_layer_input").and_then(|item| {
+        let per_layer = self.registry.per_layer;
+        let form = Form::Table(per_layer.name);
+        let per_layer = fields.take("per_layer_input", form).and_then(|item| {
             let table = self.table(item, "per_layer_input")?;
-            self.whole_instance(table, item.span(), self.registry.per_layer)
+            self.whole_instance(table, item.span(), per_layer)
         });
         let stacks = self.stacks(&mut fields);
-        let head = fields.take("head").and_then(|item| self.head(item));
+        let form = Form::Table(self.registry.head.name);
+        let head = fields.take("head", form).and_then(|item| self.head(item));
         let pool = self.stage(&mut fields, "pool", self.registry.pool);
         let ignore = self.ignore(&mut fields, common.ignore.clone(), false);
         let variants = self.variants(&mut fields);
-        self.finish(&fields, "a definition");
+        self.finish(fields);
         Some(ArchDef {
             name: names.first()?.clone(),
             names,
@@ -109,7 +118,7 @@ impl<'a> Reader<'a> {
 
     /// The names of the architectures that the definition describes: a string or an array of strings.
     fn definition_names(&mut self, fields: &mut Fields<'a>) -> Vec<String> {
-        match fields.take("name") {
+        match fields.take_required("name", Form::TEXT_OR_TEXTS) {
             Some(item) if matches!(item.get_ref(), DeValue::Array(_)) => {
                 let names = self.texts(item, "name");
                 if names.is_empty() {
@@ -130,7 +139,7 @@ impl<'a> Reader<'a> {
 
     /// The table `variants`: texts by names.
     fn variants(&mut self, fields: &mut Fields<'a>) -> BTreeMap<String, String> {
-        let item = fields.take("variants");
+        let item = fields.take("variants", Form::Map(&Form::Text));
         let table = item.and_then(|item| self.table(item, "variants"));
         let entries = table.into_iter().flatten().filter_map(|(name, item)| {
             let text = self.text(item, "variants")?;
@@ -141,10 +150,14 @@ impl<'a> Reader<'a> {
 
     /// The conditions of `require`.
     fn conditions(&mut self, fields: &mut Fields<'a>) -> Vec<Spanned<Expr>> {
-        let items = fields.take("require").map(|item| match item.get_ref() {
-            DeValue::Array(items) => items.iter().collect(),
-            _ => vec![item],
-        });
+        const CONDITIONS: Form = Form::List(&Form::Condition);
+        let form = Form::Either(&[CONDITIONS, Form::Condition]);
+        let items = fields
+            .take("require", form)
+            .map(|item| match item.get_ref() {
+                DeValue::Array(items) => items.iter().collect(),
+                _ => vec![item],
+            });
         let items = items.into_iter().flatten();
         items
             .filter_map(|item| Some(Spanned::new(self.expr(item)?, item.span())))
@@ -154,21 +167,25 @@ impl<'a> Reader<'a> {
     /// The table `ignore`, added to what is ignored already. An array names tensors.
     fn ignore(&mut self, fields: &mut Fields<'a>, known: Ignore, is_common: bool) -> Ignore {
         let mut ignore = known;
-        let Some(item) = fields.take("ignore") else {
+        let Some(item) = fields.take(
+            "ignore",
+            Form::Either(&[Form::Table("ignore"), Form::Texts]),
+        ) else {
             return ignore;
         };
         let mut tensors = Some(item);
         if let DeValue::Table(table) = item.get_ref() {
-            let mut inner = Fields::new(table, item.span());
-            tensors = inner.take("tensors");
-            let keys = inner.take("keys").and_then(|keys| self.table(keys, "keys"));
+            let mut inner = Fields::new(table, item.span(), "ignore");
+            tensors = inner.take("tensors", Form::Texts);
+            let keys = inner.take("keys", Form::Map(&Form::Text));
+            let keys = keys.and_then(|keys| self.table(keys, "keys"));
             for (key, reason) in keys.into_iter().flatten() {
                 if let Some(reason) = self.reason(reason) {
                     let of_key = Ignored { reason, is_common };
                     ignore.keys.insert(key.get_ref().to_string(), of_key);
                 }
             }
-            self.finish(&inner, "`ignore`");
+            self.finish(inner);
         }
         let tensors = tensors.map(|item| self.texts(item, "ignore"));
         let tensors = tensors.into_iter().flatten().map(|name| name.value);
@@ -188,12 +205,14 @@ impl<'a> Reader<'a> {
         Some(reason.value)
     }
 
-    fn optional_setting(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Setting> {
-        fields.take(key).and_then(|item| self.setting(item))
+    fn optional_number(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Setting> {
+        let item = fields.take(key, Form::Number)?;
+        self.setting(item)
     }
 
     fn optional_name(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Setting> {
-        fields.take(key).and_then(|item| self.name(item))
+        let item = fields.take(key, Form::Name)?;
+        self.name(item)
     }
 
     fn setting(&mut self, item: Item<'a>) -> Option<Setting> {
@@ -235,7 +254,7 @@ impl<'a> Reader<'a> {
         key: &'static str,
         contract: &'static Contract,
     ) -> Option<Instance> {
-        match fields.take(key) {
+        match fields.take(key, Form::Table(contract.name)) {
             Some(item) => {
                 let table = self.table(item, key)?;
                 self.whole_instance(table, item.span(), contract)
@@ -246,46 +265,44 @@ impl<'a> Reader<'a> {
 
     /// The mix that the table `embed` names, and what else it has.
     fn embed(&mut self, fields: &mut Fields<'a>) -> (Option<Setting>, Option<Instance>) {
-        let item = fields.take("embed");
+        let contract = self.registry.embed;
+        let item = fields.take("embed", Form::Table(contract.name));
         let span = item.map_or(0..0, |item| item.span());
         let table = item.map_or(Some(&*EMPTY), |item| self.table(item, "embed"));
         let Some(table) = table else {
             return (None, None);
         };
-        let mut inner = Fields::new(table, span);
+        let mut inner = Fields::new(table, span, contract.name);
         let write = self.optional_name(&mut inner, "write");
-        (write, self.instance(&mut inner, self.registry.embed))
+        (write, self.instance(inner, contract))
     }
 
     fn head(&mut self, item: Item<'a>) -> Option<Head> {
-        let mut fields = Fields::new(self.table(item, "head")?, item.span());
+        let contract = self.registry.head;
+        let mut fields = Fields::new(self.table(item, "head")?, item.span(), contract.name);
         let read = self.optional_name(&mut fields, "read");
         let norm = self.optional_name(&mut fields, "norm");
         Some(Head {
             read,
             norm,
-            unit: self.instance(&mut fields, self.registry.head)?,
+            unit: self.instance(fields, contract)?,
         })
     }
 
     fn stacks(&mut self, fields: &mut Fields<'a>) -> Vec<Stack> {
-        let Some(item) = fields.take("stack") else {
+        let Some(item) = fields.take_required("stack", Form::List(&Form::Table("a stack"))) else {
             self.report(0..0, "the definition has no `[[stack]]`");
             return Vec::new();
         };
         let mut stacks: Vec<Stack> = Vec::new();
         for (table, span) in self.tables(item, "stack") {
-            let mut inner = Fields::new(table, span.clone());
-            let name = inner.take("name").and_then(|item| self.text(item, "name"));
-            let prefix = inner
-                .take("prefix")
-                .and_then(|item| self.text(item, "prefix"));
-            let count = inner.take("count").and_then(|item| self.expr(item));
-            let il = self.optional_setting(&mut inner, "il");
-            let reads = inner
-                .take("reads")
-                .and_then(|item| self.choice(item, "reads", &Reads::NAMES));
-            let slots = match inner.take("slot") {
+            let mut inner = Fields::new(table, span.clone(), "a stack");
+            let name = self.optional_text(&mut inner, "name");
+            let prefix = self.optional_text(&mut inner, "prefix");
+            let count = self.optional_expr(&mut inner, "count", Form::Number);
+            let il = self.optional_number(&mut inner, "il");
+            let reads = self.choice(&mut inner, "reads", &Reads::NAMES);
+            let slots = match inner.take_required("slot", Form::List(&Form::Table("a slot"))) {
                 Some(item) => self.slots(item),
                 None => {
                     self.report(
@@ -295,7 +312,7 @@ impl<'a> Reader<'a> {
                     Vec::new()
                 }
             };
-            self.finish(&inner, "a stack");
+            self.finish(inner);
             stacks.push(Stack {
                 name_span: name
                     .as_ref()
@@ -318,27 +335,26 @@ impl<'a> Reader<'a> {
     fn slots(&mut self, item: Item<'a>) -> Vec<Slot> {
         let mut slots: Vec<Slot> = Vec::new();
         for (table, span) in self.tables(item, "slot") {
-            let mut fields = Fields::new(table, span.clone());
-            let name = fields.take("name").and_then(|item| self.text(item, "name"));
-            let when = self.optional_expr(&mut fields, "when");
+            let mut fields = Fields::new(table, span.clone(), "a slot");
+            let name = self.optional_text(&mut fields, "name");
+            let when = self.optional_expr(&mut fields, "when", Form::Condition);
             let read = self.optional_name(&mut fields, "read");
             let write = self.optional_name(&mut fields, "write");
-            let from = fields.take("from").and_then(|item| self.text(item, "from"));
+            let from = self.optional_text(&mut fields, "from");
             let pre = self.optional_name(&mut fields, "pre");
             let post = self.optional_name(&mut fields, "post");
             let after = self.optional_name(&mut fields, "after");
-            let scale = self.optional_setting(&mut fields, "scale");
-            let join = fields.take("join").and_then(|item| {
-                self.choice(item, "join", &[("add", Join::Add), ("set", Join::Set)])
-            });
-            let branches = match fields.take("branch") {
+            let scale = self.optional_number(&mut fields, "scale");
+            let joins = [("add", Join::Add), ("set", Join::Set)];
+            let join = self.choice(&mut fields, "join", &joins);
+            let branches = match fields.take_required("branch", Form::List(&Form::Branch)) {
                 Some(item) => self.branches(item),
                 None => {
                     self.report(span.clone(), "a slot has at least one branch");
                     Vec::new()
                 }
             };
-            self.finish(&fields, "a slot");
+            self.finish(fields);
             self.named_once(
                 name.as_ref(),
                 "slots",
@@ -372,16 +388,16 @@ impl<'a> Reader<'a> {
     fn branches(&mut self, item: Item<'a>) -> Vec<Branch> {
         let mut branches: Vec<Branch> = Vec::new();
         for (table, span) in self.tables(item, "branch") {
-            let mut fields = Fields::new(table, span.clone());
-            let name = fields.take("name").and_then(|item| self.text(item, "name"));
-            let when = self.optional_expr(&mut fields, "when");
-            let from = fields.take("from").and_then(|item| self.text(item, "from"));
-            let side = fields.take("side").and_then(|item| self.text(item, "side"));
+            let mut fields = Fields::new(table, span.clone(), "a branch");
+            let name = self.optional_text(&mut fields, "name");
+            let when = self.optional_expr(&mut fields, "when", Form::Condition);
+            let from = self.optional_text(&mut fields, "from");
+            let side = self.optional_text(&mut fields, "side");
             let pre = self.optional_name(&mut fields, "pre");
             let post = self.optional_name(&mut fields, "post");
-            let factor = self.optional_setting(&mut fields, "factor");
-            let save = fields.take("save").and_then(|item| self.text(item, "save"));
-            let Some(block) = self.required_text(&mut fields, "block", "a branch") else {
+            let factor = self.optional_number(&mut fields, "factor");
+            let save = self.optional_text(&mut fields, "save");
+            let Some(block) = self.required_text(&mut fields, "block") else {
                 continue;
             };
             let Some(contract) = self.registry.block(&block.value) else {
@@ -394,7 +410,8 @@ impl<'a> Reader<'a> {
                 ));
                 continue;
             };
-            let Some(instance) = self.instance(&mut fields, contract) else {
+            fields.kind = contract.name;
+            let Some(instance) = self.instance(fields, contract) else {
                 continue;
             };
             let taken = branches.iter().map(|b| b.name.as_str());
@@ -440,12 +457,12 @@ pub(super) fn common(source: &str, registry: &'static Registry) -> Result<Common
     let mut reader = Reader::new(source, registry);
     reader.problems.extend(errors.iter().map(syntax_problem));
     let mut common = Common::default();
-    let mut fields = Fields::new(root.get_ref(), 0..0);
-    if let Some(item) = fields.take("params") {
+    let mut fields = Fields::new(root.get_ref(), 0..0, "the common part");
+    if let Some(item) = fields.take("params", PARAMS) {
         common.params = reader.params(item);
     }
     common.ignore = reader.ignore(&mut fields, Ignore::default(), true);
-    reader.finish(&fields, "the common part");
+    reader.finish(fields);
     if !reader.problems.is_empty() {
         return Err(reader.problems());
     }

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::Reader;
 use crate::arch::definition::{LAYER, Param, ParamSource};
 use crate::arch::diagnostic::Span;
-use crate::arch::table::{Fields, Item};
+use crate::arch::table::{Fields, Form, Item};
 
 impl<'a> Reader<'a> {
     /// The `[params]` table.
@@ -52,17 +52,14 @@ impl<'a> Reader<'a> {
             let Some(inner) = self.table(value, "assumptions") else {
                 continue;
             };
-            let mut fields = Fields::new(inner, value.span());
-            let reason = self.required_text(&mut fields, "reason", "an assumption");
-            let Some(item) = fields.take("value") else {
-                self.report(
-                    value.span(),
-                    "missing key `value` (required in an assumption)",
-                );
+            let mut fields = Fields::new(inner, value.span(), "an assumption");
+            let reason = self.required_text(&mut fields, "reason");
+            let Some(item) = fields.take_required("value", Form::Value) else {
+                self.missing(&fields, "value");
                 continue;
             };
             let source = self.expr(item).map(ParamSource::Derived);
-            self.finish(&fields, "an assumption");
+            self.finish(fields);
             if let (Some(source), Some(reason)) = (source, reason) {
                 let param = Param {
                     source,
@@ -76,9 +73,9 @@ impl<'a> Reader<'a> {
     }
 
     fn keyed_param(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<ParamSource> {
-        let mut fields = Fields::new(table, span.clone());
-        let relative = fields.take("key");
-        let absolute = fields.take("global_key");
+        let mut fields = Fields::new(table, span.clone(), "a parameter");
+        let relative = fields.take("key", Form::TEXT_OR_TEXTS);
+        let absolute = fields.take("global_key", Form::TEXT_OR_TEXTS);
         let keys = match (relative, absolute) {
             (Some(item), None) | (None, Some(item)) => self.text_or_texts(item, "key"),
             _ => {
@@ -89,21 +86,19 @@ impl<'a> Reader<'a> {
                 Vec::new()
             }
         };
-        let default = match fields.take("default") {
+        let default = match fields.take("default", Form::Value) {
             Some(item) => Some(self.expr(item)?),
             None => None,
         };
-        let synth = fields.take("synth").and_then(|item| {
+        let synth = fields.take("synth", Form::Value).and_then(|item| {
             let expr = self.expr(item)?;
             if expr.as_literal().is_none() {
                 self.report(item.span(), "`synth` is a plain value");
             }
             Some(expr)
         });
-        let zero = fields
-            .take("zero")
-            .and_then(|item| self.choice(item, "zero", &[("unset", false), ("value", true)]));
-        self.finish(&fields, "a parameter");
+        let zero = self.choice(&mut fields, "zero", &[("unset", false), ("value", true)]);
+        self.finish(fields);
         Some(ParamSource::Key {
             keys,
             absolute: absolute.is_some(),

@@ -9,7 +9,7 @@ use super::instances::contract_expr;
 use crate::arch::contract::{Contract, Presence};
 use crate::arch::definition::{OF_FILE, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
-use crate::arch::table::{Fields, Item};
+use crate::arch::table::{Fields, Form, Item};
 
 /// Ends the name of a tensor that need not be there.
 const MAYBE: char = '?';
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         contract: &'static Contract,
     ) -> Vec<WeightUse> {
         let mut given: BTreeMap<&'static str, Item<'a>> = BTreeMap::new();
-        if let Some(item) = fields.take("weights")
+        if let Some(item) = fields.take("weights", Form::Weights(contract))
             && let Some(table) = self.table(item, "weights")
         {
             for (key, value) in table {

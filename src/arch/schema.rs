@@ -1,0 +1,195 @@
+//! The language as a JSON Schema, for editors: of the keys that the readers ask for ([`Form`]).
+//!
+//! A text with every kind of table is read, its problems are of no interest, and what was asked for is
+//! written down. So there is no second list of keys that could differ from the reader's. A schema knows
+//! keys, types and words; names, expressions and shapes are checked by `bench arch check` alone.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use toml::de::DeTable;
+
+use super::contract::{Contract, OptionKind, OptionSpec, Registry, Resource};
+use super::definition::Common;
+use super::read::Reader;
+use super::table::{Form, Known};
+
+/// Anything that is no plain word: an expression.
+const EXPRESSION: &str = "[^A-Za-z0-9_./-]";
+
+impl Registry {
+    /// The JSON Schema (2020-12) of a definition.
+    pub fn schema(&'static self) -> Value {
+        let text = self.every_table();
+        let (root, _) = DeTable::parse_recoverable(&text);
+        let mut reader = Reader::new(&text, self);
+        reader.definition(root.get_ref(), &Common::default());
+        described("a definition", &reader.kinds(), self.blocks)
+    }
+
+    /// A text with a table of every kind that a definition may have.
+    fn every_table(&self) -> String {
+        let mut text = String::from(
+            "params.x = { key = \"x\" }\nassumptions.x = { value = 1 }\nignore = {}\nembed = {}\n\
+             per_layer_input = {}\nhead = {}\npool = {}\n",
+        );
+        for kind in Resource::ALL {
+            text.push_str(&format!("{}.x = {{}}\n", kind.name()));
+        }
+        let branch = |block: &&Contract| format!("{{ block = \"{}\" }}", block.name);
+        let branches: Vec<String> = self.blocks.iter().map(branch).collect();
+        text + &format!(
+            "stack = [{{ slot = [{{ branch = [{}] }}] }}]\n",
+            branches.join(", ")
+        )
+    }
+}
+
+/// A JSON Schema of tables by their kinds. `root` is the kind of the whole file, `blocks` are what a branch may run.
+pub(crate) fn described(
+    root: &str,
+    kinds: &BTreeMap<&'static str, Vec<Known>>,
+    blocks: &[&'static Contract],
+) -> Value {
+    let mut tables = Map::new();
+    for (kind, keys) in kinds {
+        let block = blocks.iter().find(|block| block.name == *kind);
+        tables.insert(short(kind).into(), table(keys, block.copied()));
+    }
+    if !blocks.is_empty() {
+        let branch = branch(blocks, &tables);
+        tables.insert("branch".into(), branch);
+    }
+    let mut whole = Map::new();
+    whole.insert(
+        "$schema".into(),
+        "https://json-schema.org/draft/2020-12/schema".into(),
+    );
+    let file = tables.shift_remove(short(root));
+    whole.extend(
+        file.and_then(|file| file.as_object().cloned())
+            .unwrap_or_default(),
+    );
+    whole.insert("$defs".into(), tables.into());
+    whole.into()
+}
+
+/// A noun without its article.
+fn short(kind: &str) -> &str {
+    kind.rsplit(' ').next().unwrap_or(kind)
+}
+
+fn reference(kind: &str) -> Value {
+    json!({ "$ref": format!("#/$defs/{}", short(kind)) })
+}
+
+fn table(keys: &[Known], block: Option<&Contract>) -> Value {
+    let mut properties = Map::new();
+    for known in keys.iter().filter(|known| known.is_possible()) {
+        let value = match block {
+            Some(block) if known.key == "block" => json!({ "const": block.name }),
+            _ => form(&known.form),
+        };
+        properties.insert(known.key.into(), value);
+    }
+    let required = keys.iter().filter(|known| known.is_required);
+    let required: Vec<&str> = required.map(|known| known.key).collect();
+    let mut object = json!({ "type": "object" });
+    if let Some(block) = block {
+        object["description"] = block.summary.into();
+    }
+    object["properties"] = properties.into();
+    if !required.is_empty() {
+        object["required"] = required.into();
+    }
+    object["additionalProperties"] = false.into();
+    object
+}
+
+/// A branch: the block's name says which keys there are. Editors that propose keys without deciding on conditions find
+/// those of all blocks.
+fn branch(blocks: &[&'static Contract], tables: &Map<String, Value>) -> Value {
+    let names: Vec<&str> = blocks.iter().map(|block| block.name).collect();
+    let mut properties = Map::new();
+    properties.insert("block".into(), json!({ "enum": names }));
+    let of_blocks = names
+        .iter()
+        .filter_map(|name| tables.get(*name)?["properties"].as_object());
+    for (key, value) in of_blocks.flatten() {
+        let about = value
+            .get("description")
+            .map(|text| json!({ "description": text }));
+        let entry = properties.entry(key.as_str());
+        entry.or_insert_with(|| about.unwrap_or_else(|| json!({})));
+    }
+    let of_block = |name: &&str| {
+        json!({
+            "if": { "properties": { "block": { "const": name } }, "required": ["block"] },
+            "then": reference(name),
+        })
+    };
+    let cases: Vec<Value> = names.iter().map(of_block).collect();
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": ["block"],
+        "allOf": cases,
+    })
+}
+
+fn form(form_of: &Form) -> Value {
+    match form_of {
+        Form::Text => json!({ "type": "string" }),
+        Form::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+        Form::Name => json!({ "type": "string", "minLength": 1 }),
+        Form::Word(words) => json!({ "enum": words }),
+        Form::Flag => json!({ "type": "boolean" }),
+        Form::Number => json!({ "type": ["number", "string"] }),
+        Form::Condition => json!({ "type": ["boolean", "string"] }),
+        Form::Value => json!({ "type": ["number", "boolean", "string"] }),
+        Form::Either(forms) => {
+            let forms: Vec<Value> = forms.iter().map(form).collect();
+            json!({ "anyOf": forms })
+        }
+        Form::List(of) => json!({ "type": "array", "items": form(of) }),
+        Form::Map(of) => json!({ "type": "object", "additionalProperties": form(of) }),
+        Form::Table(kind) => reference(kind),
+        Form::Tables(kind) => {
+            json!({ "type": "object", "additionalProperties": reference(kind) })
+        }
+        Form::Branch => reference("branch"),
+        Form::Option(spec) => option(spec),
+        Form::Weights(contract) => weights(contract),
+        Form::Refused => false.into(),
+    }
+}
+
+fn option(spec: &OptionSpec) -> Value {
+    let mut value = match spec.kind {
+        OptionKind::Int => json!({ "type": ["integer", "string"], "minimum": 0 }),
+        OptionKind::Float => json!({ "type": ["number", "string"] }),
+        OptionKind::Bool => json!({ "type": ["boolean", "string"] }),
+        OptionKind::Choice(names) => json!({
+            "type": "string",
+            "anyOf": [{ "enum": names }, { "pattern": EXPRESSION }],
+        }),
+        OptionKind::Resource(_) => json!({ "type": "string", "minLength": 1 }),
+    };
+    let mut text = super::reference::meaning(spec);
+    if let Some(default) = spec.default {
+        text.push_str(&format!(". Default: `{default}`"));
+    }
+    value["description"] = text.into();
+    value
+}
+
+fn weights(contract: &Contract) -> Value {
+    let mut properties = Map::new();
+    for weight in contract.weights {
+        let shape = weight.shape.join(", ");
+        let text = format!("{}: `{}` [{shape}]", weight.doc, weight.tensor);
+        let value = json!({ "type": ["string", "boolean"], "description": text });
+        properties.insert(weight.key.into(), value);
+    }
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
