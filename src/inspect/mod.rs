@@ -5,6 +5,7 @@ pub mod compare;
 pub mod describe;
 pub mod diagram;
 pub mod drift;
+pub mod llama_server;
 pub mod nearest;
 pub mod prove;
 pub mod template_probe;

@@ -135,17 +135,88 @@ pub fn logits(
     Ok(Some(found))
 }
 
-/// How the logits of a path compare with the reference.
+/// What another program computed for the same tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reference {
+    /// Logits `[n_tokens, n_vocab]`, or hidden states of a model without a head.
+    Logits(Vec<f32>),
+    /// The likeliest tokens after each token, with their log-probabilities in nats.
+    Tops(Vec<Vec<(u32, f32)>>),
+}
+
+impl Reference {
+    /// What is measured.
+    pub fn measure(&self) -> &'static str {
+        match self {
+            Self::Logits(_) => "NMSE",
+            Self::Tops(_) => "largest difference of log-probabilities",
+        }
+    }
+
+    /// The error of all rows, and of each.
+    fn errors(&self, found: &[f32], n_tokens: usize) -> (f64, Vec<f64>) {
+        let width = (found.len() / n_tokens.max(1)).max(1);
+        match self {
+            Self::Logits(expected) => {
+                let rows = found.chunks(width).zip(expected.chunks(width));
+                let rows = rows.map(|(found, expected)| nmse(found, expected));
+                (nmse(found, expected), rows.collect())
+            }
+            Self::Tops(tops) => {
+                let rows = found.chunks(width).zip(tops);
+                let rows: Vec<f64> = rows.map(|(found, top)| apart(found, top)).collect();
+                (rows.iter().copied().fold(0.0, f64::max), rows)
+            }
+        }
+    }
+
+    /// The most likely token of a row.
+    fn best(&self, at: usize, width: usize) -> Option<usize> {
+        match self {
+            Self::Logits(expected) => best(expected.get(at * width..(at + 1) * width)?),
+            Self::Tops(tops) => {
+                let by = |a: &&(u32, f32), b: &&(u32, f32)| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0));
+                tops.get(at)?.iter().max_by(by).map(|(id, _)| *id as usize)
+            }
+        }
+    }
+}
+
+/// The largest difference between the log-probabilities of a list and those of the same tokens in a row of logits;
+/// infinite if anything is not finite.
+fn apart(logits: &[f32], top: &[(u32, f32)]) -> f64 {
+    let ids = top.iter().map(|(id, _)| *id);
+    let pairs = log_probabilities(logits, ids).zip(top);
+    let differences = pairs.map(|(found, (_, expected))| (found - f64::from(*expected)).abs());
+    let finite = differences.map(|d| if d.is_finite() { d } else { f64::INFINITY });
+    finite.fold(0.0, f64::max)
+}
+
+/// The log-probabilities of tokens by a row of logits; no number for a token that it does not have.
+fn log_probabilities(logits: &[f32], ids: impl Iterator<Item = u32>) -> impl Iterator<Item = f64> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|v| f64::from(v - largest).exp()).sum();
+    let total = f64::from(largest) + sum.ln();
+    ids.map(move |id| {
+        logits
+            .get(id as usize)
+            .map_or(f64::NAN, |v| f64::from(*v) - total)
+    })
+}
+
+/// How the results of a path compare with the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The path.
     pub path: &'static str,
-    /// Sum of squared differences over sum of squares of the reference; none where the path does not apply.
-    pub nmse: Option<f64>,
+    /// How far all rows are from the reference, as [`Reference::measure`] says; none where the path does not apply.
+    pub error: Option<f64>,
     /// What it may be.
     pub bound: f64,
-    /// The first position whose logits differ by more than the bound, and its own NMSE.
+    /// The first position that differs by more than the bound, and its own error.
     pub first_wrong: Option<(usize, f64)>,
+    /// Whether the last position is right.
+    pub is_last_right: bool,
     /// Positions whose most likely token is another.
     pub n_other_best: usize,
 }
@@ -153,7 +224,7 @@ pub struct Outcome {
 impl Outcome {
     /// Whether the path gives the reference's numbers.
     pub fn is_proven(&self) -> bool {
-        self.nmse.is_none_or(|nmse| nmse <= self.bound)
+        self.error.is_none_or(|error| error <= self.bound)
     }
 }
 
@@ -182,29 +253,37 @@ fn best(row: &[f32]) -> Option<usize> {
     found.map(|(at, _)| at)
 }
 
-/// Compares rows of `width` logits.
+/// Compares the rows of a path.
 fn outcome(
     path: &ExecutionPath,
     found: Option<&[f32]>,
-    expected: &[f32],
-    width: usize,
+    reference: &Reference,
+    n_tokens: usize,
     bounds: [f64; 2],
 ) -> Outcome {
     let bound = bounds[usize::from(!path.is_exact)];
-    let found = found.filter(|found| found.len() == expected.len());
-    let rows = || {
-        found
-            .into_iter()
-            .flat_map(|f| f.chunks(width))
-            .zip(expected.chunks(width))
+    let (error, rows) = match found {
+        Some(found) => {
+            let (error, rows) = reference.errors(found, n_tokens);
+            (Some(error), rows)
+        }
+        None => (None, Vec::new()),
     };
-    let errors = rows().map(|(found, expected)| nmse(found, expected));
+    let found = found.unwrap_or_default();
+    let width = (found.len() / n_tokens.max(1)).max(1);
+    let is_other = |(at, row): &(usize, &[f32])| best(row) != reference.best(*at, width);
+    let is_wrong = |error: &f64| *error > bound;
     Outcome {
         path: path.name,
-        nmse: found.map(|found| nmse(found, expected)),
+        error,
         bound,
-        first_wrong: errors.enumerate().find(|(_, error)| *error > bound),
-        n_other_best: rows().filter(|(a, b)| best(a) != best(b)).count(),
+        first_wrong: rows
+            .iter()
+            .copied()
+            .enumerate()
+            .find(|(_, error)| is_wrong(error)),
+        is_last_right: rows.last().is_some_and(|error| !is_wrong(error)),
+        n_other_best: found.chunks(width).enumerate().filter(is_other).count(),
     }
 }
 
@@ -224,20 +303,20 @@ pub enum Fault {
     },
 }
 
-/// Runs a model along every path and compares with `expected`, rows of logits of all tokens. `bounds` are the NMSE of paths
-/// that compute in f32, and of those with an f16 cache.
+/// Runs a model along every path and compares with what another program computed for the same tokens. `bounds` are the
+/// errors that paths which compute in f32 may have, and those with an f16 cache.
 ///
 /// # Errors
 /// The model does not load, a pass fails, or rows have another width than the reference's.
 pub fn prove(
     opened: &Opened,
     tokens: &[u32],
-    expected: &[f32],
+    reference: &Reference,
     bounds: [f64; 2],
     n_threads: usize,
     each: &mut dyn FnMut(&Outcome),
 ) -> Result<Vec<Outcome>, Fault> {
-    let width = expected.len() / tokens.len().max(1);
+    let n = tokens.len().max(1);
     let mut outcomes = Vec::new();
     for path in &PATHS {
         let found = logits(
@@ -247,51 +326,161 @@ pub fn prove(
             path,
             n_threads,
         )?;
-        if let Some(found) = &found
+        if let (Some(found), Reference::Logits(expected)) = (&found, reference)
             && found.len() != expected.len()
         {
             return Err(Fault::Width {
-                found: found.len() / tokens.len().max(1),
-                expected: width,
+                found: found.len() / n,
+                expected: expected.len() / n,
             });
         }
-        let outcome = outcome(path, found.as_deref(), expected, width.max(1), bounds);
+        let outcome = outcome(path, found.as_deref(), reference, n, bounds);
         each(&outcome);
         outcomes.push(outcome);
     }
     Ok(outcomes)
 }
 
+/// How far log-probabilities of the tokens in `tops` move in this program when the cache has f16 in place of f32: the noise
+/// that a right definition may have against another program.
+///
+/// # Errors
+/// The model does not load, or a pass fails.
+pub fn noise(
+    opened: &Opened,
+    tokens: &[u32],
+    tops: &[Vec<(u32, f32)>],
+    n_threads: usize,
+) -> Result<f64, Error> {
+    let half = PATHS.iter().find(|path| !path.is_exact && path.chunk != 0);
+    let mut rows = Vec::new();
+    for path in [Some(&ONE_PASS), half].into_iter().flatten() {
+        let plan = opened.plan.clone();
+        rows.push(logits(plan, &opened.weights, tokens, path, n_threads)?);
+    }
+    let [Some(exact), Some(half)] = rows.as_slice() else {
+        return Ok(0.0);
+    };
+    let width = (exact.len() / tokens.len().max(1)).max(1);
+    let pairs = exact.chunks(width).zip(half.chunks(width)).zip(tops);
+    let moved = pairs.map(|((exact, half), top)| {
+        let ids = || top.iter().map(|(id, _)| *id);
+        let ours = log_probabilities(exact, ids()).map(|p| p as f32);
+        apart(half, &ids().zip(ours).collect::<Vec<_>>())
+    });
+    Ok(moved.fold(0.0, f64::max))
+}
+
+/// What a wrong result looks like, and what was wrong when it did: the table of docs/adding-a-model.md.
+struct Symptom {
+    /// The first wrong position.
+    first: First,
+    /// The NMSE of all positions.
+    nmse: std::ops::Range<f64>,
+    causes: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    /// 0, and the last position is right.
+    ZeroAlone,
+    Zero,
+    One,
+    Later,
+}
+
+const SYMPTOMS: [Symptom; 8] = [
+    Symptom {
+        first: First::One,
+        nmse: 1e-2..f64::INFINITY,
+        causes: "pairing of rope, whole heads rotated instead of halves, no q/k norm, scale of the scores",
+    },
+    Symptom {
+        first: First::One,
+        nmse: 0.0..3e-2,
+        causes: "rope in layers that have none, base of the rope, q/k norm after instead of before the rotation",
+    },
+    Symptom {
+        first: First::Later,
+        nmse: 0.0..f64::INFINITY,
+        causes: "window one wider, or none at all",
+    },
+    Symptom {
+        first: First::Zero,
+        nmse: 0.3..f64::INFINITY,
+        causes: "norm `after` instead of `post`, keys and values swapped, embedding scaled, `post` left out",
+    },
+    Symptom {
+        first: First::Zero,
+        nmse: 3e-2..0.6,
+        causes: "layer norm instead of RMS norm, residual scale, gate and up swapped, shared expert left out or without its gate, softmax instead of sigmoid",
+    },
+    Symptom {
+        first: First::Zero,
+        nmse: 1e-3..0.3,
+        causes: "gelu instead of silu, weights of experts not renormalised or not scaled, groups or selection bias ignored, logits not capped (same ranking)",
+    },
+    Symptom {
+        first: First::ZeroAlone,
+        nmse: 0.0..f64::INFINITY,
+        causes: "later tokens visible",
+    },
+    Symptom {
+        first: First::Zero,
+        nmse: 0.0..1e-3,
+        causes: "eps",
+    },
+];
+
 /// What the pattern of wrong rows and paths points to, in words; nothing if all is proven.
-pub fn hints(outcomes: &[Outcome], n_tokens: usize) -> Vec<&'static str> {
+pub fn hints(outcomes: &[Outcome], reference: &Reference) -> Vec<String> {
     let of = |name: &str| outcomes.iter().find(|outcome| outcome.path == name);
     let Some(first) = of(ONE_PASS.name) else {
         return Vec::new();
     };
-    let mut hints = Vec::new();
-    let wrong_from = first.first_wrong.map(|(at, _)| at);
-    match wrong_from {
-        Some(0) => hints.push(
+    let mut hints: Vec<String> = Vec::new();
+    let (place, general) = match first.first_wrong {
+        Some((0, _)) if first.is_last_right => (
+            Some(First::ZeroAlone),
+            "wrong at the first position, right at the last",
+        ),
+        Some((0, _)) => (
+            Some(First::Zero),
             "wrong from the first position, where attention sees one key and the rotation is none: norms, scales, \
              activation, gate, router, head. `bench compare --dump` names the first value",
         ),
-        Some(1) => hints.push(
+        Some((1, _)) => (
+            Some(First::One),
             "right at the first position, wrong from the second on: rotation (kind, base, dimensions), scale of the \
              scores, order of rows in q and k, heads that share keys, convolution or state of a recurrent block",
         ),
-        Some(at) if at < n_tokens => hints.push(
+        Some(_) => (
+            Some(First::Later),
             "right on the first positions, wrong later: window, its layers, selection of keys, base or scaling of \
              the rotation, temperature by position",
         ),
-        _ => {}
-    }
-    if wrong_from.is_some() && first.n_other_best == 0 {
-        hints.push("wrong numbers in the right order: scale or softcap of the logits");
+        None => (None, ""),
+    };
+    if let Some(place) = place {
+        hints.push(general.to_owned());
+        // An NMSE tells more; a difference of log-probabilities has no row in the table.
+        let nmse = first
+            .error
+            .filter(|_| matches!(reference, Reference::Logits(_)));
+        let fits = |symptom: &&Symptom| {
+            symptom.first == place && nmse.is_none_or(|nmse| symptom.nmse.contains(&nmse))
+        };
+        let causes = SYMPTOMS.iter().filter(fits);
+        hints.extend(causes.map(|symptom| format!("seen with such a result: {}", symptom.causes)));
+        if first.n_other_best == 0 && matches!(place, First::Zero | First::ZeroAlone) {
+            hints.push("wrong numbers in the right order: scale or softcap of the logits".into());
+        }
     }
     if first.is_proven() && outcomes.iter().any(|outcome| !outcome.is_proven()) {
         hints.push(
             "right in one pass, wrong along other paths: not the definition. Compare with the noise that an f16 \
-             cache has in the reference, and report it",
+             cache has in the reference, and report it"
+                .into(),
         );
     }
     hints
@@ -301,37 +490,87 @@ pub fn hints(outcomes: &[Outcome], n_tokens: usize) -> Vec<&'static str> {
 mod tests {
     use super::*;
 
+    fn logits(expected: &[f32]) -> Reference {
+        Reference::Logits(expected.to_vec())
+    }
+
     fn of(found: &[f32], expected: &[f32]) -> Outcome {
-        outcome(&ONE_PASS, Some(found), expected, 2, [1e-6, 1e-4])
+        outcome(&ONE_PASS, Some(found), &logits(expected), 3, [1e-6, 1e-4])
     }
 
     #[test]
     fn the_first_wrong_position_points_to_its_cause() {
         let expected = [1.0, 2.0, 3.0, 1.0, 0.5, 4.0];
+        let reference = logits(&expected);
         let right = of(&expected, &expected);
         assert!(right.is_proven() && right.first_wrong.is_none());
-        assert!(hints(&[right], 3).is_empty());
-        for (at, word) in [(0, "from the first"), (1, "from the second"), (2, "later")] {
+        assert!(hints(&[right], &reference).is_empty());
+        for (at, word) in [
+            (0, "right at the last"),
+            (1, "from the second"),
+            (2, "later"),
+        ] {
             let mut found = expected;
             found[2 * at] += 5.0;
             let wrong = of(&found, &expected);
             assert_eq!(wrong.first_wrong.map(|(at, _)| at), Some(at));
             assert!(!wrong.is_proven());
-            assert!(hints(&[wrong], 3)[0].contains(word), "{word}");
+            assert!(hints(&[wrong], &reference)[0].contains(word), "{word}");
         }
         let halved = expected.map(|x| x / 2.0);
         let scaled = of(&halved, &expected);
         assert_eq!(scaled.n_other_best, 0);
+        let said = hints(&[scaled], &reference).join("\n");
         assert!(
-            hints(&[scaled], 3)
-                .iter()
-                .any(|hint| hint.contains("scale"))
+            said.contains("scale or softcap") && said.contains("such a result: gelu"),
+            "{said}"
         );
         let other = Outcome {
             path: "one token per pass",
             ..of(&halved, &expected)
         };
-        assert!(hints(&[of(&expected, &expected), other], 3)[0].contains("not the definition"));
+        assert!(
+            hints(&[of(&expected, &expected), other], &reference)[0].contains("not the definition")
+        );
         assert_eq!(nmse(&[f32::NAN], &[1.0]), f64::INFINITY);
+    }
+
+    #[test]
+    fn lists_of_likely_tokens_are_compared_by_their_log_probabilities() {
+        let found = [0.0, 1.0, 2.0, 3.0, 0.0, 0.0];
+        let row = |row: &[f32]| -> Vec<(u32, f32)> {
+            let all = log_probabilities(row, 0..2).map(|p| p as f32);
+            (0..2).zip(all).collect()
+        };
+        let tops: Vec<Vec<(u32, f32)>> = found.chunks(2).map(row).collect();
+        let of = |tops: &[Vec<(u32, f32)>]| {
+            let reference = Reference::Tops(tops.to_vec());
+            outcome(&ONE_PASS, Some(&found), &reference, 3, [1e-3, 1e-3])
+        };
+        // The same but for a constant of each row, which probabilities do not have.
+        let right = of(&tops);
+        assert!(
+            right.is_proven() && right.n_other_best == 0 && right.error.is_some_and(|e| e < 1e-6)
+        );
+        let mut wrong = tops.clone();
+        wrong[1][0].1 -= 0.5;
+        let wrong = of(&wrong);
+        assert_eq!(wrong.first_wrong.map(|(at, _)| at), Some(1));
+        assert!(wrong.error.is_some_and(|error| (error - 0.5).abs() < 1e-6));
+        // A token that the model does not have, and a row that is no number.
+        assert_eq!(apart(&[1.0], &[(7, -1.0)]), f64::INFINITY);
+        assert_eq!(apart(&[f32::NAN, 1.0], &[(1, 0.0)]), f64::INFINITY);
+    }
+
+    #[test]
+    fn the_symptoms_are_those_of_the_guide() {
+        let guide = include_str!("../../docs/adding-a-model.md");
+        for symptom in SYMPTOMS {
+            assert!(
+                guide.contains(&format!("| {} |\n", symptom.causes)),
+                "{}",
+                symptom.causes
+            );
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use lab_bench::files::npy;
 use lab_bench::inspect::nearest;
+use serde_json::{Value, json};
 
 use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::goldens::{goldens, library};
@@ -241,5 +242,152 @@ fn one_file_is_compared_under_two_definitions() {
         let found = compare(&more);
         assert_eq!(found.code, 1, "{}", found.out);
         assert!(found.err.contains(message), "{}", found.err);
+    }
+}
+
+/// A llama-server on a free port that knows the log-probabilities of these rows of logits, for the prompts that are the
+/// beginnings of `tokens`.
+fn llama_server(tokens: Vec<u32>, logits: npy::Array) -> String {
+    use std::io::{BufRead, BufReader, Read};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = BufReader::new(socket.expect("a connection"));
+            let (mut line, mut length, mut first) = (String::new(), 0, String::new());
+            while socket.read_line(&mut line).expect("a line") > 2 {
+                if first.is_empty() {
+                    first = line.clone();
+                }
+                let lower = line.to_ascii_lowercase();
+                if let Some(n) = lower.strip_prefix("content-length:") {
+                    length = n.trim().parse().expect("a number");
+                }
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            socket.read_exact(&mut body).expect("the body");
+            let answer = match first.starts_with("POST /completion ") {
+                true => completion(&body, &tokens, &logits),
+                false => json!({ "status": "ok" }),
+            };
+            let answer = answer.to_string();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+                answer.len()
+            );
+            let socket = socket.get_mut();
+            socket
+                .write_all((head + &answer).as_bytes())
+                .expect("written");
+        }
+    });
+    format!("http://{address}")
+}
+
+fn completion(body: &[u8], tokens: &[u32], logits: &npy::Array) -> Value {
+    let body: Value = serde_json::from_slice(body).expect("JSON");
+    let prompt = body["prompt"].as_array().expect("ids");
+    assert!(prompt.iter().zip(tokens).all(|(a, b)| a == b), "{body}");
+    let width = logits.shape[1] as usize;
+    let row = &logits.elements[(prompt.len() - 1) * width..prompt.len() * width];
+    let total = row.iter().map(|v| f64::from(*v).exp()).sum::<f64>().ln();
+    let mut order: Vec<usize> = (0..width).collect();
+    order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+    let n = body["n_probs"].as_u64().expect("a number") as usize;
+    let entry = |id: &usize| json!({ "id": id, "logprob": f64::from(row[*id]) - total });
+    let top: Vec<Value> = order.iter().take(n).map(entry).collect();
+    json!({ "completion_probabilities": [{ "id": order[0], "top_logprobs": top }] })
+}
+
+#[test]
+fn a_model_is_compared_with_a_llama_server() {
+    let folder = scratch();
+    let unread = ["--meta", "qwen3.attention.logit_fade=0.5"];
+    let model = made_up(folder.path(), "qwen3", &unread);
+    let ids = [1, 7, 9, 3, 3, 8, 20, 4];
+    let tokens = ids.map(|id: u32| id.to_string()).join(",");
+    let array = folder.path().join("logits.npy");
+    printed(&[
+        "logits",
+        "-m",
+        text(&model),
+        "--tokens",
+        &tokens,
+        "-o",
+        text(&array),
+    ]);
+    let right = npy::read(&array).expect("an array");
+    let prove = |url: &str, more: &[&str]| {
+        let arguments = [
+            "arch",
+            "prove",
+            text(&model),
+            "--llama",
+            url,
+            "--tokens",
+            &tokens,
+        ];
+        bench(&[&arguments[..], more].concat())
+    };
+    let url = llama_server(ids.to_vec(), right.clone());
+    let found = prove(&url, &[]);
+    assert!(found.is_fine(), "{}", found.err);
+    let n_equal = found
+        .out
+        .lines()
+        .filter(|line| line.starts_with("= "))
+        .count();
+    assert_eq!(n_equal, 8, "{}", found.out);
+    // What a file states and nothing reads is part of the report.
+    let stated = "the file states `qwen3.attention.logit_fade`, which nothing reads";
+    assert!(found.out.contains(stated), "{}", found.out);
+    // Another value from the second position on.
+    let mut wrong = right;
+    let width = wrong.shape[1] as usize;
+    wrong
+        .elements
+        .iter_mut()
+        .skip(width)
+        .step_by(3)
+        .for_each(|value| *value += 1.0);
+    let url = llama_server(ids.to_vec(), wrong);
+    let found = prove(&url, &["--json"]);
+    assert_eq!(found.code, 1, "{}", found.out);
+    let report: Value = serde_json::from_str(&found.out).expect("JSON");
+    assert_eq!(report["paths"][0]["first_wrong_position"], 1, "{report}");
+    assert!(
+        report["paths"][0]["difference"]
+            .as_f64()
+            .is_some_and(|d| d > 0.1),
+        "{report}"
+    );
+    let hints = report["hints"].to_string();
+    assert!(
+        hints.contains("from the second on") && hints.contains("pairing of rope"),
+        "{hints}"
+    );
+    assert_eq!(
+        report["unread"]["keys"],
+        json!(["qwen3.attention.logit_fade"])
+    );
+    // Programs and servers that are none, and models without probabilities of next tokens.
+    let refused = |model: &Path, server: &str, message: &str| {
+        check_refused(
+            &["arch", "prove", text(model), "--llama", server],
+            1,
+            &[message],
+        );
+    };
+    refused(&model, "absent-llama-server", "`absent-llama-server`: ");
+    refused(
+        &model,
+        "http://127.0.0.1:1",
+        "llama-server at 127.0.0.1:1: ",
+    );
+    let encoder = made_up(folder.path(), "bert", &[]);
+    refused(&encoder, "absent-llama-server", "next-token probabilities");
+    if cfg!(unix) {
+        refused(&model, "true", "llama-server ended with");
     }
 }

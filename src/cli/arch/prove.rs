@@ -2,28 +2,50 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args as ClapArgs;
+use clap::{ArgGroup, Args as ClapArgs};
 
+use crate::arch::{Mode, fits_pattern};
 use crate::cli::options::LoadOptions;
 use crate::cli::{Failure, output};
-use crate::files::models::Source;
+use crate::common::wording;
+use crate::files::models::{self, Opened, Source};
 use crate::files::npy;
-use crate::inspect::prove::{self, Outcome};
+use crate::inspect::llama_server::{self, LlamaServer};
+use crate::inspect::prove::{self, Outcome, Reference};
+
+/// Token ids of a proof for which none are given.
+const N_TOKENS: u64 = 32;
+/// Least difference of log-probabilities that counts, in nats.
+const FLOOR: f64 = 1e-3;
+/// How often the noise of an f16 cache a difference of log-probabilities may be.
+const NOISE_FACTOR: f64 = 3.0;
 
 #[derive(Debug, ClapArgs)]
+#[command(group = ArgGroup::new("of").required(true))]
 pub(in crate::cli) struct Args {
     /// The model
     model: PathBuf,
     /// Logits as float32 [n_tokens, n_vocab] in NPY format, or an NPZ archive of `logits` and `tokens`
-    #[arg(long = "ref", value_name = "FILE")]
-    reference: PathBuf,
-    /// Token ids, separated by commas; default: `tokens` of the NPZ archive
+    #[arg(long = "ref", value_name = "FILE", group = "of")]
+    reference: Option<PathBuf>,
+    /// Compare with llama.cpp: a llama-server that is started with the model (a program, default `llama-server`), or the
+    /// one that runs with it at http://HOST:PORT; the 20 likeliest tokens of each position are compared
+    #[arg(
+        long,
+        group = "of",
+        value_name = "SERVER",
+        num_args = 0..=1,
+        default_missing_value = llama_server::PROGRAM
+    )]
+    llama: Option<String>,
+    /// Token ids, separated by commas; default: `tokens` of the NPZ archive, with --llama 32 ids of the vocabulary
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     tokens: Vec<u32>,
-    /// Maximum NMSE (normalised mean squared error) of paths that compute in f32; an f16 cache may cost 100 times as
-    /// much
-    #[arg(long, default_value_t = 1e-6, value_name = "NMSE")]
-    tolerance: f64,
+    /// Maximum NMSE (normalised mean squared error) of paths that compute in f32, default 1e-6; an f16 cache may cost 100
+    /// times as much. With --llama the maximum difference of log-probabilities; default: three times what an f16 cache
+    /// changes in this program, at least 0.001
+    #[arg(long, value_name = "N")]
+    tolerance: Option<f64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -31,73 +53,117 @@ pub(in crate::cli) struct Args {
     load: LoadOptions,
 }
 
-/// Logits of another program.
-struct Reference {
-    tokens: Vec<u32>,
-    logits: Vec<f32>,
+/// Tokens and logits of a file.
+fn read(path: &Path, tokens: &[u32]) -> Result<(Vec<u32>, Reference), Failure> {
+    let at = |error: npy::Error| anyhow::anyhow!("{}: {error}", path.display());
+    let is_archive = path.extension().is_some_and(|ending| ending == "npz");
+    let (array, stored) = match is_archive {
+        true => {
+            let stored = npy::of_archive(path, "tokens").map_err(at)?;
+            let array = npy::of_archive(path, "logits").map_err(at)?;
+            let array =
+                array.ok_or_else(|| anyhow::anyhow!("{}: no array `logits`", path.display()))?;
+            (array, stored)
+        }
+        false => (npy::read(path).map_err(at)?, None),
+    };
+    let stored = stored.into_iter().flat_map(|array| array.elements);
+    let tokens: Vec<u32> = match tokens.is_empty() {
+        true => stored.map(|id| id as u32).collect(),
+        false => tokens.to_vec(),
+    };
+    let n = tokens.len();
+    if n == 0 {
+        anyhow::bail!(
+            "{}: there are no token ids: --tokens IDS gives them",
+            path.display()
+        );
+    }
+    if array.shape.first() != Some(&(n as u64)) {
+        anyhow::bail!(
+            "{}: {n} token ids, found an array {:?}",
+            path.display(),
+            array.shape
+        );
+    }
+    Ok((tokens, Reference::Logits(array.elements)))
 }
 
-impl Reference {
-    fn read(path: &Path, tokens: &[u32]) -> Result<Self, Failure> {
-        let at = |error: npy::Error| anyhow::anyhow!("{}: {error}", path.display());
-        let is_archive = path.extension().is_some_and(|ending| ending == "npz");
-        let (array, stored) = match is_archive {
-            true => {
-                let stored = npy::of_archive(path, "tokens").map_err(at)?;
-                let array = npy::of_archive(path, "logits").map_err(at)?;
-                let array = array
-                    .ok_or_else(|| anyhow::anyhow!("{}: no array `logits`", path.display()))?;
-                (array, stored)
-            }
-            false => (npy::read(path).map_err(at)?, None),
-        };
-        let stored = stored.into_iter().flat_map(|array| array.elements);
-        let tokens = match tokens.is_empty() {
-            true => stored.map(|id| id as u32).collect(),
-            false => tokens.to_vec(),
-        };
-        let n = tokens.len();
-        if n == 0 {
-            anyhow::bail!(
-                "{}: there are no token ids: --tokens IDS gives them",
-                path.display()
-            );
-        }
-        if array.shape.first() != Some(&(n as u64)) {
-            anyhow::bail!(
-                "{}: {n} token ids, found an array {:?}",
-                path.display(),
-                array.shape
-            );
-        }
-        Ok(Self {
-            tokens,
-            logits: array.elements,
-        })
+/// Tokens and what a llama-server computes for them.
+fn ask(args: &Args, server: &str, opened: &Opened) -> Result<(Vec<u32>, Reference), Failure> {
+    let plan = &opened.plan;
+    let is_plain = plan.mode == Mode::Causal && plan.source.is_none() && plan.n_vocab > 0;
+    if !is_plain {
+        anyhow::bail!(
+            "--llama compares next-token probabilities, which llama-server gives of causal models without a source alone; \
+             --ref compares with an array"
+        );
     }
+    let tokens = match args.tokens.as_slice() {
+        // Ids that are far apart; the first tokens of a vocabulary are often special.
+        [] => (1..=N_TOKENS)
+            .map(|i| (i * 2_654_435_761 % plan.n_vocab) as u32)
+            .collect(),
+        given => given.to_vec(),
+    };
+    let n_ctx = (tokens.len() + 1).next_multiple_of(256);
+    let server = LlamaServer::open(server, &args.model, n_ctx)?;
+    let tops = server.tops(&tokens)?;
+    Ok((tokens, Reference::Tops(tops)))
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let Reference { tokens, logits } = &Reference::read(&args.reference, &args.tokens)?;
-    let (tolerance, json, load) = (args.tolerance, args.json, &args.load);
-    let opened = load.open(&Source::of(Some(&args.model)))?;
-    let bounds = [tolerance, 100.0 * tolerance];
+    // What is wrong with an array shows before the model is opened.
+    let stored = args.reference.as_ref().map(|path| read(path, &args.tokens));
+    let stored = stored.transpose()?;
+    let opened = args.load.open(&Source::of(Some(&args.model)))?;
+    let threads = args.load.threads();
+    let (tokens, reference) = match (stored, &args.llama) {
+        (Some(stored), _) => stored,
+        (None, server) => ask(args, server.as_deref().unwrap_or_default(), &opened)?,
+    };
+    let bounds = match (&reference, args.tolerance) {
+        (Reference::Logits(_), given) => {
+            let tolerance = given.unwrap_or(1e-6);
+            [tolerance, 100.0 * tolerance]
+        }
+        (Reference::Tops(_), Some(given)) => [given; 2],
+        (Reference::Tops(tops), None) => {
+            let noise = prove::noise(&opened, &tokens, tops, threads)?;
+            [FLOOR.max(NOISE_FACTOR * noise); 2]
+        }
+    };
     let mut written = Ok(());
     let mut each = |outcome: &Outcome| {
-        if !json && written.is_ok() {
+        if !args.json && written.is_ok() {
             written = output::line(line(outcome));
         }
     };
-    let threads = load.threads();
-    let outcomes = prove::prove(&opened, tokens, logits, bounds, threads, &mut each)?;
+    let outcomes = prove::prove(&opened, &tokens, &reference, bounds, threads, &mut each)?;
     written?;
-    let hints = prove::hints(&outcomes, tokens.len());
-    if json {
-        let paths: Vec<_> = outcomes.iter().map(to_json).collect();
-        let report = serde_json::json!({ "paths": paths, "hints": hints });
+    let hints = prove::hints(&outcomes, &reference);
+    let unread = Unread::of(&opened);
+    if args.json {
+        let paths: Vec<_> = outcomes
+            .iter()
+            .map(|outcome| to_json(outcome, &reference))
+            .collect();
+        let report = serde_json::json!({
+            "measure": reference.measure(),
+            "bounds": bounds,
+            "paths": paths,
+            "hints": hints,
+            "unread": { "keys": unread.keys, "tensors": unread.tensors, "ignored": unread.ignored },
+        });
         output::line(serde_json::to_string_pretty(&report)?)?;
     } else {
-        for hint in hints {
+        output::line(format!(
+            "{} of {} positions; up to {:.1e} counts as equal",
+            reference.measure(),
+            tokens.len(),
+            bounds[0]
+        ))?;
+        for hint in hints.into_iter().chain(unread.lines()) {
             output::line(hint)?;
         }
     }
@@ -111,27 +177,83 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
+/// What of the file the result does not depend on.
+struct Unread {
+    /// Keys that nothing reads although they may mean something.
+    keys: Vec<String>,
+    /// Keys that the definition ignores, with its reasons.
+    ignored: Vec<(String, String)>,
+    /// Tensors that nothing uses.
+    tensors: Vec<String>,
+}
+
+impl Unread {
+    fn of(opened: &Opened) -> Self {
+        let (def, metadata) = (&opened.def, opened.weights.metadata());
+        // What all definitions ignore is no decision of this one.
+        let own = || {
+            def.ignore
+                .keys
+                .iter()
+                .filter(|(_, ignored)| !ignored.is_common)
+        };
+        let prefix = format!("{}.", def.name);
+        let ignored = metadata.iter().filter_map(|(key, _)| {
+            let relative = key.strip_prefix(&prefix)?;
+            let (_, ignored) = own().find(|(pattern, _)| fits_pattern(pattern, relative))?;
+            Some((key.to_owned(), ignored.reason.clone()))
+        });
+        Self {
+            keys: models::unread_keys(&opened.plan, metadata),
+            ignored: ignored.collect(),
+            tensors: wording::by_layer(&opened.plan.unclaimed, &wording::without_layer),
+        }
+    }
+
+    fn lines(self) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        let keys = self.keys.into_iter();
+        lines.extend(keys.map(|key| {
+            format!("the file states `{key}`, which nothing reads: no result depends on it")
+        }));
+        let ignored = self.ignored.into_iter();
+        lines.extend(ignored.map(|(key, reason)| {
+            format!("the file states `{key}`, which the definition ignores: {reason}")
+        }));
+        let tensors = self.tensors.into_iter();
+        lines.extend(
+            tensors.map(|tensor| format!("the file has the tensor {tensor}, which nothing uses")),
+        );
+        lines
+    }
+}
+
 fn line(outcome: &Outcome) -> String {
-    let Some(nmse) = outcome.nmse else {
+    let Some(error) = outcome.error else {
         return format!("- {:28} does not apply", outcome.path);
     };
     let sign = if outcome.is_proven() { "=" } else { "≠" };
-    let mut text = format!("{sign} {:28} {nmse:9.1e}", outcome.path);
-    if let (false, Some((at, nmse))) = (outcome.is_proven(), outcome.first_wrong) {
+    let mut text = format!("{sign} {:28} {error:9.1e}", outcome.path);
+    if let (false, Some((at, error))) = (outcome.is_proven(), outcome.first_wrong) {
         let other = outcome.n_other_best;
         text.push_str(&format!(
-            "  first at position {at} ({nmse:.1e}); another best token at {other}"
+            "  first at position {at} ({error:.1e}); another best token at {other} positions"
         ));
     }
     text
 }
 
-fn to_json(outcome: &Outcome) -> serde_json::Value {
+fn to_json(outcome: &Outcome, reference: &Reference) -> serde_json::Value {
     let finite = |value: f64| value.is_finite().then_some(value);
+    let error = outcome.error.and_then(finite);
+    let name = match reference {
+        Reference::Logits(_) => "nmse",
+        Reference::Tops(_) => "difference",
+    };
     serde_json::json!({
         "path": outcome.path,
-        "applies": outcome.nmse.is_some(),
-        "nmse": outcome.nmse.and_then(finite),
+        "applies": outcome.error.is_some(),
+        name: error,
         "bound": outcome.bound,
         "proven": outcome.is_proven(),
         "first_wrong_position": outcome.first_wrong.map(|(at, _)| at),
