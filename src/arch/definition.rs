@@ -336,8 +336,8 @@ pub const OF_FILE: char = '/';
 /// `depth` the place in the stack. They are equal unless a stack says otherwise.
 pub(super) const LAYER: [&str; 2] = ["il", "depth"];
 
-/// The names that a place of use gives to contracts: the width of a norm, the place of a mix.
-pub(super) const GIVEN: [&str; 2] = ["width", "place"];
+/// The names that a place of use gives to contracts: the width of a norm, the place of a mix and the hidden states there.
+pub(super) const GIVEN: [&str; 3] = ["width", "place", "states"];
 
 /// The parameter of text diffusion: whether the logits at a position predict the next token.
 pub const SHIFT_LOGITS: &str = "shift_logits";

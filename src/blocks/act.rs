@@ -6,13 +6,14 @@
 //! clamped     min(act(gate), clamp) * bound(up)          after;  bound(v) = max(-clamp, min(v, clamp))
 //!             act(min(gate, clamp)) * bound(up)          before
 //! sparse      act(max(x - (mean(x) + cutoff * std(x)), 0))
+//! situ        beta * tanh(gate / beta) * sigmoid(gate) * bound * tanh(up / bound)
 //! swiglu_oai  g * sigmoid(1.702 * g) * (bound(up) + 1)   g = min(gate, clamp)
 //! xielu       p * x^2 + beta * x                         x > 0;  p = softplus(alpha_p)
 //!             n * (exp(min(x, eps)) - 1 - x) + beta * x  else;   n = beta + softplus(alpha_n)
 //! ```
 //! xIELU: Huang and Schlag 2024, arXiv 2411.13010. A kind without parameters is named without a declaration.
 
-use super::build::Build;
+use super::build::{Build, softcap};
 use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec};
 use crate::ggml::{Error, Glu, Tensor, Unary};
 use crate::{choices, options};
@@ -36,6 +37,8 @@ choices! {
         Sigmoid = "sigmoid",
         /// `ln(1 + exp(x))`.
         Softplus = "softplus",
+        /// `beta * tanh(x / beta) * sigmoid(x)`.
+        Situ = "situ",
         /// A clamped gate, see the module.
         SwigluOai = "swiglu_oai",
         /// Parabola and exponential, see the module.
@@ -56,13 +59,14 @@ choices! {
 options! {
     /// Options of an activation.
     pub(super) struct Act {
-        kind: Kind, "function of an element: `silu`, `gelu` (tanh approximation), `gelu_erf` (exact), `relu`, `relu2` (squared), `tanh`, `sigmoid`, `softplus`, `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
+        kind: Kind, "function of an element: `silu`, `gelu` (tanh approximation), `gelu_erf` (exact), `relu`, `relu2` (squared), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
         clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
         clamp_at: ClampAt = "after", when "clamp > 0", "whether the gate is clamped `before` or `after` its activation";
         cutoff: f32 = "0", when "cutoff > 0", "elements up to so many standard deviations above the mean of their row become 0, the others are what exceeds it, before the function; 0: off";
         alpha_n: f32 = "0", when "kind == 'xielu'", "xIELU: `beta + softplus(alpha_n)` is the factor of `exp(x) - 1 - x` at and below zero; any number";
         alpha_p: f32 = "0", when "kind == 'xielu'", "xIELU: `softplus(alpha_p)` is the factor of `x^2` above zero; any number";
-        beta: f32 = "0", when "kind == 'xielu'", "xIELU: slope at zero, the factor of `x`; 0: off";
+        beta: f32 = "0", when "kind == 'xielu' or kind == 'situ'", "xIELU: slope at zero, the factor of `x`; 0: off. `situ`: the bound of what the sigmoid multiplies, above 0";
+        bound: f32 = "0", when "bound > 0", "what a gate multiplies becomes `bound * tanh(x / bound)`; 0: off";
         eps: f32 = "0", when "kind == 'xielu'", "xIELU: upper bound of the exponent, near 0";
     }
 }
@@ -72,9 +76,9 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "act",
     title: "Activation",
     noun: "an activation",
-    phrase: "{=kind}{cutoff > 0:  of what exceeds the mean by {=cutoff} standard deviations}{clamp > 0: , clamped at {=clamp}}",
+    phrase: "{=kind}{cutoff > 0:  of what exceeds the mean by {=cutoff} standard deviations}{clamp > 0: , clamped at {=clamp}}{kind == 'situ':  within {=beta}}{bound > 0: , up within {=bound}}",
     summary: "A function of each element of a hidden layer or of a gate. A kind that needs no parameters is named where it is used, without a declaration: `act = \"silu\"`.",
-    formula: "y = act({cutoff > 0: max(x - mean(x) - cutoff * std(x), 0) | x}), with a gate: act(gate) * up{clamp > 0: , clamped: min(act(gate), clamp) * max(-clamp, min(up, clamp))}",
+    formula: "y = act({cutoff > 0: max(x - mean(x) - cutoff * std(x), 0) | x}), with a gate: act(gate) * up{clamp > 0: , clamped: min(act(gate), clamp) * max(-clamp, min(up, clamp))}{bound > 0: , up bounded: act(gate) * bound * tanh(up / bound)}",
     options: Act::OPTIONS,
     weights: &[],
     rows: Rows::Any,
@@ -94,6 +98,14 @@ pub(super) static CONTRACT: Contract = Contract {
             holds: "cutoff >= 0",
             message: "`cutoff` is not negative",
         },
+        Rule {
+            holds: "kind != 'situ' or beta > 0 and clamp == 0",
+            message: "`situ` has a positive `beta` and no `clamp`",
+        },
+        Rule {
+            holds: "bound == 0 or bound > 0 and clamp == 0 and kind != 'swiglu_oai'",
+            message: "`bound` is positive, and what has one has no `clamp`",
+        },
     ],
 };
 
@@ -107,9 +119,9 @@ impl Build<'_> {
     /// The activation needs a gate, or as the operation.
     pub(super) fn activate(&self, act: ActRef, x: &Tensor) -> Result<Tensor, Error> {
         match self.act(act) {
-            Some(act) if act.clamp > 0.0 => Err(Error::Arguments {
+            Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(Error::Arguments {
                 op: "activation",
-                message: format!("`{:?}` with a clamp needs a gate", act.kind),
+                message: format!("`{:?}` with a bound needs a gate", act.kind),
             }),
             act => self.elements(act.as_ref(), &self.exceeding(act.as_ref(), x)?),
         }
@@ -141,6 +153,10 @@ impl Build<'_> {
                 ClampAt::After => bound(&self.elements(Some(&act), gate)?)?,
             };
             return g.mul(&gate, &up);
+        }
+        if act.bound > 0.0 {
+            let up = softcap(g, up, 1.0, act.bound)?;
+            return g.mul(&self.elements(Some(&act), gate)?, &up);
         }
         let glu = match act.kind {
             Kind::Silu => Glu::Silu,
@@ -185,6 +201,10 @@ impl Build<'_> {
             Kind::Tanh => Unary::Tanh,
             Kind::Sigmoid => Unary::Sigmoid,
             Kind::Softplus => Unary::Softplus,
+            Kind::Situ => {
+                let share = g.unary(x, Unary::Sigmoid)?;
+                return g.mul(&softcap(g, x, 1.0, act.beta)?, &share);
+            }
             Kind::Xielu => return g.xielu(x, act.alpha_n, act.alpha_p, act.beta, act.eps),
             Kind::SwigluOai => {
                 return Err(Error::Arguments {

@@ -14,9 +14,13 @@
 //!            P_i = X_i + sum over j of (predict . r(X_0))_ij * X_j,  x = P_0
 //!            X_i = P_i + (1 + (correct . r(y))_i) * (y - P_0)
 //! others     x   = gain * X_0;  X_i = X_i + y for all i but 0
+//! attended   X_0 = x                                                      at the start
+//!            x   = sum of p_i * X_i,  p = softmax over i of score . norm(X_i)
+//!            the last X_i = X_i + y, or y is a further state
 //! ```
 //! Gated: hyper-connections (Zhu et al. 2024, arXiv 2409.19606), with rounds on the manifold of doubly stochastic
 //! matrices (Xie et al. 2025, arXiv 2512.24880). Predicted: AltUp (Baykal et al. 2023, arXiv 2301.13310).
+//! Attended: attention residuals over blocks of layers (Kimi Team 2026), whose states become more from layer to layer.
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
 use super::build::Build;
@@ -40,20 +44,23 @@ choices! {
         Predicted = "predicted",
         /// Of the first to all others.
         Others = "others",
+        /// Sums with the softmax of their scores; there may be more after a layer than before it.
+        Attended = "attended",
     }
 }
 
 options! {
     /// Options of a mix.
     pub(super) struct Config {
-        kind: Kind, "`mean` (copies at the start, their mean at the end), `projected` (projections, scaled to the length of the first), `gated` (hyper-connections: sums with factors that follow from all states), `predicted` (AltUp: all are predicted, the first is read, and the error of its prediction corrects all) or `others` (the first is read, the others are written)";
-        count: u64 => "n_streams", "hidden states of a token";
+        kind: Kind, "`mean` (copies at the start, their mean at the end), `projected` (projections, scaled to the length of the first), `gated` (hyper-connections: sums with factors that follow from all states), `predicted` (AltUp: all are predicted, the first is read, and the error of its prediction corrects all), `others` (the first is read, the others are written) or `attended` (attention residuals: one at the start, sums with the softmax of their scores, the last is written)";
+        count: u64 => "if(kind != 'attended', n_streams, if(place == 0, 1, states))", "hidden states of a token, before a write: `n_streams`, or as many as there are";
         place: u64 => "place", "where it is used: 0 at the start, 1 within a layer, 2 at the end";
         norm: NormRef => "default", "kind and eps of its norms";
         eps: f32 = "0", when "kind == 'gated'", "added to the factors of what is read";
         magnitude: f32 = "1", when "kind == 'gated'", "largest factor of what is written";
         rounds: u64 = "0", when "kind == 'gated'", "rounds of Sinkhorn's normalisation of the matrix with which states become each other when they are written; 0: each remains";
         write_eps: f32 = "0", when "kind == 'gated'", "added to the factors of what is written";
+        append: bool = "false", when "kind == 'attended'", "whether what is written becomes a further state, after which the others remain as they are";
     }
 }
 
@@ -69,6 +76,7 @@ pub(super) static CONTRACT: Contract = Contract {
         "{kind == 'gated': {=count} hidden states read and written with factors that follow from all}",
         "{kind == 'predicted': {=count} hidden states predicted from all and corrected by what becomes of the first}",
         "{kind == 'others': the first of {=count} hidden states read, the others written}",
+        "{kind == 'attended': {place == 0: one hidden state | {=count} hidden states read by their scores, {append: a further one | the last} written}}",
     ),
     summary: "Makes, reads, writes or ends several hidden states.",
     formula: concat!(
@@ -78,6 +86,7 @@ pub(super) static CONTRACT: Contract = Contract {
         "{place == 1: ; X_i = {rounds > 0: (sinkhorn(fn . rms(X)) . X)_i | X_i} + (magnitude * sigmoid(fn . rms(X)) + write_eps)_i * y}}",
         "{kind == 'predicted': P = X + (predict . r(X_0)) . X, x = P_0; X_i = P_i + (1 + correct . r(y))_i * (y - P_0)}",
         "{kind == 'others': x = gain * X_0; X_i = X_i + y for i > 0}",
+        "{kind == 'attended': {place == 0: X_0 = x | x = sum of softmax(score . norm(X))_i * X_i}{place == 1: ; {append: X = X | y as a further state | last X_i = X_i + y}}}",
     ),
     options: Config::OPTIONS,
     weights: &[
@@ -161,6 +170,15 @@ pub(super) static CONTRACT: Contract = Contract {
             "factors of the elements of the first state",
         )
         .when("kind == 'others'"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "score",
+            "{name}_score.weight",
+            &["n_embd"],
+            "projection of the norm of a state to its score",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("kind == 'attended' and place > 0"),
     ],
     rows: Rows::Any,
     side: None,
@@ -172,15 +190,15 @@ pub(super) static CONTRACT: Contract = Contract {
     )],
     rules: &[
         Rule {
-            holds: "count > 1",
-            message: "a mix is of at least two hidden states",
+            holds: "count > 1 or kind == 'attended'",
+            message: "a mix is of at least two hidden states, unless they become more",
         },
         Rule {
             holds: "rounds == 0 or count == 4 and rounds < 1000",
             message: "Sinkhorn's normalisation is of four hidden states, in fewer than 1000 rounds",
         },
         Rule {
-            holds: "if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others'))",
+            holds: "kind == 'attended' or if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others'))",
             message: "`mean` and `projected` start and end the hidden states, `gated` is of layers and of the end, `predicted` and `others` of layers",
         },
     ],
@@ -240,6 +258,7 @@ pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, 
             mix.first(&held.all)?
         }
         Kind::Others => b.g.mul(&mix.first(all)?, &b.need(unit, "gain")?)?,
+        Kind::Attended => mix.summed(all, &mix.shares(all)?)?,
         Kind::Mean | Kind::Projected => return Err(misplaced(unit)),
     };
     Ok((b.point(unit, "x", x)?, held))
@@ -276,6 +295,7 @@ pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Resu
             let others = g.add(&mix.others(&held.all)?, &mix.one(y)?)?;
             g.concat(&mix.one(&mix.first(&held.all)?)?, &others, 1)?
         }
+        (Kind::Attended, _) => return b.point(unit, "x", mix.extended(&held.all, y)?),
         _ => return Err(misplaced(unit)),
     };
     let written = mix.joined(&written)?;
@@ -287,7 +307,7 @@ pub(crate) fn end(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Er
     let mix = Mix::new(b, unit);
     let (g, part) = (b.g, 1.0 / mix.c.count as f32);
     let x = match mix.c.kind {
-        Kind::Gated => return Ok(read(b, unit, all)?.0),
+        Kind::Gated | Kind::Attended => return Ok(read(b, unit, all)?.0),
         Kind::Mean => {
             let _scope = g.scope("mix", &unit.path);
             g.scale(&mix.sum(&mix.by_state(&mix.apart(all)?)?)?, part)?
@@ -422,6 +442,29 @@ impl<'a, 'b> Mix<'a, 'b> {
         let m = g.mul(&m, &window("scale", nth, 1)?)?;
         let m = g.add(&m, &window("base", nth * n, n)?)?;
         g.affine(&g.unary(&m, Unary::Sigmoid)?, magnitude, eps)
+    }
+
+    /// The softmax of the scores of all states: `[count, n_tokens]`.
+    fn shares(&self, all: &Tensor) -> Result<Tensor, Error> {
+        let (g, b) = (self.b.g, self.b);
+        let normed = b.normalise_with(self.c.norm, None, &self.apart(all)?)?;
+        let scores = b.product(self.unit, "score", &normed)?;
+        b.softmax(&g.reshape(&scores, [self.c.count, b.n_tokens, 1, 1])?)
+    }
+
+    /// The states with `y [n_embd, n_tokens]` as a further one, or with it added to the last one:
+    /// `[n_embd * n, n_tokens]`.
+    fn extended(&self, all: &Tensor, y: &Tensor) -> Result<Tensor, Error> {
+        let (g, width) = (self.b.g, self.width());
+        let before = (self.c.count - 1) * width;
+        match (self.c.append, self.c.count) {
+            (true, _) => g.concat(all, y, 0),
+            (false, 1) => g.add(all, y),
+            (false, _) => {
+                let last = g.add(&self.b.columns(all, before, width)?, y)?;
+                g.concat(&self.b.columns(all, 0, before)?, &last, 0)
+            }
+        }
     }
 
     /// One number for each state, from `x [n_embd, n_tokens]`: `[count, n_tokens]`.

@@ -8,7 +8,7 @@
 //! w    = s[pick]  ->  softmax, sum to one, scale, as set; or those of `sparse_mixer`
 //! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
 //! ```
-//! Experts may work on a narrower hidden state: `h = latent_down . h`, `y = latent_up . y`.
+//! Experts may work on a narrower hidden state: `h = latent_down . h`, `y = latent_up . y`, through a norm if set.
 //! `[n_embd, n_tokens]` in and out. `r` is `h`, or the branch's `side`, through the router's norm.
 
 use super::build::Build;
@@ -70,13 +70,14 @@ options! {
         stored: u64 => "if(share == 1, experts, experts // share)", when "share > 1", "number of stored experts";
         share_weight: ShareWeight = "selected", when "share > 1", "weight of a shared expert: that of the `selected` one, or of the router's expert with its `number`";
         width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
-        latent: u64 => "if(has('latent_down'), dim('latent_down', 1), n_embd)", when "has('latent_down')", "elements of what experts read, which may be fewer than the hidden state has";
+        latent: u64 = "if(has('latent_down'), dim('latent_down', 1), n_embd)", when "has('latent_down')", "elements of what experts read, which may be fewer than the hidden state has";
         scale: f32 = "1", "factor of the experts' weights; 1: none";
         groups: u64 => "n_group", when "groups > 1", "groups of experts; 1: no groups";
         groups_used: u64 => "n_group_used", when "groups > 1", "groups that experts are selected from, those with the highest sum of best scores";
         group_best: u64 = "2", when "groups > 1", "best scores of a group that are summed";
         weight_at: WeightAt = "output", "what the weight of an expert multiplies: its `output` or its `input`";
         router_norm: NormRef = "none", "norm of what the router reads";
+        latent_norm: NormRef = "none", when "has('latent_up')", "norm of what the experts give back together, before `latent_up`";
         router_gain: f32 = "1", "factor of what the router reads; 1: none";
     }
 }
@@ -89,8 +90,8 @@ pub(super) static CONTRACT: Contract = Contract {
     phrase: "{=used} of {=experts} experts by {=score}{groups > 1: , from {=groups_used} of {=groups} groups}{share > 1: , {=share} of which share one}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
     summary: "Sends each position through a few of many MLPs.",
     formula: concat!(
-        "y = {has('latent_up'): latent_up . }sum over picked e of w_e * down_e . (",
-        "{has('gate') or has('gate_up'): {=act}(gate_e.h) * up_e.h | {=act}(up_e.h)});  w = {scale != 1: scale * }{=score}(router.h)",
+        "y = {has('latent_up'): latent_up . }{latent_norm -> latent_norm: sum over picked e of w_e * down_e . (",
+        "{has('gate') or has('gate_up'): {=act}(gate_e.h) * up_e.h | {=act}(up_e.h)})};  w = {scale != 1: scale * }{=score}(router.h)",
     ),
     options: Config::OPTIONS,
     weights: &[
@@ -144,6 +145,14 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional()
         .when("has('latent_down')"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "latent_norm",
+            "ffn_latent_norm.weight",
+            &["latent"],
+            "weight of the norm of what experts give back",
+        )
+        .when("has('latent_up') and latent_norm"),
         WeightSpec::new(
             WeightRole::Matrix,
             "gate_up",
@@ -263,6 +272,10 @@ PointSpec::new("results", &["latent", "used"], "results of the picked experts, b
             message: "`sparse_mixer` picks one or two of all experts, by their logits alone; its `jitter` is not negative",
         },
         Rule {
+            holds: "has('latent_down') or latent == n_embd",
+            message: "experts read as many elements as the hidden state has, unless a projection makes fewer",
+        },
+        Rule {
             holds: "scale != 0",
             message: "`scale` is not zero",
         },
@@ -313,7 +326,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
     let y = sum_experts(g, &y)?;
     match b.weight(unit, "latent_up") {
-        Some(_) => b.linear(unit, "latent_up", &y),
+        Some(_) => {
+            let y = b.normalise_with(c.latent_norm, b.weight(unit, "latent_norm"), &y)?;
+            b.linear(unit, "latent_up", &y)
+        }
         None => Ok(y),
     }
 }

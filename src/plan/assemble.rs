@@ -34,6 +34,8 @@ pub(super) struct Planner<'a> {
     pub(super) source_taps: HashMap<String, u64>,
     /// Paths of the blocks whose keys are made of such a tap.
     pub(super) source_keys: HashSet<String>,
+    /// Hidden states of a token after what is planned so far.
+    pub(super) states: u64,
 }
 
 impl<'a> Planner<'a> {
@@ -52,6 +54,7 @@ impl<'a> Planner<'a> {
             taps: HashMap::new(),
             source_taps: HashMap::new(),
             source_keys: HashSet::new(),
+            states: 1,
         }
     }
 
@@ -78,12 +81,12 @@ impl<'a> Planner<'a> {
         };
         // Without the two sizes everything below would fail for the same reason.
         let (n_embd, n_vocab) = (n_embd?, n_vocab?);
-        let embed = self.unit("embed", &def.embed, &global, None);
+        let embed = self.unit("embed", &def.embed, &global, &[]);
         let per_layer = match &def.per_layer {
-            Some(instance) => Some(self.unit("per_layer_input", instance, &global, None)?),
+            Some(instance) => Some(self.unit("per_layer_input", instance, &global, &[])?),
             None => None,
         };
-        let pool = self.unit("pool", &def.pool, &global, None)?;
+        let pool = self.unit("pool", &def.pool, &global, &[])?;
         let write = self.mix(def.write.as_ref(), "embed.write", &global, Use::Start)?;
         for tap in ["layer_in", "embd"] {
             self.taps.insert(tap.into(), n_embd);
@@ -439,7 +442,7 @@ impl<'a> Planner<'a> {
         // The result is as wide as the hidden state, or refused below.
         let post = self.norm(branch.post.as_ref(), path, "out", scope, n_embd);
         let factor = self.factor(branch.factor.as_ref(), path, scope);
-        let block = self.unit(path, &branch.block, scope, None);
+        let block = self.unit(path, &branch.block, scope, &[]);
         let out = match &block {
             Some(unit) => self.result_width(&branch.block, unit, scope, [Some(width), side])?,
             None => n_embd,
@@ -503,7 +506,7 @@ impl<'a> Planner<'a> {
             weight.tensor = weight.tensor.replace("{name}", &name);
         }
         let path = format!("{path}.{place}");
-        let unit = self.unit(&path, &instance, scope, Some(("width", width)))?;
+        let unit = self.unit(&path, &instance, scope, &[("width", width)])?;
         let (weight, bias) = (unit.weight("weight"), unit.weight("bias"));
         let kind = Unit {
             path: String::new(),
@@ -536,7 +539,7 @@ impl<'a> Planner<'a> {
                 unit: None,
             });
         }
-        let mut unit = self.unit("head", &head.unit, global, None)?;
+        let mut unit = self.unit("head", &head.unit, global, &[])?;
         // A head without a matrix of its own projects with the token table.
         if let Some(output) = unit
             .contract

@@ -370,16 +370,14 @@ pub(super) struct UnitScope<'a> {
     pub(super) instance: &'a Instance,
     /// Options resolved so far, in the order of the contract.
     pub(super) options: &'a [Resolved],
-    /// A name that the place of use gives, such as a norm's width.
-    pub(super) given: Option<(&'static str, u64)>,
+    /// Names that the place of use gives, such as a norm's width.
+    pub(super) given: &'a [(&'static str, u64)],
 }
 
 impl Scope for UnitScope<'_> {
     fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
-        if let Some((given, value)) = self.given
-            && given == name
-        {
-            return Ok(Value::Int(value as i64));
+        if let Some((_, value)) = self.given.iter().find(|(given, _)| *given == name) {
+            return Ok(Value::Int(*value as i64));
         }
         let specs = self.instance.contract.options;
         // A default speaks of the options before its own; `causal = "causal"` is the parameter.

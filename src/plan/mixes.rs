@@ -4,7 +4,7 @@ use super::assemble::Planner;
 use super::facts::LayerScope;
 use super::{LayerPlan, Plan, Unit};
 use crate::arch::expr::Value;
-use crate::arch::{Resource, Setting, Slot};
+use crate::arch::{Resolved, Resource, Setting, Slot};
 
 /// Where a mix is used: `place` in its contract.
 #[derive(Clone, Copy)]
@@ -39,7 +39,12 @@ impl Planner<'_> {
             self.mix(mix.as_ref(), &format!("{path}.{place}"), scope, Use::Within)
         };
         let (read, write) = (mix(&slot.read, "read"), mix(&slot.write, "write"));
-        Some([read?, write?])
+        let write = write?;
+        let appends = write.as_ref().and_then(|unit| unit.option("append"));
+        if appends == Some(&Resolved::Bool(true)) {
+            self.states += 1;
+        }
+        Some([read?, write])
     }
 
     /// A mix by name: a declared one, or the default with the weights of that name.
@@ -73,7 +78,8 @@ impl Planner<'_> {
         for weight in &mut instance.weights {
             weight.tensor = weight.tensor.replace("{name}", &name);
         }
-        let unit = self.unit(path, &instance, scope, Some(("place", at as u64)))?;
+        let given = [("place", at as u64), ("states", self.states)];
+        let unit = self.unit(path, &instance, scope, &given)?;
         Some(Some(unit))
     }
 

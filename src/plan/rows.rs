@@ -36,7 +36,7 @@ impl Planner<'_> {
             layer,
             instance,
             options: &unit.options,
-            given: None,
+            given: &[],
         };
         let [own, side] = inputs;
         if let (Some(found), Some(width)) = (side, &instance.side) {

@@ -22,7 +22,7 @@ impl Planner<'_> {
         path: &str,
         instance: &Instance,
         layer: &LayerScope<'_>,
-        given: Option<(&'static str, u64)>,
+        given: &[(&'static str, u64)],
     ) -> Option<Unit> {
         let contract = instance.contract;
         let mut options: Vec<Resolved> = Vec::with_capacity(contract.options.len());
@@ -226,7 +226,7 @@ impl Planner<'_> {
             // Named as an option, a norm lends its kind and eps; the block has the weight.
             instance.weights.clear();
         }
-        let mut unit = self.unit(&path, &instance, layer, None)?;
+        let mut unit = self.unit(&path, &instance, layer, &[])?;
         let place = match kind {
             Resource::Act => place_of(&mut self.acts, unit),
             Resource::Rope => place_of(&mut self.ropes, unit),
