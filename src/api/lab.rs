@@ -4,7 +4,7 @@
 //! Rows of numbers come and go as base64 of little-endian f32 or f16 with `shape` and `dtype`, the slowest
 //! dimension first as NumPy has it, or as JSON numbers. docs/lab.md describes the plan.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Json;
 use axum::body::Bytes;
@@ -14,8 +14,9 @@ use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 
 use crate::engine::serving::Served;
-use crate::engine::{Capture, LabPlan, Lens, Reduce, Where};
+use crate::engine::{Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where};
 use crate::files::arrays::Format;
+use crate::files::vectors::Content;
 use crate::text::tokenizer::Tokenizer;
 
 use super::Pool;
@@ -29,10 +30,11 @@ use super::input::{Input, check_ids, inputs};
 pub(super) mod artifacts;
 mod objects;
 mod results;
+pub(super) mod vectors;
 
 use objects::{
-    CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Output, Reduction, Target,
-    positions, too_many, top,
+    CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Output, Reduction,
+    Reference, Target, positions, too_many, top,
 };
 
 const FIELD: &str = "lab";
@@ -72,6 +74,16 @@ pub struct Wanted {
     targets: Vec<Text>,
     encoding: Encoding,
     dtypes: Vec<Dtype>,
+    /// What each edit names of the model's vectors.
+    references: Vec<Reference>,
+    /// Id of the translators of the lens.
+    translator: Option<String>,
+    /// Of each capture the id of an autoencoder, if its features are wanted.
+    saes: Vec<Option<String>>,
+    /// How many features of each row are.
+    k_of_features: Vec<usize>,
+    /// These autoencoders, once the plan is one for a model.
+    found: OnceLock<Vec<Option<Arc<Content>>>>,
     /// Where values go; none: into the response as far as they are small.
     output: Option<Output>,
     format: Format,
@@ -135,6 +147,8 @@ impl Wanted {
         too_many("captures", captures.len(), MAX_ITEMS)?;
         too_many("edits", edits.len(), MAX_ITEMS)?;
         let (mut out, mut targets, mut dtypes) = (LabPlan::default(), Vec::new(), Vec::new());
+        let (mut saes, mut k_of_features) = (Vec::new(), Vec::new());
+        let (mut references, mut translator) = (Vec::new(), None);
         for (i, capture) in captures.into_iter().enumerate() {
             let at = format!("captures[{i}]");
             let reduce = match capture.reduce.unwrap_or(Reduction::None) {
@@ -144,6 +158,26 @@ impl Wanted {
                 Reduction::Max => Reduce::Max,
                 Reduction::TopK => Reduce::TopK(top(&format!("{at}.k"), capture.k.unwrap_or(10))?),
             };
+            let reduce = match (&capture.sae, reduce) {
+                (None, reduce) => reduce,
+                (Some(_), Reduce::None) => {
+                    k_of_features.push(top(&format!("{at}.k"), capture.k.unwrap_or(10))?);
+                    Reduce::None
+                }
+                (Some(_), Reduce::TopK(k)) => {
+                    k_of_features.push(k);
+                    Reduce::None
+                }
+                (Some(_), _) => {
+                    let param = format!("{FIELD}.{at}.reduce");
+                    let message = format!("`{param}`: of features there are `top_k`");
+                    return Err(Error::value(param, message));
+                }
+            };
+            if capture.sae.is_none() {
+                k_of_features.push(0);
+            }
+            saes.push(capture.sae);
             dtypes.push(capture.dtype.unwrap_or_default());
             out.captures.push(Capture {
                 positions: positions(&format!("{at}.positions"), capture.positions, Where::Last)?,
@@ -152,12 +186,15 @@ impl Wanted {
             });
         }
         for (i, edit) in edits.into_iter().enumerate() {
-            out.edits.push(edit.read(&format!("edits[{i}]"))?);
+            let (edit, reference) = edit.read(&format!("edits[{i}]"))?;
+            out.edits.push(edit);
+            references.push(reference);
         }
         if let Some(lens) = plan.lens {
             let asked = lens.targets.unwrap_or_default();
             too_many("lens.targets", asked.len(), MAX_ITEMS)?;
             let layers = lens.layers.as_deref();
+            translator = lens.translator;
             too_many("lens.layers", layers.map_or(0, <[u64]>::len), 1024)?;
             targets = asked
                 .into_iter()
@@ -174,6 +211,7 @@ impl Wanted {
                 positions: positions("lens.positions", lens.positions, Where::Last)?,
                 top_k: top("lens.top_k", lens.top_k.unwrap_or(10))?,
                 targets: Vec::new(),
+                translators: None,
             });
         }
         Ok(Self {
@@ -181,6 +219,11 @@ impl Wanted {
             targets,
             encoding: plan.encoding.unwrap_or_default(),
             dtypes,
+            references,
+            translator,
+            saes,
+            k_of_features,
+            found: OnceLock::new(),
             output: plan.output,
             format: plan.format.unwrap_or_default(),
             text,
@@ -190,7 +233,7 @@ impl Wanted {
     /// The plan for a model.
     ///
     /// # Errors
-    /// A target that is no token, or results that nobody keeps.
+    /// A target that is no token, results that nobody keeps, or vectors that are not there.
     pub(super) fn plan(&self, served: &Served) -> Result<Arc<LabPlan>, Error> {
         let tokenizer = served.handle.tokenizer();
         if self.output == Some(Output::Artifact) && served.shelf.is_none() {
@@ -201,8 +244,92 @@ impl Wanted {
         if let Some(lens) = &mut plan.lens {
             let ids = self.targets.iter().map(|target| target.id(tokenizer));
             lens.targets = ids.collect::<Result<_, _>>()?;
+            if let Some(id) = &self.translator {
+                let param = format!("{FIELD}.lens.translator");
+                lens.translators = match &*vectors(served, &param, id)? {
+                    Content::Translators(all) => Some(Arc::new(all.clone())),
+                    _ => return Err(other_kind(&param, id, "translators")),
+                };
+            }
         }
+        for (i, (edit, reference)) in plan.edits.iter_mut().zip(&self.references).enumerate() {
+            self.refer(edit, reference, &format!("{FIELD}.edits[{i}]"), served)?;
+        }
+        let saes = self.saes.iter().zip(&plan.captures).enumerate();
+        let saes = saes.map(|(i, (id, capture))| {
+            let Some(id) = id else { return Ok(None) };
+            let param = format!("{FIELD}.captures[{i}].sae");
+            let content = vectors(served, &param, id)?;
+            let Content::Sae(sae) = &*content else {
+                return Err(other_kind(&param, id, "an autoencoder"));
+            };
+            let points = served.handle.points();
+            let found = points.find(&capture.point).unwrap_or_default();
+            for at in found {
+                let (point, width) = (&points.all[at], sae.width());
+                if point.width() != width as u64 {
+                    let (path, found) = (&point.path, point.width());
+                    let message = format!("`{param}`: `{id}` is for rows of {width} numbers, those of `{path}` have {found}");
+                    return Err(Error::value(param, message));
+                }
+            }
+            Ok(Some(content))
+        });
+        // The same files, or newer ones of the same ids.
+        let _ = self.found.set(saes.collect::<Result<_, _>>()?);
         Ok(Arc::new(plan))
+    }
+}
+
+/// What is kept under an id that a field names.
+fn vectors(served: &Served, param: &str, id: &str) -> Result<Arc<Content>, Error> {
+    let found = served.vectors.get(id);
+    found.map_err(|message| Error::value(param, format!("`{param}`: {message}")))
+}
+
+fn other_kind(param: &str, id: &str, expected: &str) -> Error {
+    let id = quoted(id);
+    Error::value(
+        param,
+        format!("`{param}`: `{id}` has something else, expected {expected}"),
+    )
+}
+
+impl Wanted {
+    /// Puts what an edit names into it.
+    fn refer(
+        &self,
+        edit: &mut Edit,
+        reference: &Reference,
+        at: &str,
+        served: &Served,
+    ) -> Result<(), Error> {
+        match reference {
+            Reference::Nothing => {}
+            Reference::Directions(id) => {
+                let param = format!("{at}.vector");
+                let Content::Directions(all) = &*vectors(served, &param, id)? else {
+                    return Err(other_kind(&param, id, "directions"));
+                };
+                edit.vector = Vector::Stored(id.clone(), Arc::new(all.clone()));
+            }
+            Reference::Feature(id, feature) => {
+                let param = format!("{at}.sae");
+                let Content::Sae(sae) = &*vectors(served, &param, id)? else {
+                    return Err(other_kind(&param, id, "an autoencoder"));
+                };
+                let Some(found) = sae.feature(*feature) else {
+                    let (param, n) = (format!("{at}.feature"), sae.n_features());
+                    let message = format!("`{param}`: `{id}` has {n} features, counted from 0");
+                    return Err(Error::value(param, message));
+                };
+                edit.vector = match edit.op {
+                    EditOp::Clamp => Vector::Feature(found),
+                    _ => Vector::Rows(vec![found.decoder]),
+                };
+            }
+        }
+        Ok(())
     }
 }
 

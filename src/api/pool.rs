@@ -19,6 +19,7 @@ use crate::arch::nearest;
 use crate::engine::serving::{self, Facts, Served};
 use crate::files::models::{self, Source};
 use crate::files::shelf::Shelf;
+use crate::files::vectors::Vectors;
 
 use super::diagram::View;
 use super::error::Error;
@@ -124,6 +125,8 @@ pub struct Pool {
     pub(super) scaling: tokio::sync::Mutex<()>,
     /// Where results are kept for later requests.
     pub(super) shelf: Option<Shelf>,
+    /// The vectors that requests may name.
+    pub(super) vectors: Arc<Vectors>,
 }
 
 /// A name that selects the only model, whatever its name.
@@ -222,6 +225,7 @@ impl Pool {
             quits: watch::Sender::default(),
             scaling: tokio::sync::Mutex::default(),
             shelf: None,
+            vectors: Arc::default(),
         }
     }
 
@@ -288,11 +292,15 @@ impl Pool {
         Self { residency, ..self }
     }
 
-    /// The same pool, with what requests leave for later ones.
+    /// The same pool, with what requests leave for later ones, and the vectors that they may name.
     #[must_use]
-    pub fn with_shelf(self, shelf: Shelf) -> Self {
+    pub fn with_shelf(self, shelf: Shelf, vectors: Arc<Vectors>) -> Self {
         let shelf = Some(shelf);
-        Self { shelf, ..self }
+        Self {
+            shelf,
+            vectors,
+            ..self
+        }
     }
 
     /// The same pool, whose models can be drawn.

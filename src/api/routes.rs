@@ -77,6 +77,9 @@ routes! {
     Server: get "/v1/lab/artifacts", lab::artifacts::list, "The results that are kept as files.";
     Server: get "/v1/lab/artifacts/{id}", lab::artifacts::get, "The file of a result.";
     Server: delete "/v1/lab/artifacts/{id}", lab::artifacts::delete, "Removes a result.";
+    Server: get "/v1/lab/vectors", lab::vectors::list, "The vectors that edits, captures and lenses may name.";
+    Server: post "/v1/lab/vectors", lab::vectors::keep, "Keeps vectors for later requests.", lab::vectors::fields;
+    Server: delete "/v1/lab/vectors/{id}", lab::vectors::delete, "Removes vectors that a request has sent.";
     Model: get "/lora-adapters", adapters::list, "The adapters of a model and their scales.";
     Model: post "/lora-adapters", adapters::set, "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`.";
     Model: post "/v1/chat/completions", chat::completions, "Continues a conversation.", chat::fields;

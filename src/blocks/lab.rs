@@ -26,6 +26,16 @@ pub enum StepKind {
     Project,
     /// `x + p1 * sqrt(sum(x * x))`; `p0` is not read.
     Match,
+    /// `x + p1 * (clamp(f, low, high) - f)`, where `f` is `sum(p0 * x) + bias`, or 0 unless that is above the threshold. The
+    /// numbers are the bits of f32.
+    Feature {
+        /// The bias.
+        bias: u32,
+        /// The threshold.
+        threshold: u32,
+        /// The bounds.
+        bounds: [u32; 2],
+    },
 }
 
 /// Edits of rows of one value at once.
@@ -70,7 +80,7 @@ pub struct Lab {
 }
 
 /// Maximum number of operations and inputs of a step.
-pub(crate) const NODES_PER_STEP: usize = 20;
+pub(crate) const NODES_PER_STEP: usize = 28;
 /// Maximum number of operations and inputs of a capture.
 pub(crate) const NODES_PER_CAPTURE: usize = 24;
 
@@ -171,6 +181,21 @@ impl Step {
             StepKind::Match => {
                 let length = g.unary(&g.sum_rows(&g.mul(x, x)?)?, Unary::Sqrt)?; // [1, m]
                 g.add(x, &outer(length)?)
+            }
+            StepKind::Feature {
+                bias,
+                threshold,
+                bounds,
+            } => {
+                let [bias, threshold] = [bias, threshold].map(f32::from_bits);
+                let [low, high] = bounds.map(f32::from_bits);
+                let product = g.sum_rows(&g.mul(x, p0)?)?; // [1, m]
+                // Every number bounded by a number from both sides is that number.
+                let plus = |by: f32| g.add(&product, &g.clamp(&product, by, by)?);
+                let is_there = g.unary(&plus(bias - threshold)?, Unary::Step)?;
+                let feature = g.mul(&plus(bias)?, &is_there)?;
+                let change = g.sub(&g.clamp(&feature, low, high)?, &feature)?;
+                g.add(x, &outer(change)?)
             }
         }
     }

@@ -1,5 +1,6 @@
 //! `bench lab`: what is asked of the values of models from the command line.
 
+mod direction;
 mod prompts;
 mod run;
 
@@ -24,6 +25,8 @@ pub(super) enum Command {
     Drift(Box<DriftArgs>),
     /// Read a prompt, and capture and change values of the model as a plan says
     Run(Box<run::RunArgs>),
+    /// Make directions of hidden states that tell two sets of prompts apart, for edits and for llama.cpp
+    Direction(Box<direction::DirectionArgs>),
 }
 
 /// The text that a command reads.
@@ -103,6 +106,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Drift(args) => drift(args),
         Command::Run(args) => run::run(args),
+        Command::Direction(args) => direction::run(args),
     }
 }
 

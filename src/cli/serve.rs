@@ -18,6 +18,7 @@ use crate::engine::serving::{Facts, Progress, Served};
 use crate::engine::{Limits, StartError, ends_in_vectors};
 use crate::files::models::{self, Opened, Source};
 use crate::files::shelf::{self, Shelf};
+use crate::files::vectors::Vectors;
 use crate::inspect::diagram::{Drawing, Sample, svg};
 use crate::model::{self, Options};
 
@@ -96,6 +97,10 @@ pub(super) struct Args {
     /// Number of seconds after which such a file is removed
     #[arg(long, default_value = "3600", value_name = "SECONDS", value_parser = seconds)]
     lab_time: Duration,
+    /// File with vectors that edits, captures and lenses may name by its name without ending: a control vector (GGUF),
+    /// directions, a sparse autoencoder or translators (safetensors); may be repeated
+    #[arg(long, value_name = "FILE")]
+    lab_vectors: Vec<PathBuf>,
     /// Maximum number of seconds that a request waits in the queue; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
@@ -317,6 +322,7 @@ fn pool_of(
         idle: args.idle_time,
     };
     let shelf = shelf(&args, kept.to_owned())?;
+    let vectors = vectors(&args, kept)?;
     let settings = Arc::new(Settings { args, per_model });
     let (of_loader, kept) = (Arc::clone(&settings), kept.to_owned());
     let is_split = cfg!(unix) && !settings.args.in_process;
@@ -344,7 +350,16 @@ fn pool_of(
     let pool = pool.residing(residency);
     let pool = pool.managed(is_managed, describer, finder);
     let pool = if is_split { pool.split() } else { pool };
-    Ok(pool.with_shelf(shelf).drawn_by(drawer))
+    Ok(pool.with_shelf(shelf, vectors).drawn_by(drawer))
+}
+
+/// The vectors that requests to a server with these options may name.
+fn vectors(args: &Args, kept: &Path) -> Result<Arc<Vectors>, Failure> {
+    let folder = Some(kept.join("vectors"));
+    let vectors = Vectors::new(&args.lab_vectors, folder, args.lab_artifacts);
+    Ok(Arc::new(
+        vectors.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?,
+    ))
 }
 
 /// Where a server with these options keeps results.
@@ -433,6 +448,9 @@ pub(super) fn start(
     kept: PathBuf,
     progress: Progress,
 ) -> Result<Served, Failure> {
+    let vectors = vectors(args, &kept)?;
+    let checked = vectors.check();
+    checked.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?;
     let shelf = shelf(args, kept)?;
     let mut opened = args.load.open(source)?;
     if args.load.check_tensors {
@@ -443,6 +461,7 @@ pub(super) fn start(
     tracing::info!(model = opened.name, "loading");
     let mut served = Served::start(opened, options, limits, progress)?;
     served.shelf = Some(shelf);
+    served.vectors = vectors;
     Ok(served)
 }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::arch::Parts;
+use crate::files::vectors::{Directions, Feature, Translators};
 use crate::model::{LOGITS, Lab, LabCapture, LabEdit, LabOp, Point, Points, Positions};
 
 use super::request::Rejected;
@@ -74,6 +75,32 @@ pub enum EditOp {
     Force,
 }
 
+/// The vector of an edit.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Vector {
+    /// One row for all positions, or one for each.
+    Rows(Vec<Vec<f32>>),
+    /// A direction for each point, and the id under which they are kept.
+    Stored(String, Arc<Directions>),
+    /// A feature of an autoencoder that is bounded.
+    Feature(Feature),
+}
+
+impl Vector {
+    /// The rows for a point; none if nothing is kept for it.
+    fn of(&self, point: &Point) -> Option<Vec<Vec<f32>>> {
+        match self {
+            Self::Rows(rows) => Some(rows.clone()),
+            Self::Stored(_, all) => {
+                let names = point.aliases.iter().chain([&point.path]);
+                let found = all.of(names.map(String::as_str), &point.path)?;
+                Some(vec![found.to_vec()])
+            }
+            Self::Feature(_) => Some(Vec::new()),
+        }
+    }
+}
+
 /// A change of values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edit {
@@ -83,8 +110,8 @@ pub struct Edit {
     pub op: EditOp,
     /// Of which tokens.
     pub positions: Where,
-    /// One row for all positions, or one for each.
-    pub vector: Vec<Vec<f32>>,
+    /// What it adds or sets.
+    pub vector: Vector,
     /// Which heads, elements or experts; none: all.
     pub parts: Option<(Parts, Vec<u64>)>,
     /// The factor of the vector, or of the value.
@@ -96,7 +123,7 @@ pub struct Edit {
 }
 
 /// Logits of the hidden state after layers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Lens {
     /// Points or patterns of points with the hidden state.
     pub points: Vec<String>,
@@ -106,6 +133,8 @@ pub struct Lens {
     pub top_k: usize,
     /// Tokens whose place and probability are wanted.
     pub targets: Vec<u32>,
+    /// What makes of a hidden state one that the output head reads.
+    pub translators: Option<Arc<Translators>>,
 }
 
 /// What a request reads and changes.
@@ -127,8 +156,9 @@ pub(super) struct Compiled {
     /// For each captured point which of [`LabPlan::captures`] it is of, its name there, and what is made of
     /// it.
     pub(super) captures: Vec<(usize, String, LabCapture, Reduce)>,
-    /// Points with hidden states, by their names.
-    pub(super) lens: Vec<(String, LabCapture)>,
+    /// Points with hidden states, by their names, each with the layer that it goes into.
+    pub(super) lens: Vec<(String, LabCapture, Option<u64>)>,
+    pub(super) translators: Option<Arc<Translators>>,
     pub(super) top_k: usize,
     pub(super) targets: Vec<u32>,
     /// Bytes of its results and edits at most.
@@ -244,6 +274,12 @@ impl LabPlan {
             let Some(width) = width.map(|at| points.all[at[0]].width()) else {
                 return refuse("lens: the model has no logits".into());
             };
+            let translated = wanted.translators.as_ref().map(|all| all.width() as u64);
+            if let Some(found) = translated.filter(|found| *found != width) {
+                return refuse(format!(
+                    "lens: `translator` is for hidden states of {found} numbers, these have {width}"
+                ));
+            }
             for pattern in &wanted.points {
                 for point in found(pattern)? {
                     let own = &points.all[point];
@@ -258,7 +294,7 @@ impl LabPlan {
                     let n_rows = positions.n_below(n.all) as u64;
                     n_bytes = n_bytes.saturating_add(n_rows.saturating_mul(per_row));
                     let name = own.name_by(pattern).to_owned();
-                    lens.push((name, LabCapture { point, positions }));
+                    lens.push((name, LabCapture { point, positions }, layer_into(own)));
                 }
             }
         }
@@ -266,15 +302,19 @@ impl LabPlan {
         let mut edits = Vec::new();
         for edit in &self.edits {
             let positions = edit.positions.resolved(n)?;
+            let before = edits.len();
             for point in found(&edit.point)? {
                 let own = &points.all[point];
-                let n_rows = 1 + edit.vector.len() as u64;
+                let Some(rows) = edit.vector.of(own) else {
+                    continue;
+                };
+                let n_rows = 1 + rows.len().max(1) as u64;
                 let numbers = own.width().saturating_mul(n_rows);
                 n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
                 within(n_bytes)?;
                 edits.push(LabEdit {
                     point,
-                    op: edit.op_of(own, positions.n_below(n.all))?,
+                    op: edit.op_of(own, &rows, positions.n_below(n.all))?,
                     positions: positions.clone(),
                 });
                 if edits.len() > Lab::MAX_EDITS {
@@ -282,17 +322,25 @@ impl LabPlan {
                     return refuse(format!("more than {most} edits of points"));
                 }
             }
+            if let (Vector::Stored(id, all), true) = (&edit.vector, edits.len() == before) {
+                let layers: Vec<u64> = all.layers().collect();
+                let point = &edit.point;
+                return refuse(format!(
+                    "`{point}`: `{id}` has no direction for it, only for the layers {layers:?}"
+                ));
+            }
         }
-        let (lens_k, targets) = match &self.lens {
-            Some(lens) => (lens.top_k, lens.targets.clone()),
-            None => (0, Vec::new()),
+        let (lens_k, targets, translators) = match &self.lens {
+            Some(lens) => (lens.top_k, lens.targets.clone(), lens.translators.clone()),
+            None => (0, Vec::new(), None),
         };
         let of_model = captures.iter().map(|(_, _, capture, _)| capture);
-        let of_model = of_model.chain(lens.iter().map(|(_, capture)| capture));
+        let of_model = of_model.chain(lens.iter().map(|(_, capture, _)| capture));
         Ok(Compiled {
             lab: Arc::new(Lab::new(of_model.cloned().collect(), edits)),
             captures,
             lens,
+            translators,
             top_k: lens_k,
             targets,
             n_bytes,
@@ -300,9 +348,28 @@ impl LabPlan {
     }
 }
 
+/// The layer that a hidden state goes into, as far as its names say.
+fn layer_into(point: &Point) -> Option<u64> {
+    let mut names = point.aliases.iter().filter_map(|name| {
+        let (layer, end) = name.strip_prefix("layers.")?.split_once('.')?;
+        let layer: u64 = layer.parse().ok()?;
+        match end {
+            "in" => Some(layer),
+            "out" => Some(layer + 1),
+            _ => None,
+        }
+    });
+    names.next()
+}
+
 impl Edit {
     /// What it does at a point, with a row for each of `n_positions`.
-    fn op_of(&self, point: &Point, n_positions: usize) -> Result<LabOp, Rejected> {
+    fn op_of(
+        &self,
+        point: &Point,
+        vector: &[Vec<f32>],
+        n_positions: usize,
+    ) -> Result<LabOp, Rejected> {
         let path = &point.path;
         if !point.is_editable() {
             return refuse(format!("`{path}` can be read and not changed"));
@@ -319,15 +386,15 @@ impl Edit {
         let zeros = || vec![vec![0.0; width]];
         Ok(match self.op {
             EditOp::Add if self.norm_match => LabOp::Match {
-                direction: self.direction(path, &chosen, self.scale)?,
+                direction: self.direction(path, &chosen, vector, self.scale)?,
             },
             EditOp::Add => LabOp::Affine {
                 factor: factor(1.0),
-                offsets: self.rows(path, &chosen, n_positions)?,
+                offsets: self.rows(path, &chosen, vector, n_positions)?,
             },
             EditOp::Set => LabOp::Affine {
                 factor: factor(0.0),
-                offsets: self.rows(path, &chosen, n_positions)?,
+                offsets: self.rows(path, &chosen, vector, n_positions)?,
             },
             EditOp::Scale => LabOp::Affine {
                 factor: factor(self.scale),
@@ -338,7 +405,7 @@ impl Edit {
                 offsets: zeros(),
             },
             EditOp::ProjectOut => LabOp::Project {
-                direction: self.direction(path, &chosen, 1.0)?,
+                direction: self.direction(path, &chosen, vector, 1.0)?,
                 share: self.scale,
             },
             EditOp::Clamp => {
@@ -346,9 +413,22 @@ impl Edit {
                 if low.is_nan() || high.is_nan() || low > high {
                     return refuse(format!("`{path}`: `low` is not below `high`"));
                 }
-                LabOp::Clamp {
-                    chosen,
-                    bounds: self.bounds,
+                let bounds = self.bounds;
+                match &self.vector {
+                    Vector::Feature(feature) if feature.encoder.len() != width => {
+                        let found = feature.encoder.len();
+                        return refuse(format!(
+                            "`{path}`: the features are of rows of {found} numbers, these have {width}"
+                        ));
+                    }
+                    Vector::Feature(feature) => LabOp::Feature {
+                        encoder: feature.encoder.clone(),
+                        decoder: feature.decoder.clone(),
+                        bias: feature.bias,
+                        threshold: feature.threshold,
+                        bounds,
+                    },
+                    _ => LabOp::Clamp { chosen, bounds },
                 }
             }
             EditOp::Exclude | EditOp::Force => {
@@ -402,15 +482,16 @@ impl Edit {
         &self,
         path: &str,
         chosen: &[bool],
+        vector: &[Vec<f32>],
         n_positions: usize,
     ) -> Result<Vec<Vec<f32>>, Rejected> {
-        let n = self.vector.len();
+        let n = vector.len();
         if n != 1 && n != n_positions {
             return refuse(format!(
                 "`{path}`: `vector` has {n} rows, expected 1 or {n_positions}, one for each position"
             ));
         }
-        let rows = self.vector.iter();
+        let rows = vector.iter();
         rows.map(|row| self.row(path, chosen, row)).collect()
     }
 
@@ -442,9 +523,15 @@ impl Edit {
     }
 
     /// The direction of its only row, with a length.
-    fn direction(&self, path: &str, chosen: &[bool], length: f32) -> Result<Vec<f32>, Rejected> {
-        let [row] = self.vector.as_slice() else {
-            let n = self.vector.len();
+    fn direction(
+        &self,
+        path: &str,
+        chosen: &[bool],
+        vector: &[Vec<f32>],
+        length: f32,
+    ) -> Result<Vec<f32>, Rejected> {
+        let [row] = vector else {
+            let n = vector.len();
             return refuse(format!("`{path}`: `vector` has {n} rows, expected 1"));
         };
         let row = Self {

@@ -37,7 +37,7 @@ pub use adapters::Adapters;
 pub use diffusion::{Diffusion, Fixed, Remasking};
 pub use event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
 pub use handle::Handle;
-pub use lab::{Capture, Edit, EditOp, LabPlan, Lens, Reduce, Where};
+pub use lab::{Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where};
 pub use limits::Limits;
 pub use pooling::Passage;
 pub use request::{Ends, Rejected, Request};

@@ -15,6 +15,7 @@ use crate::engine::{self, Handle, Limits, StartError, Unfit};
 use crate::files::models::{Opened, tokenizer_of};
 use crate::files::prompts::Prompts;
 use crate::files::shelf::Shelf;
+use crate::files::vectors::Vectors;
 use crate::model::{self, DeviceUse, Model, Options};
 use crate::plan::Plan;
 use crate::text::calls::Dialect;
@@ -63,6 +64,8 @@ pub struct Served {
     pub identity: Identity,
     /// Where results are kept for later requests.
     pub shelf: Option<Shelf>,
+    /// The vectors that requests may name.
+    pub vectors: Arc<Vectors>,
 }
 
 /// What results are computed with, for whoever keeps them.
@@ -360,6 +363,7 @@ impl Served {
                 .map_or_else(Vec::new, |taken| taken.devices.clone()),
             identity,
             shelf: None,
+            vectors: Arc::default(),
         })
     }
 

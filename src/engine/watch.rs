@@ -91,7 +91,7 @@ impl Watch {
                 elements: Vec::new(),
                 places: Vec::new(),
             });
-        let lens = plan.lens.iter().map(|(name, _)| LensPoint {
+        let lens = plan.lens.iter().map(|(name, ..)| LensPoint {
             point: name.clone(),
             rows: Vec::new(),
         });
@@ -171,14 +171,17 @@ impl Watch {
                 add(out, *reduce, &row.row);
             }
         }
-        for (at, (_, capture)) in self.plan.lens.iter().enumerate() {
+        for (at, (_, capture, layer)) in self.plan.lens.iter().enumerate() {
             let own = new.iter().filter(|row| row.point == capture.point);
             let own = own.filter(|row| capture.positions.contains(row.position));
             let own: Vec<&&TakenRow> = own.collect();
             if own.is_empty() {
                 continue;
             }
-            let hidden: Vec<f32> = own.iter().flat_map(|row| row.row.clone()).collect();
+            let mut hidden: Vec<f32> = own.iter().flat_map(|row| row.row.clone()).collect();
+            if let (Some(translators), Some(layer)) = (&self.plan.translators, layer) {
+                hidden = translators.translated(*layer, &hidden);
+            }
             let logits = lens(&hidden)?;
             let width = logits.len() / own.len();
             for (row, logits) in own.iter().zip(logits.chunks_exact(width.max(1))) {
@@ -251,13 +254,26 @@ fn add(out: &mut Captured, reduce: Reduce, row: &[f32]) {
             let pairs = out.elements.iter_mut().zip(row);
             pairs.for_each(|(most, e)| *most = most.max(*e));
         }
-        Reduce::TopK(k) => {
-            let mut places: Vec<u32> = (0..row.len() as u32).collect();
-            places.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]));
+        Reduce::TopK(k) => out.push_top(k, row),
+    }
+}
+
+impl Captured {
+    /// Adds the `k` largest elements of a row, with their places.
+    pub fn push_top(&mut self, k: usize, row: &[f32]) {
+        let mut places: Vec<u32> = (0..row.len() as u32).collect();
+        let larger = |a: &u32, b: &u32| {
+            let order = row[*b as usize].total_cmp(&row[*a as usize]);
+            order.then(a.cmp(b))
+        };
+        if (1..places.len()).contains(&k) {
+            places.select_nth_unstable_by(k - 1, larger);
             places.truncate(k);
-            out.elements
-                .extend(places.iter().map(|at| row[*at as usize]));
-            out.places.extend(places);
         }
+        places.sort_unstable_by(larger);
+        places.truncate(k);
+        let elements = places.iter().map(|at| row[*at as usize]);
+        self.elements.extend(elements);
+        self.places.extend(places);
     }
 }

@@ -10,3 +10,4 @@ pub mod quantise;
 pub mod recognise;
 pub mod shelf;
 pub mod synth;
+pub mod vectors;

@@ -4,6 +4,7 @@ pub mod capabilities;
 pub mod compare;
 pub mod describe;
 pub mod diagram;
+pub mod directions;
 pub mod drift;
 pub mod llama_server;
 pub mod nearest;

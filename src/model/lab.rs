@@ -106,6 +106,19 @@ pub enum LabOp {
         /// The direction, whose length is the factor.
         direction: Vec<f32>,
     },
+    /// Bounds a feature: what it changes by is added along a direction.
+    Feature {
+        /// What the row is multiplied by to give the feature.
+        encoder: Vec<f32>,
+        /// The direction.
+        decoder: Vec<f32>,
+        /// What is added to the product.
+        bias: f32,
+        /// The feature is 0 unless it is above.
+        threshold: f32,
+        /// The bounds.
+        bounds: [f32; 2],
+    },
 }
 
 impl LabOp {
@@ -115,6 +128,16 @@ impl LabOp {
             Self::Clamp { bounds, .. } => StepKind::Clamp(bounds[0].to_bits(), bounds[1].to_bits()),
             Self::Project { .. } => StepKind::Project,
             Self::Match { .. } => StepKind::Match,
+            Self::Feature {
+                bias,
+                threshold,
+                bounds,
+                ..
+            } => StepKind::Feature {
+                bias: bias.to_bits(),
+                threshold: threshold.to_bits(),
+                bounds: bounds.map(f32::to_bits),
+            },
         }
     }
 
@@ -142,6 +165,9 @@ impl LabOp {
                 direction.iter().map(|e| e * share).collect(),
             ],
             Self::Match { direction } => [Cow::Borrowed(direction), Cow::Borrowed(direction)],
+            Self::Feature {
+                encoder, decoder, ..
+            } => [Cow::Borrowed(encoder), Cow::Borrowed(decoder)],
         }
     }
 

@@ -40,6 +40,24 @@ pub fn open(path: &Path, config: &Json, checkpoint: &Checkpoint) -> Result<Weigh
     let refuse = |path: PathBuf, message: String| Error::File { path, message };
     let metadata = json::from_json(&config[KEY])
         .map_err(|message| refuse(path.to_owned(), format!("{CONFIG}: {KEY}: {message}")))?;
+    of_checkpoint(path, metadata, checkpoint)
+}
+
+/// The tensors of a safetensors file, which says nothing of what they mean.
+///
+/// # Errors
+/// A file that cannot be read or breaks its format, or tensors whose elements have no use.
+pub fn plain(path: &Path) -> Result<Weights, Error> {
+    let checkpoint = Checkpoint::open(path)?;
+    of_checkpoint(path, Metadata::default(), &checkpoint)
+}
+
+fn of_checkpoint(
+    path: &Path,
+    metadata: Metadata,
+    checkpoint: &Checkpoint,
+) -> Result<Weights, Error> {
+    let refuse = |path: PathBuf, message: String| Error::File { path, message };
     let files: Vec<_> = checkpoint.files().collect();
     let mut entries = Vec::new();
     for (name, stored) in checkpoint.tensors() {

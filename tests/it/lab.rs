@@ -452,7 +452,28 @@ fn edits_do_what_they_say() {
     let length = |x: &[f32]| x.iter().map(|e| f(e) * f(e)).sum::<f64>().sqrt();
     let along = |x: &[f32]| x.iter().zip(&unit).map(|(x, v)| f(x) * f(v)).sum::<f64>();
     let bounds = [-0.1, 0.2];
-    let cases: [(LabOp, Expected<'_>); 4] = [
+    let (c, d) = (numbers(0.3), numbers(1.9));
+    let feature = |x: &[f32]| {
+        let sum = x.iter().zip(&c).map(|(x, v)| f(x) * f(v)).sum::<f64>() + 0.25;
+        if sum > 0.125 { sum } else { 0.0 }
+    };
+    let of_features = |x: &[f32], low: f64, high: f64| -> Vec<f64> {
+        let change = feature(x).clamp(low, high) - feature(x);
+        (0..width).map(|i| f(&x[i]) + change * f(&d[i])).collect()
+    };
+    let bounded = |low: f32, high: f32| LabOp::Feature {
+        encoder: c.clone(),
+        decoder: d.clone(),
+        bias: 0.25,
+        threshold: 0.125,
+        bounds: [low, high],
+    };
+    let cases: [(LabOp, Expected<'_>); 6] = [
+        (bounded(2.0, 2.0), Box::new(|x| of_features(x, 2.0, 2.0))),
+        (
+            bounded(f32::NEG_INFINITY, 0.5),
+            Box::new(|x| of_features(x, f64::NEG_INFINITY, 0.5)),
+        ),
         (
             affine(a.clone(), b.clone()),
             Box::new(|x| (0..width).map(|i| f(&x[i]) * f(&a[i]) + f(&b[i])).collect()),
@@ -520,6 +541,81 @@ fn edits_do_what_they_say() {
             }
         }
     }
+}
+
+#[test]
+fn what_edits_do_to_a_model_is_what_they_do_in_plain_loops() {
+    let (_scratch, found) = kinds();
+    let mut n_compared = 0;
+    for golden in found {
+        let n = golden.tokens.len();
+        let mut models = [false, true].map(|plain| {
+            let options = Options { plain, ..options() };
+            model(&golden, options)
+        });
+        let points = Arc::clone(models[0].points());
+        let unedited = models.each_mut().map(|m| read(m, 0, &golden.tokens, None));
+        let wide: Vec<f64> = unedited[1].iter().map(|v| f64::from(*v)).collect();
+        // Rounding of weights and tables is as large without an edit.
+        let bound = 30.0 * nmse(&unedited[0], &wide) + 1e-9;
+        let editable = (0..points.all.len()).filter(|at| {
+            let point = &points.all[*at];
+            point.is_editable()
+                && point.path.starts_with("layers.1.")
+                && point.spec.name != "ranking"
+        });
+        for at in editable {
+            let point = &points.all[at];
+            let width = point.width() as usize;
+            let row = |seed: f32| -> Vec<f32> {
+                (0..width).map(|i| (i as f32 * seed).sin() / 4.0).collect()
+            };
+            let chosen = (0..width).map(|i| i % 2 == 0).collect();
+            let ops = [
+                affine(vec![0.5; width], row(0.7)),
+                LabOp::Clamp {
+                    chosen,
+                    bounds: [-0.25, 0.25],
+                },
+                LabOp::Project {
+                    direction: row(1.3),
+                    share: 0.5,
+                },
+                LabOp::Match {
+                    direction: row(0.9),
+                },
+                LabOp::Feature {
+                    encoder: row(0.3),
+                    decoder: row(1.1),
+                    bias: 1.0,
+                    threshold: 0.0,
+                    bounds: [3.0, 3.0],
+                },
+            ];
+            // One op at each point, another at the next.
+            let op = ops[n_compared % ops.len()].clone();
+            let edit = LabEdit {
+                point: at,
+                positions: Positions::List(Arc::new([1, n as u32 - 2])),
+                op,
+            };
+            let [kernels, loops] = models.each_mut().map(|m| {
+                let lab = Lab::new(Vec::new(), vec![edit.clone()]);
+                read(m, 0, &golden.tokens, Some(lab))
+            });
+            let loops: Vec<f64> = loops.iter().map(|v| f64::from(*v)).collect();
+            let error = nmse(&kernels, &loops);
+            assert!(
+                error <= bound,
+                "{}: {} {:?}: {error:.1e}, the bound is {bound:.1e}",
+                golden.name,
+                point.path,
+                edit.op
+            );
+            n_compared += 1;
+        }
+    }
+    assert!(n_compared > 60, "{n_compared}");
 }
 
 /// The built-in model with the prefix cache and eight sequences, bit for bit the same in any batch.

@@ -75,4 +75,5 @@ mod text_diffusion;
 mod text_parts;
 mod tidy;
 mod tools;
+mod vectors;
 mod zoo;

@@ -43,7 +43,7 @@ fn unknown(id: &str) -> Error {
 }
 
 /// An id that is not UTF-8 names nothing.
-fn id_of(id: Result<Path<String>, PathRejection>) -> String {
+pub(super) fn id_of(id: Result<Path<String>, PathRejection>) -> String {
     id.map_or_else(|_| String::new(), |Path(id)| id)
 }
 

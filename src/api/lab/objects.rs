@@ -4,7 +4,7 @@ use half::f16;
 use serde::Deserialize;
 
 use crate::arch::Parts;
-use crate::engine::{Edit, EditOp, Where};
+use crate::engine::{self, Edit, EditOp, Where};
 
 use super::super::error::Error;
 use super::FIELD;
@@ -95,6 +95,8 @@ pub(super) struct CaptureObject {
     pub(super) reduce: Option<Reduction>,
     pub(super) k: Option<usize>,
     pub(super) dtype: Option<Dtype>,
+    /// Id of an autoencoder whose features are wanted.
+    pub(super) sae: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -111,6 +113,19 @@ pub(super) struct EditObject {
     pub(super) low: Option<f32>,
     pub(super) high: Option<f32>,
     pub(super) norm_match: Option<bool>,
+    /// Id of an autoencoder, and one of its features.
+    pub(super) sae: Option<String>,
+    pub(super) feature: Option<usize>,
+}
+
+/// What an edit names that the model's vectors have.
+#[derive(Clone, Debug)]
+pub(super) enum Reference {
+    Nothing,
+    /// Directions of this id.
+    Directions(String),
+    /// A feature of the autoencoder of this id.
+    Feature(String, usize),
 }
 
 #[derive(Debug, Deserialize)]
@@ -120,6 +135,8 @@ pub(super) struct LensObject {
     pub(super) positions: Option<Places>,
     pub(super) top_k: Option<usize>,
     pub(super) targets: Option<Vec<Target>>,
+    /// Id of translators.
+    pub(super) translator: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -132,9 +149,10 @@ pub(super) enum Target {
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected numbers, rows of numbers, or an object with `data`, `shape` and `dtype`"
+    expecting = "expected numbers, rows of numbers, an object with `data`, `shape` and `dtype`, or an id"
 )]
 pub(super) enum Vector {
+    Id(String),
     Row(Vec<f32>),
     Rows(Vec<Vec<f32>>),
     Packed(Packed),
@@ -184,7 +202,7 @@ pub(super) fn top(param: &str, k: usize) -> Result<usize, Error> {
 }
 
 impl EditObject {
-    pub(super) fn read(self, at: &str) -> Result<Edit, Error> {
+    pub(super) fn read(self, at: &str) -> Result<(Edit, Reference), Error> {
         let fault = |field: &str, message: &str| {
             let param = format!("{FIELD}.{at}{field}");
             Error::value(&param, format!("`{param}`: {message}"))
@@ -199,8 +217,23 @@ impl EditObject {
             Op::Exclude => EditOp::Exclude,
             Op::Force => EditOp::Force,
         };
+        let mut reference = match (self.sae, self.feature) {
+            (Some(sae), Some(feature)) => Reference::Feature(sae, feature),
+            (None, None) => Reference::Nothing,
+            _ => return Err(fault("", "`sae` and `feature` belong together")),
+        };
+        let has_feature = !matches!(reference, Reference::Nothing);
+        if has_feature && (self.vector.is_some() || self.heads.is_some() || self.neurons.is_some())
+        {
+            let message = "a `feature` takes no `vector`, `heads` or `neurons`";
+            return Err(fault(".feature", message));
+        }
         let vector = match self.vector {
             None => Vec::new(),
+            Some(Vector::Id(id)) => {
+                reference = Reference::Directions(id);
+                Vec::new()
+            }
             Some(Vector::Row(row)) => vec![row],
             Some(Vector::Rows(rows)) => rows,
             Some(Vector::Packed(packed)) => {
@@ -209,7 +242,9 @@ impl EditObject {
             }
         };
         let takes_vector = matches!(op, EditOp::Add | EditOp::Set | EditOp::ProjectOut);
-        if takes_vector == vector.is_empty() {
+        let is_referred = !matches!(reference, Reference::Nothing);
+        let has_vector = is_referred || !vector.is_empty();
+        if takes_vector != has_vector && !(has_feature && op == EditOp::Clamp) {
             let message = match takes_vector {
                 true => "`op` needs a `vector`",
                 false => "`op` takes no `vector`",
@@ -236,11 +271,11 @@ impl EditObject {
             ));
         }
         let positions = positions(&format!("{at}.positions"), self.positions, Where::All)?;
-        Ok(Edit {
+        let edit = Edit {
             point: self.point,
             op,
             positions,
-            vector,
+            vector: engine::Vector::Rows(vector),
             parts,
             scale: self.scale.unwrap_or(1.0),
             bounds: [
@@ -248,13 +283,14 @@ impl EditObject {
                 self.high.unwrap_or(f32::INFINITY),
             ],
             norm_match: self.norm_match == Some(true),
-        })
+        };
+        Ok((edit, reference))
     }
 }
 
 impl Packed {
     /// Its rows: the first dimension of several, if there are more than one.
-    fn rows(&self) -> Result<Vec<Vec<f32>>, String> {
+    pub(super) fn rows(&self) -> Result<Vec<Vec<f32>>, String> {
         let bytes = base64::decode(&self.data).map_err(|error| format!("`data`: {error}"))?;
         let numbers: Vec<f32> = match self.dtype.unwrap_or_default() {
             Dtype::F32 => {

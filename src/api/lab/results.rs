@@ -12,6 +12,7 @@ use crate::engine::serving::{Served, now};
 use crate::engine::{Captured, LabResult, LensRow, Reduce, TokenLogprob};
 use crate::files::arrays::{self, Elements, Format, Named};
 use crate::files::shelf::{self, Kept};
+use crate::files::vectors::Content;
 use crate::text::tokenizer::Tokenizer;
 
 use super::objects::{Dtype, Encoding, Output};
@@ -45,7 +46,9 @@ impl Dtype {
 
 /// A captured value on its way into a response.
 struct Shown<'a> {
-    captured: &'a Captured,
+    captured: Cow<'a, Captured>,
+    /// Id of the autoencoder whose features its places are.
+    sae: Option<&'a str>,
     dtype: Dtype,
     /// Dimensions, the slowest first.
     shape: Vec<u64>,
@@ -89,10 +92,14 @@ impl Shown<'_> {
             Reduce::Norm => "norm",
             Reduce::TopK(_) => "top_k",
         };
-        json!({
+        let mut out = json!({
             "point": self.captured.point, "reduce": reduce, "positions": self.captured.positions,
             "shape": self.shape,
-        })
+        });
+        if let Some(sae) = self.sae {
+            out["sae"] = sae.into();
+        }
+        out
     }
 
     fn inline(&self, encoding: Encoding) -> Value {
@@ -213,9 +220,10 @@ impl Wanted {
     }
 
     /// Each captured value, under a name of its own.
-    fn values<'a>(&self, result: &'a LabResult) -> Vec<Shown<'a>> {
+    fn values<'a>(&'a self, result: &'a LabResult) -> Vec<Shown<'a>> {
         let mut names = HashSet::new();
         let value = |captured: &'a Captured| {
+            let captured = self.featured(captured);
             let is_one = matches!(captured.reduce, Reduce::Mean | Reduce::Max);
             let n_rows = (!is_one).then_some(captured.positions.len() as u64);
             let dims = captured.shape.iter().rev().copied();
@@ -227,13 +235,36 @@ impl Wanted {
                 name = format!("{}#{n}", captured.point);
             }
             Shown {
-                captured,
+                sae: self.saes.get(captured.of).and_then(Option::as_deref),
                 dtype: self.dtypes.get(captured.of).copied().unwrap_or_default(),
                 shape: n_rows.into_iter().chain(dims).collect(),
                 name,
+                captured,
             }
         };
         result.captures.iter().map(value).collect()
+    }
+
+    /// The strongest features of each row, where these are wanted.
+    fn featured<'a>(&self, captured: &'a Captured) -> Cow<'a, Captured> {
+        let found = self
+            .found
+            .get()
+            .and_then(|all| all.get(captured.of)?.as_deref());
+        let Some(Content::Sae(sae)) = found else {
+            return Cow::Borrowed(captured);
+        };
+        let k = self.k_of_features[captured.of].min(sae.n_features());
+        let mut out = Captured {
+            shape: vec![k as u64],
+            reduce: Reduce::TopK(k),
+            elements: Vec::new(),
+            ..captured.clone()
+        };
+        for row in captured.elements.chunks_exact(sae.width()) {
+            out.push_top(k, &sae.features(row));
+        }
+        Cow::Owned(out)
     }
 
     /// What a file says of its values.

@@ -2,7 +2,8 @@
 //! order of the prompts.
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -11,6 +12,7 @@ use crate::api::LabRequest;
 use crate::engine::serving::Served;
 use crate::engine::{Diffusion, Event, LabResult, Limits, Request, ends_in_vectors};
 use crate::files::models::Source;
+use crate::files::vectors::Vectors;
 use crate::model::Options;
 
 use crate::cli::options::{LoadOptions, progress_bar};
@@ -52,8 +54,12 @@ impl Asking {
         load: &LoadOptions,
         model: &Path,
         plan: Map<String, Value>,
+        vectors: &[PathBuf],
         bounds: Bounds,
     ) -> Result<Self, Failure> {
+        let at = |message: String| anyhow::anyhow!("--lab-vectors: {message}");
+        let vectors = Vectors::new(vectors, None, 0).map_err(at)?;
+        vectors.check().map_err(|error| at(error.to_string()))?;
         let request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
         let mut opened = load.open(&Source::of(Some(model)))?;
         let mut options = load.resolve(&opened, run::DEFAULTS);
@@ -97,8 +103,10 @@ impl Asking {
         };
         let served = Served::start(opened, options, limits, Box::new(progress));
         bar.finish_and_clear();
+        let mut served = served?;
+        served.vectors = Arc::new(vectors);
         Ok(Self {
-            served: served?,
+            served,
             request,
             n_parallel: bounds.n_parallel,
         })

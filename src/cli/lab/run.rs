@@ -31,6 +31,9 @@ pub(in crate::cli) struct RunArgs {
     /// Maximum number of bytes that the values may take
     #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
     lab_bytes: u64,
+    /// File with vectors that the plan may name by its name without ending; may be repeated
+    #[arg(long, value_name = "FILE")]
+    lab_vectors: Vec<PathBuf>,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -49,7 +52,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         n_parallel: 1,
         lab_bytes: args.lab_bytes,
     };
-    let asking = Asking::start(&args.load, &args.model, plan, bounds)?;
+    let asking = Asking::start(&args.load, &args.model, plan, &args.lab_vectors, bounds)?;
     let tokens = match text {
         Text::Tokens(tokens) => tokens,
         Text::Written(text) => asking.encode(&text)?,

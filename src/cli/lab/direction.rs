@@ -1,0 +1,176 @@
+//! `bench lab direction`: directions of hidden states that tell two sets of prompts apart.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::{Args as ClapArgs, ValueEnum};
+use serde_json::json;
+
+use crate::cli::options::{LoadOptions, byte_count};
+use crate::cli::{Failure, output};
+use crate::files::vectors;
+use crate::inspect::directions::{Mean, principal};
+
+use super::prompts::{Asking, Bounds};
+use super::read_text;
+
+/// How directions are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Method {
+    /// Difference of the means of both sets.
+    Mean,
+    /// First principal component of the differences of pairs, of length 1.
+    Pca,
+}
+
+/// What is read of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Row {
+    /// The hidden state of its last token.
+    Last,
+    /// The mean of those of all its tokens.
+    Mean,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct DirectionArgs {
+    /// The model: a file, a folder or tiny-chat
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// File of prompts to whose side the directions point: one on each line, as text or as a JSON string
+    #[arg(long, value_name = "FILE")]
+    positive: PathBuf,
+    /// File of prompts on the other side; with `--method pca` line by line the other half of a pair
+    #[arg(long, value_name = "FILE")]
+    negative: PathBuf,
+    /// Difference of the means, or first principal component of the differences of pairs
+    #[arg(long, default_value = "mean", value_name = "mean|pca")]
+    method: Method,
+    /// What is read of a prompt: the hidden state of its last token, or the mean of all
+    #[arg(long, default_value = "last", value_name = "last|mean")]
+    row: Row,
+    /// File to write: NAME.gguf, a control vector for llama.cpp too, or NAME.safetensors
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Maximum number of prompts that are read at once
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    parallel: usize,
+    /// Maximum number of bytes that the hidden states may take that are held at once
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
+    lab_bytes: u64,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+/// The prompts of a file.
+fn prompts(path: &Path) -> Result<Vec<String>, Failure> {
+    let text = read_text(path)?;
+    let lines = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty());
+    let prompt = |(at, line): (usize, &str)| match line.starts_with('"') {
+        true => serde_json::from_str(line)
+            .map_err(|error| anyhow::anyhow!("{}:{}: {error}", path.display(), at + 1)),
+        false => Ok(line.to_owned()),
+    };
+    let all: Vec<String> = lines.map(prompt).collect::<Result<_, _>>()?;
+    match all.is_empty() {
+        true => Err(anyhow::anyhow!("{}: there are no prompts", path.display())),
+        false => Ok(all),
+    }
+}
+
+/// The layer of a captured value.
+fn layer_of(point: &str) -> Option<u64> {
+    point
+        .strip_prefix("layers.")?
+        .split('.')
+        .next()?
+        .parse()
+        .ok()
+}
+
+pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
+    let is_gguf = args
+        .output
+        .extension()
+        .is_some_and(|ending| ending == vectors::GGUF);
+    if !is_gguf
+        && args
+            .output
+            .extension()
+            .is_none_or(|ending| ending != "safetensors")
+    {
+        let path = args.output.display();
+        anyhow::bail!("{path}: expected a name that ends in .gguf or .safetensors");
+    }
+    let (positive, negative) = (prompts(&args.positive)?, prompts(&args.negative)?);
+    if args.method == Method::Pca && positive.len() != negative.len() {
+        let (n, m) = (positive.len(), negative.len());
+        anyhow::bail!("--method pca: {n} positive and {m} negative prompts are no pairs");
+    }
+    let capture = match args.row {
+        Row::Last => json!({ "point": "layers.*.out", "positions": "last" }),
+        Row::Mean => json!({ "point": "layers.*.out", "positions": "prompt", "reduce": "mean" }),
+    };
+    let plan = serde_json::Map::from_iter([("captures".to_owned(), json!([capture]))]);
+    let bounds = Bounds {
+        n_parallel: args.parallel.max(1),
+        lab_bytes: args.lab_bytes,
+    };
+    let asking = Asking::start(&args.load, &args.model, plan, &[], bounds)?;
+    let points = asking.served.handle.points();
+    let widths = points.find("layers.*.out").unwrap_or_default();
+    let width: u64 = widths.iter().map(|at| points.all[*at].width()).sum();
+    if args.method == Method::Pca {
+        let bytes = 2 * 4 * width.saturating_mul(positive.len() as u64);
+        if bytes > args.lab_bytes {
+            let limit = args.lab_bytes;
+            anyhow::bail!(
+                "the hidden states of all pairs take {bytes} bytes, the limit is {limit} (--lab-bytes)"
+            );
+        }
+    }
+    // By layers.
+    let mut means: [BTreeMap<u64, Mean>; 2] = Default::default();
+    let mut rows: [BTreeMap<u64, Vec<Vec<f32>>>; 2] = Default::default();
+    for ((side, means), rows) in [&positive, &negative]
+        .into_iter()
+        .zip(&mut means)
+        .zip(&mut rows)
+    {
+        let tokens = side.iter().map(|prompt| asking.encode(prompt));
+        asking.each(tokens, 0, |result| {
+            for captured in result.captures {
+                let Some(layer) = layer_of(&captured.point) else {
+                    continue;
+                };
+                means.entry(layer).or_default().add(&captured.elements);
+                if args.method == Method::Pca {
+                    rows.entry(layer).or_default().push(captured.elements);
+                }
+            }
+            Ok(())
+        })?;
+    }
+    let [positive_rows, negative_rows] = &rows;
+    let direction = |layer: &u64| match args.method {
+        Method::Mean => means[0][layer].less(&means[1][layer]),
+        Method::Pca => {
+            let pairs = positive_rows[layer].iter().zip(&negative_rows[layer]);
+            let less =
+                |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).map(|(a, b)| a - b).collect();
+            principal(&pairs.map(less).collect::<Vec<Vec<f32>>>())
+        }
+    };
+    let by_layer = means[0].keys().map(|layer| (*layer, direction(layer)));
+    let by_layer: BTreeMap<u64, Vec<f32>> = by_layer.collect();
+    vectors::write(&args.output, &asking.served.facts.arch, &by_layer)?;
+    let n = by_layer.len() - usize::from(is_gguf && by_layer.contains_key(&0));
+    let (path, pairs) = (args.output.display(), (positive.len(), negative.len()));
+    output::line(format!(
+        "{path}: directions of {n} layers from {} and {} prompts",
+        pairs.0, pairs.1
+    ))
+}
