@@ -82,6 +82,24 @@ pub const PATHS: [ExecutionPath; 8] = [
     },
 ];
 
+/// The tokens that a model reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    /// Those of the sequence.
+    pub tokens: &'a [u32],
+    /// Those of its source; empty where the model reads none.
+    pub source: &'a [u32],
+}
+
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
+    fn from(tokens: &'a T) -> Self {
+        Self {
+            tokens: tokens.as_ref(),
+            source: &[],
+        }
+    }
+}
+
 /// Logits of every token, `[n_tokens, n_vocab]` (hidden states of a model without a head), along a path; none where the path
 /// is another computation: tokens attend to later ones and are not all in a pass, heads are no whole blocks of the cache's
 /// type.
@@ -91,10 +109,11 @@ pub const PATHS: [ExecutionPath; 8] = [
 pub fn logits(
     plan: Plan,
     weights: &Weights,
-    tokens: &[u32],
+    text: Text<'_>,
     path: &ExecutionPath,
     n_threads: usize,
 ) -> Result<Option<Vec<f32>>, Error> {
+    let Text { tokens, source } = text;
     if plan.mode != crate::arch::Mode::Causal && path.chunk != 0 {
         return Ok(None);
     }
@@ -103,7 +122,7 @@ pub fn logits(
         n_ctx: if path.stateless {
             0
         } else {
-            (2 * n).next_multiple_of(256)
+            (2 * (n + source.len())).next_multiple_of(256)
         },
         n_ctx_seq: n,
         n_seqs: 2,
@@ -111,12 +130,15 @@ pub fn logits(
         k_type: path.kv_type,
         v_type: path.kv_type,
         flash_attn: path.flash_attn,
-        ..Options::plain(0, 2 * n)
+        ..Options::plain(0, 2 * n.max(source.len()))
     };
     let mut model = match Model::load(plan, weights, options, &mut |_, _| {}) {
         Err(Error::CacheType { .. }) => return Ok(None),
         loaded => loaded?,
     };
+    if !source.is_empty() {
+        model.set_default_source(source)?;
+    }
     let chunk = if path.chunk == 0 { n } else { path.chunk };
     let mut found = Vec::new();
     for start in (0..n).step_by(chunk.max(1)) {
@@ -310,22 +332,16 @@ pub enum Fault {
 /// The model does not load, a pass fails, or rows have another width than the reference's.
 pub fn prove(
     opened: &Opened,
-    tokens: &[u32],
+    text: Text<'_>,
     reference: &Reference,
     bounds: [f64; 2],
     n_threads: usize,
     each: &mut dyn FnMut(&Outcome),
 ) -> Result<Vec<Outcome>, Fault> {
-    let n = tokens.len().max(1);
+    let n = text.tokens.len().max(1);
     let mut outcomes = Vec::new();
     for path in &PATHS {
-        let found = logits(
-            opened.plan.clone(),
-            &opened.weights,
-            tokens,
-            path,
-            n_threads,
-        )?;
+        let found = logits(opened.plan.clone(), &opened.weights, text, path, n_threads)?;
         if let (Some(found), Reference::Logits(expected)) = (&found, reference)
             && found.len() != expected.len()
         {
@@ -356,7 +372,13 @@ pub fn noise(
     let mut rows = Vec::new();
     for path in [Some(&ONE_PASS), half].into_iter().flatten() {
         let plan = opened.plan.clone();
-        rows.push(logits(plan, &opened.weights, tokens, path, n_threads)?);
+        rows.push(logits(
+            plan,
+            &opened.weights,
+            tokens.into(),
+            path,
+            n_threads,
+        )?);
     }
     let [Some(exact), Some(half)] = rows.as_slice() else {
         return Ok(0.0);

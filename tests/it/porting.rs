@@ -391,3 +391,35 @@ fn a_model_is_compared_with_a_llama_server() {
         refused(&model, "true", "llama-server ended with");
     }
 }
+
+/// A model that reads a source, against the stored logits of llama.cpp.
+#[test]
+fn a_source_is_part_of_a_proof() {
+    let folder = scratch();
+    let golden = goldens(folder.path(), |golden| golden == "t5").remove(0);
+    let model = folder.path().join("t5.gguf");
+    assert!(model.exists() && !golden.source.is_empty());
+    let expected: Vec<f32> = golden.expected.iter().map(|v| *v as f32).collect();
+    let n = golden.tokens.len();
+    let logits = npy::bytes_of(&expected, &[n, expected.len() / n]);
+    let ids = |ids: &[u32]| integers(&ids.iter().map(|id| i64::from(*id)).collect::<Vec<_>>());
+    let archive = folder.path().join("t5.npz");
+    let arrays = [
+        ("logits", logits),
+        ("tokens", ids(&golden.tokens)),
+        ("source", ids(&golden.source)),
+    ];
+    write_npz(&archive, &arrays);
+    let arguments = ["arch", "prove", text(&model), "--ref", text(&archive)];
+    let found = printed(&arguments);
+    let n_equal = found.lines().filter(|line| line.starts_with("= ")).count();
+    assert_eq!(n_equal, 8, "{found}");
+    // Another source gives other logits.
+    let other = [&arguments[..], &["--source", "5,6,7"]].concat();
+    check_refused(&other, 1, &["8 of 8 paths differ"]);
+    check_refused(
+        &["arch", "prove", text(&model), "--llama"],
+        1,
+        &["without a source"],
+    );
+}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use lab_bench::arch::{ArchDef, Mode};
 use lab_bench::ggml::{Origin, Step};
 use lab_bench::inspect::prove;
-pub use lab_bench::inspect::prove::ExecutionPath;
+pub use lab_bench::inspect::prove::{ExecutionPath, Text};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
 use lab_bench::weights::{TensorType, Weights};
@@ -195,24 +195,6 @@ pub fn logits<'a>(
     path: &ExecutionPath,
 ) -> Option<Result<Vec<f32>, String>> {
     results(def, weights, text, path, Output::Logits)
-}
-
-/// The tokens that a model reads.
-#[derive(Clone, Copy, Debug)]
-pub struct Text<'a> {
-    /// Those of the sequence.
-    pub tokens: &'a [u32],
-    /// Those of its source; empty where the model reads none.
-    pub source: &'a [u32],
-}
-
-impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
-    fn from(tokens: &'a T) -> Self {
-        Self {
-            tokens: tokens.as_ref(),
-            source: &[],
-        }
-    }
 }
 
 /// A request to a model.

@@ -11,7 +11,7 @@ use crate::common::wording;
 use crate::files::models::{self, Opened, Source};
 use crate::files::npy;
 use crate::inspect::llama_server::{self, LlamaServer};
-use crate::inspect::prove::{self, Outcome, Reference};
+use crate::inspect::prove::{self, Outcome, Reference, Text};
 
 /// Token ids of a proof for which none are given.
 const N_TOKENS: u64 = 32;
@@ -25,7 +25,8 @@ const NOISE_FACTOR: f64 = 3.0;
 pub(in crate::cli) struct Args {
     /// The model
     model: PathBuf,
-    /// Logits as float32 [n_tokens, n_vocab] in NPY format, or an NPZ archive of `logits` and `tokens`
+    /// Logits as float32 [n_tokens, n_vocab] in NPY format, or an NPZ archive of `logits`, `tokens` and, of a model that
+    /// reads one, `source`
     #[arg(long = "ref", value_name = "FILE", group = "of")]
     reference: Option<PathBuf>,
     /// Compare with llama.cpp: a llama-server that is started with the model (a program, default `llama-server`), or the
@@ -41,6 +42,9 @@ pub(in crate::cli) struct Args {
     /// Token ids, separated by commas; default: `tokens` of the NPZ archive, with --llama 32 ids of the vocabulary
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     tokens: Vec<u32>,
+    /// Token ids of the source, separated by commas; default: `source` of the NPZ archive
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    source: Vec<u32>,
     /// Maximum NMSE (normalised mean squared error) of paths that compute in f32, default 1e-6; an f16 cache may cost 100
     /// times as much. With --llama the maximum difference of log-probabilities; default: three times what an f16 cache
     /// changes in this program, at least 0.001
@@ -53,25 +57,35 @@ pub(in crate::cli) struct Args {
     load: LoadOptions,
 }
 
-/// Tokens and logits of a file.
-fn read(path: &Path, tokens: &[u32]) -> Result<(Vec<u32>, Reference), Failure> {
+/// What the proof is of: token ids, those of the source, and another program's result.
+struct Proof {
+    tokens: Vec<u32>,
+    source: Vec<u32>,
+    reference: Reference,
+}
+
+/// Token ids and logits of a file; ids that are given take precedence.
+fn read(path: &Path, args: &Args) -> Result<Proof, Failure> {
     let at = |error: npy::Error| anyhow::anyhow!("{}: {error}", path.display());
     let is_archive = path.extension().is_some_and(|ending| ending == "npz");
-    let (array, stored) = match is_archive {
-        true => {
-            let stored = npy::of_archive(path, "tokens").map_err(at)?;
-            let array = npy::of_archive(path, "logits").map_err(at)?;
-            let array =
-                array.ok_or_else(|| anyhow::anyhow!("{}: no array `logits`", path.display()))?;
-            (array, stored)
-        }
-        false => (npy::read(path).map_err(at)?, None),
+    let of_archive = |name: &str| match is_archive {
+        true => npy::of_archive(path, name).map_err(at),
+        false => Ok(None),
     };
-    let stored = stored.into_iter().flat_map(|array| array.elements);
-    let tokens: Vec<u32> = match tokens.is_empty() {
-        true => stored.map(|id| id as u32).collect(),
-        false => tokens.to_vec(),
+    let ids = |given: &[u32], name: &str| -> Result<Vec<u32>, Failure> {
+        let stored = match given {
+            [] => of_archive(name)?,
+            given => return Ok(given.to_vec()),
+        };
+        let stored = stored.into_iter().flat_map(|array| array.elements);
+        Ok(stored.map(|id| id as u32).collect())
     };
+    let tokens = ids(&args.tokens, "tokens")?;
+    let array = match is_archive {
+        true => of_archive("logits")?,
+        false => Some(npy::read(path).map_err(at)?),
+    };
+    let array = array.ok_or_else(|| anyhow::anyhow!("{}: no array `logits`", path.display()))?;
     let n = tokens.len();
     if n == 0 {
         anyhow::bail!(
@@ -86,11 +100,15 @@ fn read(path: &Path, tokens: &[u32]) -> Result<(Vec<u32>, Reference), Failure> {
             array.shape
         );
     }
-    Ok((tokens, Reference::Logits(array.elements)))
+    Ok(Proof {
+        tokens,
+        source: ids(&args.source, "source")?,
+        reference: Reference::Logits(array.elements),
+    })
 }
 
-/// Tokens and what a llama-server computes for them.
-fn ask(args: &Args, server: &str, opened: &Opened) -> Result<(Vec<u32>, Reference), Failure> {
+/// Token ids and what a llama-server computes for them.
+fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
     let plan = &opened.plan;
     let is_plain = plan.mode == Mode::Causal && plan.source.is_none() && plan.n_vocab > 0;
     if !is_plain {
@@ -109,16 +127,24 @@ fn ask(args: &Args, server: &str, opened: &Opened) -> Result<(Vec<u32>, Referenc
     let n_ctx = (tokens.len() + 1).next_multiple_of(256);
     let server = LlamaServer::open(server, &args.model, n_ctx)?;
     let tops = server.tops(&tokens)?;
-    Ok((tokens, Reference::Tops(tops)))
+    Ok(Proof {
+        tokens,
+        source: Vec::new(),
+        reference: Reference::Tops(tops),
+    })
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // What is wrong with an array shows before the model is opened.
-    let stored = args.reference.as_ref().map(|path| read(path, &args.tokens));
+    let stored = args.reference.as_ref().map(|path| read(path, args));
     let stored = stored.transpose()?;
     let opened = args.load.open(&Source::of(Some(&args.model)))?;
     let threads = args.load.threads();
-    let (tokens, reference) = match (stored, &args.llama) {
+    let Proof {
+        tokens,
+        source,
+        reference,
+    } = match (stored, &args.llama) {
         (Some(stored), _) => stored,
         (None, server) => ask(args, server.as_deref().unwrap_or_default(), &opened)?,
     };
@@ -139,7 +165,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             written = output::line(line(outcome));
         }
     };
-    let outcomes = prove::prove(&opened, &tokens, &reference, bounds, threads, &mut each)?;
+    let text = Text {
+        tokens: &tokens,
+        source: &source,
+    };
+    let outcomes = prove::prove(&opened, text, &reference, bounds, threads, &mut each)?;
     written?;
     let hints = prove::hints(&outcomes, &reference);
     let unread = Unread::of(&opened);
