@@ -29,6 +29,7 @@ use super::input::{Input, check_ids, inputs};
 
 pub(super) mod artifacts;
 mod objects;
+pub(super) mod patch;
 mod results;
 pub(super) mod vectors;
 
@@ -196,13 +197,7 @@ impl Wanted {
             let layers = lens.layers.as_deref();
             translator = lens.translator;
             too_many("lens.layers", layers.map_or(0, <[u64]>::len), 1024)?;
-            targets = asked
-                .into_iter()
-                .map(|target| match target {
-                    Target::Id(id) => Text::Id(id),
-                    Target::Text(text) => Text::Piece(text),
-                })
-                .collect();
+            targets = asked.into_iter().map(Text::from).collect();
             out.lens = Some(Lens {
                 points: match layers {
                     Some(layers) => layers.iter().map(|n| format!("layers.{n}.out")).collect(),
@@ -242,7 +237,11 @@ impl Wanted {
         }
         let mut plan = self.plan.clone();
         if let Some(lens) = &mut plan.lens {
-            let ids = self.targets.iter().map(|target| target.id(tokenizer));
+            let param = format!("{FIELD}.lens.targets");
+            let ids = self
+                .targets
+                .iter()
+                .map(|target| target.id(tokenizer, &param));
             lens.targets = ids.collect::<Result<_, _>>()?;
             if let Some(id) = &self.translator {
                 let param = format!("{FIELD}.lens.translator");
@@ -333,8 +332,18 @@ impl Wanted {
     }
 }
 
+impl From<Target> for Text {
+    fn from(target: Target) -> Self {
+        match target {
+            Target::Id(id) => Self::Id(id),
+            Target::Text(text) => Self::Piece(text),
+        }
+    }
+}
+
 impl Text {
-    fn id(&self, tokenizer: &Tokenizer) -> Result<u32, Error> {
+    /// The id of the token that a field names.
+    fn id(&self, tokenizer: &Tokenizer, param: &str) -> Result<u32, Error> {
         let text = match self {
             Self::Id(id) => return Ok(*id),
             Self::Piece(text) => text,
@@ -344,7 +353,6 @@ impl Text {
             (Some(id), _) => Ok(id),
             (None, [id]) => Ok(*id),
             (None, tokens) => {
-                let param = format!("{FIELD}.lens.targets");
                 let (found, n) = (quoted(text), tokens.len());
                 let message = format!("`{param}`: `{found}` is {n} tokens, expected one");
                 Err(Error::value(param, message))

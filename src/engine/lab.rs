@@ -110,6 +110,8 @@ pub struct Edit {
     pub op: EditOp,
     /// Of which tokens.
     pub positions: Where,
+    /// Of these, the ones that are among those as well.
+    pub when: Where,
     /// What it adds or sets.
     pub vector: Vector,
     /// Which heads, elements or experts; none: all.
@@ -302,6 +304,7 @@ impl LabPlan {
         let mut edits = Vec::new();
         for edit in &self.edits {
             let positions = edit.positions.resolved(n)?;
+            let positions = positions.within(&edit.when.resolved(n)?);
             let before = edits.len();
             for point in found(&edit.point)? {
                 let own = &points.all[point];

@@ -51,6 +51,17 @@ impl Positions {
         }
     }
 
+    /// Those that are among others as well.
+    #[must_use]
+    pub fn within(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Range(a, b), Self::Range(from, to)) => Self::Range(*a.max(from), *b.min(to)),
+            (Self::List(all), other) | (other, Self::List(all)) => {
+                Self::List(all.iter().copied().filter(|p| other.contains(*p)).collect())
+            }
+        }
+    }
+
     /// The first of them from a position on.
     pub fn next(&self, from: u32) -> Option<u32> {
         match self {

@@ -1100,6 +1100,13 @@ fn generation_goes_on_with_captures_and_edits() {
         json!({ "edits": [{ "point": "layers.*.ffn.out", "op": "zero", "positions": "answer" }] });
     let edited = complete(zero.clone(), json!({}));
     assert_ne!(edited["text"], plain["text"]);
+    let when = |period: &str| {
+        let edit = json!({ "point": "layers.*.ffn.out", "op": "zero", "when": period });
+        complete(json!({ "edits": [edit] }), json!({}))["text"].clone()
+    };
+    assert_eq!(when("answer"), edited["text"]);
+    let texts = [when("prompt"), when("always"), when("answer")];
+    assert!(texts[0] != texts[2] && texts[1] != texts[2], "{texts:?}");
     let strict = complete(
         zero.clone(),
         json!({ "grammar": "root ::= \"yes\" | \"no\"" }),

@@ -53,6 +53,7 @@ mod mutated_folders;
 mod native;
 mod outputs;
 mod page;
+mod patching;
 mod perf;
 mod placement;
 mod porting;

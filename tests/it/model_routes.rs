@@ -156,6 +156,9 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
         }
         "/v1/completions" => json!({ "model": "default", "prompt": "1", "max_tokens": 1 }),
         "/v1/lab/run" => json!({ "prompt": "1", "lab": {} }),
+        "/v1/lab/patch" => {
+            json!({ "clean": "1", "corrupt": "2", "metric": { "token": 5 } })
+        }
         "/v1/lab/vectors" => json!({ "id": "a", "vector": [1] }),
         "/models/load" | "/models/unload" => json!({ "model": "nothing" }),
         "/detokenize" => json!({ "tokens": [5] }),

@@ -116,6 +116,16 @@ pub(super) struct EditObject {
     /// Id of an autoencoder, and one of its features.
     pub(super) sae: Option<String>,
     pub(super) feature: Option<usize>,
+    pub(super) when: Option<Period>,
+}
+
+/// What is read while an edit is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Period {
+    Prompt,
+    Answer,
+    Always,
 }
 
 /// What an edit names that the model's vectors have.
@@ -271,7 +281,13 @@ impl EditObject {
             ));
         }
         let positions = positions(&format!("{at}.positions"), self.positions, Where::All)?;
+        let when = match self.when {
+            Some(Period::Prompt) => Where::Prompt,
+            Some(Period::Answer) => Where::Answer,
+            Some(Period::Always) | None => Where::All,
+        };
         let edit = Edit {
+            when,
             point: self.point,
             op,
             positions,

@@ -1,0 +1,299 @@
+//! `POST /v1/lab/patch`: a grid of runs of one prompt, each with a value as it is in a run of another prompt. Which of them
+//! bring the answer of the other prompt back shows where a model has what it answers from (causal tracing).
+//!
+//! The runs are requests like others: they share steps with each other and with those of other clients.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::api::Pool;
+use crate::api::answers::{Answers, usage_json};
+use crate::api::error::Error;
+use crate::api::fields::{self, Body, Field, fields};
+use crate::api::input::{Input, check_ids, inputs};
+use crate::engine::serving::Served;
+use crate::engine::{
+    Capture, Captured, Edit, EditOp, LabPlan, Reduce, Request, Usage, Vector, Where,
+};
+use crate::model::LOGITS;
+use crate::sampling::Logprobs;
+
+use super::Text;
+use super::objects::{MAX_ITEMS, Places, Target, positions};
+
+/// Most runs of a grid.
+const MAX_RUNS: usize = 4096;
+/// Most runs that are submitted together.
+const AT_ONCE: usize = 64;
+
+fields! {
+    /// Two prompts of equal length, and the values that go from one to the other.
+    struct Patch {
+        /// Name of the model.
+        model: Option<String>,
+        /// The prompt from which values come: a text or token ids.
+        clean: Value,
+        /// The prompt whose runs get them, of as many tokens.
+        corrupt: Value,
+        /// Points or patterns of points; default: the hidden state after every layer.
+        points: Option<Vec<String>>,
+        /// Positions, each a column of the grid; `all` at once; default: each of the prompt.
+        positions: Option<Places>,
+        /// What is measured at the last token: the log-probability of `token`, or its logit less that of `against`.
+        metric: Metric,
+    }
+}
+
+/// What is measured.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Metric {
+    token: Target,
+    against: Option<Target>,
+}
+
+/// The fields of a grid.
+pub(in crate::api) fn fields() -> Vec<Field> {
+    fields::of::<Patch>()
+}
+
+/// The same for tokens of a model.
+#[derive(Clone, Copy)]
+struct Measure {
+    token: u32,
+    against: Option<u32>,
+}
+
+impl Measure {
+    fn of(self, logits: &[f32]) -> Result<f64, Error> {
+        let fault = |detail: String| Error::Engine { detail };
+        let logit = |id: u32| logits.get(id as usize).copied().map(f64::from);
+        let missing = || fault("a measured token has no logit".into());
+        let own = logit(self.token).ok_or_else(missing)?;
+        match self.against {
+            Some(other) => Ok(own - logit(other).ok_or_else(missing)?),
+            None => {
+                let all = Logprobs::new(logits).map_err(|error| fault(error.to_string()))?;
+                let found = all.of(self.token).ok_or_else(missing)?;
+                Ok(f64::from(found))
+            }
+        }
+    }
+}
+
+/// A model, and a request to it.
+struct Runs {
+    served: Arc<Served>,
+    measure: Measure,
+    usage: Usage,
+}
+
+impl Runs {
+    /// Reads a prompt as each of these plans says. What each captured, and the measure.
+    async fn each(
+        &mut self,
+        tokens: &[u32],
+        plans: Vec<LabPlan>,
+        param: &'static str,
+    ) -> Result<Vec<(Vec<Captured>, f64)>, Error> {
+        let request = |mut plan: LabPlan| {
+            plan.captures.push(Capture {
+                point: LOGITS.to_owned(),
+                positions: Where::Last,
+                reduce: Reduce::None,
+            });
+            Request {
+                lab: Some(Arc::new(plan)),
+                ..Request::reading(tokens.to_vec())
+            }
+        };
+        let requests = plans.into_iter().map(request).collect();
+        let answers = Answers::submit(&self.served, requests, 1);
+        let answers = answers.map_err(|error| error.of_prompt(param))?;
+        let (all, usage) = answers.collect().await?;
+        self.usage.prompt_tokens += usage.prompt_tokens;
+        self.usage.cached_tokens += usage.cached_tokens;
+        let one = |result: Option<Box<crate::engine::LabResult>>| {
+            let mut captures = result.map(|result| result.captures).unwrap_or_default();
+            let logits = captures.pop().map(|own| own.elements).unwrap_or_default();
+            Ok((captures, self.measure.of(&logits)?))
+        };
+        all.into_iter().map(|answer| one(answer.lab)).collect()
+    }
+}
+
+/// The tokens of a prompt, as `/v1/lab/run` has them.
+fn tokens(served: &Served, param: &'static str, prompt: &Value) -> Result<Vec<u32>, Error> {
+    let mut all = inputs(param, prompt)?;
+    let (Some(one), true) = (all.pop(), all.is_empty()) else {
+        let message = format!("`{param}` is several, expected one text or one array of token ids");
+        return Err(Error::value(param, message));
+    };
+    match one {
+        Input::Text(text) => {
+            let tokens = served.handle.tokenizer().encode(&text, true, true);
+            tokens.map_err(|error| Error::value(param, error.to_string()))
+        }
+        Input::Tokens(tokens) => {
+            check_ids(param, &tokens, served)?;
+            Ok(tokens)
+        }
+    }
+}
+
+/// The columns of a grid: each has positions of a prompt of `n` tokens.
+fn columns(asked: Option<Places>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
+    let n = n as i64;
+    let resolved = |at: &i64| if *at < 0 { n + *at } else { *at };
+    let found = match positions("positions", asked, Where::Prompt)? {
+        Where::All => return Ok(vec![(0..n).collect()]),
+        Where::Prompt => (0..n).collect(),
+        Where::Last => vec![n - 1],
+        Where::List(list) => list.iter().map(resolved).collect(),
+        Where::Answer => Vec::new(),
+    };
+    let is_sound = found.is_sorted_by(|a, b| a < b) && found.iter().all(|at| (0..n).contains(at));
+    if found.is_empty() || !is_sound {
+        let message = format!("`positions`: expected rising positions of the {n} of the prompt");
+        return Err(Error::value("positions", message));
+    }
+    Ok(found.into_iter().map(|at| vec![at]).collect())
+}
+
+/// The edit of each run, point by point: the rows of the other prompt at the positions of a column.
+fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit> {
+    let mut out = Vec::with_capacity(names.len() * columns.len());
+    for (point, captured) in names.iter().zip(rows) {
+        let n = captured.elements.len() / captured.positions.len().max(1);
+        let mut left = captured.elements.chunks_exact(n.max(1));
+        for column in columns {
+            let own = left.by_ref().take(column.len());
+            out.push(Edit {
+                when: Where::All,
+                point: point.clone(),
+                op: EditOp::Set,
+                positions: Where::List(column.clone()),
+                vector: Vector::Rows(own.map(<[f32]>::to_vec).collect()),
+                parts: None,
+                scale: 1.0,
+                bounds: [f32::NEG_INFINITY, f32::INFINITY],
+                norm_match: false,
+            });
+        }
+    }
+    out
+}
+
+/// The grid: a row for each point, a column for each position.
+pub(in crate::api) async fn patch(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    let mut body = Body::read(&headers, body)?;
+    let asked: Patch = body.take()?;
+    body.finish()?;
+    let patterns = asked.points.unwrap_or_else(|| vec!["layers.*.out".into()]);
+    super::too_many("points", patterns.len(), MAX_ITEMS)?;
+    let name = asked.model.as_deref().unwrap_or(crate::api::pool::ALIAS);
+    let served = pool.get(name).await?;
+    let id = |target: Target, param: &str| {
+        let text = Text::from(target);
+        let id = text.id(served.handle.tokenizer(), param)?;
+        check_ids("metric", &[id], &served)?;
+        Ok::<u32, Error>(id)
+    };
+    let measure = Measure {
+        token: id(asked.metric.token, "metric.token")?,
+        against: asked
+            .metric
+            .against
+            .map(|t| id(t, "metric.against"))
+            .transpose()?,
+    };
+    let clean = tokens(&served, "clean", &asked.clean)?;
+    let corrupt = tokens(&served, "corrupt", &asked.corrupt)?;
+    if clean.len() != corrupt.len() {
+        let (n, m) = (clean.len(), corrupt.len());
+        let message = format!("`corrupt` has {m} tokens, expected {n} as `clean` has");
+        return Err(Error::value("corrupt", message));
+    }
+    let columns = columns(asked.positions, clean.len())?;
+    let points = served.handle.points();
+    let (mut names, mut width) = (Vec::new(), 0);
+    for pattern in &patterns {
+        let found = points.find(pattern);
+        let found = found.map_err(|error| Error::value("points", format!("`points`: {error}")))?;
+        for at in found {
+            names.push(points.all[at].name_by(pattern).to_owned());
+            width = points.all[at].width().max(width);
+        }
+    }
+    let n_runs = names.len().saturating_mul(columns.len());
+    if n_runs > MAX_RUNS {
+        let (n, m) = (names.len(), columns.len());
+        let message = format!(
+            "the grid has {n} points and {m} positions: {n_runs} runs, the limit is {MAX_RUNS}"
+        );
+        return Err(Error::value("positions", message));
+    }
+    let mut runs = Runs {
+        served: Arc::clone(&served),
+        measure,
+        usage: Usage::default(),
+    };
+    let all: Vec<i64> = columns.iter().flatten().copied().collect();
+    let capture = |point: &String| Capture {
+        point: point.clone(),
+        positions: Where::List(all.clone()),
+        reduce: Reduce::None,
+    };
+    let reading = LabPlan {
+        captures: names.iter().map(capture).collect(),
+        ..LabPlan::default()
+    };
+    let mut first = runs.each(&clean, vec![reading], "clean").await?;
+    let (rows, of_clean) = first.pop().unwrap_or_default();
+    let mut second = runs
+        .each(&corrupt, vec![LabPlan::default()], "corrupt")
+        .await?;
+    let (_, of_corrupt) = second.pop().unwrap_or_default();
+    let mut cells = cells(&names, &rows, &columns);
+    // What one of them takes: its logits, and the rows of its edit with what they are multiplied by.
+    let most = columns.iter().map(Vec::len).max().unwrap_or(1) as u64;
+    let of_one = 4 * (served.facts.n_vocab + (most + 1) * width);
+    let at_once = served.handle.limits().lab_bytes / of_one.max(1);
+    let at_once = at_once.clamp(1, AT_ONCE as u64) as usize;
+    let mut values = Vec::with_capacity(n_runs);
+    while !cells.is_empty() {
+        let plans = cells.drain(..at_once.min(cells.len())).map(|edit| LabPlan {
+            edits: vec![edit],
+            ..LabPlan::default()
+        });
+        let plans = plans.collect();
+        let found = runs.each(&corrupt, plans, "corrupt").await?;
+        values.extend(found.into_iter().map(|(_, value)| value));
+    }
+    let span = of_clean - of_corrupt;
+    let effect = |value: &f64| Some((value - of_corrupt) / span).filter(|e| e.is_finite());
+    let grid = |of: &dyn Fn(&f64) -> Value| -> Value {
+        let rows = values.chunks(columns.len().max(1));
+        rows.map(|row| row.iter().map(of).collect::<Value>())
+            .collect()
+    };
+    Ok(Json(json!({
+        "object": "lab.patch", "model": served.name,
+        "tokens": { "clean": clean, "corrupt": corrupt },
+        "points": names, "positions": columns,
+        "clean": of_clean, "corrupt": of_corrupt,
+        "values": grid(&|value| json!(value)), "effects": grid(&|value| json!(effect(value))),
+        "usage": usage_json(&runs.usage),
+    })))
+}
