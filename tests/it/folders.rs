@@ -11,9 +11,9 @@ use lab_bench::weights::{self, TensorType};
 use serde_json::{Value, json};
 
 use crate::command::{self, scratch};
-use crate::goldens::{EXACT, HALF, Q8, options};
+use crate::goldens::{EXACT, HALF, Q8, goldens, options};
 use crate::hf;
-use crate::support::{Output, PATHS, nmse, results};
+use crate::support::{Output, PATHS, logits, nmse, results};
 
 /// The maps as they lie in the source tree, or in the folder that MAPS names. What a map gives and
 /// nothing reads is an error.
@@ -277,5 +277,124 @@ fn embedding_models_follow_their_modules() {
         let error = models::open(&Source::File(into.clone()), &definitions());
         let error = error.expect_err("refused").to_string();
         assert!(error.contains(found), "{error}");
+    }
+}
+
+/// What a published folder of an encoder-decoder calls a tensor of llama.cpp's.
+fn published_name(name: &str, has_gate: bool) -> String {
+    let (half, rest) = match name.split_once('.') {
+        Some(("enc", rest)) => ("encoder", rest),
+        Some(("dec", rest)) => ("decoder", rest),
+        Some(("token_embd", _)) => return "shared.weight".to_owned(),
+        _ => return name.replace("output.", "lm_head."),
+    };
+    let Some((layer, part)) = rest
+        .strip_prefix("blk.")
+        .and_then(|rest| rest.split_once('.'))
+    else {
+        return format!("{half}.{}", rest.replace("output_norm", "final_layer_norm"));
+    };
+    let mlp = if half == "encoder" { 1 } else { 2 };
+    let part = match part.trim_end_matches(".weight") {
+        "attn_norm" => "0.layer_norm".to_owned(),
+        "attn_rel_b" => "0.SelfAttention.relative_attention_bias".to_owned(),
+        "cross_attn_norm" => "1.layer_norm".to_owned(),
+        "ffn_norm" => format!("{mlp}.layer_norm"),
+        "ffn_gate" => format!("{mlp}.DenseReluDense.wi_0"),
+        "ffn_up" if has_gate => format!("{mlp}.DenseReluDense.wi_1"),
+        "ffn_up" => format!("{mlp}.DenseReluDense.wi"),
+        "ffn_down" => format!("{mlp}.DenseReluDense.wo"),
+        part => match part.strip_prefix("cross_attn_") {
+            Some(part) => format!("1.EncDecAttention.{part}"),
+            None => part.replace("attn_", "0.SelfAttention."),
+        },
+    };
+    format!("{half}.block.{layer}.layer.{part}.weight")
+}
+
+/// Encoder-decoders as published folders have them, against logits of llama.cpp: the same tensors under other names.
+#[test]
+fn folders_with_a_source_give_what_files_give() {
+    let common = json!({
+        "d_model": 64, "d_ff": 88, "num_heads": 4, "vocab_size": 96, "n_positions": 256, "layer_norm_epsilon": 0.001,
+        "is_encoder_decoder": true, "dropout_rate": 0.1, "model_type": "t5", "pad_token_id": 0, "eos_token_id": 1,
+    });
+    let cases = [
+        (
+            "t5",
+            json!({
+                "architectures": ["T5ForConditionalGeneration"], "d_kv": 8, "num_layers": 2, "num_decoder_layers": 1,
+                "relative_attention_num_buckets": 16, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false,
+                "decoder_start_token_id": 3,
+            }),
+            1.0,
+        ),
+        // The token table is the head, and the hidden states before it are scaled, which files do not say.
+        (
+            "t5-relu",
+            json!({
+                "architectures": ["T5ForConditionalGeneration"], "d_kv": 16, "num_layers": 3, "num_decoder_layers": 2,
+                "decoder_start_token_id": 0,
+            }),
+            0.125,
+        ),
+        (
+            "t5encoder",
+            json!({
+                "architectures": ["T5EncoderModel"], "d_kv": 12, "num_layers": 2, "relative_attention_num_buckets": 16,
+                "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false,
+            }),
+            1.0,
+        ),
+    ];
+    let (scratch, with) = (scratch(), definitions());
+    for (name, own, scale) in cases {
+        let golden = goldens(scratch.path(), |golden| golden == name).remove(0);
+        let weights = &golden.weights;
+        let has_gate = weights
+            .tensors()
+            .iter()
+            .any(|tensor| tensor.name.contains("ffn_gate"));
+        let stored: Vec<(String, [usize; 2], Vec<f32>)> = weights
+            .tensors()
+            .iter()
+            .map(|tensor| {
+                let data = weights.data(tensor).expect("its data");
+                let values = data
+                    .chunks_exact(4)
+                    .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+                let shape = match tensor.shape[..] {
+                    [n] => [n as usize, 0],
+                    [width, rows] => [rows as usize, width as usize],
+                    ref other => panic!("{}: {other:?}", tensor.name),
+                };
+                (
+                    published_name(&tensor.name, has_gate),
+                    shape,
+                    values.collect(),
+                )
+            })
+            .collect();
+        let all: Vec<(&str, [usize; 2], &[f32])> = stored
+            .iter()
+            .map(|(name, shape, values)| (name.as_str(), *shape, &values[..]))
+            .collect();
+        let folder = scratch.path().join(format!("folder-{name}"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("model.safetensors"), tensor_file(&all)).expect("written");
+        let mut config = common.as_object().expect("an object").clone();
+        config.extend(own.as_object().expect("an object").clone());
+        let text = serde_json::to_vec(&config).expect("JSON");
+        std::fs::write(folder.join("config.json"), text).expect("written");
+        let opened =
+            models::open(&Source::File(folder), &with).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let expected: Vec<f64> = golden.expected.iter().map(|v| v * scale).collect();
+        for path in &PATHS[..6] {
+            let Some(found) = logits(&opened.def, &opened.weights, golden.text(), path) else {
+                continue;
+            };
+            let error = nmse(&found.expect("it runs"), &expected);
+            assert!(error <= EXACT, "{name} along {}: {error:.1e}", path.name);
+        }
     }
 }
