@@ -160,7 +160,7 @@ fn form(form_of: &Form) -> Value {
         Form::Branch => reference("branch"),
         Form::Option(spec) => option(spec),
         Form::Weights(contract) => weights(contract),
-        Form::Refused => false.into(),
+        Form::Derived(_) => false.into(),
     }
 }
 

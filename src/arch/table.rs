@@ -10,7 +10,7 @@ use toml::Spanned as TomlSpanned;
 use toml::de::{DeTable, DeValue};
 
 use super::contract::{Contract, OptionSpec};
-use super::diagnostic::{Diagnostic, Span, Spanned};
+use super::diagnostic::{Diagnostic, Span, Spanned, nearest};
 use super::expr::{Expr, Value};
 
 /// A value in a TOML file.
@@ -51,8 +51,8 @@ pub(crate) enum Form {
     Option(&'static OptionSpec),
     /// Which tensors the weights of a contract are.
     Weights(&'static Contract),
-    /// None: the key is known so that a message can say what to write instead.
-    Refused,
+    /// None: the value follows from parameters, which a message can say.
+    Derived(&'static OptionSpec),
 }
 
 impl Form {
@@ -69,9 +69,17 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// What a value that no definition sets follows from.
+    fn follows_from(&self) -> Option<&'static str> {
+        match self.form {
+            Form::Derived(spec) => spec.default,
+            _ => None,
+        }
+    }
+
     /// Whether the key may be there.
     pub(crate) fn is_possible(&self) -> bool {
-        !matches!(self.form, Form::Refused)
+        self.follows_from().is_none()
     }
 }
 
@@ -167,6 +175,15 @@ impl<'a> TableReader<'a> {
             let known = known.map(|known| known.key);
             let mut problem = Diagnostic::unknown(span, "key", name, known);
             problem.message.push_str(&format!(" in {}", fields.what()));
+            let all = || fields.known.iter();
+            let near = nearest(name, all().map(|known| known.key));
+            let near = all().find(|known| Some(known.key) == near);
+            if let Some((key, from)) = near.and_then(|near| Some((near.key, near.follows_from()?)))
+            {
+                problem.help = Some(format!(
+                    "`{key}` is not an option: it follows from `{from}`, and parameters are set under `[params]`"
+                ));
+            }
             self.problems.push(problem);
         }
         let all = self.kinds.entry(fields.kind).or_default();

@@ -338,6 +338,15 @@ fn folders_with_a_source_give_what_files_give() {
             }),
             0.125,
         ),
+        // With what its configuration may leave out.
+        (
+            "t5",
+            json!({
+                "architectures": ["MT5ForConditionalGeneration"], "model_type": "mt5", "d_kv": 8, "num_layers": 2,
+                "num_decoder_layers": 1, "relative_attention_num_buckets": 16, "decoder_start_token_id": 3,
+            }),
+            1.0,
+        ),
         (
             "t5encoder",
             json!({

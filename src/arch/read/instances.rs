@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         let mut options = Vec::with_capacity(contract.options.len());
         for spec in contract.options {
             let item = match (spec.is_derived, spec.default) {
-                (true, _) => fields.take(spec.name, Form::Refused),
+                (true, _) => fields.take(spec.name, Form::Derived(spec)),
                 (false, None) => fields.take_required(spec.name, Form::Option(spec)),
                 (false, Some(_)) => fields.take(spec.name, Form::Option(spec)),
             };
