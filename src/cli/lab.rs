@@ -1,5 +1,6 @@
 //! `bench lab`: what is asked of the values of models from the command line.
 
+mod collect;
 mod direction;
 mod prompts;
 mod run;
@@ -25,6 +26,8 @@ pub(super) enum Command {
     Drift(Box<DriftArgs>),
     /// Read a prompt, and capture and change values of the model as a plan says
     Run(Box<run::RunArgs>),
+    /// Capture values of thousands of prompts in files of a folder; an interrupted run goes on
+    Collect(Box<collect::CollectArgs>),
     /// Make directions of hidden states that tell two sets of prompts apart, for edits and for llama.cpp
     Direction(Box<direction::DirectionArgs>),
 }
@@ -106,6 +109,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Drift(args) => drift(args),
         Command::Run(args) => run::run(args),
+        Command::Collect(args) => collect::run(args),
         Command::Direction(args) => direction::run(args),
     }
 }

@@ -54,6 +54,8 @@ impl Format {
 pub enum Elements<'a> {
     /// As they are.
     F32(&'a [f32]),
+    /// In 64-bit numbers, as they are.
+    F64(&'a [f64]),
     /// Rounded to half precision.
     F16(&'a [f32]),
     /// Whole numbers below 2^31.
@@ -64,6 +66,7 @@ impl Elements<'_> {
     fn len(self) -> usize {
         match self {
             Self::F32(all) | Self::F16(all) => all.len(),
+            Self::F64(all) => all.len(),
             Self::I32(all) => all.len(),
         }
     }
@@ -71,6 +74,7 @@ impl Elements<'_> {
     fn dtype(self) -> (Dtype, &'static str) {
         match self {
             Self::F32(_) => (Dtype::F32, "<f4"),
+            Self::F64(_) => (Dtype::F64, "<f8"),
             Self::F16(_) => (Dtype::F16, "<f2"),
             Self::I32(_) => (Dtype::I32, "<i4"),
         }
@@ -88,6 +92,7 @@ impl Elements<'_> {
             bytes.clear();
             match self {
                 Self::F32(all) => bytes.extend(all[from..to].iter().flat_map(|e| e.to_le_bytes())),
+                Self::F64(all) => bytes.extend(all[from..to].iter().flat_map(|e| e.to_le_bytes())),
                 Self::F16(all) => {
                     let rounded = all[from..to].iter().map(|e| f16::from_f32(*e));
                     bytes.extend(rounded.flat_map(f16::to_le_bytes));
@@ -114,8 +119,11 @@ pub struct Named<'a> {
 
 /// Most bytes of a file with these arrays and texts.
 pub fn most_bytes(arrays: &[Named<'_>], metadata: &Map<String, Value>) -> u64 {
-    // A head of each array, and twice its name in an archive.
-    let array = |array: &Named<'_>| 4 * array.elements.len() as u64 + 512;
+    // Elements, a head of each array, and twice its name in an archive.
+    let array = |array: &Named<'_>| {
+        let bits = array.elements.dtype().0.bitsize() as u64;
+        array.elements.len() as u64 * bits / 8 + 512
+    };
     let names: u64 = arrays.iter().map(|a| 4 * a.name.len() as u64).sum();
     let texts = Value::Object(metadata.clone()).to_string().len() as u64;
     // Texts are quoted once more in the head.

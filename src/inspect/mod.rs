@@ -7,6 +7,7 @@ pub mod diagram;
 pub mod directions;
 pub mod drift;
 pub mod llama_server;
+pub mod moments;
 pub mod nearest;
 pub mod prove;
 pub mod template_probe;

@@ -14,6 +14,7 @@ mod bad_folders;
 mod behaviours;
 mod chat;
 mod clients;
+mod collect;
 mod command;
 mod completions;
 mod config;

@@ -81,8 +81,7 @@ impl Measure {
             Some(other) => Ok(own - logit(other).ok_or_else(missing)?),
             None => {
                 let all = Logprobs::new(logits).map_err(|error| fault(error.to_string()))?;
-                let found = all.of(self.token).ok_or_else(missing)?;
-                Ok(f64::from(found))
+                all.of(self.token).ok_or_else(missing)
             }
         }
     }

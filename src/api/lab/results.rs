@@ -174,6 +174,21 @@ impl Wanted {
         Ok(out)
     }
 
+    /// What it captured, each under a name of its own, and whether that is wanted in half precision.
+    pub fn captured<'a>(&'a self, result: &'a LabResult) -> Vec<(String, Cow<'a, Captured>, bool)> {
+        let values = self.values(result).into_iter();
+        let own = values.map(|value| (value.name, value.captured, value.dtype == Dtype::F16));
+        own.collect()
+    }
+
+    /// The points and patterns of points that are captured.
+    pub fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.plan
+            .captures
+            .iter()
+            .map(|capture| capture.point.as_str())
+    }
+
     /// What it gave, as a response has it.
     pub fn json(&self, result: &LabResult, served: &Served) -> Value {
         let values = self.values(result);

@@ -141,7 +141,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         .zip(&mut rows)
     {
         let tokens = side.iter().map(|prompt| asking.encode(prompt));
-        asking.each(tokens, 0, |result| {
+        asking.each(0, tokens, 0, |result| {
             for captured in result.captures {
                 let Some(layer) = layer_of(&captured.point) else {
                     continue;

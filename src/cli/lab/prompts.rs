@@ -117,12 +117,14 @@ impl Asking {
         Ok(self.served.handle.tokenizer().encode(text, true, true)?)
     }
 
-    /// Reads prompts with `n_more` tokens of a completion each. `take` gets what each gave, in their order.
+    /// Reads prompts, the first of which has this number, with `n_more` tokens of a completion each. `take` gets what
+    /// each gave, in their order.
     ///
     /// # Errors
-    /// A prompt that cannot be read, by its number from 0, and errors of `take`.
+    /// A prompt that cannot be read, by its number, and errors of `take`.
     pub(super) fn each(
         &self,
+        first: usize,
         prompts: impl IntoIterator<Item = Result<Vec<u32>, Failure>>,
         n_more: usize,
         mut take: impl FnMut(LabResult) -> Result<(), Failure>,
@@ -130,7 +132,7 @@ impl Asking {
         let asked = self.request.asked(&self.served);
         let asked = asked.map_err(|message| anyhow::anyhow!("{message}"))?;
         let mut under_way: VecDeque<(usize, UnboundedReceiver<Event>)> = VecDeque::new();
-        let mut prompts = prompts.into_iter().enumerate();
+        let mut prompts = (first..).zip(prompts);
         loop {
             while under_way.len() < 2 * self.n_parallel {
                 let Some((at, prompt)) = prompts.next() else {

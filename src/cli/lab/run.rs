@@ -57,7 +57,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         Text::Tokens(tokens) => tokens,
         Text::Written(text) => asking.encode(&text)?,
     };
-    asking.each([Ok(tokens)], args.max_tokens, |result| {
+    asking.each(0, [Ok(tokens)], args.max_tokens, |result| {
         let (request, served) = (&asking.request, &asking.served);
         let mut shown = match file {
             None => request.json(&result, served),

@@ -1,0 +1,557 @@
+//! `bench lab collect`: what a plan captures of thousands of prompts, in files of a folder.
+//!
+//! Values are written shard by shard, and the index after each: a run that was interrupted goes on after the last shard
+//! that the index has. Memory holds one shard and the prompts under way, however many there are.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::arch::Parts;
+use crate::cli::options::{LoadOptions, byte_count, progress_bar};
+use crate::cli::{Failure, output};
+use crate::common::writing;
+use crate::engine::{Captured, LabResult, Reduce};
+use crate::files::arrays::{self, Elements, Format, Named};
+use crate::inspect::moments::Moments;
+
+use super::prompts::{Asking, Bounds, plan};
+
+const INDEX: &str = "index.json";
+const LOCK: &str = "lock";
+/// Longest line of prompts, in bytes.
+const MAX_LINE: u64 = 16 << 20;
+/// In place of the position of what was made of all rows of a prompt.
+const NO_POSITION: u32 = i32::MAX as u32;
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct CollectArgs {
+    /// The model: a file, a folder or tiny-chat
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// Prompts, one on each line as JSON: a text, token ids, or an object with either as `prompt`
+    #[arg(long, value_name = "FILE.jsonl")]
+    prompts: PathBuf,
+    /// File with the plan: the object `lab` of a request (docs/lab.md) as TOML, or as JSON if its name ends in .json
+    #[arg(long, value_name = "FILE")]
+    plan: PathBuf,
+    /// Folder for the values; a run that was interrupted goes on in it
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Maximum number of tokens of a completion of each prompt
+    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    max_tokens: usize,
+    /// Also compute the covariance of the elements of each value
+    #[arg(long)]
+    covariance: bool,
+    /// Number of bytes of values after which a file of them is complete
+    #[arg(long, default_value = "256M", value_name = "BYTES", value_parser = byte_count)]
+    shard_bytes: u64,
+    /// Maximum number of prompts that are read at once
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    parallel: usize,
+    /// Maximum number of bytes that the values of one prompt, and the means and covariances, may take
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
+    lab_bytes: u64,
+    /// File with vectors that the plan may name by its name without ending; may be repeated
+    #[arg(long, value_name = "FILE")]
+    lab_vectors: Vec<PathBuf>,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+/// What is collected, of which two runs into one folder have the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Subject {
+    model: String,
+    model_sha256: String,
+    definition_sha256: String,
+    types: String,
+    prompts_sha256: String,
+    n_prompts: usize,
+    max_tokens: usize,
+    covariance: bool,
+    plan: Map<String, Value>,
+}
+
+/// A file of values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Shard {
+    file: String,
+    /// The first of its prompts, counted from 0.
+    first: usize,
+    prompts: usize,
+    /// Rows of each array.
+    rows: BTreeMap<String, usize>,
+}
+
+/// What the folder has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Index {
+    #[serde(flatten)]
+    subject: Subject,
+    /// Whether all prompts were read.
+    complete: bool,
+    /// File with the mean of each value over all rows, and its covariance.
+    statistics: Option<String>,
+    shards: Vec<Shard>,
+}
+
+impl Index {
+    /// Prompts whose values are there.
+    fn n_done(&self) -> usize {
+        self.shards.iter().map(|shard| shard.prompts).sum()
+    }
+}
+
+/// The prompts of a file, one after another.
+struct Lines {
+    path: PathBuf,
+    file: BufReader<File>,
+    at: usize,
+    hash: Option<Sha256>,
+}
+
+impl Lines {
+    fn open(path: &Path, is_hashed: bool) -> Result<Self, Failure> {
+        let file = File::open(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file: BufReader::with_capacity(1 << 20, file),
+            at: 0,
+            hash: is_hashed.then(Sha256::new),
+        })
+    }
+
+    /// The next line that is not empty.
+    fn line(&mut self) -> Result<Option<String>, Failure> {
+        loop {
+            self.at += 1;
+            let mut line = Vec::new();
+            let place = |what: &str| anyhow::anyhow!("{}:{}: {what}", self.path.display(), self.at);
+            let n = (&mut self.file).take(MAX_LINE).read_until(b'\n', &mut line);
+            let n = n.map_err(|error| place(&error.to_string()))?;
+            if n as u64 == MAX_LINE {
+                return Err(place(&format!("expected lines below {MAX_LINE} bytes")));
+            }
+            if let Some(hash) = &mut self.hash {
+                hash.update(&line);
+            }
+            if n == 0 {
+                return Ok(None);
+            }
+            let line = String::from_utf8(line).map_err(|_| place("expected UTF-8"))?;
+            if !line.trim().is_empty() {
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    /// The tokens of the next prompt.
+    fn tokens(&mut self, asking: &Asking) -> Result<Option<Vec<u32>>, Failure> {
+        let Some(line) = self.line()? else {
+            return Ok(None);
+        };
+        let place = |what: String| anyhow::anyhow!("{}:{}: {what}", self.path.display(), self.at);
+        let value: Value = serde_json::from_str(&line).map_err(|e| place(e.to_string()))?;
+        let prompt = match value {
+            Value::Object(mut object) => object.remove("prompt").unwrap_or_default(),
+            other => other,
+        };
+        let tokens = match prompt {
+            Value::String(text) => asking.encode(&text).map_err(|e| place(e.to_string()))?,
+            other => serde_json::from_value::<Vec<u32>>(other).map_err(|_| {
+                place("expected a text, token ids, or an object with either as `prompt`".into())
+            })?,
+        };
+        let n_vocab = asking.served.handle.tokenizer().vocab_len();
+        match tokens.iter().find(|id| **id as usize >= n_vocab) {
+            Some(id) => Err(place(format!("{id} is not a token id below {n_vocab}"))),
+            None => Ok(Some(tokens)),
+        }
+    }
+}
+
+/// Values of one point that are not written yet.
+struct Buffer {
+    name: String,
+    /// Dimensions of a row, the slowest first.
+    row: Vec<u64>,
+    is_half: bool,
+    elements: Vec<f32>,
+    places: Vec<u32>,
+    positions: Vec<u32>,
+    prompts: Vec<u32>,
+}
+
+/// Values on their way into the folder.
+struct Collecting<'a> {
+    folder: &'a Path,
+    index: Index,
+    buffers: Vec<Buffer>,
+    /// By the names of the values; features of rows have none.
+    moments: BTreeMap<String, Moments>,
+    n_buffered: usize,
+}
+
+impl Collecting<'_> {
+    fn add(&mut self, asking: &Asking, result: &LabResult) -> Result<(), Failure> {
+        let prompt = self.index.n_done() + self.n_buffered;
+        self.n_buffered += 1;
+        let all = asking.request.captured(result);
+        if self.buffers.is_empty() {
+            self.buffers = all.iter().map(Buffer::new).collect();
+        }
+        let is_full = self.index.subject.covariance;
+        for (buffer, (name, captured, _)) in self.buffers.iter_mut().zip(&all) {
+            let width = buffer.row.iter().product::<u64>().max(1) as usize;
+            let n = captured.elements.len() / width;
+            buffer.elements.extend_from_slice(&captured.elements);
+            buffer.places.extend_from_slice(&captured.places);
+            // What was made of all rows of a prompt has no position.
+            let is_one = matches!(captured.reduce, Reduce::Mean | Reduce::Max);
+            match is_one {
+                true => buffer.positions.extend(std::iter::repeat_n(NO_POSITION, n)),
+                false => buffer.positions.extend_from_slice(&captured.positions),
+            }
+            buffer.prompts.extend(std::iter::repeat_n(prompt as u32, n));
+            if captured.places.is_empty() {
+                let moments = self.moments.entry(name.clone());
+                let moments = moments.or_insert_with(|| Moments::new(width, is_full));
+                captured
+                    .elements
+                    .chunks_exact(width)
+                    .for_each(|row| moments.add(row));
+            }
+        }
+        Ok(())
+    }
+
+    fn n_bytes(&self) -> u64 {
+        let all = self.buffers.iter();
+        all.map(|b| 4 * (b.elements.len() + b.places.len() + 2 * b.prompts.len()) as u64)
+            .sum()
+    }
+
+    /// Writes what is buffered, and what the index says of it.
+    fn flush(&mut self, is_last: bool) -> Result<(), Failure> {
+        let at = self.index.shards.len();
+        let n = std::mem::take(&mut self.n_buffered);
+        if n > 0 {
+            let shard = Shard {
+                file: format!("shard-{at:05}.safetensors"),
+                first: self.index.n_done(),
+                prompts: n,
+                rows: self
+                    .buffers
+                    .iter()
+                    .map(|b| (b.name.clone(), b.prompts.len()))
+                    .collect(),
+            };
+            let arrays: Vec<Named<'_>> = self.buffers.iter().flat_map(Buffer::arrays).collect();
+            self.write(&shard.file, &arrays)?;
+            drop(arrays);
+            let statistics = format!("statistics-{at:05}.safetensors");
+            self.write_statistics(&statistics)?;
+            let before = self.index.statistics.replace(statistics);
+            self.index.shards.push(shard);
+            self.index.complete = is_last;
+            self.write_index()?;
+            if let Some(before) = before {
+                // The index does not name it any more.
+                let _ = fs::remove_file(self.folder.join(before));
+            }
+            for buffer in &mut self.buffers {
+                buffer.elements.clear();
+                buffer.places.clear();
+                buffer.positions.clear();
+                buffer.prompts.clear();
+            }
+        } else if is_last {
+            self.index.complete = true;
+            self.write_index()?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, name: &str, arrays: &[Named<'_>]) -> Result<(), Failure> {
+        let path = self.folder.join(name);
+        let subject = &self.index.subject;
+        let texts = [
+            ("model", subject.model.clone()),
+            ("model_sha256", subject.model_sha256.clone()),
+            ("definition_sha256", subject.definition_sha256.clone()),
+            ("types", subject.types.clone()),
+            ("plan", Value::Object(subject.plan.clone()).to_string()),
+        ];
+        let texts = texts
+            .into_iter()
+            .map(|(name, text)| (name.to_owned(), text.into()));
+        let written = arrays::write(&path, Format::Safetensors, arrays, &texts.collect());
+        written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+    }
+
+    fn write_statistics(&self, name: &str) -> Result<(), Failure> {
+        let of = |(name, moments): (&String, &Moments)| {
+            (name.clone(), [moments.n() as f64], moments.covariance())
+        };
+        let computed: Vec<_> = self.moments.iter().map(of).collect();
+        let mut all = Vec::new();
+        for ((name, n, covariance), moments) in computed.iter().zip(self.moments.values()) {
+            let width = moments.mean().len() as u64;
+            let named = |what: &str, shape: Vec<u64>, elements| Named {
+                name: format!("{name}.{what}"),
+                shape,
+                elements: Elements::F64(elements),
+            };
+            all.push(named("n", vec![1], &n[..]));
+            all.push(named("mean", vec![width], moments.mean()));
+            if let Some(covariance) = covariance {
+                all.push(named("covariance", vec![width, width], covariance));
+            }
+        }
+        self.write(name, &all)
+    }
+
+    fn write_index(&self) -> Result<(), Failure> {
+        let path = self.folder.join(INDEX);
+        let text = serde_json::to_vec_pretty(&self.index)?;
+        writing::write(&path, &text).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+    }
+}
+
+impl Buffer {
+    /// Room for values of a name, of which these are the first.
+    fn new((name, captured, is_half): &(String, Cow<'_, Captured>, bool)) -> Self {
+        Self {
+            name: name.clone(),
+            row: captured.shape.iter().rev().copied().collect(),
+            is_half: *is_half,
+            elements: Vec::new(),
+            places: Vec::new(),
+            positions: Vec::new(),
+            prompts: Vec::new(),
+        }
+    }
+
+    /// Its arrays: rows, and of each row the prompt and the position, which is 2^31 - 1 where it has none.
+    fn arrays(&self) -> Vec<Named<'_>> {
+        let n = self.prompts.len() as u64;
+        let rows: Vec<u64> = [n].into_iter().chain(self.row.iter().copied()).collect();
+        let named = |name: String, shape: Vec<u64>, elements| Named {
+            name,
+            shape,
+            elements,
+        };
+        let elements = match self.is_half {
+            true => Elements::F16(&self.elements),
+            false => Elements::F32(&self.elements),
+        };
+        let mut all = vec![
+            named(self.name.clone(), rows.clone(), elements),
+            named(
+                format!("{}.prompt", self.name),
+                vec![n],
+                Elements::I32(&self.prompts),
+            ),
+            named(
+                format!("{}.position", self.name),
+                vec![n],
+                Elements::I32(&self.positions),
+            ),
+        ];
+        if !self.places.is_empty() {
+            all.push(named(
+                format!("{}.indices", self.name),
+                rows,
+                Elements::I32(&self.places),
+            ));
+        }
+        all
+    }
+}
+
+/// Refuses plans whose values are no rows of one width, and statistics that take too much.
+fn check(args: &CollectArgs, asking: &Asking) -> Result<(), Failure> {
+    let points = asking.served.handle.points();
+    let mut n_bytes = 0u64;
+    for pattern in asking.request.patterns() {
+        for at in points.find(pattern)? {
+            let point = &points.all[at];
+            if point.spec.parts == Parts::Pairs {
+                let path = &point.path;
+                anyhow::bail!(
+                    "`{path}`: rows of attention weights differ in their length; `bench lab run` captures them"
+                );
+            }
+            let width = point.width();
+            let full = if args.covariance { 1 + width } else { 1 };
+            n_bytes = n_bytes.saturating_add(8 * width.saturating_mul(full));
+        }
+    }
+    if n_bytes > args.lab_bytes {
+        let limit = args.lab_bytes;
+        anyhow::bail!(
+            "the means and covariances take {n_bytes} bytes, the limit is {limit} (--lab-bytes)"
+        );
+    }
+    Ok(())
+}
+
+/// What the folder has of the same subject.
+fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
+    let path = folder.join(INDEX);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let mut others = fs::read_dir(folder)?.flatten();
+            if others.any(|entry| entry.file_name() != LOCK) {
+                anyhow::bail!("{}: is not empty, and has no {INDEX}", folder.display());
+            }
+            return Ok(None);
+        }
+        Err(error) => anyhow::bail!("{}: {error}", path.display()),
+    };
+    let at = |what: &str| anyhow::anyhow!("{}: {what}", path.display());
+    let index: Index = serde_json::from_str(&text).map_err(|error| at(&error.to_string()))?;
+    if index.subject != *subject {
+        return Err(at(
+            "is of another model, plan or file of prompts; another folder is needed",
+        ));
+    }
+    Ok(Some(index))
+}
+
+pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
+    let plan = plan(&args.plan)?;
+    if plan.contains_key("lens") {
+        anyhow::bail!(
+            "{}: `lens`: captures alone are collected",
+            args.plan.display()
+        );
+    }
+    let mut lines = Lines::open(&args.prompts, true)?;
+    let mut n_prompts = 0;
+    while lines.line()?.is_some() {
+        n_prompts += 1;
+    }
+    let digest = lines.hash.take().unwrap_or_default().finalize();
+    let bounds = Bounds {
+        n_parallel: args.parallel.max(1),
+        lab_bytes: args.lab_bytes,
+    };
+    let asking = Asking::start(
+        &args.load,
+        &args.model,
+        plan.clone(),
+        &args.lab_vectors,
+        bounds,
+    )?;
+    check(args, &asking)?;
+    let identity = asking.served.identity.clone();
+    let subject = Subject {
+        model: asking.served.name.clone(),
+        model_sha256: identity.model,
+        definition_sha256: identity.definition,
+        types: identity.types,
+        prompts_sha256: format!("{digest:x}"),
+        n_prompts,
+        max_tokens: args.max_tokens,
+        covariance: args.covariance,
+        plan,
+    };
+    fs::create_dir_all(&args.output)?;
+    let folder = args.output.display();
+    let lock = File::create(args.output.join(LOCK))?;
+    if lock.try_lock().is_err() {
+        anyhow::bail!("{folder}: another command collects into it");
+    }
+    let index = found(&args.output, &subject)?;
+    let index = index.unwrap_or_else(|| Index {
+        subject,
+        complete: false,
+        statistics: None,
+        shards: Vec::new(),
+    });
+    let moments = match &index.statistics {
+        Some(file) => moments(&args.output.join(file), args.covariance)?,
+        None => BTreeMap::new(),
+    };
+    let n_done = index.n_done();
+    let mut collecting = Collecting {
+        folder: &args.output,
+        index,
+        buffers: Vec::new(),
+        moments,
+        n_buffered: 0,
+    };
+    let mut lines = Lines::open(&args.prompts, false)?;
+    for _ in 0..n_done {
+        lines.line()?;
+    }
+    let bar = progress_bar("collecting", &asking.served.name);
+    bar.set_style(
+        indicatif::ProgressStyle::with_template("{prefix} {msg} {bar:30} {pos}/{len} {eta}")
+            .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()),
+    );
+    bar.set_length(n_prompts as u64);
+    bar.set_position(n_done as u64);
+    let prompts = std::iter::from_fn(|| lines.tokens(&asking).transpose());
+    asking.each(n_done, prompts, args.max_tokens, |result| {
+        collecting.add(&asking, &result)?;
+        bar.inc(1);
+        match collecting.n_bytes() >= args.shard_bytes {
+            true => collecting.flush(false),
+            false => Ok(()),
+        }
+    })?;
+    collecting.flush(true)?;
+    bar.finish_and_clear();
+    let n_shards = collecting.index.shards.len();
+    let of_before = if n_done > 0 {
+        format!(", {n_done} of them before")
+    } else {
+        String::new()
+    };
+    output::line(format!(
+        "{folder}: values of {n_prompts} prompts{of_before}, {n_shards} files"
+    ))
+}
+
+/// The statistics of an earlier run.
+fn moments(path: &Path, is_full: bool) -> Result<BTreeMap<String, Moments>, Failure> {
+    let weights = crate::weights::folder::plain(path)?;
+    let numbers = |name: &str| -> Result<Vec<f64>, Failure> {
+        let missing = || anyhow::anyhow!("{}: tensor `{name}` is missing", path.display());
+        let tensor = weights.tensor(name).ok_or_else(missing)?;
+        let bytes = weights.data(tensor)?;
+        let numbers = bytes.as_chunks::<8>().0.iter();
+        Ok(numbers.map(|b| f64::from_le_bytes(*b)).collect())
+    };
+    let counts = weights
+        .tensors()
+        .iter()
+        .filter_map(|t| t.name.strip_suffix(".n"));
+    let mut all = BTreeMap::new();
+    for name in counts {
+        let n = numbers(&format!("{name}.n"))?
+            .first()
+            .copied()
+            .unwrap_or(0.0);
+        let covariance = match is_full {
+            true => Some(numbers(&format!("{name}.covariance"))?),
+            false => None,
+        };
+        let found = Moments::of(n as u64, numbers(&format!("{name}.mean"))?, covariance);
+        let found = found.ok_or_else(|| anyhow::anyhow!("{}: `{name}` is damaged", path.display()));
+        all.insert(name.to_owned(), found?);
+    }
+    Ok(all)
+}
