@@ -6,6 +6,7 @@ pub mod describe;
 pub mod diagram;
 pub mod directions;
 pub mod drift;
+pub mod idle_keys;
 pub mod llama_server;
 pub mod moments;
 pub mod nearest;

@@ -34,7 +34,7 @@ use crate::weights::{Metadata, TensorType, Weights};
 const MAX_LAYERS: u64 = 4096;
 
 /// A model, resolved.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Name of the architecture.
     pub arch: String,

@@ -392,6 +392,57 @@ fn a_model_is_compared_with_a_llama_server() {
     }
 }
 
+/// Keys of a file that nothing reads, that are read without effect, and that the definition ignores.
+#[test]
+fn a_proof_names_the_keys_on_which_nothing_depends() {
+    let folder = scratch();
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/archs/qwen3.arch.toml");
+    let own = std::fs::read_to_string(own).expect("readable");
+    let lines =
+        "[params]\nn_a = { key = \"a\", default = 0 }\nn_b = { key = \"b\", default = 0 }\n";
+    let scale = "qk_norm = \"head\", scale = \"0.25 + if(n_a > 99, 0, 0 * n_b)\"";
+    let ignored = "[ignore.keys]\nc = \"it is the same in all files\"\n\n[norm.default]";
+    let text_of = own
+        .replacen("[params]\n", lines, 1)
+        .replacen("qk_norm = \"head\"", scale, 1)
+        .replacen("[norm.default]", ignored, 1);
+    std::fs::write(folder.path().join("qwen3.arch.toml"), text_of).expect("written");
+    let archs = ["--archs", text(folder.path())];
+    let more = [
+        "--meta",
+        "qwen3.a=1",
+        "--meta",
+        "qwen3.b=[1, 2]",
+        "--meta",
+        "qwen3.c=2",
+        "--meta",
+        "qwen3.d=0.5",
+    ];
+    let model = made_up(folder.path(), "qwen3", &[&archs[..], &more].concat());
+    let array = folder.path().join("logits.npy");
+    let ids = ["--tokens", "1,2,3"];
+    let run = ["logits", "-m", text(&model), "-o", text(&array)];
+    printed(&[&run[..], &ids, &archs].concat());
+    let prove = [
+        "arch",
+        "prove",
+        text(&model),
+        "--ref",
+        text(&array),
+        "--json",
+    ];
+    let report: Value =
+        serde_json::from_str(&printed(&[&prove[..], &ids, &archs].concat())).expect("JSON");
+    let unread = &report["unread"];
+    assert_eq!(unread["keys"], json!(["qwen3.d"]), "{unread}");
+    assert_eq!(unread["idle"], json!(["qwen3.a", "qwen3.b"]), "{unread}");
+    assert_eq!(
+        unread["ignored"],
+        json!([["qwen3.c", "it is the same in all files"]]),
+        "{unread}"
+    );
+}
+
 /// A model that reads a source, against the stored logits of llama.cpp.
 #[test]
 fn a_source_is_part_of_a_proof() {

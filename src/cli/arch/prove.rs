@@ -10,6 +10,7 @@ use crate::cli::{Failure, output};
 use crate::common::wording;
 use crate::files::models::{self, Opened, Source};
 use crate::files::npy;
+use crate::inspect::idle_keys::idle_keys;
 use crate::inspect::llama_server::{self, LlamaServer};
 use crate::inspect::prove::{self, Outcome, Reference, Text};
 
@@ -183,7 +184,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "bounds": bounds,
             "paths": paths,
             "hints": hints,
-            "unread": { "keys": unread.keys, "tensors": unread.tensors, "ignored": unread.ignored },
+            "unread": { "keys": unread.keys, "idle": unread.idle, "tensors": unread.tensors, "ignored": unread.ignored },
         });
         output::line(serde_json::to_string_pretty(&report)?)?;
     } else {
@@ -211,6 +212,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 struct Unread {
     /// Keys that nothing reads although they may mean something.
     keys: Vec<String>,
+    /// Keys that are read and have no effect on what is computed.
+    idle: Vec<String>,
     /// Keys that the definition ignores, with its reasons.
     ignored: Vec<(String, String)>,
     /// Tensors that nothing uses.
@@ -235,6 +238,7 @@ impl Unread {
         });
         Self {
             keys: models::unread_keys(&opened.plan, metadata),
+            idle: idle_keys(opened),
             ignored: ignored.collect(),
             tensors: wording::by_layer(&opened.plan.unclaimed, &wording::without_layer),
         }
@@ -245,6 +249,10 @@ impl Unread {
         let keys = self.keys.into_iter();
         lines.extend(keys.map(|key| {
             format!("the file states `{key}`, which nothing reads: no result depends on it")
+        }));
+        let idle = self.idle.into_iter();
+        lines.extend(idle.map(|key| {
+            format!("the file states `{key}`, which is read: another value would change nothing")
         }));
         let ignored = self.ignored.into_iter();
         lines.extend(ignored.map(|(key, reason)| {

@@ -1,0 +1,86 @@
+//! Metadata keys that a definition reads of a file without effect: with another value the same would be computed.
+//!
+//! The plan says what is computed, so no weight is read. A key whose other values are refused has an effect.
+
+use crate::files::models::Opened;
+use crate::plan::Plan;
+use crate::weights::{Array, Metadata, Value};
+
+/// The metadata keys of the architecture that were read and whose value does not matter, in the order of the file.
+pub fn idle_keys(opened: &Opened) -> Vec<String> {
+    let metadata = opened.weights.metadata();
+    let prefix = format!("{}.", opened.def.name);
+    let is_read = |key: &str| key.starts_with(&prefix) && opened.plan.keys.contains(key);
+    let read = metadata.iter().filter(|(key, _)| is_read(key));
+    let computed = computed(&opened.plan);
+    let is_idle = |key: &str, value: &Value| {
+        let others = others(value);
+        let is_same = |other: Value| {
+            let mut changed: Metadata = metadata
+                .iter()
+                .map(|(key, value)| (key.to_owned(), value.clone()))
+                .collect();
+            changed.insert(key, other);
+            let plan = Plan::new(&opened.def, &changed, &opened.weights);
+            plan.is_ok_and(|plan| self::computed(&plan) == computed)
+        };
+        !others.is_empty() && others.into_iter().all(is_same)
+    };
+    let idle = read.filter(|(key, value)| is_idle(key, value));
+    idle.map(|(key, _)| key.to_owned()).collect()
+}
+
+/// A plan without what it only reports. The length of the context is no part of the result, but is meant to be read.
+fn computed(plan: &Plan) -> Plan {
+    Plan {
+        params: Default::default(),
+        keys: Default::default(),
+        unread: Vec::new(),
+        ..plan.clone()
+    }
+}
+
+/// Other values of the same kind; none for what no expression can read.
+fn others(value: &Value) -> Vec<Value> {
+    let integer = |v: i64| [v.saturating_add(1), v.saturating_mul(2).saturating_add(3)];
+    let float = |v: f64| [v + 1.0, 2.0 * v + 0.5];
+    match value {
+        Value::Bool(v) => vec![Value::Bool(!v)],
+        Value::Str(v) => vec![Value::Str(format!("{v} "))],
+        Value::F32(_) | Value::F64(_) => {
+            let all = value.as_f64().map(float).into_iter().flatten();
+            all.map(Value::F64).collect()
+        }
+        Value::Array(Array::Bool(all)) => {
+            let all = all.iter().map(|v| !v).collect();
+            vec![Value::Array(Array::Bool(all))]
+        }
+        Value::Array(array) => {
+            let elements: Option<Vec<Value>> = (0..array.len()).map(|i| array.get(i)).collect();
+            let elements = elements.unwrap_or_default();
+            let is_float = matches!(array, Array::F32(_) | Array::F64(_));
+            let changed = |at: usize| -> Option<Value> {
+                let array = match is_float {
+                    true => Array::F64(
+                        elements
+                            .iter()
+                            .map(|v| Some(float(v.as_f64()?)[at]))
+                            .collect::<Option<_>>()?,
+                    ),
+                    false => Array::I64(
+                        elements
+                            .iter()
+                            .map(|v| Some(integer(v.as_i64()?)[at]))
+                            .collect::<Option<_>>()?,
+                    ),
+                };
+                Some(Value::Array(array))
+            };
+            (0..2).filter_map(changed).collect()
+        }
+        other => {
+            let all = other.as_i64().map(integer).into_iter().flatten();
+            all.map(Value::I64).collect()
+        }
+    }
+}
