@@ -384,7 +384,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         /// Every request that is not cancelled is answered, within the budgets and the blocks, and no
         /// running answer waits longer than a round of steps unless it was preempted.

@@ -513,7 +513,7 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(5_000))]
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     /// Whatever else runs, is cancelled or fails, a request gets the answer it would get alone.
     #[test]

@@ -151,7 +151,9 @@ mod tests {
             for entry in &top {
                 prop_assert_eq!(Some(entry.logprob), logprobs.of(entry.id));
             }
-            for (i, &id) in falling.iter().enumerate() {
+            // A rank is counted over all logits, so some of them: the first, and so on to the end.
+            let step = (falling.len() / 64).max(1);
+            for (i, &id) in falling.iter().enumerate().step_by(step) {
                 let found = logprobs.of(id).expect("a known token");
                 prop_assert!((found - ps[id as usize].ln()).abs() < 1e-12);
                 prop_assert_eq!(logprobs.rank(id), Some(i + 1));

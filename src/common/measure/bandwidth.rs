@@ -1,13 +1,16 @@
 //! How fast this machine reads memory: the bound of everything that reads weights once a step.
 
 use std::sync::Barrier;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Bytes summed by all threads together, beyond any cache that they might share.
 const BYTES: usize = 512 << 20;
 /// Least bytes of a thread, for machines with many.
 const LEAST_PER_THREAD: usize = 16 << 20;
+/// The most sums, and the time after which no further one begins: the fastest counts.
 const RUNS: usize = 6;
+const TIME: Duration = Duration::from_millis(400);
 
 /// Bytes per second that `n_threads` threads read from memory together: the fastest of several
 /// sums over a buffer much larger than the caches.
@@ -16,21 +19,32 @@ pub fn read_bandwidth(n_threads: usize) -> f64 {
     sum_rate(n_threads, (BYTES / n_threads).max(LEAST_PER_THREAD), RUNS)
 }
 
-/// The fastest of `runs` sums over `bytes` for each thread, in bytes per second.
+/// The fastest of at most `runs` sums over `bytes` for each thread, in bytes per second.
 fn sum_rate(n_threads: usize, bytes: usize, runs: usize) -> f64 {
     let words = bytes / size_of::<u64>();
     let barrier = Barrier::new(n_threads);
+    // The first run that does not take place. The first thread lowers it, never to a run that has begun.
+    let end_of_runs = AtomicUsize::new(runs);
     let spans: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
         let work = |i: usize| {
             // Written word by word: pages that nobody wrote are one and the same page of zeros.
             let data: Vec<u64> = (0..words).map(|word| (word ^ i) as u64).collect();
-            let timed = |_| {
+            let mut spent = Duration::ZERO;
+            let timed = |run| {
                 barrier.wait();
+                if run >= end_of_runs.load(Ordering::Relaxed) {
+                    return None;
+                }
                 let start = Instant::now();
                 std::hint::black_box(sum(std::hint::black_box(&data)));
-                (start, Instant::now())
+                let end = Instant::now();
+                spent += end - start;
+                if i == 0 && spent >= TIME {
+                    end_of_runs.store(run + 1, Ordering::Relaxed);
+                }
+                Some((start, end))
             };
-            (0..runs).map(timed).collect()
+            (0..runs).map_while(timed).collect()
         };
         let workers: Vec<_> = (0..n_threads)
             .map(|i| scope.spawn(move || work(i)))

@@ -303,7 +303,7 @@ fn live(mirror: &mut Mirror, acts: &[Act]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn every_query_sees_the_text_of_its_sequence(
