@@ -14,7 +14,9 @@ use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 
 use crate::engine::serving::Served;
-use crate::engine::{Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where};
+use crate::engine::{
+    Among, Attribution, Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where,
+};
 use crate::files::arrays::Format;
 use crate::files::vectors::Content;
 use crate::text::tokenizer::Tokenizer;
@@ -34,8 +36,8 @@ mod results;
 pub(super) mod vectors;
 
 use objects::{
-    CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Output, Reduction,
-    Reference, Target, positions, too_many, top,
+    AttributionObject, CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Output,
+    Parted, Reduction, Reference, Target, positions, too_many, top,
 };
 
 const FIELD: &str = "lab";
@@ -52,6 +54,7 @@ fields! {
         captures: Option<Vec<CaptureObject>>,
         edits: Option<Vec<EditObject>>,
         lens: Option<LensObject>,
+        attribution: Option<AttributionObject>,
         encoding: Option<Encoding>,
         output: Option<Output>,
         format: Option<Format>,
@@ -75,6 +78,8 @@ pub struct Wanted {
     targets: Vec<Text>,
     encoding: Encoding,
     dtypes: Vec<Dtype>,
+    /// The token whose logit is split.
+    attributed: Option<Text>,
     /// What each edit names of the model's vectors.
     references: Vec<Reference>,
     /// Id of the translators of the lens.
@@ -209,7 +214,21 @@ impl Wanted {
                 translators: None,
             });
         }
+        let mut attributed = None;
+        if let Some(attribution) = plan.attribution {
+            attributed = Some(Text::from(attribution.of));
+            let places = attribution.positions;
+            out.attribution = Some(Attribution {
+                of: 0,
+                among: match attribution.to {
+                    Some(Parted::Slots) => Among::Slots,
+                    Some(Parted::Layers) | None => Among::Layers,
+                },
+                positions: positions("attribution.positions", places, Where::Last)?,
+            });
+        }
         Ok(Self {
+            attributed,
             plan: out,
             targets,
             encoding: plan.encoding.unwrap_or_default(),
@@ -250,6 +269,9 @@ impl Wanted {
                     _ => return Err(other_kind(&param, id, "translators")),
                 };
             }
+        }
+        if let (Some(attribution), Some(of)) = (&mut plan.attribution, &self.attributed) {
+            attribution.of = of.id(tokenizer, &format!("{FIELD}.attribution.of"))?;
         }
         for (i, (edit, reference)) in plan.edits.iter_mut().zip(&self.references).enumerate() {
             self.refer(edit, reference, &format!("{FIELD}.edits[{i}]"), served)?;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::model::{self, Batch, Lab, Model, NotFinite, Resumed, SequenceId, TakenRow};
+use crate::model::{
+    self, Batch, DirectLogit, Lab, Model, NotFinite, Resumed, SequenceId, TakenRow,
+};
 use crate::plan::BLOCK_LEN;
 
 /// Positions of a block of the cache.
@@ -34,6 +36,10 @@ pub(super) trait Compute {
     /// See [`Model::lens`].
     fn lens(&mut self, _sequence: SequenceId, _rows: &[f32]) -> Result<Vec<f32>, model::Error> {
         Err(model::Error::Internal("there is no lens".into()))
+    }
+    /// See [`Model::direct_logit`].
+    fn direct_logit(&mut self, _token: u32, _x: &[f32]) -> Result<DirectLogit, model::Error> {
+        Err(model::Error::Internal("there is no head".into()))
     }
     /// See [`Model::set_source`]. Of a sequence whose source is refused no token is read.
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
@@ -96,6 +102,10 @@ impl Compute for Model {
 
     fn lens(&mut self, sequence: SequenceId, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
         Self::lens(self, sequence, rows)
+    }
+
+    fn direct_logit(&mut self, token: u32, x: &[f32]) -> Result<DirectLogit, model::Error> {
+        Self::direct_logit(self, token, x)
     }
 
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]) {

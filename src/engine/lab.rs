@@ -11,6 +11,11 @@ use crate::model::{LOGITS, Lab, LabCapture, LabEdit, LabOp, Point, Points, Posit
 
 use super::request::Rejected;
 
+mod attribution;
+
+pub(super) use attribution::Split;
+pub use attribution::{Among, Attribution};
+
 /// Which tokens of a sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Where {
@@ -148,6 +153,8 @@ pub struct LabPlan {
     pub edits: Vec<Edit>,
     /// The logit lens.
     pub lens: Option<Lens>,
+    /// The parts of a logit.
+    pub attribution: Option<Attribution>,
 }
 
 /// A plan for one prompt of a model.
@@ -161,6 +168,7 @@ pub(super) struct Compiled {
     /// Points with hidden states, by their names, each with the layer that it goes into.
     pub(super) lens: Vec<(String, LabCapture, Option<u64>)>,
     pub(super) translators: Option<Arc<Translators>>,
+    pub(super) attribution: Option<Split>,
     pub(super) top_k: usize,
     pub(super) targets: Vec<u32>,
     /// Bytes of its results and edits at most.
@@ -300,6 +308,15 @@ impl LabPlan {
                 }
             }
         }
+        let attribution = match &self.attribution {
+            Some(wanted) => Some(wanted.compiled(points, n, n_vocab)?),
+            None => None,
+        };
+        for (_, capture) in attribution.iter().flat_map(|split| &split.points) {
+            let n_rows = capture.positions.n_below(n.all) as u64;
+            let numbers = n_rows.saturating_mul(points.all[capture.point].width());
+            n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
+        }
         within(n_bytes)?;
         let mut edits = Vec::new();
         for edit in &self.edits {
@@ -339,7 +356,10 @@ impl LabPlan {
         };
         let of_model = captures.iter().map(|(_, _, capture, _)| capture);
         let of_model = of_model.chain(lens.iter().map(|(_, capture, _)| capture));
+        let of_split = attribution.iter().flat_map(|split| &split.points);
+        let of_model = of_model.chain(of_split.map(|(_, capture)| capture));
         Ok(Compiled {
+            attribution: attribution.clone(),
             lab: Arc::new(Lab::new(of_model.cloned().collect(), edits)),
             captures,
             lens,

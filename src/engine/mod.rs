@@ -37,12 +37,12 @@ pub use adapters::Adapters;
 pub use diffusion::{Diffusion, Fixed, Remasking};
 pub use event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
 pub use handle::Handle;
-pub use lab::{Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where};
+pub use lab::{Among, Attribution, Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where};
 pub use limits::Limits;
 pub use pooling::Passage;
 pub use request::{Ends, Rejected, Request};
 pub use start::{StartError, Unfit, can_answer, can_take_back, ends_in_vectors, start};
 pub use thinking::Thinking;
-pub use watch::{Captured, LabResult, LensPoint, LensRow};
+pub use watch::{Attributed, Captured, LabResult, LensPoint, LensRow};
 
 pub use crate::sampling::TokenLogprob;

@@ -3,9 +3,12 @@
 //! Rows are taken once, in the order of positions, and only of tokens that are part of the sequence: those
 //! of draft tokens that were wrong are dropped. What is computed again after a pause is not taken again.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::model::{Batch, LOGITS, Lab, LabCapture, Point, Points, SequenceId, TakenRow};
+use crate::model::{
+    Batch, DirectLogit, LOGITS, Lab, LabCapture, Point, Points, SequenceId, TakenRow,
+};
 use crate::sampling::{Logprobs, SampleError, TokenLogprob};
 
 use super::lab::{Compiled, Reduce};
@@ -49,6 +52,40 @@ pub struct LensPoint {
     pub rows: Vec<LensRow>,
 }
 
+/// The parts that a token's logit has at one position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttributedRow {
+    /// The position.
+    pub position: u32,
+    /// The logit, after scale and softcap.
+    pub logit: f32,
+    /// What the biases of norm and head give.
+    pub constant: f64,
+    /// What each part gives.
+    pub values: Vec<f64>,
+}
+
+/// How a token's logit is the sum of parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attributed {
+    /// The token.
+    pub of: u32,
+    /// What adds to the hidden state, in order.
+    pub parts: Vec<String>,
+    /// Of each position.
+    pub rows: Vec<AttributedRow>,
+}
+
+/// The head of a model.
+pub(super) trait Probe {
+    /// Why it computes nothing.
+    type Error: From<SampleError>;
+    /// The logits of hidden states.
+    fn logits(&mut self, rows: &[f32]) -> Result<Vec<f32>, Self::Error>;
+    /// A logit as a linear map; see [`crate::model::Model::direct_logit`].
+    fn direct(&mut self, token: u32, x: &[f32]) -> Result<DirectLogit, Self::Error>;
+}
+
 /// What a plan gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabResult {
@@ -56,6 +93,8 @@ pub struct LabResult {
     pub captures: Vec<Captured>,
     /// In the order of the points.
     pub lens: Vec<LensPoint>,
+    /// The parts of a logit, where these are wanted.
+    pub attribution: Option<Attributed>,
     /// The tokens that were read, and the last one of the completion.
     pub tokens: Vec<u32>,
 }
@@ -99,6 +138,7 @@ impl Watch {
             result: LabResult {
                 captures: captures.collect(),
                 lens: lens.collect(),
+                attribution: None,
                 tokens: Vec::new(),
             },
             row_lens: vec![Vec::new(); plan.captures.len()],
@@ -149,17 +189,17 @@ impl Watch {
         &self.points.all[capture.point]
     }
 
-    /// Takes rows of the tokens before `n`, whose positions rise for each point. `lens` makes logits of
+    /// Takes rows of the tokens before `n`, whose positions rise for each point. `head` makes logits of
     /// hidden states.
     ///
     /// # Errors
     /// Logits that are not numbers, or none at all.
-    pub(super) fn take<E: From<SampleError>>(
+    pub(super) fn take<P: Probe>(
         &mut self,
         rows: &[TakenRow],
         n: u32,
-        mut lens: impl FnMut(&[f32]) -> Result<Vec<f32>, E>,
-    ) -> Result<(), E> {
+        head: &mut P,
+    ) -> Result<(), P::Error> {
         let is_new = |row: &&TakenRow| (self.n_taken..n).contains(&row.position);
         let new: Vec<&TakenRow> = rows.iter().filter(is_new).collect();
         for (at, (_, _, capture, reduce)) in self.plan.captures.iter().enumerate() {
@@ -182,7 +222,7 @@ impl Watch {
             if let (Some(translators), Some(layer)) = (&self.plan.translators, layer) {
                 hidden = translators.translated(*layer, &hidden);
             }
-            let logits = lens(&hidden)?;
+            let logits = head.logits(&hidden)?;
             let width = logits.len() / own.len();
             for (row, logits) in own.iter().zip(logits.chunks_exact(width.max(1))) {
                 let logprobs = Logprobs::new(logits)?;
@@ -197,7 +237,59 @@ impl Watch {
                 });
             }
         }
+        self.attribute(&new, head)?;
         self.n_taken = self.n_taken.max(n);
+        Ok(())
+    }
+
+    /// Splits the logit that is asked for among the parts of the hidden states of new tokens.
+    fn attribute<P: Probe>(&mut self, new: &[&TakenRow], head: &mut P) -> Result<(), P::Error> {
+        let Some(asked) = &self.plan.attribution else {
+            return Ok(());
+        };
+        let positions = asked.points.first().map(|(_, capture)| &capture.positions);
+        let mut by_position: BTreeMap<u32, HashMap<usize, &[f32]>> = BTreeMap::new();
+        for row in new {
+            if positions.is_some_and(|all| all.contains(row.position)) {
+                let own = by_position.entry(row.position).or_default();
+                own.insert(row.point, &row.row);
+            }
+        }
+        for (position, rows) in by_position {
+            let states = asked
+                .points
+                .iter()
+                .map(|(_, capture)| rows.get(&capture.point).copied());
+            let Some(states) = states.collect::<Option<Vec<&[f32]>>>() else {
+                continue;
+            };
+            let Some(last) = states.last() else { continue };
+            let direct = head.direct(asked.of, last)?;
+            let along = |state: &[f32]| -> f64 {
+                let pairs = state.iter().zip(&direct.direction);
+                pairs.map(|(x, d)| f64::from(*x) * d).sum()
+            };
+            let mut before = 0.0;
+            let mut part = |state: &&[f32]| {
+                let all = along(state);
+                all - std::mem::replace(&mut before, all)
+            };
+            let values = states.iter().map(&mut part).collect();
+            let logits = head.logits(last)?;
+            let of = &mut self.result.attribution;
+            of.get_or_insert_with(|| Attributed {
+                of: asked.of,
+                parts: asked.points.iter().map(|(name, _)| name.clone()).collect(),
+                rows: Vec::new(),
+            })
+            .rows
+            .push(AttributedRow {
+                position,
+                logit: logits.get(asked.of as usize).copied().unwrap_or(f32::NAN),
+                constant: direct.constant,
+                values,
+            });
+        }
         Ok(())
     }
 

@@ -69,6 +69,47 @@ pub(super) fn build_lens(
     .map(Some)
 }
 
+/// The graph of the final norm by itself, of `n_rows` rows; none if there is no norm.
+pub(super) fn build_norm(sources: &Sources<'_>, n_rows: usize) -> Result<Option<Stage>, Error> {
+    let norm = sources
+        .plan
+        .head
+        .as_ref()
+        .and_then(|head| head.norm.as_ref());
+    let built = norm.map(|norm| build_stage(sources, n_rows, &[], |b, x| b.norm(norm, x)));
+    built.transpose()
+}
+
+/// The graph that gives the row of a token of the output matrix `[n_embd, 1]` or, with `is_bias`, its bias `[1, 1]`, and the
+/// place of the token; none if the model has no such weight.
+pub(super) fn build_row(
+    sources: &Sources<'_>,
+    is_bias: bool,
+) -> Result<Option<(Stage, Tensor)>, Error> {
+    let unit = sources
+        .plan
+        .head
+        .as_ref()
+        .and_then(|head| head.unit.as_ref());
+    let key = if is_bias { "output.bias" } else { "output" };
+    let Some(unit) = unit.filter(|unit| unit.weight(key).is_some()) else {
+        return Ok(None);
+    };
+    let mut place = None;
+    let stage = build_stage(sources, 1, &[], |b, _| {
+        let weight = b.need(unit, key)?;
+        let table = match is_bias {
+            true => b.g.reshape(&weight, [1, weight.elements(), 1, 1])?,
+            false => weight,
+        };
+        let n = table.shape()[1];
+        let token = b.g.index_input("token", TensorType::I32, &[1], n)?;
+        place = Some(token.clone());
+        b.g.get_rows(&table, &token)
+    })?;
+    Ok(place.map(|place| (stage, place)))
+}
+
 /// The graph of what follows pooling: `[n_embd, 1]` to `[width, 1]`.
 pub(super) fn build_pool(sources: &Sources<'_>) -> Result<Stage, Error> {
     build_stage(sources, 1, &[], |b, x| {

@@ -8,6 +8,7 @@
 )]
 
 mod artifacts;
+mod attribution;
 mod backends;
 mod bad_definitions;
 mod bad_folders;

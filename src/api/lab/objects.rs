@@ -149,6 +149,22 @@ pub(super) struct LensObject {
     pub(super) translator: Option<String>,
 }
 
+/// What a logit is split among.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Parted {
+    Layers,
+    Slots,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AttributionObject {
+    pub(super) of: Target,
+    pub(super) to: Option<Parted>,
+    pub(super) positions: Option<Places>,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a token id or the text of a token")]
 pub(super) enum Target {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::engine::serving::{Served, now};
-use crate::engine::{Captured, LabResult, LensRow, Reduce, TokenLogprob};
+use crate::engine::{Attributed, Captured, LabResult, LensRow, Reduce, TokenLogprob};
 use crate::files::arrays::{self, Elements, Format, Named};
 use crate::files::shelf::{self, Kept};
 use crate::files::vectors::Content;
@@ -152,6 +152,21 @@ fn lens_row(row: &LensRow, tokenizer: &Tokenizer) -> Value {
     })
 }
 
+/// The parts of a token's logit.
+fn attributed(of: &Attributed, tokenizer: &Tokenizer) -> Value {
+    let piece = String::from_utf8_lossy(tokenizer.piece(of.of));
+    let rows = of.rows.iter().map(|row| {
+        json!({
+            "position": row.position, "logit": row.logit, "constant": row.constant,
+            "values": row.values,
+        })
+    });
+    json!({
+        "of": { "id": of.of, "token": piece }, "parts": of.parts,
+        "rows": rows.collect::<Value>(),
+    })
+}
+
 impl Wanted {
     /// Writes what it gave as a file of arrays. Returns what is in it, as a response has it.
     ///
@@ -221,12 +236,15 @@ impl Wanted {
         out
     }
 
-    /// Adds what the lens shows, where there is one.
+    /// Adds what the lens shows and the parts of a logit, where they are wanted.
     fn add_lens(&self, out: &mut Value, result: &LabResult, served: &Served) {
+        let tokenizer = served.handle.tokenizer();
+        if let Some(attribution) = &result.attribution {
+            out["attribution"] = attributed(attribution, tokenizer);
+        }
         if self.plan.lens.is_none() {
             return;
         }
-        let tokenizer = served.handle.tokenizer();
         let lens = result.lens.iter().map(|point| {
             let rows = point.rows.iter().map(|row| lens_row(row, tokenizer));
             json!({ "point": point.point, "rows": rows.collect::<Value>() })

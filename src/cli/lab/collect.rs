@@ -431,11 +431,10 @@ fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
 
 pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     let plan = plan(&args.plan)?;
-    if plan.contains_key("lens") {
-        anyhow::bail!(
-            "{}: `lens`: captures alone are collected",
-            args.plan.display()
-        );
+    let others = ["lens", "attribution"];
+    if let Some(other) = others.iter().find(|key| plan.contains_key(**key)) {
+        let path = args.plan.display();
+        anyhow::bail!("{path}: `{other}`: captures alone are collected");
     }
     let mut lines = Lines::open(&args.prompts, true)?;
     let mut n_prompts = 0;

@@ -1,11 +1,32 @@
 //! What requests gather of a step besides tokens: captured values and pooled hidden states; and what of their
 //! cache stays true after it.
 
-use crate::model::{self, TakenRow};
+use crate::model::{self, DirectLogit, SequenceId, TakenRow};
 
 use super::super::compute::Compute;
 use super::super::event::{Event, Failure};
+use super::super::watch::Probe;
 use super::{ActiveRequest, EngineLoop};
+
+/// The head of a model for a sequence.
+struct Head<'a, C> {
+    model: &'a mut C,
+    id: SequenceId,
+}
+
+impl<C: Compute> Probe for Head<'_, C> {
+    type Error = Failure;
+
+    fn logits(&mut self, rows: &[f32]) -> Result<Vec<f32>, Failure> {
+        let logits = self.model.lens(self.id, rows);
+        logits.map_err(|error| Failure::Computation(error.to_string()))
+    }
+
+    fn direct(&mut self, token: u32, x: &[f32]) -> Result<DirectLogit, Failure> {
+        let direct = self.model.direct_logit(token, x);
+        direct.map_err(|error| Failure::Computation(error.to_string()))
+    }
+}
 
 impl<C: Compute> EngineLoop<C> {
     /// Gives a request the rows that its plan captures, of the tokens that are part of it.
@@ -16,10 +37,7 @@ impl<C: Compute> EngineLoop<C> {
             return Ok(());
         };
         let own: Vec<TakenRow> = taken.iter().filter(|r| r.sequence == id).cloned().collect();
-        watch.take(&own, n, |rows| {
-            let logits = model.lens(id, rows);
-            logits.map_err(|error| Failure::Computation(error.to_string()))
-        })
+        watch.take(&own, n, &mut Head { model, id })
     }
 
     /// Has the model make the result of the hidden states that a request has gathered.
