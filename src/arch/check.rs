@@ -371,7 +371,7 @@ impl Checker<'_> {
             return;
         };
         let expected = match spec.kind {
-            OptionKind::Int | OptionKind::Float => "number",
+            OptionKind::Int | OptionKind::Float | OptionKind::List => "number",
             OptionKind::Bool => "boolean",
             OptionKind::Choice(_) | OptionKind::Resource(_) => "string",
         };

@@ -122,6 +122,8 @@ pub enum OptionKind {
     Int,
     /// A finite number.
     Float,
+    /// Whole numbers, not negative: those of a parameter that the file has as a list.
+    List,
     /// True or false.
     Bool,
     /// One of a set of names.
@@ -348,6 +350,8 @@ pub enum Resolved {
     Int(u64),
     /// Of [`OptionKind::Float`].
     Float(f64),
+    /// Of [`OptionKind::List`].
+    List(Vec<u64>),
     /// Of [`OptionKind::Bool`].
     Bool(bool),
     /// Of [`OptionKind::Choice`].
@@ -359,11 +363,13 @@ pub enum Resolved {
 impl Resolved {
     /// The value in contract expressions.
     pub fn to_value(&self) -> Value {
-        match *self {
-            Self::Int(v) => Value::Int(i64::try_from(v).unwrap_or(i64::MAX)),
-            Self::Float(v) => Value::Float(v),
-            Self::Bool(v) => Value::Bool(v),
-            Self::Choice(v) => Value::Str(v.to_owned()),
+        let int = |v: u64| Value::Int(i64::try_from(v).unwrap_or(i64::MAX));
+        match self {
+            Self::Int(v) => int(*v),
+            Self::Float(v) => Value::Float(*v),
+            Self::List(all) => Value::List(all.iter().map(|v| int(*v)).collect()),
+            Self::Bool(v) => Value::Bool(*v),
+            Self::Choice(v) => Value::Str((*v).to_owned()),
             Self::Resource(v) => Value::Bool(v.is_some()),
         }
     }
@@ -384,6 +390,16 @@ impl OptionValue for f32 {
     fn read(resolved: &Resolved) -> Option<Self> {
         match *resolved {
             Resolved::Float(v) => Some(v as Self),
+            _ => None,
+        }
+    }
+}
+
+impl OptionValue for Vec<u64> {
+    const KIND: OptionKind = OptionKind::List;
+    fn read(resolved: &Resolved) -> Option<Self> {
+        match resolved {
+            Resolved::List(all) => Some(all.clone()),
             _ => None,
         }
     }

@@ -142,6 +142,7 @@ fn kind(kind: OptionKind) -> String {
     match kind {
         OptionKind::Int => "integer".into(),
         OptionKind::Float => "number".into(),
+        OptionKind::List => "list of integers".into(),
         OptionKind::Bool => "true, false".into(),
         OptionKind::Choice(names) => names
             .iter()

@@ -166,7 +166,9 @@ fn form(form_of: &Form) -> Value {
 
 fn option(spec: &OptionSpec) -> Value {
     let mut value = match spec.kind {
-        OptionKind::Int => json!({ "type": ["integer", "string"], "minimum": 0 }),
+        OptionKind::Int | OptionKind::List => {
+            json!({ "type": ["integer", "string"], "minimum": 0 })
+        }
         OptionKind::Float => json!({ "type": ["number", "string"] }),
         OptionKind::Bool => json!({ "type": ["boolean", "string"] }),
         OptionKind::Choice(names) => json!({

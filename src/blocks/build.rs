@@ -316,6 +316,19 @@ impl Build<'_> {
     /// # Errors
     /// As the operation.
     pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
+        self.rope_of_blocks(rope, x, 1)
+    }
+
+    /// The same by the positions of the first of each token's block of `span` positions.
+    ///
+    /// # Errors
+    /// As the operation.
+    pub(super) fn rope_of_blocks(
+        &self,
+        rope: RopeRef,
+        x: &Tensor,
+        span: u64,
+    ) -> Result<Tensor, Error> {
         let Some(unit) = rope.0.map(|at| &self.plan.ropes[at]) else {
             return Ok(x.clone());
         };
@@ -331,8 +344,8 @@ impl Build<'_> {
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
         let positions = self.input(match params.sections {
-            Some(_) => DerivedInput::Sections,
-            None => DerivedInput::Positions,
+            Some(_) => DerivedInput::Sections(span),
+            None => DerivedInput::Positions(span),
         })?;
         self.g
             .rope(x, &positions, divisors.as_ref().or(factors), &params)

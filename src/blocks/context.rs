@@ -3,17 +3,60 @@
 //! Cached, stateless and bidirectional execution differ in these alone. Blocks request values; the model
 //! (`src/model/inputs/`) makes and writes the inputs of a pass.
 
+use std::sync::Arc;
+
 use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::KeyValuePlan;
 
 use super::position_bias::Buckets;
 use super::rope::Mixture;
 
-/// An input that follows from the tokens' positions, or from options alone.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Rows of a table by hashes of n-grams: of each token and those before it, by their number and by their hash.
+#[derive(Debug, PartialEq)]
+pub struct Ngrams {
+    /// Tokens of the longest n-gram, at least 2.
+    pub longest: u64,
+    /// Hashes of the n-grams of one length.
+    pub heads: u64,
+    /// The token before which nothing counts.
+    pub stop: u64,
+    /// Multiplier of each token of an n-gram, the latest first.
+    pub multipliers: Vec<u64>,
+    /// Rows of each hash, those of two tokens first; none is 0.
+    pub sizes: Vec<u64>,
+    /// The first row of each hash.
+    pub offsets: Vec<u64>,
+}
+
+impl Ngrams {
+    /// Hashes of a token.
+    pub fn count(&self) -> u64 {
+        (self.longest - 1) * self.heads
+    }
+
+    /// The rows of a token; `before(i)` is the token i places before it, if there is one.
+    pub fn rows(&self, token: u32, before: impl Fn(u32) -> Option<u32>) -> Vec<u64> {
+        let mut mixed = u64::from(token).wrapping_mul(self.multipliers[0]);
+        let mut is_cut = false;
+        let mut rows = Vec::new();
+        for back in 1..self.longest {
+            let found = before(back as u32).map(u64::from);
+            is_cut = is_cut || found.is_none_or(|token| token == self.stop);
+            let token = found.filter(|_| !is_cut).unwrap_or(self.stop);
+            mixed ^= token.wrapping_mul(self.multipliers[back as usize]);
+            let first = ((back - 1) * self.heads) as usize;
+            let of_length = first..first + self.heads as usize;
+            rows.extend(of_length.map(|at| mixed % self.sizes[at] + self.offsets[at]));
+        }
+        rows
+    }
+}
+
+/// An input that follows from the tokens and their positions, or from options alone.
+#[derive(Clone, Debug, PartialEq)]
 pub enum DerivedInput {
-    /// i32 `[n_tokens]`: the positions.
-    Positions,
+    /// i32 `[n_tokens]`: the positions, each that of the first of its block of so many; 1: its own.
+    Positions(u64),
     /// f32 `[1, 1, n_tokens]`: `1 + scale * ln(1 + floor((pos + offset) / floor))`.
     Temperature {
         /// Strength.
@@ -25,8 +68,10 @@ pub enum DerivedInput {
     },
     /// i32 `[n_tokens]`: the positions as rows of a table of so many.
     Rows(u64),
-    /// i32 `[4 n_tokens]`: the positions three times, then zeros.
-    Sections,
+    /// i32 `[4 n_tokens]`: the same positions three times, then zeros.
+    Sections(u64),
+    /// i32 `[n_hashes * n_tokens]`: the rows of each token's n-grams in a table of so many.
+    Ngrams(Arc<Ngrams>, u64),
     /// i32 `[n_tokens]`: the types of the tokens as rows of a table of so many.
     Types(u64),
     /// f32 `[dims / 2]`: divisors of the frequencies.
@@ -186,4 +231,29 @@ pub trait StateStore {
     /// # Errors
     /// As the operation.
     fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_ngrams_follow_from_the_tokens_up_to_a_stop() {
+        let ngrams = Ngrams {
+            longest: 3,
+            heads: 2,
+            stop: 9,
+            multipliers: vec![2, 3, 5],
+            sizes: vec![7, 11, 13, 17],
+            offsets: vec![0, 7, 18, 31],
+        };
+        let rows = |before: [Option<u32>; 2]| ngrams.rows(4, |back| before[back as usize - 1]);
+        // 8 xor 18 = 26, xor 5 = 31.
+        assert_eq!(rows([Some(6), Some(1)]), [5, 11, 23, 45]);
+        // 8 xor 27 = 19, xor 45 = 62: behind a stop every token counts as one.
+        assert_eq!(rows([Some(9), Some(1)]), [5, 15, 28, 42]);
+        assert_eq!(rows([None, None]), [5, 15, 28, 42]);
+        // 26 xor 45 = 55.
+        assert_eq!(rows([Some(6), None]), [5, 11, 21, 35]);
+    }
 }

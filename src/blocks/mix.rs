@@ -14,6 +14,10 @@
 //!            P_i = X_i + sum over j of (predict . r(X_0))_ij * X_j,  x = P_0
 //!            X_i = P_i + (1 + (correct . r(y))_i) * (y - P_0)
 //! others     x   = gain * X_0;  X_i = X_i + y for all i but 0
+//! low_rank   N_i = norm_i . rms(X_i),  g = sigmoid(up . silu(down . N / count))
+//!            x   = mean of g_i * N_i, by elements
+//!            X_i = X_i + magnitude * sigmoid(inject . N / count)_i * y
+//! all        x   = all X_i, one after another;  they are what becomes of it
 //! attended   X_0 = x                                                      at the start
 //!            x   = sum of p_i * X_i,  p = softmax over i of score . norm(X_i)
 //!            the last X_i = X_i + y, or y is a further state
@@ -44,6 +48,10 @@ choices! {
         Predicted = "predicted",
         /// Of the first to all others.
         Others = "others",
+        /// Means of their norms with a gate for each element.
+        LowRank = "low_rank",
+        /// All of them.
+        All = "all",
         /// Sums with the softmax of their scores; there may be more after a layer than before it.
         Attended = "attended",
     }
@@ -52,14 +60,15 @@ choices! {
 options! {
     /// Options of a mix.
     pub(super) struct Config {
-        kind: Kind, "`mean` (copies at the start, their mean at the end), `projected` (projections, scaled to the length of the first), `gated` (hyper-connections: sums with factors that follow from all states), `predicted` (AltUp: all are predicted, the first is read, and the error of its prediction corrects all), `others` (the first is read, the others are written) or `attended` (attention residuals: one at the start, sums with the softmax of their scores, the last is written)";
+        kind: Kind, "`mean` (copies at the start, their mean at the end), `projected` (projections, scaled to the length of the first), `gated` (hyper-connections: sums with factors that follow from all states), `predicted` (AltUp: all are predicted, the first is read, and the error of its prediction corrects all), `others` (the first is read, the others are written), `low_rank` (means of their norms with a gate for each element, from a projection of low rank), `all` (they are read and written as they are, as one long row) or `attended` (attention residuals: one at the start, sums with the softmax of their scores, the last is written)";
         count: u64 => "if(kind != 'attended', n_streams, if(place == 0, 1, states))", "hidden states of a token, before a write: `n_streams`, or as many as there are";
         place: u64 => "place", "where it is used: 0 at the start, 1 within a layer, 2 at the end";
         norm: NormRef => "default", "kind and eps of its norms";
         eps: f32 = "0", when "kind == 'gated'", "added to the factors of what is read";
-        magnitude: f32 = "1", when "kind == 'gated'", "largest factor of what is written";
+        magnitude: f32 = "1", when "kind == 'gated' or kind == 'low_rank'", "largest factor of what is written";
         rounds: u64 = "0", when "kind == 'gated'", "rounds of Sinkhorn's normalisation of the matrix with which states become each other when they are written; 0: each remains";
         write_eps: f32 = "0", when "kind == 'gated'", "added to the factors of what is written";
+        rank: u64 = "0", when "kind == 'low_rank'", "rank of the projection to the gates";
         append: bool = "false", when "kind == 'attended'", "whether what is written becomes a further state, after which the others remain as they are";
     }
 }
@@ -76,6 +85,8 @@ pub(super) static CONTRACT: Contract = Contract {
         "{kind == 'gated': {=count} hidden states read and written with factors that follow from all}",
         "{kind == 'predicted': {=count} hidden states predicted from all and corrected by what becomes of the first}",
         "{kind == 'others': the first of {=count} hidden states read, the others written}",
+        "{kind == 'low_rank': {=count} hidden states, their norms read with a gate for each element}",
+        "{kind == 'all': all of {=count} hidden states}",
         "{kind == 'attended': {place == 0: one hidden state | {=count} hidden states read by their scores, {append: a further one | the last} written}}",
     ),
     summary: "Makes, reads, writes or ends several hidden states.",
@@ -86,6 +97,8 @@ pub(super) static CONTRACT: Contract = Contract {
         "{place == 1: ; X_i = {rounds > 0: (sinkhorn(fn . rms(X)) . X)_i | X_i} + (magnitude * sigmoid(fn . rms(X)) + write_eps)_i * y}}",
         "{kind == 'predicted': P = X + (predict . r(X_0)) . X, x = P_0; X_i = P_i + (1 + correct . r(y))_i * (y - P_0)}",
         "{kind == 'others': x = gain * X_0; X_i = X_i + y for i > 0}",
+        "{kind == 'low_rank': x = mean of sigmoid(up . silu(down . N))_i * N_i, N_i = norm_i . rms(X_i){place == 1: ; X_i = X_i + magnitude * sigmoid(inject . N)_i * y}}",
+        "{kind == 'all': x = X; X = y}",
         "{kind == 'attended': {place == 0: X_0 = x | x = sum of softmax(score . norm(X))_i * X_i}{place == 1: ; {append: X = X | y as a further state | last X_i = X_i + y}}}",
     ),
     options: Config::OPTIONS,
@@ -171,6 +184,41 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .when("kind == 'others'"),
         WeightSpec::new(
+            WeightRole::Scale,
+            "norm",
+            "{name}_norm.weight",
+            &["n_embd", "count"],
+            "weights of the norms of all states",
+        )
+        .when("kind == 'low_rank'"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "down",
+            "{name}_down.weight",
+            &["n_embd * count", "rank"],
+            "projection of all norms to the hidden layer of their gates",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("kind == 'low_rank'"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "up",
+            "{name}_up.weight",
+            &["rank", "n_embd * count"],
+            "projection to the gates of all elements",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("kind == 'low_rank'"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "inject",
+            "{name}_inject.weight",
+            &["n_embd * count", "count"],
+            "projection of all norms to the factors of what is written",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("kind == 'low_rank' and place == 1"),
+        WeightSpec::new(
             WeightRole::Matrix,
             "score",
             "{name}_score.weight",
@@ -198,8 +246,12 @@ pub(super) static CONTRACT: Contract = Contract {
             message: "Sinkhorn's normalisation is of four hidden states, in fewer than 1000 rounds",
         },
         Rule {
-            holds: "kind == 'attended' or if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others'))",
-            message: "`mean` and `projected` start and end the hidden states, `gated` is of layers and of the end, `predicted` and `others` of layers",
+            holds: "kind == 'attended' or if(place == 0, kind == 'mean' or kind == 'projected', if(place == 1, kind != 'mean' and kind != 'projected', kind != 'predicted' and kind != 'others' and kind != 'all'))",
+            message: "`mean` and `projected` start and end the hidden states, `gated` and `low_rank` are of layers and of the end, `predicted`, `others` and `all` of layers",
+        },
+        Rule {
+            holds: "kind != 'low_rank' or rank > 0",
+            message: "gates of low rank have a `rank`",
         },
     ],
 };
@@ -211,7 +263,8 @@ pub(crate) const NODES: usize = 48;
 pub(crate) struct Held {
     /// The states, or their predictions: `[n_embd * count, n_tokens]`.
     pub(crate) all: Tensor,
-    /// The factors of [`Kind::Gated`] before their offsets: `[2 * count, n_tokens]`.
+    /// The factors of [`Kind::Gated`] before their offsets, `[2 * count, n_tokens]`, or those of
+    /// [`Kind::LowRank`] before their sigmoid, `[count, n_tokens]`.
     pub(crate) factors: Option<Tensor>,
 }
 
@@ -259,6 +312,19 @@ pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, 
         }
         Kind::Others => b.g.mul(&mix.first(all)?, &b.need(unit, "gain")?)?,
         Kind::Attended => mix.summed(all, &mix.shares(all)?)?,
+        // Nothing is computed: the value has its name.
+        Kind::All => return Ok((all.clone(), held)),
+        Kind::LowRank => {
+            let normed = mix.normed(all)?;
+            let part = 1.0 / mix.c.count as f32;
+            if b.weight(unit, "inject").is_some() {
+                let factors = b.product(unit, "inject", &normed)?;
+                held.factors = Some(b.g.scale(&factors, part)?);
+            }
+            let gated = b.g.mul(&normed, &mix.element_gates(&normed, part)?)?;
+            let by_state = mix.by_state(&mix.apart(&gated)?)?;
+            b.g.scale(&mix.sum(&by_state)?, part)?
+        }
         Kind::Mean | Kind::Projected => return Err(misplaced(unit)),
     };
     Ok((b.point(unit, "x", x)?, held))
@@ -268,6 +334,9 @@ pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, 
 pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("mix", &unit.path);
     let (g, mix) = (b.g, Mix::new(b, unit));
+    if mix.c.kind == Kind::All {
+        return Ok(y.clone());
+    }
     let all = mix.apart(&held.all)?;
     let written = match (mix.c.kind, &held.factors) {
         (Kind::Gated, Some(factors)) => {
@@ -295,6 +364,11 @@ pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Resu
             let others = g.add(&mix.others(&held.all)?, &mix.one(y)?)?;
             g.concat(&mix.one(&mix.first(&held.all)?)?, &others, 1)?
         }
+        (Kind::LowRank, Some(factors)) => {
+            let gates = g.scale(&g.unary(factors, Unary::Sigmoid)?, mix.c.magnitude)?;
+            let gates = g.reshape(&gates, [1, mix.c.count, b.n_tokens, 1])?;
+            g.add(&all, &g.mul(&mix.repeated(y)?, &gates)?)?
+        }
         (Kind::Attended, _) => return b.point(unit, "x", mix.extended(&held.all, y)?),
         _ => return Err(misplaced(unit)),
     };
@@ -307,7 +381,7 @@ pub(crate) fn end(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Er
     let mix = Mix::new(b, unit);
     let (g, part) = (b.g, 1.0 / mix.c.count as f32);
     let x = match mix.c.kind {
-        Kind::Gated | Kind::Attended => return Ok(read(b, unit, all)?.0),
+        Kind::Gated | Kind::Attended | Kind::LowRank => return Ok(read(b, unit, all)?.0),
         Kind::Mean => {
             let _scope = g.scope("mix", &unit.path);
             g.scale(&mix.sum(&mix.by_state(&mix.apart(all)?)?)?, part)?
@@ -321,7 +395,7 @@ pub(crate) fn end(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Er
             let by_state = g.cont(&g.permute(&projected, [1, 2, 0, 3])?)?;
             g.scale(&g.add(&first, &mix.sum(&by_state)?)?, part)?
         }
-        Kind::Predicted | Kind::Others => return Err(misplaced(unit)),
+        Kind::Predicted | Kind::Others | Kind::All => return Err(misplaced(unit)),
     };
     b.point(unit, "x", x)
 }
@@ -442,6 +516,21 @@ impl<'a, 'b> Mix<'a, 'b> {
         let m = g.mul(&m, &window("scale", nth, 1)?)?;
         let m = g.add(&m, &window("base", nth * n, n)?)?;
         g.affine(&g.unary(&m, Unary::Sigmoid)?, magnitude, eps)
+    }
+
+    /// The norms of all states, each with its own weight: `[n_embd * count, n_tokens]`.
+    fn normed(&self, all: &Tensor) -> Result<Tensor, Error> {
+        let b = self.b;
+        let weight = b.weight(self.unit, "norm");
+        self.joined(&b.normalise_with(self.c.norm, weight, &self.apart(all)?)?)
+    }
+
+    /// The gates of all elements of the norms `[n_embd * count, n_tokens]`.
+    fn element_gates(&self, normed: &Tensor, part: f32) -> Result<Tensor, Error> {
+        let (g, b) = (self.b.g, self.b);
+        let hidden = g.scale(&b.product(self.unit, "down", normed)?, part)?;
+        let hidden = g.unary(&hidden, Unary::Silu)?;
+        g.unary(&b.product(self.unit, "up", &hidden)?, Unary::Sigmoid)
     }
 
     /// The softmax of the scores of all states: `[count, n_tokens]`.

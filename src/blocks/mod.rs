@@ -25,6 +25,7 @@ mod mamba2;
 pub(crate) mod mix;
 mod mla;
 mod moe;
+mod ngram_memory;
 mod norm;
 pub(crate) mod per_layer;
 pub mod points;
@@ -43,8 +44,8 @@ mod wkv7;
 pub use attend::KeyRows;
 pub use build::{Build, Named, Selections};
 pub use context::{
-    AttentionView, BlockRows, DerivedInput, DerivedInputs, KeyValueStore, RunView, Runs, SpanView,
-    StateStore, VisibleKeyValues,
+    AttentionView, BlockRows, DerivedInput, DerivedInputs, KeyValueStore, Ngrams, RunView, Runs,
+    SpanView, StateStore, VisibleKeyValues,
 };
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
 pub use position_bias::Buckets;
@@ -127,6 +128,6 @@ macro_rules! blocks {
 }
 
 blocks! {
-    attention, channel_mix, delta_net, ffn, identity, linear, linear_attention, mamba, mamba2, mla, moe, short_conv, wkv6, wkv7,
+    attention, channel_mix, delta_net, ffn, identity, linear, linear_attention, mamba, mamba2, mla, moe, ngram_memory, short_conv, wkv6, wkv7,
     #[cfg(test)] toy,
 }

@@ -106,6 +106,32 @@ fn part(g: &Graph, flat: &Tensor, first: u64, shape: [u64; 4]) -> Result<Tensor,
     g.view(flat, shape, strides, first as usize * element)
 }
 
+/// `n` sums of columns `step` apart, each times its part of `weight [k, channels]`: of `columns [n + (k - 1) * step,
+/// channels, n_seqs]` -> `[channels, n, n_seqs]`.
+fn shifted_sum(
+    g: &Graph,
+    columns: &Tensor,
+    weight: &Tensor,
+    (n, step): (u64, u64),
+) -> Result<Tensor, Error> {
+    let ([_, channels, n_seqs, _], strides) = (columns.shape(), columns.strides());
+    let steps = [strides[1], strides[2], strides[3]];
+    let of_weight = weight.strides();
+    let term = |j: u64| {
+        let offset = (j * step) as usize * strides[0];
+        let shifted = g.view(columns, [n, channels, n_seqs, 1], steps, offset)?;
+        let shifted = g.cont(&g.permute(&shifted, [1, 0, 2, 3])?)?; // [channels, n, n_seqs]
+        let part = [of_weight[1], of_weight[2], of_weight[3]];
+        let part = g.view(weight, [1, channels, 1, 1], part, j as usize * of_weight[0])?;
+        g.mul(&shifted, &g.reshape(&g.cont(&part)?, [channels, 1, 1, 1])?)
+    };
+    let mut sum = term(0)?;
+    for j in 1..weight.shape()[0] {
+        sum = g.add(&sum, &term(j)?)?;
+    }
+    Ok(sum)
+}
+
 impl Build<'_> {
     /// Runs an operator over time that carries the part `part` of the state. For each group `operator`
     /// gives the rows of its tokens `[width, n_tokens]` and the new states `[size, n_seqs]`. Returns the
@@ -161,7 +187,23 @@ impl Build<'_> {
         weight: &Tensor,
         x: &Tensor,
     ) -> Result<Tensor, Error> {
-        let (g, channels, kept) = (self.g, x.shape()[0], weight.shape()[0] - 1);
+        self.convolve_apart(unit, part, weight, x, 1)
+    }
+
+    /// The same with columns that are `step` positions apart: `y[c, t] = sum over j of w[j, c] x[c, t - step * (k - 1 - j)]`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn convolve_apart(
+        &mut self,
+        unit: &Unit,
+        part: &str,
+        weight: &Tensor,
+        x: &Tensor,
+        step: u64,
+    ) -> Result<Tensor, Error> {
+        let (g, channels, kernel) = (self.g, x.shape()[0], weight.shape()[0]);
+        let kept = (kernel - 1) * step;
         self.over_time(unit, part, |b, group| {
             let (n, n_seqs) = (group.n_steps, group.n_seqs);
             let x = group.of(g, x, [channels, n, n_seqs, 1])?;
@@ -174,7 +216,10 @@ impl Build<'_> {
             let offset = n as usize * strides[0];
             let last = g.view(&columns, [kept, channels, n_seqs, 1], steps, offset)?;
             let last = g.reshape(&g.cont(&last)?, [kept * channels, n_seqs, 1, 1])?;
-            let y = g.ssm_conv(&columns, weight)?; // [channels, n, n_seqs]
+            let y = match step {
+                1 => g.ssm_conv(&columns, weight)?, // [channels, n, n_seqs]
+                _ => shifted_sum(g, &columns, weight, (n, step))?,
+            };
             Ok((g.reshape(&y, [channels, n * n_seqs, 1, 1])?, last))
         })
     }

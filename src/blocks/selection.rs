@@ -6,7 +6,9 @@
 //! ik = rope(norm(index_k . h))            one head, kept for every position
 //! s  = sum over heads of (index_weights . h) * max(iq . ik, 0)       one choice for all heads
 //! s  = iq . ik                            without weights: a choice for each key head
+//! s  = sum over heads of max(iq . ik, 0)      without weights, `together`
 //! with pooled keys: ik of a whole block = sum over its positions of softmax(index_gate . h + index_offset) * ik, by elements
+//!                   ik of a whole block = rope(norm(mean over its positions of index_k . h)) without gates, at its first position
 //! selected(q) = the top blocks of span visible keys by their highest s, the last local ones always
 //! ```
 //! A factor of all scores changes no choice, nor does an orthogonal transformation (Hadamard) of `iq` and `ik`: neither
@@ -41,7 +43,8 @@ options! {
         d: u64 => "d_head_index", "elements of a head of the indexer";
         top: u64 => "index_top", "blocks of keys that a query attends to, above 0";
         span: u64 = "1", "positions of such a block, from a multiple of it on";
-        pooled: bool = "false", when "span > 1", "whether a whole block has one key, the sum of its keys with weights that softmax makes of gates, for each element; the block that is not whole is always selected, in addition";
+        pooled: bool = "false", when "span > 1", "whether a whole block has one key, the sum of its keys with weights that softmax makes of gates, for each element, or without gates the mean of its keys before their norm and rotation; the block that is not whole is always selected, in addition";
+        together: bool = "false", "whether heads that have no weights select together, by the sum of their scores; if not, each selects for a key head";
         local: u64 = "0", when "span > 1 and not pooled", "blocks that are selected whatever their scores: the last ones";
         rope: RopeRef, "rotation of the indexer's queries and keys, or `none`";
         rope_at: RopeAt = "first", when "rope", "which elements of a head are rotated, where not all are: the `first` or the `last` ones";
@@ -57,7 +60,7 @@ pub(super) static CONTRACT: Contract = Contract {
     noun: "a selection",
     phrase: "the {=top} best {span > 1: blocks of {=span} keys{pooled: , each with one key,} | keys} by {=heads} index heads of {=d} elements{local > 0: , the last {=local} always}",
     summary: "Chooses among the keys that a query sees, by the scores of an indexer. The blocks that attend by it have the weights and keep a row of the indexer for each position.",
-    formula: "selected(q) = top of {span > 1: max over blocks of }(sum over heads of (index_weights.h) * max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
+    formula: "selected(q) = top of {span > 1: max over blocks of }(sum over heads of {not together: (index_weights.h) * }max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
     options: Selection::OPTIONS,
     weights: &[],
     rows: Rows::Any,
@@ -209,9 +212,11 @@ impl Build<'_> {
     ) -> Result<Selected, Error> {
         let (g, n) = (self.g, self.n_tokens);
         let k = self.linear(unit, "index_k", h)?;
-        let k = self.normalise_with(s.k_norm, self.weight(unit, "index_k_norm"), &k)?;
-        let k = self.with_bias(unit, "index_k_norm.bias", k)?;
-        let k = self.rope_index(s, &g.reshape(&k, [s.d, 1, n, 1])?)?;
+        let is_mean = s.pooled && self.weight(unit, "index_gate").is_none();
+        let k = match is_mean {
+            true => g.reshape(&k, [s.d, 1, n, 1])?,
+            false => self.index_keys(unit, s, &k, 1)?,
+        };
         let k = self.point(unit, "index_k", k)?;
         let rows = g.reshape(&k, [s.d, n, 1, 1])?;
         let visible = match s.pooled {
@@ -222,12 +227,16 @@ impl Build<'_> {
         let q = self.linear(unit, "index_q", latent)?;
         let q = g.reshape(&q, [s.d, s.heads, n, 1])?;
         let q = self.normalise_with(s.q_norm, self.weight(unit, "index_q_norm"), &q)?;
-        let q = self.rope_index(s, &q)?;
+        let q = self.rope_index(s, &q, 1)?;
         let q = self.point(unit, "index_q", q)?;
         let weights = match self.weight(unit, "index_weights") {
             Some(_) => {
                 let weights = self.linear(unit, "index_weights", h)?;
                 Some(self.point(unit, "index_weights", weights)?)
+            }
+            None if s.together => {
+                let of_heads = g.reshape(&g.sum_rows(&q)?, [s.heads, n, 1, 1])?;
+                Some(g.fill(&of_heads, 1.0)?)
             }
             None => None,
         };
@@ -279,22 +288,30 @@ impl Build<'_> {
         (h, keys): (&Tensor, &Tensor),
     ) -> Result<VisibleKeyValues, Error> {
         let (g, n, d) = (self.g, self.n_tokens, s.d);
-        let gates = self.product(unit, "index_gate", h)?;
-        let rows = g.concat(&g.concat(keys, keys, 0)?, &gates, 0)?;
+        let is_gated = self.weight(unit, "index_gate").is_some();
+        let mut rows = g.concat(keys, keys, 0)?;
+        if is_gated {
+            rows = g.concat(&rows, &self.product(unit, "index_gate", h)?, 0)?;
+        }
         let mut visible = self.store.append_index(g, &unit.path, state, &rows)?;
         let blocks = self.store.block_rows(state)?;
-        let read = g.get_rows(&visible.k, &blocks.read)?; // [3d, span * n]
-        let offsets = self.need(unit, "index_offset")?;
+        let read = g.get_rows(&visible.k, &blocks.read)?; // [3d or 2d, span * n]
         // Positions first, so that rows are sums over them.
         let part = |nth: u64| {
             let part = g.reshape(&self.columns(&read, nth * d, d)?, [d, s.span, n, 1])?;
             g.cont(&g.permute(&part, [1, 0, 2, 3])?)
         };
-        let offsets = g.cont(&g.permute(&offsets, [1, 0, 2, 3])?)?; // [span, d]
-        let missing = g.reshape(&blocks.missing, [s.span, 1, n, 1])?;
-        let gates = g.add(&g.add(&part(2)?, &offsets)?, &missing)?;
-        let weighted = g.mul(&part(1)?, &self.softmax(&gates)?)?;
-        let key = g.reshape(&g.sum_rows(&weighted)?, [d, 1, n, 1])?;
+        let key = if is_gated {
+            let offsets = self.need(unit, "index_offset")?;
+            let offsets = g.cont(&g.permute(&offsets, [1, 0, 2, 3])?)?; // [span, d]
+            let missing = g.reshape(&blocks.missing, [s.span, 1, n, 1])?;
+            let gates = g.add(&g.add(&part(2)?, &offsets)?, &missing)?;
+            let weighted = g.mul(&part(1)?, &self.softmax(&gates)?)?;
+            g.reshape(&g.sum_rows(&weighted)?, [d, 1, n, 1])?
+        } else {
+            let sum = g.reshape(&g.sum_rows(&part(1)?)?, [d, n, 1, 1])?;
+            self.index_keys(unit, s, &g.scale(&sum, 1.0 / s.span as f32)?, s.span)?
+        };
         let all = g.repeat(&key, [d, s.span, n, 1])?;
         let all = g.reshape(&all, [d, s.span * n, 1, 1])?;
         let row = visible.k.strides()[1];
@@ -303,16 +320,29 @@ impl Build<'_> {
         Ok(visible)
     }
 
-    /// Heads of an indexer `[d, heads, n_tokens]`, rotated.
-    fn rope_index(&self, s: &Selection, x: &Tensor) -> Result<Tensor, Error> {
+    /// Keys `[d, n_tokens]` of an indexer, normalised and rotated: `[d, 1, n_tokens]`.
+    fn index_keys(
+        &self,
+        unit: &Unit,
+        s: &Selection,
+        k: &Tensor,
+        span: u64,
+    ) -> Result<Tensor, Error> {
+        let k = self.normalise_with(s.k_norm, self.weight(unit, "index_k_norm"), k)?;
+        let k = self.with_bias(unit, "index_k_norm.bias", k)?;
+        self.rope_index(s, &self.g.reshape(&k, [s.d, 1, self.n_tokens, 1])?, span)
+    }
+
+    /// Heads of an indexer `[d, heads, n_tokens]`, rotated by the positions of the first of each token's block of `span`.
+    fn rope_index(&self, s: &Selection, x: &Tensor, span: u64) -> Result<Tensor, Error> {
         let dims = s.rope.0.map(|at| &self.plan.ropes[at]);
         let dims = dims.and_then(|rope| rope.option_int("dims")).unwrap_or(s.d);
         if s.rope_at == RopeAt::First || dims >= s.d {
-            return self.rope(s.rope, x);
+            return self.rope_of_blocks(s.rope, x, span);
         }
         let n_plain = s.d - dims;
         let plain = self.columns(x, 0, n_plain)?;
-        let rotated = self.rope(s.rope, &self.columns(x, n_plain, dims)?)?;
+        let rotated = self.rope_of_blocks(s.rope, &self.columns(x, n_plain, dims)?, span)?;
         self.g.concat(&plain, &rotated, 0)
     }
 

@@ -410,6 +410,7 @@ fn options_json(unit: &Unit) -> Value {
                 let value = match value {
                     Resolved::Int(v) => json!(v),
                     Resolved::Float(v) => json!(v),
+                    Resolved::List(v) => json!(v),
                     Resolved::Bool(v) => json!(v),
                     Resolved::Choice(v) => json!(v),
                     Resolved::Resource(v) => json!(v),

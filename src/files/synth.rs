@@ -304,7 +304,7 @@ fn param_of<'d>(def: &'d ArchDef, name: &str) -> Result<&'d str, Error> {
     })
 }
 
-/// A value as it is written on the command line: `4`, `0.5`, `true`, `yarn`, `1,0,1`, `[a, b]`.
+/// A value as it is written on the command line: `4`, `0.5`, `true`, `yarn`, `1,0,1`, `1u64,0u64`, `[a, b]`.
 fn parse(text: &str) -> Meta {
     let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
     let items = bracketed.unwrap_or(text).trim();
@@ -333,6 +333,11 @@ fn scalar(text: &str) -> Option<Meta> {
 fn array(items: &[&str]) -> Option<Array> {
     fn all<T: std::str::FromStr>(items: &[&str]) -> Option<Vec<T>> {
         items.iter().map(|item| item.parse().ok()).collect()
+    }
+    let of_64_bits = |item: &&str| item.strip_suffix("u64")?.parse().ok();
+    let wide: Option<Vec<u64>> = items.iter().map(of_64_bits).collect();
+    if let Some(wide) = wide.filter(|wide| !wide.is_empty()) {
+        return Some(Array::U64(wide));
     }
     let integers = all(items).map(Array::U32);
     let integers = integers.or_else(|| all(items).map(Array::I32));

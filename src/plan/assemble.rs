@@ -88,6 +88,8 @@ impl<'a> Planner<'a> {
         };
         let pool = self.unit("pool", &def.pool, &global, &[])?;
         let write = self.mix(def.write.as_ref(), "embed.write", &global, Use::Start)?;
+        let states = write.as_ref().and_then(|unit| unit.option_int("count"));
+        self.states = states.unwrap_or(1);
         for tap in ["layer_in", "embd"] {
             self.taps.insert(tap.into(), n_embd);
         }
@@ -385,6 +387,10 @@ impl<'a> Planner<'a> {
         if active.is_empty() {
             return None;
         }
+        let n_embd = match self.reads_all(slot.read.as_ref(), &path, scope)? {
+            true => n_embd.saturating_mul(self.states),
+            false => n_embd,
+        };
         let alone = active.len() == 1
             && slot
                 .branches

@@ -47,6 +47,33 @@ impl Planner<'_> {
         Some([read?, write])
     }
 
+    /// Whether a slot that reads by this mix sees all hidden states as one row.
+    pub(super) fn reads_all(
+        &mut self,
+        read: Option<&Setting>,
+        path: &str,
+        scope: &LayerScope<'_>,
+    ) -> Option<bool> {
+        let Some(read) = read else { return Some(false) };
+        // What is no name is told where the mix is planned.
+        let Value::Str(name) = self.evaluate(&read.expr, scope, &path)? else {
+            return Some(false);
+        };
+        let of = |name: &str| self.facts.def.resource(Resource::Mix, name);
+        let Some(instance) = of(&name).or_else(|| of("default")) else {
+            return Some(false);
+        };
+        let kind = instance
+            .contract
+            .options
+            .iter()
+            .position(|o| o.name == "kind");
+        let Some(kind) = kind.and_then(|at| instance.options.get(at)) else {
+            return Some(false);
+        };
+        Some(self.evaluate(&kind.expr, scope, &path)? == Value::Str("all".into()))
+    }
+
     /// A mix by name: a declared one, or the default with the weights of that name.
     #[expect(
         clippy::option_option,
@@ -100,7 +127,16 @@ impl Planner<'_> {
                     _ => None,
                 };
                 open = slot.read.as_ref().or(open);
-                let Some(write) = &slot.write else { continue };
+                let Some(write) = &slot.write else {
+                    // A row of all has another width than what slots see.
+                    let of_all = Some(&Resolved::Choice("all"));
+                    if slot.read.as_ref().and_then(|read| read.option("kind")) == of_all {
+                        self.problem::<()>(format!(
+                            "{path}: all hidden states are written by the slot that reads them"
+                        ));
+                    }
+                    continue;
+                };
                 if let Some(read) = open.take()
                     && (&read.options, &read.weights) != (&write.options, &write.weights)
                 {

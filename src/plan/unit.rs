@@ -15,6 +15,27 @@ use crate::arch::{
 };
 use crate::weights::TensorType;
 
+/// A scope in which the name of a list is all of it, not the element of a layer.
+struct Whole<'a>(&'a LayerScope<'a>);
+
+impl Scope for Whole<'_> {
+    fn name(&self, name: &str, _: bool) -> Result<Value, String> {
+        self.0.name(name, true)
+    }
+
+    fn has(&self, weight: &str) -> Result<bool, String> {
+        self.0.has(weight)
+    }
+
+    fn dim(&self, weight: &str, index: i64) -> Result<i64, String> {
+        self.0.dim(weight, index)
+    }
+
+    fn count(&self, key: &str) -> Result<i64, String> {
+        self.0.count(key)
+    }
+}
+
 impl Planner<'_> {
     /// A use of a contract: options, weights, rules and state.
     pub(super) fn unit(
@@ -28,7 +49,9 @@ impl Planner<'_> {
         let mut options: Vec<Resolved> = Vec::with_capacity(contract.options.len());
         for (spec, setting) in contract.options.iter().zip(&instance.options) {
             let what = format_args!("{path}: {}", spec.name);
-            let value = if setting.span.is_some() {
+            let value = if spec.kind == OptionKind::List {
+                self.evaluate(&setting.expr, &Whole(layer), &what)?
+            } else if setting.span.is_some() {
                 self.evaluate(&setting.expr, layer, &what)?
             } else {
                 let scope = UnitScope {
@@ -181,6 +204,17 @@ impl Planner<'_> {
             (OptionKind::Int, Value::Int(v)) if v >= 0 => Some(Resolved::Int(v as u64)),
             (OptionKind::Float, Value::Int(v)) => Some(Resolved::Float(v as f64)),
             (OptionKind::Float, Value::Float(v)) if v.is_finite() => Some(Resolved::Float(v)),
+            (OptionKind::List, Value::List(all)) => {
+                let whole = |v: &Value| match v {
+                    Value::Int(v) => u64::try_from(*v).ok(),
+                    _ => None,
+                };
+                match all.iter().map(whole).collect() {
+                    Some(all) => Some(Resolved::List(all)),
+                    None => self.problem(format!("{what}: expected integers from 0")),
+                }
+            }
+            (OptionKind::List, Value::Int(v)) if v >= 0 => Some(Resolved::List(vec![v as u64])),
             (OptionKind::Bool, Value::Bool(v)) => Some(Resolved::Bool(v)),
             (OptionKind::Choice(names), Value::Str(v)) => {
                 match names.iter().find(|name| **name == v) {
@@ -196,6 +230,7 @@ impl Planner<'_> {
                 let expected = match kind {
                     OptionKind::Int => "an integer from 0",
                     OptionKind::Float => "a finite number",
+                    OptionKind::List => "a list of integers",
                     OptionKind::Bool => "true or false",
                     _ => "a name",
                 };

@@ -389,7 +389,7 @@ fn check_reads(seen: &Seen, picture: &Picture) {
         let is_right = share.is_none_or(|share| match what.as_str() {
             // A source was read before.
             _ if seen.plan.source.is_some() => *bytes <= share.bytes,
-            "token table" | "inputs of layers" => *bytes < share.bytes,
+            "token table" | "inputs of layers" | "n-gram memory" => *bytes < share.bytes,
             what if what.ends_with("experts") => *bytes < share.bytes,
             "first time mixing" => *bytes <= share.bytes,
             "mix of hidden states" => *bytes >= share.bytes,

@@ -219,13 +219,15 @@ fn push(batch: &mut Batch, sequence: u32, text: &[u32], positions: std::ops::Ran
 
 #[test]
 fn sequences_with_states_run_in_one_pass_whatever_their_lengths() {
-    const RECURRENT: [&str; 13] = [
+    const RECURRENT: [&str; 15] = [
         "mamba",
         "mamba2",
         "falcon-h1",
         "qwen35",
         "qwen3next",
         "kimi-linear",
+        "kimi-k3",
+        "qwen4exp",
         "lfm2",
         "rwkv6",
         "rwkv6qwen2",

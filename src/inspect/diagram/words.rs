@@ -165,6 +165,7 @@ pub(super) fn is_default(plan: &Plan, kind: OptionKind, default: &str, value: &R
         }
         Resolved::Int(v) => default.parse() == Ok(*v),
         Resolved::Float(v) => default.parse() == Ok(*v),
+        Resolved::List(_) => false,
         Resolved::Bool(v) => default.parse() == Ok(*v),
         Resolved::Choice(v) => default.trim_matches('\'') == *v,
         Resolved::Resource(v) => (default == "none") == v.is_none() || default == "default",

@@ -267,6 +267,12 @@ impl BlockManager {
         self.commit_state(id);
     }
 
+    /// The token at a position of a sequence.
+    pub(in crate::model) fn token(&self, id: SequenceId, position: u32) -> Option<u32> {
+        let tokens = &self.sequences.get(&id)?.tokens;
+        tokens.get(position as usize).copied()
+    }
+
     /// Commits the tokens after the last whole block of a sequence, which ends. A state is only
     /// known where a block ends, and what cannot be gone on from is of no use.
     fn commit_tail(&mut self, id: SequenceId) {

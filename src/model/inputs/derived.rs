@@ -9,6 +9,14 @@ use crate::weights::TensorType;
 use super::super::batch::Batch;
 use super::super::cache::SequenceId;
 
+/// What is known of the sequences of a list of tokens.
+pub(super) trait Known {
+    /// The place of a sequence from which its positions count.
+    fn first(&self, sequence: SequenceId) -> u32;
+    /// The token at a place of a sequence, of this pass or of one before it.
+    fn token(&self, sequence: SequenceId, place: u32) -> Option<u32>;
+}
+
 /// The derived inputs of a graph.
 pub(in crate::model) struct Derived {
     /// Begins the names of their tensors.
@@ -28,16 +36,16 @@ impl Derived {
         }
     }
 
-    /// Writes those of a batch; `first` is the place of a sequence from which its positions count.
+    /// Writes those of a batch.
     pub(super) fn write(
         &self,
         executor: &mut Executor,
         batch: &Batch,
-        first: impl Fn(SequenceId) -> u32,
+        known: &dyn Known,
     ) -> Result<(), Error> {
         let made = self.made.borrow();
         for (input, tensor) in made.iter().filter(|(_, t)| t.is_allocated()) {
-            write(executor, *input, tensor, (batch, &first))?;
+            write(executor, input, tensor, (batch, known))?;
         }
         Ok(())
     }
@@ -49,43 +57,49 @@ impl DerivedInputs for Derived {
         if let Some((_, tensor)) = made.iter().find(|(known, _)| *known == input) {
             return Ok(tensor.clone());
         }
-        let tensor = make(g, self.prefix, input, self.n_tokens)?;
+        let tensor = make(g, self.prefix, &input, self.n_tokens)?;
         made.push((input, tensor.clone()));
         Ok(tensor)
     }
 }
 
 /// Its tensor in a pass of `n` tokens.
-fn make(g: &Graph, prefix: &str, input: DerivedInput, n: u64) -> Result<Tensor, Error> {
+fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor, Error> {
     let (f32, i32) = (TensorType::F32, TensorType::I32);
     let input_of = |name: &str, ty, shape: &[u64]| g.input(&format!("{prefix}{name}"), ty, shape);
     let index_of = |name: &str, shape: &[u64], bound| {
         g.index_input(&format!("{prefix}{name}"), i32, shape, bound)
     };
     match input {
-        DerivedInput::Positions => input_of("positions", i32, &[n]),
+        DerivedInput::Positions(1) => input_of("positions", i32, &[n]),
+        DerivedInput::Positions(span) => input_of(&format!("positions_of_{span}"), i32, &[n]),
         DerivedInput::Temperature { .. } => input_of("temperature", f32, &[1, 1, n]),
-        DerivedInput::Rows(rows) => index_of("position_rows", &[n], rows),
-        DerivedInput::Sections => input_of("sections", i32, &[4 * n]),
-        DerivedInput::Types(rows) => index_of("token_types", &[n], rows),
+        DerivedInput::Rows(rows) => index_of("position_rows", &[n], *rows),
+        DerivedInput::Sections(1) => input_of("sections", i32, &[4 * n]),
+        DerivedInput::Sections(span) => input_of(&format!("sections_of_{span}"), i32, &[4 * n]),
+        DerivedInput::Ngrams(ngrams, rows) => index_of("ngrams", &[ngrams.count() * n], *rows),
+        DerivedInput::Types(rows) => index_of("token_types", &[n], *rows),
         DerivedInput::Divisors(mixture) => input_of("divisors", f32, &[mixture.n_pairs()]),
         DerivedInput::Buckets(buckets) => index_of("buckets", &[2 * buckets.far + 1], buckets.n),
-        DerivedInput::Decay { heads, .. } => input_of("decay", f32, &[1, heads]),
+        DerivedInput::Decay { heads, .. } => input_of("decay", f32, &[1, *heads]),
     }
 }
 
 /// Writes its values for the tokens of a batch.
 fn write(
     executor: &mut Executor,
-    input: DerivedInput,
+    input: &DerivedInput,
     tensor: &Tensor,
-    (batch, first): (&Batch, &dyn Fn(SequenceId) -> u32),
+    (batch, known): (&Batch, &dyn Known),
 ) -> Result<(), Error> {
-    let position = |(id, position): &(SequenceId, u32)| position.saturating_sub(first(*id));
+    let position = |(id, position): &(SequenceId, u32)| position.saturating_sub(known.first(*id));
     let positions = batch.places.iter().map(position);
     let as_i32 = || positions.clone().map(|p| p as i32);
+    let of_blocks = |span: u64| as_i32().map(move |p| p - p % (span as i32).max(1));
     match input {
-        DerivedInput::Positions => executor.write(tensor, &as_i32().collect::<Vec<i32>>()),
+        DerivedInput::Positions(span) => {
+            executor.write(tensor, &of_blocks(*span).collect::<Vec<i32>>())
+        }
         DerivedInput::Temperature {
             scale,
             floor,
@@ -95,8 +109,15 @@ fn write(
             executor.write(tensor, &positions.map(factor).collect::<Vec<f32>>())
         }
         DerivedInput::Rows(_) => executor.write_indices(tensor, &as_i32().collect::<Vec<i32>>()),
-        DerivedInput::Sections => {
-            let mut sections: Vec<i32> = as_i32().cycle().take(3 * batch.len()).collect();
+        DerivedInput::Ngrams(ngrams, _) => {
+            let tokens = batch.tokens.iter().zip(&batch.places);
+            let rows = tokens.flat_map(|(token, (id, place))| {
+                ngrams.rows(*token, |back| known.token(*id, place.checked_sub(back)?))
+            });
+            executor.write_indices(tensor, &rows.map(|row| row as i32).collect::<Vec<i32>>())
+        }
+        DerivedInput::Sections(span) => {
+            let mut sections: Vec<i32> = of_blocks(*span).cycle().take(3 * batch.len()).collect();
             sections.resize(4 * batch.len(), 0);
             executor.write(tensor, &sections)
         }
@@ -107,8 +128,8 @@ fn write(
         DerivedInput::Divisors(mixture) => executor.write(tensor, &mixture.divisors()),
         DerivedInput::Buckets(buckets) => executor.write_indices(tensor, &buckets.of_distances()),
         DerivedInput::Decay { heads, slope } => {
-            let of_head = |i: u64| -slope * (-8.0 * (i + 1) as f32 / heads as f32).exp2();
-            executor.write(tensor, &(0..heads).map(of_head).collect::<Vec<f32>>())
+            let of_head = |i: u64| -slope * (-8.0 * (i + 1) as f32 / *heads as f32).exp2();
+            executor.write(tensor, &(0..*heads).map(of_head).collect::<Vec<f32>>())
         }
     }
 }

@@ -8,6 +8,7 @@ mod rows;
 
 pub(super) use attention::{KeyShape, VisibleKeys, table_len};
 pub(super) use derived::Derived;
+use derived::Known;
 pub(super) use rows::AdapterScales;
 
 use std::collections::HashMap;
@@ -88,14 +89,61 @@ impl ListInputs {
         executor: &mut Executor,
         batch: &Batch,
         adapters: &Adapters,
-        first: impl Fn(SequenceId) -> u32,
+        known: &dyn Known,
     ) -> Result<(), Error> {
         if let Some(tokens) = &self.tokens {
             tokens.write(executor, batch)?;
         }
-        self.derived.write(executor, batch, first)?;
+        self.derived.write(executor, batch, known)?;
         let sequences = batch.places.iter().map(|(sequence, _)| *sequence);
         self.scales.write(executor, adapters, &sequences)
+    }
+}
+
+/// What is known of sequences whose tokens a pass reads.
+struct OfTokens<'a> {
+    block_manager: &'a BlockManager,
+    /// The tokens of the pass, where nothing is kept of those before it.
+    own: HashMap<(SequenceId, u32), u32>,
+}
+
+impl<'a> OfTokens<'a> {
+    fn new(data: &PassData<'a>) -> Self {
+        let places = data.batch.places.iter().copied();
+        let is_kept = !data.allocated.slots.is_empty();
+        let own = places.zip(data.batch.tokens.iter().copied());
+        Self {
+            block_manager: data.block_manager,
+            own: if is_kept {
+                HashMap::new()
+            } else {
+                own.collect()
+            },
+        }
+    }
+}
+
+impl Known for OfTokens<'_> {
+    fn first(&self, sequence: SequenceId) -> u32 {
+        self.block_manager.n_source(sequence)
+    }
+
+    fn token(&self, sequence: SequenceId, place: u32) -> Option<u32> {
+        let own = self.own.get(&(sequence, place)).copied();
+        own.or_else(|| self.block_manager.token(sequence, place))
+    }
+}
+
+/// The same of those of sources.
+struct OfSource;
+
+impl Known for OfSource {
+    fn first(&self, _: SequenceId) -> u32 {
+        0
+    }
+
+    fn token(&self, _: SequenceId, _: u32) -> Option<u32> {
+        None
     }
 }
 
@@ -223,10 +271,10 @@ impl Inputs {
     /// Writes all of them.
     pub(super) fn write(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
         let batch = data.batch;
-        let first = |id| data.block_manager.n_source(id);
-        self.tokens.write(executor, batch, data.adapters, first)?;
+        let known = OfTokens::new(data);
+        self.tokens.write(executor, batch, data.adapters, &known)?;
         if let Some(source) = &self.source {
-            source.write(executor, data.source, data.adapters, |_| 0)?;
+            source.write(executor, data.source, data.adapters, &OfSource)?;
         }
         if let Some(rows) = &self.output_rows {
             rows.write(executor, batch)?;

@@ -107,6 +107,8 @@ impl PooledRows {
         let read: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
         if self.rows.read.is_allocated() {
             executor.write_indices(&self.rows.read, &read)?;
+        }
+        if self.rows.missing.is_allocated() {
             executor.write(&self.rows.missing, &missing)?;
         }
         match self.rows.write.is_allocated() {
