@@ -7,7 +7,7 @@
 //! Invariant: a point that nothing asks for adds no operation.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::ggml::{Error, Graph, Scores, Tensor, Unary};
 use crate::plan::Unit;
@@ -26,6 +26,8 @@ pub enum StepKind {
     Project,
     /// `x + p1 * sqrt(sum(x * x))`; `p0` is not read.
     Match,
+    /// The rows of an earlier value of the same width, by the place of its point.
+    Copy(usize),
     /// `x + p1 * (clamp(f, low, high) - f)`, where `f` is `sum(p0 * x) + bias`, or 0 unless that is above the threshold. The
     /// numbers are the bits of f32.
     Feature {
@@ -46,6 +48,8 @@ pub struct Step {
     pub rows: Tensor,
     /// Its numbers, `[width, 1]` and `[width, 1 or m]`.
     pub numbers: [Tensor; 2],
+    /// With [`StepKind::Copy`] the path of the value.
+    pub from: Option<String>,
 }
 
 /// What is asked of one point.
@@ -75,6 +79,10 @@ pub struct Lab {
     pub pairs: HashMap<String, Pairs>,
     /// By the paths of the points.
     pub asked: HashMap<String, Asked>,
+    /// Paths of values that steps at later points copy from.
+    pub copied: HashSet<String>,
+    /// These values `[width, n_tokens]`.
+    pub held: RefCell<HashMap<String, Tensor>>,
     /// Captured rows `[width, m]` by paths.
     pub taken: RefCell<HashMap<String, Tensor>>,
 }
@@ -93,8 +101,12 @@ impl Lab {
         n_tokens: u64,
         x: Tensor,
     ) -> Result<Tensor, Error> {
-        let Some(asked) = self.asked.get(path) else {
-            return Ok(x);
+        let is_copied = self.copied.contains(path);
+        let nothing = Asked::default();
+        let asked = match self.asked.get(path) {
+            Some(asked) => asked,
+            None if is_copied => &nothing,
+            None => return Ok(x),
         };
         let shape = x.shape();
         let rows = [x.elements() / n_tokens.max(1), n_tokens, 1, 1];
@@ -104,7 +116,21 @@ impl Lab {
         };
         let mut y = g.reshape(&dense, rows)?;
         for step in &asked.steps {
-            let changed = step.changed(g, &g.get_rows(&y, &step.rows)?)?;
+            let from = step
+                .from
+                .as_ref()
+                .map(|path| self.held.borrow().get(path).cloned());
+            let changed = match from {
+                // An earlier value: the order of points is that of computation.
+                Some(from) => {
+                    let from = from.ok_or_else(|| Error::Arguments {
+                        op: "copy",
+                        message: format!("what is copied at `{path}` is not computed before it"),
+                    })?;
+                    g.get_rows(&from, &step.rows)?
+                }
+                None => step.changed(g, &g.get_rows(&y, &step.rows)?)?,
+            };
             y = g.put_rows(&g.cont(&y)?, &changed, &step.rows)?;
         }
         if let Some(rows) = &asked.rows {
@@ -112,6 +138,9 @@ impl Lab {
             // Now, so that the memory of the value need not outlive what else reads it.
             g.expand(&taken)?;
             self.taken.borrow_mut().insert(path.to_owned(), taken);
+        }
+        if is_copied {
+            self.held.borrow_mut().insert(path.to_owned(), y.clone());
         }
         match asked.steps.is_empty() {
             true => Ok(x),
@@ -169,6 +198,8 @@ impl Step {
         // `p1 [width, 1]` times a number for each row.
         let outer = |by: Tensor| g.mul(&g.repeat(p1, x.shape())?, &by);
         match self.kind {
+            // Copied where the other value is.
+            StepKind::Copy(_) => Ok(x.clone()),
             StepKind::Affine => g.add(&g.mul(x, p0)?, p1),
             StepKind::Clamp(low, high) => {
                 let bounded = g.clamp(x, f32::from_bits(low), f32::from_bits(high))?;

@@ -6,15 +6,17 @@
 use std::sync::Arc;
 
 use crate::arch::Parts;
-use crate::files::vectors::{Directions, Feature, Translators};
+use crate::files::vectors::Translators;
 use crate::model::{LOGITS, Lab, LabCapture, LabEdit, LabOp, Point, Points, Positions};
 
 use super::request::Rejected;
 
 mod attribution;
+mod vector;
 
 pub(super) use attribution::Split;
 pub use attribution::{Among, Attribution};
+pub use vector::Vector;
 
 /// Which tokens of a sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,36 +76,12 @@ pub enum EditOp {
     ProjectOut,
     /// Bounds elements.
     Clamp,
+    /// Puts the hidden state before a layer in place of that after it.
+    Skip,
     /// Has experts not picked.
     Exclude,
     /// Has experts picked.
     Force,
-}
-
-/// The vector of an edit.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Vector {
-    /// One row for all positions, or one for each.
-    Rows(Vec<Vec<f32>>),
-    /// A direction for each point, and the id under which they are kept.
-    Stored(String, Arc<Directions>),
-    /// A feature of an autoencoder that is bounded.
-    Feature(Feature),
-}
-
-impl Vector {
-    /// The rows for a point; none if nothing is kept for it.
-    fn of(&self, point: &Point) -> Option<Vec<Vec<f32>>> {
-        match self {
-            Self::Rows(rows) => Some(rows.clone()),
-            Self::Stored(_, all) => {
-                let names = point.aliases.iter().chain([&point.path]);
-                let found = all.of(names.map(String::as_str), &point.path)?;
-                Some(vec![found.to_vec()])
-            }
-            Self::Feature(_) => Some(Vec::new()),
-        }
-    }
 }
 
 /// A change of values.
@@ -334,7 +312,10 @@ impl LabPlan {
                 within(n_bytes)?;
                 edits.push(LabEdit {
                     point,
-                    op: edit.op_of(own, &rows, positions.n_below(n.all))?,
+                    op: match edit.op {
+                        EditOp::Skip if edit.parts.is_none() => skip(points, own)?,
+                        _ => edit.op_of(own, &rows, positions.n_below(n.all))?,
+                    },
                     positions: positions.clone(),
                 });
                 if edits.len() > Lab::MAX_EDITS {
@@ -383,6 +364,26 @@ fn layer_into(point: &Point) -> Option<u64> {
         }
     });
     names.next()
+}
+
+/// What leaves out the layer whose result a point is.
+fn skip(points: &Points, point: &Point) -> Result<LabOp, Rejected> {
+    let mut names = point.aliases.iter();
+    let layer = names.find_map(|name| {
+        name.strip_suffix(".out")
+            .filter(|n| n.starts_with("layers."))
+    });
+    let from = layer.and_then(|layer| points.find(&format!("{layer}.in")).ok());
+    let from = from.map(|found| found[0]);
+    match from.filter(|from| points.all[*from].width() == point.width() && point.is_editable()) {
+        Some(from) => Ok(LabOp::Copy { from }),
+        None => {
+            let path = &point.path;
+            refuse(format!(
+                "`{path}`: `skip` is for the hidden state after a layer, `layers.N.out`"
+            ))
+        }
+    }
 }
 
 impl Edit {
@@ -453,6 +454,11 @@ impl Edit {
                     },
                     _ => LabOp::Clamp { chosen, bounds },
                 }
+            }
+            EditOp::Skip => {
+                return refuse(format!(
+                    "`{path}`: `skip` takes no `heads`, `neurons` or `experts`"
+                ));
             }
             EditOp::Exclude | EditOp::Force => {
                 let by = match self.op {

@@ -5,7 +5,7 @@
 //! point by point, so that all sequences that read a point share one operation.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -18,66 +18,14 @@ use crate::ggml::{Error as TensorError, Executor, Graph, Tensor};
 use crate::weights::TensorType;
 
 mod pairs;
+mod positions;
 
 use pairs::{Keys, PairSet};
+pub use positions::Positions;
 
 use super::batch::Batch;
 use super::cache::SequenceId;
 use super::points::{LOGITS, Points};
-
-/// Positions of a sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Positions {
-    /// From the first number to before the second.
-    Range(u32, u32),
-    /// These, rising.
-    List(Arc<[u32]>),
-}
-
-impl Positions {
-    /// Whether a position is one of them.
-    pub fn contains(&self, position: u32) -> bool {
-        self.place(position).is_some()
-    }
-
-    /// Which of them a position is.
-    pub fn place(&self, position: u32) -> Option<usize> {
-        match self {
-            Self::Range(from, to) => {
-                let is_in = (*from..*to).contains(&position);
-                is_in.then(|| (position - from) as usize)
-            }
-            Self::List(all) => all.binary_search(&position).ok(),
-        }
-    }
-
-    /// Those that are among others as well.
-    #[must_use]
-    pub fn within(&self, other: &Self) -> Self {
-        match (self, other) {
-            (Self::Range(a, b), Self::Range(from, to)) => Self::Range(*a.max(from), *b.min(to)),
-            (Self::List(all), other) | (other, Self::List(all)) => {
-                Self::List(all.iter().copied().filter(|p| other.contains(*p)).collect())
-            }
-        }
-    }
-
-    /// The first of them from a position on.
-    pub fn next(&self, from: u32) -> Option<u32> {
-        match self {
-            Self::Range(first, end) => Some(from.max(*first)).filter(|next| next < end),
-            Self::List(all) => all.get(all.partition_point(|p| *p < from)).copied(),
-        }
-    }
-
-    /// How many there are below a position.
-    pub fn n_below(&self, end: u32) -> usize {
-        match self {
-            Self::Range(first, last) => end.min(*last).saturating_sub(*first) as usize,
-            Self::List(all) => all.partition_point(|p| *p < end),
-        }
-    }
-}
 
 /// Rows of a point that are captured.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,6 +65,11 @@ pub enum LabOp {
         /// The direction, whose length is the factor.
         direction: Vec<f32>,
     },
+    /// Puts an earlier value there, by the place of its point.
+    Copy {
+        /// That place.
+        from: usize,
+    },
     /// Bounds a feature: what it changes by is added along a direction.
     Feature {
         /// What the row is multiplied by to give the feature.
@@ -139,6 +92,7 @@ impl LabOp {
             Self::Clamp { bounds, .. } => StepKind::Clamp(bounds[0].to_bits(), bounds[1].to_bits()),
             Self::Project { .. } => StepKind::Project,
             Self::Match { .. } => StepKind::Match,
+            Self::Copy { from } => StepKind::Copy(*from),
             Self::Feature {
                 bias,
                 threshold,
@@ -176,6 +130,7 @@ impl LabOp {
                 direction.iter().map(|e| e * share).collect(),
             ],
             Self::Match { direction } => [Cow::Borrowed(direction), Cow::Borrowed(direction)],
+            Self::Copy { .. } => [Cow::Borrowed(&[]), Cow::Borrowed(&[])],
             Self::Feature {
                 encoder, decoder, ..
             } => [Cow::Borrowed(encoder), Cow::Borrowed(decoder)],
@@ -460,6 +415,7 @@ impl LabTensors {
     ) -> Result<(Self, GraphLab), TensorError> {
         let mut this = Self::default();
         let mut asked: HashMap<String, Asked> = HashMap::new();
+        let mut copied = HashSet::new();
         let rows = |point: usize, what: &str, n: usize| {
             let point = &points.all[point];
             let bound = if point.is_of_head() {
@@ -478,10 +434,16 @@ impl LabTensors {
             let numbers = [numbers(1)?, numbers(n_last)?];
             this.steps.push((rows.clone(), numbers.clone()));
             let of_point = asked.entry(path.clone()).or_default();
+            let from = match kind {
+                StepKind::Copy(from) => Some(points.all[*from].path.clone()),
+                _ => None,
+            };
+            copied.extend(from.clone());
             of_point.steps.push(Step {
                 kind: *kind,
                 rows,
                 numbers,
+                from,
             });
         }
         for (point, n) in &shape.captures {
@@ -510,6 +472,7 @@ impl LabTensors {
         let lab = GraphLab {
             pairs: pairs.collect(),
             asked,
+            copied,
             ..GraphLab::default()
         };
         Ok((this, lab))

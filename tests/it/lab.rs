@@ -1109,6 +1109,22 @@ fn generation_goes_on_with_captures_and_edits() {
         let edit = json!({ "point": "layers.*.ffn.out", "op": "zero", "when": period });
         complete(json!({ "edits": [edit] }), json!({}))["text"].clone()
     };
+    // A layer that is left out is one whose slots add nothing.
+    let logits = |edits: Value| {
+        let lab = json!({ "edits": edits, "captures": [{ "point": "head.logits", "positions": "prompt" }], "encoding": "numbers" });
+        numbers(&run(&server, &lab)["lab"]["captures"][0])
+    };
+    let nothing = ["layers.1.attn.out", "layers.1.ffn.out"]
+        .map(|point| json!({ "point": point, "op": "zero", "positions": [1, -1] }));
+    let skipped = logits(json!([{ "point": "layers.1.out", "op": "skip", "positions": [1, -1] }]));
+    assert_eq!(skipped, logits(json!(nothing)));
+    assert_ne!(skipped, logits(json!([])));
+    // What is copied has its own edits.
+    let scaled = json!({ "point": "layers.0.out", "op": "scale", "scale": 2 });
+    let both = logits(json!([{ "point": "layers.1.out", "op": "skip" }, scaled]));
+    let nothing = ["layers.1.attn.out", "layers.1.ffn.out"]
+        .map(|point| json!({ "point": point, "op": "zero" }));
+    assert_eq!(both, logits(json!([scaled, nothing[0], nothing[1]])));
     assert_eq!(when("answer"), edited["text"]);
     let texts = [when("prompt"), when("always"), when("answer")];
     assert!(texts[0] != texts[2] && texts[1] != texts[2], "{texts:?}");
@@ -1244,6 +1260,10 @@ fn plans_that_make_no_sense_are_refused_with_the_place() {
         (
             edit(json!({ "point": "head.logits", "op": "zero" })),
             "not changed",
+        ),
+        (
+            edit(json!({ "op": "skip", "point": "layers.0.attn.x" })),
+            "`skip` is for",
         ),
         (json!({ "lens": { "top_k": 5000 } }), "expected 1 to"),
         (

@@ -83,6 +83,7 @@ pub(super) enum Op {
     Zero,
     ProjectOut,
     Clamp,
+    Skip,
     Exclude,
     Force,
 }
@@ -240,6 +241,7 @@ impl EditObject {
             Op::Zero => EditOp::Zero,
             Op::ProjectOut => EditOp::ProjectOut,
             Op::Clamp => EditOp::Clamp,
+            Op::Skip => EditOp::Skip,
             Op::Exclude => EditOp::Exclude,
             Op::Force => EditOp::Force,
         };

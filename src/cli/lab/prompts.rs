@@ -86,7 +86,8 @@ impl Asking {
             lab_bytes: bounds.lab_bytes,
             n_ctx: n_ctx_seq,
             n_parallel: bounds.n_parallel,
-            n_queue: bounds.n_parallel,
+            // A place is given back a little after the result is there.
+            n_queue: 4 * bounds.n_parallel,
             n_prompt: options.n_batch,
             n_drafted: 0,
             diffusion: Diffusion::default(),

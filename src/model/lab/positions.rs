@@ -1,0 +1,57 @@
+//! Which positions of a sequence something is asked of.
+
+use std::sync::Arc;
+
+/// Positions of a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// From the first number to before the second.
+    Range(u32, u32),
+    /// These, rising.
+    List(Arc<[u32]>),
+}
+
+impl Positions {
+    /// Whether a position is one of them.
+    pub fn contains(&self, position: u32) -> bool {
+        self.place(position).is_some()
+    }
+
+    /// Which of them a position is.
+    pub fn place(&self, position: u32) -> Option<usize> {
+        match self {
+            Self::Range(from, to) => {
+                let is_in = (*from..*to).contains(&position);
+                is_in.then(|| (position - from) as usize)
+            }
+            Self::List(all) => all.binary_search(&position).ok(),
+        }
+    }
+
+    /// Those that are among others as well.
+    #[must_use]
+    pub fn within(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Range(a, b), Self::Range(from, to)) => Self::Range(*a.max(from), *b.min(to)),
+            (Self::List(all), other) | (other, Self::List(all)) => {
+                Self::List(all.iter().copied().filter(|p| other.contains(*p)).collect())
+            }
+        }
+    }
+
+    /// The first of them from a position on.
+    pub fn next(&self, from: u32) -> Option<u32> {
+        match self {
+            Self::Range(first, end) => Some(from.max(*first)).filter(|next| next < end),
+            Self::List(all) => all.get(all.partition_point(|p| *p < from)).copied(),
+        }
+    }
+
+    /// How many there are below a position.
+    pub fn n_below(&self, end: u32) -> usize {
+        match self {
+            Self::Range(first, last) => end.min(*last).saturating_sub(*first) as usize,
+            Self::List(all) => all.partition_point(|p| *p < end),
+        }
+    }
+}
