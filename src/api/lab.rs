@@ -265,7 +265,7 @@ impl Wanted {
             if let Some(id) = &self.translator {
                 let param = format!("{FIELD}.lens.translator");
                 lens.translators = match &*vectors(served, &param, id)? {
-                    Content::Translators(all) => Some(Arc::new(all.clone())),
+                    Content::Translators(all) => Some(Arc::clone(all)),
                     _ => return Err(other_kind(&param, id, "translators")),
                 };
             }
@@ -332,7 +332,7 @@ impl Wanted {
                 let Content::Directions(all) = &*vectors(served, &param, id)? else {
                     return Err(other_kind(&param, id, "directions"));
                 };
-                edit.vector = Vector::Stored(id.clone(), Arc::new(all.clone()));
+                edit.vector = Vector::Stored(id.clone(), Arc::clone(all));
             }
             Reference::Feature(id, feature) => {
                 let param = format!("{at}.sae");

@@ -255,14 +255,28 @@ impl Watch {
                 own.insert(row.point, &row.row);
             }
         }
-        for (position, rows) in by_position {
+        let chains = by_position.into_iter().filter_map(|(position, rows)| {
             let states = asked
                 .points
                 .iter()
                 .map(|(_, capture)| rows.get(&capture.point).copied());
-            let Some(states) = states.collect::<Option<Vec<&[f32]>>>() else {
-                continue;
-            };
+            Some((position, states.collect::<Option<Vec<&[f32]>>>()?))
+        });
+        let chains: Vec<(u32, Vec<&[f32]>)> = chains.collect();
+        let last: Vec<f32> = chains
+            .iter()
+            .filter_map(|(_, states)| states.last())
+            .flat_map(|x| x.to_vec())
+            .collect();
+        if last.is_empty() {
+            return Ok(());
+        }
+        // All at once: a single row reads as many weights.
+        let logits = head.logits(&last)?;
+        let width = logits.len() / chains.len();
+        for ((position, states), logits) in
+            chains.into_iter().zip(logits.chunks_exact(width.max(1)))
+        {
             let Some(last) = states.last() else { continue };
             let direct = head.direct(asked.of, last)?;
             let along = |state: &[f32]| -> f64 {
@@ -275,7 +289,6 @@ impl Watch {
                 all - std::mem::replace(&mut before, all)
             };
             let values = states.iter().map(&mut part).collect();
-            let logits = head.logits(last)?;
             let of = &mut self.result.attribution;
             of.get_or_insert_with(|| Attributed {
                 of: asked.of,

@@ -11,6 +11,7 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Map;
 
@@ -48,11 +49,11 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// Directions of hidden states.
-    Directions(Directions),
+    Directions(Arc<Directions>),
     /// A sparse autoencoder.
     Sae(Sae),
     /// Translators of a tuned lens.
-    Translators(Translators),
+    Translators(Arc<Translators>),
 }
 
 /// Directions of values.
@@ -235,8 +236,8 @@ pub fn read(path: &Path) -> Result<Content, Error> {
     }
     let content = match kind(&weights) {
         "sae" => Sae::of(arrays).map(Content::Sae),
-        "translators" => translators(arrays).map(Content::Translators),
-        _ => directions(arrays).map(Content::Directions),
+        "translators" => translators(arrays).map(|all| Content::Translators(Arc::new(all))),
+        _ => directions(arrays).map(|all| Content::Directions(Arc::new(all))),
     };
     content.map_err(unfit)
 }

@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::common::parallel;
 use crate::engine::serving::{Served, now};
 use crate::engine::{Attributed, Captured, LabResult, LensRow, Reduce, TokenLogprob};
 use crate::files::arrays::{self, Elements, Format, Named};
@@ -294,9 +296,12 @@ impl Wanted {
             elements: Vec::new(),
             ..captured.clone()
         };
-        for row in captured.elements.chunks_exact(sae.width()) {
-            out.push_top(k, &sae.features(row));
-        }
+        let rows: Vec<&[f32]> = captured.elements.chunks_exact(sae.width()).collect();
+        let features = |at: usize| Ok::<_, Infallible>(sae.features(rows[at]));
+        let Ok(()) = parallel::in_order(rows.len(), features, |features| {
+            out.push_top(k, &features);
+            Ok(())
+        });
         Cow::Owned(out)
     }
 
