@@ -1,4 +1,4 @@
-//! Client packages for Python and Node, unmodified, against the server.
+//! Client packages for Python and Node, unmodified, against the server; and this project's own package for Python.
 
 use std::process::Command;
 
@@ -70,4 +70,16 @@ fn client_packages_work_unmodified() {
             &["embeddings client for Node"],
         );
     }
+}
+
+#[test]
+fn the_python_package_and_its_notebooks_work() {
+    if !has("python3") {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/python_package.sh");
+    content(
+        Command::new("bash").args([script, env!("CARGO_BIN_EXE_bench"), FOLDER]),
+        &["Python package"],
+    );
 }
