@@ -62,6 +62,7 @@ class Reading(unittest.TestCase):
         self.assertEqual(heads.shape, (4, 32))
         self.assertEqual((heads.parts, heads.editable, heads.capturable), ("heads", True, True))
         self.assertIn("blocks.1.attn.hook_z", heads.aliases)
+        self.assertEqual(points["layers.1.attn.weights"].shape, (4, None))
 
     def test_captures_are_arrays(self) -> None:
         ids, texts = client.tokenize(PROMPT)

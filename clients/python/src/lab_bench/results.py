@@ -18,8 +18,8 @@ class Point:
     path: str
     #: Its other names, with those of TransformerLens.
     aliases: List[str]
-    #: Dimensions for one token, the slowest first; a dimension that grows with the text is a string.
-    shape: Tuple[Any, ...]
+    #: Dimensions for one token, the slowest first; `None` is one that grows with the text.
+    shape: Tuple[Optional[int], ...]
     dtype: str
     meaning: str
     #: What an edit may select of a row: `heads`, `neurons`, `experts` or nothing.
