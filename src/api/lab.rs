@@ -35,6 +35,9 @@ pub(super) mod patch;
 mod results;
 pub(super) mod vectors;
 
+pub use objects::Packed as Array;
+pub use patch::patched;
+
 use objects::{
     AttributionObject, CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Output,
     Parted, Reduction, Reference, Target, positions, too_many, top,
@@ -383,6 +386,13 @@ impl Text {
     }
 }
 
+/// The text of each token, with a sign for bytes that are no UTF-8.
+pub fn pieces(tokens: &[u32], served: &Served) -> Value {
+    let tokenizer = served.handle.tokenizer();
+    let piece = |id: &u32| String::from_utf8_lossy(tokenizer.piece(*id));
+    tokens.iter().map(piece).collect()
+}
+
 /// The values of a model that can be read and changed.
 pub(super) async fn points(
     State(pool): State<Arc<Pool>>,
@@ -461,6 +471,6 @@ pub(super) async fn run(
     });
     Ok(Json(json!({
         "object": "lab.run", "model": served.name, "tokens": tokens,
-        "results": results.collect::<Value>(), "usage": usage_json(&usage),
+        "pieces": pieces(&tokens, &served), "results": results.collect::<Value>(), "usage": usage_json(&usage),
     })))
 }

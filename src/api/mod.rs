@@ -73,7 +73,9 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetReques
 
 pub use access::Access;
 pub use diagram::View;
-pub use lab::Wanted as LabRequest;
+pub use lab::{
+    Array as LabArray, Wanted as LabRequest, patched as lab_patch, pieces as lab_pieces,
+};
 pub use listener::serve;
 pub use local::{Reply, Said, check, n_tokens, reply};
 pub use parts::Piece;

@@ -2,6 +2,7 @@
 
 mod collect;
 mod direction;
+mod pictures;
 mod prompts;
 mod run;
 
@@ -30,6 +31,14 @@ pub(super) enum Command {
     Collect(Box<collect::CollectArgs>),
     /// Make directions of hidden states that tell two sets of prompts apart, for edits and for llama.cpp
     Direction(Box<direction::DirectionArgs>),
+    /// Show the likeliest token after each layer at each position of a prompt (logit lens)
+    Lens(Box<pictures::LensArgs>),
+    /// Show which values of one prompt bring its answer back in runs of another (causal tracing)
+    Patch(Box<pictures::PatchArgs>),
+    /// Show which experts each token of a prompt is routed to
+    Routing(Box<pictures::RoutingArgs>),
+    /// Show the attention weights of each head for a prompt
+    Attention(Box<pictures::AttentionArgs>),
 }
 
 /// The text that a command reads.
@@ -111,6 +120,10 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
         Command::Run(args) => run::run(args),
         Command::Collect(args) => collect::run(args),
         Command::Direction(args) => direction::run(args),
+        Command::Lens(args) => pictures::lens(args),
+        Command::Patch(args) => pictures::patch(args),
+        Command::Routing(args) => pictures::routing(args),
+        Command::Attention(args) => pictures::attention(args),
     }
 }
 

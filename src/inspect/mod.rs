@@ -10,5 +10,6 @@ pub mod idle_keys;
 pub mod llama_server;
 pub mod moments;
 pub mod nearest;
+pub mod pictures;
 pub mod prove;
 pub mod template_probe;

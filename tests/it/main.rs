@@ -57,6 +57,7 @@ mod outputs;
 mod page;
 mod patching;
 mod perf;
+mod pictures;
 mod placement;
 mod porting;
 #[cfg(target_os = "linux")]

@@ -185,11 +185,19 @@ pub(super) enum Vector {
     Packed(Packed),
 }
 
+/// Numbers with their dimensions, the slowest first, as a response has captured values.
 #[derive(Debug, Deserialize)]
-pub(super) struct Packed {
-    pub(super) data: String,
-    pub(super) shape: Vec<usize>,
-    pub(super) dtype: Option<Dtype>,
+pub struct Packed {
+    data: Numbers,
+    shape: Vec<usize>,
+    dtype: Option<Dtype>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "`data`: expected base64 or a list of numbers")]
+enum Numbers {
+    Base64(String),
+    List(Vec<f32>),
 }
 
 pub(super) fn too_many(what: &str, found: usize, most: usize) -> Result<(), Error> {
@@ -322,11 +330,21 @@ impl EditObject {
     }
 }
 
-impl Packed {
-    /// Its rows: the first dimension of several, if there are more than one.
-    pub(super) fn rows(&self) -> Result<Vec<Vec<f32>>, String> {
-        let bytes = base64::decode(&self.data).map_err(|error| format!("`data`: {error}"))?;
-        let numbers: Vec<f32> = match self.dtype.unwrap_or_default() {
+impl Numbers {
+    /// The numbers; base64 is of this type.
+    fn read(self, dtype: Dtype) -> Result<Vec<f32>, String> {
+        let text = match self {
+            Self::List(numbers) => return Ok(numbers),
+            Self::Base64(text) => text,
+        };
+        let bytes = base64::decode(text).map_err(|error| format!("`data`: {error}"))?;
+        let (n, size) = (bytes.len(), dtype.size());
+        if !n.is_multiple_of(size) {
+            return Err(format!(
+                "`data` has {n} bytes, expected {size} for each number of `shape`"
+            ));
+        }
+        Ok(match dtype {
             Dtype::F32 => {
                 let (numbers, _) = bytes.as_chunks::<4>();
                 numbers.iter().map(|b| f32::from_le_bytes(*b)).collect()
@@ -336,23 +354,31 @@ impl Packed {
                 let numbers = numbers.iter().map(|b| f16::from_le_bytes(*b).to_f32());
                 numbers.collect()
             }
-        };
-        let size = match self.dtype.unwrap_or_default() {
-            Dtype::F32 => 4,
-            Dtype::F16 => 2,
-        };
-        let n = self
-            .shape
-            .iter()
-            .try_fold(1usize, |n, dim| n.checked_mul(*dim));
-        let expected = n.and_then(|n| n.checked_mul(size));
-        if expected != Some(bytes.len()) || numbers.is_empty() {
-            let (found, shape) = (bytes.len(), &self.shape);
+        })
+    }
+}
+
+impl Packed {
+    /// Its dimensions, the slowest first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Its rows: the first dimension of several, if there are more than one. There is at least one number.
+    ///
+    /// # Errors
+    /// Data that is not base64, or of another size than `shape` says.
+    pub fn rows(self) -> Result<Vec<Vec<f32>>, String> {
+        let shape = self.shape;
+        let numbers = self.data.read(self.dtype.unwrap_or_default())?;
+        let n = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
+        if n != Some(numbers.len()) || numbers.is_empty() {
+            let found = numbers.len();
             return Err(format!(
-                "`data` has {found} bytes, which is not `shape` {shape:?}"
+                "`data` has {found} numbers, which is not `shape` {shape:?}"
             ));
         }
-        let n_rows = match self.shape.as_slice() {
+        let n_rows = match shape.as_slice() {
             [n, _, ..] => *n,
             _ => 1,
         };

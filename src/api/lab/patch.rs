@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::api::Pool;
 use crate::api::answers::{Answers, usage_json};
@@ -190,7 +190,6 @@ fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit>
     out
 }
 
-/// The grid: a row for each point, a column for each position.
 pub(in crate::api) async fn patch(
     State(pool): State<Arc<Pool>>,
     headers: HeaderMap,
@@ -199,14 +198,34 @@ pub(in crate::api) async fn patch(
     let mut body = Body::read(&headers, body)?;
     let asked: Patch = body.take()?;
     body.finish()?;
-    let patterns = asked.points.unwrap_or_else(|| vec!["layers.*.out".into()]);
-    super::too_many("points", patterns.len(), MAX_ITEMS)?;
     let name = asked.model.as_deref().unwrap_or(crate::api::pool::ALIAS);
     let served = pool.get(name).await?;
+    grid(&served, asked).await.map(Json)
+}
+
+/// The grid that an object asks for, where there is no request around it.
+///
+/// # Errors
+/// The place of what is wrong, or a model that fails.
+pub async fn patched(served: &Arc<Served>, object: Map<String, Value>) -> Result<Value, String> {
+    let mut body = Body::of(object);
+    let asked = body.take::<Patch>().and_then(|asked| {
+        body.finish()?;
+        Ok(asked)
+    });
+    let asked = asked.map_err(|error| error.to_string())?;
+    let found = grid(served, asked).await;
+    found.map_err(|error| error.to_string())
+}
+
+/// The grid: a row for each point, a column for each position.
+async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
+    let patterns = asked.points.unwrap_or_else(|| vec!["layers.*.out".into()]);
+    super::too_many("points", patterns.len(), MAX_ITEMS)?;
     let id = |target: Target, param: &str| {
         let text = Text::from(target);
         let id = text.id(served.handle.tokenizer(), param)?;
-        check_ids("metric", &[id], &served)?;
+        check_ids("metric", &[id], served)?;
         Ok::<u32, Error>(id)
     };
     let measure = Measure {
@@ -217,8 +236,8 @@ pub(in crate::api) async fn patch(
             .map(|t| id(t, "metric.against"))
             .transpose()?,
     };
-    let clean = tokens(&served, "clean", &asked.clean)?;
-    let corrupt = tokens(&served, "corrupt", &asked.corrupt)?;
+    let clean = tokens(served, "clean", &asked.clean)?;
+    let corrupt = tokens(served, "corrupt", &asked.corrupt)?;
     if clean.len() != corrupt.len() {
         let (n, m) = (clean.len(), corrupt.len());
         let message = format!("`corrupt` has {m} tokens, expected {n} as `clean` has");
@@ -244,7 +263,7 @@ pub(in crate::api) async fn patch(
         return Err(Error::value("positions", message));
     }
     let mut runs = Runs {
-        served: Arc::clone(&served),
+        served: Arc::clone(served),
         measure,
         usage: Usage::default(),
     };
@@ -287,12 +306,14 @@ pub(in crate::api) async fn patch(
         rows.map(|row| row.iter().map(of).collect::<Value>())
             .collect()
     };
-    Ok(Json(json!({
+    let texts = [&clean, &corrupt].map(|tokens| super::pieces(tokens, served));
+    Ok(json!({
         "object": "lab.patch", "model": served.name,
         "tokens": { "clean": clean, "corrupt": corrupt },
+        "pieces": { "clean": texts[0], "corrupt": texts[1] },
         "points": names, "positions": columns,
         "clean": of_clean, "corrupt": of_corrupt,
         "values": grid(&|value| json!(value)), "effects": grid(&|value| json!(effect(value))),
         "usage": usage_json(&runs.usage),
-    })))
+    }))
 }

@@ -31,7 +31,7 @@ impl Dtype {
         }
     }
 
-    fn size(self) -> usize {
+    pub(super) fn size(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::F16 => 2,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use crate::api;
 use crate::files::arrays::Format;
 
 use crate::cli::options::{LoadOptions, byte_count};
@@ -67,6 +68,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
             }
         };
         shown["tokens"] = result.tokens.as_slice().into();
+        shown["pieces"] = api::lab_pieces(&result.tokens, served);
         output::line(serde_json::to_string_pretty(&shown)?)
     })
 }

@@ -15,6 +15,7 @@ use std::rc::Rc;
 
 pub(super) use place::annotate;
 pub use place::{Home, Place};
+pub(super) use scale::digits;
 
 use super::{Drawing, Sample};
 use place::Finder;

@@ -85,7 +85,7 @@ impl Scale {
 }
 
 /// A number with its first digits, without zeros at its end.
-fn digits(value: f64) -> String {
+pub(in crate::inspect::diagram) fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }

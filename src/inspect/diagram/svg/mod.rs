@@ -8,6 +8,7 @@ mod compare;
 mod desc;
 mod execution;
 mod flow;
+mod grid;
 mod layer;
 mod notes;
 mod overlay;
@@ -20,6 +21,7 @@ mod text;
 
 pub use compare::compared;
 pub use execution::execution;
+pub use grid::{Cell, Chart, Grid, MAX_CELLS, chart};
 pub use scene::{Anchor, Item, Piece, Point, Rect, Seg, escape};
 pub use stack::stack;
 pub use style::SHEET;

@@ -1,0 +1,309 @@
+//! `bench lab lens`, `patch`, `routing` and `attention`: what the lab gives of a prompt, as JSON and as a picture.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args as ClapArgs;
+use serde_json::{Map, Value, json};
+
+use crate::api::{self, LabRequest};
+use crate::arch::Parts;
+use crate::common::writing;
+use crate::inspect::pictures::{self, Chosen, Picture};
+use crate::model::Points;
+
+use crate::cli::options::{LoadOptions, byte_count};
+use crate::cli::{Failure, output};
+
+use super::prompts::{Asking, Bounds};
+use super::{Text, TextOptions, read_text};
+
+/// Runs of a grid that share a step.
+const PARALLEL: usize = 32;
+
+/// Where the numbers come from, and where they go.
+#[derive(Debug, ClapArgs)]
+struct FileOptions {
+    /// The model: a file, a folder or tiny-chat
+    #[arg(value_name = "MODEL", required_unless_present = "from")]
+    model: Option<PathBuf>,
+    /// Draw this response of the HTTP API (docs/lab.md) in place of running a model
+    #[arg(long, value_name = "FILE.json", conflicts_with = "model")]
+    from: Option<PathBuf>,
+    /// Write an SVG picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write a self-contained HTML page with the picture
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write a PNG picture, with a built-in font
+    #[arg(long, value_name = "FILE")]
+    png: Option<PathBuf>,
+    /// Write the numbers, as the HTTP API gives them; without any file they are printed
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Layers that are drawn, separated by commas; default: all
+    #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
+    layers: Vec<u64>,
+    /// Maximum number of bytes that the values may take
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
+    lab_bytes: u64,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct LensArgs {
+    #[command(flatten)]
+    files: FileOptions,
+    #[command(flatten)]
+    text: TextOptions,
+    /// Number of most probable tokens in the JSON; the picture has the first
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    top_k: usize,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct PatchArgs {
+    #[command(flatten)]
+    files: FileOptions,
+    /// The prompt from which values come
+    #[arg(long, value_name = "TEXT", required_unless_present = "from")]
+    clean: Option<String>,
+    /// The prompt whose runs get them, of as many tokens
+    #[arg(long, value_name = "TEXT", required_unless_present = "from")]
+    corrupt: Option<String>,
+    /// The token that is measured after the last one of the prompt, by its text
+    #[arg(long, value_name = "TEXT", required_unless_present = "from")]
+    token: Option<String>,
+    /// Measure the logit of the token less that of this one; default: the log-probability of the token
+    #[arg(long, value_name = "TEXT")]
+    against: Option<String>,
+    /// Points or patterns of points, separated by spaces; default: the hidden state after every layer
+    #[arg(long, value_delimiter = ' ', value_name = "NAMES")]
+    points: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct RoutingArgs {
+    #[command(flatten)]
+    files: FileOptions,
+    #[command(flatten)]
+    text: TextOptions,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct AttentionArgs {
+    #[command(flatten)]
+    files: FileOptions,
+    #[command(flatten)]
+    text: TextOptions,
+    /// Heads that are drawn, separated by commas; default: all
+    #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
+    heads: Vec<usize>,
+}
+
+pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
+    let plan = |_: &Points| {
+        let mut lens = json!({ "positions": "prompt", "top_k": args.top_k });
+        if !args.files.layers.is_empty() {
+            lens["layers"] = args.files.layers.as_slice().into();
+        }
+        Ok(json!({ "lens": lens }))
+    };
+    let response = || args.files.read(&args.text, plan);
+    args.files.draw(Picture::Lens, &[], response)
+}
+
+pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
+    let plan = |points: &Points| {
+        let routed = chosen(points, ".picked", Parts::Indices, &args.files.layers);
+        let captures = routed.iter().flat_map(|point| {
+            let path = point.trim_end_matches(".picked");
+            let of = |name: &str, positions: &str| {
+                let own = format!("{path}.{name}");
+                let is_there = points.find(&own).is_ok();
+                is_there.then(|| json!({ "point": own, "positions": positions }))
+            };
+            // A row of the router tells how many experts there are.
+            let all = [
+                of("picked", "prompt"),
+                of("weights", "prompt"),
+                of("router", "last"),
+            ];
+            all.into_iter().flatten()
+        });
+        let captures: Vec<Value> = captures.collect();
+        if captures.is_empty() {
+            anyhow::bail!("no layer that was asked for has a router of experts");
+        }
+        Ok(json!({ "captures": captures }))
+    };
+    let response = || args.files.read(&args.text, plan);
+    args.files.draw(Picture::Routing, &[], response)
+}
+
+pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
+    let plan = |points: &Points| {
+        let all = chosen(points, ".weights", Parts::Pairs, &args.files.layers);
+        let captures = all
+            .iter()
+            .map(|point| json!({ "point": point, "positions": "prompt" }));
+        let captures: Vec<Value> = captures.collect();
+        if captures.is_empty() {
+            anyhow::bail!("no layer that was asked for has attention weights that can be captured");
+        }
+        Ok(json!({ "captures": captures }))
+    };
+    let response = || args.files.read(&args.text, plan);
+    args.files.draw(Picture::Attention, &args.heads, response)
+}
+
+pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
+    let response = || {
+        let files = &args.files;
+        let mut asked = json!({
+            "clean": args.clean, "corrupt": args.corrupt,
+            "metric": { "token": args.token, "against": args.against },
+        });
+        let layers = &files.layers;
+        if !args.points.is_empty() {
+            asked["points"] = args.points.as_slice().into();
+        } else if !layers.is_empty() {
+            let points = layers.iter().map(|n| format!("layers.{n}.out"));
+            asked["points"] = points.collect();
+        }
+        let asking = files.start(Map::new(), PARALLEL)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let found = runtime.block_on(api::lab_patch(&Arc::new(asking.served), object(asked)));
+        found.map_err(|message| anyhow::anyhow!("{message}"))
+    };
+    args.files.draw(Picture::Patch, &[], response)
+}
+
+/// The points of chosen layers that have a name ending, parts and numbers that can be captured.
+fn chosen<'a>(points: &'a Points, ending: &str, parts: Parts, layers: &[u64]) -> Vec<&'a str> {
+    let chosen = Chosen {
+        layers: layers.to_vec(),
+        heads: Vec::new(),
+    };
+    let own = points.all.iter().filter(|point| {
+        let path = &point.path;
+        point.spec.parts == parts
+            && point.is_capturable()
+            && path.ends_with(ending)
+            && chosen.has(path)
+    });
+    own.map(|point| point.path.as_str()).collect()
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(object) => object,
+        _ => Map::new(),
+    }
+}
+
+impl FileOptions {
+    fn start(&self, plan: Map<String, Value>, n_parallel: usize) -> Result<Asking, Failure> {
+        let Some(model) = &self.model else {
+            anyhow::bail!("there is no model");
+        };
+        let bounds = Bounds {
+            n_parallel,
+            lab_bytes: self.lab_bytes,
+        };
+        Asking::start(&self.load, model, plan, &[], bounds)
+    }
+
+    /// What a plan gives of one prompt, as `POST /v1/lab/run` responds.
+    fn read(
+        &self,
+        text: &TextOptions,
+        plan: impl Fn(&Points) -> Result<Value, Failure>,
+    ) -> Result<Value, Failure> {
+        let text = text.read()?;
+        let mut asking = self.start(Map::new(), 1)?;
+        let plan = object(plan(asking.served.handle.points())?);
+        asking.request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
+        let tokens = match text {
+            Text::Tokens(tokens) => tokens,
+            Text::Written(text) => asking.encode(&text)?,
+        };
+        let mut response = Value::Null;
+        asking.each(0, [Ok(tokens.clone())], 0, |result| {
+            let served = &asking.served;
+            response = json!({
+                "object": "lab.run", "model": served.name, "tokens": tokens,
+                "pieces": api::lab_pieces(&tokens, served),
+                "results": [{ "index": 0, "lab": asking.request.json(&result, served) }],
+            });
+            Ok(())
+        })?;
+        Ok(response)
+    }
+
+    /// Writes the files of a response, which is that of `--from` if there is one.
+    fn draw(
+        &self,
+        picture: Picture,
+        heads: &[usize],
+        response: impl FnOnce() -> Result<Value, Failure>,
+    ) -> Result<(), Failure> {
+        if self.png.is_some() && !cfg!(feature = "png") {
+            anyhow::bail!(
+                "this program was built without PNG; `cargo build --release --features png` builds it with PNG"
+            );
+        }
+        let (response, place) = match &self.from {
+            Some(path) => {
+                let at = |error| anyhow::anyhow!("{}: {error}", path.display());
+                let response: Value = serde_json::from_str(&read_text(path)?).map_err(at)?;
+                (response, format!("{}: ", path.display()))
+            }
+            None => (response()?, String::new()),
+        };
+        let text = serde_json::to_string_pretty(&response)?;
+        if let Some(path) = &self.json {
+            write(path, text.as_bytes())?;
+        }
+        let is_drawn = [&self.svg, &self.html, &self.png]
+            .into_iter()
+            .any(Option::is_some);
+        if !is_drawn {
+            return match self.json {
+                Some(_) => Ok(()),
+                None => output::line(text),
+            };
+        }
+        let chosen = Chosen {
+            layers: self.layers.clone(),
+            heads: heads.to_vec(),
+        };
+        let chart = pictures::chart(picture, &response, &chosen);
+        let chart = chart.map_err(|problem| anyhow::anyhow!("{place}{problem}"))?;
+        if let Some(path) = &self.svg {
+            write(path, pictures::svg(&chart).as_bytes())?;
+        }
+        if let Some(path) = &self.html {
+            write(path, pictures::page(&chart).as_bytes())?;
+        }
+        #[cfg(feature = "png")]
+        if let Some(path) = &self.png {
+            write(
+                path,
+                &crate::inspect::diagram::png::png(&pictures::svg(&chart))?,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a file, and prints its path.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let written = writing::write(path, bytes);
+    written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    output::line(path.display().to_string())
+}

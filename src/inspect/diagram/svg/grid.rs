@@ -1,0 +1,262 @@
+//! Grids of coloured cells with names of their rows and columns: numbers that a plan of the lab gave, to look at.
+//!
+//! A colour stands for a range of numbers, which the legend tells. Cells with texts are as wide as these, up to a bound; cells
+//! without are small squares, whose columns have as many names as find room. Columns that do not fit into the width of
+//! a page go on below.
+
+use super::overlay::swatch;
+use super::scene::{Item, Piece, Rect};
+use super::stack::framed;
+use super::text::{Style, cut, width};
+use crate::inspect::diagram::overlay::{COLD, HOT, LEVELS, digits};
+
+/// Cells of a picture at most.
+pub const MAX_CELLS: usize = 40_000;
+
+/// Borders of the colours, as shares of the end of the scale.
+const BORDERS: [f64; LEVELS - 1] = [0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9];
+/// Share from which on a number below zero has a colour of its own.
+const BELOW: f64 = -0.05;
+/// The colour of numbers below zero.
+const COOL: &str = "hot ob";
+/// Widest row of grids, and of columns.
+const ROOM: f64 = 1700.0;
+/// Widest name of a row.
+const NAME: f64 = 190.0;
+/// Side of a cell without a text, and height of one with a text.
+const SIDE: f64 = 14.0;
+const HIGH: f64 = 22.0;
+/// Widest text of a cell.
+const TEXT: f64 = 92.0;
+/// From a text to the borders of its cell, both together.
+const PAD: f64 = 10.0;
+
+/// A picture of grids.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// How it is read.
+    pub lines: Vec<String>,
+    /// What the colours stand for.
+    pub quantity: String,
+    /// The end of the scale, which begins at 0.
+    pub end: f64,
+    /// What a cell without a number stands for.
+    pub empty: String,
+    /// Its grids, side by side.
+    pub grids: Vec<Grid>,
+}
+
+/// Rows and columns of cells.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Grid {
+    /// What it is of.
+    pub title: String,
+    /// Names of the rows.
+    pub rows: Vec<String>,
+    /// Names of the columns: a number, and what has room above cells with texts alone.
+    pub columns: Vec<[String; 2]>,
+    /// Rows of cells, one for each column.
+    pub cells: Vec<Vec<Cell>>,
+}
+
+/// A number and how it is written, if it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// The number that its colour stands for.
+    pub value: Option<f64>,
+    /// A text in it.
+    pub text: String,
+}
+
+impl Chart {
+    /// Cells of all grids.
+    pub fn n_cells(&self) -> usize {
+        let sizes = self.grids.iter().map(|g| g.rows.len() * g.columns.len());
+        sizes.sum()
+    }
+
+    fn values(&self) -> impl Iterator<Item = Option<f64>> {
+        let cells = self
+            .grids
+            .iter()
+            .flat_map(|grid| grid.cells.iter().flatten());
+        cells.map(|cell| cell.value)
+    }
+
+    /// The colour of a number.
+    fn class(&self, value: Option<f64>) -> &'static str {
+        match value {
+            None => COLD,
+            Some(value) if value <= BELOW * self.end => COOL,
+            Some(value) => {
+                let below = BORDERS.iter().filter(|border| **border * self.end <= value);
+                HOT[below.count()]
+            }
+        }
+    }
+
+    /// What the colours stand for.
+    fn legend(&self, room: f64) -> Piece {
+        let border = |at: usize| digits(BORDERS[at] * self.end);
+        let is_below = |value: Option<f64>| self.class(value) == COOL;
+        let has_below = self.values().any(is_below);
+        let least = digits(BELOW * self.end);
+        let range = |at: usize| match at {
+            0 if has_below => format!("{least} to {}", border(0)),
+            0 => format!("< {}", border(0)),
+            at if at == BORDERS.len() => format!("\u{2265} {}", border(at - 1)),
+            at => format!("{} to {}", border(at - 1), border(at)),
+        };
+        let below = has_below.then(|| swatch(COOL, &format!("\u{2264} {least}")));
+        let shades = HOT.iter().enumerate();
+        let shades = shades.map(|(at, class)| swatch(class, &range(at)));
+        let has_empty = self.values().any(|value| value.is_none());
+        let empty = (has_empty && !self.empty.is_empty()).then(|| swatch(COLD, &self.empty));
+        let entries = below.into_iter().chain(shades).chain(empty).collect();
+        let mut piece = Piece::new(room, 0.0);
+        piece.write(0.0, Style::Name, &self.quantity);
+        piece.skip(5.0);
+        piece.add(0.0, Piece::wrapped(entries, (12.0, 5.0), room));
+        piece
+    }
+}
+
+/// The picture of a chart.
+pub fn chart(chart: &Chart) -> Piece {
+    let grids = chart.grids.iter().map(|grid| drawn(grid, chart)).collect();
+    let grids = Piece::wrapped(grids, (34.0, 26.0), ROOM);
+    let room = grids.w.max(640.0);
+    let mut page = Piece::new(room, 0.0);
+    page.write(
+        0.0,
+        Style::Heading,
+        &cut(&chart.title, Style::Heading, 2.0 * room),
+    );
+    page.skip(4.0);
+    for line in &chart.lines {
+        page.write(0.0, Style::Line, &cut(line, Style::Line, 4.0 * room));
+    }
+    page.skip(10.0);
+    page.add(0.0, chart.legend(room));
+    page.skip(18.0);
+    page.add(0.0, grids);
+    framed(page)
+}
+
+/// Width and height of the cells of a grid.
+fn size(grid: &Grid) -> (f64, f64) {
+    let cells = grid.cells.iter().flatten().map(|cell| cell.text.as_str());
+    if cells.clone().all(str::is_empty) {
+        return (SIDE, SIDE);
+    }
+    let names = grid.columns.iter().flatten().map(String::as_str);
+    let widest = cells.chain(names).map(|text| width(text, Style::Small));
+    let widest = widest.fold(24.0, f64::max).min(TEXT);
+    ((widest + PAD).ceil(), HIGH)
+}
+
+/// How many columns one name is for, so that names do not meet.
+fn step(columns: &[[String; 2]], w: f64) -> usize {
+    let names = columns.iter().map(|name| width(&name[0], Style::Small));
+    let widest = names.fold(0.0, f64::max).min(TEXT) + 6.0;
+    let needed = (widest / w).ceil() as usize;
+    let round = [1, 2, 5, 10, 20, 50].into_iter().find(|n| *n >= needed);
+    round.unwrap_or(needed)
+}
+
+fn drawn(grid: &Grid, chart: &Chart) -> Piece {
+    let (w, h) = size(grid);
+    let names = grid.rows.iter().map(|name| width(name, Style::Small));
+    let every = if h > SIDE { 1 } else { step(&grid.columns, w) };
+    // The first and last names of columns are wider than their cells.
+    let spill = every as f64 * w / 2.0;
+    let left = (names.fold(24.0, f64::max).min(NAME) + 8.0)
+        .max(spill)
+        .ceil();
+    let n = (((ROOM - left) / w) as usize).max(1);
+    let mut piece = Piece {
+        w: left + w * n.min(grid.columns.len()) as f64 + spill,
+        ..Piece::default()
+    };
+    if !grid.title.is_empty() {
+        let title = cut(&grid.title, Style::Name, piece.w.max(NAME));
+        piece.w = piece.w.max(width(&title, Style::Name).ceil());
+        piece.write(0.0, Style::Name, &title);
+        piece.skip(4.0);
+    }
+    for (at, columns) in grid.columns.chunks(n).enumerate() {
+        if at > 0 {
+            piece.skip(16.0);
+        }
+        band(
+            &mut piece,
+            grid,
+            chart,
+            (at * n, columns),
+            every,
+            (left, w, h),
+        );
+    }
+    piece
+}
+
+/// Some of the columns, from the one at a place on.
+fn band(
+    piece: &mut Piece,
+    grid: &Grid,
+    chart: &Chart,
+    (from, columns): (usize, &[[String; 2]]),
+    every: usize,
+    (left, w, h): (f64, f64, f64),
+) {
+    let lines = if h > SIDE { 2 } else { 1 };
+    for line in 0..lines {
+        piece.h += Style::Small.leading();
+        for (at, name) in columns.iter().enumerate().step_by(every) {
+            let room = w * every as f64 - 4.0;
+            let name = cut(&name[line], Style::Small, room);
+            let x = left + (at as f64 + 0.5) * w;
+            piece.middle(x, piece.h - Style::Small.drop(), Style::Small, &name);
+        }
+    }
+    piece.skip(2.0);
+    let top = piece.h;
+    let places = grid.cells.iter().enumerate().flat_map(|(row, cells)| {
+        let own = cells.iter().skip(from).take(columns.len()).enumerate();
+        own.map(move |(column, cell)| {
+            let (x, y) = (left + column as f64 * w, top + row as f64 * h);
+            (Rect::new(x, y, w, h), cell)
+        })
+    });
+    let places: Vec<(Rect, &Cell)> = places.collect();
+    let line = if h > SIDE { "swatch" } else { "fine" };
+    // Cells of a colour together are shorter than a group for each.
+    for class in HOT.into_iter().chain([COOL, COLD]) {
+        let own = places
+            .iter()
+            .filter(|(_, cell)| chart.class(cell.value) == class);
+        let boxes = own.map(|(place, _)| Item::Box(*place, 0.0, line));
+        let boxes: Vec<Item> = boxes.collect();
+        if !boxes.is_empty() {
+            piece.push(Item::Open(class, String::new()));
+            piece.items.extend(boxes);
+            piece.push(Item::Close);
+        }
+    }
+    for (place, cell) in places {
+        let text = cut(&cell.text, Style::Small, w - PAD / 2.0);
+        if !text.is_empty() {
+            let (x, y) = (place.x + w / 2.0, place.y + h / 2.0 + 4.0);
+            let (middle, style) = (super::Anchor::Middle, Style::Small);
+            piece.push(Item::Text(x, y, middle, style, "on", text));
+        }
+    }
+    for (row, name) in grid.rows.iter().enumerate() {
+        let y = top + (row as f64 + 0.5) * h + 4.0;
+        let name = cut(name, Style::Small, NAME);
+        piece.end(left - 6.0, y, Style::Small, &name);
+    }
+    piece.h = top + grid.rows.len() as f64 * h;
+}

@@ -1,0 +1,502 @@
+//! Responses of the lab's endpoints as pictures: logit lens, patching grid, routing of experts, attention weights.
+//!
+//! What is read is the JSON of `POST /v1/lab/run` and `POST /v1/lab/patch`, or what `bench lab run` prints, whoever wrote it:
+//! sizes are checked before anything is drawn, and texts of tokens are shown with escapes.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::api::LabArray;
+use crate::inspect::diagram::svg::{self, Cell, Chart, Grid, MAX_CELLS, escape};
+
+/// What is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Picture {
+    /// The likeliest token after each layer.
+    Lens,
+    /// What each value brings back of the answer to another prompt.
+    Patch,
+    /// The weights of the experts of each token.
+    Routing,
+    /// The weights with which tokens read earlier ones.
+    Attention,
+}
+
+/// Layers and heads that are drawn; empty: all.
+#[derive(Clone, Debug, Default)]
+pub struct Chosen {
+    /// Numbers of layers.
+    pub layers: Vec<u64>,
+    /// Numbers of heads.
+    pub heads: Vec<usize>,
+}
+
+/// Why a response is not drawn: what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Problem(String);
+
+fn problem<T>(message: impl Into<String>) -> Result<T, Problem> {
+    Err(Problem(message.into()))
+}
+
+/// The chart of a response.
+///
+/// # Errors
+/// A response that has something else, or more cells than are drawn.
+pub fn chart(picture: Picture, response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+    let result = &response["results"][0]["lab"];
+    let lab = if result.is_object() { result } else { response };
+    let mut chart = match picture {
+        Picture::Lens => lens(response, lab, chosen),
+        Picture::Patch => patch(response, chosen),
+        Picture::Routing => routing(response, lab, chosen),
+        Picture::Attention => attention(response, lab, chosen),
+    }?;
+    if chart.grids.iter().all(|grid| grid.rows.is_empty()) {
+        return problem(
+            "nothing of it is drawn: it has no rows, or none of the chosen layers and heads",
+        );
+    }
+    if let Some(model) = response["model"].as_str() {
+        chart.title = format!("{} of {}", chart.title, shown(model));
+    }
+    within(chart.n_cells())?;
+    Ok(chart)
+}
+
+/// Refuses more cells than are drawn.
+fn within(n: usize) -> Result<(), Problem> {
+    match n <= MAX_CELLS {
+        true => Ok(()),
+        false => problem(format!(
+            "the picture has {n} cells, the limit is {MAX_CELLS}: fewer layers, heads or tokens have fewer"
+        )),
+    }
+}
+
+/// A chart as an SVG document.
+pub fn svg(chart: &Chart) -> String {
+    svg::chart(chart).to_svg(&chart.title, &chart.lines.join(" "))
+}
+
+/// A chart as a page that asks nobody for anything.
+pub fn page(chart: &Chart) -> String {
+    let piece = svg::chart(chart);
+    let style = format!("{}\nbody{{margin:0;background:var(--paper)}}", svg::SHEET);
+    let sum = base64::encode(Sha256::digest(style.as_bytes()));
+    let (w, h, title) = (piece.w.ceil(), piece.h.ceil(), escape(&chart.title));
+    let elements = piece.elements();
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{sum}'; \
+         img-src data:; base-uri 'none'; form-action 'none'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
+         <link rel=\"icon\" href=\"data:,\">\n<style>{style}</style>\n</head>\n<body>\n\
+         <svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" \
+         aria-label=\"{title}\">\n{elements}</svg>\n</body>\n</html>\n"
+    )
+}
+
+/// The text of a token as a word: spaces as dots, quotes, line ends and what has no sign with escapes.
+pub fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            ' ' => out.push('\u{b7}'),
+            '\'' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out
+}
+
+/// What a position holds: its token, by the texts or ids of a response.
+struct Tokens<'a> {
+    pieces: &'a Value,
+    ids: &'a Value,
+}
+
+impl Tokens<'_> {
+    fn at(&self, position: u64) -> String {
+        let at = usize::try_from(position).unwrap_or(usize::MAX);
+        match (&self.pieces[at], &self.ids[at]) {
+            (Value::String(text), _) => shown(text),
+            (_, Value::Number(id)) => id.to_string(),
+            _ => String::new(),
+        }
+    }
+
+    /// Number and token.
+    fn column(&self, position: u64) -> [String; 2] {
+        [position.to_string(), self.at(position)]
+    }
+
+    fn row(&self, position: u64) -> String {
+        format!("{position} {}", self.at(position))
+    }
+}
+
+fn tokens(response: &Value) -> Tokens<'_> {
+    Tokens {
+        pieces: &response["pieces"],
+        ids: &response["tokens"],
+    }
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> Result<&'a [Value], Problem> {
+    match &value[name] {
+        Value::Array(list) => Ok(list),
+        _ => problem(format!("`{name}`: expected a list, as the response has it")),
+    }
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str, Problem> {
+    match &value[name] {
+        Value::String(text) => Ok(text),
+        _ => problem(format!("`{name}`: expected a text, as the response has it")),
+    }
+}
+
+fn position(value: &Value) -> Result<u64, Problem> {
+    match value.as_u64() {
+        Some(position) => Ok(position),
+        None => problem("expected positions from 0, as the response has them"),
+    }
+}
+
+impl Chosen {
+    /// Whether a point is of a chosen layer.
+    pub fn has(&self, point: &str) -> bool {
+        let layer = point
+            .strip_prefix("layers.")
+            .and_then(|rest| rest.split('.').next());
+        let layer = layer.and_then(|layer| layer.parse().ok());
+        self.layers.is_empty() || layer.is_some_and(|layer| self.layers.contains(&layer))
+    }
+}
+
+/// Layers by positions: the likeliest token, and its probability as the colour.
+fn lens(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+    let tokens = tokens(response);
+    let mut grid = Grid::default();
+    let mut positions: Option<Vec<u64>> = None;
+    for layer in list(lab, "lens")? {
+        let point = text(layer, "point")?;
+        if !chosen.has(point) {
+            continue;
+        }
+        let rows = list(layer, "rows")?;
+        let own = rows.iter().map(|row| position(&row["position"]));
+        let own: Vec<u64> = own.collect::<Result<_, _>>()?;
+        if *positions.get_or_insert_with(|| own.clone()) != own {
+            return problem(format!(
+                "`{}` has other positions than the first",
+                shown(point)
+            ));
+        }
+        let cell = |row: &Value| -> Result<Cell, Problem> {
+            let top = list(row, "top")?.first().unwrap_or(&Value::Null);
+            let value = top["logprob"].as_f64().map(f64::exp);
+            let text = top["token"].as_str().map(shown).unwrap_or_default();
+            Ok(Cell { value, text })
+        };
+        grid.rows.push(shown(point));
+        grid.cells
+            .push(rows.iter().map(cell).collect::<Result<_, _>>()?);
+        within(grid.rows.len() * own.len())?;
+    }
+    let positions = positions.unwrap_or_default();
+    grid.columns = positions.iter().map(|at| tokens.column(*at)).collect();
+    Ok(Chart {
+        title: "Logit lens".into(),
+        lines: vec![
+            "The likeliest next token after each layer, as final norm and output head read its hidden state.".into(),
+            "A column has the position and the token that is read there. A dot in a token is a space.".into(),
+        ],
+        quantity: "probability of that token".into(),
+        end: 1.0,
+        empty: "no number".into(),
+        grids: vec![grid],
+    })
+}
+
+/// Points by positions: the effect of each value.
+fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+    let (pieces, ids) = (&response["pieces"], &response["tokens"]);
+    let of = |prompt: &str| Tokens {
+        pieces: &pieces[prompt],
+        ids: &ids[prompt],
+    };
+    let (clean, corrupt) = (of("clean"), of("corrupt"));
+    let column = |positions: &Value| -> Result<[String; 2], Problem> {
+        let Value::Array(all) = positions else {
+            return problem("`positions`: expected lists of positions, as the response has them");
+        };
+        Ok(match all.as_slice() {
+            [] => Default::default(),
+            [one] => {
+                let one = position(one)?;
+                let (from, to) = (clean.at(one), corrupt.at(one));
+                let token = if from == to {
+                    from
+                } else {
+                    format!("{to} \u{2192} {from}")
+                };
+                [one.to_string(), token]
+            }
+            [first, .., last] => {
+                let (first, last) = (position(first)?, position(last)?);
+                [format!("{first} to {last}"), "together".into()]
+            }
+        })
+    };
+    let columns = list(response, "positions")?.iter().map(column);
+    let mut grid = Grid {
+        columns: columns.collect::<Result<_, _>>()?,
+        ..Grid::default()
+    };
+    let (points, effects) = (list(response, "points")?, list(response, "effects")?);
+    if points.len() != effects.len() {
+        let (n, m) = (effects.len(), points.len());
+        return problem(format!(
+            "`effects` has {n} rows, expected {m}, one for each point"
+        ));
+    }
+    within(points.len().saturating_mul(grid.columns.len()))?;
+    for (point, row) in points.iter().zip(effects) {
+        let Some(point) = point.as_str() else {
+            return problem("`points`: expected names, as the response has them");
+        };
+        let row = match row {
+            Value::Array(row) if row.len() == grid.columns.len() => row,
+            _ => {
+                let (point, n) = (shown(point), grid.columns.len());
+                return problem(format!(
+                    "`effects` of `{point}`: expected a list of {n}, one for each of `positions`"
+                ));
+            }
+        };
+        if !chosen.has(point) {
+            continue;
+        }
+        let cell = |value: &Value| {
+            let value = value.as_f64();
+            // No minus where nothing is left of the number.
+            let text = value.map(|v| format!("{:.2}", (v * 100.0).round() / 100.0 + 0.0));
+            Cell {
+                value,
+                text: text.unwrap_or_else(|| "none".into()),
+            }
+        };
+        grid.rows.push(shown(point));
+        grid.cells.push(row.iter().map(cell).collect());
+    }
+    let measure = |name: &str| response[name].as_f64().map(|v| format!("{v:.3}"));
+    let measures = match (measure("clean"), measure("corrupt")) {
+        (Some(clean), Some(corrupt)) => format!(
+            "The measure is {clean} for the clean prompt and {corrupt} for the corrupt one."
+        ),
+        _ => String::new(),
+    };
+    Ok(Chart {
+        title: "Patching".into(),
+        lines: vec![
+            "What a run of the corrupt prompt has back of the clean answer with one value of the clean run.".into(),
+            "Where the prompts differ a column has the token of the corrupt one, then that of the clean one.".into(),
+            measures,
+        ],
+        quantity: "effect: 0 is the corrupt prompt, 1 the clean one".into(),
+        end: 1.0,
+        empty: "no number".into(),
+        grids: vec![grid],
+    })
+}
+
+/// A captured value: a row for each position.
+struct Captured<'a> {
+    point: &'a str,
+    positions: Vec<u64>,
+    rows: Vec<Vec<f32>>,
+    shape: Vec<usize>,
+}
+
+/// The captured values of chosen layers that have a name ending.
+fn captured<'a>(
+    lab: &'a Value,
+    ending: &str,
+    chosen: &Chosen,
+) -> Result<Vec<Captured<'a>>, Problem> {
+    let mut out = Vec::new();
+    for value in list(lab, "captures")? {
+        let point = text(value, "point")?;
+        if !point.ends_with(ending) || !chosen.has(point) {
+            continue;
+        }
+        let at = |message: String| Problem(format!("`{}`: {message}", shown(point)));
+        if value.get("tensor").is_some() {
+            let message =
+                "its numbers are in a file; with `output` `inline` they are in the response";
+            return Err(at(message.into()));
+        }
+        let array: LabArray =
+            serde_json::from_value(value.clone()).map_err(|e| at(e.to_string()))?;
+        let positions = list(value, "positions")?.iter().map(position);
+        let positions: Vec<u64> = positions.collect::<Result<_, _>>()?;
+        let shape = array.shape().to_vec();
+        if shape.len() < 2 || shape[0] != positions.len() {
+            let n = positions.len();
+            return Err(at(format!(
+                "`shape` {shape:?}: expected a row for each of the {n} positions"
+            )));
+        }
+        let rows = array.rows().map_err(at)?;
+        out.push(Captured {
+            point,
+            positions,
+            rows,
+            shape,
+        });
+    }
+    Ok(out)
+}
+
+/// The least of 1, 2 and 5 times a power of ten that is not below a number.
+fn round_end(most: f64) -> f64 {
+    if !most.is_finite() || most < 1e-9 {
+        return 1.0;
+    }
+    let power = 10f64.powi(most.log10().floor() as i32);
+    let ends = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);
+    ends.into_iter().find(|end| *end >= most).unwrap_or(most)
+}
+
+/// Tokens by experts, for each layer.
+fn routing(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+    let tokens = tokens(response);
+    let weights = captured(lab, ".weights", chosen)?;
+    let weights: HashMap<&str, &Captured<'_>> =
+        weights.iter().map(|own| (own.point, own)).collect();
+    let routers = captured(lab, ".router", chosen)?;
+    let n_of = |path: &str| {
+        let own = routers
+            .iter()
+            .find(|own| own.point.strip_suffix(".router") == Some(path));
+        own.map_or(0, |own| own.rows[0].len())
+    };
+    let (mut grids, mut n_cells, mut end) = (Vec::new(), 0usize, 0.0f64);
+    for picked in captured(lab, ".picked", chosen)? {
+        let path = picked.point.trim_end_matches(".picked");
+        let Some(weights) = weights.get(format!("{path}.weights").as_str()) else {
+            return problem(format!(
+                "there is no `{}.weights`: expected it next to `picked`",
+                shown(path)
+            ));
+        };
+        if weights.positions != picked.positions {
+            return problem(format!(
+                "`{}`: `picked` and `weights` have other positions",
+                shown(path)
+            ));
+        }
+        let numbers = picked.rows.iter().flatten();
+        let most = numbers.fold(0.0f32, |most, at| most.max(*at));
+        let n = n_of(path).max((most as usize).saturating_add(1));
+        n_cells = n.saturating_mul(picked.rows.len()).saturating_add(n_cells);
+        within(n_cells)?;
+        let row = |(experts, weights): (&Vec<f32>, &Vec<f32>)| {
+            let mut row = vec![Cell::default(); n];
+            for (expert, weight) in experts.iter().zip(weights) {
+                let weight = f64::from(*weight);
+                end = end.max(weight);
+                row[*expert as usize].value = Some(weight).filter(|w| w.is_finite());
+            }
+            row
+        };
+        grids.push(Grid {
+            title: shown(path),
+            rows: picked.positions.iter().map(|at| tokens.row(*at)).collect(),
+            columns: (0..n).map(|at| [at.to_string(), String::new()]).collect(),
+            cells: picked.rows.iter().zip(&weights.rows).map(row).collect(),
+        });
+    }
+    if grids.is_empty() {
+        return problem("there are no captures `picked` and `weights` of experts");
+    }
+    Ok(Chart {
+        title: "Expert routing".into(),
+        lines: vec![
+            "A row is a token, a column an expert, counted from 0. Coloured experts are picked for the token.".into(),
+        ],
+        quantity: "weight of the expert".into(),
+        end: round_end(end),
+        empty: "not picked".into(),
+        grids,
+    })
+}
+
+/// Positions by positions, for each head.
+fn attention(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+    let tokens = tokens(response);
+    let (mut grids, mut n_cells) = (Vec::new(), 0usize);
+    let points = list(lab, "captures")?
+        .iter()
+        .filter_map(|value| value["point"].as_str());
+    // The weights of experts have the same ending.
+    let routed: HashSet<&str> = points
+        .filter_map(|point| point.strip_suffix(".picked"))
+        .collect();
+    for own in captured(lab, ".weights", chosen)? {
+        let path = own.point.trim_end_matches(".weights");
+        if routed.contains(path) {
+            continue;
+        }
+        let path = shown(path);
+        let [n_rows, n_heads, n_keys] = own.shape[..] else {
+            return problem(format!(
+                "`{}`: expected positions, heads and keys",
+                shown(own.point)
+            ));
+        };
+        let is_chosen = |head: &usize| chosen.heads.is_empty() || chosen.heads.contains(head);
+        for head in (0..n_heads).filter(is_chosen) {
+            n_cells = n_cells.saturating_add(n_rows.saturating_mul(n_keys));
+            within(n_cells)?;
+            let cell = |weight: &f32| {
+                let value = Some(f64::from(*weight)).filter(|w| *w != 0.0 && w.is_finite());
+                Cell {
+                    value,
+                    text: String::new(),
+                }
+            };
+            let row = |row: &Vec<f32>| {
+                let own = row.iter().skip(head * n_keys).take(n_keys);
+                own.map(cell).collect()
+            };
+            grids.push(Grid {
+                title: format!("{path}, head {head}"),
+                rows: own.positions.iter().map(|at| tokens.row(*at)).collect(),
+                columns: (0..n_keys)
+                    .map(|at| [at.to_string(), String::new()])
+                    .collect(),
+                cells: own.rows.iter().map(row).collect(),
+            });
+        }
+    }
+    if grids.is_empty() {
+        return problem("there are no captures `attn.weights` of the chosen layers and heads");
+    }
+    Ok(Chart {
+        title: "Attention weights".into(),
+        lines: vec![
+            "A row is a token, a column the position that it reads. A row sums to 1, or less where the model has sinks.".into(),
+        ],
+        quantity: "attention weight".into(),
+        end: 1.0,
+        empty: "0, or not seen".into(),
+        grids,
+    })
+}
