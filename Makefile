@@ -18,8 +18,8 @@ run: ## Complete PROMPT with MODEL (default: 2+2=? with the built-in model)
 serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
 	cargo run --release --quiet -- serve $(model)
 
-# One more thread than processors: some tests wait for a server, a worker or a time limit.
-test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# More threads than processors: some tests wait for a server, a worker or a time limit.
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 test: ## Run all tests
 	cargo test --workspace --features png
 
