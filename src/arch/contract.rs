@@ -194,6 +194,8 @@ pub struct WeightSpec {
     pub role: WeightRole,
     /// Which types a quantiser may choose for it.
     pub quantised: QuantClass,
+    /// Keys of the weights whose rows it has, one after another; none: its own.
+    pub parts: &'static [&'static str],
     /// One phrase for the documentation.
     pub doc: &'static str,
 }
@@ -217,6 +219,7 @@ impl WeightSpec {
             may_forbid: matches!(role, WeightRole::Scale),
             role,
             quantised: QuantClass::Usual,
+            parts: &[],
             doc,
         }
     }
@@ -225,6 +228,12 @@ impl WeightSpec {
     #[must_use]
     pub const fn quantised_as(self, quantised: QuantClass) -> Self {
         Self { quantised, ..self }
+    }
+
+    /// One that has the rows of others, by their keys, one after another.
+    #[must_use]
+    pub const fn made_of(self, parts: &'static [&'static str]) -> Self {
+        Self { parts, ..self }
     }
 
     /// One that may be absent.

@@ -118,6 +118,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "qkv_rows"],
             "queries, keys and values in one projection",
         )
+        .made_of(&["q", "k", "v"])
         .quantised_as(QuantClass::Values)
         .optional(),
         WeightSpec::new(

@@ -29,6 +29,8 @@ pub struct Build<'a> {
     pub tensors: &'a [Tensor],
     /// Adapters of the pass.
     pub adapters: AtWork<'a>,
+    /// The adapter in the file of each row, i32 `[1, n_tokens]`, where tokens switch between such.
+    pub switched: Option<Tensor>,
     /// Number of tokens of the pass.
     pub n_tokens: u64,
     /// Positions that a sequence may reach.
@@ -215,7 +217,8 @@ impl Build<'_> {
         let Some(at) = at else { return Ok(y) };
         let first = |down: &Tensor| g.mul_mat(down, x);
         let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
-        self.adapters.add(g, at, y, of_tokens, first, second)
+        let y = self.adapters.add(g, at, y, of_tokens, first, second)?;
+        self.add_switched(unit, at, y, x)
     }
 
     /// `w_e.x` of the experts that `picked [used, n_tokens]` names, with the weight `key [n, m,

@@ -52,6 +52,66 @@ impl Ngrams {
     }
 }
 
+/// Tokens that switch between the adapters in a model file. A token is computed with the adapter that attention to the
+/// switches up to it gives: the mean of theirs, rounded.
+#[derive(Debug, PartialEq)]
+pub struct Switches {
+    /// The token that switches to each adapter; they count from 1, and 0 is that of a text before its first switch.
+    pub tokens: Vec<u64>,
+    /// The token whose row of the table each of them has, in the same order.
+    pub stand_ins: Vec<u64>,
+    /// The score of a switch; that of any other token is its negative.
+    pub gain: f32,
+}
+
+/// The tokens of a sequence up to one of them, as [`Switches`] count them.
+#[derive(Default)]
+pub struct Switched {
+    /// Sum of the adapters that they switch to.
+    sum: f64,
+    switches: f64,
+    others: f64,
+}
+
+impl Switches {
+    /// Adapters, the one of a text before its first switch included.
+    pub fn count(&self) -> u64 {
+        self.tokens.len() as u64 + 1
+    }
+
+    /// Of a token that is listed more than once the last place counts.
+    fn place(&self, token: u32) -> Option<usize> {
+        let token = u64::from(token);
+        self.tokens.iter().rposition(|own| *own == token)
+    }
+
+    /// The token whose row of the table a token has.
+    pub fn stand_in(&self, token: u32) -> u64 {
+        let place = self.place(token);
+        place.map_or(u64::from(token), |place| self.stand_ins[place])
+    }
+
+    /// Counts the next token of a sequence.
+    pub fn read(&self, seen: &mut Switched, token: u32) {
+        match self.place(token) {
+            Some(place) => {
+                seen.sum += (place + 1) as f64;
+                seen.switches += 1.0;
+            }
+            None => seen.others += 1.0,
+        }
+    }
+
+    /// The adapter of the last of such tokens.
+    pub fn adapter(&self, seen: &Switched) -> u64 {
+        let weight_of_others = (-2.0 * f64::from(self.gain)).exp();
+        // In f32 the weights of few other tokens do not decide which way a half is rounded.
+        let mean = (seen.sum / (seen.switches + seen.others * weight_of_others)) as f32;
+        // Without a switch it is 0, or no number, which becomes 0.
+        (mean.round() as u64).min(self.tokens.len() as u64)
+    }
+}
+
 /// An input that follows from the tokens and their positions, or from options alone.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DerivedInput {
@@ -72,6 +132,10 @@ pub enum DerivedInput {
     Sections(u64),
     /// i32 `[n_hashes * n_tokens]`: the rows of each token's n-grams in a table of so many.
     Ngrams(Arc<Ngrams>, u64),
+    /// i32 `[1, n_tokens]`: the adapter in the file that each token is computed with.
+    Adapters(Arc<Switches>),
+    /// i32 `[n_tokens]`: the row of each token in a table of so many.
+    StandIns(Arc<Switches>, u64),
     /// i32 `[n_tokens]`: the types of the tokens as rows of a table of so many.
     Types(u64),
     /// f32 `[dims / 2]`: divisors of the frequencies.
@@ -255,5 +319,30 @@ mod tests {
         assert_eq!(rows([None, None]), [5, 15, 28, 42]);
         // 26 xor 45 = 55.
         assert_eq!(rows([Some(6), None]), [5, 11, 21, 35]);
+    }
+
+    /// The adapters of a text of such tokens.
+    fn adapters(gain: f32, text: &[u32]) -> Vec<u64> {
+        let switches = Switches {
+            tokens: vec![7, 8, 9],
+            stand_ins: vec![1, 2, 3],
+            gain,
+        };
+        let mut seen = Switched::default();
+        let next = |token: &u32| {
+            switches.read(&mut seen, *token);
+            switches.adapter(&seen)
+        };
+        text.iter().map(next).collect()
+    }
+
+    #[test]
+    fn tokens_have_the_mean_of_the_adapters_switched_to() {
+        assert_eq!(adapters(15.0, &[0, 9, 0, 0]), [0, 3, 3, 3]);
+        assert_eq!(adapters(15.0, &[9, 7, 0]), [3, 2, 2]);
+        // One and a half is rounded up.
+        assert_eq!(adapters(15.0, &[7, 8, 0]), [1, 2, 2]);
+        // Where all tokens count alike a switch wears off.
+        assert_eq!(adapters(0.0, &[8, 0, 0, 0, 0]), [2, 1, 1, 1, 0]);
     }
 }

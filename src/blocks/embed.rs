@@ -2,8 +2,10 @@
 //!
 //! Ids `[n_tokens]` in, hidden state `[n_embd, n_tokens]` out, f32.
 
+use std::sync::Arc;
+
 use super::build::Build;
-use super::context::DerivedInput;
+use super::context::{DerivedInput, Switches};
 use crate::arch::{
     Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
 };
@@ -16,6 +18,10 @@ options! {
     pub(super) struct Config {
         scale: f32 = "1", "factor of the embeddings; 1: none";
         norm: NormRef = "none", "norm of the sum";
+        rank: u64 = "0", "rank of the adapters in the file, between which tokens switch; 0: there are none";
+        switches: Vec<u64> = "0", when "rank > 0", "tokens that switch to adapters 1, 2 and so on";
+        stand_ins: Vec<u64> = "0", when "rank > 0", "tokens whose rows of the token table the `switches` have, in the same order";
+        gain: f32 = "15", when "rank > 0", "score of a switch; that of other tokens is its negative, and a softmax over the tokens so far weighs them";
     }
 }
 
@@ -24,10 +30,10 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "embed",
     title: "Token embedding",
     noun: "a token table",
-    phrase: "a token embedding{has('positions'):  with a table of positions}{has('types'):  with token types}{scale != 1: , scaled by {=scale}}{norm: , normed}",
+    phrase: "a token embedding{has('positions'):  with a table of positions}{has('types'):  with token types}{scale != 1: , scaled by {=scale}}{norm: , normed}{rank > 0: , adapters of rank {=rank} between which tokens switch}",
     summary: "Takes one row of the token table for each token.",
     formula: concat!(
-        "x = {norm -> norm: tokens[id]{scale != 1:  * scale}{has('types'):  + types[0]}",
+        "x = {norm -> norm: tokens[{!rank > 0 -> stand_in: id}]{scale != 1:  * scale}{has('types'):  + types[0]}",
         "{has('positions'):  + positions[pos]}}",
     ),
     options: Config::OPTIONS,
@@ -82,16 +88,41 @@ pub(super) static CONTRACT: Contract = Contract {
 PointSpec::new("tokens", &["n_embd"], "rows of the token table, scaled").known_as("hook_embed"),
 PointSpec::new("x", &["n_embd"], "the first hidden state"),
 ],
-    rules: &[Rule {
-        holds: "scale != 0",
-        message: "`scale` is not zero",
-    }],
+    rules: &[
+        Rule {
+            holds: "scale != 0",
+            message: "`scale` is not zero",
+        },
+        Rule {
+            holds: "gain >= 0",
+            message: "`gain` is not negative",
+        },
+    ],
 };
+
+/// The tokens that switch between adapters in the file, where there are such.
+fn switches(c: &Config) -> Option<Arc<Switches>> {
+    let switches = || Switches {
+        tokens: c.switches.clone(),
+        stand_ins: c.stand_ins.clone(),
+        gain: c.gain,
+    };
+    (c.rank > 0).then(|| Arc::new(switches()))
+}
+
+/// The adapter in the file of each token, i32 `[1, n_tokens]`, where there are such.
+pub(crate) fn adapters(b: &Build<'_>, unit: &Unit) -> Result<Option<Tensor>, Error> {
+    let switches = switches(&Config::read(&unit.options));
+    let input = |switches| b.input(DerivedInput::Adapters(switches));
+    switches.map(input).transpose()
+}
 
 pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("embed", &unit.path);
     let c = Config::read(&unit.options);
-    let mut x = b.table_rows(unit, "tokens", ids)?;
+    let stand_ins = switches(&c).map(|of| b.input(DerivedInput::StandIns(of, b.plan.n_vocab)));
+    let stand_ins = stand_ins.transpose()?;
+    let mut x = b.table_rows(unit, "tokens", stand_ins.as_ref().unwrap_or(ids))?;
     if c.scale != 1.0 {
         x = b.g.scale(&x, c.scale)?;
     }

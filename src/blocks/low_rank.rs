@@ -5,12 +5,17 @@
 //! [`Build`](super::Build) adds the updates wherever a weight becomes a product, so no block knows of
 //! them. Of a table (`x = w[id]`) the update is `s * (up . down[id])`.
 //!
+//! A model file may have adapters of its own, between which tokens switch: of each matrix there is one for each adapter,
+//! and a token is multiplied with those of its own. What was computed with them follows from the tokens alone.
+//!
 //! Invariant: a pass whose adapters are all off has the same operations as one without adapters.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
+use super::build::Build;
 use crate::ggml::{Error, Graph, Tensor};
+use crate::plan::Unit;
 
 /// The update of one weight `[n_in, n_out, ..]` by one adapter.
 #[derive(Clone, Debug)]
@@ -80,5 +85,44 @@ impl AtWork<'_> {
     }
 }
 
+impl Build<'_> {
+    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token's by its own:
+    /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
+    ///
+    /// # Errors
+    /// As the operations, or `x` has not one row for each token.
+    pub(super) fn add_switched(
+        &self,
+        unit: &Unit,
+        at: usize,
+        y: Tensor,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let mut updates = unit.updates_of(at).peekable();
+        let (Some(ids), Some(_)) = (&self.switched, updates.peek()) else {
+            return Ok(y);
+        };
+        let (g, n) = (self.g, self.n_tokens);
+        let x = g.reshape(x, [x.shape()[0], 1, n, 1])?;
+        let mut rows: Option<Tensor> = None;
+        for (down, up) in updates {
+            let inner = g.mul_mat_id(&self.tensors[down], &x, ids)?;
+            let part = g.mul_mat_id(&self.tensors[up], &inner, ids)?;
+            rows = Some(match rows {
+                Some(before) => g.concat(&before, &part, 0)?,
+                None => part,
+            });
+        }
+        self.adapters.updated.borrow_mut().insert(at);
+        match rows {
+            Some(rows) => g.add(&y, &g.reshape(&rows, y.shape())?),
+            None => Ok(y),
+        }
+    }
+}
+
 /// Maximum number of operations of the update of one weight.
 pub const MAX_NODES: usize = 8;
+
+/// Maximum number of operations of an update by adapters in the file.
+pub(super) const NODES_OF_SWITCHED: usize = 8;

@@ -45,7 +45,7 @@ pub use attend::KeyRows;
 pub use build::{Build, Named, Selections};
 pub use context::{
     AttentionView, BlockRows, DerivedInput, DerivedInputs, KeyValueStore, Ngrams, RunView, Runs,
-    SpanView, StateStore, VisibleKeyValues,
+    SpanView, StateStore, Switched, Switches, VisibleKeyValues,
 };
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
 pub use position_bias::Buckets;
@@ -80,7 +80,8 @@ pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
         }
         None => 0,
     };
-    FIXED + groups + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
+    let updates = low_rank::NODES_OF_SWITCHED * unit.updates.len();
+    FIXED + groups + updates + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
 }
 
 /// The keys and values that a block makes of rows of the source.

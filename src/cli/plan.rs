@@ -202,13 +202,14 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
             None => String::new(),
         }
     ));
-    for (spec, weight) in unit.contract.0.weights.iter().zip(&unit.weights) {
+    let keys = unit.contract.0.weights.iter().map(|spec| spec.key);
+    let keys = keys.chain(std::iter::repeat("update"));
+    for (key, weight) in keys.zip(&unit.weights) {
         if let Some(at) = weight {
             let tensor = &plan.tensors[*at];
             let ty = tensor.ty.map_or("-", |ty| ty.name());
             text.push_str(&format!(
-                "    {:8} {} {:?} {ty} {}\n",
-                spec.key,
+                "    {key:8} {} {:?} {ty} {}\n",
                 tensor.name,
                 tensor.shape,
                 bytes(tensor.bytes)
@@ -422,15 +423,19 @@ fn options_json(unit: &Unit) -> Value {
 }
 
 fn unit_json(plan: &Plan, unit: &Unit) -> Value {
-    let weights = unit.contract.0.weights.iter().zip(&unit.weights);
+    let specs = unit.contract.0.weights;
+    let weights = unit.weights.iter().enumerate().filter_map(|(i, at)| {
+        let name = &plan.tensors[(*at)?].name;
+        // Those of updates have no key of their own.
+        let key = specs.get(i).map_or(name.as_str(), |spec| spec.key);
+        Some((key.to_owned(), json!(name)))
+    });
     json!({
         "path": unit.path,
         "block": unit.contract.0.name,
         "device": device(plan, unit.device),
         "options": options_json(unit),
-        "weights": weights
-            .filter_map(|(spec, at)| Some((spec.key.to_owned(), json!(plan.tensors[(*at)?].name))))
-            .collect::<serde_json::Map<_, _>>(),
+        "weights": weights.collect::<serde_json::Map<_, _>>(),
         "state": unit.state.as_ref().map(state_json),
     })
 }

@@ -249,6 +249,20 @@ fn indices_are_checked_when_they_are_written() {
 }
 
 #[test]
+fn rows_of_ids_keep_their_bound() {
+    let g = graph();
+    let (matrices, x) = (tensor(&g, F32, &[4, 2, 3]), tensor(&g, F32, &[4, 1, 2]));
+    let rows = g.index_input("rows", I32, &[2], 5).expect("an index type");
+    let product = |bound: u64| {
+        let ids = g.index_input("ids", I32, &[1, 5], bound);
+        let ids = g.get_rows(&ids.expect("an index type"), &rows);
+        g.mul_mat_id(&matrices, &x, &ids.expect("rows of ids"))
+    };
+    product(3).expect("as many as matrices");
+    assert!(product(4).is_err());
+}
+
+#[test]
 fn quantised_rows_are_near_their_values() {
     let values: Vec<f32> = (0..64).map(|i| (i as f32 / 10.0).sin()).collect();
     assert_eq!(

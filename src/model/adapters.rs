@@ -178,7 +178,12 @@ impl Adapters {
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         let head = head.filter(|_| options.embeddings);
         let is_left_out = |at: &usize| head.is_some_and(|head| head.weights.contains(&Some(*at)));
-        let mut unused = self.updates.keys().filter(|at| !updated.contains(at));
+        let in_file = plan.units().chain(plan.mixes()).flat_map(|unit| {
+            let updates = unit.updates.iter();
+            updates.filter_map(|update| unit.weights[update.weight].as_ref())
+        });
+        let all = self.updates.keys().chain(in_file);
+        let mut unused = all.filter(|at| !updated.contains(at));
         match unused.find(|at| !is_left_out(at)) {
             Some(at) => Err(Error::Weight {
                 tensor: plan.tensors[*at].name.clone(),

@@ -89,6 +89,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         plan,
         tensors: sources.weights.tensors,
         adapters: sources.weights.at_work(Vec::new()),
+        switched: None,
         n_tokens: shape.n_tokens as u64,
         n_ctx: match options.n_ctx_seq {
             0 => plan.n_ctx_train,
@@ -277,6 +278,7 @@ impl<'a> Assembly<'a> {
     ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>), Error> {
         let plan = self.build.plan;
         let mut x = blocks::embed::build(&self.build, &plan.embed, tokens)?;
+        self.build.switched = blocks::embed::adapters(&self.build, &plan.embed)?;
         self.taps.insert("embd".into(), x.clone());
         let per_layer = match &plan.per_layer {
             Some(unit) => blocks::per_layer::build(&self.build, unit, tokens, &x)?,
@@ -343,6 +345,9 @@ impl<'a> Assembly<'a> {
         }
         for (_, scales) in &mut self.build.adapters.scales {
             *scales = self.build.g.get_rows(scales, &rows)?;
+        }
+        if let Some(ids) = &mut self.build.switched {
+            *ids = self.build.g.get_rows(ids, &rows)?;
         }
         self.of_all = std::mem::take(&mut self.taps);
         self.chosen = Some(rows);

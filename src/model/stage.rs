@@ -138,6 +138,8 @@ fn build_stage(
             plan,
             tensors: weights.tensors,
             adapters: weights.at_work(scales.0.clone()),
+            // What follows the last layer has no updates.
+            switched: None,
             n_tokens: n,
             n_ctx: plan.n_ctx_train,
             inputs: &Derived::new("", n),

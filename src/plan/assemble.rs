@@ -36,6 +36,8 @@ pub(super) struct Planner<'a> {
     pub(super) source_keys: HashSet<String>,
     /// Hidden states of a token after what is planned so far.
     pub(super) states: u64,
+    /// Adapters in the file, between which tokens switch.
+    pub(super) adapters: Option<super::adapters::InFile>,
 }
 
 impl<'a> Planner<'a> {
@@ -55,6 +57,7 @@ impl<'a> Planner<'a> {
             source_taps: HashMap::new(),
             source_keys: HashSet::new(),
             states: 1,
+            adapters: None,
         }
     }
 
@@ -82,6 +85,7 @@ impl<'a> Planner<'a> {
         // Without the two sizes everything below would fail for the same reason.
         let (n_embd, n_vocab) = (n_embd?, n_vocab?);
         let embed = self.unit("embed", &def.embed, &global, &[]);
+        self.adapters = self.adapters(embed.as_ref(), n_vocab);
         let per_layer = match &def.per_layer {
             Some(instance) => Some(self.unit("per_layer_input", instance, &global, &[])?),
             None => None,

@@ -6,6 +6,7 @@
 //! they cannot disagree. Planning reads metadata and tensor shapes, never tensor data; all
 //! problems come back together.
 
+mod adapters;
 mod assemble;
 mod facts;
 pub mod fill;
@@ -15,6 +16,7 @@ mod rows;
 mod source;
 mod unit;
 
+pub use adapters::UpdatePlan;
 pub use placement::{Move, PROCESSOR, Share};
 pub use source::{KeysOf, SourcePlan};
 
@@ -113,8 +115,10 @@ pub struct Unit {
     pub contract: ContractRef,
     /// Options in the order of the contract.
     pub options: Vec<Resolved>,
-    /// Weights in the order of the contract, as places in [`Plan::tensors`].
+    /// Weights in the order of the contract, as places in [`Plan::tensors`]; then those of its updates.
     pub weights: Vec<Option<usize>>,
+    /// Updates of its weights by adapters in the file.
+    pub updates: Vec<UpdatePlan>,
     /// Its state between passes.
     pub state: Option<StatePlan>,
     /// Where its weights and its state are kept; see [`TensorPlan::device`].

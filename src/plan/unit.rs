@@ -96,11 +96,14 @@ impl Planner<'_> {
                 Some(StatePlan::Recurrent(parts?))
             }
         };
+        let mut weights = weights?;
+        let updates = self.updates(path, instance, &scope, &mut weights)?;
         Some(Unit {
             path: path.to_owned(),
             contract: ContractRef(contract),
             options,
-            weights: weights?,
+            weights,
+            updates,
             state,
             device: 0,
         })
@@ -320,7 +323,8 @@ impl Planner<'_> {
                 }
                 shape
             });
-            let place = shape.and_then(|shape| self.tensor(path, name, shape, weight, spec.role));
+            let place =
+                shape.and_then(|shape| self.tensor(path, name, shape, &weight.shape, spec.role));
             sound &= place.is_some();
             out.push(place);
         }
@@ -329,7 +333,7 @@ impl Planner<'_> {
 
     /// Advice on a missing tensor; only alongside problems that are shown, since all
     /// names are compared for it.
-    fn hint(&self, name: &str) -> String {
+    pub(super) fn hint(&self, name: &str) -> String {
         if self.problems.len() >= SHOWN {
             return String::new();
         }
@@ -342,12 +346,12 @@ impl Planner<'_> {
             .unwrap_or_default()
     }
 
-    fn tensor(
+    pub(super) fn tensor(
         &mut self,
         path: &str,
         name: String,
         shape: Vec<u64>,
-        weight: &crate::arch::WeightUse,
+        dims: &[Expr],
         role: WeightRole,
     ) -> Option<usize> {
         if let Some(&at) = self.tensor_index.get(&name) {
@@ -365,12 +369,15 @@ impl Planner<'_> {
                 let origin = self.facts.tensors.origin(&name);
                 let origin = origin.map(|of| format!("; {of}")).unwrap_or_default();
                 if !same_shape(&shape, stored) {
-                    let symbols: Vec<_> = weight.shape.iter().map(Expr::source).collect();
+                    let symbols: Vec<_> = dims.iter().map(Expr::source).collect();
+                    let symbols = match symbols.is_empty() {
+                        true => String::new(),
+                        false => format!(" = [{}]", symbols.join(", ")),
+                    };
                     return self.problem(format!(
-                        "{path}: tensor `{name}` has the shape {}, expected {} = [{}]{origin}",
+                        "{path}: tensor `{name}` has the shape {}, expected {}{symbols}{origin}",
                         show(stored),
                         show(&shape),
-                        symbols.join(", ")
                     ));
                 }
                 if !has_weights(ty) {

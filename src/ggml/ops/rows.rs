@@ -8,7 +8,7 @@ use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
 impl Graph {
-    /// Rows of `table [n, rows, b]` named by `ids [m, b]` -> `[n, m, b]`, f32; of a table of i32, i32.
+    /// Rows of `table [n, rows, b]` named by `ids [m, b]` -> `[n, m, b]`, f32; of a table of i32, i32, bounded likewise.
     ///
     /// # Errors
     /// Ids that are not an index tensor bounded by the number of rows.
@@ -32,7 +32,12 @@ impl Graph {
         let ctx = self.arena.reserve()?;
         // SAFETY: shapes and types were checked; the values of `ids` are bounded when written.
         let ptr = unsafe { sys::ggml_get_rows(ctx, table.as_ptr(), ids.as_ptr()) };
-        self.node("get_rows", ptr, &[table, ids])
+        let rows = self.node("get_rows", ptr, &[table, ids])?;
+        let bound = table.arena.0.bounds.borrow().get(&table.key()).copied();
+        if let Some(bound) = bound {
+            self.bound(&rows, bound);
+        }
+        Ok(rows)
     }
 
     /// The places of the `k` largest elements of each row, largest first: `a [n, m]` -> `[k, m]`,

@@ -21,6 +21,12 @@ const START: &str = "embed.write";
 /// Bytes of an element of a cache at its usual type.
 const CACHE_ELEMENT: u64 = 2;
 
+/// A tensor's name without its layer: its last two words.
+fn own_name(name: &str) -> &str {
+    let second = name.rmatch_indices('.').nth(1);
+    second.map_or(name, |(dot, _)| &name[dot + 1..])
+}
+
 impl Maker<'_> {
     /// A use of a contract and its likes in other layers, whose operations are built for a `kind`.
     pub(super) fn unit_part(&mut self, all: &[&Unit], kind: &str, of: Option<&LayerPlan>) -> Part {
@@ -105,9 +111,12 @@ impl Maker<'_> {
         let place = all[0].weights.iter().position(|at| *at == Some(tensor));
         let (key, doc, mut tensors) = match place {
             Some(at) => {
-                let spec = &all[0].contract.0.weights[at];
-                let tensors = all.iter().filter_map(|like| like.weights[at]);
-                (spec.key, spec.doc, tensors.collect())
+                let tensors = all.iter().filter_map(|like| *like.weights.get(at)?);
+                let (key, doc) = match all[0].contract.0.weights.get(at) {
+                    Some(spec) => (spec.key, spec.doc),
+                    None => (own_name(name), "update by adapters in the file"),
+                };
+                (key, doc, tensors.collect())
             }
             None => (name.as_str(), "", vec![tensor]),
         };

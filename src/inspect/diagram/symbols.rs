@@ -50,7 +50,7 @@ impl Maker<'_> {
         let unit = self.unit(path).filter(|_| self.is_symbolic);
         let symbols = unit.and_then(|unit| {
             let at = unit.weights.iter().position(|at| *at == Some(tensor))?;
-            let shape = &self.instance(path)?.weights[at].shape;
+            let shape = &self.instance(path)?.weights.get(at)?.shape;
             Some(shape.iter().map(|dim| self.text(unit, dim)).collect())
         });
         symbols.unwrap_or_else(|| match self.is_symbolic {

@@ -105,6 +105,8 @@ pub(super) fn weighted(step: &Step, key: &str) -> String {
     let plain = || op(step, &|_| String::new()).0;
     match step.op.as_str() {
         "MUL_MAT" => format!("{key}: projection"),
+        // Matrices of adapters in the file have no key of their own but the name of the tensor.
+        "MUL_MAT_ID" if key.contains('.') => format!("{key}: of the token's adapter"),
         "MUL_MAT_ID" => format!("{key}: selected experts"),
         "GET_ROWS" => format!("{key}: one row each"),
         "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "DSV4_HC_COMB" | "GATED_DELTA_NET"
@@ -165,7 +167,7 @@ pub(super) fn is_default(plan: &Plan, kind: OptionKind, default: &str, value: &R
         }
         Resolved::Int(v) => default.parse() == Ok(*v),
         Resolved::Float(v) => default.parse() == Ok(*v),
-        Resolved::List(_) => false,
+        Resolved::List(v) => default.parse().is_ok_and(|one: u64| *v == [one]),
         Resolved::Bool(v) => default.parse() == Ok(*v),
         Resolved::Choice(v) => default.trim_matches('\'') == *v,
         Resolved::Resource(v) => (default == "none") == v.is_none() || default == "default",

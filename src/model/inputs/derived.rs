@@ -1,8 +1,9 @@
 //! Inputs that follow from the tokens' positions, or from options alone, as blocks ask for them.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 
-use crate::blocks::{DerivedInput, DerivedInputs};
+use crate::blocks::{DerivedInput, DerivedInputs, Switched};
 use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::weights::TensorType;
 
@@ -78,6 +79,8 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor,
         DerivedInput::Sections(1) => input_of("sections", i32, &[4 * n]),
         DerivedInput::Sections(span) => input_of(&format!("sections_of_{span}"), i32, &[4 * n]),
         DerivedInput::Ngrams(ngrams, rows) => index_of("ngrams", &[ngrams.count() * n], *rows),
+        DerivedInput::Adapters(switches) => index_of("switched", &[1, n], switches.count()),
+        DerivedInput::StandIns(_, rows) => index_of("stand_ins", &[n], *rows),
         DerivedInput::Types(rows) => index_of("token_types", &[n], *rows),
         DerivedInput::Divisors(mixture) => input_of("divisors", f32, &[mixture.n_pairs()]),
         DerivedInput::Buckets(buckets) => index_of("buckets", &[2 * buckets.far + 1], buckets.n),
@@ -120,6 +123,29 @@ fn write(
             let mut sections: Vec<i32> = of_blocks(*span).cycle().take(3 * batch.len()).collect();
             sections.resize(4 * batch.len(), 0);
             executor.write(tensor, &sections)
+        }
+        DerivedInput::Adapters(switches) => {
+            // A text is read once, however many of its tokens are in the batch.
+            let mut read: HashMap<SequenceId, (u32, Switched)> = HashMap::new();
+            let adapter = |(token, &(id, place)): (&u32, &(SequenceId, u32))| {
+                let of_text = read.entry(id).or_default();
+                if of_text.0 > place {
+                    *of_text = (0, Switched::default());
+                }
+                let (next, seen) = of_text;
+                let before = (*next..place).filter_map(|place| known.token(id, place));
+                for token in before.chain([*token]) {
+                    switches.read(seen, token);
+                }
+                *next = place + 1;
+                switches.adapter(seen) as i32
+            };
+            let tokens = batch.tokens.iter().zip(&batch.places);
+            executor.write_indices(tensor, &tokens.map(adapter).collect::<Vec<i32>>())
+        }
+        DerivedInput::StandIns(switches, _) => {
+            let rows = batch.tokens.iter().map(|id| switches.stand_in(*id) as i32);
+            executor.write_indices(tensor, &rows.collect::<Vec<i32>>())
         }
         DerivedInput::Types(_) => {
             let types = batch.types.iter().map(|of_type| *of_type as i32);
