@@ -466,7 +466,8 @@ impl Edit {
                     _ => -BEYOND,
                 };
                 if point.spec.name != "ranking" || self.parts.is_none() {
-                    let message = "`exclude` and `force` name `experts` at a point `moe.ranking`";
+                    let message =
+                        "`exclude` and `force` name `experts` at a point that ends in `.ranking`";
                     return refuse(format!("`{path}`: {message}"));
                 }
                 let offset = chosen.iter().map(|c| if *c { by } else { 0.0 });

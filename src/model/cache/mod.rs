@@ -1,4 +1,4 @@
-//! What is kept between passes: who holds which slots, what a query sees of them, and the storage.
+//! KV caches and recurrent states: which sequence holds which slots, what a query sees of them, and the storage.
 //!
 //! Layers that see the same have a pool of blocks of slots, which all sequences share; a slot holds
 //! one position in each of those layers. A sequence is a table of blocks ([`block_manager`]). Full blocks
