@@ -141,7 +141,7 @@ impl Maps {
         if let Some(need) = need_of(&classes) {
             let classes = classes.join("`, `");
             return Err(refuse(format!(
-                "no map is for `{classes}` yet, which needs {need}"
+                "no map is for `{classes}` yet, which needs {need} (--archs DIR adds maps of your own)"
             )));
         }
         // A common ending such as `ForCausalLM` does not make classes similar.
@@ -158,7 +158,7 @@ impl Maps {
             .map(|near| format!("; the nearest is `{near}`"))
             .unwrap_or_default();
         Err(refuse(format!(
-            "no map is for `{}`{near}",
+            "no map is for `{}`{near} (--archs DIR adds maps of your own)",
             classes.join("`, `")
         )))
     }

@@ -204,6 +204,43 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("the hidden state added, not its norm", "minimax-01", Edit(&[("stack/0/slot/mixer/branch/identity/from", Some(r#""x""#))])),
     ("mamba by heads: steps not normalised", "plamo2", Edit(&[("stack/0/slot/mixer/branch/mamba/norm", Some(r#""none""#)), ("stack/0/slot/mixer/branch/mamba/weights", None)])),
     ("norm after a sublayer left out", "plamo2", Edit(&[("stack/0/slot/mixer/post", None), ("norm/post_attention_norm", None)])),
+    ("pairs that do not rotate rotated", "lfm3", Edit(&[("rope/std/weights", Some("{ factors = false }"))])),
+    ("one base of the rotation for all layers", "lfm3", Edit(&[("rope/local/base", None), ("params/rope_base_swa", None)])),
+    ("gates of the heads ignored", "lfm3", Edit(&[("stack/0/slot/mixer/branch/attention/gate", None)])),
+    ("norm after the mixer left out", "lfm3", Edit(&[("stack/0/slot/mixer/post", None)])),
+    ("short convolution begins anew in the second pass", "lfm3", Drive(|model, tokens| in_two(model, tokens, 1))),
+    ("rope in layers without a window", "flint", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""std""#))])),
+    ("sinks ignored", "flint", Edit(&[("stack/0/slot/attn/branch/attention/weights", Some("{ sinks = false }"))])),
+    ("shared expert left out", "flint", Edit(&[("stack/0/slot/ffn/branch/shared/when", Some(r#""il < 0""#))])),
+    ("weights of the experts renormalised", "flint-six", Edit(&[("stack/0/slot/ffn/branch/moe/renormalise", Some("true"))])),
+    ("softmax for the sigmoids of the experts", "flint", Edit(&[("stack/0/slot/ffn/branch/moe/score", Some(r#""softmax""#))])),
+    ("scores not bounded", "vaultgemma", Edit(&[("stack/0/slot/attn/branch/attention/softcap", None)])),
+    ("scores of the usual scale", "vaultgemma", Edit(&[("stack/0/slot/attn/branch/attention/scale", None)])),
+    ("embeddings not scaled", "vaultgemma-bare", Edit(&[("embed/scale", None)])),
+    ("norms before the sublayers instead of after", "flex_olmo", Edit(&[("stack/0/slot/attn/post", None), ("stack/0/slot/attn/pre", Some(r#""post_attention_norm""#)), ("stack/0/slot/ffn/post", None), ("stack/0/slot/ffn/pre", Some(r#""post_ffw_norm""#))])),
+    ("weights of the experts renormalised", "axk1-yarn", Edit(&[("stack/0/slot/experts/branch/moe/renormalise", Some("true"))])),
+    ("heads normalised apart instead of together", "flex_olmo-seven", Edit(&[("stack/0/slot/attn/branch/attention/qk_norm", None)])),
+    ("embeddings not normalised", "nanochat", Edit(&[("embed/norm", None), ("embed/weights", None)])),
+    ("queries and keys not normalised", "nanochat", Edit(&[("stack/0/slot/attn/branch/attention/qk_norm", None), ("stack/0/slot/attn/branch/attention/qk_norm_at", None), ("stack/0/slot/attn/branch/attention/weights", None)])),
+    ("ReLU for its square", "nanochat", Edit(&[("stack/0/slot/ffn/branch/ffn/act", Some(r#""relu""#)), ("params/hidden_act", None)])),
+    ("logits divided by their factor", "hyperclovax", Edit(&[("head/scale", Some(r#""1 / logit_scale""#))])),
+    ("norm after the MLP left out", "hyperclovax", Edit(&[("stack/0/slot/ffn/post", None)])),
+    ("norms of queries and keys left out", "persimmon", Edit(&[("stack/0/slot/attn/branch/attention/qk_norm", None)])),
+    ("offset of the query norm ignored", "persimmon", Edit(&[("stack/0/slot/attn/branch/attention/weights", Some(r#"{ "q_norm.bias" = false }"#))])),
+    ("all of a head rotated", "persimmon", Edit(&[("rope/std/dims", Some(r#""d_head""#))])),
+    ("norm after the experts left out", "axk1", Edit(&[("stack/0/slot/experts/post", None)])),
+    ("groups of experts ignored", "axk1", Edit(&[("params/n_group", Some("1")), ("params/n_group_used", Some("1"))])),
+    ("another activation", "opt", Edit(&[("stack/0/slot/ffn/branch/ffn/act", Some(r#""gelu""#)), ("params/hidden_act", None)])),
+    ("embeddings not scaled", "biogpt", Edit(&[("embed/scale", None)])),
+    ("scores scaled", "gpt_neo", Edit(&[("stack/0/slot/attn/branch/attention/scale", None)])),
+    ("window one token wider", "gpt_neo", Edit(&[("cache/local/size", Some(r#""n_swa + 1""#))])),
+    ("rope pairs halves instead of neighbours", "codegen", Edit(&[("rope/std/kind", Some(r#""neox""#))])),
+    ("all of a head rotated", "gptj", Edit(&[("rope/std/dims", Some(r#""d_head""#))])),
+    ("offset of the logits ignored", "codegen-tied", Edit(&[("head/weights", Some(r#"{ "output.bias" = false }"#))])),
+    ("norms before the sublayers instead of after the sums", "openai-gpt", Edit(&[("stack/0/slot/attn/after", None), ("stack/0/slot/attn/pre", Some(r#""attn_output_norm""#)), ("stack/0/slot/ffn/after", None), ("stack/0/slot/ffn/pre", Some(r#""layer_output_norm""#))])),
+    ("positions not embedded", "openai-gpt", Edit(&[("embed/weights", Some("{ positions = false }"))])),
+    ("silu for the activation of the gate", "gte", Edit(&[("stack/0/slot/ffn/branch/ffn/act", Some(r#""silu""#)), ("params/hidden_act", None)])),
+    ("types of the tokens ignored", "gte", Edit(&[("embed/weights", Some("{ types = false }"))])),
 
     ("another text before it in the cache", "llama", Drive(|model, tokens| {
         run(model, &tokens[5..9], 0, 0);
@@ -279,6 +316,8 @@ fn edited(
     for (path, value) in edits {
         edit(&mut definition, path, *value);
     }
+    // Of several names that of the model.
+    definition.insert("name".to_owned(), Value::String(golden.arch.clone()));
     let text = toml::to_string(&definition).expect("still TOML");
     library
         .check("fault", &text)

@@ -1,7 +1,8 @@
-//! Every architecture along every path equals llama.cpp.
+//! Every architecture along every path equals llama.cpp, or transformers if llama.cpp does not have it.
 //!
 //! `tests/goldens/` holds logits that llama.cpp computed for models that `synth` makes from a seed
-//! (`scripts/make_goldens.py`). The models are made anew here; their hash is checked first.
+//! (`scripts/make_goldens.py`). The models are made anew here; their hash is checked first. Goldens of
+//! other architectures are the folders of `tests/hf`, as files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,6 +10,8 @@ use std::sync::{LazyLock, OnceLock};
 
 use lab_bench::arch::{ArchDef, Library};
 use lab_bench::blocks::REGISTRY;
+use lab_bench::files::convert::to_gguf;
+use lab_bench::files::models::{self, Source};
 use lab_bench::files::synth::{Request, synth};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
@@ -16,7 +19,8 @@ use lab_bench::weights::{self, TensorType, Weights};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::command::scratch;
+use crate::command::{definitions, scratch};
+use crate::hf;
 use crate::support::{ExecutionPath, PATHS, Text, flips, logits, nmse, parse_npy};
 
 /// The bound of a path that computes what the reference computes.
@@ -36,7 +40,7 @@ pub(crate) struct Golden {
     pub source: Vec<u32>,
     pub weights: Weights,
     pub expected: Vec<f64>,
-    /// NMSE between llama.cpp and llama.cpp with a half-precision cache.
+    /// NMSE between llama.cpp and llama.cpp with a half-precision cache; infinite if it is not known.
     noise: f64,
     quantized: bool,
 }
@@ -168,12 +172,59 @@ pub(crate) fn index() -> Vec<Value> {
     }
 }
 
-/// The goldens of which `wanted` is true, in the order of the index.
+/// The folders of `tests/hf` whose architecture the index does not have.
+static FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let known = index();
+    let known = known.iter().map(|entry| request(name(entry), entry).0);
+    let known: BTreeSet<String> = known.collect();
+    let maps = Path::new(env!("CARGO_MANIFEST_DIR")).join("stmaps");
+    let mut classes = BTreeSet::new();
+    for entry in std::fs::read_dir(maps).expect("stmaps is readable") {
+        let text = std::fs::read_to_string(entry.expect("readable").path()).expect("a text");
+        let map: toml::Table = text.parse().expect("TOML");
+        let arch = map.get("arch").and_then(toml::Value::as_str);
+        if arch.is_some_and(|arch| !known.contains(arch)) {
+            let list = map["classes"].as_array().expect("a list").iter();
+            classes.extend(list.filter_map(toml::Value::as_str).map(str::to_owned));
+        }
+    }
+    let names = hf::names().into_iter();
+    names
+        .filter(|name| classes.contains(&hf::open(name).class))
+        .collect()
+});
+
+/// A folder as a golden: the file that it is converted to, in another folder.
+fn of_folder(name: &str, scratch: &Path) -> Golden {
+    let folder = hf::open(name);
+    let into = scratch.join(name);
+    std::fs::create_dir_all(&into).expect("the folder can be made");
+    folder.write(&into);
+    let opened = models::open(&Source::File(into), &definitions()).expect("a map opens it");
+    let path = scratch.join(format!("{name}.gguf"));
+    to_gguf(&opened, None, &path, false, &mut |_, _| {}).expect("it can be converted");
+    let weights = weights::open(&path).expect("the converter writes what we read");
+    Golden {
+        name: name.to_owned(),
+        arch: opened.def.name.clone(),
+        def: opened.def,
+        tokens: folder.tokens,
+        source: Vec::new(),
+        weights,
+        expected: folder.expected,
+        noise: f64::INFINITY,
+        quantized: false,
+    }
+}
+
+/// The goldens of which `wanted` is true: in the order of the index, then those that are folders.
 pub(crate) fn goldens(scratch: &Path, wanted: impl Fn(&str) -> bool) -> Vec<Golden> {
     let all = index();
-    let wanted = all.iter().filter(|entry| wanted(name(entry)));
-    wanted
+    let files = all.iter().filter(|entry| wanted(name(entry)));
+    let folders = FOLDERS.iter().filter(|name| wanted(name));
+    files
         .map(|entry| load(name(entry), entry, scratch))
+        .chain(folders.map(|name| of_folder(name, scratch)))
         .collect()
 }
 
