@@ -53,6 +53,7 @@ pub(super) async fn messages(
     let dialogue = parse(Body::read(&headers, body)?, false)?;
     let begun = dialogue.begin(&pool, None).await?;
     let envelope = Envelope::new(begun.served, "msg_", Reports::default());
+    let envelope = envelope.with_lab(dialogue.generation.lab.clone());
     let shape = Shape::new(envelope, begun.first.prompt.len());
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));

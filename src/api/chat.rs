@@ -23,7 +23,6 @@ use super::envelope::Envelope;
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
-use super::lab;
 use super::logprobs::{self, Names};
 use super::native;
 use super::parts::Piece;
@@ -42,8 +41,7 @@ fields! {
 
 /// The fields of a request as they are documented.
 pub(super) fn fields() -> Vec<Field> {
-    let own = [fields::of::<Chat>(), fields::of::<lab::Asked>()].concat();
-    [dialogue::fields(), own].concat()
+    [dialogue::fields(), fields::of::<Chat>()].concat()
 }
 
 /// The request in a body.
@@ -51,8 +49,7 @@ pub(super) fn fields() -> Vec<Field> {
 /// # Errors
 /// Checks that do not depend on the model.
 pub(super) fn parse(mut body: Body) -> Result<(Dialogue, Chat), Error> {
-    let mut dialogue = Dialogue::take(&mut body)?;
-    dialogue.generation.lab = lab::take(&mut body)?;
+    let dialogue = Dialogue::take(&mut body)?;
     let chat: Chat = body.take()?;
     body.finish()?;
     dialogue.check()?;
@@ -76,10 +73,10 @@ pub(super) async fn completions(
     let begun = dialogue.begin(&pool, top).await?;
     let (served, generation) = (begun.served, &dialogue.generation);
     let shape = Shape {
-        envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.reports()),
+        envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.reports())
+            .with_lab(generation.lab.clone()),
         wants_logprobs: top.is_some(),
         names: Names::of(chat.return_tokens_as_token_ids),
-        lab: generation.lab.clone(),
         calling: HashSet::new(),
     };
     if generation.is_streamed() {
@@ -96,8 +93,8 @@ pub(super) async fn completions(
             "finish_reason": one.finish_reason(),
         });
         note_stop(&mut choice, one.stopped.as_ref());
-        if let (Some(lab), Some(result)) = (&shape.lab, &one.lab) {
-            choice["lab"] = lab.json(result, &served);
+        if let Some(lab) = shape.envelope.lab(one.lab.as_deref()) {
+            choice["lab"] = lab;
         }
         choice
     });
@@ -164,7 +161,6 @@ struct Shape {
     envelope: Envelope,
     wants_logprobs: bool,
     names: Names,
-    lab: Option<Arc<lab::Wanted>>,
     /// Completions that call tools.
     calling: HashSet<u32>,
 }
@@ -234,11 +230,8 @@ impl Format for Shape {
     }
 
     fn lab(&mut self, choice: u32, result: &LabResult) -> Vec<Value> {
-        let Some(lab) = &self.lab else {
-            return Vec::new();
-        };
         let mut chunk = self.delta(choice, &json!({}), None, None);
-        chunk["choices"][0]["lab"] = lab.json(result, &self.envelope.served);
+        chunk["choices"][0]["lab"] = self.envelope.lab(Some(result)).unwrap_or_default();
         vec![chunk]
     }
 

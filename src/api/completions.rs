@@ -26,7 +26,6 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Fitting, Generation, MAX_CHOICES, check_top, choices};
 use super::input::{Input, check_ids, inputs};
-use super::lab;
 use super::logprobs::{self, Arrays, Names};
 
 /// Maximum number of tokens of a completion where the request has none.
@@ -55,7 +54,6 @@ fields! {
 /// The fields of a request as they are documented.
 pub(super) fn fields() -> Vec<Field> {
     let own = [fields::of::<Legacy>(), fields::of::<Fitting>()].concat();
-    let own = [own, fields::of::<lab::Asked>()].concat();
     [generation::fields(), own].concat()
 }
 
@@ -90,8 +88,7 @@ pub(super) async fn completions(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Error> {
     let mut body = Body::read(&headers, body)?;
-    let mut generation = Generation::take(&mut body, 0)?;
-    generation.lab = lab::take(&mut body)?;
+    let generation = Generation::take(&mut body, 0)?;
     let legacy: Legacy = body.take()?;
     let fitting: Fitting = body.take()?;
     body.finish()?;
@@ -130,7 +127,8 @@ pub(super) async fn completions(
     let answers = Answers::submit(&served, requests, n);
     let answers = answers.map_err(|error| error.of_prompt(PROMPT))?;
     let answers = answers.hiding(generation.hides_special(), &served);
-    let envelope = Envelope::new(Arc::clone(&served), "cmpl-", generation.reports());
+    let envelope = Envelope::new(Arc::clone(&served), "cmpl-", generation.reports())
+        .with_lab(generation.lab.clone());
     let encoded_choices = encoded.len() as u32 * n;
     let mut shape = Shape {
         prompts: encoded,
@@ -138,7 +136,6 @@ pub(super) async fn completions(
         wants_logprobs: legacy.logprobs.is_some(),
         names: Names::of(legacy.return_tokens_as_token_ids),
         is_echoed: legacy.is_echoed(),
-        lab: generation.lab.clone(),
         offsets: Vec::new(),
         envelope,
     };
@@ -297,7 +294,6 @@ struct Shape {
     wants_logprobs: bool,
     names: Names,
     is_echoed: bool,
-    lab: Option<Arc<lab::Wanted>>,
     /// Characters of each completion that a stream has sent.
     offsets: Vec<isize>,
 }
@@ -331,8 +327,8 @@ impl Shape {
             "finish_reason": one.finish_reason(),
         });
         note_stop(&mut choice, one.stopped.as_ref());
-        if let (Some(lab), Some(result)) = (&self.lab, &one.lab) {
-            choice["lab"] = lab.json(result, &self.envelope.served);
+        if let Some(lab) = self.envelope.lab(one.lab.as_deref()) {
+            choice["lab"] = lab;
         }
         choice
     }
@@ -404,11 +400,8 @@ impl Format for Shape {
     }
 
     fn lab(&mut self, choice: u32, result: &LabResult) -> Vec<Value> {
-        let Some(lab) = &self.lab else {
-            return Vec::new();
-        };
         let mut chunk = self.chunk(choice, "", None, None);
-        chunk["choices"][0]["lab"] = lab.json(result, &self.envelope.served);
+        chunk["choices"][0]["lab"] = self.envelope.lab(Some(result)).unwrap_or_default();
         vec![chunk]
     }
 

@@ -57,14 +57,18 @@ pub(super) async fn diagram(
 ) -> Result<impl IntoResponse, Error> {
     // A name that is not UTF-8 names no model.
     let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
-    let svg = pool.draw(&id, View::of(query.as_deref())?).await?;
+    Ok(svg(pool.draw(&id, View::of(query.as_deref())?).await?))
+}
+
+/// A response that is a picture.
+pub(super) fn svg(picture: String) -> impl IntoResponse {
     let headers = [
         (header::CONTENT_TYPE, "image/svg+xml"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (HeaderName::from_static("cache-control"), "no-cache"),
     ];
-    Ok((headers, svg))
+    (headers, picture)
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::engine::Usage;
 use crate::engine::serving::{self, Served};
+use crate::engine::{LabResult, Usage};
 
 use super::answers::{timings_json, usage_json};
+use super::lab;
 
 /// What a client wants to know of the work besides the completions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +26,7 @@ pub(super) struct Envelope {
     pub(super) id: String,
     pub(super) created: u64,
     reports: Reports,
+    lab: Option<Arc<lab::Wanted>>,
 }
 
 impl Envelope {
@@ -38,7 +40,18 @@ impl Envelope {
             id: format!("{prefix}{now:x}{:x}{count:08x}", std::process::id()),
             created: now,
             reports,
+            lab: None,
         }
+    }
+
+    /// The same of a request that reads or changes values.
+    pub(super) fn with_lab(self, lab: Option<Arc<lab::Wanted>>) -> Self {
+        Self { lab, ..self }
+    }
+
+    /// What a completion gave of the values that the request reads, if it reads some.
+    pub(super) fn lab(&self, result: Option<&LabResult>) -> Option<Value> {
+        Some(self.lab.as_ref()?.json(result?, &self.served))
     }
 
     /// An object of the response.

@@ -15,7 +15,7 @@ use super::diffusion;
 use super::envelope::Reports;
 use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
-use super::lab::Wanted as Lab;
+use super::lab::{self, Wanted as Lab};
 use super::pool::ALIAS;
 use super::response_format::{self, Wanted};
 use super::sampling::{self, Sampling};
@@ -104,7 +104,7 @@ enum OneOrMany {
 pub(super) struct Generation {
     common: Common,
     diffusion: Option<Diffusion>,
-    /// Set by endpoints that have such results.
+    /// What is read and changed of the values of passes.
     pub(super) lab: Option<Arc<Lab>>,
     sampling: Sampling,
     format: response_format::Fields,
@@ -116,6 +116,7 @@ pub(super) fn fields() -> Vec<Field> {
         fields::of::<Common>(),
         sampling::fields(),
         fields::of::<response_format::Fields>(),
+        fields::of::<lab::Asked>(),
     ];
     parts.concat()
 }
@@ -131,7 +132,7 @@ impl Generation {
         let this = Self {
             common,
             diffusion: diffusion.map(diffusion::parse).transpose()?,
-            lab: None,
+            lab: lab::take(body)?,
             sampling: Sampling::take(body)?,
             format: body.take()?,
         };

@@ -32,11 +32,13 @@ use super::input::{Input, check_ids, inputs};
 pub(super) mod artifacts;
 mod objects;
 pub(super) mod patch;
+pub(super) mod pictures;
 mod results;
 pub(super) mod vectors;
 
 pub use objects::Packed as Array;
 pub use patch::patched;
+pub use pictures::{Painter, Picture};
 
 use objects::{
     AttributionObject, CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Output,
@@ -225,6 +227,7 @@ impl Wanted {
                 of: 0,
                 among: match attribution.to {
                     Some(Parted::Slots) => Among::Slots,
+                    Some(Parted::Heads) => Among::Heads,
                     Some(Parted::Layers) | None => Among::Layers,
                 },
                 positions: positions("attribution.positions", places, Where::Last)?,
@@ -407,8 +410,7 @@ pub(super) async fn points(
 
 /// The fields of a run as they are documented.
 pub(super) fn fields() -> Vec<Field> {
-    let own = [fields::of::<Run>(), fields::of::<Asked>()].concat();
-    [own, generation::fields()].concat()
+    [fields::of::<Run>(), generation::fields()].concat()
 }
 
 /// Reads a prompt, and generates nothing unless `max_tokens` says so.
@@ -418,8 +420,7 @@ pub(super) async fn run(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, Error> {
     let mut body = Body::read(&headers, body)?;
-    let mut generation = Generation::take(&mut body, 0)?;
-    generation.lab = take(&mut body)?;
+    let generation = Generation::take(&mut body, 0)?;
     let run: Run = body.take()?;
     body.finish()?;
     let Some(wanted) = generation.lab.clone() else {

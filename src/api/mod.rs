@@ -74,7 +74,8 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetReques
 pub use access::Access;
 pub use diagram::View;
 pub use lab::{
-    Array as LabArray, Wanted as LabRequest, patched as lab_patch, pieces as lab_pieces,
+    Array as LabArray, Painter, Picture as LabPicture, Wanted as LabRequest, patched as lab_patch,
+    pieces as lab_pieces,
 };
 pub use listener::serve;
 pub use local::{Reply, Said, check, n_tokens, reply};

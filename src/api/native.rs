@@ -102,6 +102,7 @@ pub(super) fn verbose(
         has_probs: false,
         has_tokens: true,
         has_prompt_logprobs: false,
+        lab: None,
         fields: Vec::new(),
     });
     shape.whole(0, one)
@@ -212,6 +213,7 @@ impl Parameters {
             has_probs: top.is_some(),
             has_tokens: native.return_tokens == Some(true),
             has_prompt_logprobs: generation.wants_prompt_logprobs(),
+            lab: generation.lab.clone(),
             fields: native.response_fields.clone().unwrap_or_default(),
         });
         if generation.is_streamed() {

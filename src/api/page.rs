@@ -34,6 +34,7 @@ const FILES: &[File] = files! {
     "chat.js" "text/javascript; charset=utf-8";
     "dom.js" "text/javascript; charset=utf-8";
     "diffusion.js" "text/javascript; charset=utf-8";
+    "lab.js" "text/javascript; charset=utf-8";
     "model.js" "text/javascript; charset=utf-8";
     "settings.js" "text/javascript; charset=utf-8";
     "tokens.js" "text/javascript; charset=utf-8";

@@ -23,6 +23,7 @@ use crate::files::vectors::Vectors;
 
 use super::diagram::View;
 use super::error::Error;
+use super::lab::Painter;
 use super::process::Process;
 
 use deaths::Deaths;
@@ -108,6 +109,7 @@ pub struct Pool {
     /// Held while a model is described: one at a time.
     describing: tokio::sync::Mutex<()>,
     drawer: Option<Drawer>,
+    painter: Option<Painter>,
     /// Held while a model is drawn: one at a time.
     drawing: tokio::sync::Mutex<()>,
     finder: Option<Finder>,
@@ -215,6 +217,7 @@ impl Pool {
             describer: None,
             describing: tokio::sync::Mutex::default(),
             drawer: None,
+            painter: None,
             drawing: tokio::sync::Mutex::default(),
             finder: None,
             is_managed: false,
@@ -303,11 +306,15 @@ impl Pool {
         }
     }
 
-    /// The same pool, whose models can be drawn.
+    /// The same pool, whose models and responses can be drawn.
     #[must_use]
-    pub fn drawn_by(self, drawer: Drawer) -> Self {
-        let drawer = Some(drawer);
-        Self { drawer, ..self }
+    pub fn drawn_by(self, drawer: Drawer, painter: Painter) -> Self {
+        let (drawer, painter) = (Some(drawer), Some(painter));
+        Self {
+            drawer,
+            painter,
+            ..self
+        }
     }
 
     fn all(&self) -> Vec<(String, Arc<Place>)> {
@@ -395,6 +402,22 @@ impl Pool {
         let drawn = drawn.await;
         let drawn = drawn.unwrap_or_else(|error| Err(error.to_string()));
         drawn.map_err(|detail| Error::Drawing { name, detail })
+    }
+
+    /// What the painter of responses gives.
+    pub(super) async fn paint<T: Send + 'static>(
+        &self,
+        paint: impl FnOnce(&Painter) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let Some(painter) = self.painter.clone() else {
+            let message = "responses are not drawn here";
+            return Err(Error::unsupported("picture", message));
+        };
+        let _turn = self.drawing.lock().await;
+        let painted = tokio::task::spawn_blocking(move || paint(&painter)).await;
+        painted.map_err(|error| Error::Engine {
+            detail: error.to_string(),
+        })
     }
 
     /// A model by the name in a request, and its own name.

@@ -67,6 +67,7 @@ pub(super) async fn responses(
     let dialogue = dialogue(body)?;
     let begun = dialogue.begin(&pool, top_logprobs).await?;
     let envelope = Envelope::new(begun.served, "resp_", Reports::default());
+    let envelope = envelope.with_lab(dialogue.generation.lab.clone());
     let mut shape = Shape::new(envelope, echo, custom, top_logprobs.is_some());
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));

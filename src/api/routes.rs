@@ -75,6 +75,7 @@ routes! {
     Model: get "/v1/lab/points", lab::points, "The values of a model that can be read and changed, with shapes and meanings.";
     Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and changes values of the model.", lab::fields;
     Model: post "/v1/lab/patch", lab::patch::patch, "Runs of a prompt with values of another: which of them bring its answer back.", lab::patch::fields;
+    Server: post "/v1/lab/pictures", lab::pictures::picture, "A response of the lab as a picture, SVG.", lab::pictures::fields;
     Server: get "/v1/lab/artifacts", lab::artifacts::list, "The results that are kept as files.";
     Server: get "/v1/lab/artifacts/{id}", lab::artifacts::get, "The file of a result.";
     Server: delete "/v1/lab/artifacts/{id}", lab::artifacts::delete, "Removes a result.";

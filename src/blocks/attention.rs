@@ -15,7 +15,7 @@
 use super::attend::{self, KeyRows};
 use super::build::Build;
 use super::context::DerivedInput;
-use super::gate::Gate;
+use super::gate::{Gate, O_IN_POINT};
 use super::{position_bias, selection};
 use crate::arch::{
     ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
@@ -308,6 +308,7 @@ selection::K_POINT,
 selection::Q_POINT,
 selection::WEIGHTS_POINT,
 PointSpec::new("heads", &["dv", "heads"], "results of the heads, before norm, gate and output projection").of_heads().known_as("attn.hook_z"),
+O_IN_POINT,
 ],
     rules: &[
         Rule {
@@ -404,9 +405,14 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         (Gate::Element | Gate::Head, _) => Some(b.linear(unit, "gate", x)?),
         (_, gate) => gate,
     };
+    let is_plain = gate.is_none() && c.inner_norm.0.is_none();
     let y = match gate {
         Some(gate) => b.gate_heads(c.gate_act, &y, &gate)?,
         None => y,
+    };
+    let y = match is_plain {
+        true => y,
+        false => b.heads_read(unit, c.heads, &y)?,
     };
     b.linear(unit, "o", &y)
 }

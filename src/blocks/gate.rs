@@ -3,9 +3,18 @@
 //! A block that may have one has the options `gate` and `gate_act` and the weight `gate`.
 
 use super::build::Build;
-use crate::arch::ActRef;
+use crate::arch::{ActRef, PointSpec};
 use crate::choices;
 use crate::ggml::{Error, Tensor};
+use crate::plan::Unit;
+
+/// The point of the heads' results as the output projection reads them.
+pub(super) const O_IN_POINT: PointSpec = PointSpec::new(
+    "o_in",
+    &["dv", "heads"],
+    "results of the heads as the output projection reads them; where a norm or gate comes between",
+)
+.of_heads();
 
 choices! {
     /// What has a number of its own in an output gate.
@@ -22,6 +31,17 @@ choices! {
 }
 
 impl Build<'_> {
+    /// Lets `y [dv * heads, n_tokens]` pass [`O_IN_POINT`].
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn heads_read(&self, unit: &Unit, heads: u64, y: &Tensor) -> Result<Tensor, Error> {
+        let (g, shape) = (self.g, y.shape());
+        let by_head = g.reshape(y, [shape[0] / heads.max(1), heads, self.n_tokens, 1])?;
+        let by_head = self.point(unit, O_IN_POINT.name, by_head)?;
+        g.reshape(&by_head, shape)
+    }
+
     /// `y [d * heads, n_tokens] * act(gate)`, where `gate` has the shape of `y`, or is `[heads, n_tokens]`.
     ///
     /// # Errors

@@ -17,7 +17,7 @@
 use super::attend::{self, KeyRows};
 use super::build::Build;
 use super::context::DerivedInput;
-use super::gate::Gate;
+use super::gate::{Gate, O_IN_POINT};
 use super::selection;
 use crate::arch::{
     ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
@@ -199,6 +199,7 @@ selection::K_POINT,
 selection::Q_POINT,
 selection::WEIGHTS_POINT,
 PointSpec::new("heads", &["dv", "heads"], "results of the heads, before gate and output projection").of_heads().known_as("attn.hook_z"),
+O_IN_POINT,
 ],
     rules: &[
         Rule {
@@ -316,7 +317,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let y = g.reshape(&y, [c.dv * c.heads, n, 1, 1])?;
     let y = match c.gate {
         Gate::None => y,
-        _ => b.gate_heads(c.gate_act, &y, &b.linear(unit, "gate", x)?)?,
+        _ => {
+            let y = b.gate_heads(c.gate_act, &y, &b.linear(unit, "gate", x)?)?;
+            b.heads_read(unit, c.heads, &y)?
+        }
     };
     b.linear(unit, "o", &y)
 }

@@ -13,6 +13,20 @@ pub static BRANCH_OUT: PointSpec = PointSpec::new(
     "result of one of several branches of a slot",
 );
 
+/// The result of a block before the norm of its branch.
+pub static BRANCH_RAW: PointSpec = PointSpec::new(
+    "raw",
+    &["n_embd"],
+    "result of a block, where a norm of its branch follows",
+);
+
+/// The sum of a slot's branches before the norm of the slot.
+pub static SLOT_SUM: PointSpec = PointSpec::new(
+    "sum",
+    &["n_embd"],
+    "sum of the branches of a slot, where a norm follows",
+);
+
 /// What a slot adds to the hidden state.
 pub static SLOT_OUT: PointSpec = PointSpec::new(
     "out",
@@ -32,4 +46,11 @@ pub(super) const NORM: PointSpec =
 pub static FINAL_NORM: PointSpec = NORM;
 
 /// All of them, for the documentation.
-pub static WIRING: &[&PointSpec] = &[&SLOT_IN, &BRANCH_OUT, &SLOT_OUT, &SLOT_X];
+pub static WIRING: &[&PointSpec] = &[
+    &SLOT_IN,
+    &BRANCH_RAW,
+    &BRANCH_OUT,
+    &SLOT_SUM,
+    &SLOT_OUT,
+    &SLOT_X,
+];

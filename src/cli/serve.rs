@@ -11,8 +11,8 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 
 use crate::api::{
-    self, Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Pool, Process,
-    Residency, Started, View, Wanted,
+    self, Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
+    Process, Residency, Started, View, Wanted,
 };
 use crate::engine::serving::{Facts, Progress, Served};
 use crate::engine::{Limits, StartError, ends_in_vectors};
@@ -20,6 +20,7 @@ use crate::files::models::{self, Opened, Source};
 use crate::files::shelf::{self, Shelf};
 use crate::files::vectors::Vectors;
 use crate::inspect::diagram::{Drawing, Sample, svg};
+use crate::inspect::pictures::{self, Chosen};
 use crate::model::{self, Options};
 
 use super::config::Layers;
@@ -338,6 +339,11 @@ fn pool_of(
         let drawn = draw(of_drawer.of(name), source, view);
         drawn.map_err(|e| e.to_string())
     });
+    let painter: Painter = Arc::new(|picture, response, layers, heads| {
+        let chart = pictures::chart(picture, response, &Chosen { layers, heads });
+        let chart = chart.map_err(|problem| problem.to_string())?;
+        Ok(pictures::svg(&chart))
+    });
     let describer: Describer = Arc::new(move |name, source| {
         let described = describe(settings.of(name), source);
         described.map_err(|e| e.to_string())
@@ -350,7 +356,7 @@ fn pool_of(
     let pool = pool.residing(residency);
     let pool = pool.managed(is_managed, describer, finder);
     let pool = if is_split { pool.split() } else { pool };
-    Ok(pool.with_shelf(shelf, vectors).drawn_by(drawer))
+    Ok(pool.with_shelf(shelf, vectors).drawn_by(drawer, painter))
 }
 
 /// The vectors that requests to a server with these options may name.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::{
-    self, Batch, DirectLogit, Lab, Model, NotFinite, Resumed, SequenceId, TakenRow,
+    self, Batch, DirectHeads, DirectLogit, Lab, Model, NotFinite, Resumed, SequenceId, TakenRow,
 };
 use crate::plan::BLOCK_LEN;
 
@@ -34,12 +34,20 @@ pub(super) trait Compute {
         Vec::new()
     }
     /// See [`Model::lens`].
-    fn lens(&mut self, _sequence: SequenceId, _rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+    fn lens(
+        &mut self,
+        _sequence: SequenceId,
+        _rows: (&[f32], usize),
+    ) -> Result<Vec<f32>, model::Error> {
         Err(model::Error::Internal("there is no lens".into()))
     }
     /// See [`Model::direct_logit`].
-    fn direct_logit(&mut self, _token: u32, _x: &[f32]) -> Result<DirectLogit, model::Error> {
+    fn direct_logit(&mut self, _token: u32) -> Result<DirectLogit, model::Error> {
         Err(model::Error::Internal("there is no head".into()))
+    }
+    /// See [`Model::direct_heads`].
+    fn direct_heads(&mut self, at: usize, _along: &[f64]) -> Result<DirectHeads, model::Error> {
+        Err(model::Error::Internal(format!("no heads {at}")))
     }
     /// See [`Model::set_source`]. Of a sequence whose source is refused no token is read.
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
@@ -100,12 +108,20 @@ impl Compute for Model {
         Self::taken(self)
     }
 
-    fn lens(&mut self, sequence: SequenceId, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+    fn lens(
+        &mut self,
+        sequence: SequenceId,
+        rows: (&[f32], usize),
+    ) -> Result<Vec<f32>, model::Error> {
         Self::lens(self, sequence, rows)
     }
 
-    fn direct_logit(&mut self, token: u32, x: &[f32]) -> Result<DirectLogit, model::Error> {
-        Self::direct_logit(self, token, x)
+    fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, model::Error> {
+        Self::direct_logit(self, token)
+    }
+
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, model::Error> {
+        Self::direct_heads(self, at, along)
     }
 
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]) {

@@ -232,12 +232,18 @@ impl LabPlan {
                 let is_pairs = own.spec.parts == Parts::Pairs;
                 if !own.is_capturable() || is_pairs && capture.reduce != Reduce::None {
                     let path = &own.path;
-                    let what = if own.is_capturable() {
-                        "reduced"
-                    } else {
-                        "captured"
-                    };
-                    return refuse(format!("`{path}` cannot be {what}"));
+                    return refuse(match (own.is_capturable(), own.spec.name) {
+                        (true, _) => format!("`{path}` cannot be reduced"),
+                        (false, "weights") => format!(
+                            "`{path}` cannot be captured: keys are selected, scores have a bias by distance, or the model reads a source; \
+                             `bench compare` has the weights"
+                        ),
+                        (false, _) => {
+                            format!(
+                                "`{path}` cannot be captured: it is a value of `bench compare` only"
+                            )
+                        }
+                    });
                 }
                 let n_rows = positions.n_below(n.all) as u64;
                 // Of attention weights for each position that may be seen.
@@ -263,22 +269,26 @@ impl LabPlan {
                 return refuse("lens: the model has no logits".into());
             };
             let translated = wanted.translators.as_ref().map(|all| all.width() as u64);
-            if let Some(found) = translated.filter(|found| *found != width) {
-                return refuse(format!(
-                    "lens: `translator` is for hidden states of {found} numbers, these have {width}"
-                ));
-            }
             for pattern in &wanted.points {
                 for point in found(pattern)? {
                     let own = &points.all[point];
-                    if own.width() != width || own.path.starts_with("head.") {
+                    let is_all = points.read_width() == Some(own.width() as usize);
+                    if (own.width() != width && !is_all) || own.path.starts_with("head.") {
                         let path = &own.path;
-                        return refuse(format!("lens: `{path}` is not a hidden state"));
+                        return refuse(format!(
+                            "lens: `{path}` is not a hidden state that the head reads"
+                        ));
+                    }
+                    if let Some(size) = translated.filter(|size| *size != own.width()) {
+                        let (path, found) = (&own.path, own.width());
+                        return refuse(format!(
+                            "lens: `translator` is for hidden states of {size} numbers, `{path}` has {found}"
+                        ));
                     }
                     let positions = wanted.positions.resolved(n)?;
                     let per_row = 16 * (wanted.top_k + wanted.targets.len()) as u64;
                     // The rows wait for their logits.
-                    let per_row = per_row.saturating_add(4 * width);
+                    let per_row = per_row.saturating_add(4 * own.width());
                     let n_rows = positions.n_below(n.all) as u64;
                     n_bytes = n_bytes.saturating_add(n_rows.saturating_mul(per_row));
                     let name = own.name_by(pattern).to_owned();
@@ -290,7 +300,7 @@ impl LabPlan {
             Some(wanted) => Some(wanted.compiled(points, n, n_vocab)?),
             None => None,
         };
-        for (_, capture) in attribution.iter().flat_map(|split| &split.points) {
+        for capture in attribution.iter().flat_map(Split::captures) {
             let n_rows = capture.positions.n_below(n.all) as u64;
             let numbers = n_rows.saturating_mul(points.all[capture.point].width());
             n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
@@ -337,8 +347,7 @@ impl LabPlan {
         };
         let of_model = captures.iter().map(|(_, _, capture, _)| capture);
         let of_model = of_model.chain(lens.iter().map(|(_, capture, _)| capture));
-        let of_split = attribution.iter().flat_map(|split| &split.points);
-        let of_model = of_model.chain(of_split.map(|(_, capture)| capture));
+        let of_model = of_model.chain(attribution.iter().flat_map(Split::captures));
         Ok(Compiled {
             attribution: attribution.clone(),
             lab: Arc::new(Lab::new(of_model.cloned().collect(), edits)),

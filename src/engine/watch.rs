@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::model::{
-    Batch, DirectLogit, LOGITS, Lab, LabCapture, Point, Points, SequenceId, TakenRow,
+    Batch, DirectHeads, DirectLogit, LOGITS, Lab, LabCapture, Point, Points, SequenceId, TakenRow,
 };
 use crate::sampling::{Logprobs, SampleError, TokenLogprob};
 
@@ -80,10 +80,12 @@ pub struct Attributed {
 pub(super) trait Probe {
     /// Why it computes nothing.
     type Error: From<SampleError>;
-    /// The logits of hidden states.
-    fn logits(&mut self, rows: &[f32]) -> Result<Vec<f32>, Self::Error>;
+    /// The logits of hidden states of so many numbers each.
+    fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Self::Error>;
     /// A logit as a linear map; see [`crate::model::Model::direct_logit`].
-    fn direct(&mut self, token: u32, x: &[f32]) -> Result<DirectLogit, Self::Error>;
+    fn direct(&mut self, token: u32) -> Result<DirectLogit, Self::Error>;
+    /// What heads add along a direction; see [`crate::model::Model::direct_heads`].
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, Self::Error>;
 }
 
 /// What a plan gave.
@@ -108,6 +110,8 @@ pub(super) struct Watch {
     result: LabResult,
     /// Elements of the rows taken by each capture.
     row_lens: Vec<Vec<usize>>,
+    /// The logit that is split, and what its heads add to it, once they are known.
+    direct: Option<(DirectLogit, Vec<DirectHeads>)>,
 }
 
 impl Watch {
@@ -145,6 +149,7 @@ impl Watch {
             plan,
             points,
             n_taken: 0,
+            direct: None,
         }
     }
 
@@ -222,7 +227,7 @@ impl Watch {
             if let (Some(translators), Some(layer)) = (&self.plan.translators, layer) {
                 hidden = translators.translated(*layer, &hidden);
             }
-            let logits = head.logits(&hidden)?;
+            let logits = head.logits((&hidden, hidden.len() / own.len()))?;
             let width = logits.len() / own.len();
             for (row, logits) in own.iter().zip(logits.chunks_exact(width.max(1))) {
                 let logprobs = Logprobs::new(logits)?;
@@ -247,7 +252,7 @@ impl Watch {
         let Some(asked) = &self.plan.attribution else {
             return Ok(());
         };
-        let positions = asked.points.first().map(|(_, capture)| &capture.positions);
+        let positions = asked.states.first().map(|capture| &capture.positions);
         let mut by_position: BTreeMap<u32, HashMap<usize, &[f32]>> = BTreeMap::new();
         for row in new {
             if positions.is_some_and(|all| all.contains(row.position)) {
@@ -255,48 +260,56 @@ impl Watch {
                 own.insert(row.point, &row.row);
             }
         }
-        let chains = by_position.into_iter().filter_map(|(position, rows)| {
-            let states = asked
-                .points
-                .iter()
-                .map(|(_, capture)| rows.get(&capture.point).copied());
-            Some((position, states.collect::<Option<Vec<&[f32]>>>()?))
-        });
-        let chains: Vec<(u32, Vec<&[f32]>)> = chains.collect();
-        let last: Vec<f32> = chains
-            .iter()
-            .filter_map(|(_, states)| states.last())
-            .flat_map(|x| x.to_vec())
-            .collect();
-        if last.is_empty() {
+        by_position.retain(|_, rows| asked.captures().all(|c| rows.contains_key(&c.point)));
+        let Some(end) = asked.states.last().filter(|_| !by_position.is_empty()) else {
             return Ok(());
-        }
+        };
+        let last = by_position.values().filter_map(|rows| rows.get(&end.point));
+        let last: Vec<f32> = last.flat_map(|x| x.to_vec()).collect();
         // All at once: a single row reads as many weights.
-        let logits = head.logits(&last)?;
-        let width = logits.len() / chains.len();
-        for ((position, states), logits) in
-            chains.into_iter().zip(logits.chunks_exact(width.max(1)))
-        {
-            let Some(last) = states.last() else { continue };
-            let direct = head.direct(asked.of, last)?;
-            let along = |state: &[f32]| -> f64 {
-                let pairs = state.iter().zip(&direct.direction);
-                pairs.map(|(x, d)| f64::from(*x) * d).sum()
-            };
+        let logits = head.logits((&last, last.len() / by_position.len()))?;
+        let width = logits.len() / by_position.len();
+        if self.direct.is_none() {
+            let direct = head.direct(asked.of)?;
+            let of_heads = asked.heads.iter();
+            let of_heads = of_heads.map(|of| head.direct_heads(of.at, &direct.direction));
+            let of_heads = of_heads.collect::<Result<_, _>>()?;
+            self.direct = Some((direct, of_heads));
+        }
+        let Some((direct, of_heads)) = &self.direct else {
+            return Ok(());
+        };
+        let out = self.result.attribution.get_or_insert_with(|| Attributed {
+            of: asked.of,
+            parts: asked.parts.clone(),
+            rows: Vec::new(),
+        });
+        let logits = logits.chunks_exact(width.max(1));
+        for ((position, rows), logits) in by_position.into_iter().zip(logits) {
+            let row = |capture: &LabCapture| rows.get(&capture.point).copied().unwrap_or_default();
+            let by = direct.divisor_of(row(end));
+            let mut values = Vec::with_capacity(asked.parts.len());
             let mut before = 0.0;
-            let mut part = |state: &&[f32]| {
-                let all = along(state);
-                all - std::mem::replace(&mut before, all)
-            };
-            let values = states.iter().map(&mut part).collect();
-            let of = &mut self.result.attribution;
-            of.get_or_insert_with(|| Attributed {
-                of: asked.of,
-                parts: asked.points.iter().map(|(name, _)| name.clone()).collect(),
-                rows: Vec::new(),
-            })
-            .rows
-            .push(AttributedRow {
+            for (state, capture) in asked.states.iter().enumerate() {
+                let all = product(row(capture), &direct.direction) / by;
+                let mut rest = all - std::mem::replace(&mut before, all);
+                let heads = asked.heads.iter().zip(of_heads);
+                for (own, linear) in heads.filter(|(own, _)| own.state == state) {
+                    let norms = linear.divisors.iter().zip(&own.normed);
+                    let norms = norms.map(|(norm, read)| norm.of(row(read)));
+                    let by = norms.fold(by, |by, norm| by * norm);
+                    let results = row(&own.results);
+                    let size = (results.len() / own.n.max(1)).max(1);
+                    let heads = results.chunks(size).zip(linear.direction.chunks(size));
+                    for (head, along) in heads {
+                        let value = product(head, along) / by;
+                        rest -= value;
+                        values.push(value);
+                    }
+                }
+                values.push(rest);
+            }
+            out.rows.push(AttributedRow {
                 position,
                 logit: logits.get(asked.of as usize).copied().unwrap_or(f32::NAN),
                 constant: direct.constant,
@@ -340,6 +353,12 @@ fn padded(elements: &[f32], lens: &[usize], heads: usize, most: usize) -> Vec<f3
         }
     }
     out
+}
+
+/// The product of a row with a direction.
+fn product(row: &[f32], direction: &[f64]) -> f64 {
+    let pairs = row.iter().zip(direction);
+    pairs.map(|(x, d)| f64::from(*x) * d).sum()
 }
 
 /// Adds a row to what is made of rows.

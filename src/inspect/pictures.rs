@@ -8,21 +8,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::api::LabArray;
+use crate::api::{LabArray, LabPicture as Picture};
 use crate::inspect::diagram::svg::{self, Cell, Chart, Grid, MAX_CELLS, escape};
-
-/// What is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Picture {
-    /// The likeliest token after each layer.
-    Lens,
-    /// What each value brings back of the answer to another prompt.
-    Patch,
-    /// The weights of the experts of each token.
-    Routing,
-    /// The weights with which tokens read earlier ones.
-    Attention,
-}
 
 /// Layers and heads that are drawn; empty: all.
 #[derive(Clone, Debug, Default)]
@@ -63,13 +50,16 @@ pub fn chart(picture: Picture, response: &Value, chosen: &Chosen) -> Result<Char
     if let Some(model) = response["model"].as_str() {
         chart.title = format!("{} of {}", chart.title, shown(model));
     }
-    within(chart.n_cells())?;
+    within(chart.n_cells() as u64)?;
     Ok(chart)
 }
 
 /// Refuses more cells than are drawn.
-fn within(n: usize) -> Result<(), Problem> {
-    match n <= MAX_CELLS {
+///
+/// # Errors
+/// The number and the limit.
+pub fn within(n: u64) -> Result<(), Problem> {
+    match n <= MAX_CELLS as u64 {
         true => Ok(()),
         false => problem(format!(
             "the picture has {n} cells, the limit is {MAX_CELLS}: fewer layers, heads or tokens have fewer"
@@ -207,7 +197,7 @@ fn lens(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem
         grid.rows.push(shown(point));
         grid.cells
             .push(rows.iter().map(cell).collect::<Result<_, _>>()?);
-        within(grid.rows.len() * own.len())?;
+        within((grid.rows.len() * own.len()) as u64)?;
     }
     let positions = positions.unwrap_or_default();
     grid.columns = positions.iter().map(|at| tokens.column(*at)).collect();
@@ -266,7 +256,7 @@ fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
             "`effects` has {n} rows, expected {m}, one for each point"
         ));
     }
-    within(points.len().saturating_mul(grid.columns.len()))?;
+    within(points.len().saturating_mul(grid.columns.len()) as u64)?;
     for (point, row) in points.iter().zip(effects) {
         let Some(point) = point.as_str() else {
             return problem("`points`: expected names, as the response has them");
@@ -406,7 +396,7 @@ fn routing(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Prob
         let most = numbers.fold(0.0f32, |most, at| most.max(*at));
         let n = n_of(path).max((most as usize).saturating_add(1));
         n_cells = n.saturating_mul(picked.rows.len()).saturating_add(n_cells);
-        within(n_cells)?;
+        within(n_cells as u64)?;
         let row = |(experts, weights): (&Vec<f32>, &Vec<f32>)| {
             let mut row = vec![Cell::default(); n];
             for (expert, weight) in experts.iter().zip(weights) {
@@ -464,7 +454,7 @@ fn attention(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Pr
         let is_chosen = |head: &usize| chosen.heads.is_empty() || chosen.heads.contains(head);
         for head in (0..n_heads).filter(is_chosen) {
             n_cells = n_cells.saturating_add(n_rows.saturating_mul(n_keys));
-            within(n_cells)?;
+            within(n_cells as u64)?;
             let cell = |weight: &f32| {
                 let value = Some(f64::from(*weight)).filter(|w| *w != 0.0 && w.is_finite());
                 Cell {

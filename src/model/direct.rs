@@ -1,111 +1,200 @@
-//! The logit of a token as a linear map of the final hidden state: the final norm divides by a number that depends on the
-//! state, and where that is taken from one state, the rest is linear.
+//! The logit of a token as a linear map of the final hidden state, and of what heads of attention add to that: a norm divides
+//! by a number that depends on what it reads, and where that is taken from one row, the rest is linear.
 
 use crate::arch::Resolved;
+use crate::plan::{NormUse, Unit};
 
 use super::error::Error;
 use super::lifecycle::Model;
+use super::points::HEADS_MATRIX;
 use super::stage;
 
-/// A logit is the sum of the products of `direction` and the hidden state, and `constant`. Softcaps are not part of it.
+/// Most numbers of a matrix that are read at once.
+const MAX_NUMBERS: usize = 1 << 20;
+
+/// What a norm divides by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Divisor {
+    /// Whether the mean is taken out first.
+    is_layer: bool,
+    eps: f64,
+}
+
+impl Divisor {
+    /// For one row.
+    pub fn of(&self, x: &[f32]) -> f64 {
+        let n = x.len() as f64;
+        let mean = match self.is_layer {
+            true => x.iter().map(|e| f64::from(*e)).sum::<f64>() / n,
+            false => 0.0,
+        };
+        let squares = x.iter().map(|e| (f64::from(*e) - mean).powi(2));
+        (squares.sum::<f64>() / n + self.eps).sqrt()
+    }
+}
+
+/// A logit is the product of `direction` and the hidden state, divided by what the final norm divides by, and `constant`.
+/// Softcaps are not part of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectLogit {
     /// `[n_embd]`.
     pub direction: Vec<f64>,
     /// What no hidden state has a part in: the biases of norm and head.
     pub constant: f64,
+    /// Of the final norm, where there is one.
+    pub divisor: Option<Divisor>,
+}
+
+impl DirectLogit {
+    /// What the product is divided by, where the hidden state before the final norm is `x`.
+    pub fn divisor_of(&self, x: &[f32]) -> f64 {
+        self.divisor.map_or(1.0, |divisor| divisor.of(x))
+    }
+}
+
+/// What heads add to a number that is a product with the hidden state: the product of `direction` and their results, divided by
+/// what each norm after them divides by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DirectHeads {
+    /// `[d * heads]`.
+    pub direction: Vec<f64>,
+    /// Of the norms, in the order in which their points are listed.
+    pub divisors: Vec<Divisor>,
 }
 
 impl Model {
-    /// The logit of a token as a linear map, with the scale (and the mean's share) of the final norm as of the hidden state
-    /// `x [n_embd]` before it. Adapters are not part of it.
+    /// The logit of a token as a linear map. Adapters are not part of it.
     ///
     /// # Errors
-    /// A model without a head, a state of another width, or a failed computation.
-    pub fn direct_logit(&mut self, token: u32, x: &[f32]) -> Result<DirectLogit, Error> {
-        let n = self.plan.n_embd as usize;
-        if x.len() != n || !n.is_multiple_of(2) || u64::from(token) >= self.plan.n_vocab {
-            let message = format!(
-                "token {token}, a state of {} numbers, expected {n}",
-                x.len()
-            );
-            return Err(Error::Internal(message));
-        }
-        let missing = || Error::Internal("there is no head".into());
-        let row = self.output_row(token, false, n)?.ok_or_else(missing)?;
-        let bias = self
-            .output_row(token, true, 1)?
-            .map_or(0.0, |bias| f64::from(bias[0]));
-        let head = self.plan.head.as_ref();
-        let scale = match head.and_then(|head| head.unit.as_ref()?.option("scale")) {
+    /// A model without a head, or a failed computation.
+    pub fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, Error> {
+        let head = self.plan.head.clone();
+        let unit = head.as_ref().and_then(|head| head.unit.as_ref());
+        let Some(unit) = unit.filter(|_| u64::from(token) < self.plan.n_vocab) else {
+            return Err(Error::Internal(format!("token {token} has no logit")));
+        };
+        let row = self.weight_rows((unit, "output"), token as usize, 1)?;
+        let bias = match unit.weight("output.bias") {
+            Some(_) => f64::from(self.weight_rows((unit, "output.bias"), token as usize, 1)?[0]),
+            None => 0.0,
+        };
+        let scale = match unit.option("scale") {
             Some(Resolved::Float(scale)) => *scale,
             _ => 1.0,
         };
-        let norm = head.and_then(|head| head.norm.as_ref());
-        let norm = norm.map(|norm| &self.plan.norms[norm.norm]);
-        let is_layer = norm.is_some_and(|n| n.option("kind") == Some(&Resolved::Choice("layer")));
-        let eps = match norm.and_then(|norm| norm.option("eps")) {
-            Some(Resolved::Float(eps)) => *eps,
-            _ => 0.0,
-        };
         let mut direction: Vec<f64> = row.iter().map(|e| f64::from(*e) * scale).collect();
         let mut constant = bias * scale;
-        let Some([weight, offset]) = self.norm_weights(eps)? else {
-            return Ok(DirectLogit {
-                direction,
-                constant,
-            });
+        let norm = head.as_ref().and_then(|head| head.norm.as_ref());
+        let divisor = match norm {
+            Some(norm) => Some(self.through(norm, &mut direction, &mut constant)?),
+            None => None,
         };
-        for ((e, weight), offset) in direction.iter_mut().zip(weight).zip(offset) {
-            constant += *e * offset;
-            *e *= weight;
-        }
-        let mean_of = |of: &dyn Fn(usize) -> f64| (0..n).map(of).sum::<f64>() / n as f64;
-        let mean = if is_layer {
-            mean_of(&|i| f64::from(x[i]))
-        } else {
-            0.0
-        };
-        let by = (mean_of(&|i| (f64::from(x[i]) - mean).powi(2)) + eps).sqrt();
-        // To take the mean out of every state is to take it out of what it is multiplied by.
-        let share = if is_layer {
-            mean_of(&|i| direction[i])
-        } else {
-            0.0
-        };
-        direction.iter_mut().for_each(|e| *e = (*e - share) / by);
         Ok(DirectLogit {
             direction,
             constant,
+            divisor,
         })
     }
 
-    /// The row of a token of the output matrix, or its bias; none if the model has no such weight.
-    fn output_row(
-        &mut self,
-        token: u32,
-        is_bias: bool,
-        n: usize,
-    ) -> Result<Option<Vec<f32>>, Error> {
-        let Some(((graph, ends), place)) = stage::build_row(&self.sources(), is_bias)? else {
-            return Ok(None);
-        };
-        self.graphs.load(graph)?;
-        let executor = &mut self.graphs.executor;
-        executor.write_indices(&place, &[token as i32])?;
-        executor.run()?;
-        let mut row = vec![0.0; n];
-        executor.read(&ends.result, &mut row)?;
-        Ok(Some(row))
+    /// The part of the heads of a place of [`Points::head_sums`](super::Points::head_sums) in a product of `direction [n_embd]`
+    /// with the hidden state after their slot. Adapters are not part of it.
+    ///
+    /// # Errors
+    /// There is no such place, or a failed computation.
+    pub fn direct_heads(&mut self, at: usize, direction: &[f64]) -> Result<DirectHeads, Error> {
+        let sum = self.points.head_sums.get(at);
+        let [layer, slot, branch] = sum
+            .map(|sum| sum.at)
+            .ok_or_else(|| Error::Internal(format!("no heads {at}")))?;
+        let slot = &self.plan.layers[layer].slots[slot];
+        let (scale, post) = (slot.scale, slot.post.clone());
+        let branch = slot.branches[branch].clone();
+        let mut along = direction.to_vec();
+        let mut divisors = Vec::new();
+        for (factor, norm) in [(scale, post), (branch.factor, branch.post)] {
+            along.iter_mut().for_each(|e| *e *= factor.unwrap_or(1.0));
+            if let Some(norm) = norm {
+                // Biases are parts of no head.
+                divisors.push(self.through(&norm, &mut along, &mut 0.0)?);
+            }
+        }
+        divisors.reverse();
+        let place = (&branch.block, HEADS_MATRIX);
+        let mut out: Vec<f64> = Vec::new();
+        let mut from = 0;
+        while from < along.len() {
+            let at_once = (MAX_NUMBERS / out.len().max(1)).clamp(1, along.len() - from);
+            // The first row says how long they are.
+            let n = if out.is_empty() { 1 } else { at_once };
+            let rows = self.weight_rows(place, from, n)?;
+            let width = rows.len() / n;
+            out.resize(width, 0.0);
+            for (row, by) in rows.chunks_exact(width.max(1)).zip(&along[from..]) {
+                for (sum, e) in out.iter_mut().zip(row) {
+                    *sum += by * f64::from(*e);
+                }
+            }
+            from += n;
+        }
+        Ok(DirectHeads {
+            direction: out,
+            divisors,
+        })
     }
 
-    /// Weight and bias of the final norm, from what it makes of a state of mean 0 and mean square 1 and of its opposite; none
-    /// if there is no norm.
-    fn norm_weights(&mut self, eps: f64) -> Result<Option<[Vec<f64>; 2]>, Error> {
-        let n = self.plan.n_embd as usize;
-        let Some((graph, ends)) = stage::build_norm(&self.sources(), 2)? else {
-            return Ok(None);
+    /// Makes of a direction for what a norm gives one for what it reads, but for what it divides by.
+    fn through(
+        &mut self,
+        norm: &NormUse,
+        direction: &mut [f64],
+        constant: &mut f64,
+    ) -> Result<Divisor, Error> {
+        let own = &self.plan.norms[norm.norm];
+        let divisor = Divisor {
+            is_layer: own.option("kind") == Some(&Resolved::Choice("layer")),
+            eps: match own.option("eps") {
+                Some(Resolved::Float(eps)) => *eps,
+                _ => 0.0,
+            },
         };
+        let [weight, offset] = self.norm_weights(norm, divisor.eps)?;
+        for ((e, weight), offset) in direction.iter_mut().zip(weight).zip(offset) {
+            *constant += *e * offset;
+            *e *= weight;
+        }
+        if divisor.is_layer {
+            // To take the mean out of every state is to take it out of what it is multiplied by.
+            let mean = direction.iter().sum::<f64>() / direction.len() as f64;
+            direction.iter_mut().for_each(|e| *e -= mean);
+        }
+        Ok(divisor)
+    }
+
+    /// `n` rows of a weight, or numbers of a bias, from one on.
+    fn weight_rows(
+        &mut self,
+        place: (&Unit, &str),
+        from: usize,
+        n: usize,
+    ) -> Result<Vec<f32>, Error> {
+        let ((graph, ends), places) = stage::build_rows(&self.sources(), place, n)?;
+        self.graphs.load(graph)?;
+        let executor = &mut self.graphs.executor;
+        let wanted: Vec<i32> = (from..from + n).map(|at| at as i32).collect();
+        executor.write_indices(&places, &wanted)?;
+        executor.run()?;
+        let mut rows = vec![0.0; ends.result.elements() as usize];
+        executor.read(&ends.result, &mut rows)?;
+        Ok(rows)
+    }
+
+    /// Weight and bias of a norm, from what it makes of a state of mean 0 and mean square 1 and of its opposite.
+    fn norm_weights(&mut self, norm: &NormUse, eps: f64) -> Result<[Vec<f64>; 2], Error> {
+        let n = self.plan.n_embd as usize;
+        if !n.is_multiple_of(2) {
+            return Err(Error::Internal(format!("hidden states of {n} numbers")));
+        }
+        let (graph, ends) = stage::build_norm(&self.sources(), norm, 2)?;
         let sign = |i: usize| if i.is_multiple_of(2) { 1.0f32 } else { -1.0 };
         let probes: Vec<f32> = (0..n).map(sign).chain((0..n).map(|i| -sign(i))).collect();
         self.graphs.load(graph)?;
@@ -124,9 +213,7 @@ impl Model {
         let weight = pairs()
             .enumerate()
             .map(|(i, (a, b))| (a - b) / 2.0 * f64::from(sign(i)) * by);
-        Ok(Some([
-            weight.collect(),
-            pairs().map(|(a, b)| (a + b) / 2.0).collect(),
-        ]))
+        let offset = pairs().map(|(a, b)| (a + b) / 2.0);
+        Ok([weight.collect(), offset.collect()])
     }
 }

@@ -390,7 +390,7 @@ impl<'a> Assembly<'a> {
         }
         // A planned slot has a branch.
         let Some(y) = sum else { return Ok(x) };
-        let y = self.norm(slot.post.as_ref(), y)?;
+        let y = self.normed_point(slot.post.as_ref(), (&slot.path, &points::SLOT_SUM), y)?;
         let y = self.factor(slot.scale, y)?;
         let y = self.build.point_at(&slot.path, &points::SLOT_OUT, y)?;
         let joined = match slot.join {
@@ -426,7 +426,8 @@ impl<'a> Assembly<'a> {
         };
         self.build.saved = None;
         let y = blocks::build_block(&mut self.build, &branch.block, &input)?;
-        let y = self.norm(branch.post.as_ref(), y)?;
+        let raw = (branch.block.path.as_str(), &points::BRANCH_RAW);
+        let y = self.normed_point(branch.post.as_ref(), raw, y)?;
         let y = self.factor(branch.factor, y)?;
         if let Some(name) = &branch.save {
             let saved = self.build.saved.take();
@@ -453,6 +454,19 @@ impl<'a> Assembly<'a> {
     fn norm(&self, norm: Option<&NormUse>, x: Tensor) -> Result<Tensor, Error> {
         match norm {
             Some(norm) => self.build.norm(norm, &x),
+            None => Ok(x),
+        }
+    }
+
+    /// The same for a value that has a point where there is a norm.
+    fn normed_point(
+        &self,
+        norm: Option<&NormUse>,
+        (path, spec): (&str, &'static PointSpec),
+        x: Tensor,
+    ) -> Result<Tensor, Error> {
+        match norm {
+            Some(norm) => self.build.norm(norm, &self.build.point_at(path, spec, x)?),
             None => Ok(x),
         }
     }

@@ -275,26 +275,30 @@ impl Model {
         std::mem::take(&mut self.taken)
     }
 
-    /// The logits `[n_vocab, n]` that the final norm and the head make of hidden states `[n_embd, n]` of a
-    /// sequence.
+    /// The logits `[n_vocab, n]` that the final norm and the head make of hidden states `[n_embd, n]` of a sequence. Where the
+    /// head reads several states of a token, these may be all of them: `rows` is `[size, n]`.
     ///
     /// # Errors
     /// A model without a head, rows of another width, or a failed computation.
-    pub fn lens(&mut self, sequence: SequenceId, rows: &[f32]) -> Result<Vec<f32>, Error> {
-        let (n_embd, width) = (self.plan.n_embd as usize, self.plan.n_vocab as usize);
-        if rows.is_empty() || !rows.len().is_multiple_of(n_embd) {
-            return Err(Error::Internal(format!(
-                "{} numbers for rows of {n_embd}",
-                rows.len()
-            )));
+    pub fn lens(
+        &mut self,
+        sequence: SequenceId,
+        (rows, size): (&[f32], usize),
+    ) -> Result<Vec<f32>, Error> {
+        let width = self.plan.n_vocab as usize;
+        let n_embd = self.plan.n_embd as usize;
+        let is_read = size == n_embd || Some(size) == self.points.read_width();
+        if rows.is_empty() || !is_read || !rows.len().is_multiple_of(size) {
+            let n = rows.len();
+            return Err(Error::Internal(format!("{n} numbers for rows of {size}")));
         }
         let adapters = self.adapters.on(&[sequence]);
-        let mut logits = vec![0.0; rows.len() / n_embd * width];
+        let mut logits = vec![0.0; rows.len() / size * width];
         let at_once = self.n_outputs().min(MAX_LENS_ROWS);
-        let parts = rows.chunks(at_once * n_embd);
+        let parts = rows.chunks(at_once * size);
         for (rows, logits) in parts.zip(logits.chunks_mut(at_once * width)) {
-            let n = rows.len() / n_embd;
-            let built = stage::build_lens(&self.sources(), n, &adapters)?;
+            let n = rows.len() / size;
+            let built = stage::build_lens(&self.sources(), (size as u64, n), &adapters)?;
             let Some((graph, ends)) = built else {
                 return Err(Error::Internal("there is no head".into()));
             };

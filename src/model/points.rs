@@ -9,6 +9,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::arch::{Parts, PointSpec, nearest};
+use crate::blocks::points::{BRANCH_RAW, SLOT_SUM, SLOT_X};
 use crate::blocks::position_bias::TABLE;
 use crate::ggml::Error;
 use crate::plan::{Plan, StatePlan};
@@ -97,13 +98,31 @@ pub struct UnknownPoint {
     pub nearest: Option<String>,
 }
 
+/// Heads whose results one matrix sums up: what follows it in their slot is linear but for the sizes of what norms read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadSum {
+    /// The place of the point that the matrix reads, `[d, heads]`.
+    pub heads: usize,
+    /// The places of the points that norms after it read, in their order.
+    pub normed: Vec<usize>,
+    /// The place of the hidden state after the slot.
+    pub after: usize,
+    /// Layer, slot and branch in the plan.
+    pub(super) at: [usize; 3],
+}
+
 /// The points of a model.
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     /// In the order of computation.
     pub all: Vec<Point>,
+    /// Where attention adds the results of its heads to the hidden state.
+    pub head_sums: Vec<HeadSum>,
     by_name: HashMap<String, usize>,
 }
+
+/// The weight that sums up the heads of a block.
+pub(super) const HEADS_MATRIX: &str = "o";
 
 /// Longest name of a point in a request, in bytes.
 const MAX_NAME: usize = 200;
@@ -152,12 +171,51 @@ impl Points {
         });
         let mut this = Self {
             all: all.collect(),
-            by_name: HashMap::new(),
+            ..Self::default()
         };
         let paths = this.all.iter().enumerate();
         this.by_name = paths.map(|(at, point)| (point.path.clone(), at)).collect();
         this.name(plan);
+        this.head_sums = this.sums(plan);
         Ok(this)
+    }
+
+    /// The slots whose heads are summed up by a matrix. A norm after the addition would read other parts too, so these have none.
+    fn sums(&self, plan: &Plan) -> Vec<HeadSum> {
+        let place = |path: &str, name: &str| self.by_name.get(&format!("{path}.{name}")).copied();
+        let mut out = Vec::new();
+        for (layer, of_layer) in plan.layers.iter().enumerate() {
+            for (slot, of_slot) in of_layer.slots.iter().enumerate() {
+                for (branch, of_branch) in of_slot.branches.iter().enumerate() {
+                    let unit = &of_branch.block;
+                    let heads = place(&unit.path, "o_in").or_else(|| place(&unit.path, "heads"));
+                    let raw = of_branch.post.as_ref();
+                    let raw = raw.map(|_| place(&unit.path, BRANCH_RAW.name));
+                    let sum = of_slot.post.as_ref();
+                    let sum = sum.map(|_| place(&of_slot.path, SLOT_SUM.name));
+                    let normed: Option<Vec<usize>> = raw.into_iter().chain(sum).collect();
+                    let after = place(&of_slot.path, SLOT_X.name);
+                    let is_plain = of_slot.after.is_none() && unit.weight(HEADS_MATRIX).is_some();
+                    if let (Some(heads), Some(normed), Some(after), true) =
+                        (heads, normed, after, is_plain)
+                    {
+                        out.push(HeadSum {
+                            heads,
+                            normed,
+                            after,
+                            at: [layer, slot, branch],
+                        });
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// Numbers of the hidden states of a token that the head reads.
+    pub fn read_width(&self) -> Option<usize> {
+        let outs = self.find("layers.*.out").ok()?;
+        outs.last().map(|at| self.all[*at].width() as usize)
     }
 
     /// Gives a point another name, unless that is taken.

@@ -4,8 +4,9 @@
 use std::cell::RefCell;
 
 use crate::blocks::lab::Lab;
-use crate::blocks::{self, Build, Selections};
+use crate::blocks::{self, Build, Selections, mix};
 use crate::ggml::{Error, Graph, Tensor};
+use crate::plan::{NormUse, Unit};
 use crate::weights::TensorType;
 
 use super::cache::states::PassStates;
@@ -20,7 +21,7 @@ pub(super) type Stage = (Graph, StageEnds);
 /// What a graph of a stage after the last layer takes and gives.
 #[derive(Clone)]
 pub(super) struct StageEnds {
-    /// `[n_embd, n_rows]`.
+    /// `[width, n_rows]`, as a rule `[n_embd, n_rows]`.
     pub(super) hidden: Tensor,
     /// `[width, n_rows]`.
     pub(super) result: Tensor,
@@ -49,65 +50,63 @@ pub(super) fn build_head(
     .map(Some)
 }
 
-/// The same from rows of hidden states before the final norm.
+/// The same from rows `[width, n_rows]` of hidden states before the final norm, one or all that the head reads.
 pub(super) fn build_lens(
     sources: &Sources<'_>,
-    n_rows: usize,
+    (width, n_rows): (u64, usize),
     adapters: &[usize],
 ) -> Result<Option<Stage>, Error> {
     let head = sources.plan.head.as_ref();
     let Some((head, unit)) = head.and_then(|head| Some((head, head.unit.as_ref()?))) else {
         return Ok(None);
     };
-    build_stage(sources, n_rows, adapters, |b, x| {
-        let normed = match &head.norm {
-            Some(norm) => b.norm(norm, x)?,
+    build_stage_of(sources, (width, n_rows), adapters, |b, x| {
+        let read = head.read.as_ref().filter(|_| width > b.plan.n_embd);
+        let x = match read {
+            Some(unit) => mix::end(b, unit, x)?,
             None => x.clone(),
+        };
+        let normed = match &head.norm {
+            Some(norm) => b.norm(norm, &x)?,
+            None => x,
         };
         blocks::head::build(b, unit, &normed)
     })
     .map(Some)
 }
 
-/// The graph of the final norm by itself, of `n_rows` rows; none if there is no norm.
-pub(super) fn build_norm(sources: &Sources<'_>, n_rows: usize) -> Result<Option<Stage>, Error> {
-    let norm = sources
-        .plan
-        .head
-        .as_ref()
-        .and_then(|head| head.norm.as_ref());
-    let built = norm.map(|norm| build_stage(sources, n_rows, &[], |b, x| b.norm(norm, x)));
-    built.transpose()
+/// The graph of a norm by itself, of `n_rows` rows.
+pub(super) fn build_norm(
+    sources: &Sources<'_>,
+    norm: &NormUse,
+    n_rows: usize,
+) -> Result<Stage, Error> {
+    build_stage(sources, n_rows, &[], |b, x| b.norm(norm, x))
 }
 
-/// The graph that gives the row of a token of the output matrix `[n_embd, 1]` or, with `is_bias`, its bias `[1, 1]`, and the
-/// place of the token; none if the model has no such weight.
-pub(super) fn build_row(
+/// The graph that gives rows of a weight `[width, n_rows]`, of a bias `[1, n_rows]`, and the places of the rows.
+pub(super) fn build_rows(
     sources: &Sources<'_>,
-    is_bias: bool,
-) -> Result<Option<(Stage, Tensor)>, Error> {
-    let unit = sources
-        .plan
-        .head
-        .as_ref()
-        .and_then(|head| head.unit.as_ref());
-    let key = if is_bias { "output.bias" } else { "output" };
-    let Some(unit) = unit.filter(|unit| unit.weight(key).is_some()) else {
-        return Ok(None);
-    };
-    let mut place = None;
+    (unit, key): (&Unit, &str),
+    n_rows: usize,
+) -> Result<(Stage, Tensor), Error> {
+    let mut places = None;
     let stage = build_stage(sources, 1, &[], |b, _| {
         let weight = b.need(unit, key)?;
-        let table = match is_bias {
-            true => b.g.reshape(&weight, [1, weight.elements(), 1, 1])?,
-            false => weight,
+        let table = match weight.shape() {
+            [n, 1, 1, 1] => b.g.reshape(&weight, [1, n, 1, 1])?,
+            _ => weight,
         };
-        let n = table.shape()[1];
-        let token = b.g.index_input("token", TensorType::I32, &[1], n)?;
-        place = Some(token.clone());
-        b.g.get_rows(&table, &token)
+        let (n, n_all) = (n_rows as u64, table.shape()[1]);
+        let wanted = b.g.index_input("rows", TensorType::I32, &[n], n_all)?;
+        places = Some(wanted.clone());
+        b.g.get_rows(&table, &wanted)
     })?;
-    Ok(place.map(|place| (stage, place)))
+    let places = places.ok_or_else(|| Error::Arguments {
+        op: "rows",
+        message: format!("{} has no weight `{key}`", unit.path),
+    })?;
+    Ok((stage, places))
 }
 
 /// The graph of what follows pooling: `[n_embd, 1]` to `[width, 1]`.
@@ -124,11 +123,24 @@ fn build_stage(
     adapters: &[usize],
     stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
 ) -> Result<Stage, Error> {
+    build_stage_of(sources, (sources.plan.n_embd, n_rows), adapters, stage)
+}
+
+/// The same where each row is `[width]`.
+fn build_stage_of(
+    sources: &Sources<'_>,
+    (width, n_rows): (u64, usize),
+    adapters: &[usize],
+    stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
+) -> Result<Stage, Error> {
     let (plan, weights) = (sources.plan, &sources.weights);
     let update_nodes = weights.update_nodes;
-    let mut g = Graph::new(NODES_ELSEWHERE + update_nodes, n_leaves(plan, update_nodes))?;
+    let mut g = Graph::new(
+        NODES_ELSEWHERE + mix::NODES + update_nodes,
+        n_leaves(plan, update_nodes),
+    )?;
     let n = n_rows as u64;
-    let hidden = g.input("hidden", TensorType::F32, &[plan.n_embd, n])?;
+    let hidden = g.input("hidden", TensorType::F32, &[width, n])?;
     let scales = AdapterScales::new(&g, "", adapters, n)?;
     let result = {
         let mut store = PassStore::default();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lab_bench::arch::Mode;
-use lab_bench::model::{Batch, Lab, LabCapture, Positions};
+use lab_bench::model::{Batch, Lab, LabCapture, LabEdit, LabOp, Positions};
 use lab_bench::plan::Plan;
 use lab_bench::weights::TensorType;
 use serde_json::{Value, json};
@@ -25,6 +25,17 @@ fn of_kernels(ty: TensorType) -> f64 {
         TensorType::F16 | TensorType::BF16 => 3e-3,
         _ => 2e-2,
     }
+}
+
+/// What the kernels of a model's types may cost.
+fn bound(plan: &Plan) -> f64 {
+    let types = plan.tensors.iter().filter_map(|tensor| tensor.ty);
+    types.map(of_kernels).fold(0.0, f64::max)
+}
+
+fn along(x: &[f32], direction: &[f64]) -> f64 {
+    let pairs = x.iter().zip(direction);
+    pairs.map(|(x, d)| f64::from(*x) * d).sum()
 }
 
 #[test]
@@ -62,11 +73,11 @@ fn a_logit_is_linear_in_the_hidden_state_once_the_scale_of_the_norm_is_known() {
         let tokens = [0, 1, n_vocab / 2, n_vocab - 1];
         let mut sums = Vec::new();
         for token in tokens {
-            let Ok(direct) = model.direct_logit(token as u32, &x) else {
+            let direct = model.direct_logit(token as u32).expect("there is a head");
+            if direct.direction.len() != x.len() {
                 break;
-            };
-            let pairs = x.iter().zip(&direct.direction);
-            sums.push(pairs.map(|(x, d)| f64::from(*x) * d).sum::<f64>() + direct.constant);
+            }
+            sums.push(along(&x, &direct.direction) / direct.divisor_of(&x) + direct.constant);
         }
         if sums.len() < tokens.len() {
             // Several hidden states, which a norm of one width does not read.
@@ -74,12 +85,7 @@ fn a_logit_is_linear_in_the_hidden_state_once_the_scale_of_the_norm_is_known() {
             continue;
         }
         let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights);
-        let types = plan.expect("it fits").tensors;
-        let bound = types
-            .iter()
-            .filter_map(|tensor| tensor.ty)
-            .map(of_kernels)
-            .fold(0.0, f64::max);
+        let bound = bound(&plan.expect("it fits"));
         let cap = softcap(&golden.def.to_toml());
         let size = logits
             .iter()
@@ -98,6 +104,105 @@ fn a_logit_is_linear_in_the_hidden_state_once_the_scale_of_the_norm_is_known() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(n_compared > 100, "{n_compared}");
+}
+
+/// Where no norm follows the output projection, a slot whose heads are zero adds the rest; where an RMS norm without a bias
+/// follows, there is no rest.
+#[test]
+fn what_heads_add_is_what_their_slot_adds_less_its_biases() {
+    let scratch = scratch();
+    let (mut n_compared, mut failures) = ([0, 0], Vec::new());
+    for golden in goldens(scratch.path(), |_| true) {
+        if golden.def.mode == Mode::Encoder {
+            continue;
+        }
+        let mut model = model(&golden, options());
+        let points = Arc::clone(model.points());
+        let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights);
+        let plan = plan.expect("it fits");
+        let Some((at, sum)) = points.head_sums.iter().enumerate().next_back() else {
+            continue;
+        };
+        let direct = model.direct_logit(1).expect("there is a head");
+        if points.all[sum.after].width() as usize != direct.direction.len() {
+            continue;
+        }
+        let n = golden.tokens.len() as u32;
+        let last = Positions::List(Arc::new([n - 1]));
+        let slot_path = points.all[sum.after].path.trim_end_matches(".x");
+        let out = points.find(&format!("{slot_path}.out")).expect("it adds")[0];
+        let wanted = [out, sum.heads].into_iter().chain(sum.normed.clone());
+        let wanted: Vec<usize> = wanted.collect();
+        let mut rows = |edits: Vec<LabEdit>| {
+            let capture = |point: &usize| LabCapture {
+                point: *point,
+                positions: last.clone(),
+            };
+            let lab = Lab::new(wanted.iter().map(capture).collect(), edits);
+            model.begin(0, &[], Some(&Arc::new(lab)));
+            let mut batch = Batch::default();
+            for (position, token) in (0..).zip(&golden.tokens) {
+                batch.push(*token, 0, position, position + 1 == n);
+            }
+            model.forward(&batch).expect("it runs");
+            let taken = model.taken();
+            model.release(0);
+            let row = |point: &usize| {
+                let mut own = taken.iter().filter(|row| row.point == *point);
+                own.next().expect("it was captured").row.clone()
+            };
+            wanted.iter().map(row).collect::<Vec<_>>()
+        };
+        let plain = rows(Vec::new());
+        let width = points.all[sum.heads].width() as usize;
+        let zero = LabEdit {
+            point: sum.heads,
+            positions: Positions::Range(0, n),
+            op: LabOp::Affine {
+                factor: vec![0.0; width],
+                offsets: vec![vec![0.0; width]],
+            },
+        };
+        let without = rows(vec![zero]);
+        let heads = model.direct_heads(at, &direct.direction).expect("a matrix");
+        let divisors = heads.divisors.iter().zip(&plain[2..]);
+        let by: f64 = divisors.map(|(norm, row)| norm.of(row)).product();
+        let n_heads = points.all[sum.heads].shape[1] as usize;
+        let size = width / n_heads;
+        let each = plain[1].chunks(size).zip(heads.direction.chunks(size));
+        let each: Vec<f64> = each.map(|(row, d)| along(row, d) / by).collect();
+        let of_slot = along(&plain[0], &direct.direction);
+        let rest = of_slot - each.iter().sum::<f64>();
+        let mut slots = plan.layers.iter().flat_map(|layer| &layer.slots);
+        let slot = slots.find(|slot| slot.path == slot_path).expect("a slot");
+        let [branch] = slot.branches.as_slice() else {
+            continue;
+        };
+        if !branch.block.updates.is_empty() {
+            // What adapters add is linear in the heads too, and no part of them.
+            continue;
+        }
+        let norms = branch.post.iter().chain(&slot.post);
+        let expected = if norms.clone().next().is_none() {
+            n_compared[0] += 1;
+            along(&without[0], &direct.direction)
+        } else if norms.clone().all(|norm| norm.bias.is_none())
+            && branch.block.weight("o.bias").is_none()
+        {
+            n_compared[1] += 1;
+            0.0
+        } else {
+            continue;
+        };
+        let size = each.iter().fold(of_slot.abs(), |sum, e| sum + e.abs());
+        assert!(size > 1e-6, "{}: {each:?}", golden.name);
+        if (rest - expected).abs() > bound(&plan) * size {
+            failures.push(format!("{}: {rest} {expected} of {size}", golden.name));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    println!("{n_compared:?}");
+    assert!(n_compared[0] > 60 && n_compared[1] > 5, "{n_compared:?}");
 }
 
 fn number(value: &Value) -> f64 {
@@ -150,6 +255,39 @@ fn parts_of_a_logit_sum_to_it() {
             assert!(number(&row["values"][at]).abs() < 1e-6, "{row}");
         }
     }
+    // What heads add is a part of what their slot adds.
+    let slots = run(json!({ "to": "slots" }), json!([]))["attribution"].clone();
+    let heads = run(json!({ "to": "heads" }), json!([]))["attribution"].clone();
+    let parts = heads["parts"].as_array().expect("parts").iter();
+    let parts = parts.zip(heads["rows"][0]["values"].as_array().expect("values"));
+    let parts: Vec<(&str, f64)> = parts
+        .map(|(part, value)| (part.as_str().expect("a name"), number(value)))
+        .collect();
+    let of_slots = slots["parts"].as_array().expect("parts").iter();
+    let of_slots = of_slots.zip(slots["rows"][0]["values"].as_array().expect("values"));
+    for (slot, value) in of_slots {
+        let slot = slot.as_str().expect("a name");
+        let own = parts.iter().filter(|(part, _)| part.starts_with(slot));
+        let own: Vec<f64> = own.map(|(_, value)| *value).collect();
+        let n = if slot.ends_with("attn") { 5 } else { 1 };
+        assert_eq!(own.len(), n, "{slot} {parts:?}");
+        assert!((own.iter().sum::<f64>() - number(value)).abs() < 1e-9);
+    }
+    assert_eq!(parts[1].0, "layers.0.attn.heads.0");
+    assert_eq!(parts[5].0, "layers.0.attn.rest");
+    assert!(
+        parts[5].1.abs() < 2e-2 * parts[1].1.abs().max(1.0),
+        "{parts:?}"
+    );
+    // A head that is taken out has no part.
+    let zero = json!([{ "point": "layers.1.attn.heads", "op": "zero", "heads": [2] }]);
+    let found = run(json!({ "to": "heads" }), zero)["attribution"].clone();
+    let at = parts
+        .iter()
+        .position(|(part, _)| *part == "layers.1.attn.heads.2");
+    let at = at.expect("a part");
+    assert_eq!(number(&found["rows"][0]["values"][at]), 0.0);
+    assert!(parts[at].1.abs() > 1e-6, "{parts:?}");
     let layers = run(json!({}), json!([]))["attribution"].clone();
     let slots = run(json!({ "to": "slots" }), json!([]))["attribution"].clone();
     let [layers, slots] = [layers, slots].map(|a| a["rows"][0]["values"].clone());

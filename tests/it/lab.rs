@@ -775,16 +775,48 @@ fn the_lens_of_the_last_layer_gives_the_logits() {
         );
         let logits = read(&mut model, 0, &golden.tokens, Some(lab));
         let hidden = rows(&model.taken(), last, 0);
-        let found = model.lens(0, &hidden).expect("there is a head");
+        let width = hidden.len() / n;
+        let found = model.lens(0, (&hidden, width)).expect("there is a head");
         assert_eq!(bits(&found), bits(&logits), "{}", golden.name);
         // Of fewer rows too, and the model goes on.
-        let width = hidden.len() / n;
-        let one = model.lens(0, &hidden[..width]).expect("there is a head");
+        let one = model.lens(0, (&hidden[..width], width));
+        let one = one.expect("there is a head");
         let expected: Vec<f64> = logits[..one.len()].iter().map(|v| f64::from(*v)).collect();
         assert!(nmse(&one, &expected) < 1e-9);
         assert_eq!(read(&mut model, 0, &golden.tokens, None), logits);
-        assert!(model.lens(0, &hidden[1..width]).is_err());
+        assert!(model.lens(0, (&hidden[1..width], width)).is_err());
+        assert!(model.lens(0, (&hidden[1..width], width - 1)).is_err());
     }
+}
+
+#[test]
+fn the_lens_reads_several_hidden_states_as_the_head_does() {
+    let scratch = scratch();
+    let mut names = Vec::new();
+    for golden in goldens(scratch.path(), |_| true) {
+        let n = golden.tokens.len();
+        let mut model = model(&golden, options());
+        let points = Arc::clone(model.points());
+        let (Some(width), Ok(embed)) = (points.read_width(), points.find("embed.x")) else {
+            continue;
+        };
+        if width as u64 == points.all[embed[0]].width() || points.find(LOGITS).is_err() {
+            continue;
+        }
+        let layers = points.find("layers.*.out").expect("there are some");
+        let capture = LabCapture {
+            point: *layers.last().expect("there are some"),
+            positions: all(n),
+        };
+        let lab = Lab::new(vec![capture.clone()], Vec::new());
+        let logits = read(&mut model, 0, &golden.tokens, Some(lab));
+        let hidden = rows(&model.taken(), capture.point, 0);
+        let found = model.lens(0, (&hidden, width)).expect("there is a head");
+        let expected: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
+        assert!(nmse(&found, &expected) < 1e-9, "{}", golden.name);
+        names.push(golden.name);
+    }
+    assert!(names.len() >= 4, "{names:?}");
 }
 
 #[test]
@@ -1057,6 +1089,79 @@ fn a_run_gives_what_it_is_asked_for() {
     };
     assert_eq!(patch(packed), logits);
     assert_ne!(patch(&json!(vec![1.0; 128])), logits);
+}
+
+#[test]
+fn every_shape_of_a_request_has_what_it_reads() {
+    let server = Server::start(&["--deterministic"]);
+    let lab = json!({
+        "captures": [{ "point": "layers.1.out" }], "encoding": "numbers",
+        "edits": [{ "point": "layers.1.attn.heads", "op": "zero", "heads": [2] }],
+    });
+    let chat = json!({ "messages": [{ "role": "user", "content": "The sea" }] });
+    let text = json!({ "prompt": "The sea" });
+    let shapes = [
+        ("/v1/chat/completions", &chat, "/choices/0/lab"),
+        ("/v1/messages", &chat, "/lab"),
+        ("/v1/responses", &json!({ "input": "The sea" }), "/lab"),
+        ("/v1/completions", &text, "/choices/0/lab"),
+        ("/completion", &text, "/lab"),
+    ];
+    let mut found = Vec::new();
+    for (path, body, place) in shapes {
+        let most = if path == "/v1/responses" {
+            "max_output_tokens"
+        } else {
+            "max_tokens"
+        };
+        let body = with(body.clone(), &json!({ most: 4, "temperature": 0 }));
+        let plain = server.post(path, &body);
+        assert_eq!(plain.pointer(place), None, "{path}");
+        let asked = with(body, &json!({ "lab": lab }));
+        let whole = server.post(path, &asked);
+        let own = whole
+            .pointer(place)
+            .unwrap_or_else(|| panic!("{path}: {whole}"));
+        assert_eq!(own["captures"][0]["point"], "layers.1.out", "{path}");
+        // In a stream one event has it.
+        let streamed = with(asked.clone(), &json!({ "stream": true }));
+        let (status, _, events) =
+            server.raw("POST", path, "application/json", &streamed.to_string());
+        assert_eq!(status, 200, "{path}: {events}");
+        let data = events
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "));
+        let data = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+        let place = if path == "/v1/responses" {
+            "/response/lab"
+        } else {
+            place
+        };
+        let labs = data.filter_map(|event| event.pointer(place).cloned());
+        let labs: Vec<Value> = labs.collect();
+        assert_eq!(labs.as_slice(), std::slice::from_ref(own), "{path}");
+        found.push(own.clone());
+        let unknown = with(
+            asked,
+            &json!({ "lab": { "captures": [{ "point": "layer.1" }] } }),
+        );
+        let (status, answer) = server.json("POST", path, &unknown);
+        assert_eq!(status, 400, "{path}");
+        assert!(answer.to_string().contains("no point is named"), "{answer}");
+    }
+    // One conversation is one prompt, whatever the shape.
+    assert_eq!(found[0], found[1]);
+    assert_eq!(found[0], found[2]);
+    assert_eq!(found[3], found[4]);
+    assert_ne!(found[0], found[3]);
+    let contrastive = json!({ "penalty_alpha": 0.6, "top_k": 4, "lab": lab });
+    let (status, answer) = server.json("POST", "/v1/completions", &with(text, &contrastive));
+    assert_eq!(status, 400);
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(
+        message.contains("`lab`") && message.contains("contrastive"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -4,11 +4,12 @@
 use std::fs;
 use std::path::Path;
 
+use lab_bench::api::LabPicture as Picture;
 use lab_bench::inspect::diagram::svg::{self, Chart, Item, MAX_CELLS, Rect, Style};
-use lab_bench::inspect::pictures::{self, Chosen, Picture};
+use lab_bench::inspect::pictures::{self, Chosen};
 use serde_json::{Value, json};
 
-use crate::command::{check_refused, made_up, printed, scratch, text};
+use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::diagrams::check_layout;
 use crate::server::Server;
 
@@ -407,4 +408,56 @@ fn wide_grids_go_on_below_and_larger_ones_are_refused() {
         let message = refused(picture, &response);
         assert!(message.contains(part), "`{part}` is not in: {message}");
     }
+}
+
+#[test]
+fn the_server_draws_what_the_command_draws() {
+    let server = Server::shared();
+    let lab = json!({ "lens": { "positions": "prompt" } });
+    let response = server.post("/v1/lab/run", &json!({ "prompt": CLEAN, "lab": lab }));
+    let mut asked = json!({ "picture": "lens", "response": response });
+    let ask = |asked: &Value| {
+        server.raw(
+            "POST",
+            "/v1/lab/pictures",
+            "application/json",
+            &asked.to_string(),
+        )
+    };
+    let (status, head, svg) = ask(&asked);
+    assert_eq!(status, 200, "{svg}");
+    assert!(head.contains("content-type: image/svg+xml"), "{head}");
+    assert!(head.contains("sandbox"), "{head}");
+    assert_eq!(svg, pictures::svg(&chart(Picture::Lens, &response)));
+    asked["layers"] = json!([1]);
+    let (_, _, one) = ask(&asked);
+    assert!(one.contains("layers.1.out") && !one.contains("layers.0.out"));
+    for (field, value, message) in [
+        ("picture", json!("patch"), "`positions`"),
+        ("picture", json!("cake"), "picture"),
+        ("layers", json!([77]), "nothing of it is drawn"),
+        ("response", json!({}), "`lens`: expected a list"),
+    ] {
+        let mut wrong = asked.clone();
+        wrong[field] = value;
+        let (status, _, body) = ask(&wrong);
+        assert_eq!(status, 400, "{body}");
+        assert!(body.contains(message), "{body}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_one_prompt_is_said_before_it_is_read() {
+    let scratch = scratch();
+    let svg = scratch.path().join("a.svg");
+    let long = "sea ".repeat(300);
+    let refused = |arguments: &[&str], message: &str| {
+        let all = [&["lab"], arguments, &["--svg", text(&svg)]].concat();
+        check_refused(&all, 1, &[message]);
+        assert!(!bench(&all).err.contains("prompt 0"));
+    };
+    let attention = ["attention", "tiny-chat", "--prompt", &long];
+    refused(&attention, "the picture has");
+    let layers = ["lens", "tiny-chat", "--prompt", "a", "--layers", "77"];
+    refused(&layers, "no point is named `layers.77.out`");
 }

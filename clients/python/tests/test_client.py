@@ -147,6 +147,11 @@ class Reading(unittest.TestCase):
         self.assertEqual((split.text, split.values.shape), (" the", (len(result.tokens), len(split.parts))))
         np.testing.assert_allclose(split.values.sum(1) + split.constants, split.logits, rtol=1e-3, atol=1e-3)
         self.assertAlmostEqual(split.logits[-1], result["head.logits"][0, split.id], places=2)
+        by_head = client.run(PROMPT, attribution={"of": split.id, "to": "heads"}).attribution
+        assert by_head is not None
+        own = [value for part, value in zip(by_head.parts, by_head.values[0]) if part.startswith("layers.1.attn.")]
+        self.assertEqual(len(own), 5)
+        self.assertAlmostEqual(sum(own), split.values[-1, split.parts.index("layers.1.attn")], places=4)
         by_layer = client.run(PROMPT, attribution=split.id).attribution
         assert by_layer is not None
         self.assertEqual(by_layer.parts[:2], ["embed", "layers.0"])
@@ -360,6 +365,25 @@ class Failing(unittest.TestCase):
         for content, wanted in cases:
             with self.subTest(content), self.assertRaisesRegex(TransportError, wanted):
                 self.answering(content).points()
+
+    def test_a_body_that_is_refused_before_it_is_read(self) -> None:
+        fault = b'{"error": {"message": "too large", "code": "body_too_large"}}'
+        head = f"HTTP/1.1 413 Payload Too Large\r\ncontent-length: {len(fault)}\r\nconnection: close\r\n\r\n".encode()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(head + fault)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with self.assertRaisesRegex(APIError, "too large") as caught:
+            Client(f"http://127.0.0.1:{listener.getsockname()[1]}").run("a" * (64 << 20))
+        thread.join()
+        self.assertEqual(caught.exception.status, 413)
 
     def test_streams_that_fail(self) -> None:
         def stream(events: bytes) -> Iterator[Any]:

@@ -6,7 +6,7 @@ use crate::api::answers::{Completion, Format};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
 use crate::api::parts::Piece;
-use crate::engine::{AnswerToken, FinishReason, Fixed, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Fixed, LabResult, Stopped, Usage};
 
 use super::error_body;
 
@@ -22,6 +22,7 @@ pub(super) struct Shape {
     /// `stop_reason` and `stop_sequence`, when the completion has ended.
     ending: Value,
     calls: bool,
+    lab: Option<Value>,
 }
 
 const TEXT: &str = "text_delta";
@@ -37,6 +38,7 @@ impl Shape {
             open: None,
             ending: Value::Null,
             calls: false,
+            lab: None,
         }
     }
 
@@ -63,6 +65,9 @@ impl Shape {
             blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
         }
         let mut message = self.object(&blocks, &usage_json(usage));
+        if let Some(lab) = self.envelope.lab(one.lab.as_deref()) {
+            message["lab"] = lab;
+        }
         if let Some(reason) = one.reason {
             let ending = ending(reason, one.stopped.as_ref(), !one.calls.is_empty());
             for (name, value) in ending.as_object().into_iter().flatten() {
@@ -163,6 +168,12 @@ impl Format for Shape {
         Vec::new()
     }
 
+    /// The event with the usage has it.
+    fn lab(&mut self, _: u32, result: &LabResult) -> Vec<Value> {
+        self.lab = self.envelope.lab(Some(result));
+        Vec::new()
+    }
+
     fn end(&mut self, _: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value> {
         self.ending = ending(reason, stopped, self.calls);
         let mut out = Vec::new();
@@ -174,10 +185,12 @@ impl Format for Shape {
     }
 
     fn done(&mut self, usage: &Usage) -> Vec<Value> {
-        vec![
-            json!({ "type": "message_delta", "delta": self.ending, "usage": usage_json(usage) }),
-            json!({ "type": "message_stop" }),
-        ]
+        let mut delta =
+            json!({ "type": "message_delta", "delta": self.ending, "usage": usage_json(usage) });
+        if let Some(lab) = self.lab.take() {
+            delta["lab"] = lab;
+        }
+        vec![delta, json!({ "type": "message_stop" })]
     }
 
     fn failed(&mut self, error: &Error) -> Vec<Value> {

@@ -156,6 +156,7 @@ pub(super) struct LensObject {
 pub(super) enum Parted {
     Layers,
     Slots,
+    Heads,
 }
 
 #[derive(Debug, Deserialize)]

@@ -6,9 +6,12 @@ use serde_json::{Map, Value, json};
 
 use crate::api::answers::{Completion, Format, progress_json, timings_json};
 use crate::api::diffusion::step_json;
+use crate::api::lab;
 use crate::api::logprobs;
 use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, FinishReason, Fixed, Progress, Stopped, TokenLogprob, Usage};
+use crate::engine::{
+    AnswerToken, FinishReason, Fixed, LabResult, Progress, Stopped, TokenLogprob, Usage,
+};
 
 /// What a response is about.
 pub(super) struct Of {
@@ -22,6 +25,7 @@ pub(super) struct Of {
     pub(super) has_probs: bool,
     pub(super) has_tokens: bool,
     pub(super) has_prompt_logprobs: bool,
+    pub(super) lab: Option<Arc<lab::Wanted>>,
     /// The fields of the response; all if there are none.
     pub(super) fields: Vec<String>,
 }
@@ -80,6 +84,9 @@ impl Shape {
         if self.of.has_prompt_logprobs {
             let tokenizer = self.of.served.handle.tokenizer();
             out["prompt_logprobs"] = logprobs::of_prompt(&one.prompt, tokenizer);
+        }
+        if let (Some(lab), Some(result)) = (&self.of.lab, &one.lab) {
+            out["lab"] = lab.json(result, &self.of.served);
         }
         self.reduced(out)
     }
@@ -197,6 +204,13 @@ impl Format for Shape {
         let mut chunk = self.chunk(choice, "", &[]);
         let tokenizer = self.of.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
+        vec![chunk]
+    }
+
+    fn lab(&mut self, choice: u32, result: &LabResult) -> Vec<Value> {
+        let mut chunk = self.chunk(choice, "", &[]);
+        let lab = self.of.lab.as_ref();
+        chunk["lab"] = lab.map(|lab| lab.json(result, &self.of.served)).into();
         vec![chunk]
     }
 

@@ -35,6 +35,11 @@ export async function diagram(model, view) {
     return URL.createObjectURL(await response.blob());
 }
 
+/// The picture of a response of the lab, as the address of an image.
+export async function picture(body) {
+    return URL.createObjectURL(await (await send('/v1/lab/pictures', body)).blob());
+}
+
 const send = (path, body, signal) => ask(path, {
     method: 'POST', signal, headers: { 'content-type': 'application/json' }, body: JSON.stringify(body),
 });

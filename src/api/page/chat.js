@@ -55,11 +55,15 @@ function following(add) {
     if (isAtEnd) log.scrollTop = log.scrollHeight;
 }
 
-function request(isContinued) {
+/// The messages of the conversation.
+export function conversation() {
     const system = settings.system();
     const messages = system ? [{ role: 'system', content: system }] : [];
-    const all = turns.flatMap(turn => turn.messages());
-    const own = { model: model.selected(), messages: [...messages, ...all], stream: true, stream_options: { include_usage: true } };
+    return [...messages, ...turns.flatMap(turn => turn.messages())];
+}
+
+function request(isContinued) {
+    const own = { model: model.selected(), messages: conversation(), stream: true, stream_options: { include_usage: true } };
     if (isContinued) own.continue_final_message = true;
     if (model.isDiffusion()) own.diffusion_trace = true;
     return { ...own, ...settings.fields() };
@@ -200,7 +204,7 @@ export function listen(needKey) {
     by('stop').addEventListener('click', stop);
     by('new').addEventListener('click', () => { cut(0); input.focus(); });
     document.addEventListener('keydown', event => {
-        if (event.key !== 'Escape' || event.defaultPrevented || by('dialog').open) return;
+        if (event.key !== 'Escape' || event.defaultPrevented || document.querySelector('dialog[open]')) return;
         if (!by('tip').hidden) hide();
         else if (running) stop();
     });

@@ -45,6 +45,8 @@ function tell() {
     by('facts').textContent = fault || facts.filter(Boolean).join(' · ');
     by('facts').classList.toggle('fault', fault !== '');
     by('show-model').disabled = !model;
+    // Passes of text diffusion are not read.
+    by('show-lab').disabled = !model || isDiffusion();
     tellLoad(model);
 }
 

@@ -4,6 +4,7 @@ import { key, Refusal, setKey } from './api.js';
 import * as chat from './chat.js';
 import { by } from './dom.js';
 import * as model from './model.js';
+import * as lab from './lab.js';
 import * as settings from './settings.js';
 import * as tokens from './tokens.js';
 
@@ -53,6 +54,7 @@ by('key').addEventListener('change', () => {
 model.listen();
 settings.listen();
 chat.listen(needKey);
+lab.listen(chat.conversation);
 tokens.listen(chat.branch);
 load();
 by('input').focus();

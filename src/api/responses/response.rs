@@ -10,7 +10,7 @@ use crate::api::error::Error;
 use crate::api::logprobs::{self, Names};
 use crate::api::parts::Piece;
 use crate::engine::serving;
-use crate::engine::{AnswerToken, FinishReason, Fixed, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Fixed, LabResult, Stopped, Usage};
 
 use super::request::INPUT;
 
@@ -29,6 +29,7 @@ pub(super) struct Shape {
     /// Events until now.
     n_events: usize,
     reason: Option<FinishReason>,
+    lab: Option<Value>,
 }
 
 /// An item that is being written.
@@ -62,6 +63,7 @@ impl Shape {
             open: None,
             n_events: 0,
             reason: None,
+            lab: None,
         }
     }
 
@@ -85,6 +87,7 @@ impl Shape {
                 }),
         );
         self.reason = one.reason;
+        self.lab = self.envelope.lab(one.lab.as_deref());
         let last = items.len() - 1;
         for (i, item) in items.iter().enumerate() {
             let status = if i == last { self.status() } else { COMPLETED };
@@ -115,6 +118,9 @@ impl Shape {
             out[name.as_str()] = value.clone();
         }
         out["usage"] = usage.map(usage_json).unwrap_or_default();
+        if let Some(lab) = &self.lab {
+            out["lab"] = lab.clone();
+        }
         out
     }
 
@@ -357,6 +363,12 @@ impl Format for Shape {
 
     /// Steps of text diffusion have no event in this shape.
     fn step(&mut self, _: u32, _: usize, _: &[Fixed], _: usize) -> Vec<Value> {
+        Vec::new()
+    }
+
+    /// The last event has it, with the whole response.
+    fn lab(&mut self, _: u32, result: &LabResult) -> Vec<Value> {
+        self.lab = self.envelope.lab(Some(result));
         Vec::new()
     }
 

@@ -22,7 +22,7 @@ use crate::engine::{Captured, LabResult, Reduce};
 use crate::files::arrays::{self, Elements, Format, Named};
 use crate::inspect::moments::Moments;
 
-use super::prompts::{Asking, Bounds, plan};
+use super::prompts::{Asking, Bounds, PlanOptions, plan};
 
 const INDEX: &str = "index.json";
 const LOCK: &str = "lock";
@@ -57,12 +57,8 @@ pub(in crate::cli) struct CollectArgs {
     /// Maximum number of prompts that are read at once
     #[arg(long, default_value_t = 32, value_name = "N")]
     parallel: usize,
-    /// Maximum number of bytes that the values of one prompt, and the means and covariances, may take
-    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
-    lab_bytes: u64,
-    /// File with vectors that the plan may name by its name without ending; may be repeated
-    #[arg(long, value_name = "FILE")]
-    lab_vectors: Vec<PathBuf>,
+    #[command(flatten)]
+    values: PlanOptions,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -396,8 +392,8 @@ fn check(args: &CollectArgs, asking: &Asking) -> Result<(), Failure> {
             n_bytes = n_bytes.saturating_add(8 * width.saturating_mul(full));
         }
     }
-    if n_bytes > args.lab_bytes {
-        let limit = args.lab_bytes;
+    if n_bytes > args.values.bytes.lab_bytes {
+        let limit = args.values.bytes.lab_bytes;
         anyhow::bail!(
             "the means and covariances take {n_bytes} bytes, the limit is {limit} (--lab-bytes)"
         );
@@ -444,13 +440,13 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     let digest = lines.hash.take().unwrap_or_default().finalize();
     let bounds = Bounds {
         n_parallel: args.parallel.max(1),
-        lab_bytes: args.lab_bytes,
+        lab_bytes: args.values.bytes.lab_bytes,
     };
     let asking = Asking::start(
         &args.load,
         &args.model,
         plan.clone(),
-        &args.lab_vectors,
+        &args.values.lab_vectors,
         bounds,
     )?;
     check(args, &asking)?;

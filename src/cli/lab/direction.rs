@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
-use crate::cli::options::{LoadOptions, byte_count};
+use crate::cli::options::LoadOptions;
 use crate::cli::{Failure, output};
 use crate::files::vectors;
 use crate::inspect::directions::{Mean, principal};
 
-use super::prompts::{Asking, Bounds};
+use super::prompts::{Asking, Bounds, BytesOption};
 use super::read_text;
 
 /// How directions are made.
@@ -55,9 +55,8 @@ pub(in crate::cli) struct DirectionArgs {
     /// Maximum number of prompts that are read at once
     #[arg(long, default_value_t = 16, value_name = "N")]
     parallel: usize,
-    /// Maximum number of bytes that the hidden states may take that are held at once
-    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
-    lab_bytes: u64,
+    #[command(flatten)]
+    bytes: BytesOption,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -117,7 +116,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
     let plan = serde_json::Map::from_iter([("captures".to_owned(), json!([capture]))]);
     let bounds = Bounds {
         n_parallel: args.parallel.max(1),
-        lab_bytes: args.lab_bytes,
+        lab_bytes: args.bytes.lab_bytes,
     };
     let asking = Asking::start(&args.load, &args.model, plan, &[], bounds)?;
     let points = asking.served.handle.points();
@@ -125,8 +124,8 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
     let width: u64 = widths.iter().map(|at| points.all[*at].width()).sum();
     if args.method == Method::Pca {
         let bytes = 2 * 4 * width.saturating_mul(positive.len() as u64);
-        if bytes > args.lab_bytes {
-            let limit = args.lab_bytes;
+        if bytes > args.bytes.lab_bytes {
+            let limit = args.bytes.lab_bytes;
             anyhow::bail!(
                 "the hidden states of all pairs take {bytes} bytes, the limit is {limit} (--lab-bytes)"
             );

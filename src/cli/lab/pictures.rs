@@ -6,16 +6,16 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
-use crate::api::{self, LabRequest};
+use crate::api::{self, LabPicture as Picture, LabRequest};
 use crate::arch::Parts;
 use crate::common::writing;
-use crate::inspect::pictures::{self, Chosen, Picture};
+use crate::inspect::pictures::{self, Chosen};
 use crate::model::Points;
 
-use crate::cli::options::{LoadOptions, byte_count};
+use crate::cli::options::LoadOptions;
 use crate::cli::{Failure, output};
 
-use super::prompts::{Asking, Bounds};
+use super::prompts::{Asking, Bounds, BytesOption};
 use super::{Text, TextOptions, read_text};
 
 /// Runs of a grid that share a step.
@@ -45,9 +45,8 @@ struct FileOptions {
     /// Layers that are drawn, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     layers: Vec<u64>,
-    /// Maximum number of bytes that the values may take
-    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
-    lab_bytes: u64,
+    #[command(flatten)]
+    bytes: BytesOption,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -111,7 +110,12 @@ pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
         }
         Ok(json!({ "lens": lens }))
     };
-    let response = || args.files.read(&args.text, plan);
+    let n_cells = |points: &Points| {
+        let layers = points.find("layers.*.out").map_or(0, |all| all.len());
+        let chosen = args.files.layers.len();
+        [if chosen > 0 { chosen } else { layers } as u64, 0]
+    };
+    let response = || args.files.read(&args.text, plan, n_cells);
     args.files.draw(Picture::Lens, &[], response)
 }
 
@@ -139,7 +143,12 @@ pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
         }
         Ok(json!({ "captures": captures }))
     };
-    let response = || args.files.read(&args.text, plan);
+    let n_cells = |points: &Points| {
+        let routers = chosen(points, ".router", Parts::Experts, &args.files.layers);
+        let found = routers.iter().filter_map(|router| points.find(router).ok());
+        [found.map(|at| points.all[at[0]].width()).sum(), 0]
+    };
+    let response = || args.files.read(&args.text, plan, n_cells);
     args.files.draw(Picture::Routing, &[], response)
 }
 
@@ -155,7 +164,17 @@ pub(super) fn attention(args: &AttentionArgs) -> Result<(), Failure> {
         }
         Ok(json!({ "captures": captures }))
     };
-    let response = || args.files.read(&args.text, plan);
+    let n_cells = |points: &Points| {
+        let all = chosen(points, ".weights", Parts::Pairs, &args.files.layers);
+        let found = all.iter().filter_map(|point| points.find(point).ok());
+        let n_heads = found.map(|at| points.all[at[0]].width());
+        let each = n_heads.map(|n| match args.heads.is_empty() {
+            true => n,
+            false => n.min(args.heads.len() as u64),
+        });
+        [0, each.sum()]
+    };
+    let response = || args.files.read(&args.text, plan, n_cells);
     args.files.draw(Picture::Attention, &args.heads, response)
 }
 
@@ -213,16 +232,18 @@ impl FileOptions {
         };
         let bounds = Bounds {
             n_parallel,
-            lab_bytes: self.lab_bytes,
+            lab_bytes: self.bytes.lab_bytes,
         };
         Asking::start(&self.load, model, plan, &[], bounds)
     }
 
-    /// What a plan gives of one prompt, as `POST /v1/lab/run` responds.
+    /// What a plan gives of one prompt, as `POST /v1/lab/run` responds. `n_cells` is how many cells of the picture there are
+    /// for each token, and for each pair of tokens.
     fn read(
         &self,
         text: &TextOptions,
         plan: impl Fn(&Points) -> Result<Value, Failure>,
+        n_cells: impl Fn(&Points) -> [u64; 2],
     ) -> Result<Value, Failure> {
         let text = text.read()?;
         let mut asking = self.start(Map::new(), 1)?;
@@ -232,17 +253,26 @@ impl FileOptions {
             Text::Tokens(tokens) => tokens,
             Text::Written(text) => asking.encode(&text)?,
         };
-        let mut response = Value::Null;
-        asking.each(0, [Ok(tokens.clone())], 0, |result| {
-            let served = &asking.served;
-            response = json!({
-                "object": "lab.run", "model": served.name, "tokens": tokens,
-                "pieces": api::lab_pieces(&tokens, served),
-                "results": [{ "index": 0, "lab": asking.request.json(&result, served) }],
-            });
-            Ok(())
-        })?;
-        Ok(response)
+        if self.is_drawn() {
+            let n = tokens.len() as u64;
+            let [each, pairs] = n_cells(asking.served.handle.points());
+            let n_cells = each.saturating_mul(n);
+            let n_cells = n_cells.saturating_add(pairs.saturating_mul(n.saturating_mul(n)));
+            pictures::within(n_cells)?;
+        }
+        let result = asking.one(tokens.clone(), 0)?;
+        let served = &asking.served;
+        Ok(json!({
+            "object": "lab.run", "model": served.name, "tokens": tokens,
+            "pieces": api::lab_pieces(&tokens, served),
+            "results": [{ "index": 0, "lab": asking.request.json(&result, served) }],
+        }))
+    }
+
+    /// Whether there is a picture.
+    fn is_drawn(&self) -> bool {
+        let files = [&self.svg, &self.html, &self.png];
+        files.into_iter().any(Option::is_some)
     }
 
     /// Writes the files of a response, which is that of `--from` if there is one.
@@ -269,10 +299,7 @@ impl FileOptions {
         if let Some(path) = &self.json {
             write(path, text.as_bytes())?;
         }
-        let is_drawn = [&self.svg, &self.html, &self.png]
-            .into_iter()
-            .any(Option::is_some);
-        if !is_drawn {
+        if !self.is_drawn() {
             return match self.json {
                 Some(_) => Ok(()),
                 None => output::line(text),

@@ -5,17 +5,18 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args as ClapArgs;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api::LabRequest;
 use crate::engine::serving::Served;
-use crate::engine::{Diffusion, Event, LabResult, Limits, Request, ends_in_vectors};
+use crate::engine::{Diffusion, Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
 use crate::files::models::Source;
 use crate::files::vectors::Vectors;
 use crate::model::Options;
 
-use crate::cli::options::{LoadOptions, progress_bar};
+use crate::cli::options::{LoadOptions, byte_count, progress_bar};
 use crate::cli::{Failure, run};
 
 /// A model and what it is asked of each prompt.
@@ -24,6 +25,24 @@ pub(super) struct Asking {
     pub(super) request: LabRequest,
     /// Prompts that are read at once.
     n_parallel: usize,
+}
+
+/// How many bytes values may take.
+#[derive(Debug, ClapArgs)]
+pub(super) struct BytesOption {
+    /// Maximum number of bytes that the values of one prompt, or sums over all prompts, may take
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
+    pub(super) lab_bytes: u64,
+}
+
+/// What a plan may name, and how many bytes its values may take.
+#[derive(Debug, ClapArgs)]
+pub(super) struct PlanOptions {
+    #[command(flatten)]
+    pub(super) bytes: BytesOption,
+    /// File with vectors that the plan may name by its name without ending; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(super) lab_vectors: Vec<PathBuf>,
 }
 
 /// What bounds the reading of prompts.
@@ -118,6 +137,32 @@ impl Asking {
         Ok(self.served.handle.tokenizer().encode(text, true, true)?)
     }
 
+    /// What a single prompt gives, with `n_more` tokens of a completion.
+    ///
+    /// # Errors
+    /// A plan or a prompt that is refused, or a computation that fails.
+    pub(super) fn one(&self, prompt: Vec<u32>, n_more: usize) -> Result<LabResult, Failure> {
+        let asked = self.request.asked(&self.served);
+        let asked = asked.map_err(|message| anyhow::anyhow!("{message}"))?;
+        result(self.submit(&asked, prompt, n_more)?)
+    }
+
+    fn submit(
+        &self,
+        asked: &Arc<LabPlan>,
+        prompt: Vec<u32>,
+        n_more: usize,
+    ) -> Result<UnboundedReceiver<Event>, Failure> {
+        let mut request = Request {
+            max_tokens: Some(n_more),
+            lab: Some(Arc::clone(asked)),
+            ..Request::reading(prompt)
+        };
+        request.sampling.temperature = 0.0;
+        let events = self.served.handle.submit(request);
+        events.map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
     /// Reads prompts, the first of which has this number, with `n_more` tokens of a completion each. `take` gets what
     /// each gave, in their order.
     ///
@@ -139,13 +184,7 @@ impl Asking {
                 let Some((at, prompt)) = prompts.next() else {
                     break;
                 };
-                let mut request = Request {
-                    max_tokens: Some(n_more),
-                    lab: Some(asked.clone()),
-                    ..Request::reading(prompt?)
-                };
-                request.sampling.temperature = 0.0;
-                let events = self.served.handle.submit(request);
+                let events = self.submit(&asked, prompt?, n_more);
                 let events = events.map_err(|error| anyhow::anyhow!("prompt {at}: {error}"))?;
                 under_way.push_back((at, events));
             }

@@ -7,10 +7,10 @@ use clap::Args as ClapArgs;
 use crate::api;
 use crate::files::arrays::Format;
 
-use crate::cli::options::{LoadOptions, byte_count};
+use crate::cli::options::LoadOptions;
 use crate::cli::{Failure, output};
 
-use super::prompts::{Asking, Bounds, plan};
+use super::prompts::{Asking, Bounds, PlanOptions, plan};
 use super::{Text, TextOptions};
 
 #[derive(Debug, ClapArgs)]
@@ -29,12 +29,8 @@ pub(in crate::cli) struct RunArgs {
     /// File for the captured values, NAME.safetensors or NAME.npz; without it they are printed as JSON
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Maximum number of bytes that the values may take
-    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
-    lab_bytes: u64,
-    /// File with vectors that the plan may name by its name without ending; may be repeated
-    #[arg(long, value_name = "FILE")]
-    lab_vectors: Vec<PathBuf>,
+    #[command(flatten)]
+    values: PlanOptions,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -51,24 +47,24 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let (text, plan) = (args.text.read()?, plan(&args.plan)?);
     let bounds = Bounds {
         n_parallel: 1,
-        lab_bytes: args.lab_bytes,
+        lab_bytes: args.values.bytes.lab_bytes,
     };
-    let asking = Asking::start(&args.load, &args.model, plan, &args.lab_vectors, bounds)?;
+    let vectors = &args.values.lab_vectors;
+    let asking = Asking::start(&args.load, &args.model, plan, vectors, bounds)?;
     let tokens = match text {
         Text::Tokens(tokens) => tokens,
         Text::Written(text) => asking.encode(&text)?,
     };
-    asking.each(0, [Ok(tokens)], args.max_tokens, |result| {
-        let (request, served) = (&asking.request, &asking.served);
-        let mut shown = match file {
-            None => request.json(&result, served),
-            Some((path, format)) => {
-                let written = request.write(path, format, &result, served);
-                written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?
-            }
-        };
-        shown["tokens"] = result.tokens.as_slice().into();
-        shown["pieces"] = api::lab_pieces(&result.tokens, served);
-        output::line(serde_json::to_string_pretty(&shown)?)
-    })
+    let result = asking.one(tokens, args.max_tokens)?;
+    let (request, served) = (&asking.request, &asking.served);
+    let mut shown = match file {
+        None => request.json(&result, served),
+        Some((path, format)) => {
+            let written = request.write(path, format, &result, served);
+            written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?
+        }
+    };
+    shown["tokens"] = result.tokens.as_slice().into();
+    shown["pieces"] = api::lab_pieces(&result.tokens, served);
+    output::line(serde_json::to_string_pretty(&shown)?)
 }

@@ -1,7 +1,7 @@
 //! What requests gather of a step besides tokens: captured values and pooled hidden states; and what of their
 //! cache stays true after it.
 
-use crate::model::{self, DirectLogit, SequenceId, TakenRow};
+use crate::model::{self, DirectHeads, DirectLogit, SequenceId, TakenRow};
 
 use super::super::compute::Compute;
 use super::super::event::{Event, Failure};
@@ -17,13 +17,18 @@ struct Head<'a, C> {
 impl<C: Compute> Probe for Head<'_, C> {
     type Error = Failure;
 
-    fn logits(&mut self, rows: &[f32]) -> Result<Vec<f32>, Failure> {
+    fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Failure> {
         let logits = self.model.lens(self.id, rows);
         logits.map_err(|error| Failure::Computation(error.to_string()))
     }
 
-    fn direct(&mut self, token: u32, x: &[f32]) -> Result<DirectLogit, Failure> {
-        let direct = self.model.direct_logit(token, x);
+    fn direct(&mut self, token: u32) -> Result<DirectLogit, Failure> {
+        let direct = self.model.direct_logit(token);
+        direct.map_err(|error| Failure::Computation(error.to_string()))
+    }
+
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, Failure> {
+        let direct = self.model.direct_heads(at, along);
         direct.map_err(|error| Failure::Computation(error.to_string()))
     }
 }

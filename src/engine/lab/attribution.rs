@@ -11,6 +11,8 @@ pub enum Among {
     Layers,
     /// The embedding and the slots of the layers: attention, MLP.
     Slots,
+    /// The same, where what each head of attention adds is a part of its own.
+    Heads,
 }
 
 /// A logit as a sum of what parts of the model add to the hidden state.
@@ -28,8 +30,36 @@ pub struct Attribution {
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Split {
     pub(in crate::engine) of: u32,
-    /// Hidden states, the first after the embedding and the last before the head, each with the name of what was added last.
-    pub(in crate::engine) points: Vec<(String, LabCapture)>,
+    /// Names of the parts. Those of heads come before what else their slot adds.
+    pub(in crate::engine) parts: Vec<String>,
+    /// Hidden states, the first after the embedding and the last before the head.
+    pub(in crate::engine) states: Vec<LabCapture>,
+    /// In the order of these.
+    pub(in crate::engine) heads: Vec<SplitHeads>,
+}
+
+/// Heads whose parts are told apart.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct SplitHeads {
+    /// Their place in [`Points::head_sums`].
+    pub(in crate::engine) at: usize,
+    /// How many there are.
+    pub(in crate::engine) n: usize,
+    /// The state of [`Split::states`] that they are the first to add to.
+    pub(in crate::engine) state: usize,
+    /// Their results.
+    pub(in crate::engine) results: LabCapture,
+    /// What norms after them read.
+    pub(in crate::engine) normed: Vec<LabCapture>,
+}
+
+impl Split {
+    /// All that is captured for it.
+    pub(in crate::engine) fn captures(&self) -> impl Iterator<Item = &LabCapture> {
+        let of_heads = self.heads.iter();
+        let of_heads = of_heads.flat_map(|of| std::iter::once(&of.results).chain(&of.normed));
+        self.states.iter().chain(of_heads)
+    }
 }
 
 impl Attribution {
@@ -53,7 +83,7 @@ impl Attribution {
         let outs = points.find("layers.*.out").unwrap_or_default();
         let all = match self.among {
             Among::Layers => outs.clone(),
-            Among::Slots => {
+            Among::Slots | Among::Heads => {
                 let is_slot = |at: &usize| {
                     let point = &points.all[*at];
                     point.spec.name == "x" && point.path.starts_with("layers.")
@@ -61,33 +91,55 @@ impl Attribution {
                 (0..points.all.len()).filter(is_slot).collect()
             }
         };
-        let positions = self.positions.resolved(n)?;
         let width = points.all[first[0]].width();
-        let name = |at: usize| -> String {
-            let point = &points.all[at];
-            match self.among {
-                Among::Layers => point
-                    .name_by("layers.*.out")
-                    .trim_end_matches(".out")
-                    .into(),
-                Among::Slots => point.path.trim_end_matches(".x").into(),
-            }
-        };
-        let embed = ("embed".to_owned(), first[0]);
-        let named = all.iter().map(|at| (name(*at), *at));
-        let chain: Vec<(String, usize)> = std::iter::once(embed).chain(named).collect();
-        let is_one = chain.iter().all(|(_, at)| points.all[*at].width() == width);
+        let chain: Vec<usize> = first[..1].iter().chain(&all).copied().collect();
+        let is_one = chain.iter().all(|at| points.all[*at].width() == width);
         let embed_width = points.find("embed.x").map(|at| points.all[at[0]].width());
-        if !is_one || embed_width != Ok(width) || chain.last().map(|(_, at)| at) != outs.last() {
+        if !is_one || embed_width != Ok(width) || chain.last() != outs.last() {
             return refuse("attribution: the layers have several hidden states".into());
         }
-        let capture = |(name, point)| {
-            let positions = positions.clone();
-            (name, LabCapture { point, positions })
+        let positions = self.positions.resolved(n)?;
+        let capture = |point: usize| LabCapture {
+            point,
+            positions: positions.clone(),
         };
+        let (mut parts, mut heads) = (vec!["embed".to_owned()], Vec::new());
+        for (state, after) in chain.iter().enumerate().skip(1) {
+            let point = &points.all[*after];
+            let sums = points.head_sums.iter().enumerate();
+            let sums = sums.filter(|(_, sum)| self.among == Among::Heads && sum.after == *after);
+            let before = heads.len();
+            for (at, sum) in sums {
+                let results = &points.all[sum.heads];
+                let n = results.shape.get(1).map_or(1, |n| *n as usize);
+                let (unit, _) = results.path.rsplit_once('.').unwrap_or_default();
+                parts.extend((0..n).map(|head| format!("{unit}.heads.{head}")));
+                heads.push(SplitHeads {
+                    at,
+                    n,
+                    state,
+                    results: capture(sum.heads),
+                    normed: sum.normed.iter().map(|at| capture(*at)).collect(),
+                });
+            }
+            let slot = point.path.trim_end_matches(".x");
+            parts.push(match (self.among, heads.len() > before) {
+                (Among::Layers, _) => {
+                    let name = point.name_by("layers.*.out");
+                    name.trim_end_matches(".out").into()
+                }
+                (_, false) => slot.to_owned(),
+                (_, true) => format!("{slot}.rest"),
+            });
+        }
+        if self.among == Among::Heads && heads.is_empty() {
+            return refuse("attribution: no matrix sums up the heads of a slot".into());
+        }
         Ok(Split {
             of: self.of,
-            points: chain.into_iter().map(capture).collect(),
+            parts,
+            states: chain.into_iter().map(capture).collect(),
+            heads,
         })
     }
 }

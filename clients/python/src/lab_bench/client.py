@@ -222,8 +222,17 @@ class Client:
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         connection = kind(address.hostname or "", address.port, timeout=self.timeout)
         try:
-            connection.request(method, address.path + path, data, headers)
-            with connection.getresponse() as response:
+            cut: Optional[OSError] = None
+            try:
+                connection.request(method, address.path + path, data, headers)
+            except (BrokenPipeError, ConnectionResetError) as error:
+                # A body that is refused is not read to its end, and the answer says why.
+                cut = error
+            try:
+                answer = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                raise cut or error
+            with answer as response:
                 if not 200 <= response.status < 300:
                     raise _fault(response, place)
                 yield response

@@ -64,7 +64,7 @@ class Lens(TypedDict, total=False):
 
 
 class AttributionPlan(TypedDict, total=False):
-    """The token whose logit is split among `layers` or `slots` (direct logit attribution)."""
+    """The token whose logit is split among `layers`, `slots` or `heads` (direct logit attribution)."""
 
     of: TokenName
     to: str

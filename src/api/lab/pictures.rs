@@ -1,0 +1,81 @@
+//! `POST /v1/lab/pictures`: a response of the lab as a picture, SVG.
+//!
+//! Drawn on a thread of its own, one picture at a time. Not here: how it is drawn.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::api::Pool;
+use crate::api::diagram::svg;
+use crate::api::error::Error;
+use crate::api::fields::{self, Body, Field, fields};
+
+use super::objects::{MAX_POSITIONS, too_many};
+
+/// What is drawn of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Picture {
+    /// The likeliest token after each layer.
+    Lens,
+    /// What each value brings back of the answer to another prompt.
+    Patch,
+    /// The weights of the experts of each token.
+    Routing,
+    /// The weights with which tokens read earlier ones.
+    Attention,
+}
+
+/// Draws a response, or its part of these layers and heads, as SVG; the error says what is wrong with the response.
+pub type Painter =
+    Arc<dyn Fn(Picture, &Value, Vec<u64>, Vec<usize>) -> Result<String, String> + Send + Sync>;
+
+fields! {
+    /// A picture.
+    struct Asked {
+        /// What it shows: `lens`, `patch`, `routing` or `attention`.
+        picture: Picture,
+        /// A response of `/v1/lab/run` or, with `patch`, of `/v1/lab/patch`.
+        response: Value,
+        /// Numbers of the layers that are drawn; default: all.
+        layers: Option<Vec<u64>>,
+        /// Numbers of the heads that are drawn; default: all.
+        heads: Option<Vec<usize>>,
+    }
+}
+
+/// The fields of a picture.
+pub(in crate::api) fn fields() -> Vec<Field> {
+    fields::of::<Asked>()
+}
+
+pub(in crate::api) async fn picture(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<impl IntoResponse, Error> {
+    let mut body = Body::read(&headers, body)?;
+    let asked: Asked = body.take()?;
+    body.finish()?;
+    let (layers, heads) = (
+        asked.layers.unwrap_or_default(),
+        asked.heads.unwrap_or_default(),
+    );
+    too_many("layers", layers.len(), MAX_POSITIONS)?;
+    too_many("heads", heads.len(), MAX_POSITIONS)?;
+    let Asked {
+        picture, response, ..
+    } = asked;
+    let painted = pool
+        .paint(move |painter| painter(picture, &response, layers, heads))
+        .await?;
+    let painted = painted.map_err(|message| Error::value("response", message))?;
+    Ok(svg(painted))
+}
