@@ -108,6 +108,9 @@ pub(super) enum Error {
     /// The model computed values that are not finite numbers.
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
+    /// The model's file was changed in place while it was used.
+    #[error("{0}; the next request loads it again")]
+    Changed(Failure),
     /// The engine failed.
     #[error("the completion could not be completed")]
     Engine { detail: String },
@@ -198,9 +201,10 @@ impl Error {
             | Self::NoRoute(_) => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Load { .. } | Self::EngineRests { .. } | Self::Time(Failure::QueueTime(_)) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Load { .. }
+            | Self::Changed(_)
+            | Self::EngineRests { .. }
+            | Self::Time(Failure::QueueTime(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Time(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Engine { .. }
             | Self::EngineDied { .. }
@@ -213,7 +217,7 @@ impl Error {
     /// After how many seconds the same request may well be served; none if it may not.
     fn passes_after(&self) -> Option<u64> {
         match self {
-            Self::Busy { .. } | Self::Time(Failure::QueueTime(_)) => Some(1),
+            Self::Busy { .. } | Self::Changed(_) | Self::Time(Failure::QueueTime(_)) => Some(1),
             Self::EngineRests { after, .. } => Some(seconds(*after)),
             _ => None,
         }
@@ -236,6 +240,7 @@ impl Error {
             Self::EngineRests { .. } => "engine_restarting",
             Self::Time(_) => "timeout",
             Self::NotFinite(_) => "non_finite_logits",
+            Self::Changed(_) => "model_changed",
             Self::NotServable { .. } => "model_not_servable",
             Self::Engine { .. } | Self::Drawing { .. } | Self::Elsewhere => "internal_error",
             Self::NoRoute(_) => "unknown_url",
@@ -269,7 +274,9 @@ impl Error {
             Self::EngineDied { name, how } => {
                 tracing::error!(model = name, how, "a request ended with its engine process");
             }
-            Self::NotFinite(failure) => tracing::error!(%failure, "a completion failed"),
+            Self::NotFinite(failure) | Self::Changed(failure) => {
+                tracing::error!(%failure, "a completion failed")
+            }
             Self::Elsewhere => {}
             other => tracing::info!(error = %other, "refused"),
         }
@@ -360,6 +367,7 @@ impl From<Failure> for Error {
             Failure::Computation(detail) => Self::Engine { detail },
             nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
             not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
+            changed @ Failure::Changed(_) => Self::Changed(changed),
             time => Self::Time(time),
         }
     }

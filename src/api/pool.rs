@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::arch::nearest;
 use crate::engine::serving::{self, Facts, Served};
-use crate::files::models::{self, Source};
+use crate::files::models::{self, Source, Stamp};
 use crate::files::shelf::Shelf;
 use crate::files::vectors::Vectors;
 
@@ -65,8 +65,10 @@ struct Place {
     source: Source,
     state: Mutex<State>,
     last_used: Mutex<Instant>,
-    /// None until it is described or loaded.
+    /// None until it is described or loaded, and when its file is another one.
     description: Mutex<Option<Result<Description, String>>>,
+    /// What its file was when it was described.
+    stamp: Mutex<Option<Stamp>>,
     n_loads: AtomicU64,
     n_failures: AtomicU64,
     deaths: Mutex<Deaths>,
@@ -142,6 +144,7 @@ impl Place {
             state: Mutex::new(State::NotLoaded),
             last_used: Mutex::new(Instant::now()),
             description: Mutex::default(),
+            stamp: Mutex::default(),
             n_loads: AtomicU64::new(0),
             n_failures: AtomicU64::new(0),
             deaths: Mutex::default(),
@@ -164,6 +167,24 @@ impl Place {
     fn description(&self) -> MutexGuard<'_, Option<Result<Description, String>>> {
         let description = self.description.lock();
         description.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the description of a file that is another one now.
+    fn look_again(&self) {
+        let now = self.source.stamp();
+        let mut stamp = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
+        if *stamp != now {
+            *stamp = now;
+            *self.description() = None;
+        }
+    }
+
+    /// Whether the files of a model that is loaded in this process are as they were.
+    fn check_files(&self) -> Result<(), String> {
+        match &*self.state() {
+            State::Loaded(Engine::Here(served)) => served.check_files(),
+            _ => Ok(()),
+        }
     }
 
     fn scales(&self) -> MutexGuard<'_, Option<Vec<(usize, f32)>>> {
@@ -365,6 +386,9 @@ impl Pool {
         let Some(describer) = self.describer.clone() else {
             return;
         };
+        if matches!(*place.state(), State::NotLoaded) {
+            place.look_again();
+        }
         if place.description().is_some() {
             return;
         }
@@ -517,6 +541,16 @@ impl Pool {
         if let Ok((_, place)) = self.place(name) {
             *place.scales() = Some(scales);
         }
+    }
+
+    /// Whether the files of the models that are loaded in this process are as they were.
+    ///
+    /// # Errors
+    /// The first that was changed in place.
+    pub fn check_files(&self) -> Result<(), String> {
+        self.all()
+            .iter()
+            .try_for_each(|(_, place)| place.check_files())
     }
 
     /// Whether a model is loaded.

@@ -240,6 +240,9 @@ fn wait_unreaped(id: u32) {
 #[cfg(not(unix))]
 fn wait_unreaped(_id: u32) {}
 
+/// Exit code of an engine process whose model's file was changed in place.
+pub const CHANGED: i32 = 9;
+
 /// How a process ended, in words.
 fn how(status: ExitStatus) -> String {
     #[cfg(unix)]
@@ -266,6 +269,7 @@ fn how(status: ExitStatus) -> String {
         }
     }
     match status.code() {
+        Some(CHANGED) => "the file of the model was changed in place".into(),
         Some(code) => format!("it ended with code {code}"),
         None => status.to_string(),
     }

@@ -3,14 +3,15 @@
 //! Everything that can be checked without a model file is checked here, before any weight is read.
 //! Each rule is a function that appends to the problems; none depends on another's result.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::chains::{self, param_exprs};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, ParamSource, Reads,
-    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS,
+    ArchDef, Branch, GIVEN, Instance, LAYER, Mode, OF_FILE, Reads, SHIFT_LOGITS, START_TOKEN,
+    Setting, Slot, Stack, TAPS,
 };
-use super::diagnostic::{Diagnostic, Span};
+use super::diagnostic::{Diagnostic, MANY, Span};
 use super::expr::{Expr, Value};
 
 /// All problems of a definition. Of one that lacks parts which could not be read, nothing is said to
@@ -72,18 +73,13 @@ impl Checker<'_> {
     }
 
     fn params(&mut self) {
-        for (name, param) in &self.def.params {
+        for param in self.def.params.values() {
             let Some(span) = &param.span else { continue };
             for expr in param_exprs(param) {
                 self.names(expr, span, true, &[]);
             }
-            if let Some(cycle) = cycle(&self.def.params, name) {
-                self.report(
-                    span.clone(),
-                    format!("`{name}` depends on itself: {}", cycle.join(" -> ")),
-                );
-            }
         }
+        self.problems.extend(chains::problems(&self.def.params));
         // Common parameters count as users of others only when they are used themselves.
     }
 
@@ -451,6 +447,9 @@ impl Checker<'_> {
             }
         });
         for (name, at) in unknown {
+            if self.problems.len() >= MANY {
+                break;
+            }
             if LAYER.contains(&name.as_str()) {
                 self.report(at, format!("`{name}` has no meaning outside a layer"));
                 continue;
@@ -532,45 +531,4 @@ impl Checker<'_> {
             }
         }
     }
-}
-
-fn param_exprs(param: &Param) -> impl Iterator<Item = &Expr> {
-    match &param.source {
-        ParamSource::Derived(expr) => [Some(expr), None],
-        ParamSource::Key { default, synth, .. } => [default.as_ref(), synth.as_ref()],
-    }
-    .into_iter()
-    .flatten()
-}
-
-/// The way from a parameter back to itself, if there is one.
-fn cycle(params: &BTreeMap<String, Param>, start: &str) -> Option<Vec<String>> {
-    fn walk(
-        params: &BTreeMap<String, Param>,
-        start: &str,
-        path: &mut Vec<String>,
-        seen: &mut BTreeSet<String>,
-    ) -> bool {
-        let here = path.last().map(String::as_str).unwrap_or(start).to_owned();
-        let mut next = Vec::new();
-        for expr in params.get(&here).into_iter().flat_map(param_exprs) {
-            expr.for_each_name(&mut |name, _| next.push(name.to_owned()));
-        }
-        for name in next {
-            if name == start {
-                path.push(name);
-                return true;
-            }
-            if seen.insert(name.clone()) {
-                path.push(name);
-                if walk(params, start, path, seen) {
-                    return true;
-                }
-                path.pop();
-            }
-        }
-        false
-    }
-    let mut path = vec![start.to_owned()];
-    walk(params, start, &mut path, &mut BTreeSet::new()).then_some(path)
 }

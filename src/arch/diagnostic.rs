@@ -12,6 +12,10 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, renderer::Deco
 
 /// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 48;
+/// Maximum number of problems that are shown with their lines; further ones are counted.
+const SHOWN: usize = 40;
+/// Number of problems after which no more are looked for: the advice of each costs as much as there are names.
+pub(crate) const MANY: usize = 500;
 
 /// Bytes of a source text.
 pub type Span = Range<usize>;
@@ -158,7 +162,7 @@ impl Diagnostics {
         &self.problems
     }
 
-    /// All problems with source lines and carets; `styled` adds terminal colours.
+    /// The first problems with source lines and carets, and the number of further ones; `styled` adds terminal colours.
     pub fn render(&self, styled: bool) -> String {
         let renderer = if styled {
             Renderer::styled()
@@ -167,7 +171,7 @@ impl Diagnostics {
         }
         .decor_style(DecorStyle::Ascii);
         let mut out = String::new();
-        for problem in &self.problems {
+        for problem in self.problems.iter().take(SHOWN) {
             let span = self.visible(&problem.span);
             let snippet = Snippet::source(self.source.as_str())
                 .path(self.path.as_str())
@@ -182,6 +186,11 @@ impl Diagnostics {
                 out.push_str("\n\n");
             }
             out.push_str(&renderer.render(&[group]));
+        }
+        match self.problems.len() {
+            n if n >= MANY => out.push_str(&format!("\n\nand at least {} more", n - SHOWN)),
+            n if n > SHOWN => out.push_str(&format!("\n\nand {} more", n - SHOWN)),
+            _ => {}
         }
         out
     }
@@ -229,6 +238,19 @@ mod tests {
         assert!(text.contains("a.toml:2:1"), "{text}");
         assert!(text.contains("^^^^^"), "{text}");
         assert!(text.contains("did you mean `rope`?"), "{text}");
+    }
+
+    #[test]
+    fn many_problems_are_counted() {
+        let problem = |at: usize| Diagnostic::new(at..at + 1, format!("problem {at}"));
+        let shown = |n: usize| {
+            let text = Diagnostics::new("a", "x".repeat(n), (0..n).map(problem).collect());
+            text.to_string()
+        };
+        assert!(!shown(SHOWN).contains("more"));
+        assert!(shown(SHOWN + 3).ends_with("\n\nand 3 more"));
+        assert_eq!(shown(SHOWN + 3).matches("problem").count(), SHOWN);
+        assert!(shown(MANY).ends_with(&format!("and at least {} more", MANY - SHOWN)));
     }
 
     #[test]

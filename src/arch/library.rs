@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::common::reading::{self, MAX_DEFINITION};
+
 use super::contract::Registry;
 use super::definition::{ArchDef, Common};
 use super::diagnostic::{Diagnostics, nearest};
@@ -117,9 +119,11 @@ impl Library {
         let chosen = match is_path {
             false => self.source(name_or_path)?.clone(),
             true => Source {
-                text: std::fs::read_to_string(name_or_path).map_err(|source| LibraryError::Io {
-                    path: name_or_path.into(),
-                    source,
+                text: reading::text(name_or_path.as_ref(), MAX_DEFINITION).map_err(|source| {
+                    LibraryError::Io {
+                        path: name_or_path.into(),
+                        source,
+                    }
                 })?,
                 path: name_or_path.to_owned(),
                 is_embedded: false,
@@ -238,7 +242,7 @@ pub(crate) fn sources_in(
             let Some(name) = name.and_then(|n| n.strip_suffix(ending)).map(str::to_owned) else {
                 continue;
             };
-            let text = std::fs::read_to_string(&path).map_err(|source| LibraryError::Io {
+            let text = reading::text(&path, MAX_DEFINITION).map_err(|source| LibraryError::Io {
                 path: path.clone(),
                 source,
             })?;

@@ -5,6 +5,7 @@
 //! resource takes is stated by contracts, which the caller passes as a [`Registry`], so this module
 //! names no block. The planner gives a definition its numbers.
 
+mod chains;
 mod check;
 mod contract;
 mod definition;

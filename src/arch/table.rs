@@ -10,8 +10,11 @@ use toml::Spanned as TomlSpanned;
 use toml::de::{DeTable, DeValue};
 
 use super::contract::{Contract, OptionSpec};
-use super::diagnostic::{Diagnostic, Span, Spanned, nearest};
+use super::diagnostic::{Diagnostic, MANY, Span, Spanned, nearest};
 use super::expr::{Expr, Value};
+
+/// Maximum number of items of a list or table, far above what any needs: work may grow with the square of that.
+const MAX_ITEMS: usize = 1024;
 
 /// A value in a TOML file.
 pub(crate) type Item<'a> = &'a TomlSpanned<DeValue<'a>>;
@@ -168,9 +171,26 @@ impl<'a> TableReader<'a> {
         self.problems.push(Diagnostic::new(span, message));
     }
 
+    /// Whether so much is wrong that the rest need not be looked at.
+    fn is_full(&self) -> bool {
+        self.problems.len() >= MANY
+    }
+
+    /// Whether a list or a table has no more items than any needs; else that is a problem.
+    pub(crate) fn is_short(&mut self, item: Item<'a>, n: usize) -> bool {
+        if n > MAX_ITEMS {
+            let message = format!("{n} items, expected at most {MAX_ITEMS}");
+            self.report(item.span(), message);
+        }
+        n <= MAX_ITEMS
+    }
+
     /// Reports the keys that nobody took.
     pub(crate) fn finish(&mut self, fields: Fields<'_>) {
         for (name, span, _) in fields.rest() {
+            if self.is_full() {
+                break;
+            }
             let known = fields.known.iter().filter(|known| known.is_possible());
             let known = known.map(|known| known.key);
             let mut problem = Diagnostic::unknown(span, "key", name, known);
@@ -341,6 +361,7 @@ impl<'a> TableReader<'a> {
 
     pub(crate) fn texts(&mut self, item: Item<'a>, key: &str) -> Vec<Spanned<String>> {
         match item.get_ref() {
+            DeValue::Array(items) if !self.is_short(item, items.len()) => Vec::new(),
             DeValue::Array(items) => items
                 .iter()
                 .filter_map(|item| self.text(item, key))
@@ -358,7 +379,7 @@ impl<'a> TableReader<'a> {
 
     pub(crate) fn table(&mut self, item: Item<'a>, key: &str) -> Option<&'a DeTable<'a>> {
         match item.get_ref() {
-            DeValue::Table(table) => Some(table),
+            DeValue::Table(table) => self.is_short(item, table.len()).then_some(table),
             other => {
                 self.report(
                     item.span(),
@@ -371,6 +392,7 @@ impl<'a> TableReader<'a> {
 
     pub(crate) fn tables(&mut self, item: Item<'a>, key: &str) -> Vec<(&'a DeTable<'a>, Span)> {
         match item.get_ref() {
+            DeValue::Array(items) if !self.is_short(item, items.len()) => Vec::new(),
             DeValue::Array(items) => items
                 .iter()
                 .filter_map(|item| Some((self.table(item, key)?, item.span())))

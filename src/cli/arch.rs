@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use crate::arch::{ENDING, LibraryError};
+use crate::common::reading::{self, MAX_DEFINITION};
 
 use super::options::ArchOptions;
 use super::{Failure, output};
@@ -117,7 +118,8 @@ fn check(files: &[PathBuf]) -> Result<(), Failure> {
     let mut broken = 0;
     for file in files {
         let path = file.display().to_string();
-        let text = std::fs::read_to_string(file).map_err(|e| anyhow::anyhow!("{path}: {e}"))?;
+        let text =
+            reading::text(file, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{path}: {e}"))?;
         match library.check(&path, &text) {
             Ok(def) if file_name(file) != format!("{}{ENDING}", def.name) => {
                 broken += 1;

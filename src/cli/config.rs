@@ -14,6 +14,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::arch::nearest;
+use crate::common::reading::{self, MAX_DEFINITION};
 
 use super::serve::Args;
 use super::{Cli, Command, Failure, output};
@@ -292,7 +293,7 @@ impl Options {
 
     fn file(&self, path: &Path) -> Result<File, Failure> {
         let at = path.display();
-        let text = std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
+        let text = reading::text(path, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let table: toml::Table = text.parse().map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
         let mut faults = Vec::new();
         let mut file = File {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::Value;
 
+use crate::common::reading::{self, MAX_TEXT};
 use crate::constraint::Constraint;
 
 use super::Failure;
@@ -62,5 +63,5 @@ pub(super) fn json(path: &Path) -> Result<Value, Failure> {
 
 /// The text in a file.
 pub(super) fn text(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+    reading::text(path, MAX_TEXT).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
 }

@@ -1,13 +1,11 @@
 //! `bench diagram`: pictures of a model, drawn from what runs.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
 use crate::arch::ArchDef;
-use crate::common::wording;
+use crate::common::reading;
 use crate::files::models::{Definitions, Source};
 use crate::files::synth::Request;
 use crate::inspect::diagram::html::page;
@@ -201,12 +199,7 @@ fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<(), Failure> {
 fn numbers(file: &Path) -> Result<Vec<u8>, Failure> {
     /// A profile of a thousand layers is a few MB.
     const MOST: u64 = 64 << 20;
-    let mut bytes = Vec::new();
-    File::open(file)?.take(MOST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST {
-        anyhow::bail!("expected at most {}, found more", wording::bytes(MOST));
-    }
-    Ok(bytes)
+    Ok(reading::bytes(file, MOST)?)
 }
 
 /// Writes a drawing as PNG; gives its path.

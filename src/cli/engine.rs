@@ -141,6 +141,7 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
     };
     let ready = Report::ready(&served);
     let pool = Arc::new(Pool::of_engine(served, source));
+    end_with_files(&pool)?;
     let app = api::app(pool, Access::default(), READ_TIME)?;
     let socket = args.socket.clone();
     // On the threads of the connections: this one would have to be woken for each.
@@ -185,6 +186,28 @@ fn end_with_server(socket: PathBuf) -> std::io::Result<()> {
     };
     let thread = std::thread::Builder::new().name("life line".into());
     thread.spawn(wait).map(drop)
+}
+
+/// Ends this process when the file of its model is changed in place: the server starts another at the next request.
+fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
+    /// Time between two looks.
+    const PERIOD: Duration = Duration::from_millis(250);
+    let pool = Arc::downgrade(pool);
+    let watch = move || {
+        while let Some(pool) = pool.upgrade() {
+            if let Err(what) = pool.check_files() {
+                tracing::error!("{what}");
+                // Time for the requests that it has to be told so by their passes.
+                std::thread::sleep(PERIOD);
+                #[expect(clippy::exit, reason = "nothing that this process has is of use")]
+                std::process::exit(api::CHANGED);
+            }
+            drop(pool);
+            std::thread::sleep(PERIOD);
+        }
+    };
+    let thread = std::thread::Builder::new().name("files".into());
+    thread.spawn(watch).map(drop)
 }
 
 /// Without destructors, which would wait for a computation or meet one.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
+use crate::common::reading;
 use crate::files::models::{Opened, Source, tokenizer_of};
 use crate::inspect::drift::{self, Drift};
 use crate::model::Options;
@@ -76,15 +77,7 @@ impl TextOptions {
 
 /// The text of a file.
 fn read_text(path: &Path) -> Result<String, Failure> {
-    let at = |error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
-    let metadata = std::fs::metadata(path).map_err(at)?;
-    if !metadata.is_file() || metadata.len() > MAX_TEXT {
-        anyhow::bail!(
-            "{}: expected a file of text of at most {MAX_TEXT} bytes",
-            path.display()
-        );
-    }
-    std::fs::read_to_string(path).map_err(at)
+    reading::text(path, MAX_TEXT).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
 }
 
 #[derive(Debug, ClapArgs)]

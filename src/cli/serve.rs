@@ -14,6 +14,7 @@ use crate::api::{
     self, Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
     Process, Residency, Started, View, Wanted,
 };
+use crate::common::reading::{self, MAX_DEFINITION};
 use crate::engine::serving::{Facts, Progress, Served};
 use crate::engine::{Limits, StartError, ends_in_vectors};
 use crate::files::models::{self, Opened, Source};
@@ -158,7 +159,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn keys(args: &Args) -> Result<Vec<String>, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
-        let text = std::fs::read_to_string(path);
+        let text = reading::text(path, MAX_DEFINITION);
         let text = text.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
         let lines = text.lines().map(str::trim);
         let is_key = |line: &&str| !line.is_empty() && !line.starts_with('#');

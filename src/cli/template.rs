@@ -1,12 +1,13 @@
 //! `bench template`: the chat prompt that a conversation renders to.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ClapArgs};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::common::reading::{self, MAX_TEXT};
 use crate::engine::serving;
 use crate::files::models::{self, Definitions, Source};
 use crate::text::template::{self, ChatTemplate, Moment, RenderInput};
@@ -65,8 +66,7 @@ struct Prepared {
 
 fn source(args: &Args) -> Result<Prepared, Failure> {
     if let Some(path) = &args.template {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let text = super::constraint::text(path)?;
         let compiled =
             || ChatTemplate::new(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()));
         return Ok(Prepared {
@@ -122,11 +122,7 @@ impl Prepared {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = source(args)?;
     if let Some(path) = &args.messages {
-        let read = |path: &PathBuf| -> Result<Value, Failure> {
-            let fault = |e: &dyn std::fmt::Display| anyhow::anyhow!("{}: {e}", path.display());
-            let text = std::fs::read_to_string(path).map_err(|e| fault(&e))?;
-            serde_json::from_str(&text).map_err(|e| fault(&e))
-        };
+        let read = |path: &PathBuf| super::constraint::json(path);
         let tools = args.tools.as_ref().map(read).transpose()?;
         let line: Line = serde_json::from_value(json!({
             "messages": read(path)?, "tools": tools, "add_generation_prompt": true,
@@ -134,13 +130,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return output::bytes(source.render(&line)?.as_bytes());
     }
     let mut out = io::stdout().lock();
-    for line in io::stdin().lock().lines() {
-        let line = line?;
-        if line.trim().is_empty() {
+    let mut lines = io::stdin().lock();
+    while let Some(line) = reading::line(&mut lines, MAX_TEXT)? {
+        if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
             continue;
         }
-        let rendered = serde_json::from_str::<Line>(&line)
-            .map_err(Failure::from)
+        let rendered = line
+            .map_err(Failure::msg)
+            .and_then(|line| Ok(serde_json::from_str::<Line>(&line)?))
             .and_then(|l| source.render(&l));
         let answer = match rendered {
             Ok(text) => json!({ "text": text }),

@@ -1,12 +1,13 @@
 //! `bench tokenize` and `bench detokenize`: text to ids and back, also of vocabulary-only files.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::common::reading::{self, MAX_TEXT};
 use crate::files::models::{self, Definitions, Source};
 use crate::text::tokenizer::Tokenizer;
 
@@ -72,13 +73,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return output::line(serde_json::to_string(&ids)?);
     }
     let mut out = io::stdout().lock();
-    for line in io::stdin().lock().lines() {
-        let line = line?;
-        if line.trim().is_empty() {
+    let mut lines = io::stdin().lock();
+    while let Some(line) = reading::line(&mut lines, MAX_TEXT)? {
+        if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
             continue;
         }
-        let answer = match serde_json::from_str::<Line>(&line) {
-            Err(error) => json!({ "error": error.to_string() }),
+        let parsed = |line: String| serde_json::from_str::<Line>(&line).map_err(|e| e.to_string());
+        let answer = match line.and_then(parsed) {
+            Err(error) => json!({ "error": error }),
             Ok(line) => match tokenizer.encode(&line.text, line.add_special, line.parse_special) {
                 Err(error) => json!({ "error": error.to_string() }),
                 Ok(ids) => {

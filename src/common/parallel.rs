@@ -6,7 +6,14 @@
 //! Invariant: no more than three pieces for each core are held at a time, however slowly they are
 //! taken.
 
-use std::sync::mpsc;
+use std::sync::{LazyLock, mpsc};
+
+/// The number of cores, asked for once: the system reads several files for the answer.
+fn n_cores() -> usize {
+    static N: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    *N
+}
 
 /// Makes the pieces `0..n` on all cores and passes them to `take` one after another, in order. A panic
 /// of `make` continues in the caller.
@@ -18,8 +25,7 @@ pub fn in_order<T: Send, E: Send>(
     make: impl Fn(usize) -> Result<T, E> + Sync,
     mut take: impl FnMut(T) -> Result<(), E>,
 ) -> Result<(), E> {
-    let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let n_threads = n_threads.min(n);
+    let n_threads = if n > 1 { n_cores().min(n) } else { n };
     if n_threads <= 1 {
         return (0..n).try_for_each(|i| take(make(i)?));
     }

@@ -212,6 +212,19 @@ pub(crate) fn layers(layers: &[usize], n_all: usize) -> String {
     format!("layer{plural} {}", shown.join(", "))
 }
 
+/// The kind of a JSON value.
+pub(crate) fn json_kind(value: &serde_json::Value) -> &'static str {
+    use serde_json::Value;
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use super::Error;
 /// State of one completion in its grammar. A clone advances independently.
 #[derive(Clone)]
 pub struct Matcher {
-    inner: llguidance::Matcher,
+    pub(super) inner: llguidance::Matcher,
 }
 
 impl Matcher {

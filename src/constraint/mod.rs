@@ -18,14 +18,16 @@ mod vocabulary;
 mod tests;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
-use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::TokEnv;
+use llguidance::{CancellationHandle, ParserFactory};
 use serde_json::Value;
 
+use crate::common::panics::caught;
 use crate::text::tokenizer::Tokenizer;
 
 pub use answer::{Answer, Content, Thought};
@@ -37,8 +39,10 @@ use vocabulary::Vocabulary;
 pub const MAX_BYTES: usize = 256 << 10;
 /// Maximum time for compiling a constraint.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum number of constraints that are compiled at once.
+/// Maximum number of constraints that are compiled at once; half as many as there are processors, if that is less.
 pub const MAX_AT_ONCE: usize = 4;
+/// Maximum number of constraints beyond that whose time is over and which the library does not give up.
+const MAX_OVERDUE: usize = 2;
 /// Maximum number of constraints that wait for that.
 pub const MAX_WAITING: usize = 128;
 /// Maximum time that one waits.
@@ -170,18 +174,58 @@ pub struct Compiler {
     places: Mutex<Places>,
     freed: Condvar,
     wait_limit: Duration,
+    /// Maximum number that are compiled at once in time.
+    n_places: usize,
 }
 
 /// How many constraints are being compiled, and how many wait for that.
 #[derive(Default)]
 struct Places {
     running: usize,
+    /// Those whose time is over, as far as their places were given to others.
+    overdue: usize,
     waiting: usize,
+}
+
+/// The end of the time for compiling a constraint.
+#[derive(Default)]
+struct Deadline {
+    is_over: AtomicBool,
+    /// Ends the library's work, where it can be ended.
+    handle: Mutex<Option<CancellationHandle>>,
+}
+
+impl Deadline {
+    fn handle(&self) -> MutexGuard<'_, Option<CancellationHandle>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(handle) = &*self.handle() {
+            handle.cancel();
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match self.is_over.load(Ordering::Relaxed) {
+            true => Err(Error::TooSlow),
+            false => Ok(()),
+        }
+    }
+
+    /// A matcher that ends with the time.
+    fn watch(&self, matcher: llguidance::Matcher) -> Result<llguidance::Matcher, Error> {
+        let matcher = matcher.into_cancellable();
+        *self.handle() = matcher.cancellation_handle();
+        self.check().map(|()| matcher)
+    }
 }
 
 impl Compiler {
     /// For completions of models with this vocabulary.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        let n_processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             tokenizer,
             forces: true,
@@ -189,6 +233,7 @@ impl Compiler {
             places: Mutex::default(),
             freed: Condvar::new(),
             wait_limit: WAIT_LIMIT,
+            n_places: (n_processors / 2).clamp(1, MAX_AT_ONCE),
         }
     }
 
@@ -215,27 +260,45 @@ impl Compiler {
         }
         let place = Place::take(self)?;
         let (done, result) = mpsc::sync_channel(1);
+        let deadline = Arc::new(Deadline::default());
+        let of_thread = Arc::clone(&deadline);
+        let is_overdue = Arc::clone(&place.is_overdue);
         // A thread of its own, so that one that never ends costs a place and nothing else.
         std::thread::Builder::new()
             .name("constraint".into())
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                let compiled = place.0.compile_here(constraint);
+                let compile = || place.compiler.compile_here(constraint, &of_thread);
+                let compiled = caught(compile);
                 drop(place);
                 // Nobody waits once the time is over.
                 let _ = done.send(compiled);
             })
             .map_err(|_| Error::NoThread)?;
         match result.recv_timeout(TIME_LIMIT) {
-            Ok(compiled) => compiled,
-            Err(mpsc::RecvTimeoutError::Timeout) => Err(Error::TooSlow),
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::Grammar {
+            Ok(Some(compiled)) => compiled,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                deadline.end();
+                self.lend(&is_overdue);
+                Err(Error::TooSlow)
+            }
+            Ok(None) | Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::Grammar {
                 message: "preparing it failed".into(),
             }),
         }
     }
 
-    fn compile_here(&self, constraint: Constraint) -> Result<Compiled, Error> {
+    /// Gives the place of a constraint whose time is over to others, unless it is free already or too many are.
+    fn lend(&self, is_overdue: &AtomicBool) {
+        let mut places = self.places();
+        if places.overdue < MAX_OVERDUE && !is_overdue.swap(true, Ordering::Relaxed) {
+            places.running -= 1;
+            places.overdue += 1;
+            self.freed.notify_one();
+        }
+    }
+
+    fn compile_here(&self, constraint: Constraint, deadline: &Deadline) -> Result<Compiled, Error> {
         let factory = self.factory.get_or_init(|| self.make_factory());
         let factory = factory.as_ref().map_err(Clone::clone)?;
         let (grammar, refuse): (_, fn(String) -> Error) = match constraint {
@@ -261,15 +324,17 @@ impl Compiler {
                 |message| Error::Grammar { message },
             ),
         };
+        deadline.check()?;
         let parser = factory
             .create_parser(grammar)
             .map_err(|error| refuse(first_part(&error.to_string())))?;
+        deadline.check()?;
         let mut inner = llguidance::Matcher::new(Ok(parser));
         for warning in inner.grammar_warnings() {
             tracing::warn!(warning, "a constraint");
         }
         // Tells at once what no token can begin, and warms what all answers share.
-        let mut first = Matcher::new(inner.deep_clone());
+        let mut first = Matcher::new(deadline.watch(inner.deep_clone())?);
         first.mask().map_err(|error| match error {
             Error::Broken { message } => {
                 refuse(format!("no token can begin the answer: {message}"))
@@ -307,12 +372,16 @@ impl fmt::Debug for Compiler {
 }
 
 /// One of the places for constraints that are being compiled.
-struct Place(Arc<Compiler>);
+struct Place {
+    compiler: Arc<Compiler>,
+    /// Whether it was given to others; it is given back once.
+    is_overdue: Arc<AtomicBool>,
+}
 
 impl Place {
     /// Waits for a place.
     fn take(compiler: &Arc<Compiler>) -> Result<Self, Error> {
-        let is_full = |places: &mut Places| places.running >= MAX_AT_ONCE;
+        let is_full = |places: &mut Places| places.running >= compiler.n_places;
         let mut places = compiler.places();
         if is_full(&mut places) {
             if places.waiting >= MAX_WAITING {
@@ -328,14 +397,22 @@ impl Place {
             }
         }
         places.running += 1;
-        Ok(Self(Arc::clone(compiler)))
+        Ok(Self {
+            compiler: Arc::clone(compiler),
+            is_overdue: Arc::default(),
+        })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.places().running -= 1;
-        self.0.freed.notify_one();
+        let mut places = self.compiler.places();
+        match self.is_overdue.swap(true, Ordering::Relaxed) {
+            true => places.overdue -= 1,
+            false => places.running -= 1,
+        }
+        drop(places);
+        self.compiler.freed.notify_one();
     }
 }
 

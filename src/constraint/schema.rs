@@ -5,6 +5,7 @@
 //! Keywords that no draft of JSON Schema knows are annotations, as the specification says.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use serde_json::{Map, Value, json};
 
@@ -34,12 +35,19 @@ const UNSUPPORTED: &[&str] = &[
 /// end.
 const SPACE: &str = r"[ \t]|(\r?\n){1,2}[ \t]{0,20}";
 
+/// Maximum number of properties of an object: the library's work grows with the square of it.
+const MAX_PROPERTIES: usize = 1000;
+/// Maximum number of parts: schemas, and every eight values of enumerations.
+const MAX_PARTS: usize = 1 << 14;
+/// Maximum number of parts below each other: each is a call of its own.
+const MAX_DEPTH: usize = 512;
+
 /// The schema for the library.
 ///
 /// # Errors
 /// A place that cannot be enforced.
 pub(super) fn prepare(schema: Value) -> Result<Value, Error> {
-    Walk::new(&schema).schema("", &schema)?;
+    Walk::new(&schema).schema(&At::Root, &schema)?;
     let mut fields = match schema {
         Value::Object(fields) => fields,
         // `true` allows every value, and the walk has refused everything else.
@@ -51,10 +59,33 @@ pub(super) fn prepare(schema: Value) -> Result<Value, Error> {
     Ok(Value::Object(fields))
 }
 
+/// A place in a schema. It becomes text where something is wrong there, and only then.
+enum At<'p> {
+    Root,
+    /// What a reference points to.
+    Pointer(&'p str),
+    Key(&'p Self, &'p str),
+    Item(&'p Self, usize),
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Pointer(pointer) => f.write_str(pointer),
+            Self::Key(parent, key) => write!(f, "{parent}/{}", escaped(key)),
+            Self::Item(parent, i) => write!(f, "{parent}/{i}"),
+        }
+    }
+}
+
 struct Walk<'a> {
     root: &'a Value,
     /// References that were followed.
     seen: HashSet<&'a str>,
+    /// Parts that were counted.
+    n_parts: usize,
+    depth: usize,
 }
 
 impl<'a> Walk<'a> {
@@ -62,28 +93,53 @@ impl<'a> Walk<'a> {
         Self {
             root,
             seen: HashSet::new(),
+            n_parts: 0,
+            depth: 0,
         }
     }
 
-    fn schema(&mut self, at: &str, schema: &'a Value) -> Result<(), Error> {
+    /// Counts parts of a schema.
+    fn count(&mut self, at: &At<'_>, n: usize) -> Result<(), Error> {
+        self.n_parts += n;
+        match self.n_parts > MAX_PARTS {
+            true => Err(fault(
+                at,
+                &format!("the schema has more than {MAX_PARTS} parts"),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn schema(&mut self, at: &At<'_>, schema: &'a Value) -> Result<(), Error> {
+        self.count(at, 1)?;
         let fields = match schema {
             Value::Object(fields) => fields,
-            Value::Bool(false) if at.is_empty() => return Err(fault(at, "nothing fits `false`")),
+            Value::Bool(false) if matches!(at, At::Root) => {
+                return Err(fault(at, "nothing fits `false`"));
+            }
             Value::Bool(_) => return Ok(()),
             _ => return Err(fault(at, "expected an object or a boolean")),
         };
+        if self.depth == MAX_DEPTH {
+            return Err(fault(
+                at,
+                &format!("more than {MAX_DEPTH} schemas in each other"),
+            ));
+        }
+        self.depth += 1;
         for (key, value) in fields {
-            let at = format!("{at}/{}", escaped(key));
+            let at = At::Key(at, key);
             if UNSUPPORTED.contains(&key.as_str()) {
                 return Err(fault(&at, &format!("`{key}` cannot be enforced")));
             }
             self.keyword(&at, key, value)?;
         }
+        self.depth -= 1;
         Ok(())
     }
 
     /// Walks the schemas below a keyword.
-    fn keyword(&mut self, at: &str, key: &str, value: &'a Value) -> Result<(), Error> {
+    fn keyword(&mut self, at: &At<'_>, key: &str, value: &'a Value) -> Result<(), Error> {
         match key {
             "additionalItems" | "additionalProperties" => self.schema(at, value),
             "items" if !value.is_array() => self.schema(at, value),
@@ -92,23 +148,28 @@ impl<'a> Walk<'a> {
                     return Err(fault(at, "expected an array of schemas"));
                 };
                 let mut each = all.iter().enumerate();
-                each.try_for_each(|(i, schema)| self.schema(&format!("{at}/{i}"), schema))
+                each.try_for_each(|(i, schema)| self.schema(&At::Item(at, i), schema))
             }
             "properties" | "patternProperties" => {
                 let Some(all) = value.as_object() else {
                     return Err(fault(at, "expected an object of schemas"));
                 };
+                if all.len() > MAX_PROPERTIES {
+                    let n = all.len();
+                    let message = format!("{n} properties, expected at most {MAX_PROPERTIES}");
+                    return Err(fault(at, &message));
+                }
                 let mut each = all.iter();
-                each.try_for_each(|(name, schema)| {
-                    self.schema(&format!("{at}/{}", escaped(name)), schema)
-                })
+                each.try_for_each(|(name, schema)| self.schema(&At::Key(at, name), schema))
             }
+            // Cheaper than schemas.
+            "enum" | "required" => self.count(at, value.as_array().map_or(0, Vec::len) / 8),
             "$ref" => self.reference(at, value),
             _ => Ok(()),
         }
     }
 
-    fn reference(&mut self, at: &str, value: &'a Value) -> Result<(), Error> {
+    fn reference(&mut self, at: &At<'_>, value: &'a Value) -> Result<(), Error> {
         let Some(reference) = value.as_str() else {
             return Err(fault(at, "expected a text"));
         };
@@ -123,7 +184,7 @@ impl<'a> Walk<'a> {
             return Err(fault(at, &format!("there is no `{reference}`")));
         };
         if self.seen.insert(reference) {
-            self.schema(pointer, target)?;
+            self.schema(&At::Pointer(pointer), target)?;
         }
         Ok(())
     }
@@ -134,9 +195,9 @@ fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-fn fault(at: &str, message: &str) -> Error {
+fn fault(at: &At<'_>, message: &str) -> Error {
     Error::Schema {
-        at: at.to_owned(),
+        at: at.to_string(),
         message: message.to_owned(),
     }
 }

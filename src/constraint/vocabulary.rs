@@ -5,11 +5,11 @@
 //!
 //! Invariant: the bytes of every token of the tree are those that it contributes to a completion.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use llguidance::toktrie::{INVALID_TOKEN, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
+use crate::common::panics::caught;
 use crate::text::tokenizer::Tokenizer;
 
 use super::Error;
@@ -41,15 +41,15 @@ impl Vocabulary {
         let first = ends.first().copied().unwrap_or(INVALID_TOKEN);
         let info = TokRxInfo::new(words.len() as u32, first);
         // The library asserts its limits on the number of nodes.
-        let tree = catch_unwind(AssertUnwindSafe(|| {
+        let tree = caught(|| {
             let tree = TokTrie::from(&info, &words);
             if ends.is_empty() {
                 tree
             } else {
                 tree.with_eos_tokens(&ends)
             }
-        }))
-        .map_err(|_| Error::Vocabulary {
+        })
+        .ok_or(Error::Vocabulary {
             n_tokens: words.len(),
         })?;
         Ok(Self {

@@ -438,7 +438,7 @@ impl<C: Compute> EngineLoop<C> {
         let mut faults = vec![None; self.active.len()];
         match self.forward(&groups, &mut faults) {
             Ok(()) => self.settle(&groups, faults),
-            Err(error) => self.step_failed(&groups, &error),
+            Err(error) => self.step_failed(&groups, error),
         }
     }
 
@@ -533,7 +533,7 @@ impl<C: Compute> EngineLoop<C> {
     }
 
     /// Has each request of a failed step run alone, so that only those fail that cannot go on.
-    fn step_failed(&mut self, groups: &[Group], error: &model::Error) {
+    fn step_failed(&mut self, groups: &[Group], error: model::Error) {
         let taking_part: Vec<usize> = groups.iter().flat_map(|g| g.members.clone()).collect();
         for i in &taking_part {
             let ActiveRequest { sequence, strategy } = &mut self.active[*i];
@@ -543,7 +543,7 @@ impl<C: Compute> EngineLoop<C> {
         }
         if let [only] = taking_part.as_slice() {
             tracing::error!(%error, "a step failed; its request ends");
-            return self.end(*only, Err(Failure::Computation(error.to_string())));
+            return self.end(*only, Err(error.into()));
         }
         tracing::warn!(%error, "a step failed; each of its requests runs alone");
         let ids = taking_part.iter().map(|i| self.active[*i].sequence.id);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::model;
 use crate::sampling::{SampleError, TokenLogprob};
 
 use super::diffusion::Fixed;
@@ -136,6 +137,9 @@ pub enum Failure {
     /// What was computed cannot be used, or could not be computed.
     #[error("{0}")]
     Computation(String),
+    /// The file of the model was changed in place while it was used: it has to be loaded again.
+    #[error("{0}")]
+    Changed(String),
     /// The model computed values that are not finite numbers.
     #[error("{fault}{}", place.as_deref().map(|place| format!("; {place}")).unwrap_or_default())]
     NotFinite {
@@ -144,6 +148,15 @@ pub enum Failure {
         /// The first value that is not finite, if it was found.
         place: Option<String>,
     },
+}
+
+impl From<model::Error> for Failure {
+    fn from(error: model::Error) -> Self {
+        match error {
+            model::Error::Changed(what) => Self::Changed(what),
+            other => Self::Computation(other.to_string()),
+        }
+    }
 }
 
 impl From<SampleError> for Failure {

@@ -23,7 +23,7 @@ use crate::text::template::{
     self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
 };
 use crate::text::tokenizer;
-use crate::weights::{Array, Metadata, Weights};
+use crate::weights::{Array, Bytes, Metadata, Weights};
 
 /// The key of a reranker's template.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
@@ -48,6 +48,8 @@ pub struct Served {
     pub dialect: Dialect,
     bos: String,
     eos: String,
+    /// The files that its weights are used in.
+    files: Vec<Bytes>,
     /// What it gives of a whole text, or why it gives nothing.
     pub pooled: Result<Pooled, String>,
     /// The prompts of an embedding model.
@@ -338,7 +340,7 @@ impl Served {
         let of_engine = Arc::clone(&taken);
         let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
             let model = Model::load_with(plan, &weights, &adapters, options, &mut *progress)?;
-            let _ = of_engine.set(model.memory());
+            let _ = of_engine.set((model.memory(), model.files().to_vec()));
             Ok(model)
         })
         .map_err(|source| Error::Start { model, source })?;
@@ -360,11 +362,22 @@ impl Served {
             facts,
             memory: taken
                 .get()
-                .map_or_else(Vec::new, |taken| taken.devices.clone()),
+                .map_or_else(Vec::new, |(memory, _)| memory.devices.clone()),
+            files: taken
+                .get()
+                .map_or_else(Vec::new, |(_, files)| files.clone()),
             identity,
             shelf: None,
             vectors: Arc::default(),
         })
+    }
+
+    /// Whether the files that its weights are used in are as they were when it was loaded.
+    ///
+    /// # Errors
+    /// The first that was changed in place.
+    pub fn check_files(&self) -> Result<(), String> {
+        self.files.iter().try_for_each(Bytes::check)
     }
 
     /// Whether the model has a chat template.

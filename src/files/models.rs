@@ -75,6 +75,10 @@ pub enum Source {
     File(PathBuf),
 }
 
+/// Names, sizes and times of the last change of the files of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamp(Vec<(PathBuf, u64, std::time::SystemTime)>);
+
 impl Source {
     /// The source of an optional path: without one the default model; the name of a built-in model if no
     /// such file exists.
@@ -95,6 +99,20 @@ impl Source {
             Self::Shipped(name) => (*name).into(),
             Self::File(path) => path.display().to_string(),
         }
+    }
+
+    /// What its file is now, or the files of its folder.
+    pub fn stamp(&self) -> Option<Stamp> {
+        let Self::File(path) = self else { return None };
+        let about = |path: &Path| {
+            let about = path.metadata().ok()?;
+            Some((path.to_owned(), about.len(), about.modified().ok()?))
+        };
+        let entries = path.read_dir().into_iter().flatten().flatten();
+        let mut all: Vec<_> = entries.filter_map(|entry| about(&entry.path())).collect();
+        all.extend(about(path));
+        all.sort();
+        Some(Stamp(all))
     }
 
     /// Name under which the model is served.

@@ -3,9 +3,10 @@
 //! A magic number, the length of a header, the header (a literal of Python: type, order, shape), the elements.
 //! Format: numpy.lib.format, versions 1.0 to 3.0. Other types and column order are refused.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+
+use crate::common::reading;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// Longest header; those of plain arrays are below 128 bytes.
@@ -43,7 +44,7 @@ const MAX_ARRAY: u64 = 4 << 30;
 /// # Errors
 /// A file that is not an array of float32 in rows, or is shorter than its shape says.
 pub fn read(path: &Path) -> Result<Array, Error> {
-    let mut file = File::open(path)?;
+    let mut file = reading::open(path)?;
     let size = file.metadata()?.len();
     read_from(&mut file, size, &[Kind::F32])
 }
@@ -55,7 +56,7 @@ pub fn read(path: &Path) -> Result<Array, Error> {
 /// A file that is not an archive, or an array as for [`read`], or larger than 4 GiB.
 pub fn of_archive(path: &Path, name: &str) -> Result<Option<Array>, Error> {
     let of_archive = |error: zip::result::ZipError| form(format!("is not an NPZ archive: {error}"));
-    let mut archive = zip::ZipArchive::new(File::open(path)?).map_err(of_archive)?;
+    let mut archive = zip::ZipArchive::new(reading::open(path)?).map_err(of_archive)?;
     let mut entry = match archive.by_name(&format!("{name}.npy")) {
         Err(zip::result::ZipError::FileNotFound) => return Ok(None),
         found => found.map_err(of_archive)?,

@@ -31,6 +31,9 @@ pub enum Error {
         /// The row or head that does not fit.
         row: u64,
     },
+    /// The file of weights was changed in place while they were used.
+    #[error("{0}")]
+    Changed(String),
     /// The source of a sequence cannot be read, or is missing.
     #[error("the source of a sequence: found {found}, expected {expected}")]
     Source {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::files::lora::Adapter;
 use crate::ggml::{self, Executor};
 use crate::plan::{KeysOf, Plan};
-use crate::weights::Weights;
+use crate::weights::{Bytes, Weights};
 
 use super::adapters::{Adapters, OnDevice};
 use super::cache::states::States;
@@ -235,6 +235,11 @@ impl Model {
     /// How it is run.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// The files that weights are used in where they lie.
+    pub fn files(&self) -> &[Bytes] {
+        &self.loaded.files
     }
 
     /// What it takes.

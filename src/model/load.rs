@@ -23,6 +23,8 @@ pub(super) struct Loaded {
     pub(super) tensors: Vec<Tensor>,
     /// Bytes used in place, by device.
     pub(super) mapped: Vec<u64>,
+    /// The files that are used in place.
+    pub(super) files: Vec<Bytes>,
     /// Bytes copied into memory of our own.
     pub(super) copied_bytes: u64,
     /// Bytes that memory takes on each device, with what rounds its parts up.
@@ -53,6 +55,8 @@ pub(super) struct Layout {
     copies: Vec<(usize, TensorType)>,
     /// Bytes used in place, by device.
     mapped: Vec<u64>,
+    /// The files that they are in.
+    files: Vec<Bytes>,
 }
 
 /// Tensors that a device is to use where they lie in a file: their places among the planned ones and in the file.
@@ -124,6 +128,7 @@ impl Layout {
             slots,
             copies,
             mapped,
+            files: files.into_values().map(|file| file.file).collect(),
         })
     }
 
@@ -199,7 +204,7 @@ pub(super) fn load(
     progress: Progress<'_>,
 ) -> Result<Loaded, Error> {
     let mut layout = Layout::new(planned, devices, weights, progress)?;
-    let mapped = layout.mapped.clone();
+    let (mapped, files) = (layout.mapped.clone(), std::mem::take(&mut layout.files));
     let (mapped_bytes, total) = (mapped.iter().sum::<u64>(), bytes_of(planned));
     let copied = layout.describe_copies(planned, devices)?;
     let mut copied_bytes = 0;
@@ -231,6 +236,7 @@ pub(super) fn load(
     Ok(Loaded {
         tensors: layout.into_tensors(),
         mapped,
+        files,
         copied_bytes,
         taken,
     })

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::blocks::SequenceGroup;
+use crate::weights::Bytes;
 
 use super::batch::Batch;
 use super::cache::{Allocated, Rows, SequenceId, Shortage};
@@ -126,7 +127,9 @@ impl Model {
         let allocated = self.allocate(kept, groups)?;
         // Nothing is left half done: what the pass was given is freed below.
         let compute = AssertUnwindSafe(|| self.compute((batch, source), &allocated, groups, each));
-        let result = catch_unwind(compute).unwrap_or_else(|panic| {
+        let result = catch_unwind(compute);
+        let result = result.map(|result| result.and_then(|()| self.check_files()));
+        let result = result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
             Err(Error::Internal(text.unwrap_or_default()))
@@ -139,6 +142,12 @@ impl Model {
             }
         }
         result
+    }
+
+    /// Refuses results of weights that were changed in their file.
+    fn check_files(&self) -> Result<(), Error> {
+        let mut files = self.loaded.files.iter();
+        files.try_for_each(Bytes::check).map_err(Error::Changed)
     }
 
     /// What the tokens of a pass are given of what is kept.

@@ -13,8 +13,13 @@ use super::{
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
     Branch, Diagnostic, Diagnostics, Head, Mode, OF_FILE, OptionKind, Reads, Resolved, Resource,
-    SHIFT_LOGITS, Setting, Slot, Span, Spanned, Stack, fits_pattern,
+    SHIFT_LOGITS, Setting, Slot, Span, Spanned, Stack,
 };
+
+/// Maximum number of branches of slots in all layers, so that a hostile definition cannot exhaust memory.
+const MAX_BRANCHES: usize = 1 << 16;
+/// Number of problems after which no more are looked for.
+const MAX_PROBLEMS: usize = 1 << 14;
 
 pub(super) struct Planner<'a> {
     pub(super) facts: &'a Facts<'a>,
@@ -67,10 +72,15 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn problem<T>(&mut self, message: String) -> Option<T> {
-        if self.told.insert(message.clone()) {
+        if !self.is_hopeless() && self.told.insert(message.clone()) {
             self.problems.push(message);
         }
         None
+    }
+
+    /// Whether so much does not fit that the rest need not be looked at.
+    fn is_hopeless(&self) -> bool {
+        self.problems.len() >= MAX_PROBLEMS
     }
 
     fn model(&mut self) -> Option<Plan> {
@@ -101,7 +111,7 @@ impl<'a> Planner<'a> {
         if let Some(width) = ple.filter(|width| *width > 0) {
             self.taps.insert("ple".into(), width);
         }
-        let mut layers = Vec::new();
+        let (mut layers, mut n_branches) = (Vec::new(), 0);
         let mut n_of_source = 0;
         for (at, stack) in def.stacks.iter().enumerate() {
             if stack.reads == Reads::Tokens && at > 0 && def.stacks[at - 1].reads == Reads::Source {
@@ -123,6 +133,17 @@ impl<'a> Planner<'a> {
             };
             for depth in 0..count {
                 layers.extend(self.layer((at, stack), depth, n_embd));
+                let branches = stack.slots.iter().map(|slot| slot.branches.len().max(1));
+                n_branches += branches.sum::<usize>();
+                if n_branches > MAX_BRANCHES {
+                    let path = &stack.name;
+                    self.problem::<()>(format!(
+                        "{path}.{depth}: the model has more than {MAX_BRANCHES} branches of slots"
+                    ))?;
+                }
+                if self.is_hopeless() {
+                    return None;
+                }
             }
         }
         if layers.is_empty() {
@@ -253,7 +274,7 @@ impl<'a> Planner<'a> {
 
     /// A problem with its place in the definition, reported once for each `key`.
     pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Option<T> {
-        if self.told.insert(format!("{}:{key}", span.start)) {
+        if !self.is_hopeless() && self.told.insert(format!("{}:{key}", span.start)) {
             let text = self.facts.def.text.as_ref();
             let problem = vec![Diagnostic::new(span.clone(), message)];
             let shown = Diagnostics::new(&text.path, &text.source, problem).to_string();
@@ -566,35 +587,5 @@ impl<'a> Planner<'a> {
             norm,
             unit: Some(unit),
         })
-    }
-
-    fn unclaimed(&self) -> Vec<String> {
-        let expected = |name: &str| {
-            self.facts
-                .def
-                .ignore
-                .tensors
-                .iter()
-                .any(|p| fits_pattern(p, name))
-        };
-        // Prediction heads lie after the last layer, as further layers that are left alone.
-        let is_behind = |name: &str| {
-            let global = self.facts.global();
-            let number = |name: &str| match self.facts.param(name, &global, false) {
-                Ok(Value::Int(n)) => n,
-                _ => 0,
-            };
-            let (n_layer, n_nextn) = (number("n_layer"), number("n_nextn"));
-            self.facts.def.stacks.iter().any(|stack| {
-                (n_layer..n_layer + n_nextn)
-                    .any(|il| name.starts_with(&stack.prefix.replace("{il}", &il.to_string())))
-            })
-        };
-        let names = self.facts.tensors.names().into_iter();
-        names
-            .filter(|name| !is_behind(name))
-            .filter(|name| !self.tensor_index.contains_key(*name) && !expected(name))
-            .map(str::to_owned)
-            .collect()
     }
 }

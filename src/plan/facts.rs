@@ -4,13 +4,17 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
 
-use super::TensorSet;
+use super::{MAX_LAYERS, TensorSet};
 use crate::arch::expr::{Scope, Value};
 use crate::arch::{
     ArchDef, Instance, OF_FILE, ParamSource, Presence, Resolved, fits_pattern, nearest,
 };
 use crate::weights::{Array, Metadata, Value as Meta};
+
+/// Maximum number of elements of an array that is a parameter.
+const MAX_ELEMENTS: usize = MAX_LAYERS as usize;
 
 /// What expressions can read: parameters, metadata and tensors, with cached values.
 pub(super) struct Facts<'a> {
@@ -19,6 +23,10 @@ pub(super) struct Facts<'a> {
     pub(super) tensors: &'a dyn TensorSet,
     /// Values by name and place.
     pub(super) values: RefCell<HashMap<String, HashMap<Option<Place>, Value>>>,
+    /// Whole values by name and place.
+    whole: RefCell<HashMap<String, HashMap<Option<Place>, Value>>>,
+    /// Values of metadata keys as those of the language.
+    converted: RefCell<HashMap<String, Option<Rc<Value>>>>,
     /// Metadata keys that were read.
     pub(super) keys: RefCell<BTreeSet<String>>,
     /// Parameters being evaluated, innermost last.
@@ -82,6 +90,8 @@ impl<'a> Facts<'a> {
             metadata,
             tensors,
             values: RefCell::default(),
+            whole: RefCell::default(),
+            converted: RefCell::default(),
             keys: RefCell::default(),
             open: RefCell::default(),
             missing: RefCell::default(),
@@ -94,10 +104,11 @@ impl<'a> Facts<'a> {
         scope: &LayerScope<'_>,
         whole: bool,
     ) -> Result<Value, String> {
+        let cache = if whole { &self.whole } else { &self.values };
         let known = |values: &HashMap<String, HashMap<Option<Place>, Value>>| {
             values.get(name)?.get(&scope.place).cloned()
         };
-        if !whole && let Some(value) = known(&self.values.borrow()) {
+        if let Some(value) = known(&cache.borrow()) {
             return Ok(value);
         }
         let Some(param) = self.def.params.get(name) else {
@@ -106,10 +117,14 @@ impl<'a> Facts<'a> {
         if self.open.borrow().iter().any(|open| open == name) {
             return Err(format!("`{name}` depends on itself"));
         }
+        if let ParamSource::Key { keys, absolute, .. } = &param.source {
+            self.check_length(name, keys, *absolute)?;
+        }
         self.open.borrow_mut().push(name.to_owned());
         let value = match &param.source {
             ParamSource::Derived(expr) => expr
                 .evaluate(scope)
+                .map(Rc::new)
                 .map_err(|e| format!("`{name}` = {expr}: {e}")),
             ParamSource::Key {
                 keys,
@@ -120,7 +135,7 @@ impl<'a> Facts<'a> {
             } => match self.keyed(name, keys, *absolute, *zero_is_value) {
                 Some(value) => Ok(value),
                 None => match default {
-                    Some(default) => default.evaluate(scope),
+                    Some(default) => default.evaluate(scope).map(Rc::new),
                     None => {
                         let message = self.missing(name, keys, *absolute);
                         self.missing.borrow_mut().insert(message.clone());
@@ -130,31 +145,69 @@ impl<'a> Facts<'a> {
             },
         };
         self.open.borrow_mut().pop();
-        let value = value?;
-        if whole {
-            return Ok(value);
-        }
-        let value = match value {
-            Value::List(items) => {
-                let Some(il) = scope.il() else {
-                    return Err(format!(
-                        "`{name}` has a value for each layer and is read outside a layer"
-                    ));
-                };
-                let found = items.get(il as usize).cloned();
-                found.ok_or_else(|| {
-                    format!(
-                        "`{name}` has {} values and none for layer {il}",
-                        items.len()
-                    )
-                })?
-            }
-            single => single,
+        let value = match &*value? {
+            Value::List(items) if !whole => self.of_layer(name, items, scope)?,
+            value => value.clone(),
         };
-        let mut values = self.values.borrow_mut();
+        let mut values = cache.borrow_mut();
         let of_name = values.entry(name.to_owned()).or_default();
         of_name.insert(scope.place, value.clone());
         Ok(value)
+    }
+
+    /// The value of the layer at hand, of one for each layer.
+    fn of_layer(
+        &self,
+        name: &str,
+        items: &[Value],
+        scope: &LayerScope<'_>,
+    ) -> Result<Value, String> {
+        let n = items.len();
+        let Some(il) = scope.il() else {
+            return Err(format!(
+                "`{name}` has a value for each layer and is read outside a layer"
+            ));
+        };
+        let n_layers = self.n_layers();
+        if n_layers.is_some_and(|n_layers| n as u64 > n_layers) {
+            let n_layers = n_layers.unwrap_or_default();
+            return Err(format!(
+                "`{name}` has {n} values for the {n_layers} layers of the file"
+            ));
+        }
+        let found = items.get(il as usize).cloned();
+        found.ok_or_else(|| format!("`{name}` has {n} values and none for layer {il}"))
+    }
+
+    /// The number of layers of the file, of the part that has most of them, where it says so.
+    fn n_layers(&self) -> Option<u64> {
+        let counts = ["block_count", "decoder_block_count"].iter();
+        let counts = counts.filter_map(|key| {
+            let key = format!("{}.{key}", self.def.name);
+            u64::try_from(self.metadata.i64(&key)?).ok()
+        });
+        counts.max()
+    }
+
+    /// The name of a key in the file.
+    fn full(&self, key: &str, absolute: bool) -> String {
+        match absolute {
+            true => key.to_owned(),
+            false => format!("{}.{key}", self.def.name),
+        }
+    }
+
+    /// Refuses arrays of more elements than there can be layers.
+    fn check_length(&self, name: &str, keys: &[String], absolute: bool) -> Result<(), String> {
+        for key in keys.iter().map(|key| self.full(key, absolute)) {
+            let n = self.metadata.array(&key).map_or(0, Array::len);
+            if n > MAX_ELEMENTS {
+                return Err(format!(
+                    "the file has `{key}` (parameter `{name}`) as an array of {n} elements, expected at most {MAX_ELEMENTS}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn keyed(
@@ -163,18 +216,25 @@ impl<'a> Facts<'a> {
         keys: &[String],
         absolute: bool,
         zero_is_value: bool,
-    ) -> Option<Value> {
+    ) -> Option<Rc<Value>> {
         keys.iter().find_map(|key| {
-            let full = if absolute {
-                key.clone()
-            } else {
-                format!("{}.{key}", self.def.name)
-            };
+            let full = self.full(key, absolute);
             self.keys.borrow_mut().insert(full.clone());
-            let value = convert(self.metadata.get(&full)?)?;
+            let value = self.converted(&full)?;
             tracing::trace!(param = name, key = full, %value, "parameter");
             (zero_is_value || !is_unset(&value)).then_some(value)
         })
+    }
+
+    /// The value of a metadata key, which is made once.
+    fn converted(&self, key: &str) -> Option<Rc<Value>> {
+        if let Some(known) = self.converted.borrow().get(key) {
+            return known.clone();
+        }
+        let value = self.metadata.get(key).and_then(convert).map(Rc::new);
+        let mut all = self.converted.borrow_mut();
+        all.insert(key.to_owned(), value.clone());
+        value
     }
 
     /// Whole metadata keys of the architecture that nothing read, that could mean something and
@@ -220,7 +280,7 @@ impl<'a> Facts<'a> {
             is_known = true;
             let others: Vec<_> = keys.iter().filter(|k| *k != key).cloned().collect();
             let other = self.keyed("", &others, false, *zero_is_value);
-            let default = || default.as_ref()?.evaluate(&self.global()).ok();
+            let default = || default.as_ref()?.evaluate(&self.global()).ok().map(Rc::new);
             let without = other.or_else(default);
             let is_same = without.is_some_and(|without| is_same(&without, &value));
             if is_same || (!zero_is_value && is_unset(&value)) {
@@ -239,10 +299,7 @@ impl<'a> Facts<'a> {
 
     /// Why a parameter without a default has no value.
     fn missing(&self, name: &str, keys: &[String], absolute: bool) -> String {
-        let full = |key: &String| match absolute {
-            true => key.clone(),
-            false => format!("{}.{key}", self.def.name),
-        };
+        let full = |key: &String| self.full(key, absolute);
         let there = keys.iter().map(full);
         let there = there.filter_map(|key| Some((self.metadata.get(&key)?, key)));
         if let Some((value, key)) = there.into_iter().next() {
@@ -298,7 +355,8 @@ fn is_same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A metadata value as a value of the language; strings in arrays are of no use to it.
+/// A metadata value as a value of the language; strings in arrays are of no use to it, and arrays beyond any number of
+/// layers are not taken.
 pub(super) fn convert(value: &Meta) -> Option<Value> {
     Some(match value {
         Meta::Bool(v) => Value::Bool(*v),
@@ -306,6 +364,7 @@ pub(super) fn convert(value: &Meta) -> Option<Value> {
         Meta::F32(v) => Value::Float(shortest(*v)),
         Meta::F64(v) => Value::Float(*v),
         Meta::Array(Array::Str(_)) => return None,
+        Meta::Array(array) if array.len() > MAX_ELEMENTS => return None,
         Meta::Array(array) => Value::List(
             (0..array.len())
                 .map(|i| convert(&array.get(i)?))

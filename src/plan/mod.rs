@@ -14,6 +14,7 @@ mod mixes;
 mod placement;
 mod rows;
 mod source;
+mod unclaimed;
 mod unit;
 
 pub use adapters::UpdatePlan;

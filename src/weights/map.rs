@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 
@@ -21,7 +22,15 @@ pub struct MappedFile {
     map: Mmap,
     file: File,
     path: PathBuf,
+    /// Size and time of the last change when it was mapped.
+    stamp: Option<(u64, SystemTime)>,
     _reading: Reading,
+}
+
+/// Size and time of the last change of a file, where the system has them.
+fn stamp(file: &File) -> Option<(u64, SystemTime)> {
+    let about = file.metadata().ok()?;
+    Some((about.len(), about.modified().ok()?))
 }
 
 impl MappedFile {
@@ -36,6 +45,27 @@ impl MappedFile {
                 ),
                 _ => format!("{path}: {n} bytes at {offset}: {error}"),
             }
+        })
+    }
+
+    /// Whether the file has the size and the time of the last change that it had when it was mapped. What took its name
+    /// meanwhile is another file, and changes nothing.
+    ///
+    /// # Errors
+    /// That it was changed.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let now = stamp(&self.file);
+        if now == self.stamp {
+            return Ok(());
+        }
+        let path = self.path.display();
+        Err(match (self.stamp, now) {
+            (Some((before, _)), Some((now, _))) if before != now => {
+                format!(
+                    "{path} was changed while it was in use: it had {before} bytes and has {now}"
+                )
+            }
+            _ => format!("{path} was changed while it was in use"),
         })
     }
 
@@ -109,6 +139,7 @@ pub(super) fn map(path: &Path) -> Result<Bytes, Error> {
     Ok(Bytes::Mapped(Arc::new(MappedFile {
         map,
         path: path.to_owned(),
+        stamp: stamp(&file),
         _reading: Reading::new(&file),
         file,
     })))
@@ -151,6 +182,33 @@ mod tests {
         assert!(map(&path).expect("a file").is_empty());
         fs::write(&path, [7, 8]).expect("the folder is writable");
         assert_eq!(&map(&path).expect("a file")[..], [7, 8]);
+    }
+
+    #[test]
+    fn a_file_that_is_changed_in_place_is_noticed_and_one_that_is_replaced_is_not() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.gguf");
+        fs::write(&path, [1; 100]).expect("written");
+        let Bytes::Mapped(mapped) = map(&path).expect("a file") else {
+            panic!("it is mapped");
+        };
+        let other = folder.path().join("b.gguf");
+        fs::write(&other, [2; 90]).expect("written");
+        mapped.check().expect("nothing was changed");
+        let file = File::options().write(true).open(&path).expect("it opens");
+        let time = mapped.stamp.expect("a time").1;
+        file.set_modified(time + std::time::Duration::from_secs(1))
+            .expect("set");
+        let changed = format!("{} was changed while it was in use", path.display());
+        assert_eq!(mapped.check(), Err(changed.clone()));
+        file.set_len(90).expect("cut");
+        let shorter = format!("{changed}: it had 100 bytes and has 90");
+        assert_eq!(mapped.check(), Err(shorter));
+        let Bytes::Mapped(mapped) = map(&path).expect("a file") else {
+            panic!("it is mapped");
+        };
+        fs::rename(&other, &path).expect("renamed");
+        mapped.check().expect("its file is as it was");
     }
 
     #[test]

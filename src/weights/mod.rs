@@ -165,6 +165,19 @@ impl Entry {
     }
 }
 
+impl Bytes {
+    /// Whether they are as they were when their file was mapped.
+    ///
+    /// # Errors
+    /// The file, which was changed in place since.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Mapped(file) => file.check(),
+            Self::Static(_) => Ok(()),
+        }
+    }
+}
+
 impl std::ops::Deref for Bytes {
     type Target = [u8];
 

@@ -15,6 +15,8 @@ use serde_json::{Map, Value, json};
 
 pub use safetensors::Dtype;
 
+use crate::common::reading;
+
 use super::map::map;
 use super::{Bytes, Error, stranger};
 
@@ -323,7 +325,7 @@ pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
         let message = format!("{} bytes, expected at most {limit}", metadata.len());
         return Err(fault(path, message));
     }
-    std::fs::read(path).map_err(io)
+    reading::bytes(path, limit).map_err(io)
 }
 
 fn fault(path: &Path, message: String) -> Error {

@@ -275,6 +275,62 @@ fn a_truncated_mapped_file_ends_its_model_alone() {
     assert_eq!(server.json("POST", "/v1/completions", &body("one")).0, 200);
 }
 
+/// A model of some kilobytes, with this length of the context that it was trained for.
+fn small(n_ctx: usize) -> Vec<u8> {
+    let folder = scratch();
+    let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
+    let n_ctx = format!("n_ctx_train={n_ctx}");
+    let path = made_up(folder.path(), "llama", &["--vocab", vocab, "--set", &n_ctx]);
+    std::fs::read(path).expect("it is readable")
+}
+
+#[test]
+fn a_file_that_is_changed_in_place_is_loaded_again_and_others_go_on() {
+    let folder = scratch();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("one.gguf"), small(256)).expect("written");
+    std::fs::write(path("two.gguf"), small(256)).expect("written");
+    let server = Server::split(&["--models", text(folder.path())]).expecting_errors();
+    let asked = |model: &str| {
+        let body = json!({ "model": model, "prompt": "1", "max_tokens": 2 });
+        server.json("POST", "/v1/completions", &body)
+    };
+    assert_eq!((asked("one").0, asked("two").0), (200, 200));
+    let (one, two) = (engine(&server, "one"), engine(&server, "two"));
+    let trained = |model: &str| state(&server, model)["meta"]["n_ctx_train"].clone();
+    assert_eq!(trained("one"), 256);
+
+    // As `cp` does it: the same file, with other bytes.
+    let other = small(512);
+    std::fs::write(path("one.gguf"), &other).expect("written");
+    let (status, answer) = asked("one");
+    // A request that comes in time is told by its pass, or by the end of its process, or is the first of the new one.
+    if status != 200 {
+        assert!(status == 503 || status == 500, "{answer}");
+        let message = answer["error"]["message"].as_str().expect("a text");
+        assert!(message.contains("changed"), "{message}");
+    }
+    eventually("its process ends", || resident(one) == 0);
+    assert_eq!(asked("one").0, 200);
+    assert_ne!(engine(&server, "one"), one);
+    assert_eq!(trained("one"), 512);
+    assert_eq!(asked("two").0, 200);
+    assert_eq!(engine(&server, "two"), two);
+
+    // One that takes its name is another file, and changes nothing of what is loaded.
+    std::fs::write(path("new"), small(256)).expect("written");
+    std::fs::rename(path("new"), path("two.gguf")).expect("renamed");
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(asked("two").0, 200);
+    assert_eq!(engine(&server, "two"), two);
+    server.post("/models/unload", &json!({ "model": "two" }));
+
+    // A new load notices what the file is by then.
+    std::fs::write(path("two.gguf"), &other).expect("written");
+    assert_eq!(trained("two"), 512);
+    assert_eq!(asked("two").0, 200);
+}
+
 #[test]
 fn a_process_that_hangs_is_ended_and_its_requests_with_it() {
     let folder = scratch();

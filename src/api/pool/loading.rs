@@ -175,12 +175,20 @@ impl Place {
     /// The model if it is loaded, else its load, which is started if need be.
     fn begin(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<Engine, Load> {
         self.touch();
+        // An engine process is ended for it.
+        if let Err(what) = self.check_files()
+            && !pool.is_engine
+        {
+            tracing::warn!(model = self.name, "{what}: it is loaded again");
+            drop(self.take());
+        }
         let mut state = self.state();
         match &*state {
             State::Loaded(engine) => return Ok(engine.clone()),
             State::Loading(load) => return Err(load.clone()),
             State::NotLoaded => {}
         }
+        self.look_again();
         let (tell, ended) = watch::channel(None);
         self.share_is(Share::default());
         let load = Load {

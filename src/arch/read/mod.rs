@@ -155,6 +155,7 @@ impl<'a> Reader<'a> {
         let items = fields
             .take("require", form)
             .map(|item| match item.get_ref() {
+                DeValue::Array(items) if !self.is_short(item, items.len()) => Vec::new(),
                 DeValue::Array(items) => items.iter().collect(),
                 _ => vec![item],
             });
@@ -333,7 +334,7 @@ impl<'a> Reader<'a> {
     }
 
     fn slots(&mut self, item: Item<'a>) -> Vec<Slot> {
-        let mut slots: Vec<Slot> = Vec::new();
+        let (mut slots, mut names) = (Vec::new(), Names::default());
         for (table, span) in self.tables(item, "slot") {
             let mut fields = Fields::new(table, span.clone(), "a slot");
             let name = self.optional_text(&mut fields, "name");
@@ -355,18 +356,11 @@ impl<'a> Reader<'a> {
                 }
             };
             self.finish(fields);
-            self.named_once(
-                name.as_ref(),
-                "slots",
-                slots.iter().map(|s| s.name.as_str()),
-            );
+            self.named_once(name.as_ref(), "slots", &names);
             let name = name
                 .map(|n| n.value)
                 .or_else(|| branches.first().map(|b| b.name.clone()));
-            let name = unique(
-                name.unwrap_or_default(),
-                slots.iter().map(|s| s.name.as_str()),
-            );
+            let name = names.unique(name.unwrap_or_default());
             slots.push(Slot {
                 name,
                 span,
@@ -386,7 +380,7 @@ impl<'a> Reader<'a> {
     }
 
     fn branches(&mut self, item: Item<'a>) -> Vec<Branch> {
-        let mut branches: Vec<Branch> = Vec::new();
+        let (mut branches, mut names) = (Vec::new(), Names::default());
         for (table, span) in self.tables(item, "branch") {
             let mut fields = Fields::new(table, span.clone(), "a branch");
             let name = self.optional_text(&mut fields, "name");
@@ -414,10 +408,8 @@ impl<'a> Reader<'a> {
             let Some(instance) = self.instance(fields, contract) else {
                 continue;
             };
-            let taken = branches.iter().map(|b| b.name.as_str());
-            self.named_once(name.as_ref(), "branches", taken);
-            let name = name.map_or_else(|| contract.name.to_owned(), |n| n.value);
-            let name = unique(name, branches.iter().map(|b| b.name.as_str()));
+            self.named_once(name.as_ref(), "branches", &names);
+            let name = names.unique(name.map_or_else(|| contract.name.to_owned(), |n| n.value));
             branches.push(Branch {
                 name,
                 when,
@@ -434,14 +426,9 @@ impl<'a> Reader<'a> {
     }
 
     /// Reports a name that is given twice, since two values would have one path.
-    fn named_once<'n>(
-        &mut self,
-        name: Option<&Spanned<String>>,
-        what: &str,
-        mut taken: impl Iterator<Item = &'n str>,
-    ) {
+    fn named_once(&mut self, name: Option<&Spanned<String>>, what: &str, names: &Names) {
         if let Some(name) = name
-            && taken.any(|other| other == name.value)
+            && names.0.contains_key(&name.value)
         {
             self.report(
                 name.span.clone(),
@@ -477,18 +464,23 @@ pub(crate) fn syntax_problem(error: &toml::de::Error) -> Diagnostic {
     Diagnostic::new(error.span().unwrap_or(0..0), error.message().to_owned())
 }
 
-fn unique<'n>(name: String, taken: impl Iterator<Item = &'n str>) -> String {
-    let taken: Vec<&str> = taken.collect();
-    if !taken.contains(&name.as_str()) {
-        return name;
-    }
-    let mut count = 2;
-    loop {
-        let numbered = format!("{name}_{count}");
-        if !taken.contains(&numbered.as_str()) {
-            return numbered;
-        }
-        count += 1;
+/// Names that are taken, each with the number that the next one of it gets.
+#[derive(Default)]
+struct Names(BTreeMap<String, usize>);
+
+impl Names {
+    /// The name if it is free, else with a number.
+    fn unique(&mut self, name: String) -> String {
+        let Some(next) = self.0.get(&name).copied() else {
+            self.0.insert(name.clone(), 2);
+            return name;
+        };
+        let free = |n: &usize| !self.0.contains_key(&format!("{name}_{n}"));
+        let n = (next..).find(free).unwrap_or(next);
+        let numbered = format!("{name}_{n}");
+        self.0.insert(name, n + 1);
+        self.0.insert(numbered.clone(), 2);
+        numbered
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! With a terminal lines are edited and remembered; without one they are read as they are.
 
-use std::io::{self, BufRead as _, IsTerminal as _};
+use std::io::{self, IsTerminal as _};
 
 use rustyline::error::ReadlineError;
 use rustyline::{Behavior, Config, DefaultEditor};
 
 use crate::cli::Failure;
+use crate::common::reading::{self, MAX_TEXT};
 
 /// What was typed.
 pub(super) enum Entry {
@@ -108,15 +109,10 @@ impl Input {
                 Err(error) => Err(error.into()),
             },
             Self::Lines => {
-                let mut line = Vec::new();
-                if io::stdin().lock().read_until(b'\n', &mut line)? == 0 {
-                    return Ok(Entry::End);
-                }
-                for end in [b'\n', b'\r'] {
-                    line.pop_if(|last| *last == end);
-                }
-                let fault = |_| Entry::Fault("a line is not UTF-8".into());
-                Ok(String::from_utf8(line).map_or_else(fault, Entry::Text))
+                let line = reading::line(&mut io::stdin().lock(), MAX_TEXT)?;
+                Ok(line.map_or(Entry::End, |line| {
+                    line.map_or_else(Entry::Fault, Entry::Text)
+                }))
             }
         }
     }

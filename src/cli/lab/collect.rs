@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::arch::Parts;
 use crate::cli::options::{LoadOptions, byte_count, progress_bar};
 use crate::cli::{Failure, output};
+use crate::common::reading::{self, MAX_TEXT};
 use crate::common::writing;
 use crate::engine::{Captured, LabResult, Reduce};
 use crate::files::arrays::{self, Elements, Format, Named};
@@ -117,7 +118,7 @@ struct Lines {
 
 impl Lines {
     fn open(path: &Path, is_hashed: bool) -> Result<Self, Failure> {
-        let file = File::open(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let file = reading::open(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
         Ok(Self {
             path: path.to_owned(),
             file: BufReader::with_capacity(1 << 20, file),
@@ -404,7 +405,7 @@ fn check(args: &CollectArgs, asking: &Asking) -> Result<(), Failure> {
 /// What the folder has of the same subject.
 fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
     let path = folder.join(INDEX);
-    let text = match fs::read_to_string(&path) {
+    let text = match reading::text(&path, MAX_TEXT) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut others = fs::read_dir(folder)?.flatten();

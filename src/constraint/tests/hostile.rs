@@ -269,6 +269,76 @@ fn hostile_constraints_end_in_good_time() {
     lark("many rules", format!("start: a0\n{inner}a4000: \"y\"\n"));
 }
 
+/// What the library would be busy with for minutes is refused before it starts.
+#[test]
+fn large_schemas_are_refused_at_once() {
+    let object = |n: usize| {
+        let all = (0..n).map(|i| (format!("p{i}"), json!({})));
+        json!({ "type": "object", "properties": all.collect::<Map<_, _>>() })
+    };
+    let started = Instant::now();
+    refused(
+        Constraint::JsonSchema(object(14_000)),
+        &["schema/properties: 14000 properties, expected at most 1000"],
+    );
+    let many: Vec<_> = (0..20).map(|_| object(1000)).collect();
+    refused(
+        Constraint::JsonSchema(json!({ "anyOf": many })),
+        &["schema/anyOf/16/properties/", "more than 16384 parts"],
+    );
+    let chain = (0..600).map(|i| {
+        let next = format!("#/$defs/d{}", i + 1);
+        (format!("d{i}"), json!({ "$ref": next }))
+    });
+    let mut chain: Map<_, _> = chain.collect();
+    chain.insert("d600".into(), json!({}));
+    refused(
+        Constraint::JsonSchema(json!({ "$ref": "#/$defs/d0", "$defs": chain })),
+        &["schema/$defs/d511: more than 512 schemas in each other"],
+    );
+    let elapsed = started.elapsed();
+    assert!(elapsed < TIME_LIMIT / 2, "{elapsed:?}");
+}
+
+#[test]
+fn what_is_over_its_time_ends_and_keeps_no_place() {
+    let compiler = compiler();
+    let over = Deadline::default();
+    over.end();
+    let regex = || Constraint::Regex("[ab]+".into());
+    let ended = compiler.compile_here(regex(), &over);
+    assert_eq!(ended.err(), Some(Error::TooSlow));
+    // The library's own work ends too.
+    let in_time = Deadline::default();
+    let compiled = compiler.compile_here(regex(), &in_time).expect("sound");
+    let mut watched = Matcher::new(
+        in_time
+            .watch(compiled.matcher.inner.deep_clone())
+            .expect("in time"),
+    );
+    in_time.end();
+    assert!(watched.mask().is_err());
+    compiled.matcher().mask().expect("the compiled one goes on");
+
+    let compiler = Arc::new(Compiler::new(byte_level()));
+    let counts = || {
+        let places = compiler.places();
+        (places.running, places.overdue)
+    };
+    let held: Vec<_> = (0..compiler.n_places)
+        .map(|_| Place::take(&compiler).expect("free"))
+        .collect();
+    for place in &held {
+        compiler.lend(&place.is_overdue);
+        compiler.lend(&place.is_overdue);
+    }
+    let lent = held.len().min(MAX_OVERDUE);
+    assert_eq!(counts(), (held.len() - lent, lent));
+    let more = Place::take(&compiler).expect("a place that was lent");
+    drop((held, more));
+    assert_eq!(counts(), (0, 0));
+}
+
 #[test]
 fn more_at_once_than_there_are_places_wait() {
     let compiler = Arc::new(Compiler::new(byte_level()));
@@ -277,7 +347,7 @@ fn more_at_once_than_there_are_places_wait() {
             let compiler = &compiler;
             scope.spawn(move || compiler.compile(Constraint::Regex("a".repeat(i + 1))))
         };
-        let threads: Vec<_> = (0..4 * MAX_AT_ONCE).map(compile).collect();
+        let threads: Vec<_> = (0..4 * compiler.n_places).map(compile).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("it lives");
         threads.into_iter().map(join).collect()
     });
@@ -286,7 +356,9 @@ fn more_at_once_than_there_are_places_wait() {
         wait_limit: Duration::from_millis(10),
         ..Compiler::new(byte_level())
     });
-    let places: Vec<_> = (0..MAX_AT_ONCE).map(|_| Place::take(&compiler)).collect();
+    let places: Vec<_> = (0..compiler.n_places)
+        .map(|_| Place::take(&compiler))
+        .collect();
     assert!(places.iter().all(Result::is_ok));
     let regex = Constraint::Regex("a".into());
     assert_eq!(compiler.compile(regex.clone()).err(), Some(Error::Busy));

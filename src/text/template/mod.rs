@@ -22,7 +22,6 @@ mod tests;
 mod value;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
 use minijinja::machinery::{
@@ -30,6 +29,9 @@ use minijinja::machinery::{
 };
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+
+use crate::common::panics::caught;
+use crate::common::wording::json_kind;
 
 use guard::guarded;
 use source::{prepare, restored};
@@ -45,6 +47,8 @@ const MAX_RECURSION: usize = 400;
 /// What follows the final message's content while finding where it ends; the trailing space shows
 /// whether the template trims.
 const CONTINUE_MARK: &str = "\u{fdd0}continue-final-message\u{fdd1} ";
+/// Longest template, in bytes: those of models have up to about a hundred thousand.
+const MAX_BYTES: usize = 1 << 20;
 const NAME: &str = "chat template";
 /// What is reported where the engine panics.
 const FAILED: &str = "the template engine failed";
@@ -65,6 +69,16 @@ pub enum RenderError {
     /// The template refused the conversation by `raise_exception`; the text is its own.
     #[error("{0}")]
     Raised(String),
+    /// The conversation is not a list of messages.
+    #[error("messages{at}: expected {expected}, found {found}")]
+    Messages {
+        /// Index of the message, as `[3]`; empty for the whole.
+        at: String,
+        /// What there should be.
+        expected: &'static str,
+        /// What there is.
+        found: &'static str,
+    },
     /// The template failed.
     #[error("chat template, line {line}: {message}")]
     Runtime {
@@ -151,11 +165,20 @@ pub struct ChatTemplate(Compiled);
 impl ChatTemplate {
     /// Compiles a template.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
-        let code = Compiled::try_new(prepare(source)?, |text| Code::new(text));
-        code.map(Self).map_err(|error| TemplateError {
-            line: error.line().unwrap_or(1),
-            message: message_of(&error),
-        })
+        let fault = |message: String| TemplateError { line: 1, message };
+        if source.len() > MAX_BYTES {
+            let n = source.len();
+            return Err(fault(format!("{n} bytes, expected at most {MAX_BYTES}")));
+        }
+        let compile = || -> Result<Compiled, TemplateError> {
+            let code = Compiled::try_new(prepare(source)?, |text| Code::new(text));
+            code.map_err(|error| TemplateError {
+                line: error.line().unwrap_or(1),
+                message: message_of(&error),
+            })
+        };
+        let compiled = caught(compile).unwrap_or_else(|| Err(fault(FAILED.into())));
+        compiled.map(Self)
     }
 
     /// Whether this word is in its text.
@@ -164,7 +187,11 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation.
+    ///
+    /// # Errors
+    /// Messages that are none, or what the template or a limit refuses.
     pub fn render(&self, input: &RenderInput<'_>) -> Result<String, RenderError> {
+        check_messages(input.messages)?;
         if !input.continue_final_message {
             return self.render_messages(input, input.messages);
         }
@@ -205,14 +232,33 @@ impl ChatTemplate {
         budget::start();
         let variables = context(input, messages);
         // The engine panics on some templates, such as one with `loop.cycle()`.
-        let render = AssertUnwindSafe(|| {
+        let render = || {
             let mut output = make_string_output(&mut text);
             let (env, none) = (&*ENGINE, AutoEscape::None);
             eval(env, instructions, variables, blocks, &mut output, none).map(|_| ())
-        });
-        let rendered = catch_unwind(render).unwrap_or_else(|_| Err(value::fault(FAILED)));
+        };
+        let rendered = caught(render).unwrap_or_else(|| Err(value::fault(FAILED)));
         rendered.map_err(|error| render_error(&error))?;
         Ok(text)
+    }
+}
+
+/// Refuses what is not a list of objects.
+fn check_messages(messages: &serde_json::Value) -> Result<(), RenderError> {
+    let Some(all) = messages.as_array() else {
+        return Err(RenderError::Messages {
+            at: String::new(),
+            expected: "a list of messages",
+            found: json_kind(messages),
+        });
+    };
+    match all.iter().position(|message| !message.is_object()) {
+        None => Ok(()),
+        Some(at) => Err(RenderError::Messages {
+            found: json_kind(&all[at]),
+            at: format!("[{at}]"),
+            expected: "an object",
+        }),
     }
 }
 

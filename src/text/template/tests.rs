@@ -155,6 +155,52 @@ fn a_panic_of_the_engine_is_a_failure_of_the_template() {
     assert_eq!(render("{{ 1 }}").as_deref(), Ok("1"));
 }
 
+#[test]
+fn what_is_no_list_of_messages_is_refused() {
+    let template = ChatTemplate::new("{{ messages | length }}").expect("it compiles");
+    let refused = |messages: Json| {
+        let input = RenderInput {
+            messages: &messages,
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+            kwargs: &Map::new(),
+            bos_token: "",
+            eos_token: "",
+            now: Moment::from_unix_seconds(0),
+        };
+        template.render(&input).map_err(|error| error.to_string())
+    };
+    for (messages, expected) in [
+        (
+            json!({}),
+            "messages: expected a list of messages, found an object",
+        ),
+        (
+            json!(null),
+            "messages: expected a list of messages, found null",
+        ),
+        (
+            json!("a"),
+            "messages: expected a list of messages, found a string",
+        ),
+        (
+            json!([{}, []]),
+            "messages[1]: expected an object, found a list",
+        ),
+    ] {
+        assert_eq!(refused(messages), Err(expected.to_owned()));
+    }
+    assert_eq!(refused(json!([])).as_deref(), Ok("0"));
+}
+
+#[test]
+fn a_template_beyond_any_size_is_refused() {
+    let error = ChatTemplate::new(&"x".repeat(MAX_BYTES + 1)).expect_err("too long");
+    assert!(error.message.contains("expected at most"), "{error}");
+}
+
 /// Each must end by itself, soon, with an error; on a thread with the stack that tests get.
 #[track_caller]
 fn is_refused(what: &str, source: &str) {

@@ -5,7 +5,7 @@
 //!
 //! Invariant: a panic of the library, which indexes with numbers of its file, is an error.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::common::panics::caught;
 
 use super::Error;
 use super::pieces::Spaces;
@@ -80,8 +80,8 @@ pub(super) fn ids(library: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32
 
 /// Calls the library; its errors become sentences.
 pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(_) => Err("the library of the format panicked over it".to_owned()),
+    match caught(call) {
+        Some(result) => result.map_err(|error| error.to_string()),
+        None => Err("the library of the format panicked over it".to_owned()),
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::common::wording::json_kind;
 use crate::weights::safetensors::is_named;
 
 use super::Error;
@@ -218,7 +219,7 @@ impl Object {
         Error::WrongType {
             path: self.path.clone(),
             key: self.full(key),
-            found: type_name(value),
+            found: json_kind(value),
             expected,
         }
     }
@@ -291,18 +292,6 @@ fn names_in(path: &Path, (start, end): (&str, &str)) -> Result<Vec<String>, Erro
     }
     names.sort_unstable();
     Ok(names)
-}
-
-/// The kind of a value.
-pub(super) fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
 }
 
 /// The bytes of a file, if it is there.

@@ -1,0 +1,114 @@
+//! How the parameters of a definition follow from each other: circles, and chains too long to be evaluated.
+//!
+//! Every parameter is visited once, without recursion: chains may be as long as a file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::definition::{Param, ParamSource};
+use super::diagnostic::{Diagnostic, MANY};
+use super::expr::Expr;
+
+/// The expressions of a parameter.
+pub(super) fn param_exprs(param: &Param) -> impl Iterator<Item = &Expr> {
+    match &param.source {
+        ParamSource::Derived(expr) => [Some(expr), None],
+        ParamSource::Key { default, synth, .. } => [default.as_ref(), synth.as_ref()],
+    }
+    .into_iter()
+    .flatten()
+}
+
+/// Maximum number of parameters of which each follows from the next: evaluating one recurses through them.
+const MAX_CHAIN: usize = 32;
+
+/// How parameters follow from each other.
+#[derive(Default)]
+struct Chains<'a> {
+    /// The number of parameters of the longest chain that starts with each.
+    lengths: BTreeMap<&'a str, usize>,
+    /// The first parameter of each circle that was found, and the way from it back to itself.
+    cycles: Vec<(&'a str, Vec<&'a str>)>,
+}
+
+/// What is wrong with how parameters follow from each other.
+pub(super) fn problems(params: &BTreeMap<String, Param>) -> Vec<Diagnostic> {
+    let span = |name: &str| params[name].span.clone();
+    let chains = Chains::of(params);
+    let mut problems = Vec::new();
+    for (name, cycle) in chains.cycles {
+        let message = format!("`{name}` depends on itself: {}", cycle.join(" -> "));
+        problems.push(Diagnostic::new(span(name).unwrap_or_default(), message));
+    }
+    let lengths = chains.lengths.into_iter();
+    let long = lengths.filter_map(|(name, n)| Some((n, name, span(name)?)));
+    // The shortest of them: those that depend on it need no words of their own.
+    let first = long
+        .filter(|(n, ..)| *n > MAX_CHAIN)
+        .min_by_key(|(n, ..)| *n);
+    problems.extend(first.map(|(n, name, span)| {
+        let message = format!(
+            "`{name}` follows from {n} parameters that follow from each other, expected at most {MAX_CHAIN}"
+        );
+        Diagnostic::new(span, message)
+    }));
+    problems
+}
+
+impl<'a> Chains<'a> {
+    fn of(params: &'a BTreeMap<String, Param>) -> Self {
+        let users = |name: &str| {
+            let mut names = Vec::new();
+            for expr in params.get(name).into_iter().flat_map(param_exprs) {
+                expr.for_each_name(&mut |other, _| {
+                    names.extend(params.get_key_value(other).map(|(name, _)| name.as_str()));
+                });
+            }
+            names
+        };
+        let mut found = Self::default();
+        for start in params.keys().map(String::as_str) {
+            // The way to a parameter, with those it follows from that are not visited yet.
+            let mut way: Vec<(&str, Vec<&str>)> = Vec::new();
+            let mut on_way = BTreeSet::new();
+            let mut next = (!found.lengths.contains_key(start)).then_some(start);
+            loop {
+                if let Some(name) = next.take() {
+                    on_way.insert(name);
+                    way.push((name, users(name)));
+                }
+                let Some((name, left)) = way.last_mut() else {
+                    break;
+                };
+                let name = *name;
+                match left.pop() {
+                    Some(other) if on_way.contains(other) => {
+                        let names = way.iter().map(|(name, _)| *name);
+                        let mut circle: Vec<&str> =
+                            names.skip_while(|name| *name != other).collect();
+                        // It is told from a name of the definition, the same wherever it was entered.
+                        let is_common = |name: &str| params[name].span.is_none();
+                        let first =
+                            (0..circle.len()).min_by_key(|i| (is_common(circle[*i]), circle[*i]));
+                        circle.rotate_left(first.unwrap_or(0));
+                        circle.push(circle[0]);
+                        if found.cycles.len() < MANY {
+                            found.cycles.push((circle[0], circle));
+                        }
+                    }
+                    Some(other) if found.lengths.contains_key(other) => {}
+                    Some(other) => next = Some(other),
+                    None => {
+                        let lengths = users(name)
+                            .into_iter()
+                            .filter_map(|other| found.lengths.get(other));
+                        let length = 1 + lengths.max().copied().unwrap_or(0);
+                        found.lengths.insert(name, length);
+                        on_way.remove(name);
+                        way.pop();
+                    }
+                }
+            }
+        }
+        found
+    }
+}

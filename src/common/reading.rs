@@ -1,0 +1,162 @@
+//! Files and lines that are held whole: read up to a limit, whatever the path leads to.
+//!
+//! A device without end is an error, and a pipe that nobody writes to is empty: opening it does not wait. Not
+//! here: files of weights, which are mapped.
+
+use std::fs::File;
+use std::io::{self, BufRead, Read};
+use std::path::Path;
+
+/// Largest text of a definition, a map or a configuration of this program, in bytes.
+pub(crate) const MAX_DEFINITION: u64 = 512 << 10;
+/// Largest text of other kinds, such as messages and prompts, in bytes.
+pub(crate) const MAX_TEXT: u64 = 64 << 20;
+
+/// Opens a file for reading, without waiting where it is a pipe.
+///
+/// # Errors
+/// It cannot be opened.
+#[cfg(unix)]
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use rustix::fs::{OFlags, fcntl_setfl};
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = File::options();
+    let file = options
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)?;
+    // Reading waits for a writer that is there.
+    fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    File::open(path)
+}
+
+/// The bytes of a file.
+///
+/// # Errors
+/// It cannot be read, or has more than `limit` bytes.
+pub(crate) fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = open(path)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > limit {
+        true => Err(too_large(limit)),
+        false => Ok(bytes),
+    }
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// As [`bytes`], or bytes that are not UTF-8.
+pub(crate) fn text(path: &Path, limit: u64) -> io::Result<String> {
+    String::from_utf8(bytes(path, limit)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let message = format!("not UTF-8 at byte {at}");
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
+}
+
+fn too_large(limit: u64) -> io::Error {
+    let message = format!("more than {limit} bytes");
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
+}
+
+/// The next line without its end, or why it is none; nothing at the end. What follows a refused line is read as if it
+/// had been sound.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn line(
+    from: &mut impl BufRead,
+    limit: u64,
+) -> io::Result<Option<Result<String, String>>> {
+    let mut line = Vec::new();
+    if from.take(limit).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    if line.len() as u64 == limit && line.last() != Some(&b'\n') {
+        from.skip_until(b'\n')?;
+        return Ok(Some(Err(format!("the line has {limit} bytes or more"))));
+    }
+    for end in [b'\n', b'\r'] {
+        line.pop_if(|last| *last == end);
+    }
+    let text = String::from_utf8(line).map_err(|_| "the line is not UTF-8".into());
+    Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_up_to_their_limit() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a");
+        std::fs::write(&path, "1234").expect("written");
+        assert_eq!(text(&path, 4).expect("four bytes"), "1234");
+        let error = text(&path, 3).expect_err("too large");
+        assert_eq!(error.to_string(), "more than 3 bytes");
+        std::fs::write(&path, b"ab\xff").expect("written");
+        let error = text(&path, 9).expect_err("not a text");
+        assert_eq!(error.to_string(), "not UTF-8 at byte 2");
+        assert!(text(folder.path(), 9).is_err(), "a folder");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn devices_and_pipes_end() {
+        let error = bytes(Path::new("/dev/zero"), 1 << 20).expect_err("no end");
+        assert_eq!(error.to_string(), "more than 1048576 bytes");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo runs").success());
+        assert_eq!(bytes(&pipe, 9).expect("nobody writes"), b"");
+        // What somebody writes is waited for.
+        let reader = open(&pipe).expect("it opens");
+        let writer = File::options().write(true).open(&pipe).expect("it opens");
+        let slow = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            io::Write::write_all(&mut &writer, b"late")
+        });
+        let mut found = String::new();
+        (&reader).read_to_string(&mut found).expect("read");
+        assert_eq!(found, "late");
+        slow.join().expect("it lives").expect("written");
+    }
+
+    #[test]
+    fn a_bad_line_is_one_line() {
+        let text = [
+            &b"one\r\n"[..],
+            b"\xff\n",
+            b"0123456789\n",
+            b"two\n\n0123456\nthree",
+        ]
+        .concat();
+        let mut from = &text[..];
+        let mut lines = Vec::new();
+        while let Some(found) = line(&mut from, 8).expect("bytes") {
+            lines.push(found.map_err(|_| ()));
+        }
+        let ok = |text: &str| Ok(text.to_owned());
+        let expected = [
+            ok("one"),
+            Err(()),
+            Err(()),
+            ok("two"),
+            ok(""),
+            ok("0123456"),
+            ok("three"),
+        ];
+        assert_eq!(lines, expected);
+    }
+}

@@ -1,0 +1,271 @@
+//! Work grows no faster than the input that causes it: what strangers write is read at one size and at four times
+//! that. Times are those of the processor on this thread, the least of some tries.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lab_bench::api;
+use lab_bench::arch::expr::Expr;
+use lab_bench::files::convert;
+use lab_bench::files::models::{self, Source};
+use lab_bench::files::npy;
+use lab_bench::plan::Plan;
+use lab_bench::text::template::ChatTemplate;
+use lab_bench::weights::gguf::{self, NewTensor};
+use lab_bench::weights::{self, Array, Metadata, TensorType, Value};
+use serde_json::json;
+
+use crate::command::{definitions, scratch};
+use crate::goldens::library;
+
+/// What four times the input may take at most, of what the input takes: between 4, which is proportional, and 16, which is
+/// the square.
+const RATIO: u32 = 9;
+/// Less than this is not told from nothing.
+const LEAST: Duration = Duration::from_millis(3);
+
+/// The time that this thread was on a processor.
+fn on_processor() -> Duration {
+    static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+    // The system adds up what it is asked for when it chooses whom to run.
+    std::thread::yield_now();
+    let found = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let found = found.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    found.map_or_else(|| START.elapsed(), Duration::from_nanos)
+}
+
+/// Compares the work for an input of size `n` with that for one of `4 * n`.
+fn grows<T>(what: &str, n: usize, make: impl Fn(usize) -> T, read: impl Fn(&T)) {
+    let (small, large) = (make(n), make(4 * n));
+    let least = |input: &T, tries: usize| {
+        let time = |_| {
+            let before = on_processor();
+            read(input);
+            on_processor() - before
+        };
+        (0..tries).map(time).min().unwrap_or_default()
+    };
+    let (a, b) = (least(&small, 4), least(&large, 2));
+    println!("{what}: {n} in {a:?}, {} in {b:?}", 4 * n);
+    // A machine that is busy has noise of its own: what seems too slow is measured again.
+    let is_fine = |a: Duration, b: Duration| b <= RATIO * a.max(LEAST);
+    if !is_fine(a, b) {
+        let (a, b) = (least(&small, 8), least(&large, 6));
+        assert!(is_fine(a, b), "{what}: {n} in {a:?}, {} in {b:?}", 4 * n);
+    }
+}
+
+/// What only has to end soon: its size is refused.
+fn is_soon<T>(what: &str, call: impl FnOnce() -> T) -> T {
+    let before = on_processor();
+    let result = call();
+    let took = on_processor() - before;
+    assert!(took < Duration::from_secs(2), "{what}: {took:?}");
+    result
+}
+
+fn definition(params: &str) -> String {
+    format!("name = \"grown\"\n[norm.default]\nkind = \"rms\"\n[params]\n{params}")
+}
+
+#[test]
+fn definitions_are_read_in_proportion() {
+    let library = library();
+    let refused = |text: &String| {
+        let problems = library
+            .check("grown.arch.toml", text)
+            .expect_err("problems");
+        assert!(problems.to_string().len() < 100_000);
+        problems
+    };
+    let unused = |n: usize| definition(&(0..n).map(|i| format!("a{i} = 1\n")).collect::<String>());
+    grows("unused parameters", 200, unused, |text| drop(refused(text)));
+    let names = (0..200).map(|i| format!("a{i} = \"b{i}\"\n"));
+    let names = definition(&names.collect::<String>());
+    is_soon("unknown names", || drop(refused(&names)));
+    let keys = |n: usize| (0..n).map(|i| format!("a{i} = 1\n")).collect::<String>();
+    grows("unknown keys", 200, keys, |text| drop(refused(text)));
+    let found = is_soon("50 000 unknown keys", || refused(&keys(50_000)));
+    let shown = found.to_string();
+    assert!(
+        shown.contains("and at least 460 more"),
+        "{}",
+        &shown[shown.len() - 300..]
+    );
+
+    let chain = |n: usize| {
+        let links = (0..n).map(|i| format!("zz{i} = \"zz{}\"\n", i + 1));
+        definition(&format!("{}zz{n} = 1\n", links.collect::<String>()))
+    };
+    grows("a chain", 250, chain, |text| drop(refused(text)));
+    let long = refused(&chain(40)).to_string();
+    assert!(long.contains("`zz8` follows from 33 parameters"), "{long}");
+    let long = is_soon("100 000 links", || refused(&chain(100_000))).to_string();
+    assert!(
+        long.contains("100001 items, expected at most 1024"),
+        "{long}"
+    );
+    let circle =
+        |n: usize| chain(n).replace(&format!("zz{n} = 1\n"), &format!("zz{n} = \"zz0\"\n"));
+    grows("a circle", 250, circle, |text| drop(refused(text)));
+    let told = refused(&circle(3)).to_string();
+    let way = "`zz0` depends on itself: zz0 -> zz1 -> zz2 -> zz3 -> zz0";
+    assert_eq!(told.matches("depends on itself").count(), 1, "{told}");
+    assert!(told.contains(way), "{told}");
+
+    let slots = |n: usize| {
+        format!(
+            "{}[[stack]]\n{}",
+            definition(""),
+            "[[stack.slot]]\n".repeat(n)
+        )
+    };
+    grows("empty slots", 150, slots, |text| drop(refused(text)));
+    is_soon("30 000 empty slots", || refused(&slots(30_000)));
+}
+
+#[test]
+fn expressions_end() {
+    for text in ["(", "-", "not ", "if(", "1+", "a[", "'"] {
+        is_soon(text, || Expr::parse(&text.repeat(100_000), 0)).expect_err("endless");
+    }
+    let sums = |n: usize| vec!["1+1".to_owned(); n];
+    grows("expressions", 2000, sums, |all| {
+        for text in all {
+            Expr::parse(text, 0).expect("a sum");
+        }
+    });
+}
+
+/// A model whose expressions read arrays, and a file of its architecture.
+fn with_arrays(n: usize) -> Metadata {
+    let heads = Value::Array(Array::U8(vec![4; n]));
+    Metadata::from_iter([
+        ("llama.attention.head_count", heads),
+        ("llama.block_count", Value::U32(2)),
+        ("llama.embedding_length", Value::U32(64)),
+        ("llama.feed_forward_length", Value::U32(96)),
+        ("llama.vocab_size", Value::U32(100)),
+        ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+    ])
+}
+
+#[test]
+fn arrays_are_of_the_layers() {
+    let def = library().get("llama").expect("it is built in");
+    let tensors =
+        weights::Weights::of("none".into(), Metadata::default(), Vec::new()).expect("none");
+    let refused = |n: usize| {
+        let metadata = with_arrays(n);
+        let planned = is_soon("an array", || Plan::new(&def, &metadata, &tensors));
+        planned.expect_err("no tensors").to_string()
+    };
+    let message = refused(1 << 24);
+    let expected = "`llama.attention.head_count` (parameter `n_head`) as an array of 16777216 elements, expected at most 4096";
+    assert!(message.contains(expected), "{message}");
+    let message = refused(3);
+    assert!(
+        message.contains("`n_head` has 3 values for the 2 layers of the file"),
+        "{message}"
+    );
+    assert!(!refused(2).contains("n_head"), "as many as layers");
+}
+
+/// Layers behind the last one, of which a file says how many it has.
+#[test]
+fn layers_that_are_left_alone_are_not_counted_one_by_one() {
+    let def = library().get("llama").expect("it is built in");
+    let folder = scratch();
+    let path = folder.path().join("a.gguf");
+    lab_bench::files::synth::synth(&def, &Default::default(), &path).expect("it is made");
+    let weights = weights::open(&path).expect("it is sound");
+    let mut metadata = weights.metadata().clone();
+    let many = u32::MAX;
+    metadata.insert("llama.block_count", Value::U32(many));
+    metadata.insert("llama.nextn_predict_layers", Value::U32(many - 2));
+    let planned = is_soon("nextn layers", || Plan::new(&def, &metadata, &weights));
+    planned.expect("two layers are there");
+}
+
+fn gguf_of(n: usize, folder: &Path) -> std::path::PathBuf {
+    let path = folder.join(format!("{n}.gguf"));
+    let def = library().get("llama").expect("it is built in");
+    let base = folder.join("base.gguf");
+    lab_bench::files::synth::synth(&def, &Default::default(), &base).expect("it is made");
+    let base = weights::open(&base).expect("it is sound");
+    let new = |name: String, ty: TensorType, shape: &[u64]| NewTensor {
+        name,
+        ty,
+        shape: shape.to_vec(),
+    };
+    let own = base.tensors().iter();
+    let mut tensors: Vec<_> = own.map(|t| new(t.name.clone(), t.ty, &t.shape)).collect();
+    tensors.extend((0..n).map(|i| new(format!("x{i}"), TensorType::F32, &[1])));
+    let data = |i: usize| match base.tensors().get(i) {
+        Some(tensor) => base
+            .data(tensor)
+            .map(Vec::from)
+            .map_err(std::io::Error::other),
+        None => Ok(vec![0; 4]),
+    };
+    gguf::write(&path, base.metadata(), &tensors, data).expect("written");
+    path
+}
+
+#[test]
+fn files_of_weights_are_read_and_converted_in_proportion() {
+    let folder = scratch();
+    let with = definitions();
+    grows(
+        "tensors",
+        500,
+        |n| gguf_of(n, folder.path()),
+        |path| {
+            let opened = models::open(&Source::File(path.clone()), &with).expect("it is sound");
+            let target = path.with_extension("out");
+            convert::to_gguf(&opened, None, &target, true, &mut |_, _| {}).expect("converted");
+        },
+    );
+    let keys = |n: usize| {
+        let path = folder.path().join(format!("keys{n}.gguf"));
+        let keys = (0..n).map(|i| (format!("key.{i}"), Value::U32(1)));
+        gguf::write(&path, &keys.collect(), &[], |_| Ok(Vec::new())).expect("written");
+        path
+    };
+    grows("keys", 2000, keys, |path| {
+        drop(weights::open(path).expect("sound"))
+    });
+}
+
+#[test]
+fn texts_are_read_in_proportion() {
+    let template = |n: usize| "{% if a %}{{ b.c[1:2] | trim }}{% endif %}".repeat(n);
+    grows("a template", 40, template, |text| {
+        drop(ChatTemplate::new(text).expect("sound"))
+    });
+    let body = |n: usize| json!({ "messages": vec![json!({ "role": "user", "content": "a" }); n] });
+    grows("messages", 300, body, |body| drop(api::refusal(body)));
+    let body = |n: usize| {
+        let keys = (0..n).map(|i| (format!("temperatur{i}"), json!(1)));
+        json!(keys.collect::<BTreeMap<_, _>>())
+    };
+    grows("unknown fields", 200, body, |body| {
+        assert!(api::refusal(body).is_some())
+    });
+    let folder = scratch();
+    let array = |n: usize| {
+        let path = folder.path().join(format!("{n}.npy"));
+        let text = format!("{{'descr': {}", "[".repeat(n));
+        let head = [
+            &b"\x93NUMPY\x01\x00"[..],
+            &(text.len() as u16).to_le_bytes(),
+        ]
+        .concat();
+        std::fs::write(&path, [&head, text.as_bytes()].concat()).expect("written");
+        path
+    };
+    grows("a nested header", 1000, array, |path| {
+        drop(npy::read(path).expect_err("nested"))
+    });
+}
