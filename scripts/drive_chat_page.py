@@ -261,6 +261,29 @@ def diagram(drive):
     expect(drive.at("#dialog")).to_be_hidden()
 
 
+def values(drive):
+    """Pictures of the conversation and of texts; what cannot be drawn is said."""
+    drive.at("#show-lab").click()
+    for kind, fields in [
+        ("lens", {}),
+        ("attention", {"layers": "1", "heads": "0, 2"}),
+        ("patch", {"layers": "", "text": "2+2=", "corrupt": "2+3=", "token": "4", "against": "5"}),
+    ]:
+        drive.page.select_option("#lab-picture", kind)
+        for name, text in fields.items():
+            drive.page.fill(f"#lab-{name}", text)
+        drive.at("#lab-draw").click()
+        picture = drive.at(f"#lab-out img[alt^={json.dumps({'lens': 'Logit', 'attention': 'Attention', 'patch': 'Patching'}[kind])}]")
+        picture.wait_for()
+        drive.check(picture.evaluate("image => image.naturalWidth") > 300, f"{kind}: no picture")
+        drive.shot(f"values-{kind}")
+    drive.page.select_option("#lab-picture", "routing")
+    drive.at("#lab-draw").click()
+    expect(drive.at("#lab-out .fault")).to_contain_text("router of experts")
+    drive.page.keyboard.press("Escape")
+    expect(drive.at("#lab")).to_be_hidden()
+
+
 def reasons(drive):
     drive.model("tiny-thinks")
     drive.at("summary:has-text('Reasoning')").first.click()
@@ -513,7 +536,7 @@ def keyed(drive):
     drive.check(kept == [True, False], f"the key is kept in {kept}")
 
 
-STEPS = [chats, alternatives, stops, changes, settings, diagram, reasons, calls, diffuses, keyboard, safe, looks, loads, calm]
+STEPS = [chats, alternatives, stops, changes, settings, diagram, values, reasons, calls, diffuses, keyboard, safe, looks, loads, calm]
 
 
 def models(folder, bench):

@@ -40,7 +40,7 @@ pub static SLOT_X: PointSpec = PointSpec::new("x", &["n_embd"], "the hidden stat
 /// The hidden state after the final norm.
 pub(super) const NORM: PointSpec =
     PointSpec::new("norm", &["n_embd"], "the hidden state after the final norm")
-        .known_as("ln_final.hook_normalized");
+        .known_as("ln_final.hook_out");
 
 /// The same of models that end in vectors.
 pub static FINAL_NORM: PointSpec = NORM;

@@ -12,7 +12,7 @@ use crate::arch::{Parts, PointSpec, nearest};
 use crate::blocks::points::{BRANCH_RAW, SLOT_SUM, SLOT_X};
 use crate::blocks::position_bias::TABLE;
 use crate::ggml::Error;
-use crate::plan::{Plan, StatePlan};
+use crate::plan::{BranchPlan, Plan, StatePlan};
 use crate::weights::TensorType;
 
 use super::options::Options;
@@ -253,15 +253,20 @@ impl Points {
             };
             both(self, &before, Some("in"), "hook_resid_pre");
             for slot in &layer.slots {
-                let attends = slot
-                    .branches
-                    .iter()
-                    .any(|b| matches!(b.block.state, Some(StatePlan::KeyValue(_))));
-                let is_mlp = slot.branches.iter().all(|b| b.block.state.is_none());
-                let out = format!("{}.out", slot.path);
-                match (attends, is_mlp) {
-                    (true, _) => both(self, &out, None, "hook_attn_out"),
-                    (_, true) => both(self, &out, None, "hook_mlp_out"),
+                let attends = |branch: &&BranchPlan| {
+                    matches!(branch.block.state, Some(StatePlan::KeyValue(_)))
+                };
+                let (attention, others): (Vec<_>, Vec<_>) = slot.branches.iter().partition(attends);
+                let is_mlp = others.iter().all(|b| b.block.state.is_none());
+                let out = |path: &str| format!("{path}.out");
+                match (attention.as_slice(), others.as_slice()) {
+                    ([_], []) => both(self, &out(&slot.path), None, "hook_attn_out"),
+                    ([], _) if is_mlp => both(self, &out(&slot.path), None, "hook_mlp_out"),
+                    // In parallel: each adds its own part.
+                    ([attention], [mlp]) if is_mlp => {
+                        both(self, &out(&attention.block.path), None, "hook_attn_out");
+                        both(self, &out(&mlp.block.path), None, "hook_mlp_out");
+                    }
                     _ => {}
                 }
                 for branch in &slot.branches {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lab_bench::arch::{Mode, Parts};
+use lab_bench::arch::{Library, Mode, Parts};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::files::models::{self, Source};
 use lab_bench::files::synth::design;
@@ -619,8 +619,12 @@ fn what_edits_do_to_a_model_is_what_they_do_in_plain_loops() {
 }
 
 /// The built-in model with the prefix cache and eight sequences, bit for bit the same in any batch.
-fn deterministic() -> (Model, Vec<Vec<u32>>) {
+fn deterministic(ty: Option<TensorType>) -> (Model, Vec<Vec<u32>>) {
     let opened = models::open(&Source::of(None), &definitions()).expect("the shipped model");
+    let opened = match ty {
+        Some(ty) => opened.quantised(ty).expect("it can be quantised"),
+        None => opened,
+    };
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).expect("a vocabulary");
     let texts = [
         "Hello",
@@ -644,7 +648,18 @@ fn deterministic() -> (Model, Vec<Vec<u32>>) {
 
 #[test]
 fn in_a_batch_of_eight_everything_is_as_alone_and_neighbours_of_edits_keep_their_bits() {
-    let (mut model, texts) = deterministic();
+    eight_as_alone(None);
+}
+
+#[test]
+fn in_a_batch_of_eight_values_of_quantised_models_are_as_alone() {
+    for ty in [TensorType::Q8_0, TensorType::Q4_K, TensorType::Q5_0] {
+        eight_as_alone(Some(ty));
+    }
+}
+
+fn eight_as_alone(ty: Option<TensorType>) {
+    let (mut model, texts) = deterministic(ty);
     let points = Arc::clone(model.points());
     let width = points.all[points.find("layers.0.out").expect("it is there")[0]].width() as usize;
     let push: Vec<f32> = (0..width).map(|i| (i as f32).cos()).collect();
@@ -725,7 +740,7 @@ fn in_a_batch_of_eight_everything_is_as_alone_and_neighbours_of_edits_keep_their
 
 #[test]
 fn what_is_computed_with_an_edit_is_not_reused_without_or_with_another() {
-    let (mut model, texts) = deterministic();
+    let (mut model, texts) = deterministic(None);
     let points = Arc::clone(model.points());
     let width = points.all[points.find("embed.x").expect("it is there")[0]].width() as usize;
     let text: Vec<u32> = texts[3].iter().cycle().take(70).copied().collect();
@@ -789,6 +804,60 @@ fn the_lens_of_the_last_layer_gives_the_logits() {
     }
 }
 
+/// Layers that a definition repeats have keys and values of their own: what they give is what the layer gives, run once more with
+/// its own results as its input.
+#[test]
+fn layers_that_a_definition_repeats_run_again() {
+    let scratch = scratch();
+    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
+    let n = golden.tokens.len();
+    let mut once = model(&golden, options());
+    let points = Arc::clone(once.points());
+    let place = |name: &str| points.find(name).expect("it is there")[0];
+    let n_layers = points.find("layers.*.out").expect("layers").len();
+    let last = place(&format!("layers.{}.out", n_layers - 1));
+    let capture = LabCapture {
+        point: last,
+        positions: all(n),
+    };
+    let lab = Lab::new(vec![capture], Vec::new());
+    read(&mut once, 0, &golden.tokens, Some(lab));
+    let found = rows(&once.taken(), last, 0);
+    let width = found.len() / n;
+    let again = LabEdit {
+        point: place(&format!("layers.{}.in", n_layers - 1)),
+        positions: all(n),
+        op: LabOp::Affine {
+            factor: vec![0.0; width],
+            offsets: found.chunks(width).map(<[f32]>::to_vec).collect(),
+        },
+    };
+    let expected = read(
+        &mut once,
+        0,
+        &golden.tokens,
+        Some(Lab::new(Vec::new(), vec![again])),
+    );
+    let folder = scratch.path().join("repeated");
+    std::fs::create_dir(&folder).expect("made");
+    let own = include_str!("../../archs/llama.arch.toml").replacen(
+        "[[stack]]\n",
+        "[[stack]]\ncount = \"n_layer + 1\"\nil = \"min(depth, n_layer - 1)\"\n",
+        1,
+    );
+    std::fs::write(folder.join("llama.arch.toml"), own).expect("written");
+    let library = Library::open(&REGISTRY, &[folder]).expect("it is readable");
+    let def = library.get("llama").expect("it is sound");
+    let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    assert_eq!(plan.layers.len(), n_layers + 1);
+    let repeated = Model::load(plan, &golden.weights, options(), &mut |_, _| {});
+    let mut repeated = repeated.expect("it loads");
+    let logits = read(&mut repeated, 0, &golden.tokens, None);
+    let expected: Vec<f64> = expected.iter().map(|v| f64::from(*v)).collect();
+    let error = nmse(&logits, &expected);
+    assert!(error < 1e-9, "{error:.1e}");
+}
+
 #[test]
 fn the_lens_reads_several_hidden_states_as_the_head_does() {
     let scratch = scratch();
@@ -847,9 +916,21 @@ fn names_are_found_by_pattern_and_by_those_of_other_tools() {
         ("blocks.1.mlp.hook_pre", "layers.1.ffn.gate"),
         ("blocks.1.mlp.hook_pre_linear", "layers.1.ffn.up"),
         ("blocks.1.mlp.hook_post", "layers.1.ffn.hidden"),
-        ("ln_final.hook_normalized", "head.norm"),
+        ("ln_final.hook_out", "head.norm"),
     ] {
         assert_eq!(path(name), expected, "{name}");
+    }
+    // Attention and MLP in parallel each add a part of their own.
+    let golden = goldens(scratch.path(), |name| name == "phi2").remove(0);
+    let parallel =
+        Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    let parallel = Points::of(&parallel).expect("it can be described");
+    let found = |name: &str| {
+        let found = parallel.find(name).unwrap_or_else(|e| panic!("{e}"));
+        parallel.all[found[0]].spec.doc
+    };
+    for name in ["blocks.1.hook_attn_out", "blocks.1.hook_mlp_out"] {
+        assert_eq!(found(name), "result of one of several branches of a slot");
     }
     let n_layers = plan.layers.len();
     assert_eq!(points.find("layers.*.out").expect("found").len(), n_layers);

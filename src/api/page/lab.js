@@ -104,4 +104,8 @@ export function listen(ofConversation) {
         draw();
     });
     by('lab-close').addEventListener('click', () => by('lab').close());
+    by('lab').addEventListener('close', () => {
+        latest++;
+        by('lab-out').replaceChildren();
+    });
 }
