@@ -169,24 +169,6 @@ impl Place {
         description.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the description of a file that is another one now.
-    fn look_again(&self) {
-        let now = self.source.stamp();
-        let mut stamp = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
-        if *stamp != now {
-            *stamp = now;
-            *self.description() = None;
-        }
-    }
-
-    /// Whether the files of a model that is loaded in this process are as they were.
-    fn check_files(&self) -> Result<(), String> {
-        match &*self.state() {
-            State::Loaded(Engine::Here(served)) => served.check_files(),
-            _ => Ok(()),
-        }
-    }
-
     fn scales(&self) -> MutexGuard<'_, Option<Vec<(usize, f32)>>> {
         self.scales.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,7 +2,7 @@
 //! the map, indices, and the shapes of stored tensors.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value as Json;
 
@@ -29,7 +29,14 @@ pub(super) struct Config<'a> {
     conflicts: RefCell<BTreeMap<String, (String, String)>>,
     /// Named values being evaluated, innermost last.
     open: RefCell<Vec<String>>,
+    /// Named values by name and indices: one may stand several times in the next, and that in the next.
+    known: RefCell<HashMap<String, Value>>,
 }
+
+/// Maximum number of named values of which each follows from the next.
+const MAX_CHAIN: usize = 32;
+/// Maximum number of values that are kept.
+const MAX_KNOWN: usize = 1 << 16;
 
 /// Keys that nothing read.
 #[derive(Debug, Default)]
@@ -75,6 +82,7 @@ impl<'a> Config<'a> {
             read: RefCell::default(),
             conflicts: RefCell::default(),
             open: RefCell::default(),
+            known: RefCell::default(),
         }
     }
 
@@ -349,13 +357,27 @@ impl<'a> Config<'a> {
 
     /// The value that a map gives a name.
     fn once(&self, name: &str, expr: &Expr, at: &At<'_>) -> Result<Value, String> {
+        let place = format!("{name} {:?}", at.indices);
+        if let Some(known) = self.known.borrow().get(&place) {
+            return Ok(known.clone());
+        }
         if self.open.borrow().iter().any(|open| open == name) {
             return Err(format!("`{name}` depends on itself"));
+        }
+        if self.open.borrow().len() == MAX_CHAIN {
+            return Err(format!(
+                "more than {MAX_CHAIN} values that follow from each other"
+            ));
         }
         self.open.borrow_mut().push(name.to_owned());
         let value = expr.evaluate(at);
         self.open.borrow_mut().pop();
-        value.map_err(|error| format!("`{name}` = {expr}: {error}"))
+        let value = value.map_err(|error| format!("`{name}` = {expr}: {error}"))?;
+        let mut known = self.known.borrow_mut();
+        if known.len() < MAX_KNOWN {
+            known.insert(place, value.clone());
+        }
+        Ok(value)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lab_bench::api;
-use lab_bench::arch::expr::Expr;
+use lab_bench::arch::expr::{self, Expr, Scope};
 use lab_bench::files::convert;
 use lab_bench::files::models::{self, Source};
 use lab_bench::files::npy;
@@ -136,6 +136,41 @@ fn expressions_end() {
             Expr::parse(text, 0).expect("a sum");
         }
     });
+}
+
+/// Names that stand for expressions of names: each doubles the one before.
+#[test]
+fn expressions_of_expressions_are_bounded() {
+    struct Nothing;
+    impl Scope for Nothing {
+        fn name(&self, name: &str, _: bool) -> Result<expr::Value, String> {
+            Err(format!("no `{name}`"))
+        }
+        fn has(&self, _: &str) -> Result<bool, String> {
+            Ok(false)
+        }
+        fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
+            Ok(1)
+        }
+        fn count(&self, _: &str) -> Result<i64, String> {
+            Ok(0)
+        }
+    }
+    let doubled = |name: &str| {
+        let n: usize = name.strip_prefix('v')?.parse().ok()?;
+        let next = if n < 20 {
+            format!("v{}", n + 1)
+        } else {
+            "x".into()
+        };
+        Expr::parse(&format!("{next} + {next}"), 0).ok()
+    };
+    let expr = Expr::parse("v0", 0).expect("a name");
+    let bound = is_soon("doubled names", || expr.bind(&Nothing, &["x"], &doubled));
+    assert_eq!(
+        bound.expect_err("a million parts"),
+        "named expressions are too large"
+    );
 }
 
 /// A model whose expressions read arrays, and a file of its architecture.

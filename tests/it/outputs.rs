@@ -138,6 +138,75 @@ fn an_error_that_cannot_be_written_is_an_exit_code() {
     assert_eq!(status.code(), Some(1));
 }
 
+/// A disk that is full, as a limit of a kilobyte for each file: what was there stays, and nothing is left.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_what_was_there() {
+    let folder = scratch();
+    let at = |name: &str| folder.path().join(name);
+    let model = made_up(folder.path(), "llama", &[]);
+    fs::write(
+        at("plan.json"),
+        r#"{"captures": [{"point": "layers.*.out"}]}"#,
+    )
+    .expect("written");
+    let (model, plan) = (text(&model), at("plan.json"));
+    for name in [
+        "a.npy",
+        "a.gguf",
+        "a.safetensors",
+        "llama.arch.svg",
+        "llama.html",
+    ] {
+        fs::write(at(name), "before").expect("a writable folder");
+    }
+    fs::create_dir(at("out")).expect("a writable folder");
+    fs::write(at("out/file"), "before").expect("a writable folder");
+    let before = names(folder.path());
+    let run = ["--threads", "1", "--tokens", "1,2,3,4,5,6"];
+    let commands: [&[&str]; 6] = [
+        &[&["logits", "-m", model, "-o", "a.npy"][..], &run].concat(),
+        &["convert", "--force", "--type", "q8_0", model, "a.gguf"],
+        &["convert", model, "new"],
+        &["diagram", "llama", "-o", "."],
+        &["diagram", "llama", "--html", "-o", "."],
+        &[
+            &[
+                "lab",
+                "run",
+                model,
+                "--plan",
+                text(&plan),
+                "-o",
+                "a.safetensors",
+            ][..],
+            &run,
+        ]
+        .concat(),
+    ];
+    for command in commands {
+        let mut limited = Command::new("sh");
+        let limit = "trap '' XFSZ; ulimit -f 1; exec \"$@\"";
+        limited.args(["-c", limit, "sh", env!("CARGO_BIN_EXE_bench")]);
+        let ran = limited.args(command).current_dir(folder.path()).output();
+        let ran = ran.expect("sh runs");
+        let message = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{command:?}: {message}");
+        assert!(message.contains("File too large"), "{command:?}: {message}");
+        assert_eq!(names(folder.path()), before, "{command:?}");
+    }
+    for name in [
+        "a.npy",
+        "a.gguf",
+        "a.safetensors",
+        "llama.arch.svg",
+        "llama.html",
+        "out/file",
+    ] {
+        assert_eq!(fs::read(at(name)).expect("a file"), b"before", "{name}");
+    }
+}
+
 /// A file that is cut short while a command waits for its input is read no further.
 #[cfg(target_os = "linux")]
 #[test]

@@ -3,8 +3,8 @@
 //! A load goes on when nobody waits for it any more. Not here: which other models give way for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 
@@ -120,6 +120,24 @@ impl Load {
 }
 
 impl Place {
+    /// Forgets the description of a file that is another one now.
+    pub(super) fn look_again(&self) {
+        let now = self.source.stamp();
+        let mut stamp = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
+        if *stamp != now {
+            *stamp = now;
+            *self.description() = None;
+        }
+    }
+
+    /// Whether the files of a model that is loaded in this process are as they were.
+    pub(super) fn check_files(&self) -> Result<(), String> {
+        match &*self.state() {
+            State::Loaded(Engine::Here(served)) => served.check_files(),
+            _ => Ok(()),
+        }
+    }
+
     /// Tells how much of it is loaded, where that is news.
     fn share_is(&self, share: Share) {
         let is_new = |own: &mut Share| std::mem::replace(own, share) != share;

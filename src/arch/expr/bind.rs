@@ -1,6 +1,7 @@
 //! Expressions over elements: everything but a few free names is given its value once, and what is
 //! left is evaluated for each element, where possible as a product and a sum.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::evaluate::evaluate;
@@ -8,6 +9,8 @@ use super::{Binary, Expr, Function, Node, Scope, Unary, Value};
 
 /// Maximum nesting of named expressions.
 const MAX_DEPTH: usize = 64;
+/// Maximum number of parts of an expression and of those that it names, each as often as it stands there.
+const MAX_NODES: usize = 1 << 16;
 
 impl Expr {
     /// The expression with all names but the `free` ones replaced by their values; `expand` gives the
@@ -25,6 +28,7 @@ impl Expr {
             scope,
             free,
             expand,
+            n_nodes: Cell::new(0),
         };
         Ok(Self {
             node: Arc::new(binder.bind(&self.node, 0)?),
@@ -45,12 +49,18 @@ struct Binder<'a> {
     scope: &'a dyn Scope,
     free: &'a [&'a str],
     expand: &'a dyn Fn(&str) -> Option<Expr>,
+    /// Parts that were bound.
+    n_nodes: Cell<usize>,
 }
 
 impl Binder<'_> {
     fn bind(&self, node: &Node, depth: usize) -> Result<Node, String> {
         if depth > MAX_DEPTH {
             return Err("named expressions depend on each other".into());
+        }
+        self.n_nodes.set(self.n_nodes.get() + 1);
+        if self.n_nodes.get() > MAX_NODES {
+            return Err("named expressions are too large".into());
         }
         let depth = depth + 1;
         Ok(match node {
