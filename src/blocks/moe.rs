@@ -5,10 +5,10 @@
 //! s    = score(router . r + router.bias)          softmax or sigmoid over all experts
 //! pick = the `used` experts with the largest s + selection bias, within the best groups
 //!        (several may share one: e = pick // share)
-//! w    = s[pick]  ->  softmax, sum to one, scale, as set; or those of `sparse_mixer`
+//! w    = s[pick]  ->  softmax or sigmoid, sum to one, scale, as set; or those of `sparse_mixer`
 //! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
 //! ```
-//! Experts may work on a narrower hidden state: `h = latent_down . h`, `y = latent_up . y`, through a norm if set.
+//! The last experts may be the identity: their `w_e . h` is added. Experts may work on a narrower hidden state: `h = latent_down . h`, `y = latent_up . y`, through a norm if set.
 //! `[n_embd, n_tokens]` in and out. `r` is `h`, or the branch's `side`, through the router's norm.
 
 use super::build::Build;
@@ -30,6 +30,8 @@ choices! {
         Sigmoid = "sigmoid",
         /// None: logits are ranked, and softmax runs over those picked.
         SoftmaxAfter = "softmax_after",
+        /// None: logits are ranked, and those picked have their sigmoids.
+        SigmoidAfter = "sigmoid_after",
         /// `sqrt(softplus(x))` of each.
         SqrtSoftplus = "sqrt_softplus",
         /// None: logits are ranked, and each of those picked has its weight by itself.
@@ -61,13 +63,14 @@ options! {
     /// Options of a mixture of experts.
     pub(super) struct Config {
         act: ActRef, "activation of each expert's hidden layer: a kind or a declared name, see `[act.NAME]`";
-        score: Score, "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";
+        score: Score, "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sigmoid_after` (of those selected, which are so by their logits), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";
         jitter: f32 = "0", when "score == 'sparse_mixer'", "jitter of `sparse_mixer`: a logit counts if it is below the selected one by at most twice this share of it";
         renormalise: bool, "whether the weights of the selected experts are divided by their sum";
         experts: u64 => "n_expert", "number of experts";
         used: u64 => "n_expert_used", "experts selected for each token";
         share: u64 = "1", "experts of the router that share one: an expert selected as number e is number e // share";
-        stored: u64 => "if(share == 1, experts, experts // share)", when "share > 1", "number of stored experts";
+        identity: u64 = "0", "experts of the router, the last ones, that are not stored and return what they read; 0: none";
+        stored: u64 => "if(share > 1, experts // share, if(identity > 0, experts - identity, experts))", when "share > 1 or identity > 0", "number of stored experts";
         share_weight: ShareWeight = "selected", when "share > 1", "weight of a shared expert: that of the `selected` one, or of the router's expert with its `number`";
         width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
         latent: u64 = "if(has('latent_down'), dim('latent_down', 1), n_embd)", when "has('latent_down')", "elements of what experts read, which may be fewer than the hidden state has";
@@ -87,11 +90,11 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
     title: "Mixture of experts",
     noun: "experts",
-    phrase: "{=used} of {=experts} experts by {=score}{groups > 1: , from {=groups_used} of {=groups} groups}{share > 1: , {=share} of which share one}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
+    phrase: "{=used} of {=experts} experts by {=score}{groups > 1: , from {=groups_used} of {=groups} groups}{share > 1: , {=share} of which share one}{identity > 0: , {=identity} of which return what they read}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
     summary: "Sends each position through a few of many MLPs.",
     formula: concat!(
         "y = {has('latent_up'): latent_up . }{latent_norm -> latent_norm: sum over picked e of w_e * down_e . (",
-        "{has('gate') or has('gate_up'): {=act}(gate_e.h) * up_e.h | {=act}(up_e.h)})};  w = {scale != 1: scale * }{=score}(router.h)",
+        "{has('gate') or has('gate_up'): {=act}(gate_e.h) * up_e.h | {=act}(up_e.h)})}{identity > 0:  + sum over other picked e of w_e * h};  w = {scale != 1: scale * }{=score}(router.h)",
     ),
     options: Config::OPTIONS,
     weights: &[
@@ -260,6 +263,10 @@ PointSpec::new("results", &["latent", "used"], "results of the picked experts, b
             message: "`share` divides `experts`",
         },
         Rule {
+            holds: "identity == 0 or identity < experts and share == 1 and weight_at == 'output'",
+            message: "some experts are stored; where others return what they read, none are shared, and weights are of the output",
+        },
+        Rule {
             holds: "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups and group_best > 0",
             message: "`groups` divides `experts`, `groups_used` is at most `groups`, `group_best` is positive",
         },
@@ -292,6 +299,13 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let (picked, weights) = route(b, unit, &c, &routed)?;
     let picked = b.point(unit, "picked", picked)?;
     let weights = b.point(unit, "weights", weights)?;
+    let (picked, weights, returned) = match c.identity {
+        0 => (picked, weights, None),
+        _ => {
+            let (picked, weights, returned) = stored(g, &c, &picked, &weights)?;
+            (picked, weights, Some(returned))
+        }
+    };
 
     let x = match b.weight(unit, "latent_down") {
         Some(_) => b.linear(unit, "latent_down", x)?,
@@ -325,6 +339,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         WeightAt::Input => y,
     };
     let y = sum_experts(g, &y)?;
+    let y = match returned {
+        Some(weight) => g.add(&y, &g.mul(&x, &weight)?)?,
+        None => y,
+    };
     match b.weight(unit, "latent_up") {
         Some(_) => {
             let y = b.normalise_with(c.latent_norm, b.weight(unit, "latent_norm"), &y)?;
@@ -360,6 +378,21 @@ fn factors(g: &Graph, values: &Tensor, picked: &Tensor) -> Result<Tensor, Error>
     g.get_rows(&table, picked)
 }
 
+/// Of picked experts `[used, n_tokens]` and their weights `[1, used, n_tokens]` those that are stored, and the sum of
+/// the other weights `[1, n_tokens]`. In the place of one that is not stored is the last stored one, with a weight of 0.
+fn stored(
+    g: &Graph,
+    c: &Config,
+    picked: &Tensor,
+    weights: &Tensor,
+) -> Result<(Tensor, Tensor, Tensor), Error> {
+    let (used, n) = (picked.shape()[0], picked.shape()[1]);
+    let (below, others) = g.ids_below(picked, c.stored)?;
+    let others = g.mul(weights, &g.reshape(&others, [1, used, n, 1])?)?;
+    let sum = g.sum_rows(&g.reshape(&others, [used, n, 1, 1])?)?;
+    Ok((below, g.sub(weights, &others)?, sum))
+}
+
 /// The sum over the picked experts: `y [n_embd, used, n_tokens]` -> `[n_embd, n_tokens]`.
 fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor, Error> {
     let (shape, strides) = (y.shape(), y.strides());
@@ -389,7 +422,7 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
     let scores = match c.score {
         Score::Softmax => b.softmax(&logits)?,
         Score::Sigmoid => g.unary(&logits, Unary::Sigmoid)?,
-        Score::SoftmaxAfter | Score::SparseMixer => logits,
+        Score::SoftmaxAfter | Score::SigmoidAfter | Score::SparseMixer => logits,
         Score::SqrtSoftplus => g.unary(&g.unary(&logits, Unary::Softplus)?, Unary::Sqrt)?,
     };
     let ranked = match b.weight(unit, "selection") {
@@ -415,6 +448,7 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
     let weights = g.reshape(&g.get_rows(&table, weighed)?, [c.used, n, 1, 1])?;
     let weights = match c.score {
         Score::SoftmaxAfter => b.softmax(&weights)?,
+        Score::SigmoidAfter => g.unary(&weights, Unary::Sigmoid)?,
         Score::SparseMixer => sparse_mixer::weights(g, &scores, c.used, c.jitter)?,
         _ => weights,
     };

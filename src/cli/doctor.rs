@@ -328,7 +328,7 @@ fn shown(text: &str) -> String {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    let one_line = one_line.join("; ");
+    let one_line = one_line.join("; ").replace(":; ", ": ");
     let mut short: String = one_line.chars().take(CLIP).collect();
     if short.len() < one_line.len() {
         short.push('\u{2026}');

@@ -387,6 +387,11 @@ fn check_reads(seen: &Seen, picture: &Picture) {
     // product that they are for, routers of mixes by reading and by writing. Of `time mixing` files hold more than is read.
     let shares = shares(&seen.plan);
     let is_looped = seen.plan.layers.iter().any(|of| of.depth != of.il);
+    // A norm that two slots have is read by each.
+    let slots = seen.plan.layers.iter().flat_map(|layer| &layer.slots);
+    let norms = slots.filter_map(|slot| slot.pre.as_ref()?.weight);
+    let norms: Vec<usize> = norms.collect();
+    let is_shared = norms.iter().collect::<BTreeSet<_>>().len() < norms.len();
     let is_tied = seen.plan.tensors.iter().all(|t| t.name != "output.weight");
     for (what, bytes) in weights {
         let share = shares.iter().find(|share| share.what == *what);
@@ -398,6 +403,7 @@ fn check_reads(seen: &Seen, picture: &Picture) {
             "token table" | "inputs of layers" | "n-gram memory" => *bytes < share.bytes,
             what if what.ends_with("experts") => *bytes < share.bytes,
             "first time mixing" => *bytes <= share.bytes,
+            "norms" if is_shared => *bytes >= share.bytes,
             // The token table as the head is a share of its own.
             "head" if is_tied => *bytes >= share.bytes,
             "mix of hidden states" => *bytes >= share.bytes,

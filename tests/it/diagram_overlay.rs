@@ -225,7 +225,10 @@ fn check_value(name: &str, drawn: &Drawn, path: &str, (home, layer): Place) {
             let is_branch = value == "out" && above.contains(&format!(".{slot}."));
             let is_own = above.ends_with(&format!(".{slot}"));
             assert!(is_own || is_branch, "{name}: {path}");
-            assert!(matches!(value, "out" | "x"), "{name}: {path} at {slot}");
+            assert!(
+                matches!(value, "out" | "sum" | "x"),
+                "{name}: {path} at {slot}"
+            );
         }
         other => panic!("{name}: {path} is in {other:?}"),
     }

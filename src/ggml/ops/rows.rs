@@ -71,27 +71,51 @@ impl Graph {
     /// # Errors
     /// Ids without a bound or with one above 2^20, division by zero.
     pub fn divide_ids(&self, ids: &Tensor, by: u64) -> Result<Tensor, Error> {
-        let bound = self.arena.0.bounds.borrow().get(&ids.key()).copied();
-        let bound = bound.filter(|bound| *bound <= 1 << 20);
-        let (TensorType::I32, Some(bound), 1..) = (ids.ty(), bound, by) else {
-            return fault("divide_ids", format!("{ids:?} by {by}"));
-        };
+        let (float, bound) = self.numbers_of("divide_ids", ids, by)?;
         // Half of an id more is far from any whole quotient, whichever way a number is rounded.
-        let (factor, half) = (1.0 / by as f32, 0.5 / by as f32);
-        let ctx = self.arena.reserve()?;
-        // SAFETY: the type was checked, and any layout is converted.
-        let float = unsafe { sys::ggml_cast(ctx, ids.as_ptr(), TensorType::F32.id()) };
-        let float = self.node("divide_ids", float, &[ids])?;
-        let ctx = self.arena.reserve()?;
-        // SAFETY: what was converted is dense and f32.
-        let scaled = unsafe { sys::ggml_scale_bias(ctx, float.as_ptr(), factor, half) };
-        let scaled = self.node("divide_ids", scaled, &[&float])?;
-        let ctx = self.arena.reserve()?;
-        // SAFETY: as above.
-        let divided = unsafe { sys::ggml_cast(ctx, scaled.as_ptr(), TensorType::I32.id()) };
-        let divided = self.node("divide_ids", divided, &[&scaled])?;
+        let scaled = self.affine(&float, 1.0 / by as f32, 0.5 / by as f32)?;
+        let divided = self.converted("divide_ids", &scaled, TensorType::I32)?;
         self.bound(&divided, bound.div_ceil(by));
         Ok(divided)
+    }
+
+    /// Ids, those from `end` on as `end - 1`, i32, bounded likewise; and f32 of the same shape, 1 for these and 0 for
+    /// the others.
+    ///
+    /// # Errors
+    /// Ids without a bound or with one above 2^20, an `end` of 0.
+    pub fn ids_below(&self, ids: &Tensor, end: u64) -> Result<(Tensor, Tensor), Error> {
+        let (float, bound) = self.numbers_of("ids_below", ids, end)?;
+        let below = self.clamp(&float, 0.0, end as f32 - 1.0)?;
+        let others = self.sub(&self.clamp(&float, 0.0, end as f32)?, &below)?;
+        let below = self.converted("ids_below", &below, TensorType::I32)?;
+        self.bound(&below, bound.min(end));
+        Ok((below, others))
+    }
+
+    /// Ids as f32, exact, and their bound; `by` is not 0.
+    fn numbers_of(&self, op: &'static str, ids: &Tensor, by: u64) -> Result<(Tensor, u64), Error> {
+        let bound = self.arena.0.bounds.borrow().get(&ids.key()).copied();
+        let bound = bound.filter(|bound| *bound <= 1 << 20);
+        match (ids.ty(), bound, by) {
+            (TensorType::I32, Some(bound), 1..) => {
+                Ok((self.converted(op, ids, TensorType::F32)?, bound))
+            }
+            _ => fault(op, format!("{ids:?} by {by}")),
+        }
+    }
+
+    /// i32 as f32, or f32 as i32.
+    fn converted(
+        &self,
+        op: &'static str,
+        values: &Tensor,
+        ty: TensorType,
+    ) -> Result<Tensor, Error> {
+        let ctx = self.arena.reserve()?;
+        // SAFETY: callers pass f32 or i32, of which any layout is converted.
+        let ptr = unsafe { sys::ggml_cast(ctx, values.as_ptr(), ty.id()) };
+        self.node(op, ptr, &[values])
     }
 
     /// Notes that the values of an index tensor are below `bound`.
