@@ -1,17 +1,9 @@
-//! Lists the definitions of `archs/`, the maps of `stmaps/` and the formats of `tools/` for embedding:
-//! adding a file adds an architecture, a kind of folder, or a way in which models write tool calls. Has the
-//! program and its tests export ggml's functions: backend libraries that are loaded at run time call them, so that
-//! there is one copy of ggml's core.
+//! Has the program and its tests export ggml's functions: backend libraries that are loaded at run time call them, so
+//! that there is one copy of ggml's core.
 
 use std::env;
-use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
 
 fn main() {
-    embed("archs", ".arch.toml", "EMBEDDED_ARCHS");
-    embed("stmaps", ".arch.stmap.toml", "EMBEDDED_STMAPS");
-    embed("tools", ".tool.toml", "EMBEDDED_TOOLS");
     println!("cargo::rerun-if-changed=build.rs");
     match env::var("CARGO_CFG_TARGET_OS").as_deref() {
         Ok("macos") => println!("cargo::rustc-link-arg=-Wl,-export_dynamic"),
@@ -22,34 +14,4 @@ fn main() {
     if let Ok(include) = env::var("DEP_GGML_INCLUDE") {
         println!("cargo::rustc-env=GGML_INCLUDE={include}");
     }
-}
-
-/// Writes the names and texts of a folder's files, and what they share, as constants.
-fn embed(folder: &str, ending: &str, constant: &str) {
-    println!("cargo::rerun-if-changed={folder}");
-    let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
-    let path = Path::new(&root).join(folder);
-    let mut names: Vec<String> = fs::read_dir(&path)
-        .unwrap_or_else(|_| panic!("{folder}/ is part of the source tree"))
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter_map(|name| name.strip_suffix(ending).map(str::to_owned))
-        .collect();
-    names.sort();
-
-    let mut code = format!("const {constant}: &[(&str, &str)] = &[\n");
-    for name in names {
-        let path = path.join(format!("{name}{ending}"));
-        println!("cargo::rerun-if-changed={}", path.display());
-        writeln!(code, "    ({name:?}, include_str!({path:?})),").expect("a String takes any text");
-    }
-    let common = path.join("common.toml");
-    println!("cargo::rerun-if-changed={}", common.display());
-    writeln!(
-        code,
-        "];\nconst EMBEDDED_COMMON: &str = include_str!({common:?});"
-    )
-    .expect("a String takes any text");
-    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let out = Path::new(&out).join(format!("embedded_{folder}.rs"));
-    fs::write(out, code).expect("OUT_DIR is writable");
 }

@@ -96,9 +96,17 @@ pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     if found.len() > MAX_NAME {
         return None;
     }
-    let limit = (found.chars().count() * 2 / 5).max(1);
+    let n_chars = found.chars().count();
+    let limit = (n_chars * 2 / 5).max(1);
+    // The distance is at least the difference in length.
+    let is_possible = |name: &str| {
+        name.chars().count().abs_diff(n_chars) <= limit
+            || name.starts_with(found)
+            || found.starts_with(name)
+    };
     known
         .into_iter()
+        .filter(|name| is_possible(name))
         .map(|name| (edit_distance(found, name), name))
         .filter(|(distance, name)| {
             *distance <= limit

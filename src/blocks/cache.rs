@@ -7,7 +7,7 @@ use crate::{choices, options};
 
 choices! {
     /// Which positions are within a window.
-    pub(crate) enum Window {
+    pub enum Window {
         /// The `size` positions that end with the query's own.
         Standard = "standard",
         /// The positions from the last multiple of `size` on.
@@ -19,7 +19,7 @@ choices! {
 
 options! {
     /// Options of a cache.
-    pub(crate) struct Cache {
+    pub struct Cache {
         causal: bool = "causal", "whether a query sees only its own and earlier positions";
         size: u64 = "0", "sliding window in positions; 0: none";
         window: Window = "standard", when "size > 0", "which positions are within the window: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
@@ -49,7 +49,7 @@ pub(super) static CONTRACT: Contract = Contract {
 
 impl Cache {
     /// Whether a query at position `q` attends to a key of its sequence at position `k`.
-    pub(crate) fn is_visible(&self, q: u32, k: u32) -> bool {
+    pub fn is_visible(&self, q: u32, k: u32) -> bool {
         let (q, k) = (u64::from(q), u64::from(k));
         if self.causal && k > q {
             return false;
@@ -66,7 +66,7 @@ impl Cache {
 
     /// The first position that a query at position `q` attends to. No later query attends to an earlier
     /// one.
-    pub(crate) fn first_visible(&self, q: u32) -> u32 {
+    pub fn first_visible(&self, q: u32) -> u32 {
         let (q, size) = (u64::from(q), self.size);
         let first = match self.window {
             _ if size == 0 => 0,
@@ -79,7 +79,7 @@ impl Cache {
 
     /// The positions that a query at position `q` of a sequence of `len` positions attends to: they are
     /// contiguous.
-    pub(crate) fn visible(&self, q: u32, len: u32) -> std::ops::Range<u32> {
+    pub fn visible(&self, q: u32, len: u32) -> std::ops::Range<u32> {
         let end = match self.window {
             _ if self.causal => q.saturating_add(1),
             Window::Symmetric if self.size > 0 => {
@@ -93,7 +93,7 @@ impl Cache {
     }
 
     /// The mask value of a visible key: 0, or minus the distance for a linear bias (ALiBi).
-    pub(crate) fn mask(&self, q: u32, k: u32) -> f32 {
+    pub fn mask(&self, q: u32, k: u32) -> f32 {
         if self.alibi == 0.0 {
             0.0
         } else {

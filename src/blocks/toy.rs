@@ -67,8 +67,6 @@ mod tests {
     use crate::blocks::REGISTRY;
     use crate::files::quantise::quantise;
     use crate::files::synth::{Request, synth};
-    use crate::inspect::describe::describe;
-    use crate::inspect::diagram::{Drawing, Sample, svg};
     use crate::model::{Batch, Model, Options};
     use crate::plan::Plan;
     use crate::weights::{self, TensorType, Weights};
@@ -141,28 +139,12 @@ mod tests {
     fn a_block_is_its_file_and_its_line() {
         let def = definition(TOY).expect("sound");
         let weights = made_up(&def);
-        let plan = plan(&def, &weights);
-
         let expected = logits(&definition(LINEAR).expect("sound"), &weights);
         assert_eq!(logits(&def, &weights), expected);
         assert!(expected.iter().all(|v| v.is_finite()) && expected.iter().any(|v| *v != 0.0));
 
-        assert!(
-            describe(&plan).contains("a toy of level 2.5"),
-            "{}",
-            describe(&plan)
-        );
         let reference = REGISTRY.to_markdown(&|_| Vec::new());
         assert!(reference.contains("### `toy`\n\nMultiplies with a matrix and a factor."));
-
-        let sample = Sample::of_model("toys", &plan).expect("a graph");
-        let drawing = Drawing::new(&def, &sample);
-        let part = drawing.parts().find(|part| part.kind == "toy");
-        let part = part.expect("it is drawn");
-        assert_eq!(part.title, "Toy block");
-        assert_eq!(part.formula, "y = level * (mix . h)");
-        let picture = svg::document(&drawing, &svg::stack(&drawing), "stack");
-        assert!(picture.contains("Toy block"), "{picture}");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! that are read whole or written.
 
 pub mod measure;
-pub(crate) mod panics;
+pub mod panics;
 pub mod parallel;
-pub(crate) mod reading;
-pub(crate) mod wording;
-pub(crate) mod writing;
+pub mod reading;
+pub mod wording;
+pub mod writing;

@@ -12,7 +12,7 @@ thread_local! {
 }
 
 /// Calls a function; nothing if it panics, which is not printed then.
-pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
+pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = take_hook();

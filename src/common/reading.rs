@@ -8,16 +8,16 @@ use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 /// Largest text of a definition, a map or a configuration of this program, in bytes.
-pub(crate) const MAX_DEFINITION: u64 = 512 << 10;
+pub const MAX_DEFINITION: u64 = 512 << 10;
 /// Largest text of other kinds, such as messages and prompts, in bytes.
-pub(crate) const MAX_TEXT: u64 = 64 << 20;
+pub const MAX_TEXT: u64 = 64 << 20;
 
 /// Opens a file for reading, without waiting where it is a pipe.
 ///
 /// # Errors
 /// It cannot be opened.
 #[cfg(unix)]
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
 
     use rustix::fs::{OFlags, fcntl_setfl};
@@ -33,7 +33,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(not(unix))]
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// It cannot be read, or has more than `limit` bytes.
-pub(crate) fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = open(path)?;
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -55,7 +55,7 @@ pub(crate) fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// As [`bytes`], or bytes that are not UTF-8.
-pub(crate) fn text(path: &Path, limit: u64) -> io::Result<String> {
+pub fn text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(bytes(path, limit)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let message = format!("not UTF-8 at byte {at}");
@@ -73,10 +73,7 @@ fn too_large(limit: u64) -> io::Error {
 ///
 /// # Errors
 /// It cannot be read.
-pub(crate) fn line(
-    from: &mut impl BufRead,
-    limit: u64,
-) -> io::Result<Option<Result<String, String>>> {
+pub fn line(from: &mut impl BufRead, limit: u64) -> io::Result<Option<Result<String, String>>> {
     let mut line = Vec::new();
     if from.take(limit).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);

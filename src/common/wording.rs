@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::{Display, Write};
 
 /// A float with its significant digits.
-pub(crate) fn tidy(value: f64) -> String {
+pub fn tidy(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value < 0.0 {
             "\u{2212}\u{221e}".into()
@@ -26,7 +26,7 @@ pub(crate) fn tidy(value: f64) -> String {
 }
 
 /// Large numbers short: `4096`, `6.70 B`.
-pub(crate) fn count(n: u64) -> String {
+pub fn count(n: u64) -> String {
     let scaled = |unit: f64, name: &str| format!("{} {name}", three(n as f64 / unit));
     match n {
         0..10_000 => n.to_string(),
@@ -37,7 +37,7 @@ pub(crate) fn count(n: u64) -> String {
 }
 
 /// Bytes in binary units.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = n.checked_ilog2().map_or(0, |bits| bits / 10).checked_sub(1) else {
         return format!("{n} B");
@@ -48,7 +48,7 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// A share of a whole, in per cent.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     match share * 100.0 {
         p if p >= 9.95 => format!("{p:.0} %"),
         p if p >= 0.05 => format!("{p:.1} %"),
@@ -67,7 +67,7 @@ fn three(value: f64) -> String {
 }
 
 /// Items as a list: `a`, `a and b`, `a, b and c`.
-pub(crate) fn listed<T: Display>(items: &[T]) -> String {
+pub fn listed<T: Display>(items: &[T]) -> String {
     let mut out = String::new();
     for (i, item) in items.iter().enumerate() {
         let between = match i {
@@ -82,14 +82,14 @@ pub(crate) fn listed<T: Display>(items: &[T]) -> String {
 }
 
 /// A sentence with a capital first letter.
-pub(crate) fn capital(text: &str) -> String {
+pub fn capital(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().into_iter().flat_map(char::to_uppercase);
     first.chain(chars).collect()
 }
 
 /// A title within a sentence: its first letter is small, unless it begins with an abbreviation.
-pub(crate) fn uncapital(text: &str) -> String {
+pub fn uncapital(text: &str) -> String {
     let mut chars = text.chars();
     match (chars.next(), chars.clone().next()) {
         (Some(first), Some(second)) if second.is_lowercase() => {
@@ -100,7 +100,7 @@ pub(crate) fn uncapital(text: &str) -> String {
 }
 
 /// Text of a file within a line: nothing in it moves the cursor of a terminal.
-pub(crate) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -112,7 +112,7 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 /// A path or name without the numbers of layers in it (`blk.3.`, `layers.3.`), and the first of them.
-pub(crate) fn without_layer(text: &str) -> (String, Option<usize>) {
+pub fn without_layer(text: &str) -> (String, Option<usize>) {
     let mut out = String::with_capacity(text.len());
     let mut layer = None;
     for (i, part) in text.split('.').enumerate() {
@@ -140,7 +140,7 @@ pub(crate) fn without_layer(text: &str) -> (String, Option<usize>) {
 /// Texts that differ in the layer alone as one: the first of them and the layers of the others.
 ///
 /// `key` says what of a text is compared, and which layer is its.
-pub(crate) fn by_layer<'t, T: AsRef<str>>(
+pub fn by_layer<'t, T: AsRef<str>>(
     texts: &'t [T],
     key: &dyn Fn(&str) -> (String, Option<usize>),
 ) -> Vec<String> {
@@ -175,7 +175,7 @@ pub(crate) fn by_layer<'t, T: AsRef<str>>(
 const MAX_PIECES: usize = 12;
 
 /// Which layers of `n_all`: `every layer`, `every 4th layer from 3`, `layers 0\u{2013}2, 7`.
-pub(crate) fn layers(layers: &[usize], n_all: usize) -> String {
+pub fn layers(layers: &[usize], n_all: usize) -> String {
     if layers.len() == n_all {
         return "every layer".into();
     }

@@ -35,10 +35,11 @@ fn identity(_: &fs::Metadata) -> Option<(u64, u64)> {
 
 /// A file that is being read: no output may take its place as long as this is there.
 #[derive(Debug)]
-pub(crate) struct Reading(Option<(u64, u64)>);
+pub struct Reading(Option<(u64, u64)>);
 
 impl Reading {
-    pub(crate) fn new(file: &File) -> Self {
+    /// Remembers the file, which is open for reading.
+    pub fn new(file: &File) -> Self {
         let identity = file.metadata().ok().as_ref().and_then(identity);
         if let Some(identity) = identity {
             *locked(&READ).entry(identity).or_default() += 1;
@@ -146,7 +147,7 @@ fn remove_left(target: &Path, name: &OsStr) {
 }
 
 /// A file that takes its name when it is finished.
-pub(crate) struct Part {
+pub struct Part {
     out: BufWriter<File>,
     /// None where the target is written in place.
     temporary: Option<Temporary>,
@@ -158,7 +159,7 @@ impl Part {
     ///
     /// # Errors
     /// A target that is being read, or that cannot be written.
-    pub(crate) fn new(target: &Path) -> io::Result<Self> {
+    pub fn new(target: &Path) -> io::Result<Self> {
         let is_link = fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink());
         let linked = is_link.then(|| fs::canonicalize(target).ok()).flatten();
         let target = linked.unwrap_or_else(|| target.to_owned());
@@ -193,12 +194,12 @@ impl Part {
     ///
     /// # Errors
     /// They cannot be written.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(bytes)
     }
 
     /// Where formats write that go back to what they have written.
-    pub(crate) fn file(&mut self) -> &mut (impl Write + Seek) {
+    pub fn file(&mut self) -> &mut (impl Write + Seek) {
         &mut self.out
     }
 
@@ -206,7 +207,7 @@ impl Part {
     ///
     /// # Errors
     /// What was added cannot be written, or the file cannot be renamed: the one before is still there.
-    pub(crate) fn finish(mut self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<()> {
         self.out.flush()?;
         if self.temporary.is_some() {
             self.out.get_ref().sync_all()?;
@@ -220,7 +221,7 @@ impl Part {
     ///
     /// # Errors
     /// As [`Self::finish`].
-    pub(crate) fn place(mut self) -> io::Result<PathBuf> {
+    pub fn place(mut self) -> io::Result<PathBuf> {
         self.out.flush()?;
         if let Some(temporary) = &self.temporary {
             fs::rename(&temporary.path, &self.target)?;
@@ -233,27 +234,27 @@ impl Part {
 ///
 /// # Errors
 /// As [`Part::new`] and [`Part::finish`].
-pub(crate) fn write(target: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write(target: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut part = Part::new(target)?;
     part.write(bytes)?;
     part.place().map(drop)
 }
 
 /// A folder under a temporary name, removed with its contents when the value is dropped.
-pub(crate) struct PartFolder(Temporary);
+pub struct PartFolder(Temporary);
 
 impl PartFolder {
     /// A folder next to `target`.
     ///
     /// # Errors
     /// It cannot be made.
-    pub(crate) fn new(target: &Path) -> io::Result<Self> {
+    pub fn new(target: &Path) -> io::Result<Self> {
         let (temporary, ()) = Temporary::new(target, |path| fs::create_dir(path))?;
         Ok(Self(temporary))
     }
 
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0.path
     }
 }
@@ -266,12 +267,12 @@ impl AsRef<Path> for PartFolder {
 
 /// Syncs the folder, so that the new name reaches the disk. Failure is ignored: the file is complete
 /// either way, and not every file system supports it.
-pub(crate) fn sync_folder(target: &Path) {
+pub fn sync_folder(target: &Path) {
     let _ = File::open(folder_of(target)).and_then(|folder| folder.sync_all());
 }
 
 /// The folder that a path lies in.
-pub(crate) fn folder_of(target: &Path) -> &Path {
+pub fn folder_of(target: &Path) -> &Path {
     match target.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -279,7 +280,7 @@ pub(crate) fn folder_of(target: &Path) -> &Path {
 }
 
 /// Removes what is incomplete. Nothing is begun as long as the value is there: it is for the end of a process.
-pub(crate) fn remove_incomplete() -> impl Sized {
+pub fn remove_incomplete() -> impl Sized {
     /// A file may appear in a folder while that is removed.
     const ATTEMPTS: usize = 10;
     let incomplete = locked(&INCOMPLETE);

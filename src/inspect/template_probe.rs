@@ -82,9 +82,9 @@ pub struct Probe {
     pub continues: bool,
 }
 
-impl ChatTemplate {
+impl Probe {
     /// Finds out what the template can do. `bos` and `eos` are the texts of those tokens.
-    pub fn probe(&self, bos: &str, eos: &str, now: Moment) -> Probe {
+    pub fn new(template: &ChatTemplate, bos: &str, eos: &str, now: Moment) -> Self {
         let (user, answer) = (message("user", USER), message("assistant", ANSWER));
         let system = message("system", SYSTEM);
         let parts = json!([{ "type": "text", "text": USER }]);
@@ -94,7 +94,7 @@ impl ChatTemplate {
             json!([user, answer]),
         ];
         let mut prober = Prober {
-            template: self,
+            template,
             question: RenderInput {
                 messages: &question,
                 tools: None,
@@ -126,7 +126,7 @@ impl ChatTemplate {
             ..prober.question.clone()
         };
         let ends_with_answer = |text: String| text.ends_with(ANSWER);
-        Probe {
+        Self {
             user: shows_user,
             system: prober.shows(&json!([system, user]), &[SYSTEM, USER]),
             turns: prober.shows(&turns, &[USER, ANSWER]),
@@ -262,7 +262,7 @@ mod tests {
 
     fn probe(source: &str) -> Probe {
         let template = ChatTemplate::new(source).expect("compiles");
-        template.probe("<s>", "</s>", Moment::from_unix_seconds(0))
+        Probe::new(&template, "<s>", "</s>", Moment::from_unix_seconds(0))
     }
 
     const PLAIN: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[answer]{% endif %}";

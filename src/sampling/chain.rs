@@ -25,7 +25,6 @@ macro_rules! builders {
     };
 }
 
-#[cfg(test)]
 pub(super) use builders;
 
 sampling_table!(builders);

@@ -32,6 +32,8 @@ mod tfs_z;
 mod top_k;
 mod top_n_sigma;
 mod top_p;
+#[doc(hidden)]
+pub mod toy;
 mod typical_p;
 mod xtc;
 
@@ -39,8 +41,6 @@ mod xtc;
 mod reference_chain;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) mod toy;
 
 pub use contrastive::{Candidate, Contrastive};
 pub use drawn::Drawn;

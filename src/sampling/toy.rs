@@ -1,6 +1,7 @@
-//! A toy stage, in its file and one row of a table, for tests of what follows from a row.
+//! A toy stage, in its file and one row of a table, for tests of what follows from a row. It is in no chain, and is
+//! compiled always, because the tests of two packages use it.
 
-#![expect(unreachable_pub, reason = "the macros make public items")]
+#![cfg_attr(not(test), expect(dead_code, reason = "only tests use it"))]
 
 use super::candidates::Candidates;
 use super::error::SampleError;
@@ -57,28 +58,33 @@ impl Stage for Bonus {
     }
 }
 
-#[test]
-fn a_row_gives_name_order_range_and_neutral_value() {
-    assert_eq!(StageName::ALL, &[StageName::Toy]);
-    let toy = StageName::Toy;
-    assert_eq!(
-        (toy.as_str(), toy.doc()),
-        ("toy", " Adds a number to the logit of token 0.")
-    );
-    assert!(!toy.is_cut());
-    let mut params = Params::default();
-    assert!(chain::build(toy, &params).expect("neutral").is_none());
-    let bonus = &PARAMETERS[0];
-    assert_eq!(
-        (bonus.name, bonus.default, bonus.off),
-        ("toy_bonus", 0.0, Some(0.0))
-    );
-    bonus.set(&mut params, 2.5);
-    assert_eq!(params.toy_bonus, 2.5);
-    assert!(chain::build(toy, &params).expect("sound").is_some());
-    let error = bonus.check(9.0, &bonus.range).expect_err("too much");
-    assert_eq!(
-        error.to_string(),
-        "`toy_bonus`: found `9`, expected a number from -5 to 5 (toy bonus; 0 = off)"
-    );
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_gives_name_order_range_and_neutral_value() {
+        assert_eq!(StageName::ALL, &[StageName::Toy]);
+        let toy = StageName::Toy;
+        assert_eq!(
+            (toy.as_str(), toy.doc()),
+            ("toy", " Adds a number to the logit of token 0.")
+        );
+        assert!(!toy.is_cut());
+        let mut params = Params::default();
+        assert!(chain::build(toy, &params).expect("neutral").is_none());
+        let bonus = &PARAMETERS[0];
+        assert_eq!(
+            (bonus.name, bonus.default, bonus.off),
+            ("toy_bonus", 0.0, Some(0.0))
+        );
+        bonus.set(&mut params, 2.5);
+        assert_eq!(params.toy_bonus, 2.5);
+        assert!(chain::build(toy, &params).expect("sound").is_some());
+        let error = bonus.check(9.0, &bonus.range).expect_err("too much");
+        assert_eq!(
+            error.to_string(),
+            "`toy_bonus`: found `9`, expected a number from -5 to 5 (toy bonus; 0 = off)"
+        );
+    }
 }

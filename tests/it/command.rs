@@ -22,20 +22,34 @@ impl Ran {
 }
 
 /// Commands that compute with a model.
-const COMPUTING: [&str; 4] = ["chat", "compare", "logits", "run"];
+const COMPUTING: [&[&str]; 12] = [
+    &["arch", "prove"],
+    &["chat"],
+    &["compare"],
+    &["lab", "attention"],
+    &["lab", "collect"],
+    &["lab", "direction"],
+    &["lab", "drift"],
+    &["lab", "lens"],
+    &["lab", "patch"],
+    &["lab", "run"],
+    &["logits"],
+    &["run"],
+];
 
 /// The program with these arguments. A command that computes gets one thread unless a number is given: the
 /// threads of a graph wait for each other without sleeping, and tests at the same time use the other cores.
 pub(crate) fn program(arguments: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
     let arguments: Vec<&OsStr> = arguments.iter().map(AsRef::as_ref).collect();
-    let mut rest = arguments.as_slice();
-    if let [name, others @ ..] = rest
-        && COMPUTING.iter().any(|computing| name == computing)
-        && !others.contains(&OsStr::new("--threads"))
-    {
-        command.arg(name).args(["--threads", "1"]);
-        rest = others;
+    let computing = COMPUTING.iter().find(|words| {
+        let first = arguments.iter().take(words.len());
+        first.eq(words.iter())
+    });
+    let (words, rest) = arguments.split_at(computing.map_or(0, |words| words.len()));
+    command.args(words);
+    if computing.is_some() && !rest.contains(&OsStr::new("--threads")) {
+        command.args(["--threads", "1"]);
     }
     command.args(rest);
     command

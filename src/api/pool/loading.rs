@@ -107,10 +107,9 @@ impl Load {
 
     /// Waits for its end.
     pub(in crate::api) async fn ended(&mut self) -> Result<Engine, Error> {
-        let loaded = match self.ended.wait_for(Option::is_some).await {
-            Ok(loaded) => loaded.clone(),
-            Err(_) => None,
-        };
+        // Until the thread that loads holds it no more: a model that nobody uses is free then.
+        while self.ended.changed().await.is_ok() {}
+        let loaded = self.ended.borrow().clone();
         let loaded = loaded.unwrap_or_else(|| Err("the server is ending".into()));
         loaded.map_err(|detail| Error::Load {
             name: self.name.clone(),

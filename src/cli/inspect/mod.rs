@@ -206,7 +206,7 @@ fn probe(
     let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
     let now = Moment::from_unix_seconds(serving::now() as i64);
     let template = ChatTemplate::new(source).map_err(|error| error.to_string());
-    Some(template.map(|template| template.probe(&bos, &eos, now)))
+    Some(template.map(|template| Probe::new(&template, &bos, &eos, now)))
 }
 
 /// What follows from the plan; of weights that cannot be loaded, what there is to say without them.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::arch::WeightRole;
 use crate::plan::{BranchPlan, LayerPlan, StatePlan};
 
 use super::build::Maker;
@@ -53,8 +54,11 @@ impl Maker<'_> {
             };
             format!("{group}{name}{shared}")
         };
-        // A factor is no part of what a layer does.
-        let is_factor = |branch: &BranchPlan| branch.block.contract.0.name == "identity";
+        // A block without matrices scales and adds, which is no part of what a layer does.
+        let is_factor = |branch: &BranchPlan| {
+            let weights = branch.block.contract.0.weights;
+            weights.iter().all(|spec| spec.role != WeightRole::Matrix)
+        };
         let slots = layer.slots.iter();
         let slots = slots.filter(|slot| !slot.branches.iter().all(is_factor));
         let slots = slots.map(|slot| {
