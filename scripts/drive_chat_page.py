@@ -267,13 +267,14 @@ def values(drive):
     for kind, fields in [
         ("lens", {}),
         ("attention", {"layers": "1", "heads": "0, 2"}),
+        ("attribution", {"layers": "", "text": "2+2=", "token": "4"}),
         ("patch", {"layers": "", "text": "2+2=", "corrupt": "2+3=", "token": "4", "against": "5"}),
     ]:
         drive.page.select_option("#lab-picture", kind)
         for name, text in fields.items():
             drive.page.fill(f"#lab-{name}", text)
         drive.at("#lab-draw").click()
-        picture = drive.at(f"#lab-out img[alt^={json.dumps({'lens': 'Logit', 'attention': 'Attention', 'patch': 'Patching'}[kind])}]")
+        picture = drive.at(f"#lab-out img[alt^={json.dumps({'lens': 'Logit', 'attention': 'Attention', 'patch': 'Patching', 'attribution': 'Parts'}[kind])}]")
         picture.wait_for()
         drive.check(picture.evaluate("image => image.naturalWidth") > 300, f"{kind}: no picture")
         drive.shot(f"values-{kind}")

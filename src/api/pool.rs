@@ -111,9 +111,9 @@ pub struct Pool {
     /// Held while a model is described: one at a time.
     describing: tokio::sync::Mutex<()>,
     drawer: Option<Drawer>,
-    painter: Option<Painter>,
-    /// Held while a model is drawn: one at a time.
-    drawing: tokio::sync::Mutex<()>,
+    pub(super) painter: Option<Painter>,
+    /// Held while something is drawn: one at a time.
+    pub(super) drawing: tokio::sync::Mutex<()>,
     finder: Option<Finder>,
     /// Whether requests may load and unload models.
     is_managed: bool,
@@ -408,22 +408,6 @@ impl Pool {
         let drawn = drawn.await;
         let drawn = drawn.unwrap_or_else(|error| Err(error.to_string()));
         drawn.map_err(|detail| Error::Drawing { name, detail })
-    }
-
-    /// What the painter of responses gives.
-    pub(super) async fn paint<T: Send + 'static>(
-        &self,
-        paint: impl FnOnce(&Painter) -> T + Send + 'static,
-    ) -> Result<T, Error> {
-        let Some(painter) = self.painter.clone() else {
-            let message = "responses are not drawn here";
-            return Err(Error::unsupported("picture", message));
-        };
-        let _turn = self.drawing.lock().await;
-        let painted = tokio::task::spawn_blocking(move || paint(&painter)).await;
-        painted.map_err(|error| Error::Engine {
-            detail: error.to_string(),
-        })
     }
 
     /// A model by the name in a request, and its own name.

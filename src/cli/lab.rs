@@ -40,6 +40,8 @@ pub(super) enum Command {
     Routing(Box<pictures::RoutingArgs>),
     /// Show the attention weights of each head for a prompt
     Attention(Box<pictures::AttentionArgs>),
+    /// Show what layers, attention, MLP and heads add to the logit of a token (direct logit attribution)
+    Attribution(Box<pictures::AttributionArgs>),
 }
 
 /// The text that a command reads.
@@ -117,6 +119,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
         Command::Patch(args) => pictures::patch(args),
         Command::Routing(args) => pictures::routing(args),
         Command::Attention(args) => pictures::attention(args),
+        Command::Attribution(args) => pictures::attribution(args),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Responses of the lab's endpoints as pictures: logit lens, patching grid, routing of experts, attention weights.
+//! Responses of the lab's endpoints as pictures: logit lens, patching grid, routing of experts, attention weights, parts of a logit.
 //!
 //! What is read is the JSON of `POST /v1/lab/run` and `POST /v1/lab/patch`, or what `bench lab run` prints, whoever wrote it:
 //! sizes are checked before anything is drawn, and texts of tokens are shown with escapes.
@@ -41,6 +41,7 @@ pub fn chart(picture: Picture, response: &Value, chosen: &Chosen) -> Result<Char
         Picture::Patch => patch(response, chosen),
         Picture::Routing => routing(response, lab, chosen),
         Picture::Attention => attention(response, lab, chosen),
+        Picture::Attribution => attribution(response, lab, chosen),
     }?;
     if chart.grids.iter().all(|grid| grid.rows.is_empty()) {
         return problem(
@@ -487,6 +488,109 @@ fn attention(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Pr
         quantity: "attention weight".into(),
         end: 1.0,
         empty: "0, or not seen".into(),
+        grids,
+    })
+}
+
+/// What a part is of, and which head.
+fn part(name: &str) -> (&str, Option<usize>) {
+    if let Some(slot) = name.strip_suffix(".rest") {
+        return (slot, None);
+    }
+    let head = name.rsplit_once(".heads.");
+    let head = head.and_then(|(slot, head)| Some((slot, head.parse().ok()?)));
+    head.map_or((name, None), |(slot, head)| (slot, Some(head)))
+}
+
+/// Parts by positions; where heads are parts, for each position slots by heads.
+fn attribution(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
+    let tokens = tokens(response);
+    let own = &lab["attribution"];
+    let of = own["of"]["token"].as_str().map(shown).unwrap_or_default();
+    let names: Vec<&str> = list(own, "parts")?
+        .iter()
+        .map(|name| name.as_str().unwrap_or_default())
+        .collect();
+    let is_drawn = |name: &str| chosen.layers.is_empty() || chosen.has(&format!("{name}."));
+    let rows = list(own, "rows")?;
+    within((names.len() as u64).saturating_mul(rows.len() as u64))?;
+    let mut positions = Vec::new();
+    let mut values: Vec<Vec<f64>> = Vec::new();
+    for row in rows {
+        positions.push(position(&row["position"])?);
+        let all = list(row, "values")?.iter();
+        let all: Vec<f64> = all.map(|v| v.as_f64().unwrap_or(f64::NAN)).collect();
+        if all.len() != names.len() {
+            let (n, m) = (all.len(), names.len());
+            return problem(format!(
+                "`values` has {n} numbers, expected {m}, one for each part"
+            ));
+        }
+        values.push(all);
+    }
+    let cell = |value: f64| Cell {
+        value: Some(value).filter(|v| v.is_finite()),
+        text: format!("{:.2}", (value * 100.0).round() / 100.0 + 0.0),
+    };
+    let mut n_heads = 0usize;
+    for name in &names {
+        n_heads = n_heads.max(part(name).1.map_or(0, |head| head.saturating_add(1)));
+    }
+    let mut grids = Vec::new();
+    if n_heads == 0 {
+        let drawn = names.iter().enumerate().filter(|(_, name)| is_drawn(name));
+        let (rows, cells) = drawn
+            .map(|(at, name)| {
+                let cells = values.iter().map(|all| cell(all[at]));
+                (shown(name), cells.collect::<Vec<Cell>>())
+            })
+            .unzip();
+        grids.push(Grid {
+            rows,
+            columns: positions.iter().map(|at| tokens.column(*at)).collect(),
+            cells,
+            ..Grid::default()
+        });
+    } else {
+        within((names.len() as u64).saturating_mul(n_heads as u64))?;
+        let heads = (0..n_heads).map(|head| [format!("head {head}"), String::new()]);
+        let columns: Vec<[String; 2]> = heads.chain([["rest".into(), String::new()]]).collect();
+        for (at, all) in positions.iter().zip(&values) {
+            let mut grid = Grid {
+                title: format!("after {}", tokens.row(*at)),
+                columns: columns.clone(),
+                ..Grid::default()
+            };
+            let mut last = "";
+            for (name, value) in names.iter().zip(all) {
+                let (slot, head) = part(name);
+                if !is_drawn(slot) {
+                    continue;
+                }
+                if grid.rows.is_empty() || slot != last {
+                    grid.rows.push(shown(slot));
+                    grid.cells.push(vec![Cell::default(); columns.len()]);
+                    within(((grids.len() + 1) * grid.rows.len() * columns.len()) as u64)?;
+                }
+                last = slot;
+                if let Some(row) = grid.cells.last_mut() {
+                    row[head.unwrap_or(n_heads)] = cell(*value);
+                }
+            }
+            grids.push(grid);
+        }
+    }
+    let largest = values.iter().flatten().filter(|value| value.is_finite());
+    let largest = largest.fold(0.0f64, |most, value| most.max(value.abs()));
+    Ok(Chart {
+        title: format!("Parts of the logit of {of}"),
+        lines: vec![
+            "What each part adds to the logit, with the scale of the final norm as of the whole hidden state.".into(),
+            "The parts and the biases of the head sum to the logit.".into(),
+        ],
+        quantity: "part of the logit".into(),
+        end: round_end(largest),
+        empty: String::new(),
         grids,
     })
 }

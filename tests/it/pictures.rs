@@ -461,3 +461,66 @@ fn what_is_wrong_with_one_prompt_is_said_before_it_is_read() {
     let layers = ["lens", "tiny-chat", "--prompt", "a", "--layers", "77"];
     refused(&layers, "no point is named `layers.77.out`");
 }
+
+#[test]
+fn parts_of_a_logit_are_drawn_by_heads_and_by_positions() {
+    let scratch = scratch();
+    let (found, svg, _) = drawn(
+        "attribution",
+        "tiny-chat",
+        &["--prompt", CLEAN, "--of", " the"],
+        scratch.path(),
+    );
+    let own = &found["results"][0]["lab"]["attribution"];
+    let chart = self::chart(Picture::Attribution, &found);
+    check_picture("attribution", &chart);
+    let [grid] = chart.grids.as_slice() else {
+        panic!("{} grids", chart.grids.len());
+    };
+    let parts = own["parts"].as_array().expect("parts");
+    let n_slots = parts
+        .iter()
+        .filter(|part| !part.as_str().expect("a name").contains(".heads."))
+        .count();
+    assert_eq!((grid.rows.len(), grid.columns.len()), (n_slots, 5));
+    assert!(svg.contains("layers.1.attn") && svg.contains("head 3") && svg.contains("rest"));
+    let cells = grid.cells.iter().flatten().filter_map(|cell| cell.value);
+    let sum = cells.sum::<f64>() + own["rows"][0]["constant"].as_f64().expect("a number");
+    let logit = own["rows"][0]["logit"].as_f64().expect("a number");
+    assert!(
+        (sum - logit).abs() < 2e-3 * logit.abs().max(1.0),
+        "{sum} {logit}"
+    );
+    let (found, ..) = drawn(
+        "attribution",
+        "tiny-chat",
+        &["--prompt", CLEAN, "--of", " the", "--to", "layers"],
+        scratch.path(),
+    );
+    let chart = self::chart(Picture::Attribution, &found);
+    check_picture("attribution to layers", &chart);
+    let n = found["tokens"].as_array().expect("tokens").len();
+    assert_eq!(chart.grids[0].columns.len(), n);
+    assert_eq!(chart.grids[0].rows[..2], ["embed", "layers.0"]);
+    let chosen = Chosen {
+        layers: vec![1],
+        heads: Vec::new(),
+    };
+    let one = pictures::chart(Picture::Attribution, &found, &chosen);
+    assert_eq!(one.expect("it is there").grids[0].rows, ["layers.1"]);
+    for (response, message) in [
+        (json!({}), "`parts`"),
+        (
+            json!({ "attribution": { "parts": ["a"], "rows": [{ "position": 0, "values": [] }] } }),
+            "one for each part",
+        ),
+        (
+            json!({ "attribution": { "parts": ["a.heads.99999999999"], "rows": [{ "position": 0, "values": [1] }] } }),
+            "cells",
+        ),
+    ] {
+        let refused = pictures::chart(Picture::Attribution, &response, &Chosen::default());
+        let refused = refused.expect_err("it is refused").to_string();
+        assert!(refused.contains(message), "{refused}");
+    }
+}

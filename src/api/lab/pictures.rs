@@ -31,6 +31,8 @@ pub enum Picture {
     Routing,
     /// The weights with which tokens read earlier ones.
     Attention,
+    /// What parts of the model add to a token's logit.
+    Attribution,
 }
 
 /// Draws a response, or its part of these layers and heads, as SVG; the error says what is wrong with the response.
@@ -40,7 +42,7 @@ pub type Painter =
 fields! {
     /// A picture.
     struct Asked {
-        /// What it shows: `lens`, `patch`, `routing` or `attention`.
+        /// What it shows: `lens`, `patch`, `routing`, `attention` or `attribution`.
         picture: Picture,
         /// A response of `/v1/lab/run` or, with `patch`, of `/v1/lab/patch`.
         response: Value,
@@ -70,12 +72,16 @@ pub(in crate::api) async fn picture(
     );
     too_many("layers", layers.len(), MAX_POSITIONS)?;
     too_many("heads", heads.len(), MAX_POSITIONS)?;
-    let Asked {
-        picture, response, ..
-    } = asked;
-    let painted = pool
-        .paint(move |painter| painter(picture, &response, layers, heads))
-        .await?;
+    let Some(painter) = pool.painter.clone() else {
+        let message = "responses are not drawn here";
+        return Err(Error::unsupported("picture", message));
+    };
+    let _turn = pool.drawing.lock().await;
+    let paint = move || painter(asked.picture, &asked.response, layers, heads);
+    let painted = tokio::task::spawn_blocking(paint).await;
+    let painted = painted.map_err(|error| Error::Engine {
+        detail: error.to_string(),
+    })?;
     let painted = painted.map_err(|message| Error::value("response", message))?;
     Ok(svg(painted))
 }

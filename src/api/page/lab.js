@@ -1,4 +1,4 @@
-// Pictures of values of the model: logit lens, attention weights, expert routing, patching; of the conversation or of a text.
+// Pictures of values of the model: logit lens, attention weights, expert routing, patching, parts of a logit; of the conversation or of a text.
 
 import { json, picture, post } from './api.js';
 import { by, element, say } from './dom.js';
@@ -39,6 +39,9 @@ const PLANS = {
         const others = await captures([['.weights', null, 'prompt'], ['.router', null, 'last']]);
         const own = others.filter(({ point }) => paths.has(point.slice(0, point.lastIndexOf('.'))));
         return { captures: [...picked, ...own] };
+    },
+    async attribution() {
+        return { attribution: { of: by('lab-token').value, to: 'heads' } };
     },
 };
 
@@ -85,10 +88,11 @@ async function draw() {
 /// Shows the fields of the picture that is chosen.
 function choose() {
     const kind = by('lab-picture').value, isPatch = kind === 'patch';
-    for (const label of by('lab-form').querySelectorAll('[data-of]')) label.hidden = label.dataset.of !== kind;
+    for (const label of by('lab-form').querySelectorAll('[data-of]')) label.hidden = !label.dataset.of.split(' ').includes(kind);
     by('lab-of').textContent = isPatch ? 'Clean text' : 'Text';
     by('lab-text').placeholder = isPatch ? '' : 'the conversation';
-    for (const id of ['lab-text', 'lab-corrupt', 'lab-token']) by(id).required = isPatch;
+    for (const id of ['lab-text', 'lab-corrupt']) by(id).required = isPatch;
+    by('lab-token').required = !by('lab-token').closest('label').hidden;
 }
 
 /// `ofConversation` gives the messages of the conversation.

@@ -1,16 +1,16 @@
-//! `bench lab lens`, `patch`, `routing` and `attention`: what the lab gives of a prompt, as JSON and as a picture.
+//! `bench lab lens`, `patch`, `routing`, `attention` and `attribution`: what the lab gives of a prompt, as JSON and as a picture.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use crate::api::{self, LabPicture as Picture, LabRequest};
 use crate::arch::Parts;
 use crate::common::writing;
 use crate::inspect::pictures::{self, Chosen};
-use crate::model::Points;
+use crate::model::{Point, Points};
 
 use crate::cli::options::LoadOptions;
 use crate::cli::{Failure, output};
@@ -100,6 +100,49 @@ pub(in crate::cli) struct AttentionArgs {
     /// Heads that are drawn, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     heads: Vec<usize>,
+}
+
+/// What a logit is split among.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Among {
+    /// The layers
+    Layers,
+    /// Attention and MLP of each layer
+    Slots,
+    /// The same, and each head of attention
+    Heads,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct AttributionArgs {
+    #[command(flatten)]
+    files: FileOptions,
+    #[command(flatten)]
+    text: TextOptions,
+    /// The token whose logit is split, by its text
+    #[arg(long, value_name = "TEXT", required_unless_present = "from")]
+    of: Option<String>,
+    /// What the logit is split among; heads: after the last token of the prompt, else after each token
+    #[arg(long, value_enum, default_value_t = Among::Heads)]
+    to: Among,
+}
+
+pub(super) fn attribution(args: &AttributionArgs) -> Result<(), Failure> {
+    let (to, positions) = match args.to {
+        Among::Layers => ("layers", "prompt"),
+        Among::Slots => ("slots", "prompt"),
+        Among::Heads => ("heads", "last"),
+    };
+    let plan = |_: &Points| {
+        Ok(json!({ "attribution": { "of": args.of, "to": to, "positions": positions } }))
+    };
+    let n_cells = |points: &Points| {
+        let is_state = |point: &&Point| point.spec.name == "x";
+        let n = points.all.iter().filter(is_state).count();
+        [if positions == "prompt" { n as u64 } else { 0 }, 0]
+    };
+    let response = || args.files.read(&args.text, plan, n_cells);
+    args.files.draw(Picture::Attribution, &[], response)
 }
 
 pub(super) fn lens(args: &LensArgs) -> Result<(), Failure> {
