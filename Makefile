@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check mutate drive-page drive-chat-page bindings install
+.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ lint: ## Run the lints
 
 bench: ## Run the criterion benches
 	cargo bench
+
+fuzz: ## Run each fuzz target for SECONDS (default 60), or TARGET alone (needs a nightly toolchain and cargo-fuzz)
+	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGET)
 
 mutate: ## Compute with N (default 10000) model files that have some bytes changed: errors or logits, no signal
 	MUTATIONS=$(or $(N),10000) SEED=$(or $(SEED),1) cargo test --features png --test it -- --nocapture mutated_models

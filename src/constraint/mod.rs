@@ -160,8 +160,12 @@ impl Error {
     }
 }
 
-/// A message of the library without the dumps of its state that follow.
+/// A message of the library without the dumps of its state that follow; it asserts some of its limits.
 fn first_part(message: &str) -> String {
+    if let Some(assertion) = message.strip_prefix("panic: ") {
+        tracing::debug!(assertion, "a constraint");
+        return "too large for what enforces it".into();
+    }
     let end = message.find("\n<").unwrap_or(message.len());
     message[..end].trim_end().to_owned()
 }

@@ -301,6 +301,13 @@ fn large_schemas_are_refused_at_once() {
 }
 
 #[test]
+fn assertions_and_dumps_of_the_library_are_not_shown() {
+    let assertion = "panic: assertion failed: n < 3\n<backtrace>\n 0: main";
+    assert_eq!(first_part(assertion), "too large for what enforces it");
+    assert_eq!(first_part("no rule `a`\n<state>\nlong"), "no rule `a`");
+}
+
+#[test]
 fn what_is_over_its_time_ends_and_keeps_no_place() {
     let compiler = compiler();
     let over = Deadline::default();

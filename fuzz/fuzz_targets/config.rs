@@ -1,0 +1,13 @@
+//! A folder's `config.json`, which the maps make metadata of; its tensors are none.
+#![no_main]
+
+use lab_bench::files::models::{self, Source};
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let folder = fuzz::folder();
+    if !folder.join("model.safetensors").exists() {
+        fuzz::file("model.safetensors", b"\x02\0\0\0\0\0\0\0{}");
+    }
+    fuzz::file("config.json", bytes);
+    let _ = models::open(&Source::File(folder.to_owned()), fuzz::definitions());
+});

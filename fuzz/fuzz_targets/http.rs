@@ -1,0 +1,94 @@
+//! The body of a request: the first byte is the route, the rest the body. The built-in model answers.
+#![no_main]
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use lab_bench::api::{self, Access, LoadFault, Loader, Pool, Started};
+use lab_bench::engine::Limits;
+use lab_bench::engine::diffusion::Diffusion;
+use lab_bench::engine::serving::Served;
+use lab_bench::files::models::Source;
+use lab_bench::model::Options;
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+
+const ROUTES: [&str; 16] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/completion",
+    "/infill",
+    "/lora-adapters",
+    "/v1/lab/run",
+    "/v1/lab/patch",
+    "/v1/lab/lens",
+];
+
+/// A context of a few tokens, so that no completion is long.
+const N_CTX: usize = 64;
+
+static SERVER: LazyLock<(Runtime, Router)> = LazyLock::new(|| {
+    let options = Options {
+        n_ctx_seq: N_CTX,
+        n_threads: 1,
+        ..Options::plain(N_CTX, 16)
+    };
+    let limits = Limits {
+        lab_bytes: 1 << 20,
+        n_ctx: N_CTX,
+        n_parallel: 1,
+        n_queue: 8,
+        n_prompt: 16,
+        n_drafted: 0,
+        diffusion: Diffusion::default(),
+        queue_time: None,
+        answer_time: Some(Duration::from_secs(5)),
+        step_time: None,
+    };
+    let loader: Loader = Arc::new(move |_| {
+        let served = Served::start(fuzz::model(), options.clone(), limits, Box::new(|_, _| {}));
+        served
+            .map(Started::from)
+            .map_err(|error| LoadFault::new(error.to_string()))
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let entered = runtime.enter();
+    let pool = Arc::new(Pool::new(vec![Source::of(None)], loader));
+    let app = api::app(pool, Access::default(), Duration::from_secs(5)).expect("threads");
+    drop(entered);
+    (runtime, app)
+});
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let Some((first, body)) = bytes.split_first() else {
+        return;
+    };
+    let (runtime, app) = &*SERVER;
+    let request = Request::post(ROUTES[usize::from(*first) % ROUTES.len()])
+        .header("content-type", "application/json")
+        .body(Body::from(body.to_vec()))
+        .expect("a request");
+    runtime.block_on(async {
+        let response = app.clone().oneshot(request).await.expect("an answer");
+        let status = response.status();
+        let body = to_bytes(response.into_body(), 1 << 24)
+            .await
+            .expect("a body");
+        let is_fine = !status.is_server_error() || status == 503 || status == 504;
+        assert!(is_fine, "{status}: {}", String::from_utf8_lossy(&body));
+    });
+});

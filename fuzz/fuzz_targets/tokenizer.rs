@@ -1,0 +1,20 @@
+//! The vocabulary of a folder: a `tokenizer.json`, and what it does to texts.
+#![no_main]
+
+use lab_bench::text::tokenizer::folder;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    fuzz::file("tokenizer.json", bytes);
+    let Ok(read) = folder::read(fuzz::folder()) else {
+        return;
+    };
+    let tokenizer = read.tokenizer();
+    for text in [
+        "",
+        "a",
+        "A text <s> of 12 words,\n\u{e9}\u{4e2d}\u{1f600}  \t",
+    ] {
+        let ids = tokenizer.encode(text, true, true).unwrap_or_default();
+        tokenizer.decode(&ids);
+    }
+});

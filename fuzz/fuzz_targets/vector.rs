@@ -1,0 +1,13 @@
+//! A control vector, as GGUF or as safetensors.
+#![no_main]
+
+use lab_bench::files::vectors;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let name = if bytes.starts_with(b"GGUF") {
+        "vector.gguf"
+    } else {
+        "vector.safetensors"
+    };
+    let _ = vectors::read(&fuzz::file(name, bytes));
+});
