@@ -583,7 +583,7 @@ fn attribution(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, 
     let largest = values.iter().flatten().filter(|value| value.is_finite());
     let largest = largest.fold(0.0f64, |most, value| most.max(value.abs()));
     Ok(Chart {
-        title: format!("Parts of the logit of {of}"),
+        title: format!("Parts of the logit of `{of}`"),
         lines: vec![
             "What each part adds to the logit, with the scale of the final norm as of the whole hidden state.".into(),
             "The parts and the biases of the head sum to the logit.".into(),
