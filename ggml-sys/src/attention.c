@@ -5,7 +5,8 @@
 // So the operations for a query, and their order, follow from its own interval alone: not from other
 // queries, the tile, the thread, or the places of the blocks. The softmax is the online one (Milakov and
 // Gimelshein 2018). Everything is computed in f32. A query whose keys are selected is a tile of its own: its keys
-// are gathered TILE at a time, in the order of the list.
+// are gathered TILE at a time, in the order of the list. So is one that attends to the keys of whole blocks of positions:
+// those of its last positions are gathered first, then those of blocks.
 
 #include "attention.h"
 
@@ -19,7 +20,7 @@
 #define ROW_FLOATS 32768
 
 // Indices of the parameters, after those of every custom operation; the last is the next work item.
-enum { AT_SCALE = 8, AT_SOFTCAP, AT_MAX_BIAS, AT_BLOCK, AT_SPAN, AT_BIAS, AT_NEXT };
+enum { AT_SCALE = 8, AT_SOFTCAP, AT_MAX_BIAS, AT_BLOCK, AT_SPAN, AT_BIAS, AT_NEAR, AT_NEXT };
 _Static_assert(sizeof(struct ggml_custom_op_params) <= sizeof(int32_t)*AT_SCALE, "parameters overlap");
 _Static_assert(sizeof(int32_t)*(AT_NEXT + 1) <= GGML_MAX_OP_PARAMS, "no room for the parameters");
 _Static_assert(sizeof(_Atomic int32_t) == sizeof(int32_t), "a counter lies among the parameters");
@@ -30,6 +31,12 @@ struct selected {
     size_t group, query; // bytes from one list to the next
     int64_t capacity;
     int span, n_groups;
+};
+
+// Keys of whole blocks of `span` positions, in the further rows of the KV block where such a block ends.
+struct whole {
+    int near; // positions before the end of an interval that are attended to themselves; 0: there are no such keys
+    int span;
 };
 
 // A bias of the scores of each head by the distance of key and query.
@@ -44,6 +51,7 @@ struct attention {
     bool v_in_k;
     struct kv_lists lists;
     struct selected selected;
+    struct whole whole;
     struct distance_bias bias;
     const float * sinks;
     float * out;
@@ -79,11 +87,15 @@ static float parameter(const struct ggml_tensor * t, int at) {
     return x;
 }
 
+// Rows of a KV block for the keys of whole blocks of `span` positions that end in it.
+static int further_rows(int block, int span) { return span < block ? block / span : 1; }
+
 static struct attention attention_of(const struct ggml_tensor * dst) {
     const struct ggml_tensor * q = dst->src[0], * k = dst->src[1], * v = dst->src[2];
-    const int span = dst->op_params[AT_SPAN];
+    const int span = dst->op_params[AT_SPAN], near = dst->op_params[AT_NEAR], block = dst->op_params[AT_BLOCK];
     int next = 5;
-    const struct ggml_tensor * list = span > 0 ? dst->src[next++] : NULL;
+    const bool has_list = dst->src[next] && dst->src[next]->type == GGML_TYPE_I32;
+    const struct ggml_tensor * list = has_list ? dst->src[next++] : NULL;
     const struct ggml_tensor * bias = dst->op_params[AT_BIAS] ? dst->src[next++] : NULL;
     const struct ggml_tensor * sinks = dst->src[next];
     return (struct attention) {
@@ -96,9 +108,11 @@ static struct attention attention_of(const struct ggml_tensor * dst) {
             .table = dst->src[4]->data,
             .n_table = dst->src[4]->ne[0],
             .n_slots = k->ne[2],
-            .block = dst->op_params[AT_BLOCK],
+            .block = block,
+            .rows = block + (near > 0 ? further_rows(block, span) : 0),
         },
         .selected = list ? (struct selected) { list->data, list->nb[1], list->nb[2], list->ne[0], span, (int) list->ne[1] } : (struct selected) { 0 },
+        .whole = { near, span },
         .bias = bias ? (struct distance_bias) { bias->data, (int) (bias->ne[1] / 2) } : (struct distance_bias) { 0 },
         .sinks = sinks ? sinks->data : NULL,
         .out = dst->data,
@@ -426,6 +440,41 @@ static void attend_selected(const struct attention * a, const struct tile * t, c
     }
 }
 
+// Slots that are gathered.
+struct gathered {
+    int64_t slots[TILE];
+    int n;
+};
+
+static void attend_slot(const struct attention * a, const struct tile * t, struct gathered * g, int64_t slot) {
+    g->slots[g->n++] = slot;
+    if (g->n == TILE) {
+        attend_gathered(a, t, g->slots, g->n);
+        g->n = 0;
+    }
+}
+
+// Computes the last positions of the interval of the one query of a tile, and its whole blocks or those of a list.
+static void attend_whole(const struct attention * a, const struct tile * t, const int32_t * list) {
+    struct gathered g = { .n = 0 };
+    const struct kv_lists * l = &a->lists;
+    const int first = t->first, end = t->end, span = a->whole.span;
+    for (int p = end - first > a->whole.near ? end - a->whole.near : first; p < end; p++) {
+        attend_slot(a, t, &g, (int64_t) l->table[t->begin + p / l->block]*l->rows + p % l->block);
+    }
+    const int64_t n = list ? a->selected.capacity : end / span;
+    for (int64_t i = list ? 0 : first / span; i < n && (!list || list[i] >= 0); i++) {
+        const int64_t last = ((list ? list[i] : i) + 1)*span - 1;
+        if (last >= first && last < end) {
+            const int64_t at = span < l->block ? last % l->block / span : 0;
+            attend_slot(a, t, &g, (int64_t) l->table[t->begin + last / l->block]*l->rows + l->block + at);
+        }
+    }
+    if (g.n > 0) {
+        attend_gathered(a, t, g.slots, g.n);
+    }
+}
+
 // Prepares the rows of a tile; a query with an invalid interval attends to nothing.
 static struct tile begin_tile(const struct attention * a, const struct work * w, struct scratch * s) {
     const int n_rows = (int) (w->end - w->first)*w->n_heads;
@@ -485,11 +534,16 @@ static void finish_row(const struct attention * a, struct row * row, const float
 static void attend(const struct attention * a, const struct work * w, struct scratch * s) {
     const struct tile t = begin_tile(a, w, s);
     const int32_t * list = list_of(a, w->first, t.kv_head);
-    if (list) {
+    if (a->whole.near > 0) {
+        if (t.first < t.end) {
+            attend_whole(a, &t, list);
+        }
+    } else if (list) {
         attend_selected(a, &t, list);
-    }
-    for (int64_t base = t.first / TILE * TILE; !list && base < t.end; base += TILE) {
-        attend_tile(a, &t, (int) base);
+    } else {
+        for (int64_t base = t.first / TILE * TILE; base < t.end; base += TILE) {
+            attend_tile(a, &t, (int) base);
+        }
     }
     for (int r = 0; r < t.n_rows; r++) {
         const int64_t i = w->first + r / w->n_heads;
@@ -503,7 +557,7 @@ static void attend(const struct attention * a, const struct work * w, struct scr
 static int64_t tile_before(const struct attention * a, int64_t end, int limit) {
     int64_t first = end - 1;
     const int32_t begin = a->lists.queries[4*first];
-    if (list_of(a, first, 0)) {
+    if (a->whole.near > 0 || list_of(a, first, 0)) {
         return first;
     }
     while (first > 0 && end - first < limit && a->lists.queries[4*(first - 1)] == begin && !list_of(a, first - 1, 0)) {
@@ -581,7 +635,7 @@ static void paged_attention(struct ggml_tensor * dst, int ith, int nth, void * u
 struct ggml_tensor * shim_paged_attention(
         struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
         struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * bias,
-        struct ggml_tensor * sinks, float scale, float softcap, float max_bias, int32_t block, int32_t span) {
+        struct ggml_tensor * sinks, float scale, float softcap, float max_bias, int32_t block, int32_t span, int32_t near) {
     struct ggml_tensor * sources[8] = { q, k, v, queries, table };
     int n = 5;
     if (selected) {
@@ -598,7 +652,8 @@ struct ggml_tensor * shim_paged_attention(
     const float numbers[] = { scale, softcap, max_bias };
     memcpy(dst->op_params + AT_SCALE, numbers, sizeof(numbers));
     dst->op_params[AT_BLOCK] = block;
-    dst->op_params[AT_SPAN] = selected ? span : 0;
+    dst->op_params[AT_SPAN] = span;
+    dst->op_params[AT_NEAR] = near;
     dst->op_params[AT_BIAS] = bias != NULL;
     dst->op_params[AT_NEXT] = 0;
     return dst;

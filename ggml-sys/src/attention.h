@@ -22,14 +22,18 @@ extern "C" {
 //   bias     f32 [heads, 2*far + 1], dense, or NULL: what is added to the scores of a head for each distance from -far to far, where
 //            the distance is the position of the key minus that of the query; farther ones count as -far or far
 //   sinks    f32 [heads] or NULL
+// With `near` above 0 each KV block has further rows after those of its positions, one for each whole block of `span` positions that
+// ends in it, or one in all if none or a whole one ends there: position p is in row table[begin + p / block] * (block + further) +
+// p % block. A query attends to the last `near` positions of its interval, and to the further row of each whole block of
+// `span` positions that ends in it, or of those that `selected` lists; `span` is a divisor or a multiple of `block`.
 // Scores are multiplied by `scale`, capped by `softcap` (0: not) and lowered by the distance times a
 // slope that follows from `max_bias` (0: not), as in ggml_soft_max_ext. `queries` and `table`
 // are checked when they are read: a query with an invalid interval gets zeros, as one that attends to
-// nothing. With `selected` there is no `max_bias` and no `bias`. The caller checks shapes and types: `block` is a multiple of shim_paged_attention_block_step.
+// nothing. With `selected` or `near` there is no `max_bias` and no `bias`. The caller checks shapes and types: `block` is a multiple of shim_paged_attention_block_step.
 struct ggml_tensor * shim_paged_attention(
         struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
         struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * selected, struct ggml_tensor * bias,
-        struct ggml_tensor * sinks, float scale, float softcap, float max_bias, int32_t block, int32_t span);
+        struct ggml_tensor * sinks, float scale, float softcap, float max_bias, int32_t block, int32_t span, int32_t near);
 
 // Whether a tensor is the result of shim_paged_attention.
 bool shim_is_paged_attention(const struct ggml_tensor * t);

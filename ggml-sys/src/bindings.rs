@@ -1207,6 +1207,7 @@ unsafe extern "C" {
         max_bias: f32,
         block: i32,
         span: i32,
+        near: i32,
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {

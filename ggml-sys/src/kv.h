@@ -25,7 +25,7 @@ struct kv_lists {
     const int32_t * queries;
     const int32_t * table;
     int64_t n_table, n_slots;
-    int block;
+    int block, rows; // positions of a KV block, and its rows in the pool: further ones follow those of its positions
 };
 
 // STRIP positions of a tile, as rows of floats or of the pool's type.
@@ -50,7 +50,7 @@ static inline int64_t strip_slot(const struct kv_lists * a, int64_t begin, int b
     if (at < 0 || at >= a->n_table || a->table[at] < 0) {
         return -1;
     }
-    const int64_t slot = (int64_t) a->table[at] * a->block + base % a->block;
+    const int64_t slot = (int64_t) a->table[at] * a->rows + base % a->block;
     return slot < a->n_slots ? slot : -1;
 }
 
@@ -65,8 +65,8 @@ static inline bool is_sound(const struct kv_lists * a, const int32_t * query) {
         return false;
     }
     for (int64_t b = first / a->block; b <= (end - 1) / a->block; b++) {
-        const int64_t from = (int64_t) a->table[begin + b] * a->block;
-        const int64_t last = b == (end - 1) / a->block ? (end - 1) % a->block : a->block - 1;
+        const int64_t from = (int64_t) a->table[begin + b] * a->rows;
+        const int64_t last = a->rows > a->block ? a->rows - 1 : b == (end - 1) / a->block ? (end - 1) % a->block : a->block - 1;
         if (from < 0 || from + last >= a->n_slots) {
             return false;
         }

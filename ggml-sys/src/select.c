@@ -76,7 +76,7 @@ static struct selection selection_of(const struct ggml_tensor * dst) {
         .q = q->data,
         .weights = is_sum ? dst->src[4]->data : NULL,
         .k = pool_of(k),
-        .lists = { dst->src[2]->data, table->data, table->ne[0], k->ne[2], dst->op_params[AT_BLOCK] },
+        .lists = { dst->src[2]->data, table->data, table->ne[0], k->ne[2], dst->op_params[AT_BLOCK], dst->op_params[AT_BLOCK] },
         .out = dst->data,
         .row = (size_t) dst->ne[0],
         .n = q->ne[2],

@@ -8,6 +8,7 @@
 
 use super::expr::Value;
 use super::point::PointSpec;
+use super::state::StateSpec;
 
 /// What a block, stage or resource takes.
 #[derive(Debug)]
@@ -307,32 +308,6 @@ pub enum QuantClass {
     Heads,
     /// Down projections: more bits in some layers.
     Down,
-}
-
-/// State that a block stores between passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateSpec {
-    /// Nothing.
-    None,
-    /// Keys and values of every position.
-    KeyValue {
-        /// The option that names the cache.
-        cache: &'static str,
-        /// Elements of a key row.
-        k: &'static str,
-        /// Elements of a value row.
-        v: &'static str,
-        /// Heads that share a row.
-        heads: &'static str,
-        /// Whether the values are the first elements of the keys, so that only keys are stored.
-        v_in_k: &'static str,
-        /// The option that names the layer whose rows are used; none: always the unit's own.
-        layer: Option<&'static str>,
-        /// Elements of a row by which keys are selected; 0: none.
-        index: &'static str,
-    },
-    /// A state of fixed size for each sequence: parts by name, with their numbers of elements.
-    Recurrent(&'static [(&'static str, &'static str)]),
 }
 
 /// A condition on the resolved options of an instance.

@@ -18,6 +18,7 @@ mod print;
 mod read;
 mod reference;
 pub(crate) mod schema;
+mod state;
 pub(crate) mod table;
 
 use std::sync::Arc;
@@ -26,8 +27,7 @@ use toml::de::DeTable;
 
 pub use contract::{
     ActRef, CacheRef, Contract, NormRef, OptionKind, OptionSpec, OptionValue, Presence, QuantClass,
-    Registry, Resolved, Resource, RopeRef, Rows, Rule, SelectionRef, Side, StateSpec, WeightRole,
-    WeightSpec,
+    Registry, Resolved, Resource, RopeRef, Rows, Rule, SelectionRef, Side, WeightRole, WeightSpec,
 };
 pub use definition::{
     ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Param,
@@ -39,6 +39,7 @@ pub(crate) use library::sources_in;
 pub use library::{ENDING, Library, LibraryError, Source};
 pub use point::{Parts, PointSpec};
 pub(crate) use read::syntax_problem;
+pub use state::{PooledSpec, StateSpec};
 
 /// Reads and checks one definition. `path` names the text in messages; `common` is what all definitions
 /// share.

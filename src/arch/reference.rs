@@ -1,7 +1,8 @@
 //! The reference of the language's parts as Markdown, from their contracts.
 
-use super::contract::{Contract, OptionKind, OptionSpec, Presence, Registry, Resource, StateSpec};
+use super::contract::{Contract, OptionKind, OptionSpec, Presence, Registry, Resource};
 use super::point::PointSpec;
+use super::state::StateSpec;
 
 impl Registry {
     /// Every block, stage and resource: what it computes, its options, weights and state, and

@@ -1,8 +1,8 @@
 //! Attention over the keys that the store returns.
 
 use crate::arch::PointSpec;
-use crate::ggml::{Error, Graph, KvBlocks, Scores, Tensor};
-use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, StatePlan, Unit};
+use crate::ggml::{Error, Graph, KvBlocks, Scores, Tensor, WholeBlocks};
+use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, RowLayout, StatePlan, Unit};
 use crate::weights::TensorType;
 
 use super::build::{Build, softcap};
@@ -43,6 +43,8 @@ pub struct KeyRows<'a> {
     pub(super) selected: Option<Selected>,
     /// The bias of the scores for each distance, `[heads, 2 far + 1]`.
     pub(super) bias: Option<Tensor>,
+    /// Keys `[dk, 1, m]` of the whole blocks that end in the pass, where blocks have keys.
+    pub(super) ended: Option<Tensor>,
 }
 
 impl Build<'_> {
@@ -67,8 +69,9 @@ impl Build<'_> {
             });
         };
         let (g, n) = (self.g, self.n_tokens);
+        let cache = Cache::read(&self.plan.caches[state.cache].unit.options);
         let scores = Scores {
-            max_bias: Cache::read(&self.plan.caches[state.cache].unit.options).alibi,
+            max_bias: cache.alibi,
             ..*scores
         };
         let [dk, heads, ..] = q.shape();
@@ -107,6 +110,10 @@ impl Build<'_> {
                         _ => None,
                     },
                     bias: rows.bias.as_ref(),
+                    whole: (cache.span > 0).then(|| WholeBlocks {
+                        span: cache.span,
+                        near: cache.near(),
+                    }),
                 };
                 let y = g.paged_attention(q, &blocks, &scores)?; // [dv, heads, n_tokens]
                 g.reshape(&y, [dv * heads, n, 1, 1])
@@ -129,6 +136,10 @@ impl Build<'_> {
                     let bias = rows.bias.as_ref();
                     let bias = bias.map(|bias| self.bias_of_view(unit, bias, view));
                     let y = match (masks, bias.transpose()?) {
+                        (Some(masks), _) if let Some(layout) = view.layout => {
+                            let mask = self.mask_of_whole(mask, masks, layout)?;
+                            self.attend_runs(unit, Some(i), of, (&mask, None), scores)?
+                        }
                         (Some(masks), _) => self.attend_selected(unit, i, of, masks, scores)?,
                         (None, bias) => {
                             self.attend_runs(unit, Some(i), of, (mask, bias.as_ref()), scores)?
@@ -229,6 +240,37 @@ impl Build<'_> {
         })
     }
 
+    /// The mask `[n_rows, n_tokens, 1, n_runs]` of rows of positions and of whole blocks, of which those are left that a mask of
+    /// positions `[n_kv, n_tokens, n_runs, 1]` leaves.
+    fn mask_of_whole(
+        &self,
+        mask: &Tensor,
+        selected: &Tensor,
+        layout: RowLayout,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let as_f32 = |mask: &Tensor| match mask.ty() {
+            TensorType::F32 => Ok(mask.clone()),
+            _ => g.cast(mask, TensorType::F32),
+        };
+        let selected = as_f32(selected)?;
+        let ([n_kv, n, n_runs, _], element) = (selected.shape(), selected.strides()[0]);
+        let RowLayout { block, further } = layout;
+        let (n_blocks, step) = (n_kv / block, block / further);
+        let shape = [1, further, n_blocks * n * n_runs, 1];
+        let steps = [step as usize * element, block as usize * element, 0];
+        let last = g.view(&selected, shape, steps, (step - 1) as usize * element)?;
+        let last = g.reshape(&g.cont(&last)?, [further, n_blocks * n * n_runs, 1, 1])?;
+        let own = g.reshape(&selected, [block, n_blocks * n * n_runs, 1, 1])?;
+        let all = g.concat(&g.fill(&own, 0.0)?, &last, 0)?;
+        let all = g.reshape(&all, mask.shape())?;
+        let all = g.add(&all, &as_f32(mask)?)?;
+        match mask.ty() {
+            TensorType::F32 => Ok(all),
+            ty => g.cast(&all, ty),
+        }
+    }
+
     /// The rows that a unit attends to: its own, which it stores, or those of another unit.
     fn visible(
         &mut self,
@@ -242,6 +284,13 @@ impl Build<'_> {
         match (&state.owner, rows.new) {
             (Some(owner), _) => self.store.stored(owner, state),
             (None, None) if self.keys_are_of_source(unit) => self.store.stored(&unit.path, state),
+            (None, Some((k, None))) if state.pooled.is_some() => {
+                let ended = rows.ended.as_ref();
+                let ended = ended.map(|keys| g.reshape(keys, [dk, keys.shape()[2], 1, 1]));
+                let (k, ended) = (row(k, dk)?, ended.transpose()?);
+                self.store
+                    .append_with_ended(g, &unit.path, state, &k, ended.as_ref())
+            }
             (None, Some((k, v))) => {
                 let v = v.map(|v| row(v, rows.dv)).transpose()?;
                 self.store

@@ -295,6 +295,7 @@ pub(super) static CONTRACT: Contract = Contract {
         v_in_k: "false",
         layer: Some("kv_layer"),
         index: selection::ROW,
+        pooled: None,
     },
     points: &[
 PointSpec::new("q_proj", &["dk", "heads"], "queries as they are projected, before norm and rotation").of_heads().known_as("attn.hook_q"),
@@ -395,6 +396,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         dv: c.dv,
         selected: b.select(unit, (c.selection, c.selects), (x, x))?,
         bias: b.position_bias(unit, c.max_distance)?,
+        ended: None,
     };
     let y = b.attend(unit, &q, &rows, &scores)?;
     let by_head = b.g.reshape(&y, [c.dv, c.heads, b.n_tokens, 1])?;

@@ -57,6 +57,17 @@ pub struct Build<'a> {
     pub named: RefCell<Vec<Named>>,
 }
 
+/// How far heads are rotated.
+#[derive(Clone, Copy)]
+pub(super) enum Turn<'a> {
+    /// By the positions of the first of each token's block of so many.
+    Blocks(u64),
+    /// Back by the tokens' positions.
+    Back,
+    /// By these positions, i32 `[n]`.
+    At(&'a Tensor),
+}
+
 /// What queries attend to by the latest selections, by their places in the plan.
 #[derive(Default)]
 pub struct Selections(pub(super) HashMap<usize, Selected>);
@@ -319,18 +330,38 @@ impl Build<'_> {
     /// # Errors
     /// As the operation.
     pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
-        self.rope_of_blocks(rope, x, 1)
+        self.rope_by(rope, x, Turn::Blocks(1))
     }
 
-    /// The same by the positions of the first of each token's block of `span` positions.
+    /// The last elements of each head of `x [d, heads, n]` rotated by so much, the others as they are.
     ///
     /// # Errors
-    /// As the operation.
-    pub(super) fn rope_of_blocks(
+    /// As the operations.
+    pub(super) fn rope_last(
         &self,
         rope: RopeRef,
         x: &Tensor,
-        span: u64,
+        turn: Turn<'_>,
+    ) -> Result<Tensor, Error> {
+        let unit = rope.0.map(|at| &self.plan.ropes[at]);
+        let (d, dims) = (x.shape()[0], unit.and_then(|rope| rope.option_int("dims")));
+        let Some(dims) = dims.filter(|dims| *dims < d) else {
+            return self.rope_by(rope, x, turn);
+        };
+        let plain = self.columns(x, 0, d - dims)?;
+        let rotated = self.rope_by(rope, &self.columns(x, d - dims, dims)?, turn)?;
+        self.g.concat(&plain, &rotated, 0)
+    }
+
+    /// `x [d, heads, n]` rotated by so much.
+    ///
+    /// # Errors
+    /// As the operation, and sections with positions that are not those of the tokens.
+    pub(super) fn rope_by(
+        &self,
+        rope: RopeRef,
+        x: &Tensor,
+        turn: Turn<'_>,
     ) -> Result<Tensor, Error> {
         let Some(unit) = rope.0.map(|at| &self.plan.ropes[at]) else {
             return Ok(x.clone());
@@ -346,10 +377,21 @@ impl Build<'_> {
         let divisors = rope.mixture().map(DerivedInput::Divisors);
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
-        let positions = self.input(match params.sections {
-            Some(_) => DerivedInput::Sections(span),
-            None => DerivedInput::Positions(span),
-        })?;
+        let positions = match (turn, params.sections) {
+            (Turn::Blocks(span), Some(_)) => self.input(DerivedInput::Sections(span))?,
+            (Turn::Blocks(span), None) => self.input(DerivedInput::Positions(span))?,
+            (Turn::Back, None) => self.input(DerivedInput::Back)?,
+            (Turn::At(positions), None) => positions.clone(),
+            (_, Some(_)) => {
+                return Err(Error::Arguments {
+                    op: "rope",
+                    message: format!(
+                        "{}: sections are rotated by the positions of tokens alone",
+                        unit.path
+                    ),
+                });
+            }
+        };
         self.g
             .rope(x, &positions, divisors.as_ref().or(factors), &params)
     }

@@ -23,6 +23,7 @@ options! {
         causal: bool = "causal", "whether a query sees only its own and earlier positions";
         size: u64 = "0", "sliding window in positions; 0: none";
         window: Window = "standard", when "size > 0", "which positions are within the window: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
+        span: u64 = "0", "positions of a block: a query sees one key for each whole block so far, from position 0 on, as well as the keys of the positions in its window; 0: there are no such keys";
         alibi: f32 = "0", "ALiBi: largest slope of the bias by distance; 0: none";
     }
 }
@@ -32,29 +33,55 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "cache",
     title: "Cache",
     noun: "a cache",
-    phrase: "{size > 0: {window == 'chunked': its chunk of {=size} tokens | {window == 'symmetric': a band of {=size} tokens around it | the last {=size} tokens}{not causal:  and all that follow}} | {causal: all tokens so far | all tokens}}{alibi > 0: , ALiBi slope {=alibi}}",
+    phrase: "{size > 0: {window == 'chunked': its chunk of {=size} tokens | {window == 'symmetric': a band of {=size} tokens around it | the last {=size} tokens}{not causal:  and all that follow}} | {causal: all tokens so far | all tokens}}{span > 0:  and one key for every {=span} tokens so far}{alibi > 0: , ALiBi slope {=alibi}}",
     summary: "Says which keys a query sees.",
-    formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window",
+    formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window{span > 0: , or k of a whole block of {=span} that ends at pos_q or before}",
     options: Cache::OPTIONS,
     weights: &[],
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
     points: &[],
-    rules: &[Rule {
-        holds: "alibi >= 0",
-        message: "`alibi` is not negative",
-    }],
+    rules: &[
+        Rule {
+            holds: "alibi >= 0",
+            message: "`alibi` is not negative",
+        },
+        Rule {
+            holds: "span == 0 or causal and alibi == 0 and (size == 0 or window == 'standard')",
+            message: "a cache with keys of blocks is causal, without ALiBi, and its window ends with the query",
+        },
+        Rule {
+            holds: "span == 0 or span > 1 and span <= 1024 and if(span < 16, 16 % max(span, 1), span % 16) == 0",
+            message: "`span` is 2, 4, 8 or a multiple of 16 up to 1024",
+        },
+    ],
 };
 
 impl Cache {
+    /// Positions of the window; 0: none. Where whole blocks have keys nothing leaves it: what is made of them may be looked
+    /// at by [`Self::is_near`] alone.
+    pub fn kept(&self) -> u64 {
+        if self.span > 0 { 0 } else { self.size }
+    }
+
+    /// Whether a query at position `q` attends to the key at position `k` itself, where whole blocks have keys too.
+    pub fn is_near(&self, q: u32, k: u32) -> bool {
+        k <= q && u64::from(q - k) < self.near()
+    }
+
+    /// Positions whose keys a query attends to themselves, where whole blocks have keys too.
+    pub fn near(&self) -> u64 {
+        if self.size > 0 { self.size } else { u64::MAX }
+    }
+
     /// Whether a query at position `q` attends to a key of its sequence at position `k`.
     pub fn is_visible(&self, q: u32, k: u32) -> bool {
         let (q, k) = (u64::from(q), u64::from(k));
         if self.causal && k > q {
             return false;
         }
-        if self.size == 0 {
+        if self.kept() == 0 {
             return true;
         }
         match self.window {
@@ -67,7 +94,7 @@ impl Cache {
     /// The first position that a query at position `q` attends to. No later query attends to an earlier
     /// one.
     pub fn first_visible(&self, q: u32) -> u32 {
-        let (q, size) = (u64::from(q), self.size);
+        let (q, size) = (u64::from(q), self.kept());
         let first = match self.window {
             _ if size == 0 => 0,
             Window::Standard => (q + 1).saturating_sub(size),
@@ -82,7 +109,7 @@ impl Cache {
     pub fn visible(&self, q: u32, len: u32) -> std::ops::Range<u32> {
         let end = match self.window {
             _ if self.causal => q.saturating_add(1),
-            Window::Symmetric if self.size > 0 => {
+            Window::Symmetric if self.kept() > 0 => {
                 let end = u64::from(q) + self.size / 2 + 1;
                 u32::try_from(end).unwrap_or(u32::MAX)
             }
@@ -117,6 +144,7 @@ mod tests {
                 causal,
                 size,
                 window,
+                span: 0,
                 alibi: 0.0,
             })
         })

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::ggml::{Error, Graph, Tensor};
-use crate::plan::KeyValuePlan;
+use crate::plan::{KeyValuePlan, RowLayout};
 
 use super::position_bias::Buckets;
 use super::rope::Mixture;
@@ -117,6 +117,8 @@ impl Switches {
 pub enum DerivedInput {
     /// i32 `[n_tokens]`: the positions, each that of the first of its block of so many; 1: its own.
     Positions(u64),
+    /// i32 `[n_tokens]`: the positions, negative.
+    Back,
     /// f32 `[1, 1, n_tokens]`: `1 + scale * ln(1 + floor((pos + offset) / floor))`.
     Temperature {
         /// Strength.
@@ -188,6 +190,8 @@ pub struct RunView {
     /// i32 `[n_kv * n_tokens * n_runs]`, where scores have a bias by distance: that of each key and query as a row of
     /// a table of the distances from -far to far.
     pub distances: Option<Tensor>,
+    /// Where the rows of positions lie, where there are further ones for whole blocks: the rows of runs and mask are of both.
+    pub layout: Option<RowLayout>,
 }
 
 /// The rows of the blocks of positions that a pass's tokens are in, where keys are pooled: those of a token one after
@@ -200,6 +204,21 @@ pub struct BlockRows {
     pub write: Tensor,
     /// f32 `[span, n]`: 0, or less than any gate for a position that is not there.
     pub missing: Tensor,
+}
+
+/// The blocks of positions of a cache that end in a pass, which get their keys: m of them, some more than once.
+#[derive(Clone)]
+pub struct EndedBlocks {
+    /// i32 `[reach * m]`: the rows of which their keys are made, those of a block one after another.
+    pub read: Tensor,
+    /// f32 `[reach, m]`: 0, or less than any gate for a position before the first one, whose row is any.
+    pub missing: Tensor,
+    /// i32 `[m]`: the first position of each.
+    pub positions: Tensor,
+    /// i64 `[m]`: the row of its key among those of the cache.
+    pub write: Tensor,
+    /// i64 `[span * m]`: the rows of its positions, where there is one for each.
+    pub write_each: Tensor,
 }
 
 /// The blocks of positions of each query's sequence among the rows of a view. n is the number of its queries.
@@ -272,6 +291,49 @@ pub trait KeyValueStore {
         path: &str,
         state: &KeyValuePlan,
         rows: &Tensor,
+    ) -> Result<VisibleKeyValues, Error>;
+
+    /// Stores the rows `[width, n_tokens]` of which the unit at `path` makes the keys of whole blocks, and returns those of all
+    /// positions that are kept.
+    ///
+    /// # Errors
+    /// As the operation, or the unit keeps no such rows.
+    fn append_pooled(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        rows: &Tensor,
+    ) -> Result<Tensor, Error>;
+
+    /// The blocks that end in the pass; none if no block does.
+    fn ended(&self, state: &KeyValuePlan) -> Option<EndedBlocks>;
+
+    /// Stores keys `[k_row, n_tokens]`, which are the values too, and those of the blocks that end `[k_row, m]`, and returns all
+    /// visible rows.
+    ///
+    /// # Errors
+    /// As the operations.
+    fn append_with_ended(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        k: &Tensor,
+        ended: Option<&Tensor>,
+    ) -> Result<VisibleKeyValues, Error>;
+
+    /// Stores the rows `[index, m]` by which the unit at `path` selects blocks that end, each for all positions of its block, and
+    /// returns all visible ones as keys of positions.
+    ///
+    /// # Errors
+    /// As the operations, or the unit keeps no such rows.
+    fn append_index_of_ended(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        ended: Option<&Tensor>,
     ) -> Result<VisibleKeyValues, Error>;
 
     /// The rows of the blocks of the pass's tokens.

@@ -188,6 +188,7 @@ pub(super) static CONTRACT: Contract = Contract {
         v_in_k: "not has('kv_b')",
         layer: None,
         index: selection::ROW,
+        pooled: None,
     },
     points: &[
 PointSpec::new("q_proj", &["dq", "heads"], "queries as they are projected, before rotation").of_heads().known_as("attn.hook_q"),
@@ -295,6 +296,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             dv: c.dv,
             selected,
             bias: None,
+            ended: None,
         };
         let y = b.attend(unit, &q, &rows, &scores)?;
         g.reshape(&y, [c.dv, c.heads, n, 1])?
@@ -308,6 +310,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             dv: c.kv_rank,
             selected,
             bias: None,
+            ended: None,
         };
         let mixed = b.attend(unit, &q, &rows, &scores)?;
         let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;

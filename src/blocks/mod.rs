@@ -9,6 +9,7 @@ mod attention;
 mod build;
 pub mod cache;
 mod channel_mix;
+mod compressed_attention;
 mod context;
 mod delta_net;
 pub mod embed;
@@ -44,8 +45,8 @@ mod wkv7;
 pub use attend::KeyRows;
 pub use build::{Build, Named, Selections};
 pub use context::{
-    AttentionView, BlockRows, DerivedInput, DerivedInputs, KeyValueStore, Ngrams, RunView, Runs,
-    SpanView, StateStore, Switched, Switches, VisibleKeyValues,
+    AttentionView, BlockRows, DerivedInput, DerivedInputs, EndedBlocks, KeyValueStore, Ngrams,
+    RunView, Runs, SpanView, StateStore, Switched, Switches, VisibleKeyValues,
 };
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
 pub use position_bias::Buckets;
@@ -75,6 +76,11 @@ pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
                 Some(Resolved::Resource(Some(_))) => usize::try_from(rows.heads).unwrap_or(1),
                 _ => 1,
             };
+            let own = own
+                + rows
+                    .pooled
+                    .as_ref()
+                    .map_or(0, |_| compressed_attention::NODES);
             own + n_views.saturating_sub(1) * per_view
                 + (n_views * parts).saturating_sub(1) * attend::NODES_PER_VIEW
         }
@@ -129,6 +135,6 @@ macro_rules! blocks {
 }
 
 blocks! {
-    attention, channel_mix, delta_net, ffn, identity, linear, linear_attention, mamba, mamba2, mla, moe, ngram_memory, short_conv, wkv6, wkv7,
+    attention, channel_mix, compressed_attention, delta_net, ffn, identity, linear, linear_attention, mamba, mamba2, mla, moe, ngram_memory, short_conv, wkv6, wkv7,
     #[cfg(test)] toy,
 }

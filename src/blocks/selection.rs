@@ -15,7 +15,7 @@
 //! is computed.
 
 use super::attend::queries_of;
-use super::build::Build;
+use super::build::{Build, Turn};
 use super::context::{AttentionView, RunView, SpanView, VisibleKeyValues};
 use crate::arch::{
     Contract, NormRef, PointSpec, RopeRef, Rows, Rule, SelectionRef, StateSpec, WeightRole,
@@ -210,6 +210,18 @@ impl Build<'_> {
         state: &KeyValuePlan,
         (h, latent): (&Tensor, &Tensor),
     ) -> Result<Selected, Error> {
+        let visible = self.index_rows(unit, s, state, h)?;
+        self.select_among(unit, s, &visible, (h, latent))
+    }
+
+    /// Stores the indexer's keys of the input `h [n_embd, n_tokens]`, and returns all.
+    fn index_rows(
+        &mut self,
+        unit: &Unit,
+        s: &Selection,
+        state: &KeyValuePlan,
+        h: &Tensor,
+    ) -> Result<VisibleKeyValues, Error> {
         let (g, n) = (self.g, self.n_tokens);
         let k = self.linear(unit, "index_k", h)?;
         let is_mean = s.pooled && self.weight(unit, "index_gate").is_none();
@@ -219,11 +231,24 @@ impl Build<'_> {
         };
         let k = self.point(unit, "index_k", k)?;
         let rows = g.reshape(&k, [s.d, n, 1, 1])?;
-        let visible = match s.pooled {
-            true => self.append_pooled(unit, s, state, (h, &rows))?,
-            false => self.store.append_index(g, &unit.path, state, &rows)?,
-        };
+        match s.pooled {
+            true => self.append_pooled(unit, s, state, (h, &rows)),
+            false => self.store.append_index(g, &unit.path, state, &rows),
+        }
+    }
 
+    /// What a selection leaves of visible keys, for queries made of `h` and the rows `latent`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn select_among(
+        &self,
+        unit: &Unit,
+        s: &Selection,
+        visible: &VisibleKeyValues,
+        (h, latent): (&Tensor, &Tensor),
+    ) -> Result<Selected, Error> {
+        let (g, n) = (self.g, self.n_tokens);
         let q = self.linear(unit, "index_q", latent)?;
         let q = g.reshape(&q, [s.d, s.heads, n, 1])?;
         let q = self.normalise_with(s.q_norm, self.weight(unit, "index_q_norm"), &q)?;
@@ -257,6 +282,7 @@ impl Build<'_> {
                     block_len: BLOCK_LEN,
                     selected: None,
                     bias: None,
+                    whole: None,
                 };
                 let n_blocks = (table.shape()[0] * BLOCK_LEN).div_ceil(s.span);
                 let lists = match s.top < n_blocks {
@@ -268,7 +294,7 @@ impl Build<'_> {
             AttentionView::Runs(views) => {
                 let mut first = 0;
                 let masks = views.iter().map(|view| {
-                    let mask = self.selected_run(s, &query, &visible, view, first);
+                    let mask = self.selected_run(s, &query, visible, view, first);
                     first += view.runs.n_tokens * view.runs.n_runs;
                     mask
                 });
@@ -335,15 +361,10 @@ impl Build<'_> {
 
     /// Heads of an indexer `[d, heads, n_tokens]`, rotated by the positions of the first of each token's block of `span`.
     fn rope_index(&self, s: &Selection, x: &Tensor, span: u64) -> Result<Tensor, Error> {
-        let dims = s.rope.0.map(|at| &self.plan.ropes[at]);
-        let dims = dims.and_then(|rope| rope.option_int("dims")).unwrap_or(s.d);
-        if s.rope_at == RopeAt::First || dims >= s.d {
-            return self.rope_of_blocks(s.rope, x, span);
+        match s.rope_at {
+            RopeAt::First => self.rope_by(s.rope, x, Turn::Blocks(span)),
+            RopeAt::Last => self.rope_last(s.rope, x, Turn::Blocks(span)),
         }
-        let n_plain = s.d - dims;
-        let plain = self.columns(x, 0, n_plain)?;
-        let rotated = self.rope_of_blocks(s.rope, &self.columns(x, n_plain, dims)?, span)?;
-        self.g.concat(&plain, &rotated, 0)
     }
 
     /// The masks of what is selected of some runs, whose queries start at `first`; none if that is everything.

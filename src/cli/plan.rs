@@ -232,6 +232,12 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
                 ),
             };
             text.push_str(&line);
+            if let Some(pooled) = &rows.pooled {
+                text.push_str(&format!(
+                    "    keeps    {} values for each {} positions in `{name}`, made of {} of each of {} in `{}`\n",
+                    rows.k, pooled.span, pooled.width, pooled.reach, plan.caches[pooled.cache].name
+                ));
+            }
         }
         Some(StatePlan::Recurrent(parts)) => {
             let parts: Vec<String> = parts
@@ -445,6 +451,9 @@ fn state_json(state: &StatePlan) -> Value {
         StatePlan::KeyValue(rows) => json!({
             "cache": rows.cache, "k": rows.k, "v": rows.v, "heads": rows.heads,
             "v_in_k": rows.v_in_k, "owner": rows.owner, "index": rows.index,
+            "pooled": rows.pooled.as_ref().map(|of| json!({
+                "cache": of.cache, "width": of.width, "span": of.span, "reach": of.reach,
+            })),
         }),
         StatePlan::Recurrent(parts) => parts
             .iter()

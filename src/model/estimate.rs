@@ -225,6 +225,14 @@ impl Plan {
             let selection = self.selection(unit);
             let selection = selection.map(|of| Selection::read(&of.options));
             let few = selection.and_then(|of| Some((of.of_seen(seen)?, of.d)));
+            if let Some(whole) = seen.checked_div(rule.span) {
+                // The last positions, and whole blocks, all of them or those that are selected.
+                let near = rule.near().min(seen);
+                let top = few.map_or(whole, |(few, _)| few / rule.span);
+                let judged = few.map_or(0, |_| whole * rule.span);
+                let sum = sum.checked_add(k.row_bytes(rows.index)?.checked_mul(judged)?)?;
+                return sum.checked_add(row.checked_mul(near.checked_add(top)?)?);
+            }
             let (read, index) = match few {
                 Some((few, d)) => (few, k.row_bytes(d.min(rows.index))?),
                 None => (seen, 0),

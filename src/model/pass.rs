@@ -13,7 +13,7 @@ use super::inputs::{PassData, VisibleKeys};
 use super::lab::{self, PassLab, TakenRow};
 use super::lifecycle::Model;
 use super::results::Value;
-use super::shape::Shape;
+use super::shape::{self, Shape};
 use super::split::{self, MAX_GROUPS, Part};
 use super::stage::{self, StageEnds};
 
@@ -205,6 +205,7 @@ impl Model {
             n_source: source.len(),
             n_outputs,
             keys: keys.iter().map(VisibleKeys::shape).collect(),
+            n_ended: shape::n_ended(&self.plan, &batch.places),
             groups: groups.to_vec(),
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,

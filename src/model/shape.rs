@@ -4,6 +4,7 @@ use crate::blocks::SequenceGroup;
 use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, Plan};
 
 use super::adapters::OnDevice;
+use super::cache::SequenceId;
 use super::cache::states::States;
 use super::cache::store::KeyValues;
 use super::inputs::{KeyShape, table_len};
@@ -35,6 +36,8 @@ pub(super) struct Shape {
     pub(super) n_outputs: usize,
     /// For each group of layers the keys that are looked at.
     pub(super) keys: Vec<KeyShape>,
+    /// For each group of layers the blocks that end in the pass, where whole blocks have keys: see [`n_ended`].
+    pub(super) n_ended: Vec<usize>,
     /// The sequences, where the model has recurrent states: the shortest first.
     pub(super) groups: Vec<SequenceGroup>,
     /// Whether those rows want the hidden state after the final norm.
@@ -64,7 +67,15 @@ impl Shape {
             _ => KeyShape::one_run(n_tokens, *n_slots),
         };
         let keys = plan.caches.iter().zip(n_slots).map(of_group).collect();
+        let most_ended = |group: &CachePlan| match group.span() {
+            None => 0,
+            Some(span) => {
+                let n_seqs = options.n_seqs.max(1);
+                padded_ended(n_tokens.min(n_tokens / span as usize + n_seqs))
+            }
+        };
         Self {
+            n_ended: plan.caches.iter().map(most_ended).collect(),
             n_tokens,
             n_source: match options.n_ctx {
                 0 => source_of_pass(plan, n_tokens),
@@ -96,6 +107,7 @@ impl Shape {
             n_tokens: 0,
             n_source,
             n_outputs: 0,
+            n_ended: vec![0; plan.caches.len()],
             keys: keys.collect(),
             groups: Vec::new(),
             wants_hidden: false,
@@ -110,6 +122,22 @@ impl Shape {
         let views = self.keys.iter().map(KeyShape::n_views);
         views.max().unwrap_or(1)
     }
+}
+
+/// The blocks of positions of each group that end in a pass over tokens at such places, rounded up so that a graph serves many.
+pub(super) fn n_ended(plan: &Plan, places: &[(SequenceId, u32)]) -> Vec<usize> {
+    let of_group = |group: &CachePlan| match group.span() {
+        None => 0,
+        Some(span) => {
+            let is_last = |(_, at): &&(SequenceId, u32)| (u64::from(*at) + 1).is_multiple_of(span);
+            padded_ended(places.iter().filter(is_last).count())
+        }
+    };
+    plan.caches.iter().map(of_group).collect()
+}
+
+fn padded_ended(n: usize) -> usize {
+    if n == 0 { 0 } else { n.next_power_of_two() }
 }
 
 /// Tokens of a source that a pass of so many tokens reads.

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Branch, Diagnostic, Diagnostics, Head, Mode, OF_FILE, OptionKind, Reads, Resolved, Resource,
-    SHIFT_LOGITS, Setting, Slot, Span, Spanned, Stack,
+    Branch, Diagnostic, Diagnostics, Head, Mode, OF_FILE, Reads, Resource, SHIFT_LOGITS, Setting,
+    Slot, Span, Spanned, Stack,
 };
 
 /// Maximum number of branches of slots in all layers, so that a hostile definition cannot exhaust memory.
@@ -172,6 +172,7 @@ impl<'a> Planner<'a> {
         let embed = embed?;
         self.check_owners(&layers);
         self.check_selections(&layers);
+        self.check_pooled(&layers);
         self.check_mixes(&layers, write.is_some());
         if !self.problems.is_empty() {
             return None;
@@ -281,38 +282,6 @@ impl<'a> Planner<'a> {
             self.problems.push(shown.replace('\n', "\n  "));
         }
         None
-    }
-
-    /// A unit that does not select keys itself uses what a unit before it selects of the same cache.
-    fn check_selections(&mut self, layers: &[LayerPlan]) {
-        let slots = layers.iter().flat_map(|layer| &layer.slots);
-        let mut made: HashMap<usize, usize> = HashMap::new();
-        for unit in slots
-            .flat_map(|slot| &slot.branches)
-            .map(|branch| &branch.block)
-        {
-            let kinds = unit.contract.0.options.iter().map(|spec| spec.kind);
-            let of = kinds.zip(&unit.options).find_map(|option| match option {
-                (OptionKind::Resource(Resource::Selection), Resolved::Resource(of)) => *of,
-                _ => None,
-            });
-            let (Some(of), Some(StatePlan::KeyValue(rows))) = (of, &unit.state) else {
-                continue;
-            };
-            let path = &unit.path;
-            if rows.index > 0 {
-                made.insert(of, rows.cache);
-            } else if made.get(&of) != Some(&rows.cache) {
-                self.problem::<()>(format!(
-                    "{path}: no block before it selects keys of its cache"
-                ));
-            }
-            if self.caches[rows.cache].unit.option("alibi") != Some(&Resolved::Float(0.0)) {
-                self.problem::<()>(format!(
-                    "{path}: keys are selected from a cache with a linear position bias"
-                ));
-            }
-        }
     }
 
     /// A unit that reads the keys of another one uses its slots.

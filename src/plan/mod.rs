@@ -12,6 +12,7 @@ mod facts;
 pub mod fill;
 mod mixes;
 mod placement;
+mod pooled;
 mod rows;
 mod source;
 mod unclaimed;
@@ -19,6 +20,7 @@ mod unit;
 
 pub use adapters::UpdatePlan;
 pub use placement::{Move, PROCESSOR, Share};
+pub use pooled::{PooledPlan, RowLayout};
 pub use source::{KeysOf, SourcePlan};
 
 use assemble::Planner;
@@ -202,6 +204,8 @@ pub struct KeyValuePlan {
     pub owner: Option<String>,
     /// Elements of a row by which keys are selected; 0: none.
     pub index: u64,
+    /// What it makes keys of whole blocks of positions of, where its cache has such.
+    pub pooled: Option<PooledPlan>,
 }
 
 /// A part of a unit's state of a sequence, f32.
@@ -227,7 +231,8 @@ pub struct CachePlan {
 impl CachePlan {
     /// Maximum number of positions that later queries attend to; none if they attend to all.
     pub fn window(&self) -> Option<u64> {
-        self.unit.option_int("size").filter(|size| *size > 0)
+        let size = self.unit.option_int("size").filter(|size| *size > 0);
+        size.filter(|_| self.span().is_none())
     }
 }
 
@@ -539,9 +544,20 @@ impl Plan {
         self.key_values().try_fold(0u64, |sum, (_, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
-            let row = row.checked_add(k.row_bytes(rows.index)?)?;
-            let n_slots = capacity.slots(&self.caches[rows.cache]);
-            sum.checked_add(row.checked_mul(n_slots)?)
+            let index = k.row_bytes(rows.index)?;
+            let cache = &self.caches[rows.cache];
+            let n_slots = capacity.slots(cache);
+            let pooled = match &rows.pooled {
+                None => 0,
+                Some(pooled) => {
+                    let n_slots = capacity.slots(&self.caches[pooled.cache]);
+                    let row = TensorType::F32.row_bytes(pooled.width)?;
+                    row.checked_mul(n_slots)?
+                }
+            };
+            let sum = sum.checked_add(pooled)?;
+            let sum = sum.checked_add(index.checked_mul(n_slots)?)?;
+            sum.checked_add(row.checked_mul(cache.layout().rows(n_slots))?)
         })
     }
 

@@ -83,7 +83,10 @@ impl Planner<'_> {
                     false => KeysOf::Tokens,
                 };
                 let cache = &self.caches[rows.cache];
-                let (name, has_window) = (cache.name.clone(), cache.window().is_some());
+                let (name, has_window) = (
+                    cache.name.clone(),
+                    cache.window().or(cache.span()).is_some(),
+                );
                 let rule = ["size", "alibi"].map(|option| cache.unit.option(option).cloned());
                 let is_whole = rule == [Some(Resolved::Int(0)), Some(Resolved::Float(0.0))];
                 let is_causal = cache.unit.option("causal") == Some(&Resolved::Bool(true));
@@ -104,7 +107,7 @@ impl Planner<'_> {
                         "keys of the source are made by the block itself, and all of them are seen"
                     }
                     KeysOf::Tokens if has_window => {
-                        "a cache of a model that reads a source has no window"
+                        "a cache of a model that reads a source has no window and no keys of blocks"
                     }
                     _ => continue,
                 };

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
 use super::{
-    CachePlan, ContractRef, KeyValuePlan, KeysOf, Plan, SHOWN, StatePart, StatePlan, TensorPlan,
-    Unit,
+    CachePlan, ContractRef, KeyValuePlan, KeysOf, Plan, PooledPlan, SHOWN, StatePart, StatePlan,
+    TensorPlan, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
@@ -82,9 +82,17 @@ impl Planner<'_> {
         let weights = self.weights(path, instance, &scope);
         let state = match contract.state {
             StateSpec::None => None,
-            StateSpec::KeyValue { cache, layer, .. } => Some(StatePlan::KeyValue(
-                self.key_values(path, &scope, cache, layer)?,
-            )),
+            StateSpec::KeyValue {
+                cache,
+                layer,
+                pooled,
+                ..
+            } => Some(StatePlan::KeyValue(self.key_values(
+                path,
+                &scope,
+                (cache, pooled.map(|pooled| pooled.cache)),
+                layer,
+            )?)),
             StateSpec::Recurrent(parts) => {
                 let parts = parts.iter().zip(&instance.state);
                 let parts: Option<Vec<StatePart>> = parts
@@ -113,7 +121,7 @@ impl Planner<'_> {
         &mut self,
         path: &str,
         scope: &UnitScope<'_>,
-        cache: &str,
+        (cache, pooled): (&str, Option<&str>),
         layer: Option<&str>,
     ) -> Option<KeyValuePlan> {
         let specs = scope.instance.contract.options;
@@ -121,7 +129,7 @@ impl Planner<'_> {
             let at = specs.iter().position(|o| o.name == name)?;
             scope.options.get(at)
         };
-        let [k, v, heads, v_in_k, index] = scope.instance.state.as_slice() else {
+        let [k, v, heads, v_in_k, index, of_pooled @ ..] = scope.instance.state.as_slice() else {
             return None;
         };
         let depth = scope.layer.place.map(|place| place.depth);
@@ -134,6 +142,34 @@ impl Planner<'_> {
         let Some(Resolved::Resource(Some(cache))) = option(cache) else {
             return None;
         };
+        let span = self.caches[*cache].span();
+        let pooled = match (pooled.and_then(option), of_pooled) {
+            (Some(Resolved::Resource(Some(from))), [width, span, reach]) => Some(PooledPlan {
+                cache: *from,
+                width: self.size(width, scope, &path)?,
+                span: self.size(span, scope, &path)?,
+                reach: self.size(reach, scope, &path)?,
+            }),
+            _ => None,
+        };
+        if pooled.as_ref().map(|pooled| pooled.span) != span {
+            let found = pooled.map_or(0, |pooled| pooled.span);
+            return self.problem(format!(
+                "{path}: makes keys of blocks of {found} positions, its cache has such of {}",
+                span.unwrap_or(0)
+            ));
+        }
+        if let Some(PooledPlan { cache, reach, .. }) = &pooled
+            && (self.caches[*cache]
+                .window()
+                .is_some_and(|size| size < *reach)
+                || self.caches[*cache].span().is_some())
+        {
+            return self.problem(format!(
+                "{path}: the keys of blocks are made of {reach} positions, which `{}` does not keep",
+                self.caches[*cache].name
+            ));
+        }
         Some(KeyValuePlan {
             cache: *cache,
             k: self.size(k, scope, &path)?,
@@ -145,6 +181,7 @@ impl Planner<'_> {
                 Value::Int(0) => 0,
                 _ => self.size(index, scope, &path)?,
             },
+            pooled,
         })
     }
 

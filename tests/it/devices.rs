@@ -310,6 +310,9 @@ fn layers_on_other_devices_equal_the_reference() {
                 flash_attn,
                 n_seqs: 4,
                 n_checkpoints: 4,
+                n_ctx: options()
+                    .n_ctx
+                    .max(8 * golden.tokens.len().next_multiple_of(16)),
                 ..options()
             };
             let mut model = placed(&golden, &workers, split, options);

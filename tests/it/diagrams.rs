@@ -264,6 +264,7 @@ fn what_is_built_is_what_runs() {
         let drawn = trace(&plan, n).unwrap();
         let options = Options {
             n_batch: n,
+            n_ctx: as_drawn().n_ctx.max(n.next_multiple_of(16)),
             ..as_drawn()
         };
         let model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).unwrap();
@@ -338,7 +339,12 @@ fn numbers_of_a_file_add_up() {
             continue;
         }
         let own = plan.key_values().filter(|(_, rows)| rows.owner.is_none());
-        let rows = own.map(|(_, rows)| 2 * rows.width());
+        let rows = own.map(|(_, rows)| {
+            // Keys of blocks lie among those of positions; what they are made of is f32.
+            let keys = plan.caches[rows.cache].layout().rows(2 * 16 * rows.k) / 16;
+            let pooled = rows.pooled.as_ref().map_or(0, |of| 4 * of.width);
+            2 * (rows.width() - rows.k) + keys + pooled
+        });
         let [token, window, sequence] = told.map(|bytes| bytes.unwrap_or(0));
         assert_eq!(token + window, rows.sum::<u64>(), "{name}");
         assert_eq!(sequence, plan.recurrent_bytes(1).unwrap(), "{name}");

@@ -333,7 +333,7 @@ pub(crate) fn options() -> Options {
         k_type: TensorType::F32,
         v_type: TensorType::F32,
         flash_attn: false,
-        ..Options::plain(512, 64)
+        ..Options::plain(512, 256)
     }
 }
 
@@ -415,7 +415,7 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
 
     assert_eq!(
         refused(&mut model, &Batch::default()),
-        "a pass of 0 tokens: 1 to 64 tokens"
+        "a pass of 0 tokens: 1 to 256 tokens"
     );
     let mut batch = Batch::default();
     batch.push(96, 0, 0, true);

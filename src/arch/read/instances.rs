@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use toml::de::DeTable;
 
 use super::Reader;
-use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource, StateSpec};
+use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource};
 use crate::arch::definition::{Instance, Setting, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
 use crate::arch::expr::{Expr, Value};
+use crate::arch::state::StateSpec;
 use crate::arch::table::{Fields, Form};
 
 impl<'a> Reader<'a> {
@@ -149,8 +150,15 @@ fn assembled(
             heads,
             v_in_k,
             index,
+            pooled,
             ..
-        } => [k, v, heads, v_in_k, index].map(contract_expr).into(),
+        } => {
+            let pooled = pooled.map(|of| [of.width, of.span, of.reach]);
+            let own = [k, v, heads, v_in_k, index].into_iter();
+            own.chain(pooled.into_iter().flatten())
+                .map(contract_expr)
+                .collect()
+        }
         StateSpec::Recurrent(parts) => parts.iter().map(|(_, size)| contract_expr(size)).collect(),
     };
     Instance {

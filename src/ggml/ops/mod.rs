@@ -17,7 +17,7 @@ mod selection;
 
 pub use attention::Scores;
 pub use elementwise::{Glu, Unary};
-pub use paged_attention::KvBlocks;
+pub use paged_attention::{KvBlocks, WholeBlocks};
 pub use rope::{RopePairing, RopeParams};
 pub use selection::{Selected, Selector};
 

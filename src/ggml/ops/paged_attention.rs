@@ -33,9 +33,37 @@ pub struct KvBlocks<'a> {
     pub block_len: u64,
     /// What each query attends to of its interval; none: all of it.
     pub selected: Option<Selected<'a>>,
+    /// The keys of whole blocks of positions, of which `selected` selects; none: there are none.
+    pub whole: Option<WholeBlocks>,
     /// f32 `[heads, 2 far + 1]`, dense: what is added to the scores of each head for the distances from -far to
     /// far, the position of the key minus that of the query. Farther ones count as -far or far.
     pub bias: Option<&'a Tensor>,
+}
+
+/// Keys of whole blocks of positions, which a query attends to as well as to its last positions. A KV block has further rows after
+/// those of its positions: [`Self::further`], one for each such block that ends in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WholeBlocks {
+    /// Positions of such a block, from a multiple of it on: a divisor or a multiple of `block_len`.
+    pub span: u64,
+    /// Positions that a query attends to themselves, the last ones of its interval.
+    pub near: u64,
+}
+
+impl WholeBlocks {
+    /// Further rows of a KV block of `block_len` positions: one in all if blocks are longer.
+    pub fn further(span: u64, block_len: u64) -> u64 {
+        (block_len / span.max(1)).max(1)
+    }
+
+    fn check(self, op: &'static str, block_len: u64) -> Result<(), Error> {
+        let Self { span, near } = self;
+        let fits = span > 0 && (block_len.is_multiple_of(span) || span.is_multiple_of(block_len));
+        match fits && span < 1 << 31 && near > 0 {
+            true => Ok(()),
+            false => fault(op, format!("{self:?} in blocks of {block_len} slots")),
+        }
+    }
 }
 
 impl KvBlocks<'_> {
@@ -114,9 +142,19 @@ impl Graph {
         blocks.check(OP, q)?;
         if let Some(selected) = &blocks.selected {
             selected.check(OP, blocks.k.shape()[1], q.shape()[2])?;
-            if scores.max_bias > 0.0 || blocks.bias.is_some() {
-                return fault(OP, format!("{selected:?} with a position bias"));
+        }
+        if let Some(whole) = blocks.whole {
+            whole.check(OP, blocks.block_len)?;
+            if blocks
+                .selected
+                .is_some_and(|selected| selected.span != whole.span)
+            {
+                return fault(OP, format!("{:?} of {whole:?}", blocks.selected));
             }
+        }
+        let is_gathered = blocks.selected.is_some() || blocks.whole.is_some();
+        if is_gathered && (scores.max_bias > 0.0 || blocks.bias.is_some()) {
+            return fault(OP, format!("{blocks:?} with a position bias"));
         }
         if let Some(bias) = blocks.bias {
             let [heads, distances, more @ ..] = bias.shape();
@@ -129,7 +167,11 @@ impl Graph {
         let ctx = self.arena.reserve()?;
         let pointer = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         let lists = blocks.selected.map(|selected| selected.lists);
-        let span = blocks.selected.map_or(0, |selected| selected.span);
+        let span = blocks.whole.map(|whole| whole.span);
+        let span = span.or(blocks.selected.map(|selected| selected.span));
+        let near = blocks
+            .whole
+            .map_or(0, |whole| whole.near.min(i32::MAX as u64));
         // SAFETY: types, shapes and layout were checked; no lists, no bias and no sinks are null. The operation checks
         // the values of the two lists.
         let ptr = unsafe {
@@ -147,7 +189,8 @@ impl Graph {
                 scores.softcap,
                 scores.max_bias,
                 blocks.block_len as i32,
-                span as i32,
+                span.unwrap_or(0) as i32,
+                near as i32,
             )
         };
         let sources = [q, blocks.k, blocks.v, blocks.queries, blocks.table];

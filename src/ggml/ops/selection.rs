@@ -227,6 +227,7 @@ mod tests {
                 block_len: BLOCK as u64,
                 selected: None,
                 bias: None,
+                whole: None,
             };
             let of_heads = self.is_sum.then_some(&weights);
             let selected = g.select(&q, of_heads, &blocks, self.selector);
@@ -464,6 +465,7 @@ mod tests {
             block_len: 16,
             selected: None,
             bias: None,
+            whole: None,
         };
         let one = Selector {
             top: 1,

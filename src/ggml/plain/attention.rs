@@ -91,6 +91,8 @@ struct Lists {
     queries: Array,
     table: Array,
     block: usize,
+    /// Rows of a KV block: those of its positions, then further ones.
+    rows: usize,
     n_slots: usize,
 }
 
@@ -104,7 +106,19 @@ impl Lists {
     fn slot(&self, query: usize, position: usize) -> Option<usize> {
         let start = self.queries.index(0, [query, 0, 0]);
         let block = self.table.values.get(start + position / self.block)?;
-        let slot = *block as usize * self.block + position % self.block;
+        let slot = *block as usize * self.rows + position % self.block;
+        (slot < self.n_slots).then_some(slot)
+    }
+
+    /// The slot of the key of the whole block of positions that ends at `last`, a block of `span`.
+    fn further_slot(&self, query: usize, last: usize, span: usize) -> Option<usize> {
+        let own = self.slot(query, last)? - last % self.block;
+        let ends_before = if span < self.block {
+            last % self.block / span
+        } else {
+            0
+        };
+        let slot = own + self.block + ends_before;
         (slot < self.n_slots).then_some(slot)
     }
 }
@@ -112,14 +126,20 @@ impl Lists {
 /// Attention of each query to an interval of its sequence, or to selected positions of it.
 pub(super) fn paged(node: &Node) -> Result<Array, Error> {
     let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
+    let [block, span, near] = [11, 12, 14].map(|at| node.int(at).max(0) as usize);
+    let further = if near > 0 {
+        (block / span.max(1)).max(1)
+    } else {
+        0
+    };
     let lists = Lists {
         queries: node.input(3)?,
         table: node.input(4)?,
-        block: node.int(11).max(1) as usize,
+        block: block.max(1),
+        rows: block.max(1) + further,
         n_slots: k.shape[2],
     };
     let [scale, softcap, max_bias] = [8, 9, 10].map(|at| node.param(at));
-    let span = node.int(12).max(0) as usize;
     let (mut selected, mut bias, mut sinks) = (None, None, None);
     let has_bias = node.int(13) != 0;
     for at in [5, 6, 7] {
@@ -144,8 +164,23 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
                 list[0] < 0.0 || taken.into_iter().any(|block| *block as usize == p / span)
             })
         };
-        let positions: Vec<usize> = (first..end).filter(is_in).collect();
-        let slots: Option<Vec<usize>> = positions.iter().map(|p| lists.slot(query, *p)).collect();
+        let (positions, slots): (Vec<usize>, Option<Vec<usize>>) = match near {
+            0 => {
+                let positions: Vec<usize> = (first..end).filter(is_in).collect();
+                let slots = positions.iter().map(|p| lists.slot(query, *p)).collect();
+                (positions, slots)
+            }
+            // The last positions, then the last one of each whole block for its key.
+            _ => {
+                let near: Vec<usize> = (first.max(end.saturating_sub(near))..end).collect();
+                let whole = (first..end).filter(|p| (p + 1) % span == 0).filter(is_in);
+                let whole: Vec<usize> = whole.collect();
+                let of_near = near.iter().map(|p| lists.slot(query, *p));
+                let of_whole = whole.iter().map(|p| lists.further_slot(query, *p, span));
+                let slots = of_near.chain(of_whole).collect();
+                ([near, whole].concat(), slots)
+            }
+        };
         let Some(slots) = slots else { continue };
         let slope = match max_bias > 0.0 {
             true => slope(head, heads, max_bias),
@@ -181,6 +216,7 @@ pub(super) fn select(node: &Node) -> Result<Array, Error> {
         queries: node.input(2)?,
         table: node.input(3)?,
         block: node.int(11).max(1) as usize,
+        rows: node.int(11).max(1) as usize,
         n_slots: k.shape[2],
     };
     let weights = node.optional(4)?;

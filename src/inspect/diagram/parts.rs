@@ -7,7 +7,7 @@ use crate::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
 use crate::common::wording;
 use crate::ggml::{Origin, Step};
 use crate::inspect::describe::{self, Use};
-use crate::plan::{KeysOf, LayerPlan, StatePlan, Unit};
+use crate::plan::{BLOCK_LEN, KeysOf, LayerPlan, StatePlan, Unit};
 
 use super::build::Maker;
 use super::kinds::{is_within, without_index};
@@ -388,13 +388,29 @@ impl Maker<'_> {
                 ..Kept::default()
             },
             Some(StatePlan::KeyValue(rows)) => {
-                let bytes = numbers(rows.width().saturating_mul(n * CACHE_ELEMENT));
-                let has_window = self.plan.caches[rows.cache].window().is_some();
+                let cache = &self.plan.caches[rows.cache];
+                // Keys of blocks are further rows of keys.
+                let of_blocks = cache.layout().rows(rows.k * CACHE_ELEMENT * BLOCK_LEN);
+                let of_blocks = of_blocks / BLOCK_LEN - rows.k * CACHE_ELEMENT;
+                let bytes = rows.width().saturating_mul(CACHE_ELEMENT) + of_blocks;
+                let bytes = numbers(bytes.saturating_mul(n));
+                let has_window = cache.window().is_some();
                 let size = self.state_size(unit);
+                let mut text = vec![format!("KV cache: {size} elements per token")];
+                let pooled = rows
+                    .pooled
+                    .as_ref()
+                    .map(|of| of.width * size_of::<f32>() as u64);
+                if pooled.is_some() {
+                    text.push("and of whole blocks of tokens one key each".into());
+                }
                 Kept {
                     per_token: bytes.filter(|_| !has_window),
-                    in_window: bytes.filter(|_| has_window),
-                    text: vec![format!("KV cache: {size} elements per token")],
+                    in_window: match pooled {
+                        Some(pooled) => numbers(pooled.saturating_mul(n)),
+                        None => bytes.filter(|_| has_window),
+                    },
+                    text,
                     ..Kept::default()
                 }
             }

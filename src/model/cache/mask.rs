@@ -30,6 +30,11 @@ impl Mask {
         Self { values }
     }
 
+    /// Of these values.
+    pub(in crate::model) fn of_values(values: Vec<f32>) -> Self {
+        Self { values }
+    }
+
     /// Of tokens of the pass itself.
     pub(in crate::model) fn of_tokens(
         queries: &[(SequenceId, u32)],
@@ -75,6 +80,7 @@ mod tests {
             causal,
             size,
             window,
+            span: 0,
             alibi: 0.0,
         }
     }

@@ -30,7 +30,7 @@ impl BlockManager {
 
     /// Whether a sequence frees blocks of a pool as it goes on.
     pub(super) fn is_windowed(&self, pool: usize) -> bool {
-        self.groups[pool].rule.size > 0
+        self.groups[pool].rule.kept() > 0
     }
 
     /// Gives a sequence `n` more blocks of a pool, in its run.

@@ -5,10 +5,10 @@
 use std::collections::HashMap;
 
 use super::super::devices::Arenas;
-use super::SlotCopy;
-use crate::blocks::{AttentionView, BlockRows, KeyValueStore, VisibleKeyValues};
+use super::{BLOCK, SlotCopy};
+use crate::blocks::{AttentionView, BlockRows, EndedBlocks, KeyValueStore, VisibleKeyValues};
 use crate::ggml::{Device, Error, Graph, Tensor};
-use crate::plan::{KeyValuePlan, KeysOf, Plan};
+use crate::plan::{KeyValuePlan, KeysOf, Plan, RowLayout};
 use crate::weights::TensorType;
 
 /// Storage of keys and values for the slots of all pools.
@@ -17,8 +17,10 @@ pub(in crate::model) struct KeyValues {
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
     /// The rows by which a unit selects keys.
     indexes: HashMap<String, Tensor>,
-    /// The same tensors with the pool of their slots.
-    pools: Vec<(usize, Tensor)>,
+    /// The rows of which a unit makes the keys of whole blocks.
+    pooled: HashMap<String, Tensor>,
+    /// The same tensors with the pool of their slots, and where their rows lie if there are others than those of slots.
+    pools: Vec<(usize, Tensor, Option<RowLayout>)>,
     /// On each device.
     bytes: Vec<u64>,
 }
@@ -47,28 +49,39 @@ impl KeyValues {
             .key_values()
             .filter(|(_, rows)| n_slots[rows.cache] > 0)
             .collect();
-        let mut arenas = Arenas::new(devices, 3 * states.len());
+        let mut arenas = Arenas::new(devices, 4 * states.len());
         let mut rows = HashMap::with_capacity(states.len());
-        let mut indexes = HashMap::new();
+        let (mut indexes, mut pooled) = (HashMap::new(), HashMap::new());
         let mut pools = Vec::with_capacity(2 * states.len());
         for (unit, state) in states {
+            let all_slots = n_slots;
             let n_slots = n_slots[state.cache] as u64;
-            let mut rows_of = |name: &str, ty: TensorType, width: u64| {
+            let mut rows_of = |name: &str, ty: TensorType, width: u64, n_rows: u64| {
                 let name = format!("{}.{name}", unit.path);
-                arenas.tensor(unit.device, &name, ty, &[width, n_slots])
+                arenas.tensor(unit.device, &name, ty, &[width, n_rows])
             };
-            let keys = rows_of("cache_k", k, state.k)?;
+            let layout = plan.caches[state.cache].layout();
+            let keys = rows_of("cache_k", k, state.k, layout.rows(n_slots))?;
             let values = match state.v_in_k {
                 true => None,
-                false => Some(rows_of("cache_v", v, state.v)?),
+                false => Some(rows_of("cache_v", v, state.v, n_slots)?),
             };
             let index = match state.index {
                 0 => None,
-                width => Some(rows_of("cache_index", k, width)?),
+                width => Some(rows_of("cache_index", k, width, n_slots)?),
             };
-            let all = [Some(&keys), values.as_ref(), index.as_ref()];
-            let all = all.into_iter().flatten().cloned();
-            pools.extend(all.map(|tensor| (state.cache, tensor)));
+            if let Some(from) = &state.pooled {
+                // As states are, whatever the type of the cache.
+                let n_slots = all_slots[from.cache] as u64;
+                let rows = rows_of("cache_pooled", TensorType::F32, from.width, n_slots)?;
+                pools.push((from.cache, rows.clone(), None));
+                pooled.insert(unit.path.clone(), rows);
+            }
+            let further = Some(layout).filter(|layout| layout.further > 0);
+            pools.push((state.cache, keys.clone(), further));
+            let others = [values.as_ref(), index.as_ref()];
+            let others = others.into_iter().flatten().cloned();
+            pools.extend(others.map(|tensor| (state.cache, tensor, None)));
             indexes.extend(index.map(|index| (unit.path.clone(), index)));
             rows.insert(unit.path.clone(), (keys, values));
         }
@@ -76,6 +89,7 @@ impl KeyValues {
         let described = Self {
             rows,
             indexes,
+            pooled,
             pools,
             bytes,
         };
@@ -88,9 +102,21 @@ impl KeyValues {
     /// Slots that do not exist.
     pub(in crate::model) fn copy(&self, copies: &[SlotCopy]) -> Result<(), Error> {
         for copy in copies {
-            let tensors = self.pools.iter().filter(|(pool, _)| *pool == copy.pool);
-            for (_, tensor) in tensors {
-                Device::copy_rows(tensor, copy.from, copy.to, copy.n)?;
+            let tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
+            for (_, tensor, layout) in tensors {
+                let (from, to, n) = match layout {
+                    None => (copy.from, copy.to, copy.n),
+                    // Whole blocks: what lies after the last slot is written before it is read.
+                    Some(layout) => {
+                        let row = |slot: usize| layout.rows(slot as u64) as usize;
+                        (
+                            row(copy.from),
+                            row(copy.to),
+                            row(copy.n.next_multiple_of(BLOCK)),
+                        )
+                    }
+                };
+                Device::copy_rows(tensor, from, to, n)?;
             }
         }
         Ok(())
@@ -111,10 +137,37 @@ pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) keys: Vec<KeysOf>,
     /// What is seen, by cache group.
     pub(in crate::model) views: Vec<AttentionView>,
+    /// The same of rows of positions and of whole blocks, where these have keys.
+    pub(in crate::model) whole: Vec<Option<WholeView>>,
     /// Rows of blocks, by cache group, where keys are pooled.
     pub(in crate::model) blocks: Vec<Option<BlockRows>>,
     /// What the units of this pass may see, by their paths.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
+}
+
+/// What is seen in a group where whole blocks have keys.
+#[derive(Clone)]
+pub(in crate::model) struct WholeView {
+    pub(in crate::model) view: AttentionView,
+    /// The blocks that end in the pass; none if no block does.
+    pub(in crate::model) ended: Option<EndedBlocks>,
+}
+
+/// The view of a group where whole blocks have keys.
+fn whole_view<'a>(
+    whole: &'a [Option<WholeView>],
+    path: &str,
+    state: &KeyValuePlan,
+) -> Result<&'a WholeView, Error> {
+    let found = whole.get(state.cache).and_then(Option::as_ref);
+    found.ok_or_else(|| missing("whole_view", path, "the keys of whole blocks"))
+}
+
+fn missing(op: &'static str, path: &str, what: &str) -> Error {
+    Error::Arguments {
+        op,
+        message: format!("{path}: there is no place for {what}"),
+    }
 }
 
 /// What a unit stored in this pass.
@@ -220,16 +273,104 @@ impl KeyValueStore for CachedStore<'_> {
         })
     }
 
+    fn append_pooled(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        rows: &Tensor,
+    ) -> Result<Tensor, Error> {
+        const OP: &str = "append_pooled";
+        let slots = state
+            .pooled
+            .as_ref()
+            .and_then(|of| self.slots[of.cache].as_ref());
+        match (self.cache.pooled.get(path), slots) {
+            (Some(kept), Some(slots)) => g.set_rows(kept, rows, slots),
+            _ => Err(missing(OP, path, "what keys of blocks are made of")),
+        }
+    }
+
+    fn ended(&self, state: &KeyValuePlan) -> Option<EndedBlocks> {
+        self.whole.get(state.cache)?.as_ref()?.ended.clone()
+    }
+
+    fn append_with_ended(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        k: &Tensor,
+        ended: Option<&Tensor>,
+    ) -> Result<VisibleKeyValues, Error> {
+        let Some((keys, _)) = self.cache.rows.get(path) else {
+            return Err(missing("append_with_ended", path, "keys"));
+        };
+        let mut k = g.set_rows(keys, k, self.slots_of(path, state)?)?;
+        let WholeView {
+            view,
+            ended: places,
+        } = whole_view(&self.whole, path, state)?;
+        if let (Some(keys), Some(places)) = (ended, places) {
+            k = g.set_rows(&k, keys, &places.write)?;
+        }
+        let view = view.clone();
+        Ok(VisibleKeyValues { k, v: None, view })
+    }
+
+    fn append_index_of_ended(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        ended: Option<&Tensor>,
+    ) -> Result<VisibleKeyValues, Error> {
+        let Some(stored) = self.cache.indexes.get(path) else {
+            return Err(missing("append_index_of_ended", path, "rows to select by"));
+        };
+        let places = &whole_view(&self.whole, path, state)?.ended;
+        let k = match (ended, places) {
+            (Some(rows), Some(places)) => write_each(g, stored, rows, places)?,
+            _ => stored.clone(),
+        };
+        Ok(VisibleKeyValues {
+            k,
+            v: None,
+            view: self.views[state.cache].clone(),
+        })
+    }
+
     fn block_rows(&self, state: &KeyValuePlan) -> Result<BlockRows, Error> {
         block_rows(&self.blocks, state)
     }
 }
 
+/// Writes a row `rows [width, m]` of each block to the rows of all its positions.
+fn write_each(
+    g: &Graph,
+    all: &Tensor,
+    rows: &Tensor,
+    places: &EndedBlocks,
+) -> Result<Tensor, Error> {
+    let [width, m, ..] = rows.shape();
+    let n = places.write_each.elements();
+    let each = g.repeat(&g.reshape(rows, [width, 1, m, 1])?, [width, n / m, m, 1])?;
+    g.set_rows(
+        all,
+        &g.reshape(&each, [width, n, 1, 1])?,
+        &places.write_each,
+    )
+}
+
 /// The store of a pass that keeps nothing: its own tokens are all there is to see.
 #[derive(Default)]
 pub(in crate::model) struct PassStore {
+    /// Rows of which the keys of whole blocks are made, by the paths of units.
+    pub(in crate::model) pooled: HashMap<String, Tensor>,
     /// What is seen, by cache group.
     pub(in crate::model) views: Vec<AttentionView>,
+    /// The same of rows of positions and of whole blocks, where these have keys.
+    pub(in crate::model) whole: Vec<Option<WholeView>>,
     /// Rows of blocks, by cache group, where keys are pooled.
     pub(in crate::model) blocks: Vec<Option<BlockRows>>,
     /// What the units of this pass may see, by their paths.
@@ -263,6 +404,68 @@ impl KeyValueStore for PassStore {
     ) -> Result<VisibleKeyValues, Error> {
         Ok(VisibleKeyValues {
             k: rows.clone(),
+            v: None,
+            view: self.views[state.cache].clone(),
+        })
+    }
+
+    fn append_pooled(
+        &mut self,
+        _: &Graph,
+        path: &str,
+        _: &KeyValuePlan,
+        rows: &Tensor,
+    ) -> Result<Tensor, Error> {
+        self.pooled.insert(path.to_owned(), rows.clone());
+        Ok(rows.clone())
+    }
+
+    fn ended(&self, state: &KeyValuePlan) -> Option<EndedBlocks> {
+        self.whole.get(state.cache)?.as_ref()?.ended.clone()
+    }
+
+    fn append_with_ended(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        k: &Tensor,
+        ended: Option<&Tensor>,
+    ) -> Result<VisibleKeyValues, Error> {
+        let WholeView {
+            view,
+            ended: places,
+        } = whole_view(&self.whole, path, state)?;
+        // A row for each token, of which those at the end of a block are seen.
+        let mut further = g.fill(k, 0.0)?;
+        if let (Some(keys), Some(places)) = (ended, places) {
+            further = g.set_rows(&further, keys, &places.write)?;
+        }
+        let (k, view) = (g.concat(k, &further, 1)?, view.clone());
+        Ok(VisibleKeyValues { k, v: None, view })
+    }
+
+    fn append_index_of_ended(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        ended: Option<&Tensor>,
+    ) -> Result<VisibleKeyValues, Error> {
+        let Some(rows) = self.pooled.get(path) else {
+            return Err(missing("append_index_of_ended", path, "rows to select by"));
+        };
+        // A row for each token: of those in blocks that are not whole nothing reads it.
+        let (n, row) = (rows.shape()[1], rows.strides()[1]);
+        let like = g.cont(&g.view(rows, [state.index, n, 1, 1], [row; 3], 0)?)?;
+        let nothing = g.fill(&like, 0.0)?;
+        let places = &whole_view(&self.whole, path, state)?.ended;
+        let k = match (ended, places) {
+            (Some(rows), Some(places)) => write_each(g, &nothing, rows, places)?,
+            _ => nothing,
+        };
+        Ok(VisibleKeyValues {
+            k,
             v: None,
             view: self.views[state.cache].clone(),
         })

@@ -19,6 +19,7 @@ fn rule(size: u64) -> Visibility {
         causal: true,
         size,
         window: Window::Standard,
+        span: 0,
         alibi: 0.0,
     }
 }

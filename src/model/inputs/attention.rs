@@ -1,9 +1,10 @@
 //! What the queries of a pass see of the keys of a KV group: block tables, or runs with a mask.
 
+use crate::blocks::cache::Cache as Visibility;
 use crate::blocks::selection::{Selection, TAIL};
 use crate::blocks::{AttentionView, RunView, Runs, SpanView};
 use crate::ggml::{Error, Executor, Graph, Tensor};
-use crate::plan::KeysOf;
+use crate::plan::{CachePlan, KeysOf, RowLayout};
 use crate::weights::TensorType;
 
 use super::super::batch::Batch;
@@ -98,6 +99,8 @@ impl VisibleKeys {
 /// The attention view of one KV group.
 pub(super) struct ViewInput {
     pub(super) view: AttentionView,
+    /// That of rows of positions and of whole blocks, where blocks have keys.
+    pub(super) whole: Option<AttentionView>,
     /// The selection of blocks of positions.
     selection: Option<Selection>,
     /// Distances from which a bias of the scores is the same.
@@ -109,12 +112,13 @@ impl ViewInput {
     /// `[len]`. Runs: masks `[n_kv, n_tokens, 1, n_runs]`, f16 for flash attention, else f32.
     pub(super) fn new(
         g: &Graph,
-        group: &str,
+        cache: &CachePlan,
         n: u64,
         keys: &KeyShape,
-        flash_attn: bool,
+        (is_cached, flash_attn): (bool, bool),
         (selection, far): (Option<Selection>, Option<u64>),
     ) -> Result<Self, Error> {
+        let group = &cache.name;
         let ty = match flash_attn {
             true => TensorType::F16,
             false => TensorType::F32,
@@ -140,13 +144,34 @@ impl ViewInput {
                         mask: g.input(&name, ty, &shape)?,
                         spans: spans.transpose()?,
                         distances: distances.transpose()?,
+                        layout: None,
                     })
                 });
                 AttentionView::Runs(with_mask.collect::<Result<_, Error>>()?)
             }
         };
+        let whole = match &view {
+            _ if cache.span().is_none() => None,
+            AttentionView::Blocks { .. } => Some(view.clone()),
+            AttentionView::Runs(views) => {
+                let of_rows = views.iter().enumerate().map(|(i, view)| {
+                    let layout = layout(cache, &view.runs, is_cached);
+                    let runs = rows_of_runs(&view.runs, layout);
+                    let shape = [runs.n_kv, runs.n_tokens, 1, runs.n_runs].map(|n| n as u64);
+                    Ok(RunView {
+                        runs,
+                        mask: g.input(&format!("whole.{group}.{i}"), ty, &shape)?,
+                        spans: None,
+                        distances: None,
+                        layout: Some(layout),
+                    })
+                });
+                Some(AttentionView::Runs(of_rows.collect::<Result<_, Error>>()?))
+            }
+        };
         Ok(Self {
             view,
+            whole,
             selection,
             far,
         })
@@ -164,16 +189,24 @@ impl ViewInput {
             (AttentionView::Blocks { queries, table }, VisibleKeys::Table(of_pass)) => {
                 let mut blocks = of_pass.blocks.clone();
                 blocks.resize(table_len(blocks.len()), NO_BLOCK);
-                executor.write(queries, of_pass.queries.as_flattened())?;
-                executor.write(table, &blocks)
+                if queries.is_allocated() {
+                    executor.write(queries, of_pass.queries.as_flattened())?;
+                }
+                match table.is_allocated() {
+                    true => executor.write(table, &blocks),
+                    false => Ok(()),
+                }
             }
             (AttentionView::Runs(views), VisibleKeys::Runs(_)) => {
                 let mut left = tokens;
-                for view in views {
+                for (at, view) in views.iter().enumerate() {
                     let (own, after) = left.split_at(view.runs.n_tokens * view.runs.n_runs);
                     left = after;
-                    write_mask(executor, &view.mask, &manager.mask(group, &view.runs, own))?;
+                    if view.mask.is_allocated() {
+                        write_mask(executor, &view.mask, &manager.mask(group, &view.runs, own))?;
+                    }
                     let seen = |i| manager.seen(group, &view.runs, own, i);
+                    self.write_whole(executor, at, (own, manager.rule(group)), seen)?;
                     self.write_spans(executor, view, seen)?;
                     self.write_distances(executor, view, own, seen)?;
                 }
@@ -186,14 +219,17 @@ impl ViewInput {
                     KeysOf::Pass => (source, source),
                 };
                 let values = Mask::of_tokens(queries, keys, manager.rule(group));
-                for view in views {
-                    write_mask(executor, &view.mask, &values)?;
+                for (at, view) in views.iter().enumerate() {
+                    if view.mask.is_allocated() {
+                        write_mask(executor, &view.mask, &values)?;
+                    }
                     let row = |i| &values.as_f32()[i * keys.len()..][..keys.len()];
                     let seen = |i: usize| {
                         let rows = row(i).iter().zip(keys).enumerate();
                         let seen = rows.filter(|(_, (value, _))| value.is_finite());
                         seen.map(|(at, (_, place))| (place.1, at)).collect()
                     };
+                    self.write_whole(executor, at, (queries, manager.rule(group)), seen)?;
                     self.write_spans(executor, view, seen)?;
                     self.write_distances(executor, view, queries, seen)?;
                 }
@@ -260,6 +296,63 @@ impl ViewInput {
         executor.write_indices(&spans.rows, &rows)?;
         executor.write_indices(&spans.blocks, &blocks)?;
         executor.write(&spans.bonus, &bonus)
+    }
+}
+
+impl ViewInput {
+    /// Writes the mask of rows of positions and of whole blocks of the view at a place; `seen` as for spans.
+    fn write_whole(
+        &self,
+        executor: &mut Executor,
+        at: usize,
+        (queries, rule): (&[(SequenceId, u32)], &Visibility),
+        seen: impl Fn(usize) -> Vec<(u32, usize)>,
+    ) -> Result<(), Error> {
+        let Some(AttentionView::Runs(views)) = &self.whole else {
+            return Ok(());
+        };
+        let RunView {
+            runs, mask, layout, ..
+        } = &views[at];
+        let Some(layout) = layout.filter(|_| mask.is_allocated()) else {
+            return Ok(());
+        };
+        let mut values = vec![f32::NEG_INFINITY; mask.elements() as usize];
+        let of_queries = values.chunks_exact_mut(runs.n_kv).zip(queries);
+        for (i, (row, (_, query))) in of_queries.enumerate() {
+            for (position, at) in seen(i) {
+                if rule.is_near(*query, position) {
+                    row[layout.own(at as u64) as usize] = 0.0;
+                }
+                if (u64::from(position) + 1).is_multiple_of(rule.span) {
+                    row[layout.further(at as u64) as usize] = 0.0;
+                }
+            }
+        }
+        write_mask(executor, mask, &Mask::of_values(values))
+    }
+}
+
+/// Where the rows of runs lie: those of a pass have a further row for each token.
+fn layout(cache: &CachePlan, runs: &Runs, is_cached: bool) -> RowLayout {
+    let n = runs.n_kv.max(1) as u64;
+    match is_cached {
+        true => cache.layout(),
+        false => RowLayout {
+            block: n,
+            further: n,
+        },
+    }
+}
+
+/// Runs of slots as runs of rows: they start and end with blocks.
+fn rows_of_runs(runs: &Runs, layout: RowLayout) -> Runs {
+    let rows = |n: usize| layout.rows(n as u64) as usize;
+    Runs {
+        first: rows(runs.first),
+        stride: rows(runs.stride),
+        n_kv: rows(runs.n_kv),
+        ..*runs
     }
 }
 

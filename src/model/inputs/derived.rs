@@ -74,6 +74,7 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor,
     match input {
         DerivedInput::Positions(1) => input_of("positions", i32, &[n]),
         DerivedInput::Positions(span) => input_of(&format!("positions_of_{span}"), i32, &[n]),
+        DerivedInput::Back => input_of("positions_back", i32, &[n]),
         DerivedInput::Temperature { .. } => input_of("temperature", f32, &[1, 1, n]),
         DerivedInput::Rows(rows) => index_of("position_rows", &[n], *rows),
         DerivedInput::Sections(1) => input_of("sections", i32, &[4 * n]),
@@ -103,6 +104,7 @@ fn write(
         DerivedInput::Positions(span) => {
             executor.write(tensor, &of_blocks(*span).collect::<Vec<i32>>())
         }
+        DerivedInput::Back => executor.write(tensor, &as_i32().map(|p| -p).collect::<Vec<i32>>()),
         DerivedInput::Temperature {
             scale,
             floor,

@@ -17,16 +17,16 @@ use crate::blocks::KeyValueStore;
 use crate::blocks::position_bias::TABLE;
 use crate::blocks::selection::Selection;
 use crate::ggml::{Error, Executor, Graph};
-use crate::plan::{KeysOf, Plan, Unit};
+use crate::plan::{KeysOf, Plan, PooledPlan, RowLayout, Unit};
 
 use super::adapters::Adapters;
 use super::batch::Batch;
 use super::cache::states::PassStates;
-use super::cache::store::{CachedStore, PassStore};
+use super::cache::store::{CachedStore, PassStore, WholeView};
 use super::cache::{Allocated, BlockManager, SequenceId};
 use super::shape::{Shape, Sources};
 use attention::ViewInput;
-use rows::{KvSlots, OutputRows, PooledRows, StateRows, Tokens};
+use rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowsOf, StateRows, Tokens};
 
 /// What is written into the inputs of a pass.
 pub(super) struct PassData<'a> {
@@ -54,6 +54,10 @@ pub(super) struct Inputs {
     views: Vec<ViewInput>,
     /// For each KV group, where keys are pooled.
     pooled: Vec<Option<PooledRows>>,
+    /// For each KV group, where whole blocks have keys and some end in the pass; with the group of the rows these are made of.
+    ended: Vec<Option<(EndedRows, usize)>>,
+    /// Where the rows of each KV group lie.
+    layouts: Vec<RowLayout>,
     /// Where the model has recurrent states.
     states: Option<StateRows>,
 }
@@ -157,6 +161,12 @@ fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
     read.find(|selection| selection.span > 1)
 }
 
+/// What the keys of whole blocks of a KV group are made of, in all of its units.
+fn pooled_of(plan: &Plan, group: usize) -> Option<&PooledPlan> {
+    let of_group = plan.key_values().filter(|(_, rows)| rows.cache == group);
+    of_group.filter_map(|(_, rows)| rows.pooled.as_ref()).next()
+}
+
 /// The distance from which a bias of the scores of a KV group is the same, where there is one.
 fn far_of(plan: &Plan, group: usize) -> Option<u64> {
     let is_of_group = |unit: &&Unit| unit.key_values().is_some_and(|rows| rows.cache == group);
@@ -189,7 +199,7 @@ impl Inputs {
                         KeysOf::Source => shape.n_source,
                         KeysOf::Pass => 0,
                     };
-                    let n_slots = sources.n_slots[i] as u64;
+                    let n_slots = group.layout().rows(sources.n_slots[i] as u64);
                     let slots = (n > 0).then(|| KvSlots::new(g, &group.name, n as u64, n_slots));
                     slots.transpose()
                 })
@@ -203,17 +213,38 @@ impl Inputs {
                     let of_scores = (spans_of(plan, i), far_of(plan, i));
                     ViewInput::new(
                         g,
-                        &group.name,
+                        group,
                         n,
                         &shape.keys[i],
-                        options.flash_attn,
+                        (options.n_ctx > 0, options.flash_attn),
                         of_scores,
                     )
                 })
                 .collect::<Result<_, _>>()?,
+            ended: groups()
+                .map(|(i, group)| {
+                    let (Some(pooled), m @ 1..) = (pooled_of(plan, i), shape.n_ended[i]) else {
+                        return Ok(None);
+                    };
+                    let n_slots = |group: usize| sources.n_slots[group] as u64;
+                    let n_rows = match options.n_ctx {
+                        0 => [n; 3],
+                        _ => [
+                            n_slots(pooled.cache),
+                            group.layout().rows(n_slots(i)),
+                            n_slots(i),
+                        ],
+                    };
+                    let sizes = (pooled.span, pooled.reach);
+                    let rows = EndedRows::new(g, &group.name, m as u64, n_rows, sizes)?;
+                    Ok(Some((rows, pooled.cache)))
+                })
+                .collect::<Result<_, Error>>()?,
+            layouts: plan.caches.iter().map(|group| group.layout()).collect(),
             pooled: groups()
                 .map(|(i, group)| {
-                    let Some(span) = spans_of(plan, i).filter(|s| s.pooled).map(|s| s.span) else {
+                    let spans = spans_of(plan, i).filter(|s| s.pooled && group.span().is_none());
+                    let Some(span) = spans.map(|s| s.span) else {
                         return Ok(None);
                     };
                     let n_rows = match options.n_ctx {
@@ -235,6 +266,13 @@ impl Inputs {
         let views = self.views.iter().map(|input| input.view.clone()).collect();
         let pooled = self.pooled.iter().map(Option::as_ref);
         let blocks = pooled.map(|own| Some(own?.rows.clone())).collect();
+        let whole = self.views.iter().zip(&self.ended).map(|(input, ended)| {
+            Some(WholeView {
+                view: input.whole.clone()?,
+                ended: ended.as_ref().map(|(rows, _)| rows.blocks.clone()),
+            })
+        });
+        let whole = whole.collect();
         match sources.options.n_ctx > 0 {
             true => Box::new(CachedStore {
                 cache: sources.cache,
@@ -245,11 +283,14 @@ impl Inputs {
                     .map(|slots| Some(slots.as_ref()?.0.clone()))
                     .collect(),
                 views,
+                whole,
                 blocks,
                 visible: HashMap::new(),
             }),
             false => Box::new(PassStore {
+                pooled: HashMap::new(),
                 views,
+                whole,
                 blocks,
                 visible: HashMap::new(),
             }),
@@ -282,11 +323,13 @@ impl Inputs {
         if let Some(rows) = &self.states {
             rows.write(executor, &data.allocated.rows)?;
         }
-        for (input, slots) in self.slots.iter().zip(&data.allocated.slots) {
+        let of_groups = self.slots.iter().zip(&data.allocated.slots);
+        for ((input, slots), layout) in of_groups.zip(&self.layouts) {
             if let Some(input) = input {
-                input.write(executor, slots)?;
+                input.write(executor, slots, *layout)?;
             }
         }
+        self.write_ended(executor, data)?;
         for (group, input) in self.views.iter().enumerate() {
             input.write(executor, group, data)?;
         }
@@ -303,6 +346,32 @@ impl Inputs {
                     let slot = |id, position| data.block_manager.slot_of(group, id, position);
                     input.write(executor, &batch.places, slot)?;
                 }
+            }
+        }
+        Ok(())
+    }
+    /// Writes the blocks that end in the pass.
+    fn write_ended(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
+        let places = data.batch.places.as_slice();
+        for (group, input) in self.ended.iter().enumerate() {
+            let Some((input, from)) = input else { continue };
+            let (manager, layout) = (data.block_manager, self.layouts[group]);
+            if let VisibleKeys::Pass(..) = &data.keys[group] {
+                let all: HashMap<_, _> = places.iter().copied().zip(0..).collect();
+                let row = |id, position| all.get(&(id, position)).copied();
+                let rows = RowsOf {
+                    read: &row,
+                    each: &row,
+                    whole: &|row| row,
+                };
+                input.write(executor, places, &rows)?;
+            } else {
+                let rows = RowsOf {
+                    read: &|id, position| manager.row(*from, id, position),
+                    each: &|id, position| manager.row(group, id, position),
+                    whole: &|slot| layout.further(slot as u64) as usize,
+                };
+                input.write(executor, places, &rows)?;
             }
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Inputs with an element for each token or sequence: ids, rows of tables, slots, scales.
 
-use crate::blocks::{BlockRows, SequenceGroup};
+use crate::blocks::{BlockRows, EndedBlocks, SequenceGroup};
 use crate::ggml::{Error, Executor, Graph, Tensor};
+use crate::plan::RowLayout;
 use crate::weights::TensorType;
 
 use super::super::adapters::Adapters;
@@ -52,11 +53,17 @@ impl KvSlots {
             .map(Self)
     }
 
-    pub(super) fn write(&self, executor: &mut Executor, slots: &[usize]) -> Result<(), Error> {
+    pub(super) fn write(
+        &self,
+        executor: &mut Executor,
+        slots: &[usize],
+        layout: RowLayout,
+    ) -> Result<(), Error> {
         if !self.0.is_allocated() {
             return Ok(());
         }
-        let slots: Vec<i64> = slots.iter().map(|slot| *slot as i64).collect();
+        let rows = slots.iter().map(|slot| layout.own(*slot as u64));
+        let slots: Vec<i64> = rows.map(|row| row as i64).collect();
         executor.write_indices(&self.0, &slots)
     }
 }
@@ -117,6 +124,96 @@ impl PooledRows {
         }
         match self.rows.write.is_allocated() {
             true => executor.write_indices(&self.rows.write, &rows),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The blocks of positions that end in a pass, of one group where whole blocks have keys.
+pub(super) struct EndedRows {
+    pub(super) blocks: EndedBlocks,
+    span: u32,
+    reach: u32,
+}
+
+/// Where rows are: of a position of a sequence those from which keys are made, those of which there is one for each position, and
+/// those of whole blocks; none where they are not there.
+pub(super) struct RowsOf<'a> {
+    pub(super) read: &'a dyn Fn(SequenceId, u32) -> Option<usize>,
+    pub(super) each: &'a dyn Fn(SequenceId, u32) -> Option<usize>,
+    pub(super) whole: &'a dyn Fn(usize) -> usize,
+}
+
+impl EndedRows {
+    /// Of `m` blocks, at least 1: `n_read` rows from which keys are made, `n_keys` rows of keys, and `n_each` with one for
+    /// each position.
+    pub(super) fn new(
+        g: &Graph,
+        group: &str,
+        m: u64,
+        [n_read, n_keys, n_each]: [u64; 3],
+        (span, reach): (u64, u64),
+    ) -> Result<Self, Error> {
+        let input = |what: &str, ty, shape: &[u64]| g.input(&format!("{what}.{group}"), ty, shape);
+        let index = |what: &str, ty, n: u64, n_rows: u64| {
+            g.index_input(&format!("{what}.{group}"), ty, &[n], n_rows)
+        };
+        Ok(Self {
+            blocks: EndedBlocks {
+                read: index("ended", TensorType::I32, reach * m, n_read)?,
+                missing: input("ended_missing", TensorType::F32, &[reach, m])?,
+                positions: input("ended_positions", TensorType::I32, &[m])?,
+                write: index("ended_slots", TensorType::I64, m, n_keys)?,
+                write_each: index("ended_each", TensorType::I64, span * m, n_each)?,
+            },
+            span: span as u32,
+            reach: reach as u32,
+        })
+    }
+
+    /// Writes them for the tokens of a pass.
+    pub(super) fn write(
+        &self,
+        executor: &mut Executor,
+        places: &[(SequenceId, u32)],
+        rows: &RowsOf<'_>,
+    ) -> Result<(), Error> {
+        let blocks = &self.blocks;
+        let ends = places
+            .iter()
+            .filter(|(_, at)| (at + 1).is_multiple_of(self.span));
+        // Those that there are not are the first one again: the same is written to the same rows.
+        let ends: Vec<_> = ends.copied().collect();
+        let first = ends.first().copied().into_iter().cycle();
+        let m = blocks.positions.elements() as usize;
+        let (mut read, mut missing, mut positions) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut write, mut write_each) = (Vec::new(), Vec::new());
+        for (id, last) in ends.iter().copied().chain(first).take(m) {
+            for back in (0..self.reach).rev() {
+                let row = last.checked_sub(back).and_then(|at| (rows.read)(id, at));
+                missing.push(row.map_or(MISSING, |_| 0.0));
+                read.push(row.unwrap_or(0) as i32);
+            }
+            let start = last + 1 - self.span;
+            positions.push(start as i32);
+            let row = |at| (rows.each)(id, at).unwrap_or(0);
+            write.push((rows.whole)(row(last)) as i64);
+            write_each.extend((start..=last).map(|at| row(at) as i64));
+        }
+        if blocks.read.is_allocated() {
+            executor.write_indices(&blocks.read, &read)?;
+        }
+        if blocks.missing.is_allocated() {
+            executor.write(&blocks.missing, &missing)?;
+        }
+        if blocks.positions.is_allocated() {
+            executor.write(&blocks.positions, &positions)?;
+        }
+        if blocks.write.is_allocated() {
+            executor.write_indices(&blocks.write, &write)?;
+        }
+        match blocks.write_each.is_allocated() {
+            true => executor.write_indices(&blocks.write_each, &write_each),
             false => Ok(()),
         }
     }

@@ -2,6 +2,7 @@
 //! other neighbours, blocks and threads.
 
 mod reference;
+mod whole;
 
 use super::*;
 use crate::ggml::Executor;
@@ -354,6 +355,7 @@ fn queries_may_lie_apart() {
         block_len: 16,
         selected: None,
         bias: None,
+        whole: None,
     };
     let a = g.paged_attention(&q, &blocks, &PLAIN).expect("shapes fit");
     let b = g
@@ -405,6 +407,7 @@ fn results_are_those_of_ggml() {
         block_len: 16,
         selected: None,
         bias: None,
+        whole: None,
     };
     let scores = Scores {
         softcap: 2.0,
@@ -472,6 +475,7 @@ fn what_does_not_go_together_is_refused() {
         block_len: 16,
         selected: None,
         bias: None,
+        whole: None,
     };
     g.paged_attention(&q, &blocks, &PLAIN).expect("it is sound");
 

@@ -423,7 +423,9 @@ impl<'p> Stage<'_, 'p> {
         };
         for (unit, rows) in plan.key_values() {
             // At most the keys that one token can see.
-            let rule = words::rule(plan, &plan.caches[rows.cache].unit);
+            // Of a cache without a window what keys of blocks are made of.
+            let cache = rows.pooled.as_ref().map_or(rows.cache, |of| of.cache);
+            let rule = words::rule(plan, &plan.caches[cache].unit);
             let stay = match rule.window {
                 Window::Symmetric => n.min(rule.size / 2 + 1),
                 Window::Standard | Window::Chunked => n.min(rule.size),

@@ -356,6 +356,7 @@ pub(super) fn attend_lists(
         block_len: place.block_len as u64,
         selected: None,
         bias: bias.as_ref(),
+        whole: None,
     };
     let scores = Scores {
         softcap: rule.softcap,
