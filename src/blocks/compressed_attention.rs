@@ -211,7 +211,7 @@ PointSpec::new("pool", &["if(overlap, 2, 1) * d"], "what rows of blocks are made
 PointSpec::new("pool_gate", &["if(overlap, 2, 1) * d"], "gates of that, before their offsets"),
 selection::Q_POINT,
 selection::WEIGHTS_POINT,
-PointSpec::new("heads", &["d", "heads"], "results of the heads, rotated back, before the output projections").of_heads().known_as("attn.hook_z"),
+PointSpec::new("mixed", &["d", "heads"], "results of the heads, rotated back, before the output projections").of_heads().known_as("attn.hook_z"),
 ],
     rules: &[
         Rule {
@@ -274,7 +274,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
     let y = b.attend(unit, &q, &rows, &scores)?;
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
-    let y = b.point(unit, "heads", b.rope_last(c.rope, &y, Turn::Back)?)?;
+    let y = b.point(unit, "mixed", b.rope_last(c.rope, &y, Turn::Back)?)?;
     let by_group = g.reshape(&y, [c.d * c.heads / c.groups, c.groups, n, 1])?;
     let by_group = g.permute(&by_group, [0, 2, 1, 3])?;
     let rows = b.product_by_head(unit, "o_a", &by_group)?; // [o_rank, n, groups]

@@ -140,7 +140,11 @@ impl<'p> Estimator<'p> {
             n_batch: 1,
             ..options.clone()
         };
-        let shape = Shape::largest(&one, self.plan, &options.n_slots(self.plan));
+        // Most tokens are not the last one of a block that has a key.
+        let shape = Shape {
+            n_ended: vec![0; self.plan.caches.len()],
+            ..Shape::largest(&one, self.plan, &options.n_slots(self.plan))
+        };
         Ok(self
             .graph(options, &shape)?
             .bytes_read(&self.laid_out.tensors))
