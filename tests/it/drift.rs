@@ -99,7 +99,7 @@ fn weights_and_caches_are_quantised_for_the_second_model_alone() {
             "read in one pass",
         ),
         (&[][..], "there is no text"),
-        (&["--file", "/dev/zero"], "a file of text"),
+        (&["--file", "/dev/zero"], "more than 16777216 bytes"),
         (&["--tokens", "1,99999"], "99999"),
     ] {
         let mut arguments = vec!["lab", "drift", "tiny-chat"];

@@ -544,8 +544,8 @@ fn problems_of_many_layers_are_found_in_good_time() {
     let start = std::time::Instant::now();
     let error = Plan::new(&def, weights.metadata(), &weights).expect_err("nothing is there");
     let elapsed = start.elapsed();
-    // Comparing each with all before it would take a minute for so many.
-    assert!(error.problems.len() > 4096 * 10, "{error}");
+    // Comparing each with all before it would take long for so many; they are collected up to a bound.
+    assert!((1 << 14..1 << 15).contains(&error.problems.len()), "{error}");
     assert!(elapsed.as_secs() < 20, "{elapsed:?}");
     let distinct: std::collections::BTreeSet<&String> = error.problems.iter().collect();
     assert_eq!(distinct.len(), error.problems.len(), "each is told once");

@@ -159,6 +159,7 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
         "/v1/lab/patch" => {
             json!({ "clean": "1", "corrupt": "2", "metric": { "token": 5 } })
         }
+        "/v1/lab/pictures" => json!({ "picture": "lens", "response": {} }),
         "/v1/lab/vectors" => json!({ "id": "a", "vector": [1] }),
         "/models/load" | "/models/unload" => json!({ "model": "nothing" }),
         "/detokenize" => json!({ "tokens": [5] }),

@@ -17,6 +17,7 @@ fn golden(scratch: &std::path::Path, name: &str) -> Golden {
 fn small() -> Options {
     Options {
         n_ctx: 256,
+        n_batch: 64,
         n_seqs: 3,
         flash_attn: true,
         ..options()
