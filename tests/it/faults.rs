@@ -545,7 +545,10 @@ fn problems_of_many_layers_are_found_in_good_time() {
     let error = Plan::new(&def, weights.metadata(), &weights).expect_err("nothing is there");
     let elapsed = start.elapsed();
     // Comparing each with all before it would take long for so many; they are collected up to a bound.
-    assert!((1 << 14..1 << 15).contains(&error.problems.len()), "{error}");
+    assert!(
+        (1 << 14..1 << 15).contains(&error.problems.len()),
+        "{error}"
+    );
     assert!(elapsed.as_secs() < 20, "{elapsed:?}");
     let distinct: std::collections::BTreeSet<&String> = error.problems.iter().collect();
     assert_eq!(distinct.len(), error.problems.len(), "each is told once");
