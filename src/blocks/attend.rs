@@ -1,6 +1,6 @@
 //! Attention over the keys that the store returns.
 
-use crate::arch::PointSpec;
+use crate::arch::{PointSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Graph, KvBlocks, Scores, Tensor, WholeBlocks};
 use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, RowLayout, StatePlan, Unit};
 use crate::weights::TensorType;
@@ -9,6 +9,16 @@ use super::build::{Build, softcap};
 use super::cache::Cache;
 use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
 use super::selection::Selected;
+
+/// What softmax adds to the denominator of each head.
+pub(super) const SINKS: WeightSpec = WeightSpec::new(
+    WeightRole::Bias,
+    "sinks",
+    "attn_sinks.weight",
+    &["heads"],
+    "attention sinks: a further score of each head, without a value",
+)
+.optional();
 
 /// The products of queries and keys.
 pub(super) const SCORES_POINT: PointSpec = PointSpec::new(

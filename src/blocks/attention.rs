@@ -223,14 +223,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional()
         .when("qk_norm != 'none' and kv_layer == depth"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "sinks",
-            "attn_sinks.weight",
-            &["heads"],
-            "attention sinks: a further score of each head, without a value",
-        )
-        .optional(),
+        attend::SINKS,
         WeightSpec::new(
             WeightRole::Matrix,
             "gate",

@@ -11,7 +11,7 @@
 //! `[n_embd, n_tokens]` in and out. A selection chooses among the blocks, by rows of an indexer that are made as those of blocks are.
 //! Kept are the rows of all positions, those of blocks, and what these are made of as far as blocks reach.
 
-use super::attend::KeyRows;
+use super::attend::{self, KeyRows};
 use super::build::{Build, Turn};
 use super::context::EndedBlocks;
 use super::selection::{self, Selected, Selection};
@@ -91,14 +91,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["d"],
             "weight of the norm of the row of a position",
         ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "sinks",
-            "attn_sinks.weight",
-            &["heads"],
-            "attention sinks: a further score of each head, without a value",
-        )
-        .optional(),
+        attend::SINKS,
         WeightSpec::new(
             WeightRole::Matrix,
             "o_a",

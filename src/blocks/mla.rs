@@ -150,14 +150,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "projection to the gate of the heads' results",
         )
         .when("gate != 'none'"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "sinks",
-            "attn_sinks.weight",
-            &["heads"],
-            "attention sinks: a further score of each head, without a value",
-        )
-        .optional(),
+        attend::SINKS,
         WeightSpec::new(
             WeightRole::Matrix,
             "o",
