@@ -7,22 +7,25 @@ use std::fs;
 use std::path::Path;
 
 fn main() {
-    embed("archs", ".arch.toml", "EMBEDDED_ARCHS");
-    embed("stmaps", ".arch.stmap.toml", "EMBEDDED_STMAPS");
-    embed("tools", ".tool.toml", "EMBEDDED_TOOLS");
-    println!("cargo::rerun-if-changed=build.rs");
+    let package = env::var("CARGO_PKG_NAME").expect("cargo sets CARGO_PKG_NAME");
+    if package == "lab-base" {
+        embed("tools", ".tool.toml", "EMBEDDED_TOOLS");
+    } else {
+        embed("archs", ".arch.toml", "EMBEDDED_ARCHS");
+        embed("stmaps", ".arch.stmap.toml", "EMBEDDED_STMAPS");
+    }
 }
 
 /// Writes the names and texts of a folder's files, and what they share, as constants.
 fn embed(folder: &str, ending: &str, constant: &str) {
-    println!("cargo::rerun-if-changed=../{folder}");
     let own = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
-    let root = Path::new(&own)
-        .parent()
-        .expect("the package lies in the repository");
-    let path = root.join(folder);
+    let mut above = Path::new(&own).ancestors().map(|above| above.join(folder));
+    let path = above
+        .find(|path| path.is_dir())
+        .unwrap_or_else(|| panic!("{folder}/ is part of the source tree"));
+    println!("cargo::rerun-if-changed={}", path.display());
     let mut names: Vec<String> = fs::read_dir(&path)
-        .unwrap_or_else(|_| panic!("{folder}/ is part of the source tree"))
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter_map(|name| name.strip_suffix(ending).map(str::to_owned))
         .collect();

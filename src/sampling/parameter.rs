@@ -224,8 +224,11 @@ impl ParamError {
         }
     }
 
-    /// An error unless `is_good`.
-    pub(crate) fn unless(
+    /// Nothing if `is_good`.
+    ///
+    /// # Errors
+    /// It is not: the field, what was found and what was expected.
+    pub fn unless(
         is_good: bool,
         field: &'static str,
         found: &dyn fmt::Display,

@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub use check::{Checked, NotFinite, check};
 pub use map::MappedFile;
 pub use metadata::{Array, Metadata, StringArray, Value};
-pub(crate) use space::check_space;
+pub use space::check_space;
 pub use tensor_type::TensorType;
 
 /// Maximum number of dimensions of a tensor (a limit of ggml).

@@ -279,14 +279,14 @@ impl Checkpoint {
     }
 
     /// Removes a tensor from the list: another replaces it.
-    pub(crate) fn remove(&mut self, name: &str) {
+    pub fn remove(&mut self, name: &str) {
         if self.tensors.remove(name).is_some() {
             self.replaced.insert(name.to_owned());
         }
     }
 
     /// Adds a tensor, or replaces that of the same name; its file is one of the checkpoint's.
-    pub(crate) fn insert(&mut self, name: String, stored: Stored) {
+    pub fn insert(&mut self, name: String, stored: Stored) {
         self.tensors.insert(name, stored);
     }
 

@@ -7,7 +7,10 @@ use crate::common::writing::folder_of;
 use super::Error;
 
 /// Checks that the disk of `target` has `needed` free bytes.
-pub(crate) fn check_space(target: &Path, needed: u64) -> Result<(), Error> {
+///
+/// # Errors
+/// It has fewer; both numbers are named.
+pub fn check_space(target: &Path, needed: u64) -> Result<(), Error> {
     match free(folder_of(target)) {
         Some(free) if free < needed => Err(Error::File {
             path: target.to_owned(),

@@ -113,21 +113,25 @@ fn a_run_that_was_interrupted_goes_on_and_gives_the_same() {
     let (whole, broken) = (at("whole"), at("broken"));
     let said = run(&whole);
     assert!(said.contains("values of 300 prompts, "), "{said}");
-    // The other one is ended on its way.
-    let mut child = program(&arguments(&broken)).spawn().expect("it starts");
-    let started = Instant::now();
+    // The other one is ended on its way. Which comes first, the signal or the end, is chance where tests share the
+    // processors: until the signal did.
     let n_shards = || {
         index(&broken)
             .and_then(|i| Some(i["shards"].as_array()?.len()))
             .unwrap_or(0)
     };
-    while n_shards() < 2 && started.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    child.kill().expect("it runs");
-    child.wait().expect("it ends");
-    let before = index(&broken).expect("an index");
-    assert_eq!(before["complete"], false, "it was not ended on its way");
+    let is_broken = (0..20).any(|_| {
+        let _ = fs::remove_dir_all(&broken);
+        let mut child = program(&arguments(&broken)).spawn().expect("it starts");
+        let started = Instant::now();
+        while n_shards() < 2 && started.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        index(&broken).expect("an index")["complete"] == false
+    });
+    assert!(is_broken, "it was never ended on its way");
     let said = run(&broken);
     assert!(said.contains(" of them before, "), "{said}");
     for folder in [&whole, &broken] {

@@ -5,8 +5,9 @@
 //! depend on the tensor's name and the element's index alone. A folder that is written here equals
 //! the one transformers read to the byte, or its SHA-256 differs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex};
 
 use half::{bf16, f16};
 use serde_json::{Value, json};
@@ -133,8 +134,24 @@ impl Folder {
     }
 }
 
-/// The length of the header, the header padded to eight bytes, the data of all tensors.
+/// The file of these tensors, which many tests use: made once.
 fn weight_file(tensors: &[Value]) -> Vec<u8> {
+    static MADE: LazyLock<Mutex<HashMap<String, Vec<u8>>>> = LazyLock::new(Mutex::default);
+    let key = serde_json::to_string(tensors).expect("JSON");
+    let known = MADE
+        .lock()
+        .expect("no test panics in here")
+        .get(&key)
+        .cloned();
+    known.unwrap_or_else(|| {
+        let file = new_weight_file(tensors);
+        let mut made = MADE.lock().expect("no test panics in here");
+        made.entry(key).or_insert(file).clone()
+    })
+}
+
+/// The length of the header, the header padded to eight bytes, the data of all tensors.
+fn new_weight_file(tensors: &[Value]) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
     let mut data = Vec::new();

@@ -89,13 +89,13 @@ impl Load {
         self.ended.borrow().is_some()
     }
 
-    /// Waits until it is further; none at its end.
+    /// Waits until it is further; none at its end, after the last share.
     pub(in crate::api) async fn next(&mut self) -> Result<Option<Share>, Error> {
         let mut share = self.share.clone();
         let is_further = tokio::select! {
             biased;
-            ended = self.ended() => return ended.map(|_| None),
             changed = share.changed() => changed,
+            ended = self.ended() => return ended.map(|_| None),
         };
         self.share = share;
         match is_further {

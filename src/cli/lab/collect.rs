@@ -27,6 +27,8 @@ use super::prompts::{Asking, Bounds, PlanOptions, plan};
 
 const INDEX: &str = "index.json";
 const LOCK: &str = "lock";
+/// What names of files of statistics begin with.
+const STATISTICS: &str = "statistics-";
 /// Longest line of prompts, in bytes.
 const MAX_LINE: u64 = 16 << 20;
 /// In place of the position of what was made of all rows of a prompt.
@@ -255,16 +257,13 @@ impl Collecting<'_> {
             let arrays: Vec<Named<'_>> = self.buffers.iter().flat_map(Buffer::arrays).collect();
             self.write(&shard.file, &arrays)?;
             drop(arrays);
-            let statistics = format!("statistics-{at:05}.safetensors");
+            let statistics = format!("{STATISTICS}{at:05}.safetensors");
             self.write_statistics(&statistics)?;
-            let before = self.index.statistics.replace(statistics);
+            self.index.statistics = Some(statistics);
             self.index.shards.push(shard);
             self.index.complete = is_last;
             self.write_index()?;
-            if let Some(before) = before {
-                // The index does not name it any more.
-                let _ = fs::remove_file(self.folder.join(before));
-            }
+            self.remove_old_statistics()?;
             for buffer in &mut self.buffers {
                 buffer.elements.clear();
                 buffer.places.clear();
@@ -315,6 +314,18 @@ impl Collecting<'_> {
             }
         }
         self.write(name, &all)
+    }
+
+    /// Removes the statistics that the index does not name any more, also those of a run that ended between the two.
+    fn remove_old_statistics(&self) -> Result<(), Failure> {
+        for entry in fs::read_dir(self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(STATISTICS) && self.index.statistics.as_ref() != Some(&name) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     fn write_index(&self) -> Result<(), Failure> {
@@ -419,6 +430,9 @@ fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
     let at = |what: &str| anyhow::anyhow!("{}: {what}", path.display());
     let index: Index = serde_json::from_str(&text).map_err(|error| at(&error.to_string()))?;
     if index.subject != *subject {
+        if index.shards.is_empty() {
+            return Ok(None);
+        }
         return Err(at(
             "is of another model, plan or file of prompts; another folder is needed",
         ));
@@ -488,6 +502,9 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
         moments,
         n_buffered: 0,
     };
+    // From now on an interrupted run goes on.
+    collecting.write_index()?;
+    collecting.remove_old_statistics()?;
     let mut lines = Lines::open(&args.prompts, false)?;
     for _ in 0..n_done {
         lines.line()?;

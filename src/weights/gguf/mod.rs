@@ -199,7 +199,7 @@ mod tests {
     #[test]
     #[expect(clippy::print_stdout, reason = "says what was not run")]
     fn files_of_other_programs_come_back_as_they_were() {
-        let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+        let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
         let shared = std::env::var_os("BENCH_SHARED").map_or(default, PathBuf::from);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut n_files, again) = (0, folder.path().join("again.gguf"));
