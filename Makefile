@@ -28,11 +28,12 @@ check: fmt lint test ## Formatting, lints and all tests: what must pass before a
 fmt: ## Check the formatting
 	cargo fmt --all --check
 
-lint: ## Run the lints
+lint: ## Run the lints, and check the types of the Python package
 	cargo clippy --workspace --all-targets --features png -- -D warnings
+	scripts/python_package.sh --types
 
 bench: ## Run the criterion benches
-	cargo bench
+	cargo bench -p benches
 
 fuzz: ## Run each fuzz target for SECONDS (default 60), or TARGET alone (needs a nightly toolchain and cargo-fuzz)
 	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGET)

@@ -207,11 +207,12 @@ impl Life {
         let _ = self.child().kill();
     }
 
-    /// Ends a process that does not end by itself. One that cannot be ended, because it waits for a device, is left behind.
-    fn give_up(&self, why: String) {
+    /// Ends a process that does not end by itself. One that cannot be ended, because it waits for a device, is left
+    /// behind after a time.
+    fn give_up(&self, why: String, patience: Duration) {
         self.end().verdict = Some(why.clone());
         let started = Instant::now();
-        while !self.has_ended() && started.elapsed() < PATIENCE {
+        while !self.has_ended() && started.elapsed() < patience {
             self.kill();
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -384,7 +385,7 @@ impl Process {
                 return how;
             }
             match started.elapsed() {
-                time if time > LONGEST => self.life.give_up("it cannot be ended".into()),
+                time if time > LONGEST => self.life.give_up("it cannot be ended".into(), PATIENCE),
                 time if time > PATIENCE => self.life.kill(),
                 _ => {}
             }
@@ -518,7 +519,7 @@ mod tests {
         life.end().call = Some(Box::new(move |how| {
             let _ = tell.send(how.to_owned());
         }));
-        life.give_up("it hangs".into());
+        life.give_up("it hangs".into(), Duration::from_millis(50));
         assert_eq!(told.try_iter().collect::<Vec<_>>(), ["it hangs"]);
         assert!(*life.is_lost.borrow());
         // Its end, if it comes, is no news.
@@ -533,7 +534,7 @@ mod tests {
         let (of_thread, id) = (Arc::clone(&life), life.child().id());
         let (_, lines) = mpsc::channel();
         let supervisor = std::thread::spawn(move || of_thread.supervise(id, &lines));
-        life.give_up("it hangs".into());
+        life.give_up("it hangs".into(), PATIENCE);
         supervisor.join().expect("it lives");
         assert!(!*life.is_lost.borrow());
         assert_eq!(life.ended.borrow().as_deref(), Some("it hangs"));

@@ -178,18 +178,22 @@ async fn nothing_is_loaded_for_a_request_that_no_model_would_take() {
 
 #[tokio::test]
 async fn a_refusal_after_a_long_load_is_an_event_in_the_dialect_of_the_stream() {
-    let router = router(slow(LONG, failed));
-    let (status, _, text) = post(&router, "/v1/completions", &completion(true)).await;
+    let body = json!({
+        "model": "two", "max_tokens": 3, "stream": true,
+        "messages": [{ "role": "user", "content": "1" }],
+    });
+    let (one, two) = (router(slow(LONG, failed)), router(slow(LONG, failed)));
+    let completion = completion(true);
+    let ((status, _, text), (_, _, of_messages)) = tokio::join!(
+        post(&one, "/v1/completions", &completion),
+        post(&two, "/v1/messages", &body)
+    );
     let (data, comments) = parted(&text);
     assert_eq!(status, StatusCode::OK);
     assert!(!comments.is_empty() && data.len() == 1, "{text}");
     assert_eq!(data[0]["error"]["code"], "model_not_available", "{text}");
 
-    let body = json!({
-        "model": "two", "max_tokens": 3, "stream": true,
-        "messages": [{ "role": "user", "content": "1" }],
-    });
-    let (_, _, text) = post(&router, "/v1/messages", &body).await;
+    let text = of_messages;
     let (data, _) = parted(&text);
     assert!(text.contains("event: error\n"), "{text}");
     assert_eq!(data[0]["type"], "error", "{text}");

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lab_bench::api;
 use lab_bench::arch::expr::{self, Expr, Scope};
+use lab_bench::common::measure::thread_time;
 use lab_bench::files::convert;
 use lab_bench::files::models::{self, Source};
 use lab_bench::files::npy;
@@ -25,24 +26,14 @@ const RATIO: u32 = 9;
 /// Less than this is not told from nothing.
 const LEAST: Duration = Duration::from_millis(3);
 
-/// The time that this thread was on a processor.
-fn on_processor() -> Duration {
-    static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
-    // The system adds up what it is asked for when it chooses whom to run.
-    std::thread::yield_now();
-    let found = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let found = found.and_then(|text| text.split_whitespace().next()?.parse().ok());
-    found.map_or_else(|| START.elapsed(), Duration::from_nanos)
-}
-
 /// Compares the work for an input of size `n` with that for one of `4 * n`.
 fn grows<T>(what: &str, n: usize, make: impl Fn(usize) -> T, read: impl Fn(&T)) {
     let (small, large) = (make(n), make(4 * n));
     let least = |input: &T, tries: usize| {
         let time = |_| {
-            let before = on_processor();
+            let before = thread_time();
             read(input);
-            on_processor() - before
+            thread_time() - before
         };
         (0..tries).map(time).min().unwrap_or_default()
     };
@@ -58,9 +49,9 @@ fn grows<T>(what: &str, n: usize, make: impl Fn(usize) -> T, read: impl Fn(&T)) 
 
 /// What only has to end soon: its size is refused.
 fn is_soon<T>(what: &str, call: impl FnOnce() -> T) -> T {
-    let before = on_processor();
+    let before = thread_time();
     let result = call();
-    let took = on_processor() - before;
+    let took = thread_time() - before;
     assert!(took < Duration::from_secs(2), "{what}: {took:?}");
     result
 }

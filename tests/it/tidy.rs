@@ -291,10 +291,7 @@ fn imports_never_point_up() {
             "src/arch/",
             &["weights", "ggml", "text", "sampling", "constraint"],
         ),
-        (
-            "src/stmap/",
-            &["ggml", "text", "sampling", "constraint"],
-        ),
+        ("src/stmap/", &["ggml", "text", "sampling", "constraint"]),
         ("src/plan/", &["ggml", "text", "sampling", "constraint"]),
         ("src/ggml/", &["arch", "plan"]),
         ("src/text/", &["arch", "plan", "ggml", "blocks"]),

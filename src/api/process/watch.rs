@@ -36,7 +36,7 @@ impl Progress {
                 None => return,
                 Some(last) if last.elapsed() > limit => {
                     let why = format!("loading made no progress for {limit:?} and was ended");
-                    return life.give_up(why);
+                    return life.give_up(why, super::PATIENCE);
                 }
                 Some(_) => std::thread::sleep(pause(limit)),
             }
@@ -67,7 +67,7 @@ pub(super) fn watch(life: &Life, socket: &Path, limit: Duration, step_time: Dura
             line::Answer::None => format!("it did not answer for {limit:?} and was ended"),
         };
         if !life.has_ended() {
-            return life.give_up(why);
+            return life.give_up(why, super::PATIENCE);
         }
     }
 }

@@ -3,9 +3,23 @@
 //! Pure numbers: nothing here knows models or prints. Percentiles are measured values (nearest
 //! rank), never interpolated, so that they can be traced to a run.
 
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
 mod bandwidth;
 
 pub use bandwidth::read_bandwidth;
+
+/// The time that this thread was on a processor, which other work of a busy machine does not add to. Where the system does
+/// not tell it, the time since the first call.
+pub fn thread_time() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    // The system adds up what it is asked for when it chooses whom to run.
+    std::thread::yield_now();
+    let found = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let found = found.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    found.map_or_else(|| START.elapsed(), Duration::from_nanos)
+}
 
 /// Order statistics of measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
