@@ -111,6 +111,9 @@ pub(super) enum Error {
     /// The model's file was changed in place while it was used.
     #[error("{0}; the next request loads it again")]
     Changed(Failure),
+    /// A worker of another machine, which computes parts of the model, is lost.
+    #[error("{0}; the next request loads the model again")]
+    Lost(Failure),
     /// The engine failed.
     #[error("the completion could not be completed")]
     Engine { detail: String },
@@ -203,6 +206,7 @@ impl Error {
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Load { .. }
             | Self::Changed(_)
+            | Self::Lost(_)
             | Self::EngineRests { .. }
             | Self::Time(Failure::QueueTime(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Time(_) => StatusCode::GATEWAY_TIMEOUT,
@@ -217,7 +221,10 @@ impl Error {
     /// After how many seconds the same request may well be served; none if it may not.
     fn passes_after(&self) -> Option<u64> {
         match self {
-            Self::Busy { .. } | Self::Changed(_) | Self::Time(Failure::QueueTime(_)) => Some(1),
+            Self::Busy { .. }
+            | Self::Changed(_)
+            | Self::Lost(_)
+            | Self::Time(Failure::QueueTime(_)) => Some(1),
             Self::EngineRests { after, .. } => Some(seconds(*after)),
             _ => None,
         }
@@ -241,6 +248,7 @@ impl Error {
             Self::Time(_) => "timeout",
             Self::NotFinite(_) => "non_finite_logits",
             Self::Changed(_) => "model_changed",
+            Self::Lost(_) => "worker_lost",
             Self::NotServable { .. } => "model_not_servable",
             Self::Engine { .. } | Self::Drawing { .. } | Self::Elsewhere => "internal_error",
             Self::NoRoute(_) => "unknown_url",
@@ -274,7 +282,7 @@ impl Error {
             Self::EngineDied { name, how } => {
                 tracing::error!(model = name, how, "a request ended with its engine process");
             }
-            Self::NotFinite(failure) | Self::Changed(failure) => {
+            Self::NotFinite(failure) | Self::Changed(failure) | Self::Lost(failure) => {
                 tracing::error!(%failure, "a completion failed")
             }
             Self::Elsewhere => {}
@@ -368,6 +376,7 @@ impl From<Failure> for Error {
             nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
             not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
             changed @ Failure::Changed(_) => Self::Changed(changed),
+            lost @ Failure::Lost(_) => Self::Lost(lost),
             time => Self::Time(time),
         }
     }

@@ -83,7 +83,7 @@ pub use parts::Piece;
 pub use pool::{
     Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started, Wanted,
 };
-pub use process::{CHANGED, Launch, OnLine, Process, Report, serve_socket};
+pub use process::{CHANGED, LOST, Launch, OnLine, Process, Report, serve_socket};
 
 /// Largest request body: a long conversation, no images.
 const MAX_BODY_BYTES: usize = 16 << 20;

@@ -16,6 +16,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 use crate::arch::nearest;
+use crate::engine::Failure;
 use crate::engine::serving::{self, Facts, Served};
 use crate::files::models::{self, Source, Stamp};
 use crate::files::shelf::Shelf;
@@ -509,14 +510,13 @@ impl Pool {
         }
     }
 
-    /// Whether the files of the models that are loaded in this process are as they were.
+    /// Whether what the models of this process were loaded into is as it was.
     ///
     /// # Errors
-    /// The first that was changed in place.
-    pub fn check_files(&self) -> Result<(), String> {
-        self.all()
-            .iter()
-            .try_for_each(|(_, place)| place.check_files())
+    /// As [`Served::check`], of the first that has to be loaded again.
+    pub fn check(&self) -> Result<(), Failure> {
+        let all = self.all();
+        all.iter().try_for_each(|(_, place)| place.check())
     }
 
     /// Whether a model is loaded.

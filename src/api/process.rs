@@ -244,6 +244,9 @@ fn wait_unreaped(_id: u32) {}
 /// Exit code of an engine process whose model's file was changed in place.
 pub const CHANGED: i32 = 9;
 
+/// Exit code of an engine process that lost a worker of another machine.
+pub const LOST: i32 = 10;
+
 /// How a process ended, in words.
 fn how(status: ExitStatus) -> String {
     #[cfg(unix)]
@@ -271,6 +274,7 @@ fn how(status: ExitStatus) -> String {
     }
     match status.code() {
         Some(CHANGED) => "the file of the model was changed in place".into(),
+        Some(LOST) => "an RPC worker was lost".into(),
         Some(code) => format!("it ended with code {code}"),
         None => status.to_string(),
     }

@@ -188,19 +188,23 @@ fn end_with_server(socket: PathBuf) -> std::io::Result<()> {
     thread.spawn(wait).map(drop)
 }
 
-/// Ends this process when the file of its model is changed in place: the server starts another at the next request.
+/// Ends this process when the file of its model is changed in place or a worker of another machine is lost: the server
+/// starts another at the next request.
 fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
     /// Time between two looks.
     const PERIOD: Duration = Duration::from_millis(250);
     let pool = Arc::downgrade(pool);
     let watch = move || {
         while let Some(pool) = pool.upgrade() {
-            if let Err(what) = pool.check_files() {
+            if let Err(what) = pool.check() {
                 tracing::error!("{what}");
                 // Time for the requests that it has to be told so by their passes.
                 std::thread::sleep(PERIOD);
                 #[expect(clippy::exit, reason = "nothing that this process has is of use")]
-                std::process::exit(api::CHANGED);
+                std::process::exit(match what {
+                    crate::engine::Failure::Lost(_) => api::LOST,
+                    _ => api::CHANGED,
+                });
             }
             drop(pool);
             std::thread::sleep(PERIOD);

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,6 +22,15 @@ use crate::weights::TensorType;
 
 use super::Failure;
 use super::placement::PlacementOptions;
+
+/// Parses a number of seconds.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let found = text
+        .parse()
+        .ok()
+        .and_then(|s| Duration::try_from_secs_f64(s).ok());
+    found.ok_or_else(|| format!("expected a number of seconds, found `{text}`"))
+}
 
 /// Form of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,5 +1,7 @@
 //! The options that place layers on devices, and what they resolve to.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use crate::common::wording::bytes;
@@ -10,6 +12,7 @@ use crate::plan::{Move, PROCESSOR, Plan};
 
 use super::Failure;
 use super::backends::Backends;
+use super::options::seconds;
 
 /// Number of layers that are not on the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +84,10 @@ pub(super) struct Workers {
     /// authentication: use it only in networks that you trust
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     rpc: Vec<String>,
+    /// Number of seconds that an RPC worker may take for an answer, such as the results of a batch of a prompt: after that it
+    /// counts as lost; 0 = no limit
+    #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = seconds)]
+    rpc_time: Duration,
     #[command(flatten)]
     backends: Backends,
 }
@@ -92,8 +99,9 @@ impl Workers {
     /// A library that cannot be loaded, a worker that is not there.
     pub(super) fn connect(&self) -> Result<(), Failure> {
         self.backends.load()?;
+        let limit = (!self.rpc_time.is_zero()).then_some(self.rpc_time);
         for endpoint in &self.rpc {
-            rpc::connect(endpoint)?;
+            rpc::connect(endpoint, limit)?;
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ use crate::model::{self, Options};
 
 use super::config::Layers;
 use super::diffusion::DiffusionOptions;
-use super::options::{LoadOptions, byte_count};
+use super::options::{LoadOptions, byte_count, seconds};
 use super::{Failure, engine, output};
 
 /// Upper limit of the context length that a file gives, unless `--ctx` is set; in tokens.
@@ -145,14 +145,6 @@ pub(super) struct Args {
     /// The options of a model as a command line, for its engine process.
     #[arg(skip)]
     pub(super) line: Vec<OsString>,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let found = text
-        .parse()
-        .ok()
-        .and_then(|s| Duration::try_from_secs_f64(s).ok());
-    found.ok_or_else(|| format!("expected a number of seconds, found `{text}`"))
 }
 
 /// The API keys of options and file.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::ggml;
 use crate::model;
 use crate::sampling::{SampleError, TokenLogprob};
 
@@ -140,6 +141,9 @@ pub enum Failure {
     /// The file of the model was changed in place while it was used: it has to be loaded again.
     #[error("{0}")]
     Changed(String),
+    /// A worker of another machine, which computes parts of the model, is lost: the model has to be loaded again.
+    #[error("{0}")]
+    Lost(String),
     /// The model computed values that are not finite numbers.
     #[error("{fault}{}", place.as_deref().map(|place| format!("; {place}")).unwrap_or_default())]
     NotFinite {
@@ -154,6 +158,7 @@ impl From<model::Error> for Failure {
     fn from(error: model::Error) -> Self {
         match error {
             model::Error::Changed(what) => Self::Changed(what),
+            model::Error::Ggml(ggml::Error::Worker(what)) => Self::Lost(what),
             other => Self::Computation(other.to_string()),
         }
     }

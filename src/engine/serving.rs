@@ -11,11 +11,12 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::arch::{ArchDef, Mode, Resolved};
-use crate::engine::{self, Handle, Limits, StartError, Unfit};
+use crate::engine::{self, Failure, Handle, Limits, StartError, Unfit};
 use crate::files::models::{Opened, tokenizer_of};
 use crate::files::prompts::Prompts;
 use crate::files::shelf::Shelf;
 use crate::files::vectors::Vectors;
+use crate::ggml::rpc::Worker;
 use crate::model::{self, DeviceUse, Model, Options};
 use crate::plan::Plan;
 use crate::text::calls::Dialect;
@@ -50,6 +51,8 @@ pub struct Served {
     eos: String,
     /// The files that its weights are used in.
     files: Vec<Bytes>,
+    /// The workers of other machines that compute parts of it.
+    workers: Vec<Arc<Worker>>,
     /// What it gives of a whole text, or why it gives nothing.
     pub pooled: Result<Pooled, String>,
     /// The prompts of an embedding model.
@@ -340,10 +343,16 @@ impl Served {
         let of_engine = Arc::clone(&taken);
         let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
             let model = Model::load_with(plan, &weights, &adapters, options, &mut *progress)?;
-            let _ = of_engine.set((model.memory(), model.files().to_vec()));
+            let parts = (
+                model.memory(),
+                model.files().to_vec(),
+                model.workers().to_vec(),
+            );
+            let _ = of_engine.set(parts);
             Ok(model)
         })
         .map_err(|source| Error::Start { model, source })?;
+        let taken = taken.get();
         Ok(Self {
             name,
             handle,
@@ -360,24 +369,27 @@ impl Served {
             rerank_template,
             labels,
             facts,
-            memory: taken
-                .get()
-                .map_or_else(Vec::new, |(memory, _)| memory.devices.clone()),
-            files: taken
-                .get()
-                .map_or_else(Vec::new, |(_, files)| files.clone()),
+            memory: taken.map_or_else(Vec::new, |(memory, ..)| memory.devices.clone()),
+            files: taken.map_or_else(Vec::new, |(_, files, _)| files.clone()),
+            workers: taken.map_or_else(Vec::new, |(.., workers)| workers.clone()),
             identity,
             shelf: None,
             vectors: Arc::default(),
         })
     }
 
-    /// Whether the files that its weights are used in are as they were when it was loaded.
+    /// Whether what it was loaded into is as it was: the files that its weights are used in, and workers of other machines.
     ///
     /// # Errors
-    /// The first that was changed in place.
-    pub fn check_files(&self) -> Result<(), String> {
-        self.files.iter().try_for_each(Bytes::check)
+    /// A file that was changed in place, or a worker that is lost: the model has to be loaded again.
+    pub fn check(&self) -> Result<(), Failure> {
+        let mut files = self.files.iter();
+        files.try_for_each(Bytes::check).map_err(Failure::Changed)?;
+        let mut workers = self.workers.iter();
+        workers.try_for_each(|worker| {
+            let checked = worker.check();
+            checked.map_err(|error| Failure::Lost(error.to_string()))
+        })
     }
 
     /// Whether the model has a chat template.

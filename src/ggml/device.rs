@@ -7,6 +7,7 @@ use ggml_sys as sys;
 use super::arena::{Arena, Tensor};
 use super::buffer::Buffer;
 use super::error::Error;
+use super::rpc;
 use super::text::text;
 use crate::weights::{Bytes, TensorType};
 
@@ -45,6 +46,20 @@ fn element_align(ty: TensorType) -> usize {
         1 => ty.row_bytes(1).map_or(8, |bytes| bytes as usize),
         _ => 4,
     }
+}
+
+/// The device of a tensor's memory, if the host does not address that.
+pub(super) fn of_tensor(tensor: &Tensor) -> Result<Option<Device>, Error> {
+    // SAFETY: the tensor has memory, so it has a buffer, whose type and device live as long as the program.
+    let device = unsafe {
+        if sys::shim_tensor_in_host_memory(tensor.as_ptr()) {
+            return Ok(None);
+        }
+        let ty = sys::ggml_backend_buffer_get_type(sys::shim_tensor_buffer(tensor.as_ptr()));
+        sys::ggml_backend_buft_get_device(ty)
+    };
+    let found = NonNull::new(device).map(|device| Some(Device(device)));
+    found.ok_or_else(|| Error::Device(format!("the memory of `{}` is of no device", tensor.name())))
 }
 
 impl Device {
@@ -94,10 +109,26 @@ impl Device {
         }
     }
 
-    /// The device's description of itself.
+    /// The device's description of itself; of a device of a worker, the worker.
     pub fn description(self) -> String {
+        let workers = rpc::workers_of(&[self]);
+        workers
+            .first()
+            .map_or_else(|| self.endpoint(), |worker| worker.name().to_owned())
+    }
+
+    /// What ggml has as its description: of a worker, where ggml is connected to.
+    pub(super) fn endpoint(self) -> String {
         // SAFETY: as in `name`.
         unsafe { text(sys::ggml_backend_dev_description(self.as_ptr())) }
+    }
+
+    /// # Errors
+    /// It is of a worker whose answers are not to be believed.
+    pub(super) fn check(self) -> Result<(), Error> {
+        rpc::workers_of(&[self])
+            .iter()
+            .try_for_each(|worker| worker.check())
     }
 
     /// Its kind.
@@ -125,7 +156,7 @@ impl Device {
         (total > 0).then_some(free as u64)
     }
 
-    fn buffer_type(self) -> sys::ggml_backend_buffer_type_t {
+    pub(super) fn buffer_type(self) -> sys::ggml_backend_buffer_type_t {
         // SAFETY: every device has a default buffer type that lives as long as the program.
         unsafe { sys::ggml_backend_dev_buffer_type(self.as_ptr()) }
     }
@@ -179,7 +210,9 @@ impl Device {
         let ptr = unsafe {
             sys::ggml_backend_alloc_ctx_tensors_from_buft(arena.0.ctx.as_ptr(), self.buffer_type())
         };
-        let Some(ptr) = NonNull::new(ptr) else {
+        let buffer = NonNull::new(ptr).map(Buffer);
+        self.check()?;
+        let Some(buffer) = buffer else {
             let device = self.name();
             return Err(Error::OutOfMemory {
                 device,
@@ -187,12 +220,11 @@ impl Device {
                 what,
             });
         };
-        let buffer = Buffer(ptr);
         let bytes = buffer.bytes();
         // SAFETY: the buffer was just made.
         unsafe {
-            sys::ggml_backend_buffer_set_usage(ptr.as_ptr(), usage);
-            sys::shim_buffer_zero(ptr.as_ptr());
+            sys::ggml_backend_buffer_set_usage(buffer.0.as_ptr(), usage);
+            sys::shim_buffer_zero(buffer.0.as_ptr());
         }
         arena.own(buffer, None);
         Ok(bytes)
@@ -380,8 +412,9 @@ impl Device {
     ) -> Result<(), Error> {
         // SAFETY: the buffer type lives as long as the program; a buffer of no bytes takes no memory.
         let ptr = unsafe { sys::ggml_backend_buft_alloc_buffer(self.buffer_type(), 0) };
-        let buffer = NonNull::new(ptr)
-            .map(Buffer)
+        let buffer = NonNull::new(ptr).map(Buffer);
+        self.check()?;
+        let buffer = buffer
             .ok_or_else(|| Error::Device(format!("{} refused an empty buffer", self.name())))?;
         // SAFETY: the buffer was just made.
         unsafe { sys::ggml_backend_buffer_set_usage(buffer.0.as_ptr(), usage) };
@@ -416,7 +449,7 @@ impl Device {
         unsafe {
             sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len())
         };
-        Ok(())
+        of_tensor(tensor)?.map_or(Ok(()), Self::check)
     }
 
     /// Copies `n` rows of a tensor from row `from` on to row `to`, on its device.
@@ -451,6 +484,6 @@ impl Device {
         let (from, to) = (rows_from(from)?, rows_from(to)?);
         // SAFETY: both are views of the same shape of a tensor with memory, and do not overlap.
         unsafe { sys::ggml_backend_tensor_copy(from.as_ptr(), to.as_ptr()) };
-        Ok(())
+        of_tensor(tensor)?.map_or(Ok(()), Self::check)
     }
 }

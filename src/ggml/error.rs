@@ -30,6 +30,9 @@ pub enum Error {
     /// A backend or device does not exist or does not start.
     #[error("{0}")]
     Device(String),
+    /// A worker of another machine is lost, or its answers are not to be believed.
+    #[error("{0}")]
+    Worker(String),
     /// The computation ended with an error.
     #[error("computation failed: {0}")]
     Compute(String),

@@ -7,6 +7,7 @@
 
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ggml_sys as sys;
 
@@ -15,6 +16,7 @@ use super::device::Device;
 use super::error::Error;
 use super::ops::Graph;
 use super::profile::Profile;
+use super::rpc::{Worker, workers_of};
 use super::scratch::ScratchId;
 use super::text::text;
 
@@ -97,6 +99,8 @@ pub struct Executor {
     backends: Vec<Backend>,
     /// Of the backends, in their order.
     pub(super) devices: Vec<Device>,
+    /// Of other machines, whose devices are among them.
+    workers: Vec<Arc<Worker>>,
     threads: ThreadPool,
     capacity: usize,
     /// The scratch memory that graphs have places in.
@@ -150,6 +154,7 @@ impl Executor {
             graph: None,
             scheduler: Scheduler(scheduler),
             backends,
+            workers: workers_of(&order),
             devices: order,
             threads,
             capacity,
@@ -204,7 +209,7 @@ impl Executor {
     /// replaces.
     ///
     /// # Errors
-    /// The graph is larger than the executor's capacity.
+    /// The graph is larger than the executor's capacity, or a worker is lost.
     pub fn measure(&mut self, graph: Graph) -> Result<Vec<u64>, Error> {
         self.fits(&graph)?;
         self.graph = None;
@@ -217,6 +222,7 @@ impl Executor {
         // SAFETY: the scheduler is alive; measuring leaves assignments that must be reset.
         unsafe { sys::ggml_backend_sched_reset(self.sched()) };
         drop(graph);
+        self.check_workers()?;
         sizes.rotate_right(1);
         Ok(sizes.into_iter().map(|bytes| bytes as u64).collect())
     }
@@ -236,15 +242,24 @@ impl Executor {
             sys::ggml_backend_sched_reserve(self.sched(), graph.as_ptr())
         };
         drop(graph);
-        done.then_some(()).ok_or_else(|| self.no_scratch())
+        match done {
+            true => self.check_workers(),
+            false => Err(self.no_scratch()),
+        }
     }
 
     fn no_scratch(&self) -> Error {
-        Error::OutOfMemory {
+        self.check_workers().err().unwrap_or(Error::OutOfMemory {
             device: "compute".into(),
             bytes: 0,
             what: "scratch memory of a graph",
-        }
+        })
+    }
+
+    /// # Errors
+    /// What a worker computes, keeps or answers is not to be believed.
+    fn check_workers(&self) -> Result<(), Error> {
+        self.workers.iter().try_for_each(|worker| worker.check())
     }
 
     /// Whether the tensors of a graph that was loaded before still have their memory.
@@ -305,7 +320,7 @@ impl Executor {
     /// Runs the loaded graph.
     ///
     /// # Errors
-    /// Nothing is loaded, or the computation fails.
+    /// Nothing is loaded, the computation fails, or a worker is lost.
     pub fn run(&mut self) -> Result<(), Error> {
         let Some(graph) = &self.graph else {
             return Err(Error::Compute("no graph is loaded".into()));
@@ -327,7 +342,12 @@ impl Executor {
                 text(sys::ggml_status_to_string(status))
             }));
         }
-        Ok(())
+        self.check_workers()
+    }
+
+    /// Workers of other machines whose devices compute.
+    pub fn workers(&self) -> &[Arc<Worker>] {
+        &self.workers
     }
 
     /// Sets the profile that times every operation, and returns the one before.
@@ -400,7 +420,7 @@ impl Executor {
         unsafe {
             sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len())
         };
-        Ok(())
+        self.check_workers()
     }
 
     /// Writes an index tensor; values are below its bound, or nothing is written.
@@ -444,7 +464,7 @@ impl Executor {
     /// Reads a result of the loaded graph. The values are those of the last `run`.
     ///
     /// # Errors
-    /// A tensor of another graph, or a wrong size.
+    /// A tensor of another graph, a wrong size, or a lost worker.
     pub fn read<T: bytemuck::Pod>(&self, tensor: &Tensor, values: &mut [T]) -> Result<(), Error> {
         self.check("read", tensor, values.len(), size_of::<T>())?;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
@@ -452,6 +472,6 @@ impl Executor {
         unsafe {
             sys::ggml_backend_tensor_get(tensor.as_ptr(), bytes.as_mut_ptr().cast(), 0, bytes.len())
         };
-        Ok(())
+        self.check_workers()
     }
 }

@@ -5,12 +5,11 @@
 //! while [`Device::fill`] runs: it holds the one thread that could do something else with these tensors.
 
 use std::collections::HashSet;
-use std::ptr::NonNull;
 
 use ggml_sys as sys;
 
 use super::arena::Tensor;
-use super::device::Device;
+use super::device::{Device, of_tensor};
 use super::error::Error;
 use super::staging::Staging;
 use crate::common::parallel;
@@ -84,7 +83,7 @@ impl Device {
     ///
     /// # Errors
     /// A tensor without contiguous memory of its own, or one that is named twice, or no memory for staging:
-    /// then nothing is written. The first error of `make`.
+    /// then nothing is written. The first error of `make`. A lost worker.
     pub fn fill<E: From<Error> + Send>(
         tensors: &[&Tensor],
         make: impl Fn(usize, u64, &mut [u8]) -> Result<(), E> + Sync,
@@ -92,7 +91,7 @@ impl Device {
     ) -> Result<(), E> {
         let pieces = cut(tensors, PIECE_BYTES)?;
         let stagings = stagings(&pieces)?;
-        let fill = |i: usize| {
+        let fill = |i: usize| -> Result<u64, E> {
             // The whole of it is captured, not its parts, since only the whole may be shared.
             let piece: &Piece = &pieces[i];
             piece.fill(&stagings, |out| make(piece.at, piece.first_row, out))?;
@@ -100,23 +99,14 @@ impl Device {
         };
         parallel::in_order(pieces.len(), fill, |bytes| {
             done(bytes);
-            Ok(())
-        })
+            Ok::<_, E>(())
+        })?;
+        let devices: Vec<Self> = stagings.iter().map(|staging| staging.device).collect();
+        // Their copies have ended with them.
+        drop(stagings);
+        let mut devices = devices.into_iter();
+        devices.try_for_each(Self::check).map_err(E::from)
     }
-}
-
-/// The device of a tensor's memory, if the host does not address that.
-fn device_of(tensor: &Tensor) -> Result<Option<Device>, Error> {
-    // SAFETY: the tensor has memory, so it has a buffer, whose type and device live as long as the program.
-    let device = unsafe {
-        if sys::shim_tensor_in_host_memory(tensor.as_ptr()) {
-            return Ok(None);
-        }
-        let ty = sys::ggml_backend_buffer_get_type(sys::shim_tensor_buffer(tensor.as_ptr()));
-        sys::ggml_backend_buft_get_device(ty)
-    };
-    let found = NonNull::new(device).map(|device| Some(Device(device)));
-    found.ok_or_else(|| Error::Device(format!("the memory of `{}` is of no device", tensor.name())))
 }
 
 /// The tensors in pieces of about `piece_bytes`, none of which covers another.
@@ -142,7 +132,7 @@ fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<Piece>, Error> {
             .row_bytes(tensor.shape()[0])
             .map_or(0, |bytes| bytes as usize);
         let n_rows = (piece_bytes / row_bytes.max(1)).max(1);
-        let device = device_of(tensor)?;
+        let device = of_tensor(tensor)?;
         for offset in (0..tensor.bytes()).step_by(n_rows * row_bytes.max(1)) {
             pieces.push(Piece {
                 at,

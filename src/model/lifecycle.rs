@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::files::lora::Adapter;
+use crate::ggml::rpc::Worker;
 use crate::ggml::{self, Executor};
 use crate::plan::{KeysOf, Plan};
 use crate::weights::{Bytes, Weights};
@@ -240,6 +241,11 @@ impl Model {
     /// The files that weights are used in where they lie.
     pub fn files(&self) -> &[Bytes] {
         &self.loaded.files
+    }
+
+    /// The workers of other machines that compute parts of it.
+    pub fn workers(&self) -> &[Arc<Worker>] {
+        self.graphs.executor.workers()
     }
 
     /// What it takes.

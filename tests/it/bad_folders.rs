@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use lab_bench::files::models::{self, Opened, Source};
+use lab_bench::text::tokenizer;
 use serde_json::{Map, Value, json};
 
 use crate::command::{Ran, bench, definitions, scratch, text};
@@ -502,4 +503,53 @@ fn keys_about_generation_change_nothing() {
     }
     folder.write(CONFIG, config.to_string());
     open(folder.0.path()).expect("they are ignored");
+}
+
+/// Files that are larger than their kind may be, of which the disk has next to nothing.
+#[test]
+fn files_that_are_too_large_are_refused_by_their_size() {
+    let grown = |name: &str, bytes: u64| {
+        let folder = Folder::new(SOUND);
+        let path = folder.0.path().join(name);
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
+        file.expect("a writable folder")
+            .set_len(bytes)
+            .expect("a sparse file");
+        folder
+    };
+    const MIB: u64 = 1 << 20;
+    for (name, limit) in [(CONFIG, 64 * MIB), (INDEX, 64 * MIB)] {
+        let limit_text = limit.to_string();
+        grown(name, limit + 1).is_refused(&[name, &limit_text]);
+    }
+    for (name, limit) in [
+        (TOKENIZER, 512 * MIB),
+        ("tokenizer_config.json", 64 * MIB),
+        ("special_tokens_map.json", 64 * MIB),
+        ("added_tokens.json", 64 * MIB),
+    ] {
+        let folder = grown(name, limit + 1);
+        if name != TOKENIZER {
+            folder.write(TOKENIZER, "{}");
+        }
+        let message = match tokenizer::folder::read(folder.0.path()) {
+            Ok(_) => panic!("{name} is not refused"),
+            Err(error) => error.to_string(),
+        };
+        assert!(message.contains(name), "{message}");
+        assert!(message.contains(&limit.to_string()), "{message}");
+    }
+    let folder = Folder::new(SOUND);
+    let file = folder.file_of(Q);
+    let mut bytes = folder.read(&file);
+    bytes[..8].copy_from_slice(&100_000_001u64.to_le_bytes());
+    folder.write(&file, bytes);
+    folder.is_refused(&[
+        &file,
+        "a header of 100000001 bytes, expected at most 100000000",
+    ]);
 }

@@ -101,7 +101,7 @@ impl Worker {
                 }
             }
         });
-        let devices = rpc::connect(&address.to_string()).expect("it lends a device");
+        let devices = rpc::connect(&address.to_string(), None).expect("it lends a device");
         Self {
             child,
             device: devices[0].name(),

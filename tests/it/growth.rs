@@ -13,10 +13,13 @@ use lab_bench::files::models::{self, Source};
 use lab_bench::files::npy;
 use lab_bench::plan::Plan;
 use lab_bench::text::template::ChatTemplate;
+use lab_bench::text::tokenizer::folder;
 use lab_bench::weights::gguf::{self, NewTensor};
+use lab_bench::weights::safetensors::Checkpoint;
 use lab_bench::weights::{self, Array, Metadata, TensorType, Value};
 use serde_json::json;
 
+use crate::bad_folders::{CONFIG, Folder};
 use crate::command::{definitions, scratch};
 use crate::goldens::library;
 
@@ -294,4 +297,187 @@ fn texts_are_read_in_proportion() {
     grows("a nested header", 1000, array, |path| {
         drop(npy::read(path).expect_err("nested"))
     });
+}
+
+/// A file of safetensors with this header and no more data than `bytes` zeros.
+fn safetensors(path: &Path, header: &str, bytes: usize) {
+    let length = (header.len() as u64).to_le_bytes();
+    let data = vec![0; bytes];
+    std::fs::write(path, [&length, header.as_bytes(), &data].concat()).expect("written");
+}
+
+fn tensor(name: &str, at: usize) -> String {
+    let end = at + 1;
+    format!("\"{name}\":{{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[{at},{end}]}}")
+}
+
+#[test]
+fn headers_of_safetensors_are_read_in_proportion() {
+    let folder = scratch();
+    let written = |n: usize, header: String, bytes: usize| {
+        let folder = folder.path().join(format!("{n}"));
+        std::fs::create_dir_all(&folder).expect("a writable folder");
+        safetensors(&folder.join("model.safetensors"), &header, bytes);
+        folder
+    };
+    let listed = |items: Vec<String>| format!("{{{}}}", items.join(","));
+    let many = |n: usize| {
+        written(
+            n,
+            listed((0..n).map(|i| tensor(&format!("t{i}"), i)).collect()),
+            n,
+        )
+    };
+    grows("tensors of a header", 4000, many, |folder| {
+        let opened = Checkpoint::open(folder).expect("sound");
+        assert!(opened.tensors().count() >= 4000);
+    });
+    let overlapping = |n: usize| {
+        written(
+            n,
+            listed((0..n).map(|i| tensor(&format!("t{i}"), 0)).collect()),
+            1,
+        )
+    };
+    grows("tensors in one place", 4000, overlapping, |folder| {
+        drop(Checkpoint::open(folder).expect_err("they overlap"))
+    });
+    let shape = |n: usize| {
+        let ones = vec!["1"; n].join(",");
+        let line =
+            format!("{{\"t\":{{\"dtype\":\"U8\",\"shape\":[{ones}],\"data_offsets\":[0,2]}}}}");
+        written(n, line, 2)
+    };
+    grows("a long shape", 20_000, shape, |folder| {
+        let message = Checkpoint::open(folder)
+            .expect_err("another size")
+            .to_string();
+        assert!(message.len() < 1000, "{} bytes", message.len());
+    });
+    let metadata = |n: usize| {
+        let keys: Vec<String> = (0..n).map(|i| format!("\"k{i}\":\"v\"")).collect();
+        written(
+            n,
+            format!("{{\"__metadata__\":{},{}}}", listed(keys), tensor("t", 0)),
+            1,
+        )
+    };
+    grows("metadata of a header", 10_000, metadata, |folder| {
+        drop(Checkpoint::open(folder).expect("sound"))
+    });
+    let index = |n: usize| {
+        let folder = many(n);
+        let map: BTreeMap<String, &str> = (0..n)
+            .map(|i| (format!("t{i}"), "model.safetensors"))
+            .collect();
+        let index = json!({ "weight_map": map }).to_string();
+        std::fs::write(folder.join("model.safetensors.index.json"), index).expect("written");
+        folder
+    };
+    grows("an index", 4000, index, |folder| {
+        drop(Checkpoint::open(folder).expect("sound"))
+    });
+}
+
+#[test]
+fn configurations_are_read_in_proportion() {
+    let folder = Folder::new("llama-llama3");
+    let with = definitions();
+    let sound = String::from_utf8(folder.read(CONFIG)).expect("text");
+    let open = |text: &String| {
+        folder.write(CONFIG, text);
+        models::open(&Source::File(folder.0.path().to_owned()), &with).map(drop)
+    };
+    open(&sound).expect("it is sound");
+    let with_more = |more: String| sound.replacen('{', &format!("{{{more},"), 1);
+    let keys = |n: usize| {
+        with_more(
+            (0..n)
+                .map(|i| format!("\"a{i}\":1"))
+                .collect::<Vec<_>>()
+                .join(","),
+        )
+    };
+    grows("unknown keys of a configuration", 500, keys, |text| {
+        let message = open(text).expect_err("unknown keys").to_string();
+        assert!(message.len() < 200_000, "{} bytes", message.len());
+    });
+    let list = |n: usize| with_more(format!("\"layer_types\":[{}]", vec!["\"a\""; n].join(",")));
+    grows("a long list", 5000, list, |text| drop(open(text)));
+    let words = |n: usize| with_more(format!("\"a\":[{}]", vec!["NaN"; n].join(",")));
+    grows("numbers that are none", 5000, words, |text| {
+        drop(open(text))
+    });
+    let text = |n: usize| with_more(format!("\"hidden_act\":\"{}\"", "a".repeat(n)));
+    grows("a long text", 50_000, text, |text| drop(open(text)));
+    for text in ["[", "{\"a\":", "[[1],"] {
+        is_soon(text, || open(&text.repeat(100_000)).expect_err("endless"));
+    }
+}
+
+#[test]
+fn vocabularies_are_read_in_proportion() {
+    let folder = scratch();
+    let path = |name: &str| folder.path().join(name);
+    let read = || folder::read(folder.path());
+    let letter = |i: usize| char::from_u32(0x4e00 + i as u32).expect("an ideograph");
+    let merges = |n: usize| {
+        let n = n / 2;
+        let mut vocab: BTreeMap<String, usize> =
+            (0..n).map(|i| (letter(i).to_string(), i)).collect();
+        let pairs: Vec<String> = (0..n - 1)
+            .map(|i| format!("{} {}", letter(i), letter(i + 1)))
+            .collect();
+        vocab.extend(
+            pairs
+                .iter()
+                .zip(n..)
+                .map(|(pair, id)| (pair.replace(' ', ""), id)),
+        );
+        let added: Vec<_> = (0..n / 8)
+            .map(|i| {
+                json!({ "id": 2 * n - 1 + i, "content": format!("<{i}>"), "special": i % 2 == 0,
+                "single_word": false, "lstrip": false, "rstrip": false, "normalized": false })
+            })
+            .collect();
+        json!({ "added_tokens": added, "model": { "type": "BPE", "vocab": vocab, "merges": pairs } }).to_string()
+    };
+    grows("a vocabulary with merges", 2000, merges, |text| {
+        std::fs::write(path("tokenizer.json"), text).expect("written");
+        drop(read().expect("sound"))
+    });
+    let pieces = |n: usize| {
+        let pieces: Vec<_> = (0..n).map(|i| json!([format!("p{i}"), -1.0])).collect();
+        json!({ "model": { "type": "Unigram", "unk_id": 0, "vocab": pieces } }).to_string()
+    };
+    grows("a vocabulary of pieces", 2000, pieces, |text| {
+        std::fs::write(path("tokenizer.json"), text).expect("written");
+        let _ = read();
+    });
+    std::fs::remove_file(path("tokenizer.json")).expect("it is there");
+    let ranks = |n: usize| {
+        (0..n)
+            .map(|i| format!("{} {i}\n", base64(&i.to_le_bytes()[..3])))
+            .collect::<String>()
+    };
+    grows("ranks", 4000, ranks, |text| {
+        std::fs::write(path("tiktoken.model"), text).expect("written");
+        let _ = read();
+    });
+    std::fs::remove_file(path("tiktoken.model")).expect("it is there");
+    let words = |n: usize| (0..n).map(|i| format!("w{i}\n")).collect::<String>();
+    grows("words", 4000, words, |text| {
+        std::fs::write(path("vocab.txt"), text).expect("written");
+        let _ = read();
+    });
+}
+
+/// Three bytes in four letters.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let all = bytes
+        .iter()
+        .fold(0usize, |all, byte| all << 8 | usize::from(*byte));
+    let letter = |shift: usize| LETTERS[all >> shift & 63] as char;
+    [18, 12, 6, 0].map(letter).iter().collect()
 }

@@ -40,6 +40,7 @@ mod golden_tokenizers;
 mod goldens;
 mod growth;
 mod hf;
+mod hostile_workers;
 mod inputs;
 mod inspect;
 mod kept;

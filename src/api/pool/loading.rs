@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::engine::serving;
+use crate::engine::{Failure, serving};
 use crate::files::models::Source;
 
 use super::super::error::Error;
@@ -129,10 +129,10 @@ impl Place {
         }
     }
 
-    /// Whether the files of a model that is loaded in this process are as they were.
-    pub(super) fn check_files(&self) -> Result<(), String> {
+    /// Whether what a model was loaded into in this process is as it was.
+    pub(super) fn check(&self) -> Result<(), Failure> {
         match &*self.state() {
-            State::Loaded(Engine::Here(served)) => served.check_files(),
+            State::Loaded(Engine::Here(served)) => served.check(),
             _ => Ok(()),
         }
     }
@@ -193,7 +193,7 @@ impl Place {
     fn begin(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<Engine, Load> {
         self.touch();
         // An engine process is ended for it.
-        if let Err(what) = self.check_files()
+        if let Err(what) = self.check()
             && !pool.is_engine
         {
             tracing::warn!(model = self.name, "{what}: it is loaded again");

@@ -19,17 +19,17 @@ impl<C: Compute> Probe for Head<'_, C> {
 
     fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Failure> {
         let logits = self.model.lens(self.id, rows);
-        logits.map_err(|error| Failure::Computation(error.to_string()))
+        logits.map_err(Failure::from)
     }
 
     fn direct(&mut self, token: u32) -> Result<DirectLogit, Failure> {
         let direct = self.model.direct_logit(token);
-        direct.map_err(|error| Failure::Computation(error.to_string()))
+        direct.map_err(Failure::from)
     }
 
     fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, Failure> {
         let direct = self.model.direct_heads(at, along);
-        direct.map_err(|error| Failure::Computation(error.to_string()))
+        direct.map_err(Failure::from)
     }
 }
 
@@ -52,7 +52,7 @@ impl<C: Compute> EngineLoop<C> {
             return Ok(());
         };
         let pooled = self.model.pool(rows);
-        let pooled = pooled.map_err(|error| Failure::Computation(error.to_string()))?;
+        let pooled = pooled.map_err(Failure::from)?;
         if !model::is_finite(&pooled) {
             let fault = "what the hidden states are pooled to has values that are not finite";
             return Err(Failure::NotFinite {

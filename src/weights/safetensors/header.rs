@@ -16,6 +16,8 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 /// The largest header, as the format has it.
 const MAX_BYTES: u64 = 100_000_000;
+/// More than any model has.
+const MAX_DIMENSIONS: usize = 16;
 /// The metadata of the file as a whole.
 pub(super) const METADATA: &str = "__metadata__";
 
@@ -96,6 +98,12 @@ fn place(line: &Line, begin: u64, data: u64) -> Result<u64, String> {
     if from != begin {
         return Err(format!(
             "begins at {from}, and the data before it ends at {begin}"
+        ));
+    }
+    if line.shape.len() > MAX_DIMENSIONS {
+        let n = line.shape.len();
+        return Err(format!(
+            "a shape of {n} dimensions, expected at most {MAX_DIMENSIONS}"
         ));
     }
     let elements = line.shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d));

@@ -1,12 +1,14 @@
 //! Devices of other machines, by ggml's protocol over TCP, which knows neither encryption nor
 //! authentication.
 //!
-//! ggml ends the process when a connection is lost: a model with layers on another machine belongs
-//! in a process of its own (`api::process`).
+//! What a worker answers is checked by a relay between it and ggml (`relay`). The first fault of a connection makes
+//! everything that is computed over it an error, until ggml connects anew: when nothing there is in use any more.
+
+mod relay;
 
 use std::ffi::CString;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ggml_sys as sys;
@@ -14,31 +16,53 @@ use ggml_sys as sys;
 use super::device::Device;
 use super::error::Error;
 
-/// How long a machine may take to accept a connection.
-const CONNECT_TIME: Duration = Duration::from_secs(5);
+pub use relay::Worker;
+
+/// The workers that lend devices to this process.
+static WORKERS: Mutex<Vec<Arc<Worker>>> = Mutex::new(Vec::new());
+
+fn fault(name: &str, message: &str) -> Error {
+    Error::Worker(format!("RPC worker {name}: {message}"))
+}
+
+fn workers() -> Vec<Arc<Worker>> {
+    WORKERS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
+/// The workers whose devices these are.
+pub fn workers_of(devices: &[Device]) -> Vec<Arc<Worker>> {
+    let mut found = workers();
+    found.retain(|worker| devices.iter().any(|device| worker.has(*device)));
+    found
+}
 
 /// Adds the devices of a worker, `HOST:PORT`, to the registry. A worker that was added before gives the
-/// same devices.
+/// same devices. `limit` is how long it may take for an answer, or for a piece of what it is sent; none: any time.
 ///
 /// # Errors
-/// No worker accepts a connection there, or it lends no device.
-pub fn connect(endpoint: &str) -> Result<Vec<Device>, Error> {
-    let fault = |message: &str| Error::Device(format!("RPC worker {endpoint}: {message}"));
-    // ggml ends the process if it cannot connect.
-    let addresses = endpoint
-        .to_socket_addrs()
-        .map_err(|error| fault(&format!("{error}; expected HOST:PORT")))?;
-    let mut refusal = "the name has no address".to_owned();
-    let is_there = addresses.into_iter().any(|address| {
-        let found = TcpStream::connect_timeout(&address, CONNECT_TIME);
-        found.map_err(|error| refusal = error.to_string()).is_ok()
-    });
-    if !is_there {
-        return Err(fault(&refusal));
-    }
-    let name = CString::new(endpoint).map_err(|_| fault("the name has a zero byte"))?;
+/// No worker accepts a connection there, it lends no device, or its answers are late or wrong.
+pub fn connect(endpoint: &str, limit: Option<Duration>) -> Result<Vec<Device>, Error> {
+    drop(relay::connected(endpoint).map_err(|refusal| fault(endpoint, &refusal))?);
+    let known = workers()
+        .into_iter()
+        .find(|worker| worker.name() == endpoint);
+    let is_new = known.is_none();
+    let worker = match known {
+        Some(worker) => worker,
+        None => {
+            Worker::new(endpoint, limit).map_err(|error| fault(endpoint, &error.to_string()))?
+        }
+    };
+    let fault = |message: &str| fault(endpoint, message);
+    let name = CString::new(worker.relay()).map_err(|_| fault("the name has a zero byte"))?;
     // SAFETY: the name is NUL-terminated; what is returned lives as long as the program.
     let reg = unsafe { sys::ggml_backend_rpc_add_server(name.as_ptr()) };
+    if is_new {
+        worker.check()?;
+    }
     if reg.is_null() {
         return Err(fault("it lends no device"));
     }
@@ -49,12 +73,21 @@ pub fn connect(endpoint: &str) -> Result<Vec<Device>, Error> {
             .collect()
     };
     for device in &found {
+        // What ggml asks once and keeps.
+        device.buffer_type();
+        if is_new {
+            worker.check()?;
+        }
         // SAFETY: the device is one of another machine; no graph of this program has been scheduled on it.
         unsafe { sys::shim_device_refuse_own_ops(device.as_ptr()) };
     }
     if !found.iter().all(|device| super::devices().contains(device)) {
         // SAFETY: as above; the registry has none of these devices yet.
         unsafe { sys::ggml_backend_register(reg) };
+    }
+    if is_new {
+        let mut all = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(worker);
     }
     Ok(found)
 }
@@ -70,7 +103,7 @@ pub fn serve(
     n_threads: usize,
     most: Option<u64>,
 ) -> Result<(), Error> {
-    let fault = |message: &str| Error::Device(format!("RPC worker {endpoint}: {message}"));
+    let fault = |message: &str| fault(endpoint, message);
     for device in devices {
         let Some(most) = most else { break };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
