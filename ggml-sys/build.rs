@@ -21,7 +21,8 @@ const C_FILES: &[&str] = &[
     "ggml-cpu/quants.c",
 ];
 
-/// Compiled separately: it calls the matrix products of this project in place of these helpers of its own.
+/// Compiled separately: it calls the matrix products of this project in place of these helpers of its own, which are not
+/// compiled (`ggml-cpu/tiled/`).
 const DISPATCH_FILE: &str = "ggml-cpu/ggml-cpu.c";
 const REPLACED: &[(&str, &str)] = &[
     ("ggml_compute_forward_mul_mat_tiled", "matmul_product"),
@@ -36,9 +37,6 @@ const MATMUL_FILES: &[&str] = &["matmul.c", "float.c", "pack.c", "pack32.c", "qu
 const CPP_FILES: &[&str] = &[
     "ggml.cpp",
     "ggml-backend.cpp",
-    "ggml-backend-dl.cpp",
-    "ggml-backend-meta.cpp",
-    "ggml-backend-reg.cpp",
     "ggml-threading.cpp",
     "ggml-cpu/amx/amx.cpp",
     "ggml-cpu/amx/mmq.cpp",
@@ -47,11 +45,16 @@ const CPP_FILES: &[&str] = &[
     "ggml-cpu/hbm.cpp",
     "ggml-cpu/llamafile/sgemm.cpp",
     "ggml-cpu/ops.cpp",
-    "ggml-cpu/tiled/tiled.cpp",
-    "ggml-cpu/tiled/tiled-kernel.cpp",
     "ggml-cpu/traits.cpp",
     "ggml-cpu/unary-ops.cpp",
     "ggml-cpu/vec.cpp",
+];
+
+/// No numbers are computed in these.
+const UNHURRIED_FILES: &[&str] = &[
+    "ggml-backend-dl.cpp",
+    "ggml-backend-meta.cpp",
+    "ggml-backend-reg.cpp",
     "ggml-rpc/ggml-rpc.cpp",
     "ggml-rpc/transport.cpp",
 ];
@@ -98,8 +101,11 @@ fn main() {
     let mut cpp = compiler(&ggml, &out);
     cpp.cpp(true).std("c++17");
     cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
+    let mut unhurried = compiler(&ggml, &out);
+    unhurried.cpp(true).std("c++17").opt_level(1);
+    unhurried.files(UNHURRIED_FILES.iter().map(|file| source.join(file)));
     for backend in &backends {
-        cpp.define(backend.define, None);
+        unhurried.define(backend.define, None);
     }
     if let Some(arch) = arch {
         let folder = source.join("ggml-cpu/arch").join(arch);
@@ -107,6 +113,7 @@ fn main() {
     } else {
         c.define("GGML_CPU_GENERIC", None);
         cpp.define("GGML_CPU_GENERIC", None);
+        unhurried.define("GGML_CPU_GENERIC", None);
     }
 
     let mut dispatch = compiler(&ggml, &out);
@@ -128,6 +135,7 @@ fn main() {
     cpp.objects(matmul.compile_intermediates());
     cpp.objects(c.compile_intermediates());
     cpp.objects(dispatch.compile_intermediates());
+    cpp.objects(unhurried.compile_intermediates());
     // Whole: a backend that is loaded at run time calls functions that the program itself does not.
     cpp.link_lib_modifier("+whole-archive");
     cpp.compile("ggml");
