@@ -346,24 +346,34 @@ struct Relay {
 impl Relay {
     /// What can be sent: whole events.
     fn whole(&mut self, bytes: Bytes) -> Bytes {
-        let whole = if self.held.is_empty() && bytes.ends_with(b"\n\n") {
-            bytes
-        } else {
-            // The end of an event lies within the new bytes, or a byte before them.
-            let new = self.held.len().saturating_sub(1);
-            self.held.extend_from_slice(&bytes);
-            let end = self.held[new..]
-                .windows(2)
-                .rposition(|pair| pair == b"\n\n");
-            let rest = self.held.split_off(end.map_or(0, |end| new + end + 2));
-            Bytes::from(std::mem::replace(&mut self.held, rest))
-        };
+        let whole = whole_events(&mut self.held, bytes);
         if self.dialect == Dialect::Responses {
             let lines = whole.split(|byte| *byte == b'\n');
             self.n_events += lines.filter(|line| line.starts_with(b"data:")).count();
         }
         whole
     }
+}
+
+/// The whole events that there are with new bytes, of which no event ends in what is held before.
+fn whole_events(held: &mut Vec<u8>, bytes: Bytes) -> Bytes {
+    if held.is_empty() && bytes.ends_with(b"\n\n") {
+        return bytes;
+    }
+    // The end of an event lies within the new bytes, or a byte before them.
+    let new = held.len().saturating_sub(1);
+    held.extend_from_slice(&bytes);
+    let unread = &held[new..];
+    // An event may be one line of many megabytes.
+    let may_end = unread.contains(&b'\n');
+    let mut pairs = unread.windows(2);
+    let end = may_end.then(|| pairs.rposition(|pair| pair == b"\n\n"));
+    let Some(end) = end.flatten() else {
+        // What is held stays in its place: moved with each part, it would be copied as often.
+        return Bytes::new();
+    };
+    let rest = held.split_off(new + end + 2);
+    Bytes::from(std::mem::replace(held, rest))
 }
 
 /// The events of an answer as they come, and an error event if the process dies.
@@ -460,6 +470,23 @@ mod tests {
         ));
         for other in ["{}", "{\"stream\": 1}", "{\"x\": {\"stream\": true}}", "[]"] {
             assert!(!is_streamed(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn parts_are_sent_on_as_whole_events_wherever_they_are_cut() {
+        let events =
+            b"data: {}\n\ndata: a long one of several parts\n\n\n\n: a comment\n\ndata: cut";
+        let n_whole = events.len() - b"data: cut".len();
+        for size in 1..events.len() {
+            let (mut held, mut sent) = (Vec::new(), Vec::new());
+            for part in events.chunks(size) {
+                let whole = whole_events(&mut held, Bytes::copy_from_slice(part));
+                assert!(whole.is_empty() || whole.ends_with(b"\n\n"), "{size}");
+                sent.extend_from_slice(&whole);
+            }
+            assert_eq!(sent, events[..n_whole], "{size}");
+            assert_eq!(held, b"data: cut", "{size}");
         }
     }
 

@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::ggml::{Error, Graph, Scores, Tensor, Unary};
 use crate::plan::Unit;
+use crate::weights::TensorType;
 
 use super::attend::WEIGHTS_POINT;
 use super::build::{Build, softcap};
@@ -83,9 +84,12 @@ pub struct Lab {
     pub copied: HashSet<String>,
     /// These values `[width, n_tokens]`.
     pub held: RefCell<HashMap<String, Tensor>>,
-    /// Captured rows `[width, m]` by paths.
+    /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where these are hardly more.
     pub taken: RefCell<HashMap<String, Tensor>>,
 }
+
+/// Most rows of a value that are kept for each that is captured.
+const MOST_KEPT: u64 = 4;
 
 /// Maximum number of operations and inputs of a step.
 pub(crate) const NODES_PER_STEP: usize = 28;
@@ -134,8 +138,15 @@ impl Lab {
             y = g.put_rows(&g.cont(&y)?, &changed, &step.rows)?;
         }
         if let Some(rows) = &asked.rows {
-            let taken = g.get_rows(&y, rows)?;
-            // Now, so that the memory of the value need not outlive what else reads it.
+            let is_whole = rows.elements().saturating_mul(MOST_KEPT) >= n_tokens
+                && matches!(y.ty(), TensorType::F32 | TensorType::I32)
+                && g.is_scratch(&y);
+            let taken = match is_whole {
+                // A view costs nothing. An operation costs as much as others of a token, for all threads wait for it.
+                true => g.reshape(&y, [y.shape()[0], n_tokens, 1, 1])?,
+                false => g.get_rows(&y, rows)?,
+            };
+            // Now, so that the memory of the value need not outlive what else reads it, unless it is kept.
             g.expand(&taken)?;
             self.taken.borrow_mut().insert(path.to_owned(), taken);
         }

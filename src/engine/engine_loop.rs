@@ -72,6 +72,8 @@ pub(super) struct EngineLoop<C> {
     /// Active requests in the order of their arrival; those that need a pass as a whole, in the order
     /// in which they last had one.
     active: Vec<ActiveRequest>,
+    /// Requests whose tokens are complete and whose lens is not; they keep their ids.
+    looking: Vec<(Sequence, FinishReason)>,
     /// Ids that no request runs under, each with those up to the next one.
     free_ids: Vec<SequenceId>,
     /// Requests of a step that failed, each of which runs alone next.
@@ -103,6 +105,7 @@ impl<C: Compute> EngineLoop<C> {
             limits,
             queue: VecDeque::new(),
             active: Vec::new(),
+            looking: Vec::new(),
             free_ids: ids.map(|id| N_PARTS * id).collect(),
             quarantined: Vec::new(),
             batch: Batch::default(),
@@ -129,22 +132,19 @@ impl<C: Compute> EngineLoop<C> {
     /// Reports what is active and what waits.
     fn report(&self) {
         let free = self.model.n_blocks();
-        let active = self.active.iter().map(|request| {
-            let sequence = &request.sequence;
-            ActiveSequence {
-                n_prompt: sequence.n_prompt,
-                n_cached: sequence.n_cached,
-                n_decoded: sequence.tokens.len() - sequence.n_prompt,
-                is_prefill: sequence.is_prefill,
-            }
+        let active = self.active.iter().map(|request| &request.sequence);
+        let looking = self.looking.iter().map(|(sequence, _)| sequence);
+        let active = active.chain(looking).map(|sequence| ActiveSequence {
+            n_prompt: sequence.n_prompt,
+            n_cached: sequence.n_cached,
+            n_decoded: sequence.tokens.len() - sequence.n_prompt,
+            is_prefill: sequence.is_prefill,
         });
+        let blocks = self.n_blocks.zip(free);
         self.stats.set_now(Now {
             n_waiting: self.queue.len(),
             active: active.collect(),
-            blocks: self
-                .n_blocks
-                .zip(free)
-                .map(|(all, free)| (all - free.min(all), all)),
+            blocks: blocks.map(|(all, free)| (all - free.min(all), all)),
         });
     }
 
@@ -174,7 +174,7 @@ impl<C: Compute> EngineLoop<C> {
 
     /// Whether nothing waits and nothing is active.
     pub(super) fn is_idle(&self) -> bool {
-        self.active.is_empty() && self.queue.is_empty()
+        self.active.is_empty() && self.queue.is_empty() && self.looking.is_empty()
     }
 
     /// Takes a request, which waits from then on.
@@ -226,15 +226,25 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn step(&mut self) {
         self.reap();
         self.admit();
-        if self.active.is_empty() {
+        if self.active.is_empty() && self.looking.is_empty() {
             return;
         }
         self.n_steps = self.n_steps.wrapping_add(1);
         self.stats.set_step(Some(Instant::now()));
-        if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
+        let step = AssertUnwindSafe(|| {
+            if !self.active.is_empty() {
+                self.run();
+            }
+            self.look();
+        });
+        if catch_unwind(step).is_err() {
             tracing::error!("a step panicked; its requests end");
+            let panicked = || Failure::Computation("the engine panicked".into());
             while !self.active.is_empty() {
-                self.end(0, Err(Failure::Computation("the engine panicked".into())));
+                self.end(0, Err(panicked()));
+            }
+            while !self.looking.is_empty() {
+                self.end_looking(0, Err(panicked()));
             }
         }
         self.stats.set_step(None);
@@ -250,6 +260,7 @@ impl<C: Compute> EngineLoop<C> {
             self.report();
             request.sequence.answer.end_early(&limits, now);
         }
+        self.reap_looking(&limits, now);
         while let Some(at) = self.queue.iter().position(is_over) {
             if let Some(request) = self.queue.remove(at) {
                 request.sequence.answer.end_early(&limits, now);
@@ -577,6 +588,9 @@ impl<C: Compute> EngineLoop<C> {
             }
             other => other,
         });
+        if let (Ok(reason), true) = (&result, sequence.is_looked_at()) {
+            return self.keep_looking(sequence, *reason);
+        }
         self.release(&sequence);
         // Who has the answer finds its place free.
         self.report();

@@ -260,6 +260,11 @@ impl Sequence {
         Some(ending)
     }
 
+    /// Whether hidden states wait for a look of its lens.
+    pub(super) fn is_looked_at(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_waiting)
+    }
+
     /// Ends the request.
     pub(super) fn finish(self, reason: FinishReason) {
         if let Some(watch) = self.watch {

@@ -1,6 +1,5 @@
 //! The engine loop over a model whose next token is a hash of the sequence: what every request gets is known.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
@@ -9,160 +8,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use super::compute::{BLOCK, Compute, EachRow};
 use super::engine_loop::EngineLoop;
+use super::lab::Compiled;
 use super::submission::{Caller, Decoding, Submitted, Ticket};
 use super::{Diffusion, Ends, Event, Failure, Limits, Request, Usage};
 use crate::files::models::{self, Definitions, Source};
-use crate::model::{self, Batch, Miss, Resumed, SequenceId};
 use crate::sampling::{Params, Sampler};
 use crate::text::tokenizer::Tokenizer;
 
-const N_VOCAB: u32 = 40;
-/// Sequences have these tokens, none of which ends a completion.
-const FIRST: u32 = 20;
-const N_TOKENS: u32 = 11;
-/// A pass that holds this token fails.
-const POISON: u32 = FIRST + N_TOKENS;
+mod fake;
+mod lens;
 
-/// After this token the logits are not numbers.
-const SICK: u32 = POISON + 1;
-
-/// The token that follows a sequence: it depends on all of it, and repeats itself now and then.
-fn next_token(text: &[u32]) -> u32 {
-    let period = (text[0] - FIRST) as usize + 2;
-    if text.len() > 3 * period && text[0].is_multiple_of(2) {
-        return text[text.len() - period];
-    }
-    let hash = text.iter().fold(17u64, |hash, token| {
-        hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*token)
-    });
-    FIRST + (hash >> 7) as u32 % N_TOKENS
-}
-
-#[derive(Default)]
-struct Fake {
-    n_batch: usize,
-    n_blocks: usize,
-    has_states: bool,
-    texts: HashMap<SequenceId, Vec<u32>>,
-    known: HashSet<Vec<u32>>,
-    logits: Vec<f32>,
-    n_read: usize,
-}
-
-impl Fake {
-    fn used(&self) -> usize {
-        self.texts.values().map(|t| t.len().div_ceil(BLOCK)).sum()
-    }
-
-    fn fault(found: &str) -> model::Error {
-        model::Error::Batch {
-            found: found.into(),
-            expected: "something else".into(),
-        }
-    }
-
-    fn remember(&mut self, id: SequenceId) {
-        let text = self.texts.get(&id).cloned().unwrap_or_default();
-        let ends = (BLOCK..=text.len()).step_by(BLOCK);
-        for end in ends.filter(|end| !self.has_states || *end == text.len()) {
-            self.known.insert(text[..end].to_vec());
-        }
-    }
-}
-
-impl Compute for Fake {
-    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
-        Ok(rows.to_vec())
-    }
-
-    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
-        assert!(!batch.is_empty() && batch.len() <= self.n_batch);
-        if batch.tokens.contains(&POISON) {
-            return Err(Self::fault("poison"));
-        }
-        self.n_read += batch.len();
-        self.logits.clear();
-        for ((token, (id, position)), wanted) in
-            batch.tokens.iter().zip(&batch.places).zip(&batch.outputs)
-        {
-            let text = self.texts.entry(*id).or_default();
-            assert_eq!(text.len(), *position as usize, "read in order");
-            text.push(*token);
-            if *wanted {
-                let next = next_token(text);
-                let sick = if text.contains(&SICK) { f32::NAN } else { 0.0 };
-                let row =
-                    (0..N_VOCAB).map(|t| if t == next { 20.0 } else { t as f32 * 0.1 } + sick);
-                self.logits.extend(row);
-            }
-        }
-        let ids: HashSet<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
-        ids.into_iter().for_each(|id| self.remember(id));
-        assert!(self.used() <= self.n_blocks, "no more than there is");
-        let rows = self.logits.chunks_exact(N_VOCAB as usize);
-        rows.for_each(|row| each(row, &[]));
-        Ok(())
-    }
-
-    fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
-        let ends = (BLOCK..tokens.len()).step_by(BLOCK);
-        let known = ends.rev().find(|end| self.known.contains(&tokens[..*end]));
-        let n_cached = known.unwrap_or(0);
-        self.texts.insert(id, tokens[..n_cached].to_vec());
-        Resumed {
-            n_cached,
-            n_known: n_cached,
-            miss: Miss::Unknown,
-        }
-    }
-
-    fn next(&self, id: SequenceId) -> u32 {
-        self.texts.get(&id).map_or(0, |text| text.len() as u32)
-    }
-
-    fn forget(&mut self, id: SequenceId, from: u32) -> u32 {
-        assert!(!self.has_states, "a state is not taken back");
-        self.texts.entry(id).or_default().truncate(from as usize);
-        self.next(id)
-    }
-
-    fn release(&mut self, id: SequenceId) {
-        self.texts.remove(&id);
-    }
-
-    fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
-
-    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
-        self.release(id);
-    }
-
-    fn rest(&self) {}
-
-    fn n_blocks(&self) -> Option<usize> {
-        Some(self.n_blocks - self.used())
-    }
-
-    fn n_batch(&self) -> usize {
-        self.n_batch
-    }
-
-    fn has_states(&self) -> bool {
-        self.has_states
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn first_not_finite(&self, _: SequenceId, tokens: &[u32]) -> Option<String> {
-        tokens
-            .iter()
-            .position(|t| *t == SICK)
-            .map(|at| format!("token {at}"))
-    }
-}
+use fake::*;
 
 /// The shipped vocabulary, read once.
 pub(super) fn tokenizer() -> Arc<Tokenizer> {
@@ -215,6 +72,14 @@ fn request(prompt: &[u32], n: usize) -> Request {
 }
 
 fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<Event> {
+    submit_with(engine, request, None)
+}
+
+fn submit_with(
+    engine: &mut EngineLoop<Fake>,
+    request: Request,
+    lab: Option<Compiled>,
+) -> UnboundedReceiver<Event> {
     let (events, receiver) = mpsc::unbounded_channel();
     let places = Arc::default();
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
@@ -222,7 +87,7 @@ fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<
         source: Vec::new(),
         decoding: Decoding::Autoregressive(sampler),
         request,
-        lab: None,
+        lab,
         scales: Vec::new(),
         caller: Caller {
             events,

@@ -3,7 +3,7 @@
 //! Rows are taken once, in the order of positions, and only of tokens that are part of the sequence: those
 //! of draft tokens that were wrong are dropped. What is computed again after a pause is not taken again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::model::{
@@ -101,6 +101,14 @@ pub struct LabResult {
     pub tokens: Vec<u32>,
 }
 
+/// A hidden state of which the lens shows logits.
+struct Waiting {
+    /// Which of the points of the lens it is of.
+    at: usize,
+    position: u32,
+    row: Vec<f32>,
+}
+
 /// What a request gathers.
 pub(super) struct Watch {
     plan: Compiled,
@@ -110,6 +118,8 @@ pub(super) struct Watch {
     result: LabResult,
     /// Elements of the rows taken by each capture.
     row_lens: Vec<Vec<usize>>,
+    /// Hidden states that the lens has not looked at yet.
+    waiting: VecDeque<Waiting>,
     /// The logit that is split, and what its heads add to it, once they are known.
     direct: Option<(DirectLogit, Vec<DirectHeads>)>,
 }
@@ -149,6 +159,7 @@ impl Watch {
             plan,
             points,
             n_taken: 0,
+            waiting: VecDeque::new(),
             direct: None,
         }
     }
@@ -195,60 +206,93 @@ impl Watch {
     }
 
     /// Takes rows of the tokens before `n`, whose positions rise for each point. `head` makes logits of
-    /// hidden states.
+    /// hidden states; those of the lens wait for [`Self::look`].
     ///
     /// # Errors
     /// Logits that are not numbers, or none at all.
-    pub(super) fn take<P: Probe>(
+    pub(super) fn take<'a, P: Probe>(
         &mut self,
-        rows: &[TakenRow],
+        rows: impl Iterator<Item = &'a TakenRow>,
         n: u32,
         head: &mut P,
     ) -> Result<(), P::Error> {
-        let is_new = |row: &&TakenRow| (self.n_taken..n).contains(&row.position);
-        let new: Vec<&TakenRow> = rows.iter().filter(is_new).collect();
+        let mut new: HashMap<usize, Vec<&TakenRow>> = HashMap::new();
+        for row in rows.filter(|row| (self.n_taken..n).contains(&row.position)) {
+            new.entry(row.point).or_default().push(row);
+        }
+        let of = |capture: &LabCapture| new.get(&capture.point).into_iter().flatten().copied();
         for (at, (_, _, capture, reduce)) in self.plan.captures.iter().enumerate() {
-            let own = new.iter().filter(|row| row.point == capture.point);
-            for row in own.filter(|row| capture.positions.contains(row.position)) {
+            for row in of(capture).filter(|row| capture.positions.contains(row.position)) {
                 let out = &mut self.result.captures[at];
                 out.positions.push(row.position);
                 self.row_lens[at].push(row.row.len());
                 add(out, *reduce, &row.row);
             }
         }
-        for (at, (_, capture, layer)) in self.plan.lens.iter().enumerate() {
-            let own = new.iter().filter(|row| row.point == capture.point);
-            let own = own.filter(|row| capture.positions.contains(row.position));
-            let own: Vec<&&TakenRow> = own.collect();
-            if own.is_empty() {
-                continue;
-            }
-            let mut hidden: Vec<f32> = own.iter().flat_map(|row| row.row.clone()).collect();
-            if let (Some(translators), Some(layer)) = (&self.plan.translators, layer) {
-                hidden = translators.translated(*layer, &hidden);
-            }
-            let logits = head.logits((&hidden, hidden.len() / own.len()))?;
-            let width = logits.len() / own.len();
-            for (row, logits) in own.iter().zip(logits.chunks_exact(width.max(1))) {
-                let logprobs = Logprobs::new(logits)?;
-                let target = |id: &u32| {
-                    let (logprob, rank) = (logprobs.of(*id)?, logprobs.rank(*id)?);
-                    Some((TokenLogprob { id: *id, logprob }, rank))
-                };
-                self.result.lens[at].rows.push(LensRow {
-                    position: row.position,
-                    top: logprobs.top(self.plan.top_k),
-                    targets: self.plan.targets.iter().filter_map(target).collect(),
-                });
-            }
+        for (at, (_, capture, _)) in self.plan.lens.iter().enumerate() {
+            let own = of(capture).filter(|row| capture.positions.contains(row.position));
+            self.waiting.extend(own.map(|row| Waiting {
+                at,
+                position: row.position,
+                row: row.row.clone(),
+            }));
         }
-        self.attribute(&new, head)?;
+        self.attribute(new.values().flatten().copied(), head)?;
         self.n_taken = self.n_taken.max(n);
         Ok(())
     }
 
+    /// Whether hidden states wait for their logits.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Has the lens look at `most` of the hidden states that wait, the first ones, all in one product. Returns how many
+    /// it looked at.
+    ///
+    /// # Errors
+    /// Logits that are not numbers, or none at all.
+    pub(super) fn look<P: Probe>(&mut self, most: usize, head: &mut P) -> Result<usize, P::Error> {
+        let width = self.waiting.front().map_or(0, |first| first.row.len());
+        let own = self.waiting.iter().take(most);
+        let n = own.take_while(|next| next.row.len() == width).count();
+        if n == 0 {
+            return Ok(0);
+        }
+        let rows: Vec<Waiting> = self.waiting.drain(..n).collect();
+        let mut hidden = Vec::with_capacity(n * width);
+        for waiting in &rows {
+            let layer = self.plan.lens[waiting.at].2;
+            match (&self.plan.translators, layer) {
+                (Some(all), Some(layer)) => hidden.extend(all.translated(layer, &waiting.row)),
+                _ => hidden.extend(&waiting.row),
+            }
+        }
+        let logits = head.logits((&hidden, width))?;
+        for (waiting, logits) in rows
+            .iter()
+            .zip(logits.chunks_exact((logits.len() / n).max(1)))
+        {
+            let logprobs = Logprobs::new(logits)?;
+            let target = |id: &u32| {
+                let (logprob, rank) = (logprobs.of(*id)?, logprobs.rank(*id)?);
+                Some((TokenLogprob { id: *id, logprob }, rank))
+            };
+            self.result.lens[waiting.at].rows.push(LensRow {
+                position: waiting.position,
+                top: logprobs.top(self.plan.top_k),
+                targets: self.plan.targets.iter().filter_map(target).collect(),
+            });
+        }
+        Ok(n)
+    }
+
     /// Splits the logit that is asked for among the parts of the hidden states of new tokens.
-    fn attribute<P: Probe>(&mut self, new: &[&TakenRow], head: &mut P) -> Result<(), P::Error> {
+    fn attribute<'a, P: Probe>(
+        &mut self,
+        new: impl Iterator<Item = &'a TakenRow>,
+        head: &mut P,
+    ) -> Result<(), P::Error> {
         let Some(asked) = &self.plan.attribution else {
             return Ok(());
         };

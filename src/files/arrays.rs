@@ -3,10 +3,12 @@
 //! Texts that say what the arrays are lie in the file too: in the metadata of safetensors, and as `metadata.json` in an
 //! NPZ archive. Elements are converted piece by piece, so that nothing is held twice.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 use serde_json::{Map, Value};
 
 use crate::common::writing::Part;
@@ -80,27 +82,38 @@ impl Elements<'_> {
         }
     }
 
-    /// Writes their bytes, little-endian.
+    /// Some of them.
+    fn part(self, of: std::ops::Range<usize>) -> Self {
+        match self {
+            Self::F32(all) => Self::F32(&all[of]),
+            Self::F64(all) => Self::F64(&all[of]),
+            Self::F16(all) => Self::F16(&all[of]),
+            Self::I32(all) => Self::I32(&all[of]),
+        }
+    }
+
+    /// Their bytes, little-endian as the processors are for which ggml is built.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::F32(all) => Cow::Borrowed(bytemuck::cast_slice(all)),
+            Self::F64(all) => Cow::Borrowed(bytemuck::cast_slice(all)),
+            Self::I32(all) => Cow::Borrowed(bytemuck::cast_slice(all)),
+            Self::F16(all) => {
+                let mut rounded = vec![f16::ZERO; all.len()];
+                rounded.convert_from_f32_slice(all);
+                Cow::Owned(bytemuck::cast_slice(&rounded).to_vec())
+            }
+        }
+    }
+
+    /// Writes their bytes.
     ///
     /// # Errors
     /// They cannot be written.
     pub fn write(self, out: &mut impl Write) -> io::Result<()> {
-        let mut bytes = Vec::with_capacity(4 * PIECE.min(self.len()));
-        let mut from = 0;
-        while from < self.len() {
+        for from in (0..self.len()).step_by(PIECE) {
             let to = (from + PIECE).min(self.len());
-            bytes.clear();
-            match self {
-                Self::F32(all) => bytes.extend(all[from..to].iter().flat_map(|e| e.to_le_bytes())),
-                Self::F64(all) => bytes.extend(all[from..to].iter().flat_map(|e| e.to_le_bytes())),
-                Self::F16(all) => {
-                    let rounded = all[from..to].iter().map(|e| f16::from_f32(*e));
-                    bytes.extend(rounded.flat_map(f16::to_le_bytes));
-                }
-                Self::I32(all) => bytes.extend(all[from..to].iter().flat_map(|e| e.to_le_bytes())),
-            }
-            out.write_all(&bytes)?;
-            from = to;
+            out.write_all(&self.part(from..to).bytes())?;
         }
         Ok(())
     }

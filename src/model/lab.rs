@@ -519,25 +519,32 @@ pub(super) fn read(
     batch: &Batch,
     out: &mut Vec<TakenRow>,
 ) -> Result<(), TensorError> {
+    let mut numbers: Vec<f32> = Vec::new();
     for (point, tensor) in taken {
         let set = pass.pairs.iter().find(|(own, _)| own == point);
         let set = set.map(|(_, set)| &pass.sets[*set]);
-        let tokens: Vec<usize> = match (set, pass.captures.get(point)) {
-            (Some(set), _) => set.tokens.clone(),
-            (None, Some(rows)) => rows.keys().copied().collect(),
+        // Places in the batch, and in the value.
+        let tokens: Vec<(usize, usize)> = match (set, pass.captures.get(point)) {
+            (Some(set), _) => set.tokens.iter().copied().zip(0..).collect(),
+            (None, Some(rows)) => rows.iter().map(|(at, row)| (*at, *row as usize)).collect(),
             (None, None) => continue,
         };
         let n = tensor.elements() as usize;
-        let mut numbers = vec![0.0f32; n];
+        let n_rows = tensor.shape()[1] as usize;
+        numbers.resize(n, 0.0);
         if tensor.ty() == TensorType::I32 {
             let mut ids = vec![0i32; n];
             executor.read(tensor, &mut ids)?;
-            numbers = ids.into_iter().map(|id| id as f32).collect();
+            numbers.clear();
+            numbers.extend(ids.into_iter().map(|id| id as f32));
         } else {
             executor.read(tensor, &mut numbers)?;
         }
-        let width = n / tokens.len().max(1);
-        for (i, (row, at)) in numbers.chunks_exact(width.max(1)).zip(&tokens).enumerate() {
+        let width = n / n_rows.max(1);
+        for (i, (at, row)) in tokens.iter().enumerate() {
+            // The value has the rows that are captured, or all.
+            let row = if n_rows == tokens.len() { i } else { *row };
+            let row = &numbers[row * width..(row + 1) * width];
             let (sequence, position) = batch.places[*at];
             out.push(TakenRow {
                 sequence,

@@ -123,6 +123,28 @@ fn what_is_captured_are_the_values_of_the_pass() {
             );
         }
         assert!(asked.taken().is_empty());
+        // Of every token, of every second one, and of the first and the last: where these are few, their rows are taken out
+        // of a value, otherwise the value is kept.
+        for step in [2, n - 1] {
+            let places: Vec<u32> = (0..n as u32).step_by(step).collect();
+            let mut captures = everything(&points, n);
+            for capture in &mut captures {
+                capture.positions = Positions::List(places.clone().into());
+            }
+            let lab = Lab::new(captures, Vec::new());
+            let logits = read(&mut asked, 0, &golden.tokens, Some(lab));
+            assert_eq!(logits, expected, "{}: reading changes nothing", golden.name);
+            let taken = asked.taken();
+            for (at, point) in points.all.iter().enumerate() {
+                if point.forces().is_some() || point.path == LOGITS {
+                    continue;
+                }
+                let width = point.width() as usize;
+                let all = values[point.path.as_str()].chunks_exact(width);
+                let some: Vec<f32> = all.step_by(step).flatten().copied().collect();
+                assert_eq!(rows(&taken, at, 0), some, "{}: {}", golden.name, point.path);
+            }
+        }
     }
 }
 

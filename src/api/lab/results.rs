@@ -109,13 +109,9 @@ impl Shown<'_> {
         match encoding {
             Encoding::Numbers => out["data"] = self.captured.elements.as_slice().into(),
             Encoding::Base64 => {
-                let mut bytes =
-                    Vec::with_capacity(self.captured.elements.len() * self.dtype.size());
                 let elements = self.dtype.of(&self.captured.elements);
-                // Nothing fails that writes into memory.
-                let _ = elements.write(&mut bytes);
                 out["dtype"] = self.dtype.name().into();
-                out["data"] = base64::encode(bytes).into();
+                out["data"] = base64::encode(elements.bytes()).into();
             }
         }
         if let Reduce::TopK(_) = self.captured.reduce {

@@ -237,6 +237,18 @@ impl Graph {
         Rc::ptr_eq(&tensor.arena.0, &self.arena.0) && op != sys::GGML_OP_NONE
     }
 
+    /// Whether a tensor, or what it is a view of, is scratch memory that this graph computes: nothing else writes there
+    /// as long as something reads it.
+    pub fn is_scratch(&self, tensor: &Tensor) -> bool {
+        // SAFETY: the tensor is alive, and keeps what it is a view of alive.
+        let op = unsafe {
+            let ptr = tensor.as_ptr();
+            let viewed = sys::shim_tensor_view_src(ptr);
+            sys::shim_tensor_op(if viewed.is_null() { ptr } else { viewed })
+        };
+        Rc::ptr_eq(&tensor.arena.0, &self.arena.0) && op as sys::ggml_op != sys::GGML_OP_NONE
+    }
+
     fn float(&self, op: &'static str, a: &Tensor, contiguous: bool) -> Result<(), Error> {
         if a.ty() != TensorType::F32 || !a.has_dense_rows() || (contiguous && !a.is_contiguous()) {
             return fault(

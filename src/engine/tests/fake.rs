@@ -1,0 +1,192 @@
+//! A model whose next token is a hash of the sequence, and whose lens shows the place of a point and a position.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::engine::compute::{BLOCK, Compute, EachRow};
+use crate::model::{self, Batch, Lab, Miss, Resumed, SequenceId, TakenRow};
+
+pub(super) const N_VOCAB: u32 = 40;
+/// Sequences have these tokens, none of which ends a completion.
+pub(super) const FIRST: u32 = 20;
+pub(super) const N_TOKENS: u32 = 11;
+/// A pass that holds this token fails.
+pub(super) const POISON: u32 = FIRST + N_TOKENS;
+
+/// After this token the logits are not numbers.
+pub(super) const SICK: u32 = POISON + 1;
+
+/// The token that follows a sequence: it depends on all of it, and repeats itself now and then.
+pub(super) fn next_token(text: &[u32]) -> u32 {
+    let period = (text[0] - FIRST) as usize + 2;
+    if text.len() > 3 * period && text[0].is_multiple_of(2) {
+        return text[text.len() - period];
+    }
+    let hash = text.iter().fold(17u64, |hash, token| {
+        hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*token)
+    });
+    FIRST + (hash >> 7) as u32 % N_TOKENS
+}
+
+#[derive(Default)]
+pub(super) struct Fake {
+    pub(super) n_batch: usize,
+    pub(super) n_blocks: usize,
+    pub(super) has_states: bool,
+    pub(super) texts: HashMap<SequenceId, Vec<u32>>,
+    pub(super) known: HashSet<Vec<u32>>,
+    pub(super) logits: Vec<f32>,
+    pub(super) n_read: usize,
+    pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
+    pub(super) taken: Vec<TakenRow>,
+    /// Rows of each look of a lens, with the sequence.
+    pub(super) looks: Vec<(SequenceId, usize)>,
+}
+
+impl Fake {
+    pub(super) fn used(&self) -> usize {
+        self.texts.values().map(|t| t.len().div_ceil(BLOCK)).sum()
+    }
+
+    pub(super) fn fault(found: &str) -> model::Error {
+        model::Error::Batch {
+            found: found.into(),
+            expected: "something else".into(),
+        }
+    }
+
+    pub(super) fn remember(&mut self, id: SequenceId) {
+        let text = self.texts.get(&id).cloned().unwrap_or_default();
+        let ends = (BLOCK..=text.len()).step_by(BLOCK);
+        for end in ends.filter(|end| !self.has_states || *end == text.len()) {
+            self.known.insert(text[..end].to_vec());
+        }
+    }
+}
+
+impl Compute for Fake {
+    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+        Ok(rows.to_vec())
+    }
+
+    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
+        assert!(!batch.is_empty() && batch.len() <= self.n_batch);
+        if batch.tokens.contains(&POISON) {
+            return Err(Self::fault("poison"));
+        }
+        self.n_read += batch.len();
+        self.logits.clear();
+        for ((token, (id, position)), wanted) in
+            batch.tokens.iter().zip(&batch.places).zip(&batch.outputs)
+        {
+            let text = self.texts.entry(*id).or_default();
+            assert_eq!(text.len(), *position as usize, "read in order");
+            text.push(*token);
+            let captures = self.labs.get(id).into_iter().flat_map(|lab| lab.captures());
+            for capture in captures.filter(|c| c.positions.contains(*position)) {
+                self.taken.push(TakenRow {
+                    sequence: *id,
+                    position: *position,
+                    point: capture.point,
+                    row: vec![capture.point as f32, *position as f32],
+                });
+            }
+            if *wanted {
+                let next = next_token(text);
+                let sick = if text.contains(&SICK) { f32::NAN } else { 0.0 };
+                let row =
+                    (0..N_VOCAB).map(|t| if t == next { 20.0 } else { t as f32 * 0.1 } + sick);
+                self.logits.extend(row);
+            }
+        }
+        let ids: HashSet<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.remember(id));
+        assert!(self.used() <= self.n_blocks, "no more than there is");
+        let rows = self.logits.chunks_exact(N_VOCAB as usize);
+        rows.for_each(|row| each(row, &[]));
+        Ok(())
+    }
+
+    fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
+        let ends = (BLOCK..tokens.len()).step_by(BLOCK);
+        let known = ends.rev().find(|end| self.known.contains(&tokens[..*end]));
+        let n_cached = known.unwrap_or(0);
+        self.texts.insert(id, tokens[..n_cached].to_vec());
+        Resumed {
+            n_cached,
+            n_known: n_cached,
+            miss: Miss::Unknown,
+        }
+    }
+
+    fn next(&self, id: SequenceId) -> u32 {
+        self.texts.get(&id).map_or(0, |text| text.len() as u32)
+    }
+
+    fn forget(&mut self, id: SequenceId, from: u32) -> u32 {
+        assert!(!self.has_states, "a state is not taken back");
+        self.texts.entry(id).or_default().truncate(from as usize);
+        self.next(id)
+    }
+
+    fn release(&mut self, id: SequenceId) {
+        self.texts.remove(&id);
+    }
+
+    fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
+
+    fn begin(&mut self, id: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
+        self.set_scales(id, scales);
+        match lab {
+            Some(lab) => self.labs.insert(id, Arc::clone(lab)),
+            None => self.labs.remove(&id),
+        };
+    }
+
+    fn taken(&mut self) -> Vec<TakenRow> {
+        std::mem::take(&mut self.taken)
+    }
+
+    fn lens(
+        &mut self,
+        id: SequenceId,
+        (rows, size): (&[f32], usize),
+    ) -> Result<Vec<f32>, model::Error> {
+        assert!(!rows.is_empty() && self.labs.contains_key(&id));
+        self.looks.push((id, rows.len() / size));
+        let row = |row: &[f32]| {
+            let best = (7 * row[0] as u32 + row[1] as u32) % N_VOCAB;
+            (0..N_VOCAB).map(move |t| if t == best { 20.0 } else { t as f32 * 0.1 })
+        };
+        Ok(rows.chunks_exact(size).flat_map(row).collect())
+    }
+
+    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
+        self.release(id);
+    }
+
+    fn rest(&self) {}
+
+    fn n_blocks(&self) -> Option<usize> {
+        Some(self.n_blocks - self.used())
+    }
+
+    fn n_batch(&self) -> usize {
+        self.n_batch
+    }
+
+    fn has_states(&self) -> bool {
+        self.has_states
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn first_not_finite(&self, _: SequenceId, tokens: &[u32]) -> Option<String> {
+        tokens
+            .iter()
+            .position(|t| *t == SICK)
+            .map(|at| format!("token {at}"))
+    }
+}
