@@ -194,6 +194,9 @@ def stops(drive):
 
 
 def changes(drive):
+    # Answers follow from the whole conversation, and how much was written before a stop from the speed of the machine.
+    drive.at("#new").click()
+    drive.ask("2+3=?")
     n = drive.at(".turn").count()
     drive.at(".turn.user").last.hover()
     drive.at(".turn.user").last.get_by_role("button", name="Edit").click()
@@ -263,6 +266,8 @@ def diagram(drive):
 
 def values(drive):
     """Pictures of the conversation and of texts; what cannot be drawn is said."""
+    # The page was loaded anew.
+    drive.ask("2+2=?")
     drive.at("#show-lab").click()
     for kind, fields in [
         ("lens", {}),

@@ -497,10 +497,13 @@ fn text_is_readable_on_every_colour() {
             .unwrap();
         rest.split_once(')').unwrap().0.split_once(',').unwrap()
     };
-    let names: Vec<String> = (0..LEVELS).map(|level| format!("--o{level}")).collect();
+    let warm = (0..LEVELS).map(|level| format!("--o{level}"));
+    let cool = (1..LEVELS).map(|level| format!("--u{level}"));
+    let scales: [Vec<String>; 2] = [warm.collect(), cool.collect()];
     for side in [|(light, _)| light, |(_, dark)| dark] as [fn((_, _)) -> &'static str; 2] {
         let on = |a: &str, b: &str| contrast([a, b].map(|name| side(colours(name))));
-        for name in names.iter().map(String::as_str).chain(["--cold"]) {
+        let names = scales.iter().flatten().map(String::as_str);
+        for name in names.chain(["--cold"]) {
             assert!(on("--ink", name) >= 4.5, "text on {name}");
         }
         for name in PAPERS.split(' ') {
@@ -508,7 +511,9 @@ fn text_is_readable_on_every_colour() {
             assert!(least >= 4.5, "text on {name}");
         }
         // Each colour is further from the paper than the one before it.
-        let steps = names.iter().map(|name| on(name, "--paper"));
-        assert!(steps.is_sorted_by(|a, b| a < b));
+        for names in &scales {
+            let steps = names.iter().map(|name| on(name, "--paper"));
+            assert!(steps.is_sorted_by(|a, b| a < b));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `bench lab lens`, `patch`, `routing` and `attention`: the numbers of the HTTP API, drawn in cells that hold their texts,
 //! whatever tokens are called.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -324,6 +325,64 @@ fn texts_of_tokens_are_shown_with_escapes_and_stay_in_their_cells() {
         "captures": [{ "point": "layers.0.attn.weights", "positions": all, "shape": [n, 1, n], "data": ones }],
     });
     check_picture("hostile", &chart(Picture::Attention, &response));
+}
+
+/// The colours of all cells of a picture, by their texts.
+fn classes(chart: &Chart) -> HashMap<String, String> {
+    let (mut class, mut boxes) = (String::new(), Vec::new());
+    let mut out = HashMap::new();
+    for item in &svg::chart(chart).items {
+        match item {
+            Item::Open(name, _) => class = (*name).into(),
+            Item::Box(place, _, "swatch") => boxes.push((*place, class.clone())),
+            Item::Text(_, _, _, Style::Small, "on", text) => {
+                let own = item.text_rect().expect("a text");
+                let found = boxes.iter().rfind(|(cell, _)| is_in(&own, cell));
+                out.insert(text.clone(), found.expect("a cell").1.clone());
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+#[test]
+fn numbers_below_zero_have_the_colours_of_those_above_it_mirrored() {
+    let effects = |all: &[f64]| {
+        json!({
+            "points": ["layers.0.out"], "effects": [all],
+            "positions": (0..all.len()).map(|at| vec![at]).collect::<Vec<_>>(),
+        })
+    };
+    let values = [0.04, 0.07, 0.15, 0.25, 0.4, 0.5, 0.7, 0.8, 0.95, 3.0];
+    let both: Vec<f64> = values.iter().flat_map(|v| [*v, -*v]).collect();
+    let signed = chart(Picture::Patch, &effects(&both));
+    check_picture("signed", &signed);
+    let found = classes(&signed);
+    assert_eq!(found.len(), both.len());
+    for (value, level) in values.iter().zip([0, 1, 2, 3, 4, 5, 6, 7, 8, 8]) {
+        let below = if level == 0 { "o" } else { "u" };
+        assert_eq!(found[&format!("{value:.2}")], format!("hot o{level}"));
+        assert_eq!(
+            found[&format!("-{value:.2}")],
+            format!("hot {below}{level}")
+        );
+    }
+    // The legend has the colours that occur, and says what they are.
+    let picture = pictures::svg(&signed);
+    for text in ["blue is below zero", "\u{2264} -0.9", "-0.05 to 0.05"] {
+        assert!(picture.contains(text), "{text}");
+    }
+    let picture = pictures::svg(&chart(Picture::Patch, &effects(&[0.5, -0.12])));
+    for (text, is_there) in [
+        ("-0.2 to -0.1<", true),
+        ("-0.1 to -0.05", true),
+        ("-0.3 to", false),
+    ] {
+        assert_eq!(picture.contains(text), is_there, "{text}");
+    }
+    let plain = pictures::svg(&chart(Picture::Patch, &effects(&[0.5, -0.01])));
+    assert!(!plain.contains("blue") && plain.contains("&lt; 0.05"));
 }
 
 #[test]

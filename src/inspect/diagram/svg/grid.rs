@@ -15,10 +15,10 @@ pub const MAX_CELLS: usize = 40_000;
 
 /// Borders of the colours, as shares of the end of the scale.
 const BORDERS: [f64; LEVELS - 1] = [0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9];
-/// Share from which on a number below zero has a colour of its own.
-const BELOW: f64 = -0.05;
-/// The colour of numbers below zero.
-const COOL: &str = "hot ob";
+/// The colours of numbers below zero, the palest first. Numbers about zero have the first colour of those above it.
+const COOL: [&str; LEVELS - 1] = [
+    "hot u1", "hot u2", "hot u3", "hot u4", "hot u5", "hot u6", "hot u7", "hot u8",
+];
 /// Widest row of grids, and of columns.
 const ROOM: f64 = 1700.0;
 /// Widest name of a row.
@@ -40,7 +40,7 @@ pub struct Chart {
     pub lines: Vec<String>,
     /// What the colours stand for.
     pub quantity: String,
-    /// The end of the scale, which begins at 0.
+    /// The end of the scale: the farthest colours from zero are those of nearly this and more, and of nearly its negative and less.
     pub end: f64,
     /// What a cell without a number stands for.
     pub empty: String,
@@ -85,38 +85,56 @@ impl Chart {
         cells.map(|cell| cell.value)
     }
 
-    /// The colour of a number.
+    /// The colour of a number: those of a number and of its negative are equally far from that of zero.
     fn class(&self, value: Option<f64>) -> &'static str {
-        match value {
+        match value.map(|value| (self.level(value), value < 0.0)) {
             None => COLD,
-            Some(value) if value <= BELOW * self.end => COOL,
-            Some(value) => {
-                let below = BORDERS.iter().filter(|border| **border * self.end <= value);
-                HOT[below.count()]
-            }
+            Some((at @ 1.., true)) => COOL[at - 1],
+            Some((at, _)) => HOT[at],
         }
+    }
+
+    /// How far from zero its colour is.
+    fn level(&self, value: f64) -> usize {
+        let within = BORDERS.iter();
+        within
+            .filter(|border| **border * self.end <= value.abs())
+            .count()
     }
 
     /// What the colours stand for.
     fn legend(&self, room: f64) -> Piece {
         let border = |at: usize| digits(BORDERS[at] * self.end);
-        let is_below = |value: Option<f64>| self.class(value) == COOL;
-        let has_below = self.values().any(is_below);
-        let least = digits(BELOW * self.end);
+        let last = BORDERS.len();
+        let negative = self.values().flatten().filter(|value| *value < 0.0);
+        let deepest = negative.map(|value| self.level(value)).max().unwrap_or(0);
         let range = |at: usize| match at {
-            0 if has_below => format!("{least} to {}", border(0)),
+            0 if deepest > 0 => format!("-{0} to {0}", border(0)),
             0 => format!("< {}", border(0)),
-            at if at == BORDERS.len() => format!("\u{2265} {}", border(at - 1)),
+            at if at == last => format!("\u{2265} {}", border(at - 1)),
             at => format!("{} to {}", border(at - 1), border(at)),
         };
-        let below = has_below.then(|| swatch(COOL, &format!("\u{2264} {least}")));
+        let below = (1..=deepest).rev().map(|at| {
+            let text = match at == last {
+                true => format!("\u{2264} -{}", border(at - 1)),
+                false => format!("-{} to -{}", border(at), border(at - 1)),
+            };
+            swatch(COOL[at - 1], &text)
+        });
         let shades = HOT.iter().enumerate();
         let shades = shades.map(|(at, class)| swatch(class, &range(at)));
+        let quantity = match deepest {
+            0 => self.quantity.clone(),
+            _ => format!(
+                "{}; blue is below zero, pale about zero, yellow to red above it",
+                self.quantity
+            ),
+        };
         let has_empty = self.values().any(|value| value.is_none());
         let empty = (has_empty && !self.empty.is_empty()).then(|| swatch(COLD, &self.empty));
-        let entries = below.into_iter().chain(shades).chain(empty).collect();
+        let entries = below.chain(shades).chain(empty).collect();
         let mut piece = Piece::new(room, 0.0);
-        piece.write(0.0, Style::Name, &self.quantity);
+        piece.write(0.0, Style::Name, &quantity);
         piece.skip(5.0);
         piece.add(0.0, Piece::wrapped(entries, (12.0, 5.0), room));
         piece
@@ -233,7 +251,7 @@ fn band(
     let places: Vec<(Rect, &Cell)> = places.collect();
     let line = if h > SIDE { "swatch" } else { "fine" };
     // Cells of a colour together are shorter than a group for each.
-    for class in HOT.into_iter().chain([COOL, COLD]) {
+    for class in HOT.into_iter().chain(COOL).chain([COLD]) {
         let own = places
             .iter()
             .filter(|(_, cell)| chart.class(cell.value) == class);
