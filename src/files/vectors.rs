@@ -207,11 +207,11 @@ pub fn write(path: &Path, arch: &str, by_layer: &BTreeMap<u64, Vec<f32>>) -> Res
         shape: vec![row.len() as u64],
     };
     let tensors: Vec<NewTensor> = rows.iter().map(tensor).collect();
-    let layer_count = rows.last().map_or(0, |(layer, _)| **layer as u32);
     let metadata = Metadata::from_iter([
         ("general.architecture", Value::Str("controlvector".into())),
         ("controlvector.model_hint", Value::Str(arch.into())),
-        ("controlvector.layer_count", Value::U32(layer_count)),
+        // Of this type in files of llama-cvector-generator; no program reads it.
+        ("controlvector.layer_count", Value::I32(rows.len() as i32)),
     ]);
     let bytes =
         |at: usize| -> Vec<u8> { rows[at].1.iter().flat_map(|e| e.to_le_bytes()).collect() };

@@ -356,6 +356,86 @@ fn a_translator_makes_of_a_hidden_state_what_the_head_reads() {
     );
 }
 
+/// Control vectors that other programs wrote: `export_gguf` of repeng 0.4.0, and the functions of llama.cpp's cvector-generator that
+/// name, normalise and write. Direction N is `N + i / 128` for element i; the second program scales it to length 1.
+fn of_others() -> [(PathBuf, bool); 2] {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab");
+    [("repeng", false), ("cvector-generator", true)]
+        .map(|(name, is_scaled)| (folder.join(format!("{name}.gguf")), is_scaled))
+}
+
+#[test]
+fn control_vectors_of_other_programs_are_added_after_their_layers() {
+    let files = of_others();
+    let [first, second] = files.each_ref().map(|(path, _)| text(path));
+    let server = Server::start(&["--lab-vectors", first, "--lab-vectors", second]);
+    let plain = states(&server, &json!([]));
+    for (path, is_scaled) in &files {
+        let direction = |layer: usize| -> Vec<f32> {
+            let row = (0..WIDTH).map(|i| layer as f32 + i as f32 / 128.0);
+            let row: Vec<f32> = row.collect();
+            let length = row.iter().map(|e| e * e).sum::<f32>().sqrt();
+            let by = if *is_scaled { length } else { 1.0 };
+            row.iter().map(|e| e / by).collect()
+        };
+        let id = path.file_stem().and_then(|name| name.to_str());
+        let named = states(
+            &server,
+            &json!([{ "point": "layers.*.out", "op": "add", "vector": id }]),
+        );
+        let edits: Value = (1..plain.len())
+            .map(|layer| {
+                json!({ "point": format!("layers.{layer}.out"), "op": "add", "vector": direction(layer) })
+            })
+            .collect();
+        let stated = states(&server, &edits);
+        assert_eq!(named[0], plain[0]);
+        check_close(&named[1], &sum(&plain[1], &direction(1)));
+        for (named, stated) in named.iter().zip(&stated) {
+            check_close(named, stated);
+        }
+    }
+}
+
+/// What a control vector's file has, but for the numbers.
+fn form(path: &Path) -> [Vec<String>; 2] {
+    let weights = weights::open(path).expect("a GGUF file");
+    let keys = weights.metadata().iter();
+    let keys = keys.map(|(key, value)| format!("{key} {value:?}"));
+    let tensors = weights.tensors().iter();
+    let tensors = tensors.map(|t| format!("{} {:?} {}", t.name, t.shape, t.ty));
+    [keys.collect(), tensors.collect()]
+}
+
+#[test]
+fn a_direction_has_the_form_of_the_files_of_llama_cvector_generator() {
+    let folder = scratch();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("positive"), "I am happy").expect("written");
+    std::fs::write(at("negative"), "I am sad").expect("written");
+    let (positive, negative, output) = (at("positive"), at("negative"), at("mood.gguf"));
+    printed(&[
+        "lab",
+        "direction",
+        "tiny-chat",
+        "--positive",
+        text(&positive),
+        "--negative",
+        text(&negative),
+        "-o",
+        text(&output),
+    ]);
+    let [(repeng, _), (generator, _)] = of_others();
+    assert_eq!(form(&output), form(&generator));
+    // The other program writes the directions in another order, and their number as another type.
+    let [mut keys, mut tensors] = form(&repeng);
+    tensors.reverse();
+    for key in &mut keys {
+        *key = key.replace("U32", "I32");
+    }
+    assert_eq!(form(&output), [keys, tensors]);
+}
+
 #[test]
 fn a_direction_is_the_difference_of_means_and_is_read_again() {
     let folder = scratch();
