@@ -35,8 +35,8 @@ lint: ## Run the lints, and check the types of the Python package
 bench: ## Run the criterion benches
 	cargo bench -p benches
 
-fuzz: ## Run each fuzz target for SECONDS (default 60), or TARGET alone (needs a nightly toolchain and cargo-fuzz)
-	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGET)
+fuzz: ## Run each fuzz target, or TARGET alone, until it had SECONDS (default 3600) of a processor in all: fuzz/README.md
+	scripts/fuzz.py $(or $(SECONDS),3600) $(TARGET)
 
 mutate: ## Compute with N (default 10000) model files that have some bytes changed: errors or logits, no signal
 	MUTATIONS=$(or $(N),10000) SEED=$(or $(SEED),1) cargo test --features png --test it -- --nocapture mutated_models

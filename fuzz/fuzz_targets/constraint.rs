@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use lab_bench::constraint::{Compiler, Constraint};
+use lab_core::constraint::{Compiler, Constraint};
 
 static COMPILER: LazyLock<Arc<Compiler>> =
     LazyLock::new(|| Arc::new(Compiler::new(fuzz::tokenizer())));

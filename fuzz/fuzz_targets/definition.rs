@@ -3,8 +3,8 @@
 
 use std::sync::LazyLock;
 
-use lab_bench::files::models::Opened;
-use lab_bench::plan::Plan;
+use lab_core::files::models::Opened;
+use lab_core::plan::Plan;
 
 static MODEL: LazyLock<Opened> = LazyLock::new(fuzz::model);
 

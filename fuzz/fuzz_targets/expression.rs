@@ -1,7 +1,7 @@
 //! An expression of a definition, with a value for every name.
 #![no_main]
 
-use lab_bench::arch::expr::{Expr, Scope, Value};
+use lab_core::arch::expr::{Expr, Scope, Value};
 
 struct Anything;
 

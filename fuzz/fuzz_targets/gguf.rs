@@ -1,8 +1,8 @@
 //! A model file: its header, its data, its plan and its vocabulary.
 #![no_main]
 
-use lab_bench::files::models::{self, Source};
-use lab_bench::weights;
+use lab_core::files::models::{self, Source};
+use lab_core::weights;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let path = fuzz::file("model.gguf", bytes);

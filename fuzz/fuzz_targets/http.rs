@@ -8,11 +8,11 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use lab_bench::api::{self, Access, LoadFault, Loader, Pool, Started};
-use lab_bench::engine::Limits;
-use lab_bench::engine::diffusion::Diffusion;
-use lab_bench::engine::serving::Served;
-use lab_bench::files::models::Source;
-use lab_bench::model::Options;
+use lab_core::engine::Limits;
+use lab_core::engine::diffusion::Diffusion;
+use lab_core::engine::serving::Served;
+use lab_core::files::models::Source;
+use lab_core::model::Options;
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 

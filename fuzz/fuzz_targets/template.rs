@@ -1,7 +1,7 @@
 //! A chat template, rendered.
 #![no_main]
 
-use lab_bench::text::template::{ChatTemplate, Moment, RenderInput};
+use lab_core::text::template::{ChatTemplate, Moment, RenderInput};
 use serde_json::{Map, json};
 
 libfuzzer_sys::fuzz_target!(|text: &str| {

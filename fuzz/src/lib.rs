@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use lab_bench::files::models::{self, Definitions, Opened, Source};
-use lab_bench::text::tokenizer::Tokenizer;
+use lab_core::files::models::{self, Definitions, Opened, Source};
+use lab_core::text::tokenizer::Tokenizer;
 
 /// A folder of this process, in memory where there is one.
 pub fn folder() -> &'static Path {

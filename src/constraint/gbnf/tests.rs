@@ -344,3 +344,59 @@ fn regular_parts_become_lexemes_where_nothing_is_lost() {
     let greedy = "root ::= \"(\" root \")\" | [a-z]+ tail\ntail ::= \"x\" root?";
     assert!(n_lexemes(greedy) > 3);
 }
+
+/// Rules of many kinds of parts, four times as many of which take no more than nine times as long.
+#[test]
+fn translating_takes_time_in_proportion() {
+    type Make = fn(usize) -> String;
+    let kinds: [(&str, Make); 4] = [
+        ("alternatives", |n| {
+            let all: Vec<String> = (0..n).map(|i| format!("\"w{i}\"")).collect();
+            format!("root ::= {}", all.join(" | "))
+        }),
+        ("alternatives of rules", |n| {
+            let all: Vec<String> = (0..n).map(|i| format!("r{i}")).collect();
+            let rules: String = (0..n)
+                .map(|i| format!("r{i} ::= \"w{i}\" root?\n"))
+                .collect();
+            format!("root ::= {}\n{rules}", all.join(" | "))
+        }),
+        ("a sequence", |n| {
+            let all: Vec<String> = (0..n).map(|i| format!("[a-z] \"w{i}\"")).collect();
+            format!("root ::= {}", all.join(" "))
+        }),
+        ("a chain", |n| {
+            let rules: String = (0..n)
+                .map(|i| format!("a{i} ::= \"x\" a{}\n", i + 1))
+                .collect();
+            format!("root ::= a0\n{rules}a{n} ::= \"x\"\n")
+        }),
+    ];
+    // The time of this thread on a processor, or else time.
+    let now = || {
+        std::thread::yield_now();
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+        let found = text.and_then(|text| text.split_whitespace().next()?.parse().ok());
+        static START: std::sync::LazyLock<std::time::Instant> =
+            std::sync::LazyLock::new(std::time::Instant::now);
+        found.map_or_else(|| START.elapsed(), std::time::Duration::from_nanos)
+    };
+    for (name, make) in kinds {
+        let least = |text: &str, tries: usize| {
+            let time = |_| {
+                let before = now();
+                to_lark(text).expect("a sound grammar");
+                now() - before
+            };
+            (0..tries).map(time).min().unwrap_or_default()
+        };
+        let (small, large) = (make(300), make(1200));
+        let (a, b) = (least(&small, 3), least(&large, 2));
+        println!("{name}: {a:?}, {b:?}");
+        let is_fine = b <= 9 * a.max(std::time::Duration::from_millis(3));
+        assert!(
+            is_fine || least(&large, 5) <= 9 * least(&small, 8),
+            "{name}: {a:?}, {b:?}"
+        );
+    }
+}
