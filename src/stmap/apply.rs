@@ -134,7 +134,8 @@ fn unused(
     let mut without = |patterns: &[Spanned<String>]| {
         let n_before = unused.len();
         for pattern in patterns {
-            unused.retain(|name| !config.fits(&pattern.value, name));
+            let patterns = config.patterns(&pattern.value);
+            unused.retain(|name| !config.fits(&patterns, name));
         }
         n_before - unused.len()
     };

@@ -35,6 +35,8 @@ pub(super) struct Config<'a> {
 
 /// Maximum number of named values of which each follows from the next.
 const MAX_CHAIN: usize = 32;
+/// Maximum number of elements of an array in a pattern, above the number of layers of any model.
+const MAX_PATTERNS: usize = 1024;
 /// Maximum number of values that are kept.
 const MAX_KNOWN: usize = 1 << 16;
 
@@ -254,10 +256,27 @@ impl<'a> Config<'a> {
         bare(&self.map.prefixes, name)
     }
 
-    /// Whether a stored name fits a pattern of the map.
-    pub(super) fn fits(&self, pattern: &str, name: &str) -> bool {
-        let pattern = filled(pattern, &self.plain());
-        fits_pattern(&pattern, name) || fits_pattern(self.bare(&pattern), self.bare(name))
+    /// The patterns of stored names that a pattern of the map stands for: one, or one for each element
+    /// where the value in its braces is an array.
+    pub(super) fn patterns(&self, pattern: &str) -> Vec<String> {
+        let plain = self.plain();
+        let list = match braced(pattern)
+            .map(|(head, inner, tail)| (head, value_of(inner, &plain), tail))
+        {
+            Some((head, Some(Value::List(items)), tail)) if items.len() <= MAX_PATTERNS => items
+                .iter()
+                .map(|item| format!("{head}{item}{tail}"))
+                .collect(),
+            _ => vec![pattern.to_owned()],
+        };
+        list.iter().map(|pattern| filled(pattern, &plain)).collect()
+    }
+
+    /// Whether a stored name fits one of these patterns.
+    pub(super) fn fits(&self, patterns: &[String], name: &str) -> bool {
+        patterns.iter().any(|pattern| {
+            fits_pattern(pattern, name) || fits_pattern(self.bare(pattern), self.bare(name))
+        })
     }
 
     /// The value of a key, if something has read it.
@@ -521,19 +540,25 @@ pub(super) fn fill(template: &str, indices: &[(&str, u64)]) -> String {
     out
 }
 
+/// What stands before the first braces, in them and after them.
+fn braced(pattern: &str) -> Option<(&str, &str, &str)> {
+    let (head, tail) = pattern.split_once('{')?;
+    let (inner, tail) = tail.split_once('}')?;
+    Some((head, inner, tail))
+}
+
+/// The value of the expression in braces, if it has one.
+fn value_of(inner: &str, at: &At<'_>) -> Option<Value> {
+    Expr::parse(inner, 0).ok()?.evaluate(at).ok()
+}
+
 /// A pattern with the values of the expressions in its braces.
 pub(super) fn filled(pattern: &str, at: &At<'_>) -> String {
     let mut out = String::new();
     let mut rest = pattern;
-    while let Some((head, (inner, tail))) = rest
-        .split_once('{')
-        .and_then(|(head, tail)| Some((head, tail.split_once('}')?)))
-    {
-        let value = Expr::parse(inner, 0)
-            .ok()
-            .and_then(|expr| expr.evaluate(at).ok());
+    while let Some((head, inner, tail)) = braced(rest) {
         out.push_str(head);
-        match value {
+        match value_of(inner, at) {
             Some(value) => out.push_str(&value.to_string()),
             None => out.push_str(&format!("{{{inner}}}")),
         }

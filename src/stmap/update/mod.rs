@@ -298,7 +298,10 @@ impl<'a> Work<'a> {
             let stored = format!("{name}{ENDING}");
             let fits = |patterns: &[Spanned<String>]| {
                 let mut patterns = patterns.iter();
-                patterns.any(|pattern| self.config.fits(&pattern.value, &stored))
+                patterns.any(|pattern| {
+                    let patterns = self.config.patterns(&pattern.value);
+                    self.config.fits(&patterns, &stored)
+                })
             };
             let mut parts = self.map.parts.iter();
             let part = match parts.find(|(_, patterns)| fits(patterns)) {

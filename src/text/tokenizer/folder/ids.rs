@@ -85,6 +85,18 @@ impl Own {
         this.is_wordpiece = matches!(model, ModelWrapper::WordPiece(_));
         if class.is_none() {
             let (first, last) = frame(files, parsed, tokens)?;
+            if let Some(id) = first
+                .iter()
+                .chain(&last)
+                .find(|id| **id as usize >= tokens.len())
+            {
+                return Err(Error::IdOutOfRange {
+                    path: files.tokenizer_path(),
+                    key: "post_processor".into(),
+                    id: (*id).into(),
+                    tokens: tokens.len(),
+                });
+            }
             this.between = between(parsed, &first, &last);
             this.frame = Frame::Ids(first, last);
         }

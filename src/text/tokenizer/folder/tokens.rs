@@ -1,7 +1,8 @@
 //! The tokens of a folder by id: texts and kinds, holes filled up.
 //!
 //! A vocabulary is as long as `vocab_size` of `config.json` says, because the model has that many
-//! rows; ids without a token are unused tokens.
+//! rows; ids without a token are unused tokens. Control tokens beyond it, such as those that stand for
+//! images, are left out: no text needs them, and in a text they are read as any other part of it.
 
 use rustc_hash::FxHashMap;
 use tokenizers::ModelWrapper;
@@ -13,6 +14,9 @@ use super::parsed::Parsed;
 
 /// The most tokens that are taken for a vocabulary: fifty times the largest known one.
 const MOST_TOKENS: usize = 1 << 24;
+
+/// The most tokens that a message lists.
+const MAX_LISTED: usize = 8;
 
 /// One token.
 #[derive(Clone, Debug)]
@@ -100,6 +104,8 @@ pub(super) struct Slots<'a> {
     /// Length that the model's file requires.
     declared: Option<usize>,
     len: usize,
+    /// Control tokens that the model has no rows for.
+    left_out: Vec<String>,
 }
 
 impl<'a> Slots<'a> {
@@ -126,6 +132,7 @@ impl<'a> Slots<'a> {
             tokens: FxHashMap::default(),
             declared,
             len: declared.unwrap_or(0),
+            left_out: Vec::new(),
         })
     }
 
@@ -135,12 +142,16 @@ impl<'a> Slots<'a> {
         self.put(id, token)
     }
 
-    /// Puts a token in its place.
+    /// Puts a token in its place. A control token whose place the model does not have is left out.
     ///
     /// # Errors
     /// A place that the model does not have, or that holds a token of another text.
     pub(super) fn put(&mut self, id: u32, token: Token) -> Result<(), Error> {
         let limit = self.declared.unwrap_or(MOST_TOKENS);
+        if id as usize >= limit && self.declared.is_some() && token.kind == Kind::Control {
+            self.left_out.push(token.text);
+            return Ok(());
+        }
         if id as usize >= limit {
             return Err(Error::TokenOutOfRange {
                 path: self.files.tokenizer_path(),
@@ -172,6 +183,17 @@ impl<'a> Slots<'a> {
 
     /// The tokens, with unused ones where there is none.
     pub(super) fn filled(mut self) -> Vec<Token> {
+        if !self.left_out.is_empty() {
+            let path = self.files.tokenizer_path();
+            let tokens = self.left_out.iter().take(MAX_LISTED);
+            let tokens: Vec<_> = tokens.map(|text| format!("`{text}`")).collect();
+            tracing::warn!(
+                "{}: {} control tokens are beyond `vocab_size` of config.json and left out: {}",
+                path.display(),
+                self.left_out.len(),
+                tokens.join(", ")
+            );
+        }
         let unused = |id: u32| Token::new(format!("[PAD{id}]"), Kind::Unused);
         (0..self.len as u32)
             .map(|id| self.tokens.remove(&id).unwrap_or_else(|| unused(id)))

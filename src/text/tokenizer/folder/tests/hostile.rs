@@ -43,7 +43,7 @@ fn folders_are_refused_with_file_and_key() {
             refused_changed(r#""a": 1"#, r#""a": -1"#),
             refused_changed(r#""id": 2"#, r#""id": 7"#),
             refused_with("config.json", "[]"),
-            refused_with("config.json", r#"{"vocab_size": 2}"#),
+            refused_with("config.json", r#"{"vocab_size": 1}"#),
             refused_with("config.json", r#"{"vocab_size": 1000000000000}"#),
             refused_with("config.json", r#"{"vocab_size": "3"}"#),
             refused_with("config.json", r#"{"text_config": 3}"#),
@@ -73,7 +73,7 @@ fn folders_are_refused_with_file_and_key() {
     tokenizer.json: invalid value: integer `-1`, expected u32 at line 4 column 89
     tokenizer.json: token `<s>` is declared with id 7, but added tokens follow one another after the vocabulary, so it has id 2
     config.json: invalid type: sequence, expected a map at line 1 column 0
-    tokenizer.json: token `<s>` has id 2, but 2 is the highest number of tokens (`vocab_size` of config.json)
+    tokenizer.json: token `a` has id 1, but 1 is the highest number of tokens (`vocab_size` of config.json)
     config.json: `vocab_size` is 1000000000000, at most 16777216 is possible
     config.json: `vocab_size` is a string, expected a whole number
     config.json: `text_config` is a number, expected an object

@@ -372,3 +372,37 @@ fn the_vocabulary_of_the_shipped_model_comes_back() {
     assert_eq!(folder.tokenizer().eot(), ours.eot());
     assert!(ours.ends().eq(folder.tokenizer().ends()));
 }
+
+#[test]
+fn control_tokens_that_the_model_has_no_rows_for_are_left_out() {
+    let tokens = [special("<a>"), special("<image>")];
+    let folder = folder_with(&tokens, &[("config.json", r#"{"vocab_size": 259}"#)]);
+    let tokenizer = folder.tokenizer();
+    assert_eq!(tokenizer.vocab_len(), 259);
+    let encoded = tokenizer.encode("<a><image>", false, true).unwrap();
+    assert_eq!(encoded[0], 258);
+    assert!(
+        encoded.len() > 2 && encoded.iter().all(|id| *id < 259),
+        "{encoded:?}"
+    );
+}
+
+#[test]
+fn a_frame_of_tokens_that_are_left_out_is_refused() {
+    let framed = r#"{"type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<a>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<a>": {"id": "<a>", "ids": [258], "tokens": ["<a>"]}}}"#;
+    let mut file: serde_json::Value = serde_json::from_str(&small(&[special("<a>")])).unwrap();
+    file["post_processor"] = serde_json::from_str(framed).unwrap();
+    let file = file.to_string();
+    let files = [
+        ("tokenizer.json", file.as_str()),
+        ("config.json", r#"{"vocab_size": 258}"#),
+    ];
+    let message = read(super::folder(&files).path()).unwrap_err().to_string();
+    assert!(
+        message.contains("`post_processor` is 258, but the vocabulary has 258 tokens"),
+        "{message}"
+    );
+}
