@@ -291,6 +291,8 @@ pub enum WeightRole {
     Convolution,
     /// Exponents of a decay, negative.
     Decay,
+    /// Integers from 0 (i32) that name rows or experts, below the number that this option gives.
+    Ids(&'static str),
 }
 
 /// Matrices and tables whose types a quantiser chooses alike; see `files::quantise`.

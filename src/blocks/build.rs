@@ -31,6 +31,8 @@ pub struct Build<'a> {
     pub adapters: AtWork<'a>,
     /// The adapter in the file of each row, i32 `[1, n_tokens]`, where tokens switch between such.
     pub switched: Option<Tensor>,
+    /// The token of each row, i32 `[1, n_tokens]`; none where a stage is computed by itself.
+    pub ids: Option<Tensor>,
     /// Number of tokens of the pass.
     pub n_tokens: u64,
     /// Positions that a sequence may reach.
@@ -199,28 +201,35 @@ impl Build<'_> {
             std::array::from_fn(|dim| if is_token(dim) { shape[dim] } else { 1 })
         });
         // Where no dimension is the tokens, an update is refused by the shapes of its scales.
-        self.product_of(unit, key, x, of_tokens.unwrap_or([0; 4]))
+        let weight = self.need(unit, key)?;
+        self.product_of(unit, key, &weight, x, of_tokens.unwrap_or([0; 4]))
     }
 
-    /// Each head of `x [d, n_tokens, heads]` times its own matrix of the weight `key [d, m, heads]`:
-    /// `[m, n_tokens, heads]`.
+    /// Each head of `x [d, n_tokens, heads]` times its own matrix of the weight `key [d, m, heads]`, or
+    /// `[d, m * heads]`: `[m, n_tokens, heads]`.
     ///
     /// # Errors
     /// As [`Self::linear`].
     pub fn product_by_head(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
-        self.product_of(unit, key, x, [1, self.n_tokens, 1, 1])
+        let (weight, heads) = (self.need(unit, key)?, x.shape()[2]);
+        let weight = match weight.shape() {
+            [d, n, 1, 1] => self.g.reshape(&weight, [d, n / heads, heads, 1])?,
+            _ => weight,
+        };
+        self.product_of(unit, key, &weight, x, [1, self.n_tokens, 1, 1])
     }
 
-    /// `w.x`; `of_tokens` is the shape of one number for each token that is repeated to `x`.
+    /// `w.x` of a weight in this shape; `of_tokens` is the shape of one number for each token that is repeated to `x`.
     fn product_of(
         &self,
         unit: &Unit,
         key: &str,
+        weight: &Tensor,
         x: &Tensor,
         of_tokens: [u64; 4],
     ) -> Result<Tensor, Error> {
-        let (g, weight) = (self.g, self.need(unit, key)?);
-        let y = g.mul_mat(&weight, x)?;
+        let g = self.g;
+        let y = g.mul_mat(weight, x)?;
         let at = unit.weight(key).filter(|at| {
             // The update of a table is one of the table: a head that projects with it has its own.
             self.plan.tensors[*at].role != WeightRole::Table
@@ -269,6 +278,24 @@ impl Build<'_> {
         let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
         let of_tokens = [1, self.n_tokens, 1, 1];
         self.adapters.add(g, at, y, of_tokens, first, second)
+    }
+
+    /// Rows `[n]` that the ids of the tokens name in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
+    ///
+    /// # Errors
+    /// As [`Self::linear`], or rows without tokens.
+    pub(super) fn ids_of_tokens(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
+        let table = self.need(unit, key)?;
+        match &self.ids {
+            Some(ids) => {
+                let ids = self.g.reshape(ids, [self.n_tokens, 1, 1, 1])?;
+                self.g.get_rows(&table, &ids)
+            }
+            None => Err(Error::Arguments {
+                op: "ids_of_tokens",
+                message: format!("{}: the rows are of no tokens", unit.path),
+            }),
+        }
     }
 
     /// `x` plus the weight `key`, if there is one.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! s    = score(router . r + router.bias)          softmax or sigmoid over all experts
-//! pick = the `used` experts with the largest s + selection bias, within the best groups
+//! pick = the `used` experts with the largest s + selection bias, within the best groups, or by_token[token]
 //!        (several may share one: e = pick // share)
 //! w    = s[pick]  ->  softmax or sigmoid, sum to one, scale, as set; or those of `sparse_mixer`
 //! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
@@ -90,7 +90,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
     title: "Mixture of experts",
     noun: "experts",
-    phrase: "{=used} of {=experts} experts by {=score}{groups > 1: , from {=groups_used} of {=groups} groups}{share > 1: , {=share} of which share one}{identity > 0: , {=identity} of which return what they read}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
+    phrase: "{=used} of {=experts} experts {has('by_token'): that a table has for the token, weighed by {=score} | by {=score}}{groups > 1: , from {=groups_used} of {=groups} groups}{share > 1: , {=share} of which share one}{identity > 0: , {=identity} of which return what they read}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
     summary: "Sends each position through a few of many MLPs.",
     formula: concat!(
         "y = {has('latent_up'): latent_up . }{latent_norm -> latent_norm: sum over picked e of w_e * down_e . (",
@@ -129,6 +129,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "exp_probs_b.bias",
             &["experts"],
             "selection bias, added to the scores only to select experts",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Ids("experts"),
+            "by_token",
+            "ffn_gate_tid2eid.weight",
+            &["used", "n_vocab"],
+            "experts of each token, instead of those with the highest scores",
         )
         .optional(),
         WeightSpec::new(
@@ -279,6 +287,10 @@ PointSpec::new("results", &["latent", "used"], "results of the picked experts, b
             message: "`sparse_mixer` picks one or two of all experts, by their logits alone; its `jitter` is not negative",
         },
         Rule {
+            holds: "not has('by_token') or score != 'sparse_mixer' and groups == 1 and not has('selection')",
+            message: "experts that follow from the token are not selected: by no groups, no selection bias, no `sparse_mixer`",
+        },
+        Rule {
             holds: "has('latent_down') or latent == n_embd",
             message: "experts read as many elements as the hidden state has, unless a projection makes fewer",
         },
@@ -425,17 +437,10 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
         Score::SoftmaxAfter | Score::SigmoidAfter | Score::SparseMixer => logits,
         Score::SqrtSoftplus => g.unary(&g.unary(&logits, Unary::Softplus)?, Unary::Sqrt)?,
     };
-    let ranked = match b.weight(unit, "selection") {
-        Some(bias) => g.add(&scores, bias)?,
-        None => scores.clone(),
+    let picked = match b.weight(unit, "by_token") {
+        Some(_) => b.ids_of_tokens(unit, "by_token")?,
+        None => best(b, unit, c, &scores)?,
     };
-    let ranked = b.point(unit, "ranking", ranked)?;
-    let ranked = if c.groups > 1 && c.groups_used < c.groups {
-        best_groups(g, c, &ranked)?
-    } else {
-        ranked
-    };
-    let picked = g.top_k(&ranked, c.used)?;
     let shared = match c.share {
         1 => picked.clone(),
         share => g.divide_ids(&picked, share)?,
@@ -464,6 +469,22 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
         g.scale(&weights, c.scale)?
     };
     Ok((shared, g.reshape(&weights, [1, c.used, n, 1])?))
+}
+
+/// The experts with the highest scores `[experts, n_tokens]`: `[used, n_tokens]`.
+fn best(b: &Build<'_>, unit: &Unit, c: &Config, scores: &Tensor) -> Result<Tensor, Error> {
+    let g = b.g;
+    let ranked = match b.weight(unit, "selection") {
+        Some(bias) => g.add(scores, bias)?,
+        None => scores.clone(),
+    };
+    let ranked = b.point(unit, "ranking", ranked)?;
+    let ranked = if c.groups > 1 && c.groups_used < c.groups {
+        best_groups(g, c, &ranked)?
+    } else {
+        ranked
+    };
+    g.top_k(&ranked, c.used)
 }
 
 /// Scores `[experts, n_tokens]` in which the experts outside the best groups are -inf. A group is

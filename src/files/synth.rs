@@ -436,6 +436,7 @@ fn stored_type(tensor: &TensorPlan, ty: TensorType) -> TensorType {
         | WeightRole::Factors
         | WeightRole::Convolution
         | WeightRole::Decay => TensorType::F32,
+        WeightRole::Ids(_) => TensorType::I32,
     }
 }
 
@@ -456,6 +457,7 @@ fn fill(tensor: &TensorPlan, ty: TensorType, seed: u64) -> Result<Vec<u8>, ggml:
         WeightRole::Convolution => (0.0, 1.0 / (row as f64).sqrt()),
         // Far enough from zero that none is positive.
         WeightRole::Decay => (-1.0, 0.15),
+        WeightRole::Ids(_) => return Ok(ids(tensor, row, hash(seed, &tensor.name))),
     };
     let stream = hash(seed, &tensor.name);
     let make = |piece: usize| {
@@ -473,6 +475,25 @@ fn fill(tensor: &TensorPlan, ty: TensorType, seed: u64) -> Result<Vec<u8>, ggml:
         Ok(())
     })?;
     Ok(out)
+}
+
+/// Ids as i32, different ones in a row as long as there are so many.
+fn ids(tensor: &TensorPlan, row: usize, stream: u64) -> Vec<u8> {
+    let below = tensor.below.unwrap_or(1).max(1);
+    let n = tensor.shape.iter().product::<u64>();
+    let mut ids: Vec<u64> = Vec::with_capacity(n as usize);
+    for i in 0..n {
+        let in_row = ids.len() % row;
+        let others = ids.len() - in_row..;
+        let mut id = scatter(stream ^ scatter(i)) % below;
+        while in_row < below as usize && ids[others.clone()].contains(&id) {
+            id = (id + 1) % below;
+        }
+        ids.push(id);
+    }
+    ids.iter()
+        .flat_map(|id| (*id as i32).to_le_bytes())
+        .collect()
 }
 
 /// SplitMix64 (Steele et al. 2014): a bijection that scatters its argument.

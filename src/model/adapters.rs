@@ -110,6 +110,7 @@ impl Adapters {
                     ty: Some(tensor.ty),
                     bytes: tensor.bytes,
                     role: WeightRole::Matrix,
+                    below: None,
                     device: 0,
                 })
                 .collect();

@@ -1,7 +1,7 @@
 //! The devices of a plan, and tensors described for each of them.
 
 use crate::ggml::{Arena, Device, Error, Tensor};
-use crate::plan::Plan;
+use crate::plan::{Plan, TensorPlan};
 use crate::weights::TensorType;
 
 /// The devices of a plan in the order in which its parts count them: the processor first.
@@ -31,6 +31,17 @@ impl<'d> Arenas<'d> {
         }
     }
 
+    /// Describes a planned tensor on its device; ids have their bound.
+    ///
+    /// # Errors
+    /// As [`Arena::tensor`].
+    pub(super) fn weight(&mut self, planned: &TensorPlan, ty: TensorType) -> Result<Tensor, Error> {
+        self.describe(planned.device, |arena| match planned.below {
+            Some(below) => arena.indices(&planned.name, ty, &planned.shape, below),
+            None => arena.tensor(&planned.name, ty, &planned.shape),
+        })
+    }
+
     /// Describes a tensor on a device.
     ///
     /// # Errors
@@ -42,11 +53,19 @@ impl<'d> Arenas<'d> {
         ty: TensorType,
         shape: &[u64],
     ) -> Result<Tensor, Error> {
+        self.describe(device, |arena| arena.tensor(name, ty, shape))
+    }
+
+    fn describe(
+        &mut self,
+        device: usize,
+        of: impl FnOnce(&Arena) -> Result<Tensor, Error>,
+    ) -> Result<Tensor, Error> {
         let (arena, tensors) = match &mut self.arenas[device] {
             Some(arena) => arena,
             none => none.insert((Arena::new(self.capacity, 0)?, Vec::new())),
         };
-        let tensor = arena.tensor(name, ty, shape)?;
+        let tensor = of(arena)?;
         tensors.push(tensor.clone());
         Ok(tensor)
     }

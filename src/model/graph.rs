@@ -90,6 +90,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         tensors: sources.weights.tensors,
         adapters: sources.weights.at_work(Vec::new()),
         switched: None,
+        ids: None,
         n_tokens: shape.n_tokens as u64,
         n_ctx: match options.n_ctx_seq {
             0 => plan.n_ctx_train,
@@ -245,12 +246,20 @@ impl<'a> Assembly<'a> {
         self.build.adapters.scales = list.scales.0.clone();
     }
 
+    /// Has blocks find what belongs to the tokens of the rows: `tokens [n_tokens]`.
+    fn name_tokens(&mut self, tokens: &Tensor) -> Result<(), Error> {
+        let shape = [1, self.build.n_tokens, 1, 1];
+        self.build.ids = Some(self.build.g.reshape(tokens, shape)?);
+        Ok(())
+    }
+
     /// The layers that read the source, and what the others keep of it: the last hidden state.
     fn source(&mut self, tokens: &Tensor) -> Result<Tensor, Error> {
         let plan = self.build.plan;
         let (own, others) = plan.layers.split_at(n_of_source(plan));
         let embed = plan.source.as_ref().map_or(&plan.embed, |of| &of.embed);
         let mut x = blocks::embed::build(&self.build, embed, tokens)?;
+        self.name_tokens(tokens)?;
         self.taps.insert("embd".into(), x.clone());
         for layer in own {
             self.taps.insert("layer_in".into(), x.clone());
@@ -279,6 +288,7 @@ impl<'a> Assembly<'a> {
         let plan = self.build.plan;
         let mut x = blocks::embed::build(&self.build, &plan.embed, tokens)?;
         self.build.switched = blocks::embed::adapters(&self.build, &plan.embed)?;
+        self.name_tokens(tokens)?;
         self.taps.insert("embd".into(), x.clone());
         let per_layer = match &plan.per_layer {
             Some(unit) => blocks::per_layer::build(&self.build, unit, tokens, &x)?,
@@ -346,8 +356,9 @@ impl<'a> Assembly<'a> {
         for (_, scales) in &mut self.build.adapters.scales {
             *scales = self.build.g.get_rows(scales, &rows)?;
         }
-        if let Some(ids) = &mut self.build.switched {
-            *ids = self.build.g.get_rows(ids, &rows)?;
+        for ids in [&mut self.build.switched, &mut self.build.ids] {
+            let of_rows = ids.as_ref().map(|ids| self.build.g.get_rows(ids, &rows));
+            *ids = of_rows.transpose()?;
         }
         self.of_all = std::mem::take(&mut self.taps);
         self.chosen = Some(rows);

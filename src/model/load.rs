@@ -82,7 +82,9 @@ impl Layout {
         for (i, tensor) in planned.iter().enumerate() {
             let info = find(weights, tensor)?;
             let ty = target_type(tensor, info)?;
-            let is_usable = ty == info.ty && takes_files[tensor.device];
+            // What is checked must not change afterwards, as a file may.
+            let is_checked = tensor.below.is_some();
+            let is_usable = ty == info.ty && takes_files[tensor.device] && !is_checked;
             let Some((bytes, offset)) = weights.place(info).filter(|_| is_usable) else {
                 copies.push((i, ty));
                 continue;
@@ -141,7 +143,7 @@ impl Layout {
         let mut copied = Arenas::new(devices, self.copies.len());
         for (i, ty) in &self.copies {
             let tensor = &planned[*i];
-            let described = copied.tensor(tensor.device, &tensor.name, *ty, &tensor.shape)?;
+            let described = copied.weight(tensor, *ty)?;
             self.slots[*i] = Some(described);
         }
         Ok(copied)
@@ -218,7 +220,9 @@ pub(super) fn load(
             .map(|(i, _)| find(weights, &planned[*i]))
             .collect::<Result<_, _>>()?;
         let make = |at: usize, first: u64, out: &mut [u8]| {
-            rows(weights, sources[at], layout.copies[at].1, first, out)
+            let (place, ty) = layout.copies[at];
+            rows(weights, sources[at], ty, first, out)?;
+            check_ids(&planned[place], first, out)
         };
         let mut accessed = 0;
         Device::fill(&layout.copies(), make, |bytes| {
@@ -267,6 +271,30 @@ fn target_type(planned: &TensorPlan, info: &TensorInfo) -> Result<TensorType, Er
             message: format!("is {ty}, and a scale or bias is f32, f16 or bf16"),
         }),
     }
+}
+
+/// Refuses ids, from row `first` on, that are not below what the plan says.
+fn check_ids(planned: &TensorPlan, first: u64, out: &[u8]) -> Result<(), Error> {
+    let Some(below) = planned.below else {
+        return Ok(());
+    };
+    let (ids, _) = out.as_chunks();
+    let is_below = |id: &i32| u64::try_from(*id).is_ok_and(|id| id < below);
+    let mut ids = ids
+        .iter()
+        .map(|bytes| i32::from_le_bytes(*bytes))
+        .enumerate();
+    let Some((at, id)) = ids.find(|(_, id)| !is_below(id)) else {
+        return Ok(());
+    };
+    let (at, row) = (at as u64, planned.shape[0]);
+    let (row, column) = (first + at / row, at % row);
+    Err(Error::Weight {
+        tensor: planned.name.clone(),
+        message: format!(
+            "is {id} at row {row}, column {column}, expected an id from 0 to below {below}"
+        ),
+    })
 }
 
 /// Rows of a tensor as type `ty`, which is its own or f32.

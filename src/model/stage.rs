@@ -152,6 +152,7 @@ fn build_stage_of(
             adapters: weights.at_work(scales.0.clone()),
             // What follows the last layer has no updates.
             switched: None,
+            ids: None,
             n_tokens: n,
             n_ctx: plan.n_ctx_train,
             inputs: &Derived::new("", n),

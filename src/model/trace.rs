@@ -70,7 +70,10 @@ pub(super) fn described(
     let tensors = plan
         .tensors
         .iter()
-        .map(|tensor| weights.tensor(&tensor.name, type_in_memory(tensor), &tensor.shape))
+        .map(|tensor| match tensor.below {
+            Some(below) => weights.indices(&tensor.name, TensorType::I32, &tensor.shape, below),
+            None => weights.tensor(&tensor.name, type_in_memory(tensor), &tensor.shape),
+        })
         .collect::<Result<Vec<_>, _>>()?;
     let devices = devices::of_plan(plan)?;
     let types = [options.k_type, options.v_type];

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use super::{MAX_LAYERS, TensorSet};
 use crate::arch::expr::{Scope, Value};
 use crate::arch::{
-    ArchDef, Instance, OF_FILE, ParamSource, Presence, Resolved, fits_pattern, nearest,
+    ArchDef, Instance, OF_FILE, ParamSource, Presence, Resolved, WeightRole, fits_pattern, nearest,
 };
 use crate::weights::{Array, Metadata, Value as Meta};
 
@@ -431,6 +431,21 @@ pub(super) struct UnitScope<'a> {
     pub(super) options: &'a [Resolved],
     /// Names that the place of use gives, such as a norm's width.
     pub(super) given: &'a [(&'static str, u64)],
+}
+
+impl UnitScope<'_> {
+    /// The number that the ids of a weight of this role are below; none for other weights.
+    pub(super) fn ids_below(&self, role: WeightRole) -> Option<u64> {
+        let WeightRole::Ids(option) = role else {
+            return None;
+        };
+        let mut options = self.instance.contract.options.iter().zip(self.options);
+        match options.find(|(spec, _)| spec.name == option) {
+            Some((_, Resolved::Int(below))) => Some(*below),
+            // Without a bound no id is right.
+            _ => Some(0),
+        }
+    }
 }
 
 impl Scope for UnitScope<'_> {

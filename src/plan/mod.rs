@@ -105,6 +105,8 @@ pub struct TensorPlan {
     pub bytes: u64,
     /// Its role in the contract.
     pub role: WeightRole,
+    /// Of ids the number that each is below.
+    pub below: Option<u64>,
     /// Where it is kept: 0 is the processor, others count through [`Plan::devices`] from 1.
     pub device: usize,
 }

@@ -362,6 +362,10 @@ impl Planner<'_> {
             });
             let place =
                 shape.and_then(|shape| self.tensor(path, name, shape, &weight.shape, spec.role));
+            if let (Some(at), Some(below)) = (place, scope.ids_below(spec.role)) {
+                let other = self.tensors[at].below.unwrap_or(below);
+                self.tensors[at].below = Some(below.min(other));
+            }
             sound &= place.is_some();
             out.push(place);
         }
@@ -417,9 +421,18 @@ impl Planner<'_> {
                         show(&shape),
                     ));
                 }
-                if !has_weights(ty) {
+                let is_fine = match role {
+                    WeightRole::Ids(_) => ty == TensorType::I32,
+                    _ => has_weights(ty),
+                };
+                if !is_fine {
                     return self.problem(format!(
-                        "{path}: tensor `{name}` is {ty}, which no weight is{origin}"
+                        "{path}: tensor `{name}` is {ty}, which no {} is{origin}",
+                        if matches!(role, WeightRole::Ids(_)) {
+                            "list of ids"
+                        } else {
+                            "weight"
+                        },
                     ));
                 }
                 (Some(ty), bytes)
@@ -438,6 +451,7 @@ impl Planner<'_> {
             ty,
             bytes,
             role,
+            below: None,
             device: 0,
         });
         Some(self.tensors.len() - 1)

@@ -553,3 +553,57 @@ fn files_that_are_too_large_are_refused_by_their_size() {
         "a header of 100000001 bytes, expected at most 100000000",
     ]);
 }
+
+#[test]
+fn ids_that_name_no_expert_are_refused_with_their_place() {
+    const TABLE: &str = "model.layers.0.ffn.gate.tid2eid";
+    const FILE: &str = "model.safetensors";
+    let refusal = |folder: &Folder| {
+        let out = folder.0.path().join("logits.npy");
+        let ran = bench(&[
+            "logits",
+            "-m",
+            text(folder.0.path()),
+            "--tokens",
+            "1,2",
+            "-o",
+            text(&out),
+        ]);
+        assert_ne!(ran.code, 0, "{}", ran.out);
+        ran.err
+    };
+    for (id, place) in [
+        (
+            4,
+            "is 4 at row 5, column 1, expected an id from 0 to below 4",
+        ),
+        (
+            -1,
+            "is -1 at row 5, column 1, expected an id from 0 to below 4",
+        ),
+        (1 << 32, "4294967296"),
+    ] {
+        let folder = Folder::new("deepseek4");
+        let mut bytes = folder.read(FILE);
+        let length = u64::from_le_bytes(*bytes.first_chunk().expect("a length")) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("an object");
+        let start = header[TABLE]["data_offsets"][0]
+            .as_u64()
+            .expect("an offset");
+        let at = 8 + length + start as usize + (5 * 2 + 1) * size_of::<i64>();
+        bytes[at..at + size_of::<i64>()].copy_from_slice(&i64::to_le_bytes(id));
+        folder.write(FILE, bytes);
+        let error = refusal(&folder);
+        assert!(
+            error.contains("`blk.0.ffn_gate_tid2eid.weight`") && error.contains(place),
+            "{error}"
+        );
+    }
+    let folder = Folder::new("deepseek4");
+    folder.edit(FILE, |header| header[TABLE]["dtype"] = json!("F64"));
+    let error = refusal(&folder);
+    assert!(
+        error.contains("`blk.0.ffn_gate_tid2eid.weight` is f32, which no list of ids is"),
+        "{error}"
+    );
+}

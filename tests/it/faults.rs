@@ -269,6 +269,9 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("gates of blocks for what they are made of", "deepseek4", Edit(&[("stack/0/slot/attn/branch/compressed_attention/weights/pool", Some(r#""attn_compressor_gate""#)), ("stack/0/slot/attn/branch/compressed_attention/weights/pool_gate", Some(r#""attn_compressor_kv""#))])),
     ("gates of the indexer's blocks for what they are made of", "deepseek4", Edit(&[("stack/0/slot/attn/branch/compressed_attention/weights/index_pool", Some(r#""indexer_compressor_gate""#)), ("stack/0/slot/attn/branch/compressed_attention/weights/index_pool_gate", Some(r#""indexer_compressor_kv""#))])),
     ("the shared expert clamped as the others", "deepseek4", Edit(&[("act/shared/clamp", Some(r#""clamp_exp""#)), ("params/clamp_shexp", None)])),
+    ("experts by their scores instead of the token", "deepseek4-by-token", Edit(&[("stack/0/slot/ffn/branch/moe/weights/by_token", Some("false"))])),
+    ("experts of the token weighed by another score", "deepseek4-by-token", Edit(&[("stack/0/slot/ffn/branch/moe/score", Some(r#""sigmoid""#))])),
+    ("weights of the token's experts not renormalised", "deepseek4-by-token", Edit(&[("stack/0/slot/ffn/branch/moe/renormalise", Some("false"))])),
     ("blocks begin anew in the second pass", "deepseek4", Drive(|model, tokens| in_two(model, tokens, 1))),
     ("another text before it in the cache", "llama", Drive(|model, tokens| {
         run(model, &tokens[5..9], 0, 0);
@@ -432,6 +435,8 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
     ("deepseek4", &[("selection/index/pooled", None)], "selects among blocks of 4 positions by a selection of keys"),
     ("deepseek4", &[("params/o_groups", Some("3"))], "`groups` divides `heads`"),
     ("deepseek4", &[("stack/0/slot/attn/branch/compressed_attention/pool_cache", Some(r#""if(span > 4, 'parts', 'none')""#))], "a block is made of rows that a cache keeps"),
+    ("deepseek4-by-token", &[("params/n_group", Some("2"))], "experts that follow from the token are not selected"),
+    ("deepseek4-by-token", &[("params/n_expert_used", Some("4"))], "has the shape [3, 96], expected [4, 96] = [used, n_vocab]"),
     ("deepseek4", &[("cache/seen/alibi", Some("8.0"))], "a cache with keys of blocks is causal, without ALiBi"),
     ("t5", &[("stack/0/slot/attn/branch/attention/cache", Some(r#""decoder""#)), ("cache/encoder", None)],
         "keys of the source, those of the layers that read it and those of the sequence each have a cache of their own"),

@@ -24,7 +24,9 @@ impl Graph {
         let n = shape.map(|dim| dim as i64);
         // SAFETY: contiguity and the number of elements were checked.
         let ptr = unsafe { sys::ggml_reshape_4d(ctx, a.as_ptr(), n[0], n[1], n[2], n[3]) };
-        self.node("reshape", ptr, &[a])
+        let reshaped = self.node("reshape", ptr, &[a])?;
+        self.bound_as(&reshaped, a);
+        Ok(reshaped)
     }
 
     /// A window: `shape` elements, steps of `strides` bytes for dimensions 1 to 3, from `offset`

@@ -33,10 +33,7 @@ impl Graph {
         // SAFETY: shapes and types were checked; the values of `ids` are bounded when written.
         let ptr = unsafe { sys::ggml_get_rows(ctx, table.as_ptr(), ids.as_ptr()) };
         let rows = self.node("get_rows", ptr, &[table, ids])?;
-        let bound = table.arena.0.bounds.borrow().get(&table.key()).copied();
-        if let Some(bound) = bound {
-            self.bound(&rows, bound);
-        }
+        self.bound_as(&rows, table);
         Ok(rows)
     }
 
@@ -121,6 +118,14 @@ impl Graph {
     /// Notes that the values of an index tensor are below `bound`.
     pub(super) fn bound(&self, ids: &Tensor, bound: u64) {
         self.arena.0.bounds.borrow_mut().insert(ids.key(), bound);
+    }
+
+    /// Notes that the values of a tensor are among those of another, which may be indices.
+    pub(super) fn bound_as(&self, of: &Tensor, other: &Tensor) {
+        let bound = other.arena.0.bounds.borrow().get(&other.key()).copied();
+        if let Some(bound) = bound {
+            self.bound(of, bound);
+        }
     }
 
     /// Writes rows `values [n, m, b]` (f32) into a copy of nothing but `target [n, rows, b]`, a
