@@ -21,8 +21,8 @@ const C_FILES: &[&str] = &[
     "ggml-cpu/quants.c",
 ];
 
-/// Compiled separately: it calls the matrix products of this project in place of these helpers of its own, which are not
-/// compiled (`ggml-cpu/tiled/`).
+/// Compiled separately: it calls the matrix products of this project in place of these helpers of its own, which those call
+/// (`ggml-cpu/tiled/`) for types that they have no kernels for.
 const DISPATCH_FILE: &str = "ggml-cpu/ggml-cpu.c";
 const REPLACED: &[(&str, &str)] = &[
     ("ggml_compute_forward_mul_mat_tiled", "matmul_product"),
@@ -45,6 +45,8 @@ const CPP_FILES: &[&str] = &[
     "ggml-cpu/hbm.cpp",
     "ggml-cpu/llamafile/sgemm.cpp",
     "ggml-cpu/ops.cpp",
+    "ggml-cpu/tiled/tiled.cpp",
+    "ggml-cpu/tiled/tiled-kernel.cpp",
     "ggml-cpu/traits.cpp",
     "ggml-cpu/unary-ops.cpp",
     "ggml-cpu/vec.cpp",
