@@ -381,7 +381,9 @@ fn numbers_below_zero_have_the_colours_of_those_above_it_mirrored() {
     ] {
         assert_eq!(picture.contains(text), is_there, "{text}");
     }
-    let plain = pictures::svg(&chart(Picture::Patch, &effects(&[0.5, -0.01])));
+    let nearly = pictures::svg(&chart(Picture::Patch, &effects(&[0.5, -0.01])));
+    assert!(!nearly.contains("blue") && nearly.contains("-0.05 to 0.05"));
+    let plain = pictures::svg(&chart(Picture::Patch, &effects(&[0.5, 0.01])));
     assert!(!plain.contains("blue") && plain.contains("&lt; 0.05"));
 }
 

@@ -107,14 +107,15 @@ impl Chart {
         let border = |at: usize| digits(BORDERS[at] * self.end);
         let last = BORDERS.len();
         let negative = self.values().flatten().filter(|value| *value < 0.0);
-        let deepest = negative.map(|value| self.level(value)).max().unwrap_or(0);
+        // The deepest colour below zero that occurs; none without a number below zero.
+        let deepest = negative.map(|value| self.level(value)).max();
         let range = |at: usize| match at {
-            0 if deepest > 0 => format!("-{0} to {0}", border(0)),
+            0 if deepest.is_some() => format!("-{0} to {0}", border(0)),
             0 => format!("< {}", border(0)),
             at if at == last => format!("\u{2265} {}", border(at - 1)),
             at => format!("{} to {}", border(at - 1), border(at)),
         };
-        let below = (1..=deepest).rev().map(|at| {
+        let below = (1..=deepest.unwrap_or(0)).rev().map(|at| {
             let text = match at == last {
                 true => format!("\u{2264} -{}", border(at - 1)),
                 false => format!("-{} to -{}", border(at), border(at - 1)),
@@ -124,7 +125,7 @@ impl Chart {
         let shades = HOT.iter().enumerate();
         let shades = shades.map(|(at, class)| swatch(class, &range(at)));
         let quantity = match deepest {
-            0 => self.quantity.clone(),
+            None | Some(0) => self.quantity.clone(),
             _ => format!(
                 "{}; blue is below zero, pale about zero, yellow to red above it",
                 self.quantity
