@@ -392,7 +392,6 @@ fn translating_takes_time_in_proportion() {
         };
         let (small, large) = (make(300), make(1200));
         let (a, b) = (least(&small, 3), least(&large, 2));
-        println!("{name}: {a:?}, {b:?}");
         let is_fine = b <= 9 * a.max(std::time::Duration::from_millis(3));
         assert!(
             is_fine || least(&large, 5) <= 9 * least(&small, 8),
