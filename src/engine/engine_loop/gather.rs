@@ -14,7 +14,7 @@ use super::{ActiveRequest, EngineLoop};
 
 /// Hidden states that lenses look at in a step of several requests. Their logits take about the time of a token: the
 /// output head is a part of the weights, and so many rows read it once.
-const N_LOOKED: usize = 16;
+const N_LOOKED: usize = 8;
 /// The same where nobody else waits; then the request can be cancelled.
 const N_LOOKED_ALONE: usize = 64;
 
