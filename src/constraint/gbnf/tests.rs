@@ -2,6 +2,7 @@
 
 use super::parse::{Expr, Rules, parse};
 use super::*;
+use crate::common::measure::thread_time;
 
 /// A set of places in a text, from before its first character to after its last: one bit each.
 type Places = u128;
@@ -372,21 +373,12 @@ fn translating_takes_time_in_proportion() {
             format!("root ::= a0\n{rules}a{n} ::= \"x\"\n")
         }),
     ];
-    // The time of this thread on a processor, or else time.
-    let now = || {
-        std::thread::yield_now();
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-        let found = text.and_then(|text| text.split_whitespace().next()?.parse().ok());
-        static START: std::sync::LazyLock<std::time::Instant> =
-            std::sync::LazyLock::new(std::time::Instant::now);
-        found.map_or_else(|| START.elapsed(), std::time::Duration::from_nanos)
-    };
     for (name, make) in kinds {
         let least = |text: &str, tries: usize| {
             let time = |_| {
-                let before = now();
+                let before = thread_time();
                 to_lark(text).expect("a sound grammar");
-                now() - before
+                thread_time() - before
             };
             (0..tries).map(time).min().unwrap_or_default()
         };
