@@ -3,26 +3,31 @@
 //! Everything that can be checked without a model file is checked here, before any weight is read.
 //! Each rule is a function that appends to the problems; none depends on another's result.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::chains::{self, param_exprs};
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
 use super::definition::{
-    ArchDef, Branch, GIVEN, Instance, LAYER, Mode, OF_FILE, Reads, SHIFT_LOGITS, START_TOKEN,
-    Setting, Slot, Stack, TAPS,
+    ArchDef, Branch, Common, GIVEN, Instance, LAYER, Mode, OF_FILE, Param, Reads, Resources,
+    SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, names_of,
 };
 use super::diagnostic::{Diagnostic, MANY, Span};
 use super::expr::{Expr, Value};
 
+/// The norm and the mix of names that are not declared.
+const DEFAULT: &str = "default";
+
+/// What a check finds.
+pub(super) struct Found {
+    pub(super) problems: Vec<Diagnostic>,
+    /// The resources without a declaration that something names.
+    pub(super) defaults: Resources,
+}
+
 /// All problems of a definition. Of one that lacks parts which could not be read, nothing is said to
 /// be unused: the missing part may be its user.
-pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
-    let mut checker = Checker {
-        def,
-        problems: Vec::new(),
-        used: BTreeSet::new(),
-        choices: &[],
-    };
+pub(super) fn check(def: &ArchDef, is_whole: bool) -> Found {
+    let mut checker = Checker::new(&def.params, &def.resources, &def.defaults);
     checker.params();
     for condition in &def.require {
         let (expr, span) = (&condition.value, &condition.span);
@@ -48,18 +53,35 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
     if def.mode == Mode::Diffusion {
         checker.used.insert((None, SHIFT_LOGITS.to_owned()));
     }
-    checker.stacks();
-    checker.ends_of_mixes();
-    checker.source();
+    checker.stacks(def);
+    checker.ends_of_mixes(def);
+    checker.source(def);
+    let defaults = checker.used_defaults();
     if is_whole {
-        checker.unread_taps();
+        checker.unread_taps(def);
         checker.unused();
     }
+    Found {
+        problems: checker.problems,
+        defaults,
+    }
+}
+
+/// All problems of what definitions share.
+pub(super) fn check_common(common: &Common) -> Vec<Diagnostic> {
+    let none = Resources::new();
+    let mut checker = Checker::new(&common.params, &common.resources, &none);
+    checker.params();
+    checker.resources();
     checker.problems
 }
 
 struct Checker<'a> {
-    def: &'a ArchDef,
+    params: &'a BTreeMap<String, Param>,
+    /// Resources that are declared.
+    declared: &'a Resources,
+    /// Resources that need no declaration.
+    defaults: &'a Resources,
     problems: Vec<Diagnostic>,
     /// Parameters and resources that something speaks of.
     used: BTreeSet<(Option<Resource>, String)>,
@@ -67,56 +89,90 @@ struct Checker<'a> {
     choices: &'static [&'static str],
 }
 
-impl Checker<'_> {
+impl<'a> Checker<'a> {
+    fn new(
+        params: &'a BTreeMap<String, Param>,
+        declared: &'a Resources,
+        defaults: &'a Resources,
+    ) -> Self {
+        Self {
+            params,
+            declared,
+            defaults,
+            problems: Vec::new(),
+            used: BTreeSet::new(),
+            choices: &[],
+        }
+    }
+
+    /// Whether a name is that of a resource.
+    fn is_resource(&self, kind: Resource, name: &str) -> bool {
+        let key = (kind, name.to_owned());
+        self.declared.contains_key(&key) || self.defaults.contains_key(&key)
+    }
+
+    fn resource_names(&self, kind: Resource) -> impl Iterator<Item = &'a str> {
+        names_of(kind, self.declared, self.defaults)
+    }
+
     fn report(&mut self, span: Span, message: impl Into<String>) {
         self.problems.push(Diagnostic::new(span, message));
     }
 
     fn params(&mut self) {
-        for param in self.def.params.values() {
+        for param in self.params.values() {
             let Some(span) = &param.span else { continue };
             for expr in param_exprs(param) {
                 self.names(expr, span, true, &[]);
             }
         }
-        self.problems.extend(chains::problems(&self.def.params));
+        self.problems.extend(chains::problems(self.params));
         // Common parameters count as users of others only when they are used themselves.
     }
 
     fn resources(&mut self) {
-        for instance in self.def.resources.values() {
-            self.instance(&instance.value, true, false);
+        for instance in self.declared.values() {
+            self.instance(instance, true, false);
         }
-        if !self
-            .def
-            .resources
-            .contains_key(&(Resource::Norm, "default".into()))
-        {
-            self.report(
-                0..0,
-                "the definition has no `[norm.default]`: kind and eps of its norms",
-            );
-        }
-        self.used.insert((Some(Resource::Norm), "default".into()));
     }
 
-    fn stacks(&mut self) {
+    /// The resources without a declaration that something names, and what these speak of.
+    fn used_defaults(&mut self) -> Resources {
+        let mut found = Resources::new();
+        loop {
+            let used = self.used.iter();
+            let used = used.filter_map(|(kind, name)| Some(((*kind)?, name.clone())));
+            let new: Vec<_> = used
+                .filter(|key| !self.declared.contains_key(key) && !found.contains_key(key))
+                .filter_map(|key| Some((self.defaults.get(&key)?, key)))
+                .collect();
+            if new.is_empty() {
+                return found;
+            }
+            for (instance, key) in new {
+                self.instance(instance, true, false);
+                found.insert(key, instance.clone());
+            }
+        }
+    }
+
+    fn stacks(&mut self, def: &ArchDef) {
         let mut names = BTreeSet::new();
         let mut taps: BTreeSet<String> = TAPS
             .iter()
-            .filter(|tap| **tap != "ple" || self.def.per_layer.is_some())
+            .filter(|tap| **tap != "ple" || def.per_layer.is_some())
             // There is no single hidden state before a layer.
-            .filter(|tap| **tap != "layer_in" || self.def.write.is_none())
+            .filter(|tap| **tap != "layer_in" || def.write.is_none())
             .map(|tap| (*tap).to_owned())
             .collect();
-        let all_slots = || self.def.stacks.iter().flat_map(|stack| &stack.slots);
+        let all_slots = || def.stacks.iter().flat_map(|stack| &stack.slots);
         taps.extend(
             all_slots()
                 .flat_map(|s| &s.branches)
                 .filter_map(|b| b.save.as_ref())
                 .map(|s| s.value.clone()),
         );
-        for stack in &self.def.stacks {
+        for stack in &def.stacks {
             let span = stack.name_span.clone();
             if !names.insert(&stack.name) {
                 let problem = Diagnostic::new(
@@ -154,36 +210,33 @@ impl Checker<'_> {
     }
 
     /// Stacks that read a source come first, and only a model that writes text after it has one.
-    fn source(&mut self) {
-        if !self.def.reads_source() {
+    fn source(&mut self, def: &ArchDef) {
+        if !def.reads_source() {
             return;
         }
         self.used.insert((None, START_TOKEN.to_owned()));
         let is_source = |stack: &&Stack| stack.reads == Reads::Source;
-        let first = self.def.stacks.iter().take_while(is_source).count();
-        let late = self.def.stacks[first..].iter().find(is_source);
+        let first = def.stacks.iter().take_while(is_source).count();
+        let late = def.stacks[first..].iter().find(is_source);
         if let Some(stack) = late {
             let problem = "a stack that reads the source comes before those that read tokens";
             self.report(stack.name_span.clone(), problem);
-        } else if first == self.def.stacks.len() {
+        } else if first == def.stacks.len() {
             let problem =
                 "no stack reads tokens: of a model that only reads, the text is its tokens";
-            self.report(self.def.stacks[0].name_span.clone(), problem);
+            self.report(def.stacks[0].name_span.clone(), problem);
         }
-        if let Some(per_layer) = &self.def.per_layer {
+        if let Some(per_layer) = &def.per_layer {
             let problem = "a model that reads a source has no input for each layer";
             self.report(per_layer.span.clone(), problem);
         }
-        if let Some(write) = &self.def.write {
+        if let Some(write) = &def.write {
             let problem = "a model that reads a source has one hidden state for each token";
             self.report(write.span.clone().unwrap_or(0..0), problem);
         }
-        if self.def.mode != Mode::Causal {
-            let problem = format!(
-                "a model that reads a source is not `{}`",
-                self.def.mode.name()
-            );
-            self.report(self.def.stacks[0].name_span.clone(), problem);
+        if def.mode != Mode::Causal {
+            let problem = format!("a model that reads a source is not `{}`", def.mode.name());
+            self.report(def.stacks[0].name_span.clone(), problem);
         }
     }
 
@@ -249,10 +302,25 @@ impl Checker<'_> {
         for norm in norms.into_iter().flatten() {
             let span = norm.span.as_ref().unwrap_or(span);
             self.typed(&norm.expr, span, true, "string", "a norm");
+            let mut names = Vec::new();
             norm.expr.for_each_text_result(&mut |name| {
                 let name = name.strip_prefix(OF_FILE).unwrap_or(name);
-                self.used.insert((Some(Resource::Norm), name.to_owned()));
+                names.push(name.to_owned());
             });
+            // What follows from parameters may be any name.
+            if names.is_empty() {
+                names.push(DEFAULT.to_owned());
+            }
+            for name in names
+                .into_iter()
+                .filter(|name| !name.is_empty() && name != "none")
+            {
+                let name = match self.is_resource(Resource::Norm, &name) {
+                    true => name,
+                    false => DEFAULT.to_owned(),
+                };
+                self.used.insert((Some(Resource::Norm), name));
+            }
         }
         if let Some(factor) = factor {
             self.typed(
@@ -274,16 +342,15 @@ impl Checker<'_> {
         mix.expr
             .for_each_text_result(&mut |name| names.push(name.to_owned()));
         for name in names {
-            let declared = |name: &str| self.def.resource(Resource::Mix, name).is_some();
-            let known = [name.as_str(), "default"]
+            let known = [name.as_str(), DEFAULT]
                 .into_iter()
-                .find(|name| declared(name));
+                .find(|name| self.is_resource(Resource::Mix, name));
             match known {
                 Some(known) => {
                     self.used.insert((Some(Resource::Mix), known.to_owned()));
                 }
                 None => {
-                    let known = self.def.resource_names(Resource::Mix);
+                    let known = self.resource_names(Resource::Mix);
                     let problem = Diagnostic::unknown(span.clone(), "mix", &name, known);
                     self.problems.push(problem);
                 }
@@ -292,8 +359,7 @@ impl Checker<'_> {
     }
 
     /// Several hidden states begin with the embedding and end with the head.
-    fn ends_of_mixes(&mut self) {
-        let def = self.def;
+    fn ends_of_mixes(&mut self, def: &ArchDef) {
         let read = def.head.as_ref().and_then(|head| head.read.as_ref());
         let span = |mix: &Setting| mix.span.clone().unwrap_or(0..0);
         if let (Some(write), None) = (&def.write, read) {
@@ -405,8 +471,8 @@ impl Checker<'_> {
                     ));
                 }
                 OptionKind::Resource(kind) if text != "none" => {
-                    if self.def.resource(kind, &text).is_none() {
-                        let known = self.def.resource_names(kind);
+                    if !self.is_resource(kind, &text) {
+                        let known = self.resource_names(kind);
                         let problem = Diagnostic::unknown(span.clone(), kind.name(), &text, known);
                         self.problems.push(problem);
                     }
@@ -440,7 +506,7 @@ impl Checker<'_> {
                 if !in_layer {
                     unknown.push((name.to_owned(), at.clone()));
                 }
-            } else if self.def.params.contains_key(name) {
+            } else if self.params.contains_key(name) {
                 self.used.insert((None, name.to_owned()));
             } else {
                 unknown.push((name.to_owned(), at.clone()));
@@ -460,14 +526,12 @@ impl Checker<'_> {
             } else {
                 span.clone()
             };
-            let known = self.def.params.keys().map(String::as_str);
+            let known = self.params.keys().map(String::as_str);
             let mut problem = Diagnostic::unknown(at, "parameter", &name, known);
-            let mut resources = Resource::ALL
-                .into_iter()
-                .flat_map(|kind| self.def.resource_names(kind));
+            let is_resource = |kind| self.is_resource(kind, &name);
             if name == "none"
                 || self.choices.contains(&name.as_str())
-                || resources.any(|resource| resource == name)
+                || Resource::ALL.into_iter().any(is_resource)
             {
                 problem.help = Some(format!("names are quoted in expressions: `'{name}'`"));
             }
@@ -476,8 +540,8 @@ impl Checker<'_> {
     }
 
     /// Taps that nothing reads.
-    fn unread_taps(&mut self) {
-        let slots = || self.def.stacks.iter().flat_map(|stack| &stack.slots);
+    fn unread_taps(&mut self, def: &ArchDef) {
+        let slots = || def.stacks.iter().flat_map(|stack| &stack.slots);
         let branches = || slots().flat_map(|slot| &slot.branches);
         let of_branches = branches().flat_map(|branch| [&branch.from, &branch.side]);
         let reads: BTreeSet<&str> = slots()
@@ -509,11 +573,11 @@ impl Checker<'_> {
             if !reached.insert(name.clone()) {
                 continue;
             }
-            for expr in self.def.params.get(&name).into_iter().flat_map(param_exprs) {
+            for expr in self.params.get(&name).into_iter().flat_map(param_exprs) {
                 expr.for_each_name(&mut |other, _| pending.push(other.to_owned()));
             }
         }
-        for (name, param) in &self.def.params {
+        for (name, param) in self.params {
             if let Some(span) = &param.span
                 && !reached.contains(name)
             {
@@ -523,7 +587,7 @@ impl Checker<'_> {
                 ));
             }
         }
-        for ((kind, name), instance) in &self.def.resources {
+        for ((kind, name), instance) in self.declared {
             if !self.used.contains(&(Some(*kind), name.clone())) {
                 let problem = format!("{} `{name}` is never used", kind.name());
                 self.problems

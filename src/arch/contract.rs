@@ -59,15 +59,16 @@ impl Contract {
     }
 
     /// The kinds of a resource that are named where they are used, without a declaration: nothing else
-    /// must be stated, and no weight belongs to them.
+    /// must be stated, and no weight must be there.
     pub fn plain_kinds(&self) -> &'static [&'static str] {
         let is_kind = |option: &&OptionSpec| option.name == "kind" && option.default.is_none();
         let has_default = |option: &&OptionSpec| option.default.is_some();
         let kind = self.options.iter().find(is_kind);
         let n_others = self.options.iter().filter(has_default).count();
+        let is_needed = |weight: &WeightSpec| weight.presence == Presence::Required;
         match kind.map(|option| option.kind) {
             Some(OptionKind::Choice(names))
-                if n_others + 1 == self.options.len() && self.weights.is_empty() =>
+                if n_others + 1 == self.options.len() && !self.weights.iter().any(is_needed) =>
             {
                 names
             }

@@ -62,10 +62,10 @@ pub struct ArchDef {
     pub mode: Mode,
     /// Parameters by name: the common ones and its own.
     pub params: BTreeMap<String, Param>,
-    /// Declared resources by kind and name.
-    pub resources: BTreeMap<(Resource, String), Spanned<Instance>>,
-    /// Resources that need no declaration, under the names of their kinds.
-    pub plain: BTreeMap<(Resource, String), Instance>,
+    /// Those that it declares, and of the others those that it names.
+    pub resources: Resources,
+    /// Resources that need no declaration. A name that follows from parameters may be that of any.
+    pub defaults: Arc<Resources>,
     /// From token ids to the hidden state.
     pub embed: Instance,
     /// How the embedded tokens become several hidden states, as a mix; none: there is one.
@@ -96,18 +96,15 @@ impl ArchDef {
         self.stacks.iter().any(|stack| stack.reads == Reads::Source)
     }
 
-    /// A resource by its name: a declared one, or a kind that needs no declaration.
+    /// A resource by its name: a declared one, or one that needs no declaration.
     pub fn resource(&self, kind: Resource, name: &str) -> Option<&Instance> {
         let key = (kind, name.to_owned());
-        let declared = self.resources.get(&key).map(|declared| &declared.value);
-        declared.or_else(|| self.plain.get(&key))
+        self.resources.get(&key).or_else(|| self.defaults.get(&key))
     }
 
     /// The names of the resources of a kind, declared ones first.
     pub fn resource_names(&self, kind: Resource) -> impl Iterator<Item = &str> {
-        let all = self.resources.keys().chain(self.plain.keys());
-        all.filter(move |(known, _)| *known == kind)
-            .map(|(_, name)| name.as_str())
+        names_of(kind, &self.resources, &self.defaults)
     }
 }
 
@@ -139,11 +136,28 @@ pub struct Ignored {
     pub is_common: bool,
 }
 
+/// Resources by kind and name.
+pub type Resources = BTreeMap<(Resource, String), Instance>;
+
+/// The names of the resources of a kind, declared ones first.
+pub(super) fn names_of<'a>(
+    kind: Resource,
+    declared: &'a Resources,
+    defaults: &'a Resources,
+) -> impl Iterator<Item = &'a str> {
+    let others = defaults.keys().filter(|key| !declared.contains_key(key));
+    let all = declared.keys().chain(others);
+    let all = all.filter(move |(known, _)| *known == kind);
+    all.map(|(_, name)| name.as_str())
+}
+
 /// What all definitions have in common.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
     /// Parameters by name.
     pub params: BTreeMap<String, Param>,
+    /// Resources that need no declaration: those of the common part, and every kind that says all.
+    pub resources: Arc<Resources>,
     /// Keys that do not matter in any of them.
     pub ignore: Ignore,
 }

@@ -31,8 +31,8 @@ pub use contract::{
 };
 pub use definition::{
     ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Param,
-    ParamSource, Reads, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, Text, WeightUse,
-    fits_pattern,
+    ParamSource, Reads, Resources, SHIFT_LOGITS, START_TOKEN, Setting, Slot, Stack, TAPS, Text,
+    WeightUse, fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;
@@ -54,13 +54,15 @@ pub fn parse(
 ) -> Result<ArchDef, Diagnostics> {
     let (root, syntax) = DeTable::parse_recoverable(source);
     let mut reader = read::Reader::new(source, registry);
-    let def = reader.definition(root.get_ref(), common);
+    let mut def = reader.definition(root.get_ref(), common);
     let mut problems = reader.problems();
     if !syntax.is_empty() {
         // After a syntax error the tree is incomplete, and missing parts need no message.
         problems = syntax.iter().map(read::syntax_problem).collect();
-    } else if let Some(def) = &def {
-        problems.extend(check::check(def, problems.is_empty()));
+    } else if let Some(def) = &mut def {
+        let found = check::check(def, problems.is_empty());
+        problems.extend(found.problems);
+        def.resources.extend(found.defaults);
     }
     match def {
         Some(def) if problems.is_empty() => {

@@ -47,9 +47,13 @@ impl ArchDef {
         for (name, param) in assumed {
             writeln!(out, "{name} = {}", param_text(param))?;
         }
-        for ((kind, name), declared) in &self.resources {
+        for ((kind, name), own) in &self.resources {
+            // A kind that says all cannot be declared.
+            if own.contract.plain_kinds().contains(&name.as_str()) {
+                continue;
+            }
             writeln!(out, "\n[{}.{name}]", kind.name())?;
-            instance(out, &declared.value)?;
+            instance(out, own)?;
         }
         writeln!(out, "\n[embed]")?;
         setting(out, "write", self.write.as_ref())?;
@@ -126,7 +130,7 @@ impl ArchDef {
 
     fn for_each_expr(&self, visit: &mut dyn FnMut(&Expr)) {
         self.require.iter().for_each(|r| visit(&r.value));
-        let resources = self.resources.values().map(|declared| &declared.value);
+        let resources = self.resources.values();
         let head = self.head.iter().map(|head| &head.unit);
         let stages = [&self.embed, &self.pool]
             .into_iter()

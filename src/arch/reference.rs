@@ -27,7 +27,8 @@ impl Registry {
         ] {
             section(&mut out, title, contract, &[]);
         }
-        out.push_str("\n## Resources\n\nDeclared once under a name, used by it.\n");
+        out.push_str("\n## Resources\n\nDeclared once under a name, used by it. Those of `archs/common.toml` and kinds of which nothing else must be\n\
+             stated (`act = \"silu\"`, `rope = \"neox\"`) need no declaration.\n");
         for kind in Resource::ALL {
             let title = format!("[{}.NAME]", kind.name());
             section(&mut out, &title, self.resource(kind), &[]);

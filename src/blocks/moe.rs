@@ -63,9 +63,9 @@ options! {
     /// Options of a mixture of experts.
     pub(super) struct Config {
         act: ActRef, "activation of each expert's hidden layer: a kind or a declared name, see `[act.NAME]`";
-        score: Score, "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sigmoid_after` (of those selected, which are so by their logits), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";
+        score: Score = "expert_score", "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sigmoid_after` (of those selected, which are so by their logits), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";
         jitter: f32 = "0", when "score == 'sparse_mixer'", "jitter of `sparse_mixer`: a logit counts if it is below the selected one by at most twice this share of it";
-        renormalise: bool, "whether the weights of the selected experts are divided by their sum";
+        renormalise: bool = "expert_norm", "whether the weights of the selected experts are divided by their sum";
         experts: u64 => "n_expert", "number of experts";
         used: u64 => "n_expert_used", "experts selected for each token";
         share: u64 = "1", "experts of the router that share one: an expert selected as number e is number e // share";

@@ -80,12 +80,7 @@ mod tests {
             r#"
             name = "toys"
 
-            [norm.default]
-            kind = "rms"
-            eps  = "rms_eps"
-
             [[stack]]
-
             [[stack.slot]]
             name   = "mixer"
             pre    = "attn_norm"

@@ -406,7 +406,7 @@ fn check_with(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error
         .flat_map(|s| &s.slots)
         .flat_map(|s| &s.branches)
         .map(|b| &b.block);
-    let resources = def.resources.values().map(|r| &r.value);
+    let resources = def.resources.values();
     let stages = [&def.embed]
         .into_iter()
         .chain(&def.per_layer)

@@ -170,7 +170,7 @@ fn choices(def: &ArchDef) -> BTreeSet<String> {
     let declared = def
         .resources
         .iter()
-        .map(|((_, name), resource)| (name.as_str(), &resource.value));
+        .map(|((_, name), resource)| (name.as_str(), resource));
     let branches = def
         .stacks
         .iter()

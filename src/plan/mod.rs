@@ -148,11 +148,12 @@ impl Unit {
         self.options.get(at)
     }
 
-    /// The kind of a resource that no definition declares: it is nothing but its kind.
+    /// The kind of a resource that is nothing but its kind: neither a definition nor a file says more of it.
     pub fn plain_kind(&self) -> Option<&'static str> {
         let contract = self.contract.0;
         let mut kinds = contract.plain_kinds().iter().copied();
-        kinds.find(|kind| self.path == format!("{}.{kind}", contract.name))
+        let kind = kinds.find(|kind| self.path == format!("{}.{kind}", contract.name));
+        kind.filter(|_| contract.weights.is_empty())
     }
 
     /// The value of a whole-number option.

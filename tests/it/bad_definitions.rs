@@ -1,7 +1,7 @@
 //! Every mistake in a definition has the message that a person would see: each file of
 //! `fixtures/bad_arch` is one mistake (or several), its message is a snapshot.
 
-use lab_bench::arch::Library;
+use lab_bench::arch::{Library, parse_common};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::files::synth::{Request, design};
 use lab_bench::plan::Plan;
@@ -38,6 +38,104 @@ fn built_in_definitions_are_sound() {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     for (name, _) in library.sources() {
         library.get(name).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+#[test]
+fn mistakes_in_what_definitions_share_are_told_with_its_file() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("archs/common.toml");
+    let common = std::fs::read_to_string(path).expect("readable");
+    let told = |text: &str| parse_common("archs/common.toml", text, &REGISTRY);
+    told(&common).expect("sound");
+    // A mistake, and where in it the message points.
+    let cases = [
+        (
+            "[cache.new]\nsize = \"n_sw\"",
+            "n_sw",
+            "unknown parameter `n_sw`",
+        ),
+        ("[norm.new]\nkind = \"rms\"", "new", "missing key `eps`"),
+        (
+            "[act.silu]\nkind = \"gelu\"",
+            "silu",
+            "`silu` is a kind that needs no declaration",
+        ),
+        (
+            "[cache.new]\nrope = \"neox\"",
+            "rope",
+            "unknown key `rope` in `cache`",
+        ),
+        (
+            "[selection.new]\nrope = \"std\"",
+            "\"std",
+            "unknown rope `std`",
+        ),
+    ];
+    for (mistake, at, message) in cases {
+        let text = format!("{common}\n{mistake}\n");
+        let problems = told(&text).expect_err(message).to_string();
+        let begin = text.len() - mistake.len() - 1 + mistake.find(at).expect("there");
+        let before = &text[..begin];
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        let line = before.matches('\n').count() + 1;
+        let place = format!("--> archs/common.toml:{line}:{column}\n");
+        assert!(problems.contains(message), "{problems}");
+        assert!(problems.contains(&place), "{place} {problems}");
+    }
+}
+
+#[test]
+fn a_definition_has_the_common_resources_that_it_names() {
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    let text = &library.source("llama").expect("built in").text;
+    let stack = |more: &str| text.replacen("[[stack]]", &format!("{more}\n[[stack]]"), 1);
+    let printed = |text: &str| library.check("mine.toml", text).expect("sound").to_toml();
+    let declared = |text: &str| -> Vec<String> {
+        let page = printed(text);
+        let lines = page.lines().filter(|line| line.starts_with('['));
+        lines
+            .filter(|line| line.contains('.') && !line.starts_with("[["))
+            .map(str::to_owned)
+            .collect()
+    };
+    assert_eq!(
+        declared(text),
+        ["[norm.default]", "[cache.full]", "[cache.local]"]
+    );
+    let full = text.replacen("if(windowed, 'local', 'full')", "full", 1);
+    let full = full
+        .replacen("windowed =", "#", 1)
+        .replacen("n_swa ", "#", 1);
+    assert_eq!(declared(&full), ["[norm.default]", "[cache.full]"]);
+    // One of its own is another, as a whole.
+    let page = printed(&stack("[cache.local]\nsize = 7\nwindow = \"chunked\"\n"));
+    assert!(
+        page.contains("size = \"7\"") && !page.contains("size = \"n_swa\""),
+        "{page}"
+    );
+    assert_eq!(planned(&[]).expect("sound").caches.len(), 1);
+    // What only a common resource that is not named would use is used by nothing.
+    let unused = [
+        (
+            "[params]\n",
+            "[params]\nclamp_exp = 1.0\n",
+            "parameter `clamp_exp` is never used",
+        ),
+        (
+            "[[stack]]",
+            "[act.expert]\nkind = \"silu\"\n\n[[stack]]",
+            "act `expert` is never used",
+        ),
+        (
+            "[[stack]]",
+            "[norm.attn]\nkind = \"rms\"\neps = 1e-5\n\n[[stack]]",
+            "norm `attn` is never used",
+        ),
+    ];
+    for (old, new, message) in unused {
+        let text = text.replacen(old, new, 1);
+        let problems = library.check("mine.toml", &text).expect_err(message);
+        assert!(problems.to_string().contains(message), "{problems}");
     }
 }
 

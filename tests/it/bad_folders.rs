@@ -441,14 +441,14 @@ fn a_kind_of_rope_that_nobody_knows_is_refused_by_its_name() {
     for key in ["rope_type", "type"] {
         check(
             set(json!({ key: "elastic", "factor": 2.0 })),
-            &["rope.std: scaling: `elastic` is none of none, linear, longrope, yarn"],
+            &["rope.norm: scaling: `elastic` is none of none, linear, longrope, yarn"],
         );
     }
     // Its tables are what it is about.
     let rope = json!({ "rope_type": "longrope", "original_max_position_embeddings": 64 });
     check(
         set(rope),
-        &["rope.std: `longrope` has two tables of factors"],
+        &["rope.norm: `longrope` has two tables of factors"],
     );
     // A value of a key that nothing asks for may change everything.
     let rope = json!({ "rope_type": "linear", "factor": 2.0, "long_factor": [2.0] });

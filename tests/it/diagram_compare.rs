@@ -74,19 +74,19 @@ const EDITS: &str = r#"
 qwen3  | act = "silu"           | act = "gelu"
 qwen3  | qk_norm = "head"       | qk_norm = "full"
 qwen3  | , qk_norm = "head"     |
-qwen3  | kind = "neox"          | kind = "norm"
-qwen3  | [cache.full]           | [cache.full]\nsize = 64
+qwen3  | rope = "neox"          | rope = "norm"
+qwen3  | [[stack]]\n            | [cache.full]\nsize = 64\n\n[[stack]]\n
 qwen3  | pre    = "ffn_norm"\n  |
 qwen3  | pre    = "ffn_norm"    | post   = "ffn_norm"
 qwen3  | name   = "ffn"         | name   = "ffn"\nscale  = 0.5
 qwen3  | name   = "ffn"         | name   = "ffn"\njoin   = "set"
-qwen3  | kind = "rms"           | kind = "layer"
+qwen3  | [[stack]]\n            | [norm.default]\nkind = "layer"\neps = "rms_eps"\n\n[[stack]]\n
 qwen3  | [[stack]]\n            | [embed]\nscale = "sqrt(n_embd)"\n\n[[stack]]\n
 qwen3  | norm = "output_norm"   | norm = "output_norm"\nsoftcap = 30.0
 qwen3  | norm = "output_norm"   |
 qwen3  | cache = "full",        | cache = "full", scale = 0.25,
 qwen3  | { block = "ffn", act = "silu" } | { block = "ffn", act = "silu" }, { block = "linear", weights = { weight = "extra.weight" } }
-gemma3 | size = "n_swa"         | size = 0
+gemma3 | [[stack]]\n            | [cache.local]\nsize = 0\n\n[[stack]]\n
 mamba2 | block = "mamba2"       | block = "short_conv"
 "#;
 

@@ -233,11 +233,10 @@ fn ropes_of_one_name_say_their_layers() {
     std::fs::create_dir_all(&definitions).expect("a folder");
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/archs/llama.arch.toml");
     let own = std::fs::read_to_string(own).expect("readable");
-    let rope = "[rope.std]\n";
-    let two = own.replace(
-        rope,
-        &format!("{rope}base = \"if(il < 1, 10000.0, 500.0)\"\n"),
-    );
+    let rope = "[rope.std]\nkind = \"norm\"\nbase = \"if(il < 1, 10000.0, 500.0)\"\n";
+    let two = own
+        .replace("rope = \"norm\"", "rope = \"std\"")
+        .replace("[[stack]]\n", &format!("{rope}\n[[stack]]\n"));
     std::fs::write(definitions.join("llama.arch.toml"), two).expect("writable");
     let path = made_up(scratch.path(), "llama", &[]);
     let page = printed(&["plan", "-m", text(&path), "--archs", text(&definitions)]);

@@ -194,7 +194,7 @@ fn one_file_is_compared_under_two_definitions() {
     let named = own
         .replace("name = [\"qwen3\"", "name = [\"mine\"")
         .replace("name = \"qwen3\"", "name = \"mine\"");
-    let pairing = named.replacen("kind = \"neox\"", "kind = \"norm\"", 1);
+    let pairing = named.replacen("rope = \"neox\"", "rope = \"norm\"", 1);
     assert!(named != own && pairing != named, "{own}");
     let path = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -401,11 +401,11 @@ fn a_proof_names_the_keys_on_which_nothing_depends() {
     let lines =
         "[params]\nn_a = { key = \"a\", default = 0 }\nn_b = { key = \"b\", default = 0 }\n";
     let scale = "qk_norm = \"head\", scale = \"0.25 + if(n_a > 99, 0, 0 * n_b)\"";
-    let ignored = "[ignore.keys]\nc = \"it is the same in all files\"\n\n[norm.default]";
+    let ignored = "[ignore.keys]\nc = \"it is the same in all files\"\n\n[[stack]]";
     let text_of = own
         .replacen("[params]\n", lines, 1)
         .replacen("qk_norm = \"head\"", scale, 1)
-        .replacen("[norm.default]", ignored, 1);
+        .replacen("[[stack]]", ignored, 1);
     std::fs::write(folder.path().join("qwen3.arch.toml"), text_of).expect("written");
     let archs = ["--archs", text(folder.path())];
     let more = [

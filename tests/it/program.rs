@@ -249,12 +249,12 @@ fn definitions_are_listed_shown_and_checked() {
     let archs = ["arch", "list", "--archs", text(folder.path())];
     assert!(printed(&archs).contains("mine"));
 
-    std::fs::write(&path, source.replace("rope = \"std\"", "rope_ = \"std\"")).expect("writable");
+    std::fs::write(&path, source.replace("rope = \"norm\"", "rope_ = \"norm\"")).expect("writable");
     let ran = bench(&["arch", "check", text(&path)]);
     let report = ran.out;
     assert_eq!(ran.code, 1);
     for part in [
-        "mine.arch.toml:33:34",
+        "mine.arch.toml:20:34",
         "unknown key `rope_` in `attention`",
         "did you mean `rope`?",
         "^^^^^",

@@ -20,7 +20,7 @@ fn the_reference_is_up_to_date() {
 }
 
 fn instances(def: &ArchDef) -> Vec<&Instance> {
-    let resources = def.resources.values().map(|declared| &declared.value);
+    let resources = def.resources.values();
     let stages = [&def.embed, &def.pool].into_iter().chain(&def.per_layer);
     let head = def.head.iter().map(|head| &head.unit);
     let slots = def.stacks.iter().flat_map(|stack| &stack.slots);

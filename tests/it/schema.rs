@@ -294,11 +294,15 @@ fn what_the_reader_refuses_does_not_fit() {
             "/stack/0/slot/0/branch/0/weights/o",
         ),
         (
-            "[norm.default]",
-            "[norm.default]\nwidth = 3",
+            "[[stack]]",
+            "[norm.default]\nkind = \"rms\"\neps = 1e-5\nwidth = 3\n\n[[stack]]",
             "/norm/default/width",
         ),
-        ("kind = \"rms\"", "kind = \"mean\"", "/norm/default/kind"),
+        (
+            "[[stack]]",
+            "[norm.default]\nkind = \"mean\"\neps = 1e-5\n\n[[stack]]",
+            "/norm/default/kind",
+        ),
         ("[[stack]]", "[mode]\nx = 1\n[[stack]]", "/mode"),
     ];
     check(&schema, text).expect("as it is built in");

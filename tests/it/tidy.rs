@@ -503,6 +503,24 @@ fn paths_in_the_guides_exist() {
     check(&faults);
 }
 
+/// The guide states these numbers of lines.
+#[test]
+fn definitions_stay_short() {
+    let entries = std::fs::read_dir(root().join("archs")).expect("the definitions are there");
+    let paths = entries.map(|entry| entry.expect("readable").path());
+    let paths = paths.filter(|path| path.to_string_lossy().ends_with(".arch.toml"));
+    let mut lines: Vec<usize> = paths
+        .map(|path| {
+            let text = std::fs::read_to_string(path).expect("readable");
+            text.lines().count()
+        })
+        .collect();
+    lines.sort_unstable();
+    let (median, longest) = (lines[lines.len() / 2], lines[lines.len() - 1]);
+    assert!(median <= 36, "half of the definitions have {median} lines");
+    assert!(longest <= 110, "the longest definition has {longest} lines");
+}
+
 #[test]
 fn files_stay_within_their_budget() {
     let mut faults = Vec::new();

@@ -1,23 +1,19 @@
 //! Uses of contracts: their options and weights, and the resources that a definition declares.
 
-use std::collections::BTreeMap;
-
 use toml::de::DeTable;
 
 use super::Reader;
+use super::weights::weight_use;
 use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource};
-use crate::arch::definition::{Instance, Setting, WeightUse};
-use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
+use crate::arch::definition::{Instance, Resources, Setting, WeightUse};
+use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::expr::{Expr, Value};
 use crate::arch::state::StateSpec;
 use crate::arch::table::{Fields, Form};
 
 impl<'a> Reader<'a> {
-    pub(super) fn resources(
-        &mut self,
-        fields: &mut Fields<'a>,
-    ) -> BTreeMap<(Resource, String), Spanned<Instance>> {
-        let mut out = BTreeMap::new();
+    pub(super) fn resources(&mut self, fields: &mut Fields<'a>) -> Resources {
+        let mut out = Resources::new();
         for kind in Resource::ALL {
             let contract = self.registry.resource(kind);
             let Some(item) = fields.take(kind.name(), Form::Tables(contract.name)) else {
@@ -44,8 +40,7 @@ impl<'a> Reader<'a> {
                     continue;
                 };
                 if let Some(instance) = self.whole_instance(inner, name.span(), contract) {
-                    let key = (kind, name.get_ref().to_string());
-                    out.insert(key, Spanned::new(instance, name.span()));
+                    out.insert((kind, name.get_ref().to_string()), instance);
                 }
             }
         }
@@ -53,8 +48,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Every kind of a resource that needs no declaration, as if it had one with nothing but its kind.
-    pub(super) fn plain_resources(&self) -> BTreeMap<(Resource, String), Instance> {
-        let mut out = BTreeMap::new();
+    pub(super) fn plain_resources(&self) -> Resources {
+        let mut out = Resources::new();
         for kind in Resource::ALL {
             let contract = self.registry.resource(kind);
             for name in contract.plain_kinds() {
@@ -66,7 +61,10 @@ impl<'a> Reader<'a> {
                     span: None,
                 };
                 let options = contract.options.iter().map(setting).collect();
-                let instance = assembled(contract, options, Vec::new(), 0..0);
+                let weights = contract.weights.iter();
+                let weights =
+                    weights.map(|spec| weight_use(spec, spec.tensor.to_owned(), spec.presence));
+                let instance = assembled(contract, options, weights.collect(), 0..0);
                 out.insert((kind, (*name).to_owned()), instance);
             }
         }

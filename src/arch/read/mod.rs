@@ -13,6 +13,7 @@ use std::sync::{Arc, LazyLock};
 
 use toml::de::{DeTable, DeValue};
 
+use crate::arch::check;
 use crate::arch::contract::{Contract, Registry};
 use crate::arch::definition::{
     ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Reads, Setting,
@@ -80,7 +81,6 @@ impl<'a> Reader<'a> {
             params.extend(self.assumptions(item));
         }
         let resources = self.resources(&mut fields);
-        let plain = self.plain_resources();
         let (write, embed) = self.embed(&mut fields);
         let per_layer = self.registry.per_layer;
         let form = Form::Table(per_layer.name);
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
             mode: mode.unwrap_or(Mode::Causal),
             params,
             resources,
-            plain,
+            defaults: common.resources.clone(),
             embed: embed?,
             write,
             per_layer,
@@ -438,7 +438,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The parameters and ignored keys of all definitions, from `common.toml`.
+/// The parameters, resources and ignored keys of all definitions, from `common.toml`.
 pub(super) fn common(source: &str, registry: &'static Registry) -> Result<Common, Vec<Diagnostic>> {
     let (root, errors) = DeTable::parse_recoverable(source);
     let mut reader = Reader::new(source, registry);
@@ -448,10 +448,17 @@ pub(super) fn common(source: &str, registry: &'static Registry) -> Result<Common
     if let Some(item) = fields.take("params", PARAMS) {
         common.params = reader.params(item);
     }
+    let mut resources = reader.plain_resources();
+    resources.extend(reader.resources(&mut fields));
+    common.resources = Arc::new(resources);
     common.ignore = reader.ignore(&mut fields, Ignore::default(), true);
     reader.finish(fields);
-    if !reader.problems.is_empty() {
-        return Err(reader.problems());
+    let mut problems = reader.problems();
+    if problems.is_empty() {
+        problems = check::check_common(&common);
+    }
+    if !problems.is_empty() {
+        return Err(problems);
     }
     for param in common.params.values_mut() {
         param.span = None;

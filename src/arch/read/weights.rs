@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use super::Reader;
 use super::instances::contract_expr;
-use crate::arch::contract::{Contract, Presence};
+use crate::arch::contract::{Contract, Presence, WeightSpec};
 use crate::arch::definition::{OF_FILE, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::table::{Fields, Form, Item};
@@ -92,14 +92,19 @@ impl<'a> Reader<'a> {
                         default
                     }
                 };
-                WeightUse {
-                    tensor: tensor_name(spec.key, spec.tensor, &renamed),
-                    when: contract_expr(spec.when),
-                    shape: spec.shape.iter().map(|dim| contract_expr(dim)).collect(),
-                    presence,
-                }
+                weight_use(spec, tensor_name(spec.key, spec.tensor, &renamed), presence)
             })
             .collect()
+    }
+}
+
+/// The weight of a contract, with this tensor.
+pub(super) fn weight_use(spec: &WeightSpec, tensor: String, presence: Presence) -> WeightUse {
+    WeightUse {
+        tensor,
+        when: contract_expr(spec.when),
+        shape: spec.shape.iter().map(|dim| contract_expr(dim)).collect(),
+        presence,
     }
 }
 

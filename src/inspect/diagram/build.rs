@@ -279,8 +279,7 @@ impl<'a> Maker<'a> {
             ..of.clone()
         });
         let units: Vec<Unit> = units.collect();
-        let default = (Resource::Norm, "default".to_owned());
-        let default = || self.def.resources.get(&default).map(|own| &own.value);
+        let default = || self.def.resource(Resource::Norm, "default");
         let instance = self.instance(&of.path).or_else(default);
         Some(Part {
             title: words::norm(of),
@@ -423,9 +422,8 @@ fn uses<'a>(
         .chain(&plan.selections);
     let declared = resources.map(|unit| {
         let (kind, name) = unit.path.split_once('.').unwrap_or_default();
-        let mut all = def.resources.iter();
-        let own = all.find(|((known, own), _)| known.name() == kind && own == name);
-        (unit, own.map(|(_, own)| &own.value))
+        let kind = Resource::ALL.into_iter().find(|own| own.name() == kind);
+        (unit, kind.and_then(|kind| def.resource(kind, name)))
     });
     let blocks = plan.layers.iter().flat_map(|layer| {
         let slots = layer.slots.iter();

@@ -3,7 +3,7 @@
 use super::build::Maker;
 use super::words;
 use crate::arch::expr::Expr;
-use crate::arch::{Instance, Resolved};
+use crate::arch::{Instance, Resolved, Resource};
 use crate::inspect::describe::Use;
 use crate::plan::{StatePlan, Unit};
 
@@ -97,7 +97,15 @@ impl Maker<'_> {
         if !self.is_symbolic || !is_choice || setting.expr.as_literal().is_some() {
             return None;
         }
-        setting.span.as_ref()?;
+        // What a contract computes is no choice, unless it is a parameter that a block takes.
+        let of_resource = || {
+            Resource::ALL
+                .map(Resource::name)
+                .contains(&unit.contract.0.name)
+        };
+        if setting.span.is_none() && (setting.expr.as_name().is_none() || of_resource()) {
+            return None;
+        }
         let mut likes = self.plan.units().filter(|other| {
             let own = self.instance(&other.path);
             own.is_some_and(|own| std::ptr::eq(own, instance))

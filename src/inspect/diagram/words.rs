@@ -150,12 +150,12 @@ fn declared(unit: &Unit) -> &str {
     name.map_or(unit.path.as_str(), |(_, name)| name)
 }
 
-/// The name of a resource with its kind, of one that is not declared only the kind.
+/// The name of a resource with its kind, of one that is named by its kind only that.
 fn with_kind(unit: &Unit) -> String {
-    match (unit.plain_kind(), unit.option("kind")) {
-        (Some(kind), _) => kind.to_owned(),
-        (None, Some(Resolved::Choice(kind))) => format!("{} ({kind})", declared(unit)),
-        _ => declared(unit).to_owned(),
+    let name = declared(unit);
+    match unit.option("kind") {
+        Some(Resolved::Choice(kind)) if *kind != name => format!("{name} ({kind})"),
+        _ => name.to_owned(),
     }
 }
 
