@@ -76,6 +76,12 @@ impl Contract {
         }
     }
 
+    /// The kind of this name, if neither a definition nor a file says more of it.
+    pub fn bare_kind(&self, name: &str) -> Option<&'static str> {
+        let mut kinds = self.plain_kinds().iter().copied();
+        kinds.find(|kind| *kind == name && self.weights.is_empty())
+    }
+
     /// The weight with this key.
     pub fn weight(&self, key: &str) -> Option<&'static WeightSpec> {
         self.weights.iter().find(|w| w.key == key)

@@ -170,7 +170,9 @@ fn choices(def: &ArchDef) -> BTreeSet<String> {
     let declared = def
         .resources
         .iter()
-        .map(|((_, name), resource)| (name.as_str(), resource));
+        .map(|((_, name), resource)| (name.as_str(), resource))
+        // Its name is the choice.
+        .filter(|(name, resource)| resource.contract.bare_kind(name).is_none());
     let branches = def
         .stacks
         .iter()

@@ -151,9 +151,8 @@ impl Unit {
     /// The kind of a resource that is nothing but its kind: neither a definition nor a file says more of it.
     pub fn plain_kind(&self) -> Option<&'static str> {
         let contract = self.contract.0;
-        let mut kinds = contract.plain_kinds().iter().copied();
-        let kind = kinds.find(|kind| self.path == format!("{}.{kind}", contract.name));
-        kind.filter(|_| contract.weights.is_empty())
+        let name = self.path.strip_prefix(contract.name)?;
+        contract.bare_kind(name.strip_prefix('.')?)
     }
 
     /// The value of a whole-number option.
