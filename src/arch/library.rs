@@ -4,8 +4,9 @@
 //! the others. A folder's file replaces a built-in of the same name, and a later folder an
 //! earlier one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use crate::common::reading::{self, MAX_DEFINITION};
 
@@ -162,7 +163,10 @@ impl Library {
             Some(chosen) => chosen,
             None => self.source(name)?,
         };
-        let def = self.check(&source.path, &source.text)?;
+        let def = match source.is_embedded {
+            true => self.embedded(source)?,
+            false => self.check(&source.path, &source.text)?,
+        };
         if self.chosen.is_none() && !def.names.iter().any(|known| known == name) {
             let at = source.text.find(&def.name).unwrap_or(0);
             let problem = super::Diagnostic::new(
@@ -176,6 +180,25 @@ impl Library {
         }
         let name = name.to_owned();
         Ok(ArchDef { name, ..def })
+    }
+
+    /// A definition that is built in, read once per process.
+    fn embedded(&self, source: &Source) -> Result<ArchDef, Diagnostics> {
+        /// By the address of the registry and the path of the definition.
+        type Known = HashMap<(usize, String), ArchDef>;
+        static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+        // Every state of the table is a sound one.
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (
+            std::ptr::from_ref(self.registry).addr(),
+            source.path.clone(),
+        );
+        if let Some(def) = known().get(&key) {
+            return Ok(def.clone());
+        }
+        let def = self.check(&source.path, &source.text)?;
+        known().insert(key, def.clone());
+        Ok(def)
     }
 
     /// The reference of blocks, stages and resources as Markdown, with the sound definitions that

@@ -13,6 +13,7 @@ use std::path::Path;
 use crate::arch::expr::Value;
 use crate::arch::{ArchDef, ParamSource, Presence, WeightRole, fits_pattern, nearest};
 use crate::common::parallel;
+use crate::common::random::{self, scatter};
 use crate::ggml;
 use crate::plan::{self, Plan, TensorPlan, TensorSet};
 use crate::weights::gguf::{self, NewTensor};
@@ -464,9 +465,8 @@ fn fill(tensor: &TensorPlan, ty: TensorType, seed: u64) -> Result<Vec<u8>, ggml:
         let start = piece * ROWS_AT_ONCE;
         let n = ROWS_AT_ONCE.min(rows - start);
         let first = (start * row) as u64;
-        let values: Vec<f32> = (first..first + (n * row) as u64)
-            .map(|i| (mean + spread * normal(stream, i)) as f32)
-            .collect();
+        let places = first..first + (n * row) as u64;
+        let values = random::normals(stream, places, mean, spread);
         ggml::quantize(&values, row, ty)
     };
     let mut out = Vec::new();
@@ -496,39 +496,14 @@ fn ids(tensor: &TensorPlan, row: usize, stream: u64) -> Vec<u8> {
         .collect()
 }
 
-/// SplitMix64 (Steele et al. 2014): a bijection that scatters its argument.
-fn scatter(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 fn hash(seed: u64, name: &str) -> u64 {
     name.bytes()
         .fold(scatter(seed), |h, b| scatter(h ^ u64::from(b)))
 }
 
-/// Value `i` of a random sequence: the sum of four uniform 16-bit numbers, centred, with variance 1.
-fn normal(stream: u64, i: u64) -> f64 {
-    let bits = scatter(stream ^ scatter(i));
-    let sum: u64 = (0..4).map(|part| (bits >> (16 * part)) & 0xffff).sum();
-    // Four uniform numbers on [0, 1) have the mean 2 and the variance 1/3.
-    (sum as f64 / 65536.0 - 2.0) * 3f64.sqrt()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn values_are_centred_with_unit_variance() {
-        let values: Vec<f64> = (0..100_000).map(|i| normal(7, i)).collect();
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let variance = values.iter().map(|v| v * v).sum::<f64>() / values.len() as f64;
-        assert!(mean.abs() < 0.01, "{mean}");
-        assert!((variance - 1.0).abs() < 0.01, "{variance}");
-    }
 
     #[test]
     fn short_names_have_no_layer_and_no_ending() {

@@ -3,7 +3,7 @@
 //! found here.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use super::{MAX_LAYERS, TensorSet};
@@ -31,8 +31,8 @@ pub(super) struct Facts<'a> {
     pub(super) keys: RefCell<BTreeSet<String>>,
     /// Parameters being evaluated, innermost last.
     pub(super) open: RefCell<Vec<String>>,
-    /// Errors about missing keys.
-    missing: RefCell<BTreeSet<String>>,
+    /// Errors about missing keys, by parameter.
+    missing: RefCell<BTreeMap<String, String>>,
 }
 
 /// A layer of the plan.
@@ -137,9 +137,11 @@ impl<'a> Facts<'a> {
                 None => match default {
                     Some(default) => default.evaluate(scope).map(Rc::new),
                     None => {
-                        let message = self.missing(name, keys, *absolute);
-                        self.missing.borrow_mut().insert(message.clone());
-                        Err(message)
+                        let mut missing = self.missing.borrow_mut();
+                        let message = missing.entry(name.to_owned());
+                        let message =
+                            message.or_insert_with(|| self.why_missing(name, keys, *absolute));
+                        Err(message.clone())
                     }
                 },
             },
@@ -293,12 +295,12 @@ impl<'a> Facts<'a> {
     /// The missing key of an error, if it is about one.
     pub(super) fn missing_key(&self, error: &str) -> Option<String> {
         let missing = self.missing.borrow();
-        let found = missing.iter().find(|message| error.ends_with(*message));
+        let found = missing.values().find(|message| error.ends_with(*message));
         found.cloned()
     }
 
     /// Why a parameter without a default has no value.
-    fn missing(&self, name: &str, keys: &[String], absolute: bool) -> String {
+    fn why_missing(&self, name: &str, keys: &[String], absolute: bool) -> String {
         let full = |key: &String| self.full(key, absolute);
         let there = keys.iter().map(full);
         let there = there.filter_map(|key| Some((self.metadata.get(&key)?, key)));

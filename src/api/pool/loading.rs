@@ -4,7 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
@@ -74,7 +74,10 @@ impl Share {
 #[derive(Clone)]
 pub(in crate::api) struct Load {
     name: String,
-    ended: watch::Receiver<Option<Loaded>>,
+    /// How it ended.
+    end: Arc<OnceLock<Loaded>>,
+    /// Closed once the thread that loads holds `end` no more.
+    ended: watch::Receiver<()>,
     share: watch::Receiver<Share>,
 }
 
@@ -86,7 +89,7 @@ impl Load {
 
     /// Whether it has ended.
     pub(in crate::api) fn is_over(&self) -> bool {
-        self.ended.borrow().is_some()
+        self.end.get().is_some()
     }
 
     /// Waits until it is further; none at its end, after the last share.
@@ -107,9 +110,9 @@ impl Load {
 
     /// Waits for its end.
     pub(in crate::api) async fn ended(&mut self) -> Result<Engine, Error> {
-        // Until the thread that loads holds it no more: a model that nobody uses is free then.
+        // A model that nobody uses is free then.
         while self.ended.changed().await.is_ok() {}
-        let loaded = self.ended.borrow().clone();
+        let loaded = self.end.get().cloned();
         let loaded = loaded.unwrap_or_else(|| Err("the server is ending".into()));
         loaded.map_err(|detail| Error::Load {
             name: self.name.clone(),
@@ -206,18 +209,22 @@ impl Place {
             State::NotLoaded => {}
         }
         self.look_again();
-        let (tell, ended) = watch::channel(None);
+        let end = Arc::new(OnceLock::new());
+        let (tell, ended) = watch::channel(());
         self.share_is(Share::default());
         let load = Load {
             name: self.name.clone(),
+            end: Arc::clone(&end),
             ended,
             share: self.share.subscribe(),
         };
         *state = State::Loading(load.clone());
         let (place, pool) = (Arc::clone(self), Arc::clone(pool));
         tokio::task::spawn_blocking(move || {
-            // Nobody may wait any more.
-            let _ = tell.send(Some(pool.load_resident(&place)));
+            // The only one to set it.
+            let _ = end.set(pool.load_resident(&place));
+            drop(end);
+            drop(tell);
         });
         Err(load)
     }

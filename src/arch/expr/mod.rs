@@ -14,8 +14,9 @@ mod evaluate;
 mod parse;
 mod symbolic;
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::diagnostic::{Diagnostic, Span};
 
@@ -188,6 +189,22 @@ impl Expr {
             node: Arc::new(node),
             source: text.into(),
         })
+    }
+
+    /// The expression `text` of the program itself, parsed once per process.
+    ///
+    /// # Errors
+    /// The first problem of the text.
+    pub fn of_program(text: &'static str) -> Result<Self, Diagnostic> {
+        static PARSED: LazyLock<Mutex<HashMap<&'static str, Expr>>> = LazyLock::new(Mutex::default);
+        // Every state of the table is a sound one.
+        let mut parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(expr) = parsed.get(text) {
+            return Ok(expr.clone());
+        }
+        let expr = Self::parse(text, 0)?;
+        parsed.insert(text, expr.clone());
+        Ok(expr)
     }
 
     /// An expression that is just a value.

@@ -183,8 +183,8 @@ fn default_expr(text: &'static str, kind: OptionKind) -> Expr {
     }
 }
 
-pub(super) fn contract_expr(text: &str) -> Expr {
-    Expr::parse(text, 0).unwrap_or_else(|problem| {
+pub(super) fn contract_expr(text: &'static str) -> Expr {
+    Expr::of_program(text).unwrap_or_else(|problem| {
         // A contract is part of the program; the test over all contracts parses every one.
         panic!("contract expression `{text}`: {}", problem.message)
     })

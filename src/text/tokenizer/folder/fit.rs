@@ -5,6 +5,11 @@
 //! ASCII, white space next to special tokens). A description that fails on the hard ones only is
 //! near: good enough for a file, not for running the folder.
 
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
 use tokenizers::{
     NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
 };
@@ -178,11 +183,19 @@ pub(super) fn pre_tokenizers(parsed: &Parsed, ignore_merges: bool) -> Result<Vec
         if row.spelling != Spelling::ByteLevel || row.escapes_spaces {
             continue;
         }
-        let splitter = Splitter::new(&row.steps).map_err(|error| error.to_string())?;
-        if plain.iter().all(|words| words.are_cut_by(&splitter)) {
-            let mut others = hard.iter().filter(|words| !words.are_cut_by(&splitter));
-            let differs = others.next().map(|words| words.from);
-            let count = usize::from(differs.is_some()) + others.count();
+        let cuts = Cuts::new(row);
+        let mut is_cut = true;
+        for words in &plain {
+            is_cut = is_cut && words.are_cut_by(&cuts)?;
+        }
+        if is_cut {
+            let mut others = Vec::new();
+            for words in &hard {
+                if !words.are_cut_by(&cuts)? {
+                    others.push(words.from);
+                }
+            }
+            let (differs, count) = (others.first().copied(), others.len());
             let is_other = row.ignore_merges != ignore_merges;
             found.push((count, is_other, Found { row, differs }));
         }
@@ -228,12 +241,54 @@ impl Words {
         })
     }
 
-    fn are_cut_by(&self, splitter: &Splitter) -> bool {
-        let words = splitter.split(&self.text);
-        words.len() == self.words.len()
+    fn are_cut_by(&self, cuts: &Cuts) -> Result<bool, String> {
+        let words = cuts.of(self)?;
+        let bytes = self.text.as_bytes();
+        Ok(words.len() == self.words.len()
             && words
-                .into_iter()
+                .iter()
                 .zip(&self.words)
-                .all(|(word, theirs)| self.text.as_bytes()[word] == **theirs)
+                .all(|(word, theirs)| bytes[word.clone()] == **theirs))
+    }
+}
+
+/// Where texts are cut, by pre-tokenizer and text.
+type Known = HashMap<(usize, &'static str), Arc<[Range<usize>]>>;
+
+/// Where a pre-tokenizer cuts texts: known to the process once it has cut one, since the patterns of all
+/// pre-tokenizers take longer to compile than everything else.
+struct Cuts {
+    row: &'static Row,
+    splitter: OnceCell<Splitter>,
+}
+
+impl Cuts {
+    fn new(row: &'static Row) -> Self {
+        let splitter = OnceCell::new();
+        Self { row, splitter }
+    }
+
+    /// The words of a text.
+    fn of(&self, words: &Words) -> Result<Arc<[Range<usize>]>, String> {
+        static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+        // Every state of the table is a sound one.
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_plain = words.text == words.from;
+        let key = (std::ptr::from_ref(self.row).addr(), words.from);
+        if is_plain && let Some(cuts) = known().get(&key) {
+            return Ok(Arc::clone(cuts));
+        }
+        let splitter = match self.splitter.get() {
+            Some(splitter) => splitter,
+            None => {
+                let new = Splitter::new(&self.row.steps).map_err(|error| error.to_string())?;
+                self.splitter.get_or_init(|| new)
+            }
+        };
+        let cuts: Arc<[Range<usize>]> = splitter.split(&words.text).into();
+        if is_plain {
+            known().insert(key, Arc::clone(&cuts));
+        }
+        Ok(cuts)
     }
 }
