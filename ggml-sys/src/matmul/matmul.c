@@ -49,6 +49,15 @@ static const struct matmul_kernel * kernel_of(const struct ggml_tensor * dst) {
     return kernel ? kernel : matmul_float_kernel(a->type);
 }
 
+static bool is_invariant(void) { return atomic_load_explicit(&invariant, memory_order_relaxed); }
+
+// The kernel that multiplies `n` columns at once; NULL if it is ggml's.
+static const struct matmul_kernel * kernel_for(const struct ggml_compute_params * params,
+                                               const struct ggml_tensor * dst, int64_t n) {
+    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
+    return kernel && kernel->slow_alone && n == 1 && !is_invariant() ? NULL : kernel;
+}
+
 // ggml's function for one element, so that it is called in the same way for every element.
 static void multiply_one_by_one(const struct matmul_job * job) {
     const ggml_vec_dot_t vec_dot = ggml_get_type_traits_cpu(job->type)->vec_dot;
@@ -236,11 +245,9 @@ static bool multiply_together(struct product * p, const struct ggml_compute_para
     return true;
 }
 
-static bool is_invariant(void) { return atomic_load_explicit(&invariant, memory_order_relaxed); }
-
 // In place of `ggml_compute_forward_mul_mat_tiled`: the whole product, or false.
 bool matmul_product(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
-    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
+    const struct matmul_kernel * kernel = kernel_for(params, dst, ggml_nrows(dst->src[1]));
     struct matmul_kernel plain;
     if (!kernel) {
         // One column is faster here too: threads share the rows better.
@@ -270,7 +277,7 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
 // holds pairs: the slot among the experts of a token, and the token. src1 is rounded already.
 bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor * dst, int64_t expert,
                    int64_t n_routed, const int32_t * routed, char * scratch) {
-    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
+    const struct matmul_kernel * kernel = kernel_for(params, dst, n_routed);
     if (!kernel) {
         return !is_invariant() &&
                ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, n_routed, routed, scratch);

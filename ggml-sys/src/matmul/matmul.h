@@ -42,6 +42,8 @@ struct matmul_kernel {
     // `blocks` points at block `first`.
     void (*arrange)(const void * blocks, int64_t first, int64_t last, int64_t k, void * column);
     void (*multiply)(const struct matmul_job * job);
+    // Whether ggml's own function is faster for one column, though its bits are others.
+    bool slow_alone;
 };
 
 // The kernel for a type of weights; NULL where there is none.

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#ifdef MATMUL_PACKED
+#ifdef MATMUL_LANES
 
 #define GGML_COMMON_DECL_C
 #include "ggml-common.h"
@@ -62,7 +62,7 @@ MATMUL_INLINE void from_q8_1(const void * blocks, int64_t first, int64_t last, i
 }
 
 MATMUL_INLINE void from_q8_K(const void * blocks, int64_t first, int64_t last, int64_t k,
-                                void * column, int group, int zero) {
+                                void * column, int group, bool mins, int zero) {
     const block_q8_K * x = (const block_q8_K *) blocks;
     int8_t * codes  = (int8_t *) column;
     float *  scales = (float *) ((char *) column + scales_at(k));
@@ -73,7 +73,7 @@ MATMUL_INLINE void from_q8_K(const void * blocks, int64_t first, int64_t last, i
         for (int j = 0; j < QK_K / group; j++) {
             const int sum = group == 32 ? x->bsums[2 * j] + x->bsums[2 * j + 1] : x->bsums[j];
             const int64_t at = b * (QK_K / group) + j;
-            if (zero == 0) {
+            if (mins) {
                 ((float *) sums)[at] = (float) sum;
             } else {
                 ((int32_t *) sums)[at] = -zero * sum;
@@ -90,55 +90,46 @@ struct column_view {
     float *         out;
 };
 
-// 16 rows times C columns, `n` terms; adds to what the columns hold.
+// 16 rows times C columns, `n` terms; adds to what `n_rows` rows of the columns hold.
 MATMUL_INLINE void multiply_tile(const int C, const struct pack_format f, const struct packed * w,
-                                 int n, const struct column_view * c, __mmask16 rows, bool fresh) {
-    __m512 acc[8], part[8];
+                                 int n, const struct column_view * c, int n_rows, bool fresh) {
+    vec acc[LANES_COLUMNS], part[LANES_COLUMNS];
     for (int i = 0; i < C; i++) {
-        acc[i]  = fresh ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows, c[i].out);
-        part[i] = _mm512_setzero_ps();
+        acc[i]  = fresh ? vec_set(0.0f) : lanes_load_some(c[i].out, n_rows);
+        part[i] = vec_set(0.0f);
     }
     for (int g = 0; g < n / f.group; g++) {
-        __m512i dot[8];
+        lanes dot[LANES_COLUMNS];
+        const int8_t * y[LANES_COLUMNS];
         for (int i = 0; i < C; i++) {
-            dot[i] = f.mins ? _mm512_setzero_si512() : _mm512_set1_epi32(c[i].sums[g]);
+            dot[i] = lanes_set(f.mins ? 0 : c[i].sums[g]);
+            y[i]   = c[i].codes + g * f.group;
         }
-        const uint8_t (*codes)[PACK_ROWS][4] = w->codes + g * (f.group / 4);
-        for (int q = 0; q < f.group / 4; q++) {
-            const __m512i x = _mm512_load_si512((const void *) codes[q]);
-            for (int i = 0; i < C; i++) {
-                int32_t y;
-                memcpy(&y, c[i].codes + g * f.group + 4 * q, 4);
-                dot[i] = _mm512_dpbusd_epi32(dot[i], x, _mm512_set1_epi32(y));
-            }
-        }
-        const __m512 scale = _mm512_load_ps(w->scales[g]);
+        lanes_add_products(C, f.group / 4, f.bits, w->codes + g * (f.group / 4), y, dot);
+        const vec scale = vec_load(w->scales[g]);
         for (int i = 0; i < C; i++) {
-            const __m512 value = _mm512_cvtepi32_ps(dot[i]);
+            const vec value = lanes_float(dot[i]);
             if (f.groups == 1) {
-                const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(c[i].scales[g]));
-                acc[i] = _mm512_fmadd_ps(value, both, acc[i]);
+                acc[i] = vec_fma(value, vec_mul(scale, vec_set(c[i].scales[g])), acc[i]);
             } else {
-                part[i] = _mm512_fmadd_ps(value, scale, part[i]);
+                part[i] = vec_fma(value, scale, part[i]);
             }
             if (f.mins) {
                 float sum;
                 memcpy(&sum, &c[i].sums[g], 4);
-                const __m512 min = _mm512_load_ps(w->mins[g]);
-                __m512 * to = f.groups == 1 ? &acc[i] : &part[i];
-                *to = _mm512_fmadd_ps(min, _mm512_set1_ps(sum), *to);
+                vec * to = f.groups == 1 ? &acc[i] : &part[i];
+                *to = vec_fma(vec_load(w->mins[g]), vec_set(sum), *to);
             }
         }
         if (f.groups > 1 && g % f.groups == f.groups - 1) {
             for (int i = 0; i < C; i++) {
-                const __m512 scale_y = _mm512_set1_ps(c[i].scales[g / f.groups]);
-                acc[i]  = _mm512_fmadd_ps(part[i], scale_y, acc[i]);
-                part[i] = _mm512_setzero_ps();
+                acc[i]  = vec_fma(part[i], vec_set(c[i].scales[g / f.groups]), acc[i]);
+                part[i] = vec_set(0.0f);
             }
         }
     }
     for (int i = 0; i < C; i++) {
-        _mm512_mask_storeu_ps(c[i].out, rows, acc[i]);
+        lanes_store_some(c[i].out, acc[i], n_rows);
     }
 }
 
@@ -155,10 +146,11 @@ MATMUL_INLINE void view_column(const struct matmul_job * job, const struct pack_
 MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct pack_format f,
                                     const struct packed * w, int row, int64_t done, int n) {
     const int left = job->n_rows - row;
-    const __mmask16 rows = left >= PACK_ROWS ? 0xffff : (__mmask16) ((1u << left) - 1);
-    for (int first = 0; first < job->n_columns; first += 8) {
-        const int count = job->n_columns - first < 8 ? job->n_columns - first : 8;
-        struct column_view c[8];
+    const int rows = left < PACK_ROWS ? left : PACK_ROWS;
+    for (int first = 0; first < job->n_columns; first += LANES_COLUMNS) {
+        const int rest  = job->n_columns - first;
+        const int count = rest < LANES_COLUMNS ? rest : LANES_COLUMNS;
+        struct column_view c[LANES_COLUMNS];
         for (int i = 0; i < count; i++) {
             view_column(job, f, first + i, row, done, &c[i]);
         }
@@ -168,10 +160,12 @@ MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct 
             case 2: multiply_tile(2, f, w, n, c, rows, fresh); break;
             case 3: multiply_tile(3, f, w, n, c, rows, fresh); break;
             case 4: multiply_tile(4, f, w, n, c, rows, fresh); break;
+#if LANES_COLUMNS > 4
             case 5: multiply_tile(5, f, w, n, c, rows, fresh); break;
             case 6: multiply_tile(6, f, w, n, c, rows, fresh); break;
             case 7: multiply_tile(7, f, w, n, c, rows, fresh); break;
             default: multiply_tile(8, f, w, n, c, rows, fresh); break;
+#endif
         }
     }
 }
@@ -201,55 +195,55 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
 }
 
 // A type of weights: its format, its columns, its functions.
-#define KERNEL_Q8_0(name, block_type, zero_code)                                                  \
-    static const struct pack_format format_##name = { 32, 32, 1, false, zero_code };              \
-    static size_t size_##name(int64_t k) { return column_size(k, QK8_0, 32); }                    \
-    static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) { \
-        from_q8_0(x, first, last, k, y, zero_code);                                               \
-    }                                                                                             \
-    static void multiply_##name(const struct matmul_job * job) {                                  \
-        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                     \
-    }                                                                                             \
-    static const struct matmul_kernel kernel_##name = {                                           \
-        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name                      \
+#define KERNEL_Q8_0(name, block_type, zero_code, bits)                                               \
+    static const struct pack_format format_##name = { 32, 32, 1, false, zero_code, bits };           \
+    static size_t size_##name(int64_t k) { return column_size(k, QK8_0, 32); }                       \
+    static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) {   \
+        from_q8_0(x, first, last, k, y, zero_code);                                                  \
+    }                                                                                                \
+    static void multiply_##name(const struct matmul_job * job) {                                     \
+        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                        \
+    }                                                                                                \
+    static const struct matmul_kernel kernel_##name = {                                              \
+        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_SLOW_ALONE    \
     };
 
-#define KERNEL_Q8_1(name, block_type)                                                             \
-    static const struct pack_format format_##name = { 32, 32, 1, true, 0 };                       \
-    static size_t size_##name(int64_t k) { return column_size(k, QK8_1, 32); }                    \
-    static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) { \
-        from_q8_1(x, first, last, k, y);                                                          \
-    }                                                                                             \
-    static void multiply_##name(const struct matmul_job * job) {                                  \
-        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                     \
-    }                                                                                             \
-    static const struct matmul_kernel kernel_##name = {                                           \
-        GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name                      \
+#define KERNEL_Q8_1(name, block_type, bits)                                                          \
+    static const struct pack_format format_##name = { 32, 32, 1, true, 0, bits };                    \
+    static size_t size_##name(int64_t k) { return column_size(k, QK8_1, 32); }                       \
+    static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) {   \
+        from_q8_1(x, first, last, k, y);                                                             \
+    }                                                                                                \
+    static void multiply_##name(const struct matmul_job * job) {                                     \
+        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                        \
+    }                                                                                                \
+    static const struct matmul_kernel kernel_##name = {                                              \
+        GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_SLOW_ALONE    \
     };
 
-#define KERNEL_Q8_K(name, block_type, group, with_mins, zero_code)                                \
-    static const struct pack_format format_##name = { QK_K, group, QK_K / group, with_mins, zero_code }; \
-    static size_t size_##name(int64_t k) { return column_size(k, QK_K, group); }                  \
-    static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) { \
-        from_q8_K(x, first, last, k, y, group, zero_code);                                        \
-    }                                                                                             \
-    static void multiply_##name(const struct matmul_job * job) {                                  \
-        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                     \
-    }                                                                                             \
-    static const struct matmul_kernel kernel_##name = {                                           \
-        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name                      \
+#define KERNEL_Q8_K(name, block_type, group, with_mins, zero_code, bits)                             \
+    static const struct pack_format format_##name = { QK_K, group, QK_K / group, with_mins, zero_code, bits }; \
+    static size_t size_##name(int64_t k) { return column_size(k, QK_K, group); }                     \
+    static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) {   \
+        from_q8_K(x, first, last, k, y, group, with_mins, zero_code);                                \
+    }                                                                                                \
+    static void multiply_##name(const struct matmul_job * job) {                                     \
+        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                        \
+    }                                                                                                \
+    static const struct matmul_kernel kernel_##name = {                                              \
+        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_SLOW_ALONE    \
     };
 
-KERNEL_Q8_0(q8_0, block_q8_0, 128)
-KERNEL_Q8_0(q4_0, block_q4_0, 8)
-KERNEL_Q8_0(q5_0, block_q5_0, 16)
-KERNEL_Q8_0(iq4_nl, block_iq4_nl, 128)
-KERNEL_Q8_1(q4_1, block_q4_1)
-KERNEL_Q8_1(q5_1, block_q5_1)
-KERNEL_Q8_K(iq4_xs, block_iq4_xs, 32, false, 128)
-KERNEL_Q8_K(q4_K, block_q4_K, 32, true, 0)
-KERNEL_Q8_K(q5_K, block_q5_K, 32, true, 0)
-KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32)
+KERNEL_Q8_0(q8_0, block_q8_0, LANES_ZERO, 8)
+KERNEL_Q8_0(q4_0, block_q4_0, 8, 4)
+KERNEL_Q8_0(q5_0, block_q5_0, 16, 5)
+KERNEL_Q8_0(iq4_nl, block_iq4_nl, LANES_ZERO, 8)
+KERNEL_Q8_1(q4_1, block_q4_1, 4)
+KERNEL_Q8_1(q5_1, block_q5_1, 5)
+KERNEL_Q8_K(iq4_xs, block_iq4_xs, 32, false, LANES_ZERO, 8)
+KERNEL_Q8_K(q4_K, block_q4_K, 32, true, 0, 4)
+KERNEL_Q8_K(q5_K, block_q5_K, 32, true, 0, 5)
+KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32, 6)
 
 const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
     switch (type) {
