@@ -21,9 +21,9 @@ const C_FILES: &[&str] = &[
     "ggml-cpu/quants.c",
 ];
 
-/// Compiled separately: it calls the matrix products of this project in place of these helpers of its own, which those call
-/// (`ggml-cpu/tiled/`) for types that they have no kernels for.
-const DISPATCH_FILE: &str = "ggml-cpu/ggml-cpu.c";
+/// Compiled separately, with ggml's `ggml-cpu.c` in it: that calls the matrix products of this project in place of these helpers of
+/// its own, which those call (`ggml-cpu/tiled/`) for types that they have no kernels for.
+const DISPATCH_FILE: &str = "src/dispatch.c";
 const REPLACED: &[(&str, &str)] = &[
     ("ggml_compute_forward_mul_mat_tiled", "matmul_product"),
     ("ggml_compute_forward_mul_mat_id_tiled", "matmul_expert"),
@@ -73,6 +73,9 @@ fn main() {
     println!("cargo::rerun-if-changed=src/select.c");
     println!("cargo::rerun-if-changed=src/select.h");
     println!("cargo::rerun-if-changed=src/devices.c");
+    println!("cargo::rerun-if-changed=src/dispatch.c");
+    println!("cargo::rerun-if-changed=src/barrier.c");
+    println!("cargo::rerun-if-changed=src/barrier.h");
     println!("cargo::rerun-if-changed=src/vec.h");
     println!("cargo::rerun-if-changed=src/matmul");
     println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
@@ -100,6 +103,7 @@ fn main() {
     c.file("src/attention.c");
     c.file("src/select.c");
     c.file("src/devices.c");
+    c.file("src/barrier.c");
     let mut cpp = compiler(&ggml, &out);
     cpp.cpp(true).std("c++17");
     cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
@@ -119,7 +123,7 @@ fn main() {
     }
 
     let mut dispatch = compiler(&ggml, &out);
-    dispatch.std("c11").file(source.join(DISPATCH_FILE));
+    dispatch.std("c11").file(DISPATCH_FILE);
     let mut matmul = compiler(&ggml, &out);
     matmul.std("c11").flag_if_supported("-ffp-contract=off");
     matmul.files(

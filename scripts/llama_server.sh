@@ -20,7 +20,7 @@ if [ ! -x "$program" ]; then
         python3 -m venv "$work/venv"
         "$work/venv/bin/python" -m pip install --quiet cmake
     }
-    "$work/venv/bin/python" -m pip download --quiet --no-deps --no-binary :all: --dest "$work" llama-cpp-python
+    "$work/venv/bin/python" -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$work" llama-cpp-python
     tar -xzf "$work"/llama_cpp_python-*.tar.gz -C "$work"
     "$work/venv/bin/cmake" -S "$work"/llama_cpp_python-*/vendor/llama.cpp -B "$work/build" \
         -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF \

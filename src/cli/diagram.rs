@@ -47,10 +47,10 @@ pub(super) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(super) with: Vec<String>,
     /// Colour the boxes of a model by the numbers of a file: of `perf --profile --json`, of `compare --json`, of
-    /// `plan --json` (the device of each part), or an object of paths with numbers
+    /// `lab drift --json`, of `plan --json` (the device of each part), or an object of paths with numbers
     #[arg(long, value_name = "FILE.json", conflicts_with = "all")]
     overlay: Option<PathBuf>,
-    /// Numbers of the overlay file to use: `error`, `norm of A`, `time of ...`; default: the first of the file
+    /// Numbers of the overlay file to use: `error`, `own error`, `norm of A`, `time of ...`; default: the first of the file
     #[arg(long, value_name = "NAME", requires = "overlay")]
     quantity: Option<String>,
     #[command(flatten)]

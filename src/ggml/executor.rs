@@ -29,8 +29,9 @@ pub struct ThreadPool {
 /// ggml's limit.
 const MAX_THREADS: usize = 512;
 
-/// How eagerly an idle thread looks for work, 0 to 100.
-const POLL: u32 = 50;
+/// How long an idle thread looks for work before it sleeps, in units of 131 072 pauses of the processor: some milliseconds, which
+/// are longer than what lies between two passes of the same completion.
+const POLL: u32 = 2;
 
 impl ThreadPool {
     /// A pool of `n_threads` threads, the calling one included.

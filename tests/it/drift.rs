@@ -63,6 +63,48 @@ fn a_layer_that_differs_is_found_and_the_others_have_no_error_of_their_own() {
             "{arch}: {found}"
         );
         assert!(found["kl"]["mean"].as_f64().expect("a number") > 0.0);
+        check_overlay(&model, &found);
+    }
+}
+
+/// The report colours a diagram, by both of its errors.
+fn check_overlay(model: &Path, report: &Value) {
+    let folder = scratch();
+    let file = folder.path().join("drift.json");
+    std::fs::write(&file, report.to_string()).expect("written");
+    for (quantity, legend) in [
+        ("error", "Error of the hidden state (NMSE)"),
+        (
+            "own error",
+            "Own error of the layer, given the input of A (NMSE)",
+        ),
+    ] {
+        let out = folder.path().join(quantity.replace(' ', "-"));
+        let draw = [
+            "diagram",
+            text(model),
+            "--overlay",
+            text(&file),
+            "-o",
+            text(&out),
+        ];
+        printed(&[&draw[..], &["--quantity", quantity]].concat());
+        let pictures = std::fs::read_dir(&out).expect("a folder").map(|file| {
+            std::fs::read_to_string(file.expect("an entry").path()).expect("a picture")
+        });
+        let pictures: Vec<String> = pictures.collect();
+        assert!(
+            !pictures.is_empty() && pictures.iter().all(|picture| picture.contains(legend)),
+            "{quantity}"
+        );
+        // What was changed is in layer 2.
+        if quantity == "own error" {
+            assert!(
+                pictures
+                    .iter()
+                    .any(|picture| picture.contains("in layer 2"))
+            );
+        }
     }
 }
 

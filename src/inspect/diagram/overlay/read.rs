@@ -1,4 +1,4 @@
-//! Files of numbers: profiles, comparisons, and plain objects of paths.
+//! Files of numbers: profiles, comparisons, drift reports, and plain objects of paths.
 //!
 //! A file is anything: its size is the caller's to bound, its depth is bounded by the parser, a key that
 //! comes twice is an error, and so is a number that is none. Problems name the line, what was expected and
@@ -72,6 +72,19 @@ struct Value {
     rms_b: Option<f64>,
 }
 
+/// A report of `bench lab drift --json`.
+#[derive(Deserialize)]
+struct Drifted {
+    layers: Vec<Layer>,
+}
+
+#[derive(Deserialize)]
+struct Layer {
+    path: String,
+    nmse: Option<f64>,
+    own_nmse: Option<f64>,
+}
+
 /// A report of `bench plan --json`: the number of each part's device.
 #[derive(Deserialize)]
 struct Planned {
@@ -125,6 +138,9 @@ impl Overlay {
         }
         if has("values") {
             return comparison(serde_json::from_slice(bytes)?, quantity);
+        }
+        if has("layers") {
+            return drift(serde_json::from_slice(bytes)?, quantity);
         }
         let (name, Paths(paths)) = match has("placement") {
             true => {
@@ -253,6 +269,38 @@ fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Probl
         first: path.map(|path| First { path, tolerance }),
         numbers: non_empty(numbers, COMPARE, "without values")?,
         of: None,
+    })
+}
+
+/// Quantities of a drift report: what they are called, and in the legend.
+const DRIFTED: [(&str, &str); 2] = [
+    ("error", "error of the hidden state (NMSE)"),
+    (
+        "own error",
+        "own error of the layer, given the input of A (NMSE)",
+    ),
+];
+
+fn drift(report: Drifted, quantity: Option<&str>) -> Result<Overlay, Problem> {
+    let names = DRIFTED.map(|(name, _)| name.to_owned());
+    let at = choose(&names, quantity)?;
+    let mut numbers = Vec::with_capacity(report.layers.len());
+    for layer in report.layers {
+        // JSON has no infinity: an error that is not a number is null. A layer whose input cannot be set has no error of its own.
+        let value = match at {
+            0 => Some(layer.nmse.unwrap_or(f64::INFINITY)),
+            _ => layer.own_nmse,
+        };
+        if let Some(value) = value {
+            numbers.push(number(layer.path, None, value)?);
+        }
+    }
+    Ok(Overlay {
+        quantity: DRIFTED[at].1.to_owned(),
+        rule: Rule::Largest,
+        numbers: non_empty(numbers, "bench lab drift --json", "without such errors")?,
+        of: None,
+        first: None,
     })
 }
 

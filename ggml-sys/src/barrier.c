@@ -1,0 +1,80 @@
+// Where the threads of a pool wait for each other after each operation.
+//
+// ggml's threads wait without giving up their processor. On a machine with other work that keeps the thread
+// that is waited for from running. These wait so for a short time, as long as operations usually differ, and sleep then.
+
+#include "barrier.h"
+
+#if defined(__linux__)
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <sched.h>
+#endif
+
+// Tens of microseconds.
+#define SPINS 2000
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield" ::: "memory");
+#endif
+}
+
+// Threads that sleep at a barrier, of all pools.
+static atomic_int sleeping;
+
+static void sleep_at(atomic_int * passed, int before) {
+#if defined(__linux__)
+    syscall(SYS_futex, passed, FUTEX_WAIT_PRIVATE, before, NULL, NULL, 0);
+#else
+    (void) passed;
+    (void) before;
+    sched_yield();
+#endif
+}
+
+static void wake_all(atomic_int * passed) {
+#if defined(__linux__)
+    syscall(SYS_futex, passed, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+#else
+    (void) passed;
+#endif
+}
+
+static void wait_for(atomic_int * passed, int before) {
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(passed, memory_order_relaxed) != before) {
+            return;
+        }
+        relax();
+    }
+    // Counted before `passed` is looked at again: the last thread looks at the count after it has changed `passed`.
+    atomic_fetch_add(&sleeping, 1);
+    while (atomic_load(passed) == before) {
+        sleep_at(passed, before);
+    }
+    atomic_fetch_sub(&sleeping, 1);
+}
+
+void ggml_barrier(struct ggml_threadpool * pool) {
+    const struct barrier b = barrier_of(pool);
+    if (b.n_threads == 1) {
+        return;
+    }
+    const int before = atomic_load_explicit(b.passed, memory_order_relaxed);
+    if (atomic_fetch_add(b.arrived, 1) == b.n_threads - 1) {
+        atomic_store_explicit(b.arrived, 0, memory_order_relaxed);
+        atomic_fetch_add(b.passed, 1);
+        if (atomic_load(&sleeping) > 0) {
+            wake_all(b.passed);
+        }
+        return;
+    }
+    wait_for(b.passed, before);
+    atomic_thread_fence(memory_order_seq_cst);
+}

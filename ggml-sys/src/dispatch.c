@@ -1,0 +1,17 @@
+// ggml's dispatcher of operations, whose barrier is replaced (barrier.c). build.rs compiles this file with the names of
+// three more of its functions replaced (matmul/).
+
+#include "barrier.h"
+
+// Weak: the linker takes the other definition.
+void ggml_barrier(struct ggml_threadpool * pool) __attribute__((weak));
+
+#include "ggml-cpu.c"
+
+struct barrier barrier_of(struct ggml_threadpool * pool) {
+    return (struct barrier) {
+        .n_threads = atomic_load_explicit(&pool->n_graph, memory_order_relaxed) & GGML_THREADPOOL_N_THREADS_MASK,
+        .arrived   = &pool->n_barrier,
+        .passed    = &pool->n_barrier_passed,
+    };
+}
