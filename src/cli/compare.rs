@@ -216,14 +216,14 @@ fn line(value: &Difference, tolerance: f64) -> String {
     if let (true, Some((at, a, b))) = (value.nmse > tolerance, value.first) {
         text.push_str(&format!(
             "  element {}: {a} and {b}",
-            place(at, &value.shape)
+            index(at, &value.shape)
         ));
     }
     text
 }
 
 /// The indices of an element, fastest dimension first.
-fn place(mut at: usize, shape: &[u64]) -> String {
+pub(super) fn index(mut at: usize, shape: &[u64]) -> String {
     let mut indices = Vec::with_capacity(shape.len());
     for n in shape {
         indices.push((at % *n as usize).to_string());

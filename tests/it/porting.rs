@@ -474,3 +474,36 @@ fn a_source_is_part_of_a_proof() {
         &["without a source"],
     );
 }
+
+/// Two experts have nearly equal scores at one position, and an f16 cache turns the choice.
+#[test]
+fn a_choice_that_rounding_turns_is_named() {
+    let folder = scratch();
+    let golden = crate::hf::open("deepseek4-published");
+    golden.write(folder.path());
+    let array = folder.path().join("logits.npy");
+    let expected: Vec<f32> = golden.expected.iter().map(|value| *value as f32).collect();
+    std::fs::write(&array, npy::bytes_of(&expected, &golden.shape)).expect("written");
+    let ids: Vec<String> = golden.tokens.iter().map(u32::to_string).collect();
+    let ids = ids.join(",");
+    let model = text(folder.path());
+    let prove = [
+        "arch",
+        "prove",
+        model,
+        "--ref",
+        text(&array),
+        "--tokens",
+        &ids,
+    ];
+    let ran = bench(&prove);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    for part in [
+        "= f16 cache",
+        "≠ flash attention, f16 cache",
+        "right in one pass",
+        "the first value that differs is `layers.2.ffn.moe_2.picked`, 0 and 1 at [2, 8]. It is a choice",
+    ] {
+        assert!(ran.out.contains(part), "`{part}` is not in: {}", ran.out);
+    }
+}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args as ClapArgs};
 
 use crate::arch::{Mode, fits_pattern};
+use crate::cli::compare::index;
 use crate::cli::options::LoadOptions;
 use crate::cli::{Failure, output};
 use crate::common::wording;
@@ -12,7 +13,7 @@ use crate::files::models::{self, Opened, Source};
 use crate::files::npy;
 use crate::inspect::idle_keys::idle_keys;
 use crate::inspect::llama_server::{self, LlamaServer};
-use crate::inspect::prove::{self, Outcome, Reference, Text};
+use crate::inspect::prove::{self, Outcome, Parting, Reference, Text};
 
 /// Token ids of a proof for which none are given.
 const N_TOKENS: u64 = 32;
@@ -151,8 +152,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let bounds = match (&reference, args.tolerance) {
         (Reference::Logits(_), given) => {
-            let tolerance = given.unwrap_or(1e-6);
-            [tolerance, 100.0 * tolerance]
+            given.map_or(prove::BOUNDS, |tolerance| [tolerance, 100.0 * tolerance])
         }
         (Reference::Tops(_), Some(given)) => [given; 2],
         (Reference::Tops(tops), None) => {
@@ -172,7 +172,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let outcomes = prove::prove(&opened, text, &reference, bounds, threads, &mut each)?;
     written?;
-    let hints = prove::hints(&outcomes, &reference);
+    let mut hints = prove::hints(&outcomes, &reference);
+    let parting = prove::parting(&opened, text, &outcomes, threads)?;
+    hints.extend(parting.as_ref().map(told));
     let unread = Unread::of(&opened);
     if args.json {
         let paths: Vec<_> = outcomes
@@ -184,6 +186,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "bounds": bounds,
             "paths": paths,
             "hints": hints,
+            "first_divergence": parting.as_ref().map(|parting| {
+                serde_json::json!({
+                    "path": parting.path, "value": parting.value.path, "nmse": Some(parting.value.nmse).filter(|n| n.is_finite()),
+                    "choice": parting.is_choice,
+                })
+            }),
             "unread": { "keys": unread.keys, "idle": unread.idle, "tensors": unread.tensors, "ignored": unread.ignored },
         });
         output::line(serde_json::to_string_pretty(&report)?)?;
@@ -206,6 +214,28 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         0 => Ok(()),
         n => anyhow::bail!("{n} of {} paths differ from the reference", outcomes.len()),
     }
+}
+
+/// Where a path leaves one pass, and what that means.
+fn told(parting: &Parting) -> String {
+    let Parting {
+        path,
+        value,
+        is_choice,
+    } = parting;
+    let mut text = format!("{path}: the first value that differs is `{}`", value.path);
+    if let Some((at, whole, apart)) = value.first {
+        let place = index(at, &value.shape);
+        text.push_str(&format!(", {whole} and {apart} at {place}"));
+    }
+    text.push_str(match is_choice {
+        true => {
+            ". It is a choice: if the scores before it are nearly equal, rounding has turned it, which is no fault. \
+             `bench lab run` shows the scores, and the result with one of the two excluded"
+        }
+        false => ". Report it",
+    });
+    text
 }
 
 /// What of the file the result does not depend on.
