@@ -51,7 +51,7 @@ def tensor_bytes(tensor):
         ).tobytes()
     if tensor["dtype"] == "I64":
         return values.astype(np.int64).tobytes()
-    if tensor["dtype"] == "U8":
+    if tensor["dtype"] in ("U8", "I8", "F8_E8M0"):  # bytes, whatever they stand for
         return values.astype(np.uint8).tobytes()
     if tensor["dtype"] == "F8_E4M3":  # without the highest bit of the exponent: neither NaN nor above 2
         return (values.astype(np.uint8) & np.uint8(0xBF)).tobytes()
@@ -145,6 +145,13 @@ PACKS = {
             "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [16, 16]
         },
     },
+    "fp8-fp4": {
+        "what": r"(attn\.(wq_a|wq_b|wkv|wo_a|wo_b)|indexer\.wq_b|experts\.(\d+\.)?w\d)\.weight$",
+        "config": {
+            "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0",
+            "weight_block_size": [16, 16],
+        },
+    },
     "fp8-tensor": {
         "what": r"_proj\.weight$",
         "config": {
@@ -163,6 +170,18 @@ def packed(tensor, pack):
         blocks = {"dtype": "U8", "shape": [count, outputs, inputs // 32, 16], "mean": 128.0, "scale": 256.0}
         scales = {"dtype": "U8", "shape": [count, outputs, inputs // 32], "mean": 123.0, "scale": 3.0}
         return [{"name": f"{name}_blocks", **blocks}, {"name": f"{name}_scales", **scales}]
+    if pack == "fp8-fp4":
+        is_small = re.search(r"\.experts\.\d+\.", name)
+        # 2.9 and 0.6: what the codes spread. Three neighbouring exponents, with bias 127.
+        spread = tensor["scale"] / math.sqrt(12) / (2.9 if is_small else 0.6)
+        rows, columns = shape
+        codes = {"dtype": "F8_E4M3", "shape": shape, "mean": 128.0, "scale": 256.0}
+        grid = [-(-rows // 16), -(-columns // 16)]
+        if is_small:
+            codes |= {"dtype": "I8", "shape": [rows, columns // 2]}
+            grid = [rows, columns // 32]
+        exponents = {"dtype": "F8_E8M0", "shape": grid, "mean": 127.5 + round(math.log2(spread)), "scale": 3.0}
+        return [{"name": name, **codes}, {"name": name.removesuffix("weight") + "scale", **exponents}]
     spread = tensor["scale"] / math.sqrt(12) / 0.6  # 0.6: what the bytes spread
     weight = {"name": name, "dtype": "F8_E4M3", "shape": shape, "mean": 128.0, "scale": 256.0}
     if pack == "fp8":
@@ -195,6 +214,17 @@ def unpacked(tensor, parts, pack):
         values = np.stack([FP4[blocks & 15], FP4[blocks >> 4]], -1).reshape(*blocks.shape[:-1], 32)
         values = np.ldexp(values, scales.astype(np.int32)[..., None] - 127)
         return values.reshape(*values.shape[:2], -1).swapaxes(1, 2).astype(np.float32).tobytes()
+    if pack == "fp8-fp4":
+        exponents = np.frombuffer(tensor_bytes(parts[1]), np.uint8).reshape(parts[1]["shape"]).astype(np.int32) - 127
+        if parts[0]["dtype"] == "I8":
+            codes = np.frombuffer(first, np.uint8).reshape(parts[0]["shape"])
+            values = np.stack([FP4[codes & 15], FP4[codes >> 4]], -1).reshape(tensor["shape"])
+            exponents = np.repeat(exponents, 32, 1)
+        else:
+            values = e4m3(first).reshape(tensor["shape"])
+            rows, columns = tensor["shape"]
+            exponents = np.repeat(np.repeat(exponents, 16, 0), 16, 1)[:rows, :columns]
+        return np.ldexp(values, exponents).astype(np.float32).tobytes()
     weight = e4m3(first).reshape(tensor["shape"])
     factor = first_values({"data_offsets": (0, None), "dtype": parts[1]["dtype"]}, tensor_bytes(parts[1]))
     if pack == "fp8":
@@ -215,7 +245,7 @@ def pack_files(files, case):
                 tensors += parts
             else:
                 tensors.append(tensor)
-        width = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "U8": 1}
+        width = {"I64": 8, "F32": 4, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "U8": 1}
         tensors.sort(key=lambda t: (-width[t["dtype"]], t["name"]))
         out.append({"file": part["file"], "tensors": tensors})
     return out, plain

@@ -99,6 +99,15 @@ impl Packed {
         }
     }
 
+    /// Whether the numbers become others in their type.
+    fn is_rounded(&self) -> bool {
+        match &self.kind {
+            // A power of two changes no bit of the code.
+            Kind::Eight(eight) => eight.scales.dtype != Dtype::F8_E8M0,
+            _ => self.exact.is_none(),
+        }
+    }
+
     /// Whether blocks of a type represent the codes exactly.
     pub(super) fn fits(&self, ty: TensorType) -> bool {
         match (&self.kind, self.exact) {
@@ -259,7 +268,7 @@ impl Table {
         let mut tally = method::Tally::new();
         for packed in self.matrices.values().flatten() {
             let ty = packed.exact.unwrap_or_else(|| packed.rounded(packed.width));
-            let key = (ty.name().to_owned(), packed.exact.is_none());
+            let key = (ty.name().to_owned(), packed.is_rounded());
             *tally.entry(key).or_insert(0) += 1;
         }
         if tally.is_empty() {

@@ -188,7 +188,7 @@ fn append_data(tensor: &Value, out: &mut Vec<u8>) {
         "F16" => values.for_each(|v| out.extend(f16::from_f32(v).to_le_bytes())),
         "BF16" => values.for_each(|v| out.extend(bf16::from_f32(v).to_le_bytes())),
         "I64" => values.for_each(|v| out.extend((v as i64).to_le_bytes())),
-        "U8" => out.extend(values.map(|v| v as u8)),
+        "U8" | "I8" | "F8_E8M0" => out.extend(values.map(|v| v as u8)),
         // Without the highest bit of the exponent: neither NaN nor above two.
         "F8_E4M3" => out.extend(values.map(|v| v as u8 & 0xbf)),
         other => panic!("{name}: nothing here fills {other}"),

@@ -133,6 +133,46 @@ fn quantised_folders_give_what_their_formulas_give() {
 }
 
 #[test]
+fn exponents_next_to_small_floats_are_found_by_their_name() {
+    let golden = crate::hf::open("deepseek4-packed");
+    let folder = Folder(scratch());
+    golden.write(folder.0.path());
+    let model = open(folder.0.path(), &DEFINITIONS).expect("a stored folder");
+    let mut found: Vec<_> = packed(&model)
+        .iter()
+        .map(|(tensor, values)| {
+            assert!(rounding(&model, tensor, values) <= 1e-15, "{}", tensor.name);
+            (tensor.name.contains("_exps"), tensor.ty)
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found, [(false, BF16), (true, TensorType::MXFP4)]);
+    // As many numbers in another shape.
+    let changes = [
+        (
+            "layers.1.ffn.experts.2.w1.scale",
+            [2, 32],
+            "w1.scale` in model.safetensors",
+        ),
+        (
+            "layers.0.attn.wq_b.scale",
+            [2, 4],
+            "wq_b.scale has the shape",
+        ),
+    ];
+    for (name, shape, said) in changes {
+        let folder = Folder(scratch());
+        golden.write(folder.0.path());
+        folder.edit(FILE, |header| {
+            header[name]["shape"] = json!(shape);
+        });
+        let message = refused(&folder);
+        assert!(message.contains(said), "{message}");
+    }
+}
+
+#[test]
 fn codes_that_change_places_within_rows_become_numbers() {
     // Hidden units in another order: rows on the way in, columns on the way out.
     let map = include_str!("../../stmaps/llama.arch.stmap.toml");

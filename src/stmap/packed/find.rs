@@ -48,15 +48,17 @@ pub(super) enum Family {
     Bnb4,
     Bnb8,
     Nvfp4,
+    Mxfp4,
     Int8,
     Float8,
     Blocks,
 }
 
 /// Suffixes of the tensors that belong to a packed matrix, after the name of the matrix or its module.
-pub(super) const PARTS: [&str; 31] = [
+pub(super) const PARTS: [&str; 32] = [
     ".qweight",
     ".qzeros",
+    ".scale",
     ".scales",
     ".g_idx",
     ".biases",
@@ -116,6 +118,7 @@ impl Finder<'_> {
             Dtype::U8 if has_part(".weight_scale_2") => Family::Nvfp4,
             Dtype::I8 if has_part(".SCB") => Family::Bnb8,
             Dtype::I8 if has_part(".weight_scale") => Family::Int8,
+            Dtype::I8 | Dtype::U8 if has_part(".scale") => Family::Mxfp4,
             _ => return None,
         };
         Some((family, name.to_owned()))
@@ -134,6 +137,7 @@ impl Finder<'_> {
             Family::Bnb4 => self.bnb4(name),
             Family::Bnb8 => self.bnb8(base),
             Family::Nvfp4 => self.nvfp4(base),
+            Family::Mxfp4 => self.mxfp4(base),
             Family::Int8 => self.int8(base),
             Family::Float8 => self.float8(name),
             Family::Blocks => self.blocks(base),
@@ -226,7 +230,9 @@ impl Finder<'_> {
 
 /// Whether 8-bit floats are the scales of others.
 fn is_scale(name: &str) -> bool {
-    name.ends_with("_scale") || name.ends_with("_scale_inv") || name.ends_with(".scales")
+    ["_scale", "_scale_inv", ".scale", ".scales"]
+        .iter()
+        .any(|ending| name.ends_with(ending))
 }
 
 /// The type of numbers for which no other type applies.

@@ -145,6 +145,13 @@ impl Finder<'_> {
         self.four(&name, &scales, [NV_CODES, 2], &[Dtype::F8_E4M3], factor)
     }
 
+    /// MXFP4 with two codes in a byte, in matrices next to 8-bit floats whose exponents have the same name.
+    pub(super) fn mxfp4(&self, base: &str) -> Result<Matrix, String> {
+        let [name, scales] = ["weight", "scale"].map(|ending| format!("{base}.{ending}"));
+        let types = [Dtype::F8_E8M0, Dtype::U8];
+        self.four(&name, &scales, [MX_CODES, 2], &types, 1.0)
+    }
+
     /// MXFP4 with an axis of blocks.
     pub(super) fn blocks(&self, base: &str) -> Result<Matrix, String> {
         let [codes_name, scales_name] =
@@ -185,7 +192,12 @@ impl Finder<'_> {
     /// 8-bit floats with scales of blocks of rows and columns, of rows, or of the tensor.
     pub(super) fn float8(&self, name: &str) -> Result<Matrix, String> {
         let stored = self.get(name)?;
-        let names = ["_scale_inv", "_scale"].map(|ending| format!("{name}{ending}"));
+        let base = name.strip_suffix(".weight").unwrap_or(name);
+        let names = [
+            format!("{name}_scale_inv"),
+            format!("{name}_scale"),
+            format!("{base}.scale"),
+        ];
         let scale_name = names
             .iter()
             .find(|name| self.checkpoint.get(name).is_some());
