@@ -173,3 +173,19 @@ pub(super) struct Taken {
     /// A part of the slowest axis.
     pub(super) slice: Option<(Expr, Expr)>,
 }
+
+impl Taken {
+    /// The first key that says anything.
+    pub(super) fn word(&self) -> Option<&'static str> {
+        let words = [
+            ("rows", self.rows.is_some()),
+            ("rearrange", self.rearrange.is_some()),
+            ("at", self.at.is_some()),
+            ("slice", self.slice.is_some()),
+        ];
+        words
+            .into_iter()
+            .find(|(_, is_set)| *is_set)
+            .map(|(word, _)| word)
+    }
+}

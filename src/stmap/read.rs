@@ -469,6 +469,11 @@ impl<'a> Reader<'a> {
             _ => vec![item],
         };
         let mut out = Vec::new();
+        let is_table = |item: &Item<'_>| matches!(item.get_ref(), DeValue::Table(_));
+        if let (Some(word), true) = (taken.word(), items.iter().all(is_table)) {
+            let message = format!("`{word}` has no effect here: each part has keys of its own");
+            self.0.report(item.span(), message);
+        }
         for item in items {
             let (name, taken) = match item.get_ref() {
                 DeValue::Table(table) => {

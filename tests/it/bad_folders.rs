@@ -460,6 +460,24 @@ fn a_kind_of_rope_that_nobody_knows_is_refused_by_its_name() {
 }
 
 #[test]
+fn keys_of_a_rule_whose_parts_have_their_own_are_refused() {
+    let map = include_str!("../../stmaps/llama.arch.stmap.toml");
+    let line = "ffn_up      = \"mlp.up_proj\"";
+    assert!(map.contains(line), "{line}");
+    let rule = "ffn_up = { from = [{ from = \"mlp.up_proj\" }], rearrange = \"a b -> b a\" }";
+    let archs = scratch();
+    let path = archs.path().join("llama.arch.stmap.toml");
+    std::fs::write(path, map.replace(line, rule)).expect("a writable folder");
+    let with = models::Definitions::open(&[archs.path().to_owned()]).expect("readable");
+    let folder = Folder::new(SOUND);
+    let source = Source::File(folder.0.path().to_owned());
+    let error = models::open(&source, &with).expect_err("a rule that does nothing");
+    let message = error.to_string();
+    let expected = "`rearrange` has no effect here: each part has keys of its own";
+    assert!(message.contains(expected), "{message}");
+}
+
+#[test]
 fn what_all_maps_share_is_shown_at_its_own_place() {
     let text = include_str!("../../stmaps/common.toml");
     let line_of = |part: &str| {
