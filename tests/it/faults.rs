@@ -10,7 +10,7 @@ use lab_bench::plan::Plan;
 use toml::{Table, Value};
 
 use crate::command::scratch;
-use crate::goldens::{EXACT, Golden, goldens, library, options, run, sourced};
+use crate::goldens::{EXACT, Golden, goldens, library, of_folders, options, run, sourced};
 use crate::support::{PATHS, logits, nmse};
 
 /// Values set in a definition, or taken out of it: path and TOML text.
@@ -402,6 +402,147 @@ fn the_gate_catches_deliberate_faults() {
     }
     println!("{} faults, {} missed", FAULTS.len(), missed.len());
     assert!(missed.is_empty(), "not seen:\n{}", missed.join("\n"));
+}
+
+/// The tables in a list of a definition.
+fn tables<'t>(of: &'t Table, key: &str) -> Vec<&'t Table> {
+    let list = of.get(key).and_then(Value::as_array);
+    list.into_iter()
+        .flatten()
+        .filter_map(Value::as_table)
+        .collect()
+}
+
+/// What can be wrong in any definition: a sublayer a little too large, a branch or norm left out, another activation, another
+/// pairing of the rotation, no window.
+fn usual_mistakes(definition: &Table) -> Vec<(String, Option<String>)> {
+    let mut mistakes = Vec::new();
+    let text = |of: &Table, key: &str| of.get(key).and_then(Value::as_str).map(str::to_owned);
+    for (s, stack) in tables(definition, "stack").into_iter().enumerate() {
+        for (i, slot) in tables(stack, "slot").into_iter().enumerate() {
+            let place = format!("stack/{s}/slot/{i}");
+            let norms = ["pre", "post", "after"].into_iter();
+            let norms = norms.filter(|key| slot.contains_key(*key));
+            mistakes.extend(norms.map(|key| (format!("{place}/{key}"), None)));
+            // What replaces the hidden state may have any length where a norm follows, and nothing may be added at all.
+            let is_nothing = slot.get("scale").and_then(Value::as_float) == Some(0.0);
+            if text(slot, "join").is_none() && !is_nothing {
+                let scale = match slot.get("scale") {
+                    Some(Value::String(scale)) => format!("\"1.1 * ({scale})\""),
+                    Some(scale) => format!("\"1.1 * {scale}\""),
+                    None => "1.1".to_owned(),
+                };
+                mistakes.push((format!("{place}/scale"), Some(scale)));
+            }
+            let branches = tables(slot, "branch");
+            for (b, branch) in branches.iter().enumerate() {
+                let mut mistake = |key: &str, value: &str| {
+                    let path = format!("{place}/branch/{b}/{key}");
+                    mistakes.push((path, Some(format!("{value:?}"))));
+                };
+                if branches.len() > 1 {
+                    mistake("when", "il < 0");
+                }
+                match text(branch, "act").as_deref() {
+                    None => {}
+                    Some("silu") => mistake("act", "gelu"),
+                    Some(_) => mistake("act", "silu"),
+                }
+                match text(branch, "rope").as_deref() {
+                    Some("norm") => mistake("rope", "neox"),
+                    Some("neox") => mistake("rope", "norm"),
+                    _ => {}
+                }
+                if text(branch, "cache").is_some_and(|cache| cache.contains("local")) {
+                    mistake("cache", "full");
+                }
+            }
+        }
+    }
+    mistakes
+}
+
+/// Parts of definitions of which no golden shows a mistake, each with the reason.
+#[rustfmt::skip]
+const UNSEEN: &[(&str, &str, &str)] = &[
+    ("granite", "stack/0/slot/1/branch/1/", "no golden has experts; a model of the zoo has"),
+    ("granite", "stack/0/slot/1/branch/2/", "no golden has a shared expert; a model of the zoo has experts"),
+    ("minicpm", "stack/0/slot/1/branch/1/", "no golden has experts; a model of the zoo has"),
+    ("minicpm", "stack/0/slot/1/branch/2/", "no golden has a shared expert; a model of the zoo has experts"),
+    ("llama-embed", "stack/0/slot/1/branch/1/", "no golden has experts; those of `llama` are the same lines"),
+];
+
+#[test]
+fn every_definition_has_mistakes_that_its_goldens_catch() {
+    let (scratch, library) = (scratch(), library());
+    let mut of: BTreeMap<String, Vec<Golden>> = BTreeMap::new();
+    for golden in goldens(scratch.path(), |_| true) {
+        of.entry(golden.def.names[0].clone())
+            .or_default()
+            .push(golden);
+    }
+    let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
+    let (mut unseen, mut few, mut n_caught) = (Vec::new(), Vec::new(), 0);
+    for name in names {
+        let Some(goldens) = of.remove(&name) else {
+            continue;
+        };
+        let source = library.source(&name).expect("built in");
+        let definition: Table = toml::from_str(&source.text).expect("TOML");
+        let mut caught = 0;
+        let mut folders: Option<Vec<Golden>> = None;
+        for (path, value) in usual_mistakes(&definition) {
+            let error = |golden: &Golden| {
+                let def = edited(&library, golden, &[(&path, value.as_deref())]).ok()?;
+                let found = logits(&def, &golden.weights, golden.text(), &PATHS[0])?.ok()?;
+                Some(nmse(&found, &golden.expected))
+            };
+            let errors: Vec<f64> = goldens.iter().filter_map(error).collect();
+            let is_seen = |errors: &[f64]| errors.iter().any(|error| *error > EXACT);
+            if errors.is_empty() {
+                continue;
+            }
+            // What no model of llama.cpp has, a folder of transformers may have.
+            let is_caught = is_seen(&errors) || {
+                let folders = folders
+                    .get_or_insert_with(|| of_folders(&name, &scratch.path().join("folders")));
+                let errors: Vec<f64> = folders.iter().filter_map(error).collect();
+                is_seen(&errors)
+            };
+            match is_caught {
+                true => caught += 1,
+                false => unseen.push((name.clone(), path)),
+            }
+        }
+        n_caught += caught;
+        println!("{name:24} {caught:3} caught");
+        if caught < 2 {
+            few.push(format!("{name}: {caught}"));
+        }
+    }
+    println!("{n_caught} mistakes caught, {} unseen", unseen.len());
+    let is_known = |(name, path): &(String, String)| {
+        let mut known = UNSEEN.iter();
+        known.any(|(of, at, _)| of == name && path.starts_with(at))
+    };
+    let without: Vec<String> = unseen
+        .iter()
+        .filter(|mistake| !is_known(mistake))
+        .map(|(name, path)| format!("{name}: {path}"))
+        .collect();
+    let seen: Vec<_> = UNSEEN
+        .iter()
+        .filter(|(of, at, _)| {
+            !unseen
+                .iter()
+                .any(|(name, path)| of == name && path.starts_with(at))
+        })
+        .collect();
+    assert!(
+        few.is_empty() && without.is_empty() && seen.is_empty(),
+        "fewer than two mistakes are caught: {few:?}\nno golden shows:\n{}\nlisted, and shown: {seen:?}",
+        without.join("\n")
+    );
 }
 
 /// Wiring that makes no sense: golden, edits, part of the message.

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use crate::command::{definitions, scratch};
 use crate::hf;
-use crate::support::{ExecutionPath, PATHS, Text, flips, logits, nmse, parse_npy};
+use crate::support::{ExecutionPath, Output, PATHS, Text, flips, logits, nmse, parse_npy};
 
 /// The bound of a path that computes what the reference computes.
 pub(crate) const EXACT: f64 = 1e-6;
@@ -177,13 +177,18 @@ static FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let known = index();
     let known = known.iter().map(|entry| request(name(entry), entry).0);
     let known: BTreeSet<String> = known.collect();
+    folders_of(|arch| !known.contains(arch))
+});
+
+/// The stored folders whose maps are of such architectures.
+fn folders_of(is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let maps = Path::new(env!("CARGO_MANIFEST_DIR")).join("stmaps");
     let mut classes = BTreeSet::new();
     for entry in std::fs::read_dir(maps).expect("stmaps is readable") {
         let text = std::fs::read_to_string(entry.expect("readable").path()).expect("a text");
         let map: toml::Table = text.parse().expect("TOML");
         let arch = map.get("arch").and_then(toml::Value::as_str);
-        if arch.is_some_and(|arch| !known.contains(arch)) {
+        if arch.is_some_and(&is_wanted) {
             let list = map["classes"].as_array().expect("a list").iter();
             classes.extend(list.filter_map(toml::Value::as_str).map(str::to_owned));
         }
@@ -192,7 +197,14 @@ static FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     names
         .filter(|name| classes.contains(&hf::open(name).class))
         .collect()
-});
+}
+
+/// All folders of an architecture whose results are logits, as goldens.
+pub(crate) fn of_folders(arch: &str, scratch: &Path) -> Vec<Golden> {
+    let names = folders_of(|of| of == arch).into_iter();
+    let names = names.filter(|name| hf::open(name).output == Output::Logits);
+    names.map(|name| of_folder(&name, scratch)).collect()
+}
 
 /// A folder as a golden: the file that it is converted to, in another folder.
 fn of_folder(name: &str, scratch: &Path) -> Golden {

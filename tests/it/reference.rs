@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use lab_bench::arch::{ArchDef, Contract, Instance, OptionKind};
+use lab_bench::arch::{ArchDef, Contract, Instance, Library, OptionKind};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::stmap::Maps;
 
@@ -130,4 +130,80 @@ fn every_option_is_used_by_some_architecture() {
         }
     }
     assert!(unused.is_empty(), "nothing uses:\n{}", unused.join("\n"));
+}
+
+/// What definitions say, by block or resource: each option that they set, with those that set it.
+fn users(library: &Library) -> BTreeMap<(&'static str, &'static str), BTreeSet<String>> {
+    let mut users: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+    let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
+    for name in names {
+        let def = library.get(&name).expect("sound");
+        for instance in instances(&def) {
+            let settings = instance.contract.options.iter().zip(&instance.options);
+            let own = settings.filter(|(_, setting)| setting.span.is_some());
+            let options = own.map(|(spec, _)| spec.name).chain([""]);
+            for option in options {
+                let key = (instance.contract.name, option);
+                users.entry(key).or_default().insert(def.names[0].clone());
+            }
+        }
+    }
+    users
+}
+
+#[test]
+fn what_one_definition_alone_uses_has_a_reason() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lone-options.md");
+    let page = std::fs::read_to_string(path).expect("docs/lone-options.md is there");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows: BTreeMap<(String, String), (String, String)> = rows
+        .map(|row| {
+            let cells: Vec<&str> = row
+                .split(" | ")
+                .map(|cell| cell.trim_matches(['`', ' ', '|']))
+                .collect();
+            let [of, option, user, reason] = cells[..] else {
+                panic!("four cells: {row}");
+            };
+            (
+                (of.to_owned(), option.to_owned()),
+                (user.to_owned(), reason.to_owned()),
+            )
+        })
+        .collect();
+    let users = users(&library());
+    let blocks: BTreeSet<&str> = REGISTRY.blocks.iter().map(|block| block.name).collect();
+    let is_lone = |of: &str, option: &str| {
+        let of = users.get(&(of, option));
+        of.is_some_and(|users| users.len() == 1)
+    };
+    let mut expected = BTreeMap::new();
+    for ((of, option), users) in users.iter().filter(|(_, users)| users.len() == 1) {
+        // A block with one user needs one reason, not one for each of its options.
+        if option.is_empty() && !blocks.contains(of) || !option.is_empty() && is_lone(of, "") {
+            continue;
+        }
+        let user = users.first().expect("one").clone();
+        expected.insert(((*of).to_owned(), (*option).to_owned()), user);
+    }
+    let stated = rows
+        .iter()
+        .map(|(key, (user, _))| (key.clone(), user.clone()));
+    let stated: BTreeMap<_, _> = stated.collect();
+    let without: Vec<_> = expected
+        .iter()
+        .filter(|(key, user)| stated.get(*key) != Some(user))
+        .collect();
+    let stale: Vec<_> = stated
+        .keys()
+        .filter(|key| !expected.contains_key(*key))
+        .collect();
+    assert!(
+        without.is_empty() && stale.is_empty(),
+        "docs/lone-options.md: no reason for {without:?}; several or no users: {stale:?}"
+    );
+    assert!(
+        rows.values().all(|(_, reason)| reason.len() > 20),
+        "a reason is a sentence"
+    );
 }
