@@ -6,7 +6,8 @@ on the processor with an f32 cache, and on the device with all layers and half o
 attention and in pieces with it. Prints a table and the operations that the device lacks; fails if a result differs by
 more than the bound. With quantised weights the processor's half may differ by what the processor's own rounding of
 activations costs. Where experts are chosen by values that agree within the bound and others are chosen, this is said
-and not a failure: `bench compare --path devices` finds the first value that differs.
+and not a failure: `bench compare --path devices` finds the first value that differs. A run that takes longer than --limit
+is a failure, and its cell says so. The page is written after every model.
 
 Usage: scripts/device_check.py --bench 'COMMAND' --device NAME [--backend FILE] [--work DIR] [--only NAME,...] [--bound NMSE] [--page FILE]
 """
@@ -16,6 +17,7 @@ import argparse, json, os, shlex, struct, subprocess, sys, time, tomllib
 WIDTHS = {
     "n_embd", "d_head", "d_head_v", "n_rot", "n_ff", "n_ff_exp", "n_ff_shexp", "d_head_swa", "d_head_v_swa", "n_rot_swa",
     "kv_lora_rank", "q_lora_rank", "d_head_mla", "d_head_v_mla", "n_ple", "ssm_inner", "d_kda", "rope_sections",
+    "rank_full", "rank_swa", "d_full", "d_swa", "d_value_full", "d_value_swa",
 }
 # State space models: kernels exist for states of 128 (16 in those of one group of weights), delta nets for 128.
 STATES = {"mamba": 16, "jamba": 16}
@@ -27,6 +29,10 @@ MODES = [
 ]
 # The value that says which experts were chosen.
 CHOICE = ".picked"
+
+
+class Late(RuntimeError):
+    """A run that took longer than it may."""
 
 
 def cases(folder):
@@ -42,7 +48,7 @@ def grown(case, values):
     numbers = lambda v: [int(x) for x in str(v).split(",")]
     heads = [h for h in numbers(values.get("n_head", 1)) if h] or [1]
     head = values.get("d_head") or values.get("d_head_v_mla") or values["n_embd"] // max(heads)
-    if "d_head_mla" in values:
+    if "d_head_mla" in values or "d_full" in values:
         head = max(int(values["n_rot"]), 8)
     factor = max(1, -(-64 // int(head)))
     out = dict(values)
@@ -51,6 +57,8 @@ def grown(case, values):
         out[key] = ",".join(str(n * factor) for n in numbers(value)) if isinstance(value, str) else value * factor
     if "ssm_state" in values:
         out["ssm_state"] = STATES.get(case["arch"], 128)
+    if "d_head_index" in values:  # as wide as what is turned in it
+        out["d_head_index"] = max(64, values["d_head_index"])
     return out
 
 
@@ -90,11 +98,14 @@ def main():
     backend = ["--backend", args.backend] if args.backend else []
     model, out = os.path.join(args.work, "model.gguf"), os.path.join(args.work, "out.npy")
 
-    def run(*line):
+    def start(*line):
         try:
-            done = subprocess.run([*bench, *line], capture_output=True, text=True, timeout=args.limit)
+            return subprocess.run([*bench, *line], capture_output=True, text=True, timeout=args.limit)
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"still runs after {args.limit:.0f} s") from None
+            raise Late(f"bench {line[0]} took longer than {args.limit:.0f} s") from None
+
+    def run(*line):
+        done = start(*line)
         if done.returncode != 0:
             said = [l for l in (done.stderr + done.stdout).splitlines() if l.strip()]
             wrong = [l for l in said if "error" in l.lower() or "assert" in l.lower() or "gives up" in l]
@@ -105,8 +116,7 @@ def main():
         """The first value that differs by more than the bound from the processor's, or the choice of experts in the
         same layer, if that differs: of the numbers of experts the least difference counts."""
         model, tokens = logits[logits.index("-m") + 1], logits[logits.index("--tokens") + 1]
-        line = [*bench, "compare", model, "--tokens", tokens, "--json", "--tolerance", str(args.bound), *options]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=args.limit)
+        done = start("compare", model, "--tokens", tokens, "--json", "--tolerance", str(args.bound), *options)
         if not done.stdout:
             raise RuntimeError(f"bench compare: {done.stderr.strip()[:300]}")
         values = json.loads(done.stdout)["values"]
@@ -119,6 +129,21 @@ def main():
         return next((path for path in choices if path.startswith(layer)), values[at]["path"])
 
     rows, lacks, failures, skipped, chosen = [], {}, [], [], []
+
+    def fails(what):
+        failures.append(what)
+        print(f"  {what}", flush=True)
+
+    def tables():
+        page = [f"| model | {' | '.join(m for m, *_ in MODES)} | lacking in decode |", "|---|" + "--:|" * (len(MODES) + 1)]
+        page += ["| " + " | ".join(row) + " |" for row in rows]
+        page += ["", "| operation that the device lacks | result | first source | models |", "|---|---|---|---|"]
+        for key, where in sorted(lacks.items()):
+            one = next(iter(where.values()))
+            some = ", ".join(list(where)[:4]) + (f" and {len(where) - 4} more" if len(where) > 4 else "")
+            page.append(f"| {key} | {one['shape']} | {one['first_source']} | {some} |")
+        return "\n".join([*page, "", *(f"\\* {line}" for line in chosen), *(f"- {line}" for line in failures)])
+
     began = time.monotonic()
     for case, values, tokens in cases(args.goldens):
         name = case["name"]
@@ -135,7 +160,8 @@ def main():
             run("synth", case["arch"], "--seed", str(case["seed"]), "--type", case.get("type", "f32"), *sets, "-o", model)
             n_layers = int(str(grown(case, values)["block_count"]))
             logits = ["logits", "-m", model, "--tokens", ",".join(map(str, tokens)), "-o", out]
-            logits += ["--non-causal"] if case.get("causal") is False else []
+            source = ["--source", ",".join(map(str, case["source"]))] if case.get("source") else []
+            logits += ["--non-causal"] if case.get("causal") is False else source
             # The processor rounds what it multiplies with quantised weights to 8 bits, devices do not all: the reference
             # is the product of the same weights in f32.
             exact = ["--type", "f32"] if case.get("type", "f32") not in ("f32", "f16", "bf16") else []
@@ -146,29 +172,30 @@ def main():
                 run(*logits, "--device", "none")
                 rounding = nmse(read_npy(out), expected)
         except RuntimeError as error:
-            failures.append(f"{name}: no reference: {error}")
+            fails(f"{name}: no reference: {error}")
             continue
         for mode, share, options, path in MODES:
             if case.get("causal") is False:
                 options = [o for o in options if o not in ("--chunk", "5")]
                 path = [step for step in path if step != "chunk=5"]
             n = "all" if share is None else str(max(1, int((n_layers + 1) * share)))
+            cell = "fails"
             try:
                 run(*logits, *backend, "--device", args.device, "--gpu-layers", n, *options)
                 error = nmse(read_npy(out), expected)
                 cell = f"{error:.1e}"
                 if not error <= max(args.bound, rounding if share else 0.0):
-                    places = ["--device", args.device, "--gpu-layers", n, "--path", ",".join(path)]
+                    places = [*source, "--device", args.device, "--gpu-layers", n, "--path", ",".join(path)]
                     first = first_difference(logits, [*backend, *places])
                     if first.endswith(CHOICE):
                         cell += " *"
                         chosen.append(f"{name}, {mode}: other experts from `{first}` on")
                     else:
-                        failures.append(f"{name}, {mode}: NMSE {error:.1e}, first in `{first}`")
-                row.append(cell)
+                        fails(f"{name}, {mode}: NMSE {error:.1e}, first in `{first}`")
             except RuntimeError as error:
-                row.append("fails")
-                failures.append(f"{name}, {mode}: {error}")
+                cell = f"> {args.limit:.0f} s" if isinstance(error, Late) and cell == "fails" else cell
+                fails(f"{name}, {mode}: {error}")
+            row.append(cell)
         try:
             listed = json.loads(run("devices", "-m", model, "--kv-type", "f32", "--json", *backend))
             found = next(d for d in listed if d["name"] == args.device).get("lacks", [])
@@ -178,23 +205,14 @@ def main():
             row.append(str(sum(l["uses_in_decode"] for l in found)))
         except (RuntimeError, StopIteration) as error:
             row.append("?")
-            failures.append(f"{name}: bench devices: {error}")
+            fails(f"{name}: bench devices: {error}")
         rows.append(row)
         print("  ".join(f"{cell:>{w}}" for cell, w in zip(row, [24, 9, 9, 9, 4])), flush=True)
+        if args.page:
+            with open(args.page, "w") as file:
+                file.write(tables() + "\n")
 
-    page = [f"| model | {' | '.join(m for m, *_ in MODES)} | lacking in decode |", "|---|" + "--:|" * (len(MODES) + 1)]
-    page += ["| " + " | ".join(row) + " |" for row in rows]
-    page += ["", "| operation that the device lacks | result | first source | models |", "|---|---|---|---|"]
-    for key, where in sorted(lacks.items()):
-        one = next(iter(where.values()))
-        some = ", ".join(list(where)[:4]) + (f" and {len(where) - 4} more" if len(where) > 4 else "")
-        page.append(f"| {key} | {one['shape']} | {one['first_source']} | {some} |")
-    page += ["", *(f"\\* {line}" for line in chosen)]
-    page = "\n".join(page)
-    if args.page:
-        with open(args.page, "w") as file:
-            file.write(page + "\n")
-    print(page[page.index("\n\n"):] if lacks else "no operation is lacking")
+    print(tables().split("\n\n")[1] if lacks else "no operation is lacking")
     print("\n".join([*chosen, *failures]))
     print(f"{len(rows)} models on {args.device}, {len(failures)} failures, {len(skipped)} not started for lack of time"
           f" {' '.join(skipped)}, {time.monotonic() - began:.0f} s")
