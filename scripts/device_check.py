@@ -17,7 +17,7 @@ import argparse, json, os, shlex, struct, subprocess, sys, time, tomllib
 WIDTHS = {
     "n_embd", "d_head", "d_head_v", "n_rot", "n_ff", "n_ff_exp", "n_ff_shexp", "d_head_swa", "d_head_v_swa", "n_rot_swa",
     "kv_lora_rank", "q_lora_rank", "d_head_mla", "d_head_v_mla", "n_ple", "ssm_inner", "d_kda", "rope_sections",
-    "rank_full", "rank_swa", "d_full", "d_swa", "d_value_full", "d_value_swa",
+    "rank_full", "rank_swa", "d_full", "d_swa", "d_value_full", "d_value_swa", "wkv_d",
 }
 # State space models: kernels exist for states of 128 (16 in those of one group of weights), delta nets for 128.
 STATES = {"mamba": 16, "jamba": 16}
@@ -47,7 +47,7 @@ def grown(case, values):
     """The parameters with heads of at least 64 elements."""
     numbers = lambda v: [int(x) for x in str(v).split(",")]
     heads = [h for h in numbers(values.get("n_head", 1)) if h] or [1]
-    head = values.get("d_head") or values.get("d_head_v_mla") or values["n_embd"] // max(heads)
+    head = values.get("d_head") or values.get("d_head_v_mla") or values.get("wkv_d") or values["n_embd"] // max(heads)
     if "d_head_mla" in values or "d_full" in values:
         head = max(int(values["n_rot"]), 8)
     factor = max(1, -(-64 // int(head)))
