@@ -114,19 +114,21 @@ def main():
 
     def first_difference(logits, options):
         """The first value that differs by more than the bound from the processor's, or the choice of experts in the
-        same layer, if that differs: of the numbers of experts the least difference counts."""
+        same layer, if that differs: of the numbers of experts the least difference counts. And the first choice that
+        differs in any layer."""
         model, tokens = logits[logits.index("-m") + 1], logits[logits.index("--tokens") + 1]
-        done = start("compare", model, "--tokens", tokens, "--json", "--tolerance", str(args.bound), *options)
+        done = start("compare", model, "--tokens", tokens, "--json", "--all", "--tolerance", str(args.bound), *options)
         if not done.stdout:
             raise RuntimeError(f"bench compare: {done.stderr.strip()[:300]}")
         values = json.loads(done.stdout)["values"]
         differs = lambda value: value["nmse"] is None or value["nmse"] > args.bound
         at = next((at for at, value in enumerate(values) if differs(value)), None)
         if at is None:
-            return "nothing"
+            return "nothing", None
         layer = ".".join(values[at]["path"].split(".")[:2]) + "."
-        choices = [v["path"] for v in values[: at + 1] if v["path"].endswith(CHOICE) and v["nmse"] != 0]
-        return next((path for path in choices if path.startswith(layer)), values[at]["path"])
+        choices = [(i, v["path"]) for i, v in enumerate(values) if v["path"].endswith(CHOICE) and v["nmse"] != 0]
+        here = (path for i, path in choices if i <= at and path.startswith(layer))
+        return next(here, values[at]["path"]), next((path for _, path in choices), None)
 
     rows, lacks, failures, skipped, chosen = [], {}, [], [], []
 
@@ -186,12 +188,13 @@ def main():
                 cell = f"{error:.1e}"
                 if not error <= max(args.bound, rounding if share else 0.0):
                     places = [*source, "--device", args.device, "--gpu-layers", n, "--path", ",".join(path)]
-                    first = first_difference(logits, [*backend, *places])
+                    first, choice = first_difference(logits, [*backend, *places])
                     if first.endswith(CHOICE):
                         cell += " *"
                         chosen.append(f"{name}, {mode}: other experts from `{first}` on")
                     else:
-                        fails(f"{name}, {mode}: NMSE {error:.1e}, first in `{first}`")
+                        later = f", other experts from `{choice}` on" if choice else ""
+                        fails(f"{name}, {mode}: NMSE {error:.1e}, first in `{first}`{later}")
             except RuntimeError as error:
                 cell = f"> {args.limit:.0f} s" if isinstance(error, Late) and cell == "fails" else cell
                 fails(f"{name}, {mode}: {error}")
