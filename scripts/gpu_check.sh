@@ -14,6 +14,8 @@ work=$PWD/target/gpu-check
 mkdir -p "$work"
 began=$SECONDS
 say() { echo "== $* ($((SECONDS - began)) s)" >&2; }
+# What a compiler says goes into a file: its end is shown if it failed.
+failed() { tail -20 "$1" >&2; echo "error: $1 has the whole of it" >&2; exit 1; }
 
 say "building"
 bench=${BENCH:-$PWD/target/release/bench}
@@ -21,14 +23,15 @@ bench=${BENCH:-$PWD/target/release/bench}
 crate=$(cargo metadata --format-version 1 --all-features --manifest-path ggml-sys/Cargo.toml |
     python3 -c 'import json,sys,os
 print(next(os.path.dirname(p["manifest_path"]) for p in json.load(sys.stdin)["packages"] if p["name"] == "llama-cpp-sys-2"))')
-${RUN:-} cmake -S "$PWD/scripts/llama_speed" -B "$work/llama" -D CMAKE_BUILD_TYPE=Release -D LLAMA_DIR="$crate/llama.cpp" >"$work/llama.log"
+${RUN:-} cmake -S "$PWD/scripts/llama_speed" -B "$work/llama" -D CMAKE_BUILD_TYPE=Release -D LLAMA_DIR="$crate/llama.cpp" >"$work/llama.log" ||
+    failed "$work/llama.log"
 ${RUN:-} cmake --build "$work/llama" --parallel "$(nproc)" --target llama-speed >>"$work/llama.log" 2>&1 &
 library=-
 if [ "$backend" != cpu ]; then
     library=${LIBRARY:-$work/libggml-$backend.so}
-    [ -n "${LIBRARY:-}" ] || scripts/backend.sh "$backend" "$work" >"$work/backend.log"
+    [ -n "${LIBRARY:-}" ] || scripts/backend.sh "$backend" "$work" >"$work/backend.log" || failed "$work/backend.log"
 fi
-wait %1
+wait %1 || failed "$work/llama.log"
 
 case $backend in
 cuda) device=CUDA0 ;;
