@@ -139,7 +139,7 @@ impl Overlay {
         if has("values") {
             return comparison(serde_json::from_slice(bytes)?, quantity);
         }
-        if has("layers") {
+        if has("logits_nmse") {
             return drift(serde_json::from_slice(bytes)?, quantity);
         }
         let (name, Paths(paths)) = match has("placement") {
