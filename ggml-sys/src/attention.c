@@ -663,5 +663,5 @@ int32_t shim_paged_attention_max_head(void) { return PAGED_ATTENTION_MAX_HEAD; }
 int32_t shim_paged_attention_block_step(void) { return STRIP; }
 
 bool shim_is_paged_attention(const struct ggml_tensor * t) {
-    return t->op == GGML_OP_CUSTOM && ((const struct ggml_custom_op_params *) t->op_params)->fun == paged_attention;
+    return is_custom(t, paged_attention);
 }

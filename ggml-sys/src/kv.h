@@ -36,6 +36,13 @@ struct strip {
     int width; // elements to read of a row
 };
 
+// Whether `fun` computes a tensor. Its parameters lie where integers may, which is not everywhere that pointers may.
+static inline bool is_custom(const struct ggml_tensor * t, ggml_custom_op_t fun) {
+    struct ggml_custom_op_params params;
+    memcpy(&params, t->op_params, sizeof(params));
+    return t->op == GGML_OP_CUSTOM && params.fun == fun;
+}
+
 static inline int padded(int64_t width) { return (int) ((width + VEC_LEN - 1) / VEC_LEN * VEC_LEN); }
 static inline int least(int a, int b) { return a < b ? a : b; }
 static inline int most(int a, int b) { return a > b ? a : b; }

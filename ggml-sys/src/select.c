@@ -266,5 +266,5 @@ struct ggml_tensor * shim_select(
 }
 
 bool shim_is_select(const struct ggml_tensor * t) {
-    return t->op == GGML_OP_CUSTOM && ((const struct ggml_custom_op_params *) t->op_params)->fun == select_keys;
+    return is_custom(t, select_keys);
 }
