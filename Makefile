@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate drive-page drive-chat-page bindings install
+.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,19 @@ fuzz: ## Run each fuzz target, or TARGET alone, until it had SECONDS (default 36
 mutate: ## Compute with N (default 10000) model files that have some bytes changed: errors or logits, no signal
 	MUTATIONS=$(or $(N),10000) SEED=$(or $(SEED),1) cargo test --features png --test it -- --nocapture mutated_models
 
-soak: ## Clients that come and go for SECONDS (default 600): the memory stays, the log is empty
+# Modules of tests/it that compute. A process that ends keeps memory, which is no leak; memory that cannot be had is an error, as it is without
+# sanitizers.
+SANITIZED = goldens:: kept:: shared:: faults:: referee:: mutated_models:: quantised:: lora:: diffusion::
+sanitize: export GGML_SANITIZE = address,undefined
+sanitize: export CARGO_TARGET_DIR = target/sanitize
+sanitize: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
+sanitize: export UBSAN_OPTIONS = print_stacktrace=1
+sanitize: ## Run the tests that compute with AddressSanitizer and UndefinedBehaviorSanitizer in all C and C++ code
+	cargo test -p lab-base --lib ggml::
+	cargo test -p lab-core --lib -- blocks:: model:: engine::
+	cargo test --features png --test it -- $(SANITIZED)
+
+soak: ## Clients of all kinds for SECONDS (default 600): the memory stays, the log is empty, plain requests stay fast
 	cargo build --release
 	python3 scripts/soak.py --bench target/release/bench --seconds $(or $(SECONDS),600) $(if $(MODEL),--model $(MODEL))
 

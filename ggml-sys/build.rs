@@ -4,6 +4,7 @@
 //! Environment:
 //! - `GGML_SOURCE_DIR`: another ggml checkout (the folder with `include/` and `src/`).
 //! - `GGML_MARCH`: the instruction set, as `-march=` names it. Default `native`.
+//! - `GGML_SANITIZE`: sanitizers, as `-fsanitize=` names them (`make sanitize`). Default none.
 
 mod gpu;
 
@@ -80,6 +81,7 @@ fn main() {
     println!("cargo::rerun-if-changed=src/matmul");
     println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
     println!("cargo::rerun-if-env-changed=GGML_MARCH");
+    println!("cargo::rerun-if-env-changed=GGML_SANITIZE");
 
     let (ggml, origin) = ggml_folder();
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -137,6 +139,13 @@ fn main() {
         }
     }
 
+    // Before all other libraries, whose memory they watch. rustc has the linker add none of its own.
+    for (sanitizer, library) in [("address", "asan"), ("undefined", "ubsan")] {
+        if sanitizers().is_some_and(|list| list.split(',').any(|one| one == sanitizer)) {
+            println!("cargo::rustc-link-lib={library}");
+        }
+    }
+
     // One archive: the C and the C++ half call each other.
     cpp.objects(matmul.compile_intermediates());
     cpp.objects(c.compile_intermediates());
@@ -176,7 +185,20 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
         .flag_if_supported("-fno-finite-math-only");
     let march = env::var("GGML_MARCH").unwrap_or_else(|_| "native".into());
     build.flag_if_supported(format!("-march={march}"));
+    if let Some(list) = sanitizers() {
+        // A finding ends the process, and names a line. With checks in them, unrolled loops take minutes to optimise.
+        build.opt_level(1);
+        build.flag(format!("-fsanitize={list}"));
+        build.flag("-fno-sanitize-recover=all");
+        build.flag("-fno-omit-frame-pointer").flag("-g1");
+    }
     build
+}
+
+fn sanitizers() -> Option<String> {
+    env::var("GGML_SANITIZE")
+        .ok()
+        .filter(|list| !list.is_empty())
 }
 
 /// The folder that holds ggml's `include/` and `src/`, and what names its contents.

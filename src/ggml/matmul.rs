@@ -15,6 +15,7 @@ pub fn set_batch_invariant(on: bool) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::in_place;
     use super::super::*;
     use super::set_batch_invariant;
     use crate::weights::TensorType::{self, *};
@@ -158,6 +159,35 @@ mod tests {
                             );
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn matrices_are_multiplied_where_they_lie() {
+        set_batch_invariant(true);
+        for &ty in TYPES {
+            for (k, m) in [(256, 1), (512, 33), (1280, 16)] {
+                let a = quantize(&values(k * m, 3), k, ty).expect("a type with a maker");
+                for n in [1, 3, 17] {
+                    let b = values(k * n, 4);
+                    let (k, m, n) = (k as u64, m as u64, n as u64);
+                    let (left, right) = (Arena::new(2, 0), Arena::new(2, 0));
+                    let (left, right) = (left.expect("small"), right.expect("small"));
+                    let x = in_place(&left, "a", ty, &[k, m], &a);
+                    let y = in_place(&right, "b", F32, &[k, n], bytemuck::cast_slice(&b));
+                    let mut g = Graph::new(16, 8).expect("a small graph");
+                    let z = g.mul_mat(&x, &y).expect("shapes fit");
+                    g.output(&z).expect("of this graph");
+                    let mut executor = Executor::new(&[], 2, 64).expect("the processor");
+                    executor.load(g).expect("it fits");
+                    let copied = product(ty, &a, &b, k as usize, 2);
+                    assert_eq!(
+                        run(&mut executor, &z),
+                        copied,
+                        "{ty}, k {k}, {m} rows, {n} columns"
+                    );
                 }
             }
         }

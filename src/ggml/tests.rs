@@ -1,6 +1,7 @@
 //! Small graphs against arithmetic by hand, and calls that ggml would abort on.
 
 use super::*;
+use crate::weights::Bytes;
 use crate::weights::TensorType::{self, F16, F32, I32, I64, Q8_0};
 
 const PLAIN: Scores<'_> = Scores {
@@ -32,6 +33,26 @@ fn run(mut g: Graph, inputs: &[(&Tensor, &[f32])], output: &Tensor) -> Vec<f32> 
         .read(output, &mut values)
         .expect("the result is there");
     values
+}
+
+/// A tensor whose bytes are the end of an allocation: a sanitizer notices what is read beyond it (`make sanitize`).
+pub(super) fn in_place(
+    arena: &Arena,
+    name: &str,
+    ty: TensorType,
+    shape: &[u64],
+    bytes: &[u8],
+) -> Tensor {
+    let tensor = arena.tensor(name, ty, shape).expect("a sound shape");
+    // So many bytes before it that the device's alignment begins among them.
+    const BEFORE: usize = 64;
+    let host = Bytes::Static([&[0; BEFORE], bytes].concat().leak());
+    let cpu = Device::cpu().expect("the processor");
+    let copied = cpu
+        .adopt(arena, &host, &[(&tensor, BEFORE)])
+        .expect("it fits");
+    assert!(copied.is_empty(), "`{name}` is not used in place");
+    tensor
 }
 
 #[test]

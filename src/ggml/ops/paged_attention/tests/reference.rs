@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::super::*;
-use crate::ggml::{Executor, quantize};
+use crate::ggml::tests::in_place;
+use crate::ggml::{Arena, Executor, quantize};
 use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
 
 pub(super) const PLAIN: Scores<'_> = Scores {
@@ -329,10 +330,14 @@ pub(super) fn attend_lists(
     };
     let n = queries.len();
     let q = input(F32, &[shape.dk, shape.heads, n]);
-    let k = input(shape.k, &[shape.dk, shape.kv_heads, lists.n_slots]);
-    let v = shape
-        .v
-        .map(|ty| input(ty, &[shape.dv, shape.kv_heads, lists.n_slots]));
+    let arenas = [(); 2].map(|()| Arena::new(1, 0).expect("a small arena"));
+    let pool = |arena, kind, ty, width: usize| {
+        let bytes = pool(kind, lists, width * shape.kv_heads, ty);
+        let shape = [width, shape.kv_heads, lists.n_slots].map(|n| n as u64);
+        in_place(arena, "pool", ty, &shape, &bytes)
+    };
+    let k = pool(&arenas[0], K, shape.k, shape.dk);
+    let v = shape.v.map(|ty| pool(&arenas[1], V, ty, shape.dv));
     let strides = k.strides();
     let head = || {
         let steps = [strides[1], strides[2], strides[3]];
@@ -375,12 +380,6 @@ pub(super) fn attend_lists(
     executor
         .write(&q, &rows(Q, shape.dk * shape.heads))
         .expect("queries");
-    let bytes = pool(K, lists, shape.dk * shape.kv_heads, shape.k);
-    executor.write(&k, &bytes).expect("keys");
-    if let Some(v) = &v {
-        let bytes = pool(V, lists, shape.dv * shape.kv_heads, v.ty());
-        executor.write(v, &bytes).expect("values");
-    }
     executor
         .write(&list, &lists.queries)
         .expect("the queries' list");
