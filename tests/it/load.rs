@@ -196,6 +196,28 @@ fn clients_that_leave_free_their_places() {
 }
 
 #[test]
+fn a_client_that_never_reads_holds_no_place() {
+    let server = Server::start(&["--parallel", "1", "--ctx", "4096"]);
+    // More bytes than the system keeps for a connection.
+    let endless = chat(&json!({
+        "ignore_eos": true, "max_tokens": 2000, "stream": true, "logprobs": true, "top_logprobs": 20
+    }));
+    let silent = connect(&server, &post(&endless, endless.len()));
+    let (status, answer) = server.chat(json!({ "max_tokens": 2 }));
+    assert_eq!(status, 200, "{answer}");
+    drop(silent);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_of_the_log_stops_nobody() {
+    let server = Server::start(&["--log", "/dev/full"]);
+    for _ in 0..3 {
+        assert_eq!(server.chat(json!({ "max_tokens": 2 })).0, 200);
+    }
+}
+
+#[test]
 fn idle_and_slow_connections_delay_nobody() {
     let server = Server::start(&[]);
     #[cfg(unix)]
