@@ -41,8 +41,8 @@ pub use patch::patched;
 pub use pictures::{Painter, Picture};
 
 use objects::{
-    AttributionObject, CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Output,
-    Parted, Reduction, Reference, Target, positions, too_many, top,
+    AttributionObject, CaptureObject, Dtype, EditObject, Encoding, LensObject, MAX_ITEMS, Names,
+    Output, Parted, Reduction, Reference, Target, positions, too_many, top,
 };
 
 const FIELD: &str = "lab";
@@ -80,13 +80,13 @@ fields! {
 #[derive(Clone, Debug)]
 pub struct Wanted {
     plan: LabPlan,
-    targets: Vec<Text>,
+    targets: Vec<Target>,
     encoding: Encoding,
     dtypes: Vec<Dtype>,
     /// The token whose logit is split.
-    attributed: Option<Text>,
-    /// What each edit names of the model's vectors.
-    references: Vec<Reference>,
+    attributed: Option<Target>,
+    /// What each edit names that the model has.
+    names: Vec<Names>,
     /// Id of the translators of the lens.
     translator: Option<String>,
     /// Of each capture the id of an autoencoder, if its features are wanted.
@@ -100,13 +100,6 @@ pub struct Wanted {
     format: Format,
     /// The plan as it came.
     text: String,
-}
-
-/// A token by its id or text.
-#[derive(Clone, Debug)]
-enum Text {
-    Id(u32),
-    Piece(String),
 }
 
 /// Takes the field out of a body.
@@ -159,7 +152,7 @@ impl Wanted {
         too_many("edits", edits.len(), MAX_ITEMS)?;
         let (mut out, mut targets, mut dtypes) = (LabPlan::default(), Vec::new(), Vec::new());
         let (mut saes, mut k_of_features) = (Vec::new(), Vec::new());
-        let (mut references, mut translator) = (Vec::new(), None);
+        let (mut all_names, mut translator) = (Vec::new(), None);
         for (i, capture) in captures.into_iter().enumerate() {
             let at = format!("captures[{i}]");
             let reduce = match capture.reduce.unwrap_or(Reduction::None) {
@@ -197,9 +190,9 @@ impl Wanted {
             });
         }
         for (i, edit) in edits.into_iter().enumerate() {
-            let (edit, reference) = edit.read(&format!("edits[{i}]"))?;
+            let (edit, names) = edit.read(&format!("edits[{i}]"))?;
             out.edits.push(edit);
-            references.push(reference);
+            all_names.push(names);
         }
         if let Some(lens) = plan.lens {
             let asked = lens.targets.unwrap_or_default();
@@ -207,7 +200,7 @@ impl Wanted {
             let layers = lens.layers.as_deref();
             translator = lens.translator;
             too_many("lens.layers", layers.map_or(0, <[u64]>::len), 1024)?;
-            targets = asked.into_iter().map(Text::from).collect();
+            targets = asked;
             out.lens = Some(Lens {
                 points: match layers {
                     Some(layers) => layers.iter().map(|n| format!("layers.{n}.out")).collect(),
@@ -221,7 +214,7 @@ impl Wanted {
         }
         let mut attributed = None;
         if let Some(attribution) = plan.attribution {
-            attributed = Some(Text::from(attribution.of));
+            attributed = Some(attribution.of);
             let places = attribution.positions;
             out.attribution = Some(Attribution {
                 of: 0,
@@ -239,7 +232,7 @@ impl Wanted {
             targets,
             encoding: plan.encoding.unwrap_or_default(),
             dtypes,
-            references,
+            names: all_names,
             translator,
             saes,
             k_of_features,
@@ -279,8 +272,14 @@ impl Wanted {
         if let (Some(attribution), Some(of)) = (&mut plan.attribution, &self.attributed) {
             attribution.of = of.id(tokenizer, &format!("{FIELD}.attribution.of"))?;
         }
-        for (i, (edit, reference)) in plan.edits.iter_mut().zip(&self.references).enumerate() {
-            self.refer(edit, reference, &format!("{FIELD}.edits[{i}]"), served)?;
+        for (i, (edit, names)) in plan.edits.iter_mut().zip(&self.names).enumerate() {
+            let at = format!("{FIELD}.edits[{i}]");
+            self.refer(edit, &names.vector, &at, served)?;
+            if let Some(tokens) = &names.tokens {
+                let param = format!("{at}.tokens");
+                let ids = tokens.iter().map(|token| token.id(tokenizer, &param));
+                edit.tokens = Some(ids.collect::<Result<_, _>>()?);
+            }
         }
         let saes = self.saes.iter().zip(&plan.captures).enumerate();
         let saes = saes.map(|(i, (id, capture))| {
@@ -360,21 +359,12 @@ impl Wanted {
     }
 }
 
-impl From<Target> for Text {
-    fn from(target: Target) -> Self {
-        match target {
-            Target::Id(id) => Self::Id(id),
-            Target::Text(text) => Self::Piece(text),
-        }
-    }
-}
-
-impl Text {
+impl Target {
     /// The id of the token that a field names.
     fn id(&self, tokenizer: &Tokenizer, param: &str) -> Result<u32, Error> {
         let text = match self {
             Self::Id(id) => return Ok(*id),
-            Self::Piece(text) => text,
+            Self::Text(text) => text,
         };
         let tokens = tokenizer.encode(text, false, true).unwrap_or_default();
         match (tokenizer.id_of(text), tokens.as_slice()) {

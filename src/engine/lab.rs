@@ -95,6 +95,8 @@ pub struct Edit {
     pub positions: Where,
     /// Of these, the ones that are among those as well.
     pub when: Where,
+    /// Of these, the ones where a token with one of these ids is read; none: any token.
+    pub tokens: Option<Vec<u32>>,
     /// What it adds or sets.
     pub vector: Vector,
     /// Which heads, elements or experts; none: all.
@@ -310,6 +312,7 @@ impl LabPlan {
         for edit in &self.edits {
             let positions = edit.positions.resolved(n)?;
             let positions = positions.within(&edit.when.resolved(n)?);
+            let tokens = edit.sorted_tokens(n_vocab)?;
             let before = edits.len();
             for point in found(&edit.point)? {
                 let own = &points.all[point];
@@ -327,6 +330,7 @@ impl LabPlan {
                         _ => edit.op_of(own, &rows, positions.n_below(n.all))?,
                     },
                     positions: positions.clone(),
+                    tokens: tokens.clone(),
                 });
                 if edits.len() > Lab::MAX_EDITS {
                     let most = Lab::MAX_EDITS;
@@ -396,6 +400,23 @@ fn skip(points: &Points, point: &Point) -> Result<LabOp, Rejected> {
 }
 
 impl Edit {
+    /// The ids of its tokens in rising order.
+    fn sorted_tokens(&self, n_vocab: usize) -> Result<Option<Arc<[u32]>>, Rejected> {
+        let Some(tokens) = &self.tokens else {
+            return Ok(None);
+        };
+        let path = &self.point;
+        if let Some(id) = tokens.iter().find(|id| **id as usize >= n_vocab) {
+            return refuse(format!(
+                "`{path}`: {id} of `tokens` is not a token id below {n_vocab}"
+            ));
+        }
+        let mut tokens = tokens.clone();
+        tokens.sort_unstable();
+        tokens.dedup();
+        Ok(Some(tokens.into()))
+    }
+
     /// What it does at a point, with a row for each of `n_positions`.
     fn op_of(
         &self,

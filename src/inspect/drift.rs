@@ -145,6 +145,7 @@ pub fn drift(model: &mut Model, tokens: &[u32], reference: &Computed) -> Result<
                 let edit = LabEdit {
                     point,
                     positions: Positions::Range(0, tokens.len() as u32),
+                    tokens: None,
                     op: LabOp::Affine {
                         factor: vec![0.0; width],
                         offsets: rows.chunks(width.max(1)).map(<[f32]>::to_vec).collect(),

@@ -160,8 +160,10 @@ impl LabOp {
 pub struct LabEdit {
     /// Its place among the points of the model.
     pub point: usize,
-    /// Of which tokens.
+    /// Of which positions.
     pub positions: Positions,
+    /// Of these, the ones where a token with one of these ids is read, in rising order; none: any token.
+    pub tokens: Option<Arc<[u32]>>,
     /// What it does.
     pub op: LabOp,
 }
@@ -182,7 +184,13 @@ impl Lab {
     pub fn new(captures: Vec<LabCapture>, edits: Vec<LabEdit>) -> Self {
         let mut hash = Sha256::new();
         for edit in &edits {
-            hash.update(format!("{} {:?} ", edit.point, edit.positions));
+            let LabEdit {
+                point,
+                positions,
+                tokens,
+                op: _,
+            } = edit;
+            hash.update(format!("{point} {positions:?} {tokens:?} "));
             edit.op.digest(&mut hash);
         }
         let digest = hash.finalize();
@@ -336,7 +344,12 @@ impl PassLab {
                 }
             }
             for (at, edit) in lab.edits.iter().enumerate() {
-                let found = rows(edit.point).filter_map(|(at, row)| {
+                let is_of = |token: &u32| {
+                    let tokens = edit.tokens.as_ref();
+                    tokens.is_none_or(|all| all.binary_search(token).is_ok())
+                };
+                let found = rows(edit.point).filter(|(at, _)| is_of(&batch.tokens[*at]));
+                let found = found.filter_map(|(at, row)| {
                     let place = edit.positions.place(batch.places[at].1)?;
                     Some((row, place))
                 });

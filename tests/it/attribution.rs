@@ -165,6 +165,7 @@ fn what_heads_add_is_what_their_slot_adds_less_its_biases() {
         let zero = LabEdit {
             point: sum.heads,
             positions: Positions::Range(0, n),
+            tokens: None,
             op: LabOp::Affine {
                 factor: vec![0.0; width],
                 offsets: vec![vec![0.0; width]],

@@ -277,6 +277,7 @@ fn experts_are_excluded_and_forced_where_they_are_picked() {
             let edit = LabEdit {
                 point: ranking,
                 positions: Positions::Range(0, n as u32 - 1),
+                tokens: None,
                 op: affine(vec![1.0; n_experts], offset),
             };
             let capture = LabCapture {
@@ -338,6 +339,7 @@ fn setting_all_rows_to_their_own_values_changes_nothing() {
                 vec![LabEdit {
                     point: at,
                     positions,
+                    tokens: None,
                     op,
                 }]
             };
@@ -393,6 +395,7 @@ fn edit(points: &Points, path: &str, op: LabOp) -> Lab {
         vec![LabEdit {
             point,
             positions,
+            tokens: None,
             op,
         }],
     )
@@ -545,6 +548,7 @@ fn edits_do_what_they_say() {
             let one = LabEdit {
                 point: at,
                 positions: positions.clone(),
+                tokens: None,
                 op: op.clone(),
             };
             let after = captured(&mut model, vec![one; edits]);
@@ -619,6 +623,7 @@ fn what_edits_do_to_a_model_is_what_they_do_in_plain_loops() {
             let edit = LabEdit {
                 point: at,
                 positions: Positions::List(Arc::new([1, n as u32 - 2])),
+                tokens: None,
                 op,
             };
             let [kernels, loops] = models.each_mut().map(|m| {
@@ -697,6 +702,7 @@ fn eight_as_alone(ty: Option<TensorType>) {
         let steer = |path: &str, op: LabOp| LabEdit {
             point: point(path)[0],
             positions: Positions::Range(1, u32::MAX),
+            tokens: None,
             op,
         };
         let everywhere = Positions::Range(0, u32::MAX);
@@ -849,6 +855,7 @@ fn layers_that_a_definition_repeats_run_again() {
     let again = LabEdit {
         point: place(&format!("layers.{}.in", n_layers - 1)),
         positions: all(n),
+        tokens: None,
         op: LabOp::Affine {
             factor: vec![0.0; width],
             offsets: found.chunks(width).map(<[f32]>::to_vec).collect(),
@@ -1334,6 +1341,48 @@ fn generation_goes_on_with_captures_and_edits() {
         .map(|point| json!({ "point": point, "op": "zero" }));
     assert_eq!(both, logits(json!([scaled, nothing[0], nothing[1]])));
     assert_eq!(when("answer"), edited["text"]);
+    // The rows of a token, by its id and by its text, are those of the positions where it is read.
+    let tokenized = server.post("/tokenize", &json!({ "prompt": "The sea is wide and" }));
+    let ids = tokenized["tokens"].as_array().expect("a list");
+    let (last, others) = ids.split_last().expect("tokens");
+    assert!(!others.contains(last), "{ids:?}");
+    let of_token = |tokens: Value, positions: Value| {
+        let edit = json!({ "point": "layers.0.out", "op": "scale", "scale": 3, "tokens": tokens, "positions": positions });
+        logits(json!([edit]))
+    };
+    let at_last =
+        logits(json!([{ "point": "layers.0.out", "op": "scale", "scale": 3, "positions": [-1] }]));
+    assert_ne!(at_last, logits(json!([])));
+    assert_eq!(of_token(json!([last]), json!("all")), at_last);
+    let tokenized = server.post(
+        "/tokenize",
+        &json!({ "content": "The sea is wide and", "with_pieces": true }),
+    );
+    let pieces = tokenized["tokens"].as_array().expect("a list");
+    let piece = &pieces.last().expect("tokens")["piece"];
+    assert_eq!(of_token(json!([piece, last]), json!([0, 1, -1])), at_last);
+    assert_eq!(of_token(json!([last]), json!([0])), logits(json!([])));
+    assert_eq!(of_token(json!([]), json!("all")), logits(json!([])));
+    // Of a completion too.
+    let with_ids = json!({ "logprobs": 0, "return_tokens_as_token_ids": true });
+    let ids = |lab: Value| -> Vec<u32> {
+        let choice = complete(lab, with_ids.clone());
+        let ids = choice["logprobs"]["tokens"]
+            .as_array()
+            .expect("a list")
+            .iter();
+        let ids = ids.filter_map(|id| id.as_str()?.strip_prefix("token_id:")?.parse().ok());
+        ids.collect()
+    };
+    let of_answer = |tokens: Vec<u32>| {
+        let edit = json!({ "point": "layers.*.ffn.out", "op": "zero", "when": "answer", "tokens": tokens });
+        complete(json!({ "edits": [edit] }), json!({}))["text"].clone()
+    };
+    let (own, other) = (ids(Value::Null), ids(zero.clone()));
+    assert!(own.len() > 3 && other.len() > 3, "{own:?} {other:?}");
+    assert_eq!(of_answer(other), edited["text"]);
+    let absent: Vec<u32> = (0..200).filter(|id| !own.contains(id)).collect();
+    assert_eq!(of_answer(absent), plain["text"]);
     let texts = [when("prompt"), when("always"), when("answer")];
     assert!(texts[0] != texts[2] && texts[1] != texts[2], "{texts:?}");
     let strict = complete(
@@ -1465,6 +1514,22 @@ fn plans_that_make_no_sense_are_refused_with_the_place() {
             "not experts",
         ),
         (edit(json!({ "op": "melt" })), "expected"),
+        (
+            edit(json!({ "op": "zero", "tokens": "all" })),
+            "expected an array",
+        ),
+        (
+            edit(json!({ "op": "zero", "tokens": ["this is many tokens"] })),
+            "expected one",
+        ),
+        (
+            edit(json!({ "op": "zero", "tokens": [99_999_999] })),
+            "not a token id",
+        ),
+        (
+            edit(json!({ "op": "zero", "tokens": vec![0; 1025] })),
+            "at most 1024",
+        ),
         (
             edit(json!({ "point": "head.logits", "op": "zero" })),
             "not changed",

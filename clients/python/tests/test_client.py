@@ -175,6 +175,7 @@ class Changing(unittest.TestCase):
             (edits.zero(POINT), 0 * plain),
             (edits.zero(POINT, neurons=list(np.array([3, 5]))), some),
             (edits.zero(POINT, when="answer"), plain),
+            (edits.zero(POINT, tokens=[]), plain),
             (edits.project_out(POINT, list(vector)), plain - along),
             (edits.clamp(POINT, -1, 0.5), plain.clip(-1, 0.5)),
             (edits.skip(POINT), rows(point="layers.0.out")),

@@ -135,7 +135,7 @@ MATMUL_INLINE void lanes_store_some(float * p, vec a, int n) {
 
 #define LANES_COLUMNS 4
 
-// Unpacking takes longer than one product: 1.1 to 1.7 times ggml's function.
+// Unpacking takes longer than one product: up to 1.7 times ggml's function, by type.
 #define LANES_SLOW_ALONE true
 
 // Codes of 8 bits are signed.

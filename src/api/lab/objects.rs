@@ -11,6 +11,8 @@ use super::FIELD;
 
 /// Most captures, edits and targets of a request.
 pub(super) const MAX_ITEMS: usize = 64;
+/// Most tokens of an edit.
+const MAX_TOKENS: usize = 1024;
 /// Longest lists of most probable tokens and of largest elements.
 pub(super) const MAX_TOP: usize = 1000;
 /// Most positions of a list.
@@ -106,6 +108,8 @@ pub(super) struct EditObject {
     pub(super) point: String,
     pub(super) op: Op,
     pub(super) positions: Option<Places>,
+    /// Tokens at whose rows the edit is made.
+    pub(super) tokens: Option<Vec<Target>>,
     pub(super) vector: Option<Vector>,
     pub(super) heads: Option<Vec<u64>>,
     pub(super) neurons: Option<Vec<u64>>,
@@ -129,7 +133,14 @@ pub(super) enum Period {
     Always,
 }
 
-/// What an edit names that the model's vectors have.
+/// What an edit names that its model has.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    pub(super) vector: Reference,
+    pub(super) tokens: Option<Vec<Target>>,
+}
+
+/// What an edit names of the model's vectors.
 #[derive(Clone, Debug)]
 pub(super) enum Reference {
     Nothing,
@@ -167,7 +178,8 @@ pub(super) struct AttributionObject {
     pub(super) positions: Option<Places>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A token by its id or its text.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a token id or the text of a token")]
 pub(super) enum Target {
     Id(u32),
@@ -238,7 +250,7 @@ pub(super) fn top(param: &str, k: usize) -> Result<usize, Error> {
 }
 
 impl EditObject {
-    pub(super) fn read(self, at: &str) -> Result<(Edit, Reference), Error> {
+    pub(super) fn read(self, at: &str) -> Result<(Edit, Names), Error> {
         let fault = |field: &str, message: &str| {
             let param = format!("{FIELD}.{at}{field}");
             Error::value(&param, format!("`{param}`: {message}"))
@@ -308,6 +320,8 @@ impl EditObject {
             ));
         }
         let positions = positions(&format!("{at}.positions"), self.positions, Where::All)?;
+        let n_tokens = self.tokens.as_ref().map_or(0, Vec::len);
+        too_many(&format!("{at}.tokens"), n_tokens, MAX_TOKENS)?;
         let when = match self.when {
             Some(Period::Prompt) => Where::Prompt,
             Some(Period::Answer) => Where::Answer,
@@ -315,6 +329,7 @@ impl EditObject {
         };
         let edit = Edit {
             when,
+            tokens: None,
             point: self.point,
             op,
             positions,
@@ -327,7 +342,11 @@ impl EditObject {
             ],
             norm_match: self.norm_match == Some(true),
         };
-        Ok((edit, reference))
+        let names = Names {
+            vector: reference,
+            tokens: self.tokens,
+        };
+        Ok((edit, names))
     }
 }
 

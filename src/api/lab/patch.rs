@@ -25,7 +25,6 @@ use crate::engine::{
 use crate::model::LOGITS;
 use crate::sampling::Logprobs;
 
-use super::Text;
 use super::objects::{MAX_ITEMS, Places, Target, positions};
 
 /// Most runs of a grid.
@@ -176,6 +175,7 @@ fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit>
             let own = left.by_ref().take(column.len());
             out.push(Edit {
                 when: Where::All,
+                tokens: None,
                 point: point.clone(),
                 op: EditOp::Set,
                 positions: Where::List(column.clone()),
@@ -223,8 +223,7 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
     let patterns = asked.points.unwrap_or_else(|| vec!["layers.*.out".into()]);
     super::too_many("points", patterns.len(), MAX_ITEMS)?;
     let id = |target: Target, param: &str| {
-        let text = Text::from(target);
-        let id = text.id(served.handle.tokenizer(), param)?;
+        let id = target.id(served.handle.tokenizer(), param)?;
         check_ids("metric", &[id], served)?;
         Ok::<u32, Error>(id)
     };

@@ -1,16 +1,18 @@
 """One function for each way of changing a value (`op`). Each gives an `Edit`, a dictionary as the server has it.
 
-All take `positions` (default: all of them) and `when` (`prompt`, `answer` or `always`). `heads`, `neurons` or
-`experts` select parts of a row; its other elements stay as they are.
+All take `positions` (default: all of them), `when` (`prompt`, `answer` or `always`) and `tokens` (ids or texts of
+tokens: only where one of them is read). `heads`, `neurons` or `experts` select parts of a row; its other elements
+stay as they are.
 """
 
 from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-from .plan import Edit, Positions, Vector, stated
+from .plan import Edit, Positions, TokenName, Vector, stated
 
 _Parts = Optional[Sequence[int]]
+_Tokens = Optional[Sequence[TokenName]]
 
 
 def _edit(op: str, point: str, **fields: Any) -> Edit:
@@ -25,6 +27,7 @@ def add(
     norm_match: Optional[bool] = None,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
     heads: _Parts = None,
     neurons: _Parts = None,
 ) -> Edit:
@@ -37,6 +40,7 @@ def add(
         norm_match=norm_match,
         positions=positions,
         when=when,
+        tokens=tokens,
         heads=heads,
         neurons=neurons,
     )
@@ -48,11 +52,21 @@ def set_to(
     *,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
     heads: _Parts = None,
     neurons: _Parts = None,
 ) -> Edit:
     """Replaces the row by `vector`: a mean (mean ablation), or rows of another run with their positions (patching)."""
-    return _edit("set", point, vector=vector, positions=positions, when=when, heads=heads, neurons=neurons)
+    return _edit(
+        "set",
+        point,
+        vector=vector,
+        positions=positions,
+        when=when,
+        tokens=tokens,
+        heads=heads,
+        neurons=neurons,
+    )
 
 
 def scale(
@@ -61,6 +75,7 @@ def scale(
     *,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
     heads: _Parts = None,
     neurons: _Parts = None,
     experts: _Parts = None,
@@ -72,6 +87,7 @@ def scale(
         scale=factor,
         positions=positions,
         when=when,
+        tokens=tokens,
         heads=heads,
         neurons=neurons,
         experts=experts,
@@ -83,12 +99,22 @@ def zero(
     *,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
     heads: _Parts = None,
     neurons: _Parts = None,
     experts: _Parts = None,
 ) -> Edit:
     """Sets the row, or the selected parts of it, to 0 (ablation)."""
-    return _edit("zero", point, positions=positions, when=when, heads=heads, neurons=neurons, experts=experts)
+    return _edit(
+        "zero",
+        point,
+        positions=positions,
+        when=when,
+        tokens=tokens,
+        heads=heads,
+        neurons=neurons,
+        experts=experts,
+    )
 
 
 def project_out(
@@ -98,6 +124,7 @@ def project_out(
     *,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
     heads: _Parts = None,
     neurons: _Parts = None,
 ) -> Edit:
@@ -109,6 +136,7 @@ def project_out(
         scale=scale,
         positions=positions,
         when=when,
+        tokens=tokens,
         heads=heads,
         neurons=neurons,
     )
@@ -121,6 +149,7 @@ def clamp(
     *,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
     heads: _Parts = None,
     neurons: _Parts = None,
 ) -> Edit:
@@ -132,6 +161,7 @@ def clamp(
         high=high,
         positions=positions,
         when=when,
+        tokens=tokens,
         heads=heads,
         neurons=neurons,
     )
@@ -145,9 +175,10 @@ def add_feature(
     *,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
 ) -> Edit:
     """Adds the direction of a feature of a stored sparse autoencoder, times `scale`."""
-    return _edit("add", point, sae=sae, feature=feature, scale=scale, positions=positions, when=when)
+    return _edit("add", point, sae=sae, feature=feature, scale=scale, positions=positions, when=when, tokens=tokens)
 
 
 def clamp_feature(
@@ -159,14 +190,31 @@ def clamp_feature(
     *,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
 ) -> Edit:
     """Bounds a feature of a stored sparse autoencoder; the same number twice sets it."""
-    return _edit("clamp", point, sae=sae, feature=feature, low=low, high=high, positions=positions, when=when)
+    return _edit(
+        "clamp",
+        point,
+        sae=sae,
+        feature=feature,
+        low=low,
+        high=high,
+        positions=positions,
+        when=when,
+        tokens=tokens,
+    )
 
 
-def skip(point: str, *, positions: Optional[Positions] = None, when: Optional[str] = None) -> Edit:
+def skip(
+    point: str,
+    *,
+    positions: Optional[Positions] = None,
+    when: Optional[str] = None,
+    tokens: _Tokens = None,
+) -> Edit:
     """Leaves a layer out. `point` is the hidden state after it, such as `layers.3.out`."""
-    return _edit("skip", point, positions=positions, when=when)
+    return _edit("skip", point, positions=positions, when=when, tokens=tokens)
 
 
 def exclude(
@@ -175,9 +223,10 @@ def exclude(
     *,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
 ) -> Edit:
     """Experts that are never picked. `point` is a ranking, such as `layers.*.ffn.ranking`."""
-    return _edit("exclude", point, experts=experts, positions=positions, when=when)
+    return _edit("exclude", point, experts=experts, positions=positions, when=when, tokens=tokens)
 
 
 def force(
@@ -186,6 +235,7 @@ def force(
     *,
     positions: Optional[Positions] = None,
     when: Optional[str] = None,
+    tokens: _Tokens = None,
 ) -> Edit:
     """Experts that are always picked. `point` is a ranking, such as `layers.*.ffn.ranking`."""
-    return _edit("force", point, experts=experts, positions=positions, when=when)
+    return _edit("force", point, experts=experts, positions=positions, when=when, tokens=tokens)

@@ -40,6 +40,8 @@ class Edit(TypedDict, total=False):
     positions: Positions
     #: `prompt`, `answer` or `always`.
     when: str
+    #: Only where one of these tokens is read.
+    tokens: Sequence[TokenName]
     vector: Vector
     heads: Sequence[int]
     neurons: Sequence[int]
