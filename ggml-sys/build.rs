@@ -33,7 +33,9 @@ const REPLACED: &[(&str, &str)] = &[
 
 /// The matrix products of this project. Terms are added in the written order, so the compiler must not
 /// fuse multiplications and additions on its own.
-const MATMUL_FILES: &[&str] = &["matmul.c", "float.c", "pack.c", "pack32.c", "quant.c"];
+const MATMUL_FILES: &[&str] = &[
+    "matmul.c", "float.c", "pack.c", "pack32.c", "quant.c", "alone.c",
+];
 
 const CPP_FILES: &[&str] = &[
     "ggml.cpp",

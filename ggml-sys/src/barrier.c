@@ -1,7 +1,9 @@
 // Where the threads of a pool wait for each other after each operation.
 //
 // ggml's threads wait without giving up their processor. On a machine with other work that keeps the thread
-// that is waited for from running. These wait so for a short time, as long as operations usually differ, and sleep then.
+// that is waited for from running. These wait so for a short time, as long as operations usually differ. Then they offer
+// their processor to others. If one takes it, they sleep. As long as none does they stay: an idle processor attracts
+// the thread that is waited for, and two threads that share one take turns.
 
 #include "barrier.h"
 
@@ -10,12 +12,18 @@
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#else
-#include <sched.h>
 #endif
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
 
 // Tens of microseconds.
 #define SPINS 2000
+
+// Nanoseconds after which another thread had the processor, and after which a thread sleeps in any case.
+#define TAKEN  100000
+#define AT_MOST 20000000
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -46,12 +54,36 @@ static void wake_all(atomic_int * passed) {
 #endif
 }
 
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+// Offers the processor to others until the barrier is passed, which is true, or one took it.
+static bool passed_while_alone(atomic_int * passed, int before) {
+    const int64_t begin = now();
+    int64_t last = begin;
+    while (atomic_load_explicit(passed, memory_order_relaxed) == before) {
+        sched_yield();
+        const int64_t time = now();
+        if (time - last > TAKEN || time - begin > AT_MOST) {
+            return false;
+        }
+        last = time;
+    }
+    return true;
+}
+
 static void wait_for(atomic_int * passed, int before) {
     for (int i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(passed, memory_order_relaxed) != before) {
             return;
         }
         relax();
+    }
+    if (passed_while_alone(passed, before)) {
+        return;
     }
     // Counted before `passed` is looked at again: the last thread looks at the count after it has changed `passed`.
     atomic_fetch_add(&sleeping, 1);

@@ -352,6 +352,12 @@ pub trait StateStore {
     /// There is none.
     fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error>;
 
+    /// A part of the state of each sequence of a group: `[size, n_seqs]`.
+    ///
+    /// # Errors
+    /// As the operations, and there is none.
+    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error>;
+
     /// Writes `new [size, n_seqs]`, a column for each sequence of the pass, for the next pass.
     ///
     /// # Errors

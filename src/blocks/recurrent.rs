@@ -93,8 +93,7 @@ impl Group {
         unit: &Unit,
         part: &str,
     ) -> Result<Tensor, Error> {
-        let (table, rows) = self.rows(b, unit, part)?;
-        b.g.get_rows(&table, &rows)
+        b.states.read(b.g, &unit.path, part, self.index)
     }
 }
 

@@ -12,8 +12,6 @@
 // Columns whose sums fit into the registers together.
 #define LANES_COLUMNS 8
 
-#define LANES_SLOW_ALONE false
-
 // Codes of 8 bits are unsigned, 128 being zero.
 #define LANES_ZERO 128
 
@@ -135,8 +133,8 @@ MATMUL_INLINE void lanes_store_some(float * p, vec a, int n) {
 
 #define LANES_COLUMNS 4
 
-// Unpacking takes longer than one product: up to 1.7 times ggml's function, by type.
-#define LANES_SLOW_ALONE true
+// There are functions of their own for products with one column.
+#define MATMUL_ALONE 1
 
 // Codes of 8 bits are signed.
 #define LANES_ZERO 0
@@ -257,4 +255,11 @@ MATMUL_INLINE void lanes_store_some(float * p, vec a, int n) {
     memcpy(p, all, (size_t) n * sizeof(float));
 }
 
+#endif
+
+#ifdef MATMUL_LANES
+// What the codes of iq4_nl and iq4_xs mean.
+MATMUL_INLINE __m128i iq4_values(void) {
+    return _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+}
 #endif

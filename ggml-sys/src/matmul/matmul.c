@@ -51,11 +51,9 @@ static const struct matmul_kernel * kernel_of(const struct ggml_tensor * dst) {
 
 static bool is_invariant(void) { return atomic_load_explicit(&invariant, memory_order_relaxed); }
 
-// The kernel that multiplies `n` columns at once; NULL if it is ggml's.
-static const struct matmul_kernel * kernel_for(const struct ggml_compute_params * params,
-                                               const struct ggml_tensor * dst, int64_t n) {
-    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
-    return kernel && kernel->slow_alone && n == 1 && !is_invariant() ? NULL : kernel;
+// The function for a product of `n` columns in all.
+static multiply_fn function_for(const struct matmul_kernel * kernel, int64_t n) {
+    return n == 1 && kernel->multiply_alone && !is_invariant() ? kernel->multiply_alone : kernel->multiply;
 }
 
 // ggml's function for one element, so that it is called in the same way for every element.
@@ -90,6 +88,7 @@ static size_t column_bytes(const struct matmul_kernel * kernel, int64_t k) {
 // One product, as every thread computes it for itself.
 struct product {
     const struct matmul_kernel * kernel;
+    multiply_fn                  multiply;
     const struct ggml_tensor *   dst;
     int64_t                      k;
     size_t                       column_bytes;
@@ -172,7 +171,7 @@ static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t r
         // Threads take pieces alternately.
         .ahead      = (size_t) (end - row) * a->nb[1] * (size_t) p->n_threads,
     };
-    p->kernel->multiply(&job);
+    p->multiply(&job);
 }
 
 static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -247,11 +246,12 @@ static bool multiply_together(struct product * p, const struct ggml_compute_para
 
 // In place of `ggml_compute_forward_mul_mat_tiled`: the whole product, or false.
 bool matmul_product(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
-    const struct matmul_kernel * kernel = kernel_for(params, dst, ggml_nrows(dst->src[1]));
+    const int64_t n = ggml_nrows(dst->src[1]);
+    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
     struct matmul_kernel plain;
     if (!kernel) {
         // One column is faster here too: threads share the rows better.
-        const bool is_ours = is_invariant() || ggml_nrows(dst->src[1]) == 1;
+        const bool is_ours = is_invariant() || n == 1;
         if (!is_ours || dst->src[1]->type != GGML_TYPE_F32 || ggml_is_empty(dst)) {
             return ggml_compute_forward_mul_mat_tiled(params, dst);
         }
@@ -259,11 +259,11 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
         kernel = &plain;
     }
     const int64_t k = dst->src[0]->ne[0];
-    struct product p = { kernel, dst, k, column_bytes(kernel, k), NULL, params->nth };
+    struct product p = { kernel, function_for(kernel, n), dst, k, column_bytes(kernel, k), NULL, params->nth };
     if (kernel->column_type != GGML_TYPE_F32) {
         p.columns = kernel->column_size ? aligned_pointer(params->wdata) : params->wdata;
     }
-    if (ggml_nrows(dst->src[1]) == 1 && !is_large(dst->src[0]) && kernel != &plain) {
+    if (n == 1 && !is_large(dst->src[0]) && kernel != &plain) {
         multiply_alone(&p, params->ith, params->nth);
         return true;
     }
@@ -277,7 +277,7 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
 // holds pairs: the slot among the experts of a token, and the token. src1 is rounded already.
 bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor * dst, int64_t expert,
                    int64_t n_routed, const int32_t * routed, char * scratch) {
-    const struct matmul_kernel * kernel = kernel_for(params, dst, n_routed);
+    const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
     if (!kernel) {
         return !is_invariant() &&
                ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, n_routed, routed, scratch);
@@ -319,7 +319,7 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
             .type       = a->type,
             .streamed   = is_large(a),
         };
-        kernel->multiply(&job);
+        function_for(kernel, n_routed)(&job);
     }
     return true;
 }

@@ -30,6 +30,8 @@ struct matmul_job {
     size_t               ahead;      // bytes to the rows that this thread will probably multiply next
 };
 
+typedef void (*multiply_fn)(const struct matmul_job * job);
+
 // How one type of weights is multiplied.
 struct matmul_kernel {
     // What ggml rounds columns to for these weights. Kernels do the same.
@@ -41,9 +43,9 @@ struct matmul_kernel {
     // Brings blocks [first, last) of a column from `column_type` into the kernel's layout.
     // `blocks` points at block `first`.
     void (*arrange)(const void * blocks, int64_t first, int64_t last, int64_t k, void * column);
-    void (*multiply)(const struct matmul_job * job);
-    // Whether ggml's own function is faster for one column, though its bits are others.
-    bool slow_alone;
+    multiply_fn multiply;
+    // Faster for one column, with other bits; NULL: there is none.
+    multiply_fn multiply_alone;
 };
 
 // The kernel for a type of weights; NULL where there is none.

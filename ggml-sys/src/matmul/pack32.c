@@ -98,8 +98,7 @@ void pack_q5_1(const char * const rows[PACK_ROWS], int n, struct coming coming, 
 
 // A code's place in the table to its value plus LANES_ZERO.
 MATMUL_INLINE void look_up(lanes codes[8]) {
-    const __m128i values = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
-    const __m128i table  = _mm_add_epi8(values, _mm_set1_epi8((char) LANES_ZERO));
+    const __m128i table = _mm_add_epi8(iq4_values(), _mm_set1_epi8((char) LANES_ZERO));
     UNROLL for (int g = 0; g < 8; g++) {
         codes[g] = lanes_look_up(table, codes[g]);
     }

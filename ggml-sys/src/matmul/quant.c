@@ -1,10 +1,7 @@
 // Products of quantised weights: integer dot products of groups, exact, then one fused
 // multiply-add in f32 for each group, in the order of the groups.
-//
-// The layout of a column: k codes of 8 bits; one float for each block of the column; one value
-// for each group of the weights: -zero * (sum of the group's codes) as an integer where the
-// weights have a zero, the sum itself (or ggml's own, of q8_1) as a float where they have mins.
 
+#include "columns.h"
 #include "packed.h"
 
 #include <string.h>
@@ -13,18 +10,6 @@
 
 #define GGML_COMMON_DECL_C
 #include "ggml-common.h"
-
-static int64_t align64(int64_t n) { return (n + 63) / 64 * 64; }
-
-MATMUL_INLINE size_t scales_at(int64_t k) { return align64(k); }
-
-MATMUL_INLINE size_t sums_at(int64_t k, int column_block) {
-    return scales_at(k) + align64(k / column_block * 4);
-}
-
-MATMUL_INLINE size_t column_size(int64_t k, int column_block, int group) {
-    return sums_at(k, column_block) + align64(k / group * 4);
-}
 
 // Sum of 32 or 16 signed bytes.
 MATMUL_INLINE int sum_codes(const int8_t * q, int n) {
@@ -82,14 +67,6 @@ MATMUL_INLINE void from_q8_K(const void * blocks, int64_t first, int64_t last, i
     }
 }
 
-// The state of a column while a tile is multiplied; `done` terms are done.
-struct column_view {
-    const int8_t *  codes;
-    const float *   scales;
-    const int32_t * sums;
-    float *         out;
-};
-
 // 16 rows times C columns, `n` terms; adds to what `n_rows` rows of the columns hold.
 MATMUL_INLINE void multiply_tile(const int C, const struct pack_format f, const struct packed * w,
                                  int n, const struct column_view * c, int n_rows, bool fresh) {
@@ -133,16 +110,6 @@ MATMUL_INLINE void multiply_tile(const int C, const struct pack_format f, const 
     }
 }
 
-MATMUL_INLINE void view_column(const struct matmul_job * job, const struct pack_format f, int column,
-                               int row, int64_t done, struct column_view * view) {
-    const char * base = job->columns[column];
-    const int column_block = f.groups * f.group;
-    view->codes  = (const int8_t *) base + done;
-    view->scales = (const float *) (base + scales_at(job->k)) + done / column_block;
-    view->sums   = (const int32_t *) (base + sums_at(job->k, column_block)) + done / f.group;
-    view->out    = job->out[column] + row;
-}
-
 MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct pack_format f,
                                     const struct packed * w, int row, int64_t done, int n) {
     const int left = job->n_rows - row;
@@ -152,7 +119,8 @@ MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct 
         const int count = rest < LANES_COLUMNS ? rest : LANES_COLUMNS;
         struct column_view c[LANES_COLUMNS];
         for (int i = 0; i < count; i++) {
-            view_column(job, f, first + i, row, done, &c[i]);
+            c[i] = view_column(job, first + i, done, f.groups * f.group, f.group);
+            c[i].out += row;
         }
         const bool fresh = done == 0;
         switch (count) {
@@ -194,6 +162,12 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
     }
 }
 
+#ifdef MATMUL_ALONE
+#define LANES_ALONE(name) multiply_alone_##name
+#else
+#define LANES_ALONE(name) NULL
+#endif
+
 // A type of weights: its format, its columns, its functions.
 #define KERNEL_Q8_0(name, block_type, zero_code, bits)                                               \
     static const struct pack_format format_##name = { 32, 32, 1, false, zero_code, bits };           \
@@ -205,7 +179,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                        \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_SLOW_ALONE    \
+        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name)    \
     };
 
 #define KERNEL_Q8_1(name, block_type, bits)                                                          \
@@ -218,7 +192,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                        \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_SLOW_ALONE    \
+        GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name)    \
     };
 
 #define KERNEL_Q8_K(name, block_type, group, with_mins, zero_code, bits)                             \
@@ -231,7 +205,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                        \
     }                                                                                                \
     static const struct matmul_kernel kernel_##name = {                                              \
-        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_SLOW_ALONE    \
+        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name, LANES_ALONE(name)    \
     };
 
 KERNEL_Q8_0(q8_0, block_q8_0, LANES_ZERO, 8)

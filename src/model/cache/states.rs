@@ -13,6 +13,41 @@ use crate::weights::TensorType;
 
 use super::super::devices::Arenas;
 
+/// Rows that large rows are cut into when they are copied: threads share the copying of rows, not of one row.
+pub(in crate::model) const PIECES: u64 = 16;
+
+/// Shortest piece.
+const MIN_PIECE: u64 = 1024;
+
+/// Which rows of a table: one for each sequence.
+#[derive(Clone)]
+pub(in crate::model) struct RowIds {
+    /// `[n_seqs]`.
+    pub(in crate::model) rows: Tensor,
+    /// The same of a table whose rows are cut into [`PIECES`], `[PIECES * n_seqs]`.
+    pub(in crate::model) pieces: Tensor,
+}
+
+impl RowIds {
+    /// Those that a graph reads, with the number of pieces.
+    pub(in crate::model) fn each(&self) -> impl Iterator<Item = (&Tensor, u64)> {
+        let all = [(&self.rows, 1), (&self.pieces, PIECES)];
+        all.into_iter().filter(|(ids, _)| ids.is_allocated())
+    }
+
+    /// A table `[size, n_rows]` with its rows as they are copied, and their ids.
+    fn of(&self, g: &Graph, table: &Tensor) -> Result<(Tensor, Tensor), Error> {
+        let [size, n_rows, ..] = table.shape();
+        match size.is_multiple_of(PIECES) && size / PIECES >= MIN_PIECE {
+            false => Ok((table.clone(), self.rows.clone())),
+            true => {
+                let cut = g.reshape(table, [size / PIECES, PIECES * n_rows, 1, 1])?;
+                Ok((cut, self.pieces.clone()))
+            }
+        }
+    }
+}
+
 /// The rows.
 pub(in crate::model) struct States {
     /// `[size, n_rows + 1]` by path and part.
@@ -67,10 +102,10 @@ impl States {
 /// The states as a pass reads and writes them.
 pub(in crate::model) struct PassStates<'a> {
     pub(in crate::model) states: &'a States,
-    /// Row that each sequence reads, i32 `[n_seqs]` for each group.
-    pub(in crate::model) read: Vec<Tensor>,
-    /// Row that each sequence writes, i64 `[n_seqs]`; none if nothing is kept.
-    pub(in crate::model) write: Option<Tensor>,
+    /// What the sequences of each group read, i32.
+    pub(in crate::model) read: Vec<RowIds>,
+    /// What the sequences write, i64; none if nothing is kept.
+    pub(in crate::model) write: Option<RowIds>,
     /// Whether they are written right after the unit that they are of. Among operations of other devices the
     /// scheduler would have what is written computed there.
     pub(in crate::model) at_once: bool,
@@ -103,22 +138,38 @@ impl<'a> PassStates<'a> {
     }
 }
 
+impl PassStates<'_> {
+    fn ids(&self, path: &str, group: usize) -> Result<&RowIds, Error> {
+        self.read.get(group).ok_or_else(|| Error::Arguments {
+            op: "state",
+            message: format!("{path}: the pass has no group {group} of sequences"),
+        })
+    }
+}
+
 impl StateStore for PassStates<'_> {
     fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error> {
-        let Some(read) = self.read.get(group) else {
-            return Err(Error::Arguments {
-                op: "state",
-                message: format!("{path}: the pass has no group {group} of sequences"),
-            });
-        };
-        Ok((self.part(path, part)?.clone(), read.clone()))
+        let ids = self.ids(path, group)?;
+        Ok((self.part(path, part)?.clone(), ids.rows.clone()))
+    }
+
+    fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error> {
+        let (table, ids) = (self.part(path, part)?, self.ids(path, group)?);
+        let (cut, ids_of_cut) = ids.of(g, table)?;
+        let read = g.get_rows(&cut, &ids_of_cut)?;
+        g.reshape(&read, [table.shape()[0], ids.rows.elements(), 1, 1])
     }
 
     fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error> {
         let Some(write) = &self.write else {
             return Ok(());
         };
-        let written = g.set_rows(self.part(path, part)?, new, write)?;
+        let (cut, ids) = write.of(g, self.part(path, part)?)?;
+        let new = match cut.shape()[0] == new.shape()[0] {
+            true => new.clone(),
+            false => g.reshape(&g.cont(new)?, [cut.shape()[0], ids.elements(), 1, 1])?,
+        };
+        let written = g.set_rows(&cut, &new, &ids)?;
         match self.at_once {
             true => g.expand(&written)?,
             false => self.written.push(written),

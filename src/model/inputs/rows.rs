@@ -7,6 +7,7 @@ use crate::weights::TensorType;
 
 use super::super::adapters::Adapters;
 use super::super::batch::Batch;
+use super::super::cache::states::{PIECES, RowIds};
 use super::super::cache::{Rows, SequenceId};
 use super::super::options::Options;
 
@@ -221,10 +222,10 @@ impl EndedRows {
 
 /// Rows of recurrent states.
 pub(super) struct StateRows {
-    /// Row that each sequence of a group reads, i32 `[n_seqs]`; the last row is zeros.
-    pub(super) read: Vec<Tensor>,
-    /// Row that each sequence writes, i64 `[n_seqs]`; none if no state is stored.
-    pub(super) write: Option<Tensor>,
+    /// What the sequences of each group read, i32; the last row is zeros.
+    pub(super) read: Vec<RowIds>,
+    /// What the sequences write, i64; none if no state is stored.
+    pub(super) write: Option<RowIds>,
 }
 
 impl StateRows {
@@ -234,40 +235,48 @@ impl StateRows {
         groups: &[SequenceGroup],
     ) -> Result<Self, Error> {
         let n_rows = options.n_rows() as u64;
+        let ids = |name: &str, ty: TensorType, n_seqs: u64, n_rows: u64| {
+            let of = |name: &str, n: u64| g.index_input(name, ty, &[n * n_seqs], n * n_rows);
+            Ok(RowIds {
+                rows: of(name, 1)?,
+                pieces: of(&format!("{name}.pieces"), PIECES)?,
+            })
+        };
         let read = groups.iter().enumerate().map(|(i, group)| {
-            let shape = [group.n_seqs as u64];
-            g.index_input(
-                &format!("states.read.{i}"),
-                TensorType::I32,
-                &shape,
-                n_rows + 1,
-            )
+            let (name, n_seqs) = (format!("states.read.{i}"), group.n_seqs as u64);
+            ids(&name, TensorType::I32, n_seqs, n_rows + 1)
         });
         let n_seqs = groups.iter().map(|group| group.n_seqs as u64).sum();
         let write = match options.n_ctx {
             0 => None,
-            _ => Some(g.index_input("states.write", TensorType::I64, &[n_seqs], n_rows)?),
+            _ => Some(ids("states.write", TensorType::I64, n_seqs, n_rows)?),
         };
-        let read = read.collect::<Result<_, _>>()?;
+        let read = read.collect::<Result<_, Error>>()?;
         Ok(Self { read, write })
     }
 
     pub(super) fn write(&self, executor: &mut Executor, rows: &Rows) -> Result<(), Error> {
         let mut left = rows.read.as_slice();
         for read in &self.read {
-            let (own, after) = left.split_at(read.elements() as usize);
+            let (own, after) = left.split_at(read.rows.elements() as usize);
             left = after;
-            if read.is_allocated() {
-                let ids: Vec<i32> = own.iter().map(|row| *row as i32).collect();
-                executor.write_indices(read, &ids)?;
+            for (ids, n) in read.each() {
+                let own = pieces_of(own, n).map(|id| id as i32);
+                executor.write_indices(ids, &own.collect::<Vec<i32>>())?;
             }
         }
-        if let Some(write) = self.write.as_ref().filter(|t| t.is_allocated()) {
-            let ids: Vec<i64> = rows.write.iter().map(|row| *row as i64).collect();
-            executor.write_indices(write, &ids)?;
+        for (ids, n) in self.write.iter().flat_map(RowIds::each) {
+            let own = pieces_of(&rows.write, n).map(|id| id as i64);
+            executor.write_indices(ids, &own.collect::<Vec<i64>>())?;
         }
         Ok(())
     }
+}
+
+/// The rows, each cut into `n` rows.
+fn pieces_of(rows: &[usize], n: u64) -> impl Iterator<Item = u64> {
+    let rows = rows.iter();
+    rows.flat_map(move |row| (0..n).map(move |piece| *row as u64 * n + piece))
 }
 
 /// Scale of each token for every adapter that is on, f32 `[1, n_tokens]`.
