@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
+.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,11 @@ llama-server-suite: ## llama-server's own tests against the server, except what 
 perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else built): docs/performance.md
 	cargo build --release
 	scripts/perf_vs_llama_server.py --bench target/release/bench --llama-server "$$(scripts/llama_server.sh)" $(PERF)
+
+perf-families: ## Measure seven kinds of models against llama-bench, on files of llama-quantize: docs/performance-families.md
+	cargo build --release
+	scripts/perf_families.py --bench target/release/bench --llama-bench "$$(scripts/llama_server.sh llama-bench)" \
+	    --llama-quantize "$$(scripts/llama_server.sh llama-quantize)" $(PERF)
 
 hop-cost: ## Measure what the engine process of a model and HTTP cost
 	cargo build --release

@@ -1,20 +1,24 @@
 #!/bin/sh
-# Prints the path of a llama-server: LLAMA_SERVER, the one on the PATH, or one that it builds under
-# target/ from the sources that llama-cpp-python carries (needs pip, a C++ compiler, minutes).
+# Prints the path of a program of llama.cpp, llama-server or the one that is named (llama-bench, llama-quantize): LLAMA_SERVER,
+# the one on the PATH, or one that it builds under target/ from the sources that llama-cpp-python carries (needs pip, a C++
+# compiler, minutes).
 set -eu
+name=${1:-llama-server}
+asked=
+[ "$name" != llama-server ] || asked=${LLAMA_SERVER:-}
 here=$(cd "$(dirname "$0")/.." && pwd)
-if found=$(command -v "${LLAMA_SERVER:-llama-server}"); then
+if found=$(command -v "${asked:-$name}"); then
     echo "$found"
     exit
 fi
-if [ -n "${LLAMA_SERVER:-}" ]; then
-    echo "LLAMA_SERVER=$LLAMA_SERVER is not a program" >&2
+if [ -n "$asked" ]; then
+    echo "LLAMA_SERVER=$asked is not a program" >&2
     exit 1
 fi
 work=$here/target/llama-server
-program=$work/build/bin/llama-server
+program=$work/build/bin/$name
 if [ ! -x "$program" ]; then
-    echo "no llama-server: building one in $work, which takes minutes" >&2
+    echo "no $name: building one in $work, which takes minutes" >&2
     mkdir -p "$work"
     [ -x "$work/venv/bin/cmake" ] || {
         python3 -m venv "$work/venv"
@@ -25,6 +29,6 @@ if [ ! -x "$program" ]; then
     "$work/venv/bin/cmake" -S "$work"/llama_cpp_python-*/vendor/llama.cpp -B "$work/build" \
         -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF \
         -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >&2
-    "$work/venv/bin/cmake" --build "$work/build" --target llama-server --parallel >&2
+    "$work/venv/bin/cmake" --build "$work/build" --target "$name" --parallel >&2
 fi
 echo "$program"

@@ -206,7 +206,11 @@ impl Build<'_> {
         self.over_time(unit, part, |b, group| {
             let (n, n_seqs) = (group.n_steps, group.n_seqs);
             let x = group.of(g, x, [channels, n, n_seqs, 1])?;
-            let x = g.cont(&g.permute(&x, [1, 0, 2, 3])?)?; // [n, channels, n_seqs]
+            // [n, channels, n_seqs]
+            let x = match n {
+                1 => g.reshape(&x, [1, channels, n_seqs, 1])?,
+                _ => g.cont(&g.permute(&x, [1, 0, 2, 3])?)?,
+            };
             let before = group.read_state(b, unit, part)?;
             let before = g.reshape(&before, [kept, channels, n_seqs, 1])?;
             let columns = g.concat(&before, &x, 0)?; // [kept + n, channels, n_seqs]

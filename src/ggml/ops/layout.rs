@@ -99,14 +99,11 @@ impl Graph {
         self.node("permute", ptr, &[a])
     }
 
-    /// The same elements one after another: a copy, unless they are so already.
+    /// A contiguous copy.
     ///
     /// # Errors
     /// A quantised tensor that is permuted.
     pub fn cont(&self, a: &Tensor) -> Result<Tensor, Error> {
-        if a.is_contiguous() {
-            return self.reshape(a, a.shape());
-        }
         if !a.ty().is_plain() && !a.has_dense_rows() {
             return fault(
                 "cont",

@@ -16,8 +16,8 @@ use super::super::devices::Arenas;
 /// Rows that large rows are cut into when they are copied: threads share the copying of rows, not of one row.
 pub(in crate::model) const PIECES: u64 = 16;
 
-/// Shortest piece.
-const MIN_PIECE: u64 = 1024;
+/// Shortest piece, in elements: some cache lines.
+const MIN_PIECE: u64 = 64;
 
 /// Which rows of a table: one for each sequence.
 #[derive(Clone)]

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Measures prefill and decode of one sequence against llama-bench, alternating, for models of seven kinds: docs/performance-families.md.
+
+Usage: scripts/perf_families.py --llama-bench PROGRAM --llama-quantize PROGRAM [--bench target/release/bench]
+           [--types Q4_K_M,Q8_0] [--models NAME,...] [--repeats 5] [--busy] [--keep FOLDER] [--out docs]
+
+The models are made by `bench synth` with random weights, as f16, and quantised by llama-quantize, so that both programs read the
+files that users have. Both use as many threads as the machine has cores, flash attention and an f16 KV cache. `--busy` measures
+decoding beside a process that uses one core all the time, too. Each ratio is the median of those of the repeats, of which
+each has both programs run once. Standard library only.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+
+N_PROMPT, N_ANSWER = 512, 64
+COMMON = {"n_ctx_train": 32768, "vocab_size": 32768, "rms_eps": 1e-6, "rope_base": 1e6}
+# By name: what is special, definition, parameters, optional tensors, keys that llama.cpp alone reads. A few hundred megabytes as Q4_K_M.
+MODELS = {
+    "dense": ("attention and MLP", "qwen3", {
+        "block_count": 28, "n_embd": 1024, "n_ff": 3072, "n_head": 16, "n_head_kv": 8, "d_head": 128, "d_head_v": 128, "n_rot": 128}, ""),
+    "experts": ("64 experts, 8 used", "qwen3moe", {
+        "block_count": 12, "n_embd": 1024, "n_head": 16, "n_head_kv": 4, "d_head": 128, "d_head_v": 128, "n_rot": 128,
+        "n_expert": 64, "n_expert_used": 8, "n_ff_exp": 512}, ""),
+    "windows": ("sliding windows in five of six layers", "gemma3", {
+        "block_count": 18, "n_embd": 1152, "n_ff": 6912, "n_head": 4, "n_head_kv": 1, "d_head": 256, "d_head_v": 256, "n_rot": 256,
+        "n_swa": 512}, ""),
+    "latent": ("latent attention, 32 experts", "deepseek2", {
+        "block_count": 8, "n_embd": 1024, "n_head": 16, "d_head_mla": 192, "d_head_v_mla": 128, "n_rot": 64, "kv_lora_rank": 512,
+        "q_lora_rank": 384, "n_expert": 32, "n_expert_used": 4, "n_ff_exp": 704, "n_ff": 4096, "n_shared": 2, "n_lead": 1,
+        "expert_norm": "true", "expert_gating": 2}, "attn_q_a,attn_q_a_norm,attn_q_b,exp_probs_b.bias,ffn_gate_shexp,output",
+        {"attention.key_length": 576, "attention.value_length": 512, "attention.head_count_kv": 1}),
+    "delta": ("gated delta rule in three of four layers", "qwen35", {
+        "block_count": 24, "n_embd": 1024, "n_ff": 3584, "n_head": 8, "n_head_kv": 2, "d_head": 256, "d_head_v": 256, "n_rot": 64,
+        "rope_sections": [11, 11, 10, 0], "ssm_inner": 2048, "ssm_state": 128, "ssm_kernel": 4, "ssm_dt_rank": 16, "ssm_groups": 16}, ""),
+    "scan": ("state space", "mamba2", {
+        "block_count": 24, "n_embd": 1024, "ssm_inner": 2048, "ssm_state": 128, "ssm_kernel": 4, "ssm_dt_rank": 32, "ssm_groups": 1,
+        "rope_base": None}, "output,ssm_conv1d.bias,ssm_norm"),
+    "sinks": ("attention sinks, windows, experts with biases", "gpt-oss", {
+        "block_count": 8, "n_embd": 1024, "n_head": 16, "n_head_kv": 4, "d_head": 64, "d_head_v": 64, "n_rot": 64, "n_expert": 16,
+        "n_expert_used": 4, "n_ff_exp": 1024, "n_swa": 128}, "attn_k.bias,attn_output.bias,attn_q.bias,attn_v.bias,ffn_down_exps.bias,ffn_gate_exps.bias,ffn_gate_inp.bias,"
+        "ffn_up_exps.bias,output"),
+}
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", default="target/release/bench")
+    parser.add_argument("--llama-bench", required=True)
+    parser.add_argument("--llama-quantize", required=True)
+    parser.add_argument("--types", default="Q4_K_M,Q8_0", help="default: Q4_K_M,Q8_0; f16: as it was made")
+    parser.add_argument("--models", default=",".join(MODELS), help="default: all")
+    parser.add_argument("--repeats", type=int, default=5, help="default: 5")
+    parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--keep", metavar="FOLDER", help="where models are left for the next run; default: they are removed")
+    parser.add_argument("--out", default="docs", help="folder of the page; default: docs")
+    args = parser.parse_args()
+    for name in args.models.split(","):
+        if name not in MODELS:
+            parser.error(f"there is no model `{name}`; found {', '.join(MODELS)}")
+    return args
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["no message"]
+        raise RuntimeError(f"{os.path.basename(command[0])}: exit {done.returncode}: {lines[-1][:300]}")
+    return done.stdout
+
+
+def made(args, folder, name, ty):
+    """The path of a model of a type."""
+    _, arch, values, optional, *meta = MODELS[name]
+    plain = os.path.join(folder, f"{name}.gguf")
+    if not os.path.exists(plain):
+        values = {key: value for key, value in {**COMMON, **values}.items() if value is not None}
+        sets = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+        sets += [part for keys in meta for key, value in keys.items() for part in ("--meta", f"{arch}.{key}={value}")]
+        run(args.bench, "synth", arch, "--type", "f16", *sets, *(["--with", optional] if optional else []), "-o", plain)
+    if ty == "f16":
+        return plain
+    path = os.path.join(folder, f"{name}-{ty}.gguf")
+    if not os.path.exists(path):
+        run(args.llama_quantize, plain, path + ".new", ty)
+        os.replace(path + ".new", path)
+    return path
+
+
+def ours(args, model, prompt):
+    found = json.loads(run(args.bench, "perf", "-m", model, "-p", prompt, "-n", N_ANSWER, "-s", 1, "-r", 2, "--json"))["runs"][0]
+    return found["prefill"][0]["tokens_per_second"], found["decode"][0]["tokens_per_second"]
+
+
+def theirs(args, model, prompt):
+    found = json.loads(run(args.llama_bench, "-m", model, "-p", prompt, "-n", N_ANSWER, "-r", 2, "-t", os.cpu_count(), "-fa", "on", "-o", "json"))
+    speeds = {bool(row["n_gen"]): row["avg_ts"] for row in found}
+    return speeds[False], speeds[True]
+
+
+def measured(args, model, prompt):
+    """Medians of both programs and of their ratio, with its range: for prefill and for decode."""
+    pairs = []
+    for i in range(args.repeats):
+        # Who is first changes.
+        order = [ours, theirs] if i % 2 else [theirs, ours]
+        speeds = {program: program(args, model, prompt) for program in order}
+        pairs.append((speeds[ours], speeds[theirs]))
+    out = []
+    for at in range(2):
+        ratios = [mine[at] / other[at] for mine, other in pairs]
+        out.append((statistics.median(mine[at] for mine, _ in pairs), statistics.median(other[at] for _, other in pairs),
+                    statistics.median(ratios), min(ratios), max(ratios)))
+    return out
+
+
+def cells(found):
+    mine, other, ratio, low, high = found
+    return f"{mine:.4g} | {other:.4g} | {ratio:.2f} ({low:.2f}–{high:.2f})"
+
+
+def processor():
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        lines = info.read().splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    sets = [name for name in ["avx512_vnni", "avx512f", "avx2"] if name in flags]
+    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores, {sets[0] if sets else 'no avx2'}"
+
+
+def page(args, rows, busy, failed):
+    head = "| model | type | prefill {}, tokens/s | llama-bench | ratio | decode, tokens/s | llama-bench | ratio |".format(N_PROMPT)
+    parts = [f"""# Seven kinds of models against llama-bench
+
+Written by `scripts/perf_families.py` (`make perf-families`); do not edit. One sequence, without HTTP: `bench perf` and llama-bench in turn, {args.repeats} times.
+Speeds and ratios are medians; the range of the ratios is in brackets. The ratio is `bench` over llama-bench. The models have random
+weights and a few hundred megabytes. llama-quantize made the files. Both programs use flash attention, an f16 KV cache and one thread for each core. [performance.md](performance.md)
+measures servers.
+
+{head}
+|---|---|--:|--:|--:|--:|--:|--:|
+""" + "\n".join(rows)]
+    if busy:
+        parts.append("""## Decode beside a busy process
+
+The same while another process uses one core all the time.
+
+| model | type | decode, tokens/s | llama-bench | ratio |
+|---|---|--:|--:|--:|
+""" + "\n".join(busy))
+    if failed:
+        parts.append("## Failed\n\n" + "\n".join(f"- {line}" for line in failed))
+    definitions = [f"| {name} | {what} | `{arch}` |" for name, (what, arch, *_) in MODELS.items()]
+    parts.append("## Models\n\n| model | what is special | definition |\n|---|---|---|\n" + "\n".join(definitions))
+    version = run(args.bench, "--version").strip()
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
+    parts.append(f"## How\n\n| | |\n|---|---|\n| date | {datetime.date.today().isoformat()} |\n| machine | {processor()} |\n| bench | {version}, {commit} |\n"
+                 f"| llama-bench | {args.llama} |")
+    return "\n\n".join(parts) + "\n"
+
+
+def main():
+    args = parse()
+    rows, busy, failed = [], [], []
+    args.llama = "unknown"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.keep or scratch
+        os.makedirs(folder, exist_ok=True)
+        for name in args.models.split(","):
+            for ty in args.types.split(","):
+                try:
+                    model = made(args, folder, name, ty)
+                    about = json.loads(run(args.llama_bench, "-m", model, "-p", 0, "-n", 1, "-r", 1, "-o", "json"))[0]
+                    args.llama = f"build {about['build_number']}, commit {about['build_commit']}"
+                    prefill, decode = measured(args, model, N_PROMPT)
+                    rows.append(f"| {name} | {ty} | {cells(prefill)} | {cells(decode)} |")
+                    print(rows[-1], flush=True)
+                    if args.busy:
+                        other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                        try:
+                            _, decode = measured(args, model, 16)
+                        finally:
+                            other.kill()
+                            other.wait()
+                        busy.append(f"| {name} | {ty} | {cells(decode)} |")
+                        print(f"busy {busy[-1]}", flush=True)
+                except (RuntimeError, KeyError, ValueError) as error:
+                    failed.append(f"{name}, {ty}: {error}")
+                    print(failed[-1], flush=True)
+            if not args.keep:
+                for file in os.listdir(scratch):
+                    os.remove(os.path.join(scratch, file))
+    with open(os.path.join(args.out, "performance-families.md"), "w", encoding="utf-8") as file:
+        file.write(page(args, rows, busy, failed))
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
