@@ -20,7 +20,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fuzz")
 PAGE = os.path.join(ROOT, "README.md")
 # In the order in which they are run: what strangers reach most easily comes first.
 TARGETS = ["http", "gguf", "safetensors", "tokenizer", "config", "template", "constraint", "definition",
-           "vector", "npy", "overlay", "expression"]
+           "vector", "npy", "overlay", "expression", "worker"]
 # What needs the program, not the package lab-core alone.
 OF_PROGRAM = {"http", "overlay"}
 COLUMNS = ["target", "CPU seconds", "executions", "edges", "of", "corpus", "date", "commit", "findings"]

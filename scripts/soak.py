@@ -63,6 +63,8 @@ class Server:
         self.log = os.path.join(folder, f"{name}.log")
         command = [args.bench, "--log", self.log, "--log-level", "warn", "serve", "--port", "0", "--models", models]
         command += ["--threads", "1", "--parallel", "4", "--queue", "64", "--draft", "4", "--lab-bytes", "8M", "--lab-artifacts", "8M"]
+        # So little that the cache is full, and resident, before the memory counts.
+        command += ["--ctx", "512", "--cache", "2M"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
 

@@ -10,6 +10,7 @@ pub mod idle_keys;
 pub mod llama_server;
 pub mod moments;
 pub mod nearest;
+pub mod paths;
 pub mod pictures;
 pub mod prove;
 pub mod template_probe;

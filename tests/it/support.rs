@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use lab_bench::arch::{ArchDef, Mode};
 use lab_bench::ggml::{Origin, Step};
-use lab_bench::inspect::prove;
-pub use lab_bench::inspect::prove::{ExecutionPath, Text};
+use lab_bench::inspect::paths;
+pub use lab_bench::inspect::paths::{ExecutionPath, Text};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
 use lab_bench::weights::{TensorType, Weights};
@@ -123,7 +123,7 @@ pub fn flips(found: &[f32], expected: &[f64], width: usize, bound: f64) -> usize
     .count()
 }
 
-const EXACT: ExecutionPath = prove::ONE_PASS;
+const EXACT: ExecutionPath = paths::ONE_PASS;
 
 pub const PATHS: [ExecutionPath; 10] = [
     EXACT,

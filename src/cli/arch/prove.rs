@@ -13,7 +13,8 @@ use crate::files::models::{self, Opened, Source};
 use crate::files::npy;
 use crate::inspect::idle_keys::idle_keys;
 use crate::inspect::llama_server::{self, LlamaServer};
-use crate::inspect::prove::{self, Outcome, Parting, Reference, Text};
+use crate::inspect::paths::Text;
+use crate::inspect::prove::{self, Outcome, Parting, Reference};
 
 /// Token ids of a proof for which none are given.
 const N_TOKENS: u64 = 32;

@@ -1,0 +1,174 @@
+//! Execution paths: ways to compute the same logits.
+
+use crate::model::{Batch, Error, Model, Options};
+use crate::plan::Plan;
+use crate::weights::{TensorType, Weights};
+
+/// A way to compute the same logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecutionPath {
+    /// What it is called in reports.
+    pub name: &'static str,
+    /// Tokens per pass; 0: all.
+    pub chunk: usize,
+    /// Whether nothing is kept between passes.
+    pub stateless: bool,
+    /// Whether another sequence with other tokens runs in the same passes.
+    pub interleaved: bool,
+    /// Element type of the KV cache.
+    pub kv_type: TensorType,
+    /// Whether attention is flash attention.
+    pub flash_attn: bool,
+    /// Whether it computes what the reference computes, but for the order of sums.
+    pub is_exact: bool,
+}
+
+/// All tokens in one pass, with an f32 cache and without flash attention.
+pub const ONE_PASS: ExecutionPath = ExecutionPath {
+    name: "one pass",
+    chunk: 0,
+    stateless: false,
+    interleaved: false,
+    kv_type: TensorType::F32,
+    flash_attn: false,
+    is_exact: true,
+};
+
+/// The paths, from the simplest on.
+pub const PATHS: [ExecutionPath; 8] = [
+    ONE_PASS,
+    ExecutionPath {
+        name: "stateless",
+        stateless: true,
+        ..ONE_PASS
+    },
+    ExecutionPath {
+        name: "one token per pass",
+        chunk: 1,
+        ..ONE_PASS
+    },
+    ExecutionPath {
+        name: "seven tokens per pass",
+        chunk: 7,
+        ..ONE_PASS
+    },
+    ExecutionPath {
+        name: "two sequences",
+        chunk: 5,
+        interleaved: true,
+        ..ONE_PASS
+    },
+    ExecutionPath {
+        name: "flash attention, f32 cache",
+        chunk: 7,
+        flash_attn: true,
+        ..ONE_PASS
+    },
+    ExecutionPath {
+        name: "f16 cache",
+        chunk: 7,
+        kv_type: TensorType::F16,
+        is_exact: false,
+        ..ONE_PASS
+    },
+    ExecutionPath {
+        name: "flash attention, f16 cache",
+        chunk: 7,
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        is_exact: false,
+        ..ONE_PASS
+    },
+];
+
+/// The tokens that a model reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    /// Those of the sequence.
+    pub tokens: &'a [u32],
+    /// Those of its source; empty where the model reads none.
+    pub source: &'a [u32],
+}
+
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
+    fn from(tokens: &'a T) -> Self {
+        Self {
+            tokens: tokens.as_ref(),
+            source: &[],
+        }
+    }
+}
+
+/// Logits of every token, `[n_tokens, n_vocab]` (hidden states of a model without a head), along a path; none where the path
+/// is another computation: tokens attend to later ones and are not all in a pass, heads are no whole blocks of the cache's
+/// type.
+///
+/// # Errors
+/// The model does not load, or a pass fails.
+pub fn logits(
+    plan: Plan,
+    weights: &Weights,
+    text: Text<'_>,
+    path: &ExecutionPath,
+    n_threads: usize,
+) -> Result<Option<Vec<f32>>, Error> {
+    let (tokens, n) = (text.tokens, text.tokens.len());
+    let n_vocab = plan.n_vocab.max(1) as u32;
+    let Some(mut model) = load(plan, weights, text, path, n_threads, false)? else {
+        return Ok(None);
+    };
+    let chunk = if path.chunk == 0 { n } else { path.chunk };
+    let mut found = Vec::new();
+    for start in (0..n).step_by(chunk.max(1)) {
+        let mut batch = Batch::default();
+        let end = (start + chunk).min(n);
+        // Without a cache a pass has all tokens from the first on.
+        let first = if path.stateless { 0 } else { start };
+        for (at, &token) in tokens.iter().enumerate().take(end).skip(first) {
+            if path.interleaved {
+                batch.push((token + 1) % n_vocab, 1, at as u32, false);
+            }
+            batch.push(token, 0, at as u32, at >= start);
+        }
+        found.extend_from_slice(model.forward(&batch)?);
+    }
+    Ok(Some(found))
+}
+
+/// The model as it runs along a path; none where the path is another computation.
+pub(super) fn load(
+    plan: Plan,
+    weights: &Weights,
+    Text { tokens, source }: Text<'_>,
+    path: &ExecutionPath,
+    n_threads: usize,
+    capture: bool,
+) -> Result<Option<Model>, Error> {
+    if plan.mode != crate::arch::Mode::Causal && path.chunk != 0 {
+        return Ok(None);
+    }
+    let n = tokens.len();
+    let options = Options {
+        n_ctx: if path.stateless {
+            0
+        } else {
+            (2 * (n + source.len())).next_multiple_of(256)
+        },
+        n_ctx_seq: n,
+        n_seqs: 2,
+        n_threads,
+        k_type: path.kv_type,
+        v_type: path.kv_type,
+        flash_attn: path.flash_attn,
+        capture,
+        ..Options::plain(0, 2 * n.max(source.len()))
+    };
+    let mut model = match Model::load(plan, weights, options, &mut |_, _| {}) {
+        Err(Error::CacheType { .. }) => return Ok(None),
+        loaded => loaded?,
+    };
+    if !source.is_empty() {
+        model.set_default_source(source)?;
+    }
+    Ok(Some(model))
+}
