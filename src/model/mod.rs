@@ -37,6 +37,7 @@ mod trace;
 
 pub use adapters::LoadedAdapter;
 pub use batch::Batch;
+pub use cache::states::STATE_PIECES;
 pub use cache::{Miss, Resumed, SequenceId};
 pub use direct::{DirectHeads, DirectLogit, Divisor};
 pub use error::{Error, Purpose};

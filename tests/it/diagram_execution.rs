@@ -11,7 +11,7 @@ use lab_bench::ggml::{Origin, Step};
 use lab_bench::inspect::describe::shares;
 use lab_bench::inspect::diagram::svg::{self, Item};
 use lab_bench::inspect::diagram::{Drawing, Held, MASK, Picture, SMALL, Scene, WINDOW};
-use lab_bench::model::{Batch, Model, Options};
+use lab_bench::model::{Batch, Model, Options, STATE_PIECES};
 use lab_bench::plan::{KeysOf, Plan, Pooling};
 
 use crate::command::scratch;
@@ -102,15 +102,22 @@ fn is_view(step: &Step) -> bool {
     step.is_view
 }
 
-/// The name of what is kept, if an operation writes it.
-fn written(step: &Step) -> Option<&str> {
-    let mut names = step.sources.iter().filter_map(|source| match source {
-        Origin::Leaf(name) if name.contains(".cache_") || name.contains(".state_") => {
-            Some(name.as_str())
-        }
-        _ => None,
+/// The name of what is kept, if an operation writes it, and the rows that make one of it there: large states are cut.
+fn written(steps: &[Step], step: &Step) -> Option<(String, u64)> {
+    let leaves = step.sources.iter().filter_map(|source| {
+        let Origin::Leaf(name) = behind(steps, source, is_view) else {
+            return None;
+        };
+        Some(name)
     });
-    names.next_back().filter(|_| step.op == "SET_ROWS")
+    let leaves: Vec<String> = leaves.collect();
+    let n = match leaves.iter().any(|name| name.ends_with(".pieces")) {
+        true => STATE_PIECES,
+        false => 1,
+    };
+    let mut kept = leaves.into_iter();
+    let kept = kept.rfind(|name| name.contains(".cache_") || name.contains(".state_"));
+    kept.filter(|_| step.op == "SET_ROWS").map(|name| (name, n))
 }
 
 /// What layers write and read of what is kept, by what it is and by layer: elements of a row of `keys` and
@@ -124,8 +131,8 @@ fn traffic(seen: &Seen, steps: &[Step]) -> Traffic {
         let Some(layer) = seen.layer(&step.path) else {
             continue;
         };
-        if let Some(name) = written(step) {
-            assert_eq!(seen.layer(name), Some(layer), "{name}");
+        if let Some((name, n_pieces)) = written(steps, step) {
+            assert_eq!(seen.layer(&name), Some(layer), "{name}");
             let what = match name.rsplit('.').next() {
                 Some("cache_k") => "keys",
                 Some("cache_v") => "values",
@@ -133,16 +140,17 @@ fn traffic(seen: &Seen, steps: &[Step]) -> Traffic {
                 Some("cache_pooled") => "pooled",
                 _ => "state",
             };
-            all.entry((what, layer)).or_default().push(step.shape[0]);
+            let size = step.shape[0] * n_pieces;
+            all.entry((what, layer)).or_default().push(size);
             continue;
         }
         for source in step.sources.iter().filter(|_| !step.is_view) {
             match behind(steps, source, is_view) {
                 Origin::Step(at) => {
                     let is_row =
-                        |name: &&str| name.ends_with(".cache_k") || name.ends_with(".cache_v");
-                    let name = written(&steps[at]).filter(is_row);
-                    let owner = name.and_then(|name| seen.layer(name));
+                        |name: &String| name.ends_with(".cache_k") || name.ends_with(".cache_v");
+                    let name = written(steps, &steps[at]).map(|(name, _)| name);
+                    let owner = name.filter(is_row).and_then(|name| seen.layer(&name));
                     let reads = owner.map(|owner| vec![owner as u64, step.shape[0]]);
                     all.extend(reads.map(|reads| (("reads", layer), reads)));
                 }

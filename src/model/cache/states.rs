@@ -14,7 +14,7 @@ use crate::weights::TensorType;
 use super::super::devices::Arenas;
 
 /// Rows that large rows are cut into when they are copied: threads share the copying of rows, not of one row.
-pub(in crate::model) const PIECES: u64 = 16;
+pub const STATE_PIECES: u64 = 16;
 
 /// Shortest piece, in elements: some cache lines.
 const MIN_PIECE: u64 = 64;
@@ -24,24 +24,24 @@ const MIN_PIECE: u64 = 64;
 pub(in crate::model) struct RowIds {
     /// `[n_seqs]`.
     pub(in crate::model) rows: Tensor,
-    /// The same of a table whose rows are cut into [`PIECES`], `[PIECES * n_seqs]`.
+    /// The same of a table whose rows are cut into [`STATE_PIECES`], `[STATE_PIECES * n_seqs]`.
     pub(in crate::model) pieces: Tensor,
 }
 
 impl RowIds {
     /// Those that a graph reads, with the number of pieces.
     pub(in crate::model) fn each(&self) -> impl Iterator<Item = (&Tensor, u64)> {
-        let all = [(&self.rows, 1), (&self.pieces, PIECES)];
+        let all = [(&self.rows, 1), (&self.pieces, STATE_PIECES)];
         all.into_iter().filter(|(ids, _)| ids.is_allocated())
     }
 
     /// A table `[size, n_rows]` with its rows as they are copied, and their ids.
     fn of(&self, g: &Graph, table: &Tensor) -> Result<(Tensor, Tensor), Error> {
         let [size, n_rows, ..] = table.shape();
-        match size.is_multiple_of(PIECES) && size / PIECES >= MIN_PIECE {
+        match size.is_multiple_of(STATE_PIECES) && size / STATE_PIECES >= MIN_PIECE {
             false => Ok((table.clone(), self.rows.clone())),
             true => {
-                let cut = g.reshape(table, [size / PIECES, PIECES * n_rows, 1, 1])?;
+                let cut = g.reshape(table, [size / STATE_PIECES, STATE_PIECES * n_rows, 1, 1])?;
                 Ok((cut, self.pieces.clone()))
             }
         }

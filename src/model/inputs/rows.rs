@@ -7,7 +7,7 @@ use crate::weights::TensorType;
 
 use super::super::adapters::Adapters;
 use super::super::batch::Batch;
-use super::super::cache::states::{PIECES, RowIds};
+use super::super::cache::states::{RowIds, STATE_PIECES};
 use super::super::cache::{Rows, SequenceId};
 use super::super::options::Options;
 
@@ -239,7 +239,7 @@ impl StateRows {
             let of = |name: &str, n: u64| g.index_input(name, ty, &[n * n_seqs], n * n_rows);
             Ok(RowIds {
                 rows: of(name, 1)?,
-                pieces: of(&format!("{name}.pieces"), PIECES)?,
+                pieces: of(&format!("{name}.pieces"), STATE_PIECES)?,
             })
         };
         let read = groups.iter().enumerate().map(|(i, group)| {
