@@ -122,10 +122,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     };
     plan.place_with(&[share], &[]);
     let options = Options {
-        n_ctx: 64,
-        n_batch: 8,
         n_threads: 1,
-        ..Options::default()
+        ..Options::plain(256, 8)
     };
     let Ok(mut model) = Model::load(plan, &opened.weights, options, &mut |_, _| {}) else {
         return;
