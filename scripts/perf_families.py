@@ -6,7 +6,7 @@ Usage: scripts/perf_families.py --llama-bench PROGRAM --llama-quantize PROGRAM [
 
 The models are made by `bench synth` with random weights, as f16, and quantised by llama-quantize, so that both programs read the
 files that users have. Both use as many threads as the machine has cores, flash attention and an f16 KV cache. `--busy` measures
-decoding beside a process that uses one core all the time, too. Each ratio is the median of those of the repeats, of which
+decoding while another process uses one core all the time, too. Each ratio is the median of those of the repeats, of which
 each has both programs run once. Standard library only.
 """
 
@@ -148,7 +148,7 @@ measures servers.
 |---|---|--:|--:|--:|--:|--:|--:|
 """ + "\n".join(rows)]
     if busy:
-        parts.append("""## Decode beside a busy process
+        parts.append("""## Decode while another process runs
 
 The same while another process uses one core all the time.
 

@@ -355,7 +355,7 @@ pub trait StateStore {
     /// A part of the state of each sequence of a group: `[size, n_seqs]`.
     ///
     /// # Errors
-    /// As the operations, and there is none.
+    /// There is none, or as the operation.
     fn read(&self, g: &Graph, path: &str, part: &str, group: usize) -> Result<Tensor, Error>;
 
     /// Writes `new [size, n_seqs]`, a column for each sequence of the pass, for the next pass.

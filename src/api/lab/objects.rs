@@ -11,7 +11,7 @@ use super::FIELD;
 
 /// Most captures, edits and targets of a request.
 pub(super) const MAX_ITEMS: usize = 64;
-/// Most tokens of an edit.
+/// Maximum number of tokens of an edit.
 const MAX_TOKENS: usize = 1024;
 /// Longest lists of most probable tokens and of largest elements.
 pub(super) const MAX_TOP: usize = 1000;
