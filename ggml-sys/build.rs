@@ -73,6 +73,8 @@ fn main() {
     println!("cargo::rerun-if-changed=src/attention.c");
     println!("cargo::rerun-if-changed=src/attention.h");
     println!("cargo::rerun-if-changed=src/kv.h");
+    println!("cargo::rerun-if-changed=src/convolve.c");
+    println!("cargo::rerun-if-changed=src/convolve.h");
     println!("cargo::rerun-if-changed=src/select.c");
     println!("cargo::rerun-if-changed=src/select.h");
     println!("cargo::rerun-if-changed=src/devices.c");
@@ -106,6 +108,7 @@ fn main() {
     c.file("src/shim.c");
     c.file("src/attention.c");
     c.file("src/select.c");
+    c.file("src/convolve.c");
     c.file("src/devices.c");
     c.file("src/barrier.c");
     let mut cpp = compiler(&ggml, &out);

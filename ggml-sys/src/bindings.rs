@@ -223,9 +223,6 @@ unsafe extern "C" {
     pub fn ggml_op_name(op: ggml_op) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
-    pub fn ggml_op_desc(t: *const ggml_tensor) -> *const ::core::ffi::c_char;
-}
-unsafe extern "C" {
     pub fn ggml_tensor_overhead() -> usize;
 }
 unsafe extern "C" {
@@ -1211,13 +1208,26 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
-    pub fn shim_is_paged_attention(t: *const ggml_tensor) -> bool;
-}
-unsafe extern "C" {
     pub fn shim_paged_attention_max_head() -> i32;
 }
 unsafe extern "C" {
     pub fn shim_paged_attention_block_step() -> i32;
+}
+unsafe extern "C" {
+    pub fn shim_convolve(
+        ctx: *mut ggml_context,
+        x: *mut ggml_tensor,
+        states: *mut ggml_tensor,
+        ids: *mut ggml_tensor,
+        weight: *mut ggml_tensor,
+        step: i32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn shim_convolve_max_length() -> i32;
+}
+unsafe extern "C" {
+    pub fn shim_convolve_max_kept() -> i32;
 }
 unsafe extern "C" {
     pub fn shim_select(
@@ -1234,9 +1244,6 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
-    pub fn shim_is_select(t: *const ggml_tensor) -> bool;
-}
-unsafe extern "C" {
     pub fn shim_context_new(mem_size: usize) -> *mut ggml_context;
 }
 unsafe extern "C" {
@@ -1250,6 +1257,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_tensor_op(t: *const ggml_tensor) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn shim_tensor_op_name(t: *const ggml_tensor) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
     pub fn shim_tensor_op_param(t: *const ggml_tensor, index: ::core::ffi::c_int) -> f32;

@@ -24,6 +24,16 @@ size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim) { return t->nb[dim
 int     shim_tensor_type(const struct ggml_tensor * t) { return (int) t->type; }
 int     shim_tensor_op(const struct ggml_tensor * t) { return (int) t->op; }
 
+const char * shim_tensor_op_name(const struct ggml_tensor * t) {
+    if (shim_is_paged_attention(t)) {
+        return "PAGED_ATTENTION";
+    }
+    if (shim_is_select(t)) {
+        return "SELECT_KEYS";
+    }
+    return shim_is_convolve(t) ? "CONVOLVE" : ggml_op_desc(t);
+}
+
 float shim_tensor_op_param(const struct ggml_tensor * t, int index) {
     float value;
     memcpy(&value, t->op_params + index, sizeof(value));

@@ -8,6 +8,7 @@
 #include "ggml-cpu.h"
 #include "ggml-rpc.h"
 #include "attention.h"
+#include "convolve.h"
 #include "select.h"
 
 #ifdef __cplusplus
@@ -20,6 +21,8 @@ int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim);
 size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim);
 int     shim_tensor_type(const struct ggml_tensor * t);
 int     shim_tensor_op(const struct ggml_tensor * t);
+// What the operation that makes a tensor is called: by ggml, or, of one that ggml does not have, here.
+const char * shim_tensor_op_name(const struct ggml_tensor * t);
 // A parameter of the operation that makes a tensor, read as a float; index below 16.
 float   shim_tensor_op_param(const struct ggml_tensor * t, int index);
 bool    shim_tensor_is_allocated(const struct ggml_tensor * t);

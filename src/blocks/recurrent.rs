@@ -203,9 +203,15 @@ impl Build<'_> {
     ) -> Result<Tensor, Error> {
         let (g, channels, kernel) = (self.g, x.shape()[0], weight.shape()[0]);
         let kept = (kernel - 1) * step;
+        let is_on_processor = unit.device == 0;
         self.over_time(unit, part, |b, group| {
             let (n, n_seqs) = (group.n_steps, group.n_seqs);
             let x = group.of(g, x, [channels, n, n_seqs, 1])?;
+            if is_on_processor && Graph::can_convolve(kernel, step) {
+                let (states, ids) = group.rows(b, unit, part)?;
+                let y = g.convolve(&x, &states, &ids, weight, step)?;
+                return group.scanned(g, &y, channels, kept * channels);
+            }
             // [n, channels, n_seqs]
             let x = match n {
                 1 => g.reshape(&x, [1, channels, n_seqs, 1])?,

@@ -48,7 +48,7 @@ impl Misplaced {
                 .filter(|source| !source.is_null())
                 .collect();
             Self {
-                op: text(sys::ggml_op_desc(node)),
+                op: text(sys::shim_tensor_op_name(node)),
                 kind: place.kind,
                 path: place.path.to_string(),
                 types: [node].iter().chain(&sources).map(|t| ty(*t)).collect(),
@@ -130,7 +130,7 @@ impl Executor {
             Err(Error::Device(format!(
                 "{} cannot compute {} of `{}` ({}), which is kept there; keep its layer on another device",
                 text(sys::ggml_backend_buft_name(ty)),
-                text(sys::ggml_op_desc(tensor)),
+                text(sys::shim_tensor_op_name(tensor)),
                 text(sys::ggml_get_name(tensor)),
                 text(sys::ggml_type_name(
                     sys::shim_tensor_type(tensor) as sys::ggml_type

@@ -184,7 +184,7 @@ impl Profile {
             // SAFETY: ggml showed this node of the graph, which is alive.
             let (op, bytes, name) = unsafe {
                 let op = sys::shim_tensor_op(node) as sys::ggml_op;
-                let name = text(sys::ggml_op_desc(node));
+                let name = text(sys::shim_tensor_op_name(node));
                 (op, weight_bytes(node, &self.weights), name)
             };
             let own = Cost {

@@ -118,7 +118,7 @@ impl Graph {
                 .map(origin);
             let ty = sys::shim_tensor_type(node) as u32;
             Step {
-                op: text(sys::ggml_op_desc(node)),
+                op: text(sys::shim_tensor_op_name(node)),
                 kind,
                 path,
                 nth,

@@ -26,6 +26,69 @@ impl Graph {
         self.node("ssm_conv", ptr, &[x, weight])
     }
 
+    /// Each channel convolved over time with the columns that earlier passes left before it:
+    /// `y[c, t] = sum over j of weight[j, c] x[c, t - step * (k - 1 - j)]`. `x [channels, n, seqs]`, `weight [k, channels]`,
+    /// `states [kept * channels, rows]` with `kept = (k - 1) * step` columns, one channel after another, and the row of each
+    /// sequence `ids [seqs]` -> one row of all y, `[channels, n, seqs]`, then the last columns `[kept * channels, seqs]`;
+    /// contiguous f32. An operation of the processor.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, other types, ids without a bound, more columns than [`Self::can_convolve`] allows.
+    pub fn convolve(
+        &self,
+        x: &Tensor,
+        states: &Tensor,
+        ids: &Tensor,
+        weight: &Tensor,
+        step: u64,
+    ) -> Result<Tensor, Error> {
+        const OP: &str = "convolve";
+        for tensor in [x, states, weight] {
+            self.float(OP, tensor, true)?;
+        }
+        let ([channels, n, seqs, _], [length, ..]) = (x.shape(), weight.shape());
+        let kept = length.saturating_sub(1).saturating_mul(step);
+        let fits = x.shape()[3] == 1
+            && n > 0
+            && weight.shape()[1..] == [channels, 1, 1]
+            && states.shape()[2..] == [1, 1]
+            && states.shape()[0] == kept * channels
+            && ids.shape() == [seqs, 1, 1, 1]
+            && ids.ty() == TensorType::I32
+            && Self::can_convolve(length, step);
+        if !fits {
+            let what = format!("{x:?}, {states:?}, {ids:?}, {weight:?}, step {step}");
+            return fault(OP, what);
+        }
+        self.bounded(OP, ids, states.shape()[1])?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
+        let ptr = unsafe {
+            sys::shim_convolve(
+                ctx,
+                x.as_ptr(),
+                states.as_ptr(),
+                ids.as_ptr(),
+                weight.as_ptr(),
+                step as i32,
+            )
+        };
+        self.node(OP, ptr, &[x, states, ids, weight])
+    }
+
+    /// Whether [`Self::convolve`] has room for a weight of so many columns, `step` positions apart.
+    pub fn can_convolve(length: u64, step: u64) -> bool {
+        // SAFETY: constants.
+        let (longest, most) = unsafe {
+            (
+                sys::shim_convolve_max_length(),
+                sys::shim_convolve_max_kept(),
+            )
+        };
+        let kept = length.saturating_sub(1).saturating_mul(step);
+        (1..=longest as u64).contains(&length) && kept > 0 && kept <= most as u64
+    }
+
     /// The selective scan of Mamba (Gu and Dao 2023): `states [n, d, heads, rows]`,
     /// `x [d, heads, t, seqs]`, `dt [heads, t, seqs]`, `a [n or 1, heads]`, `b` and `c`
     /// `[n, groups, t, seqs]`, the row of each sequence `ids [seqs]` -> one row of all `x`, then
@@ -252,5 +315,183 @@ impl Graph {
             return fault(op, format!("{values:?} with {state:?}"));
         }
         Ok(shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ggml::Executor;
+    use TensorType::{F32, I32};
+
+    /// Numbers of -1 to 1.
+    fn numbers(seed: usize, n: usize) -> Vec<f32> {
+        let hash = |i: usize| (i + 1).wrapping_mul(seed * 2 + 0x9E37_79B9) >> 3;
+        (0..n)
+            .map(|i| (hash(i) % 2001) as f32 / 1000.0 - 1.0)
+            .collect()
+    }
+
+    /// A convolution of `[channels, n, seqs]` with a weight of `length` columns `step` apart.
+    struct Case {
+        channels: usize,
+        n: usize,
+        ids: Vec<i32>,
+        length: usize,
+        step: usize,
+    }
+
+    impl Case {
+        fn kept(&self) -> usize {
+            (self.length - 1) * self.step
+        }
+
+        /// The operation over a table of three rows.
+        fn run(&self, x: &[f32], states: &[f32], threads: usize) -> (Vec<f32>, Vec<f32>) {
+            let mut g = Graph::new(16, 8).expect("a small graph");
+            let input = |shape: [usize; 3]| {
+                let shape = shape.map(|n| n as u64);
+                g.input("t", F32, &shape).expect("a sound shape")
+            };
+            let of_x = input([self.channels, self.n, self.ids.len()]);
+            let table = input([self.kept() * self.channels, 3, 1]);
+            let weight = input([self.length, self.channels, 1]);
+            let n_ids = self.ids.len() as u64;
+            let ids = g
+                .index_input("ids", I32, &[n_ids], 3)
+                .expect("an index type");
+            let out = g
+                .convolve(&of_x, &table, &ids, &weight, self.step as u64)
+                .expect("shapes fit");
+            g.output(&out).expect("of this graph");
+            let mut executor = Executor::new(&[], threads, 256).expect("the processor");
+            executor.load(g).expect("it fits");
+            executor.write(&of_x, x).expect("as many values");
+            executor.write(&table, states).expect("as many values");
+            let own = self.weight();
+            executor.write(&weight, &own).expect("as many values");
+            executor
+                .write_indices(&ids, &self.ids)
+                .expect("as many values");
+            executor.run().expect("it runs");
+            let mut values = vec![0.0f32; out.elements() as usize];
+            executor
+                .read(&out, &mut values)
+                .expect("the result is there");
+            let last = values.split_off(x.len());
+            (values, last)
+        }
+
+        fn weight(&self) -> Vec<f32> {
+            numbers(7, self.length * self.channels)
+        }
+
+        fn inputs(&self) -> (Vec<f32>, Vec<f32>) {
+            let x = numbers(3, self.channels * self.n * self.ids.len());
+            (x, numbers(5, 3 * self.kept() * self.channels))
+        }
+
+        /// All columns of a channel of a sequence.
+        fn columns(&self, x: &[f32], states: &[f32], seq: usize, channel: usize) -> Vec<f32> {
+            let (kept, row) = (self.kept(), self.ids[seq] as usize);
+            let before = &states[kept * (self.channels * row + channel)..][..kept];
+            let own = (0..self.n).map(|t| x[channel + self.channels * (t + self.n * seq)]);
+            before.iter().copied().chain(own).collect()
+        }
+    }
+
+    #[test]
+    fn a_convolution_goes_on_from_the_columns_that_were_left() {
+        for (channels, n, ids, length, step) in [
+            (64, 1, vec![2], 4, 1),
+            (200, 1, vec![0, 1], 4, 1),
+            (37, 5, vec![1, 1, 0], 3, 1),
+            (130, 2, vec![2, 0], 5, 3),
+            (65, 300, vec![1], 2, 1),
+            (3, 1, vec![0], 64, 2),
+        ] {
+            let case = Case {
+                channels,
+                n,
+                ids,
+                length,
+                step,
+            };
+            let ((x, states), weight) = (case.inputs(), case.weight());
+            let kept = case.kept();
+            let (y, last) = case.run(&x, &states, 1);
+            assert_eq!(case.run(&x, &states, 3), (y.clone(), last.clone()));
+            for seq in 0..case.ids.len() {
+                for channel in 0..channels {
+                    let columns = case.columns(&x, &states, seq, channel);
+                    for t in 0..n {
+                        let products = (0..length).map(|j| {
+                            let w = f64::from(weight[length * channel + j]);
+                            w * f64::from(columns[t + j * step])
+                        });
+                        let expected: f64 = products.sum();
+                        let found = f64::from(y[channel + channels * (t + n * seq)]);
+                        assert!(
+                            (found - expected).abs() < 1e-5,
+                            "{channels} x {n}, {length} by {step}: {found} and {expected}"
+                        );
+                    }
+                    let left = &last[kept * (channel + channels * seq)..][..kept];
+                    assert_eq!(left, &columns[n..]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_convolution_has_the_same_bits_in_pieces() {
+        let whole = Case {
+            channels: 131,
+            n: 7,
+            ids: vec![0],
+            length: 4,
+            step: 1,
+        };
+        let (x, mut states) = whole.inputs();
+        let (y, last) = whole.run(&x, &states, 2);
+        let one = Case { n: 1, ..whole };
+        let mut pieces = Vec::new();
+        for column in x.chunks(one.channels) {
+            let (part, left) = one.run(column, &states, 1);
+            states[..left.len()].copy_from_slice(&left);
+            pieces.extend(part);
+        }
+        assert_eq!(pieces, y);
+        assert_eq!(states[..last.len()], last);
+    }
+
+    #[test]
+    fn a_convolution_of_other_shapes_is_refused() {
+        let g = Graph::new(16, 8).expect("a small graph");
+        let input = |shape: &[u64]| g.input("t", F32, shape).expect("a sound shape");
+        let (x, weight, table) = (input(&[6, 2, 1]), input(&[4, 6]), input(&[18, 3]));
+        let ids = |end| g.index_input("ids", I32, &[1], end).expect("an index type");
+        let unchecked = g.input("ids", I32, &[1]).expect("an index type");
+        assert!(g.convolve(&x, &table, &ids(3), &weight, 1).is_ok());
+        for (what, result) in [
+            (
+                "ids beyond the table",
+                g.convolve(&x, &table, &ids(4), &weight, 1),
+            ),
+            ("no bound", g.convolve(&x, &table, &unchecked, &weight, 1)),
+            ("another step", g.convolve(&x, &table, &ids(3), &weight, 2)),
+            (
+                "other channels",
+                g.convolve(&input(&[5, 2, 1]), &table, &ids(3), &weight, 1),
+            ),
+            (
+                "two sequences",
+                g.convolve(&input(&[6, 2, 2]), &table, &ids(3), &weight, 1),
+            ),
+        ] {
+            assert!(result.is_err(), "{what}");
+        }
+        assert!(!Graph::can_convolve(1, 1) && !Graph::can_convolve(65, 1));
+        assert!(!Graph::can_convolve(4, u64::MAX) && Graph::can_convolve(64, 2));
     }
 }

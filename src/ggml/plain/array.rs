@@ -102,10 +102,10 @@ impl Node {
         self.ty
     }
 
-    /// The operation by ggml's name; activations by their own names.
+    /// The operation by its name; activations by their own names.
     pub(super) fn op(&self) -> String {
-        // SAFETY: ggml has a description for every operation.
-        unsafe { text(sys::ggml_op_desc(self.ptr)) }
+        // SAFETY: every operation has a name.
+        unsafe { text(sys::shim_tensor_op_name(self.ptr)) }
     }
 
     pub(super) fn name(&self) -> String {
@@ -127,16 +127,6 @@ impl Node {
     pub(super) fn int(&self, at: i32) -> i32 {
         // SAFETY: callers pass places below the number of parameters.
         unsafe { sys::shim_tensor_op_param(self.ptr, at) }.to_bits() as i32
-    }
-
-    pub(super) fn is_paged_attention(&self) -> bool {
-        // SAFETY: the tensor is alive.
-        unsafe { sys::shim_is_paged_attention(self.ptr) }
-    }
-
-    pub(super) fn is_select(&self) -> bool {
-        // SAFETY: the tensor is alive.
-        unsafe { sys::shim_is_select(self.ptr) }
     }
 
     /// A source; none where there is none.

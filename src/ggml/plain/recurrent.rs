@@ -19,6 +19,32 @@ pub(super) fn conv(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
+/// The same with the last columns of each sequence before it, which follow the outputs: `x [channels, n, seqs]`,
+/// `states [kept * channels, rows]`, `ids [seqs]`, `weight [k, channels]`.
+pub(super) fn convolve(node: &Node) -> Result<Array, Error> {
+    let (x, states, ids) = (node.input(0)?, node.input(1)?, node.input(2)?);
+    let (weight, step) = (node.input(3)?, node.int(8) as usize);
+    let ([channels, n, n_sequences, _], k) = (x.shape, weight.shape[0]);
+    let kept = (k - 1) * step;
+    let mut out = Array::zeros(node.shape());
+    let (outputs, last) = out.values.split_at_mut(x.values.len());
+    for sequence in 0..n_sequences {
+        let state = states.row([ids.index(sequence, [0, 0, 0]), 0, 0]);
+        for channel in 0..channels {
+            let mut columns = state[kept * channel..][..kept].to_vec();
+            columns.extend((0..n).map(|t| x.at(channel, [t, sequence, 0])));
+            for t in 0..n {
+                let products = weight.row([channel, 0, 0]).iter().enumerate();
+                let products = products.map(|(j, w)| w * columns[t + j * step]);
+                outputs[x.row_at([t, sequence, 0]) + channel] = products.sum();
+            }
+            let at = kept * (channel + channels * sequence);
+            last[at..at + kept].copy_from_slice(&columns[n..]);
+        }
+    }
+    Ok(out)
+}
+
 /// The selective scan (Gu and Dao 2023; Dao and Gu 2024).
 pub(super) fn scan(node: &Node) -> Result<Array, Error> {
     let [states, x, dt, a, b, c, ids] = {

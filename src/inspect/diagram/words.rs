@@ -9,7 +9,6 @@ use crate::common::wording;
 use crate::ggml::Step;
 use crate::inspect::describe;
 use crate::plan::{CachePlan, Plan, StatePlan, Unit};
-use crate::weights::TensorType;
 
 use super::OpShape;
 use super::build::Maker;
@@ -90,11 +89,11 @@ pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpSh
         "ARGSORT" | "TOP_K" => plain("top-k indices"),
         "SUM_ROWS" => plain("sum of each row"),
         "DSV4_HC_COMB" => plain("doubly stochastic matrix"),
-        "SSM_CONV" => plain("convolution over time"),
+        "SSM_CONV" | "CONVOLVE" => plain("convolution over time"),
         "SSM_SCAN" => plain("selective scan"),
         "GATED_DELTA_NET" => plain("gated delta rule"),
-        "CUSTOM" if step.ty == TensorType::I32 => plain("highest q \u{b7} k"),
-        "FLASH_ATTN_EXT" | "CUSTOM" => plain("softmax(q \u{b7} k) \u{b7} v"),
+        "SELECT_KEYS" => plain("highest q \u{b7} k"),
+        "FLASH_ATTN_EXT" | "PAGED_ATTENTION" => plain("softmax(q \u{b7} k) \u{b7} v"),
         other => plain(&other.to_lowercase().replace('_', " ")),
     }
 }
@@ -109,8 +108,9 @@ pub(super) fn weighted(step: &Step, key: &str) -> String {
         "MUL_MAT_ID" if key.contains('.') => format!("{key}: of the token's adapter"),
         "MUL_MAT_ID" => format!("{key}: selected experts"),
         "GET_ROWS" => format!("{key}: one row each"),
-        "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "DSV4_HC_COMB" | "GATED_DELTA_NET"
-        | "SSM_SCAN" | "CUSTOM" | "FLASH_ATTN_EXT" | "ROPE" => plain(),
+        "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "CONVOLVE" | "DSV4_HC_COMB"
+        | "GATED_DELTA_NET" | "SSM_SCAN" | "SELECT_KEYS" | "PAGED_ATTENTION" | "FLASH_ATTN_EXT"
+        | "ROPE" => plain(),
         "MUL" => format!("\u{d7} {key}"),
         "DIV" => format!("\u{f7} {key}"),
         "ADD" | "ADD_ID" => format!("+ {key}"),

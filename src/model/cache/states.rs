@@ -165,10 +165,11 @@ impl StateStore for PassStates<'_> {
             return Ok(());
         };
         let (cut, ids) = write.of(g, self.part(path, part)?)?;
-        let new = match cut.shape()[0] == new.shape()[0] {
+        let new = match new.is_contiguous() {
             true => new.clone(),
-            false => g.reshape(&g.cont(new)?, [cut.shape()[0], ids.elements(), 1, 1])?,
+            false => g.cont(new)?,
         };
+        let new = g.reshape(&new, [cut.shape()[0], ids.elements(), 1, 1])?;
         let written = g.set_rows(&cut, &new, &ids)?;
         match self.at_once {
             true => g.expand(&written)?,
