@@ -61,7 +61,7 @@ BUDGET = 60_000
 
 KNOWN = {"name", "about", "model", "config", "set", "tokens", "dtype", "shard", "form4", "drop", "fill", "output"}
 KNOWN |= {"class", "published", "remote", "text"}
-KNOWN |= {"silent", "doubt", "save", "rename", "transpose", "extra", "pack", "flat", "put"}
+KNOWN |= {"silent", "doubt", "save", "rename", "transpose", "extra", "pack", "flat", "put", "source"}
 
 
 # ---------------------------------------------------------------- how a tensor is filled
@@ -239,6 +239,8 @@ def run(model, case):
         extra["output_hidden_states"] = True
     else:
         extra["use_cache"] = False
+    if "source" in case:
+        extra["decoder_input_ids"], ids = ids, torch.tensor([case["source"]])
     with torch.no_grad():
         out = model(input_ids=ids, attention_mask=torch.ones_like(ids), **extra)
     if case.get("output") == "hidden":
@@ -396,6 +398,7 @@ def judged(entry, config, model, case, logits):
         "class": case.get("class") or case["model"],
         "output": case.get("output", "logits"),
         "tokens": case["tokens"],
+        **({"source": case["source"]} if "source" in case else {}),
         "shape": list(logits.shape),
         "made_with": versions(),
         "sha256": {n: hashlib.sha256(d).hexdigest() for n, d in sorted(folder_bytes(entry, config).items())},

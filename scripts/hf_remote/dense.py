@@ -364,3 +364,44 @@ class Phi4MM(Remote):
         keys["original_max_position_embeddings"] = self.c["original_max_position_embeddings"]
         keys["rope_parameters"]["original_max_position_embeddings"] = self.c["original_max_position_embeddings"]
         return build("Phi3ForCausalLM", "Phi3Config", **keys, bos_token_id=1, eos_token_id=2)
+
+
+@remote("cogvlm")
+class CogVlm(Remote):
+    """Without images: llama with one projection for queries, keys and values. Each layer has further weights, for rows of images."""
+
+    NAMES = without(Remote.NAMES, *QKV, "o_proj", "mlp") | {
+        "self_attn.o_proj.weight": "self_attn.language_expert_dense.weight",
+        "mlp.gate_proj.weight": "mlp.language_mlp.gate_proj.weight",
+        "mlp.up_proj.weight": "mlp.language_mlp.up_proj.weight",
+        "mlp.down_proj.weight": "mlp.language_mlp.down_proj.weight",
+    }
+
+    def sizes(self):
+        c = self.c
+        n, d = c["hidden_size"], c["hidden_size"] // c["num_attention_heads"]
+        few = d * c.get("num_multi_query_heads", c["num_attention_heads"])
+        return [n, few, few]
+
+    def new(self):
+        c = self.c
+        base = 500000.0 if "num_multi_query_heads" in c else 10000.0
+        heads = c.get("num_multi_query_heads", c["num_attention_heads"])
+        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(c | {"rope_theta": base, "num_key_value_heads": heads}))
+
+    def fused(self):
+        return {"self_attn.language_expert_query_key_value.weight": [sum(self.sizes()), self.c["hidden_size"]]}
+
+    def split(self, w, at):
+        parts = rows(w[at + "self_attn.language_expert_query_key_value.weight"], *self.sizes())
+        return {f"self_attn.{n}.weight": p for n, p in zip(QKV, parts)}
+
+    def extra(self):
+        n, wide, qkv = self.c["hidden_size"], self.c["intermediate_size"], sum(self.sizes())
+        out = {"model.vision.boi": [1, 1, n], "model.vision.linear_proj.linear_proj.weight": [n, 4]}
+        for il in range(self.c["num_hidden_layers"]):
+            at = self.LAYER.format(il)
+            out |= {at + "self_attn.vision_expert_dense.weight": [n, n], at + "self_attn.vision_expert_query_key_value.weight": [qkv, n]}
+            out |= {at + "self_attn.vision_expert_query_key_value.bias": [qkv]} if "num_multi_query_heads" in self.c else {}
+            out |= {f"{at}mlp.vision_mlp.{name}_proj.weight": [n, wide] if name == "down" else [wide, n] for name in ("gate", "up", "down")}
+        return out

@@ -44,11 +44,11 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
     };
     let path = PATHS.iter().find(|path| path.stateless).expect("a path");
     let (def, weights) = (&opened.def, &opened.weights);
-    let found = results(def, weights, &folder.tokens, path, folder.output).ok_or("no path")??;
+    let found = results(def, weights, folder.text(), path, folder.output).ok_or("no path")??;
     let file = scratch.join(format!("{name}.gguf"));
     to_gguf(&opened, None, &file, false, &mut |_, _| {}).map_err(|error| error.to_string())?;
     let file = weights::open(&file).map_err(|error| error.to_string())?;
-    let again = results(def, &file, &folder.tokens, path, folder.output).ok_or("no path")??;
+    let again = results(def, &file, folder.text(), path, folder.output).ok_or("no path")??;
     let is_same = found
         .iter()
         .zip(&again)

@@ -221,7 +221,7 @@ fn of_folder(name: &str, scratch: &Path) -> Golden {
         arch: opened.def.name.clone(),
         def: opened.def,
         tokens: folder.tokens,
-        source: Vec::new(),
+        source: folder.source,
         weights,
         expected: folder.expected,
         noise: f64::INFINITY,

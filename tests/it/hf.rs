@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::command::scratch;
-use crate::support::{Output, parse_npy};
+use crate::support::{Output, Text, parse_npy};
 
 /// One folder and its golden.
 pub(crate) struct Folder {
@@ -22,6 +22,8 @@ pub(crate) struct Folder {
     /// The class in transformers, as `architectures` of config.json names it.
     pub(crate) class: String,
     pub(crate) tokens: Vec<u32>,
+    /// Those of its source, where the model reads one.
+    pub(crate) source: Vec<u32>,
     /// What the golden holds.
     pub(crate) output: Output,
     /// Tokens, and the vocabulary or the width of the model.
@@ -61,10 +63,12 @@ pub(crate) fn open(name: &str) -> Folder {
         list.map(|n| n.as_u64().expect("a number") as usize)
             .collect()
     };
+    let ids = |key: &str| -> Vec<u32> { numbers(key).iter().map(|id| *id as u32).collect() };
     Folder {
         name: name.to_owned(),
         class: text("class"),
-        tokens: numbers("tokens").iter().map(|id| *id as u32).collect(),
+        tokens: ids("tokens"),
+        source: golden.get("source").map_or(Vec::new(), |_| ids("source")),
         output: match text("output").as_str() {
             "hidden" => Output::Hidden,
             "scores" => Output::Pooled,
@@ -77,6 +81,13 @@ pub(crate) fn open(name: &str) -> Folder {
 }
 
 impl Folder {
+    pub(crate) fn text(&self) -> Text<'_> {
+        Text {
+            tokens: &self.tokens,
+            source: &self.source,
+        }
+    }
+
     /// Writes config.json and the weight files, with their index if there are several.
     pub(crate) fn write(&self, into: &Path) {
         for (name, bytes) in self.files() {
