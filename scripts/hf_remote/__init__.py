@@ -7,7 +7,7 @@ tensors for a published configuration, `reference` the model. Both follow the co
 with their folders. Needs torch and transformers.
 """
 
-from . import dense, experts, loops, plain, recurrent, uneven  # noqa: F401  (they register their classes)
+from . import decoders, dense, encoders, experts, loops, plain, recurrent, uneven  # noqa: F401  (they register their classes)
 from .base import CLASSES
 
 __all__ = ["CLASSES"]
