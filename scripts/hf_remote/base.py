@@ -144,6 +144,27 @@ class Remote:
         return self.model
 
 
+class Same(Remote):
+    """A class of transformers with its own names of tensors under another name of the class; the head is tied if `tied`."""
+
+    TABLE = "model.embed_tokens.weight"
+
+    def tied(self):
+        return self.c.get("tie_word_embeddings", False)
+
+    def layout(self):
+        names = {name: list(value.shape) for name, value in self.model.state_dict().items()}
+        return {self.stored(name): shape for name, shape in names.items() if not (self.tied() and name == "lm_head.weight")}
+
+    def stored(self, name):
+        return name
+
+    def reference(self, w):
+        names = self.model.state_dict()
+        self.model.load_state_dict({name: w.get(self.stored(name), w.get(self.stored(self.TABLE))) for name in names}, strict=True)
+        return self.model
+
+
 def without(names, *gone):
     return {key: value for key, value in names.items() if not any(part in key for part in gone)}
 

@@ -91,12 +91,12 @@ class BailingMoe2(BailingMoe):
     def new(self):
         c = self.c
         keys = llama_keys(c)
-        keys["rope_parameters"] |= {"partial_rotary_factor": c["partial_rotary_factor"]}
+        keys["rope_parameters"] |= {"partial_rotary_factor": c.get("partial_rotary_factor", 1.0)}
         return build(
             "Glm4MoeForCausalLM", "Glm4MoeConfig", **keys, head_dim=c["head_dim"], use_qk_norm=True, attention_bias=False,
             n_routed_experts=c["num_experts"], n_shared_experts=c["num_shared_experts"],
             num_experts_per_tok=c["num_experts_per_tok"], moe_intermediate_size=c["moe_intermediate_size"],
-            n_group=c["n_group"], topk_group=c["topk_group"], norm_topk_prob=c["norm_topk_prob"],
+            n_group=c["n_group"], topk_group=c["topk_group"], norm_topk_prob=c.get("norm_topk_prob", True),
             routed_scaling_factor=c["routed_scaling_factor"], first_k_dense_replace=c["first_k_dense_replace"],
         )  # fmt: skip
 
