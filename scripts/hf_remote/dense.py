@@ -370,8 +370,27 @@ class Llama(Same):
         return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c, **more))
 
 
+@remote("phi3")
+class Phi3(Same):
+    """Phi3 under another name."""
+
+    def new(self):
+        return build("Phi3ForCausalLM", "Phi3Config", **llama_keys(self.c))
+
+
+@remote("youtu")
+class Youtu(Same):
+    """Youtu under another name."""
+
+    def new(self):
+        c = self.c
+        latent = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        more = {k: c[k] for k in latent if k in c}
+        return build("YoutuForCausalLM", "YoutuConfig", **llama_keys(c) | more, initializer_range=0.02, embedding_initializer_range=0.04)
+
+
 @remote("inside")
-class Inside(Remote):
+class Inside(Same):
     """A text model of transformers within another one: the case's `text` names the class, its configuration,
     the object of the configuration and the prefix of the names."""
 
@@ -383,17 +402,15 @@ class Inside(Remote):
         keys = self.c
         for part in filter(None, self.text["object"].split(".")):
             keys = keys[part]
-        keys = llama_keys(keys) | {k: keys[k] for k in ("head_dim", "attention_bias") if k in keys}
+        more = ("head_dim", "attention_bias", "query_pre_attn_scalar", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
+        keys = llama_keys(keys) | {k: keys[k] for k in more if k in keys}
         return build(self.text["class"], self.text["config"], **keys)
 
-    def layout(self):
-        state = self.model.state_dict()
-        return {self.text["prefix"] + name: list(value.shape) for name, value in state.items()}
+    def tied(self):
+        return self.text.get("tied", False)
 
-    def reference(self, w):
-        own = {name: w[self.text["prefix"] + name] for name in self.model.state_dict()}
-        self.model.load_state_dict(own, strict=True)
-        return self.model
+    def stored(self, name):
+        return self.text["prefix"] + name
 
 
 @remote("codeshell")
