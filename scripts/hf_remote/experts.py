@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from .base import QKV, Remote, build, llama_keys, remote, rows, without
+from .base import QKV, Remote, Saved, build, llama_keys, remote, rows, without
 
 
 @remote("deepseek")
@@ -110,3 +110,20 @@ class BailingMoe2(BailingMoe):
     def split(self, w, at):
         gone = ("shared_expert.down_proj", "shared_expert_gate")
         return without(super().split(w, at), *gone)
+
+
+@remote("bailingmoe3-vl")
+class BailingMoe3VL(Saved):
+    """The text model of a model of images. Text alone has one position, so its sections change nothing."""
+
+    def new(self):
+        c = self.c["text_config"]
+        names = (
+            "moe_intermediate_size", "head_dim", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "num_experts_per_tok", "n_group",
+            "topk_group", "first_k_dense_replace", "layer_group_size", "routed_scaling_factor", "q_lora_rank",
+        )  # fmt: skip
+        more = {name: c.get(name) for name in names}
+        return build(
+            "BailingHybridForCausalLM", "BailingHybridConfig", **llama_keys(c) | more, num_local_experts=c["num_experts"],
+            n_shared_experts=c["num_shared_experts"], num_mtp_layers=0,
+        )  # fmt: skip
