@@ -7,7 +7,9 @@ tensors for a published configuration, `reference` the model. Both follow the co
 with their folders. Needs torch and transformers.
 """
 
-from . import dense, experts, halves, latent, loops, plain, recurrent, switched, time_mixing, uneven  # noqa: F401  (they register their classes)
+from . import (  # noqa: F401  (they register their classes)
+    decoders, dense, encoders, experts, halves, latent, loops, plain, recurrent, switched, time_mixing, uneven,
+)
 from .base import CLASSES
 
 __all__ = ["CLASSES"]

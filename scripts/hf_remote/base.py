@@ -1,6 +1,7 @@
 """What the descriptions of published classes share: their registry and the move of tensors into a class of transformers."""
 
 import re
+import tempfile
 
 import torch
 
@@ -142,6 +143,47 @@ class Remote:
             state["lm_head.weight"] = state["model.embed_tokens.weight"]
         self.model.load_state_dict(state, strict=True)
         return self.model
+
+
+class Same(Remote):
+    """A class of transformers with its own names of tensors under another name of the class; the head is tied if `tied`."""
+
+    TABLE = "model.embed_tokens.weight"
+
+    def tied(self):
+        return self.c.get("tie_word_embeddings", False)
+
+    def layout(self):
+        names = {name: list(value.shape) for name, value in self.model.state_dict().items()}
+        return {self.stored(name): shape for name, shape in names.items() if not (self.tied() and name == "lm_head.weight")}
+
+    def stored(self, name):
+        return name
+
+    def reference(self, w):
+        names = self.model.state_dict()
+        self.model.load_state_dict({name: w.get(self.stored(name), w.get(self.stored(self.TABLE))) for name in names}, strict=True)
+        return self.model
+
+
+class Saved(Remote):
+    """A class of transformers under another name, with the names of tensors of the files that it saves."""
+
+    def layout(self):
+        from safetensors import safe_open
+
+        with tempfile.TemporaryDirectory() as folder:
+            self.model.save_pretrained(folder)
+            with safe_open(f"{folder}/model.safetensors", "pt") as file:
+                return {name: list(file.get_slice(name).get_shape()) for name in file.keys()}
+
+    def reference(self, w):
+        from safetensors.torch import save_file
+
+        with tempfile.TemporaryDirectory() as folder:
+            self.model.config.save_pretrained(folder)
+            save_file({name: w[name] for name in self.layout()}, f"{folder}/model.safetensors", {"format": "pt"})
+            return type(self.model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def without(names, *gone):

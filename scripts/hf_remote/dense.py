@@ -2,7 +2,7 @@
 
 import torch
 
-from .base import QKV, Remote, build, llama_keys, remote, rows, without
+from .base import QKV, Remote, Same, build, llama_keys, remote, rows, without
 
 
 @remote("internlm2")
@@ -276,8 +276,121 @@ class Molmo(Remote):
         }
 
 
+@remote("hf-olmo")
+class HfOlmo(Remote):
+    """Norms that store nothing; one projection; up before gate; the rows of the table are not the vocabulary."""
+
+    LLAMA = {"lm_head.weight": "model.transformer.ff_out.weight", "model.embed_tokens.weight": "model.transformer.wte.weight"}
+    LAYER = "model.transformer.blocks.{}."
+    NAMES = {"self_attn.o_proj.weight": "attn_out.weight", "mlp.down_proj.weight": "ff_out.weight"}
+    n_layers = "n_layers"
+
+    def __init__(self, c):
+        super().__init__(c | {"tie_word_embeddings": c["weight_tying"]})
+
+    def n_kv(self):
+        c = self.c
+        return c.get("n_kv_heads", 1 if c["multi_query_attention"] else c["n_heads"])
+
+    def wide(self):
+        return self.c.get("mlp_hidden_size", self.c["mlp_ratio"] * self.c["d_model"])
+
+    def new(self):
+        c = self.c
+        return build(
+            "OlmoForCausalLM", "OlmoConfig", vocab_size=c["embedding_size"], hidden_size=c["d_model"], intermediate_size=self.wide() // 2,
+            num_hidden_layers=c["n_layers"], num_attention_heads=c["n_heads"], num_key_value_heads=self.n_kv(),
+            max_position_embeddings=c["max_sequence_length"], clip_qkv=c.get("clip_qkv"), tie_word_embeddings=c["weight_tying"],
+            rope_parameters={"rope_type": "default", "rope_theta": c.get("rope_theta", 10000.0)}, pad_token_id=None,
+        )  # fmt: skip
+
+    def sizes(self):
+        d = self.c["d_model"] // self.c["n_heads"]
+        return [n * d for n in (self.c["n_heads"], self.n_kv(), self.n_kv())]
+
+    def fused(self):
+        return {"att_proj.weight": [sum(self.sizes()), self.c["d_model"]], "ff_proj.weight": [self.wide(), self.c["d_model"]]}
+
+    def split(self, w, at):
+        parts = rows(w[at + "att_proj.weight"], *self.sizes())
+        up, gate = w[at + "ff_proj.weight"].chunk(2)
+        return {f"self_attn.{n}.weight": p for n, p in zip(QKV, parts)} | {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
+
+
+@remote("lfm2")
+class Lfm2(Same):
+    """A class of transformers under another name, with keys of the first configurations."""
+
+    def new(self):
+        c = self.c
+        kinds = ["full_attention" if il in c["full_attn_idxs"] else "conv" for il in range(c["num_hidden_layers"])]
+        keys = ("block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "conv_L_cache", "conv_bias", "norm_eps")
+        keys = {key: c[key] for key in keys}
+        return build("Lfm2ForCausalLM", "Lfm2Config", **llama_keys(c) | keys | {"layer_types": kinds, "tie_word_embeddings": True})
+
+    def tied(self):
+        return True
+
+
+@remote("refined-web")
+class RefinedWeb(Same):
+    """Falcon before transformers had it: keys of its own."""
+
+    TABLE = "transformer.word_embeddings.weight"
+
+    def new(self):
+        c = self.c
+        return build(
+            "FalconForCausalLM", "FalconConfig", vocab_size=c["vocab_size"], hidden_size=c["hidden_size"], num_hidden_layers=c["n_layer"],
+            num_attention_heads=c["n_head"], num_kv_heads=c.get("n_head_kv"), layer_norm_epsilon=c["layer_norm_epsilon"],
+            multi_query=c.get("multi_query", False), parallel_attn=c["parallel_attn"], bias=c["bias"], alibi=c["alibi"],
+            new_decoder_architecture="n_head_kv" in c, tie_word_embeddings=True, pad_token_id=None,
+        )  # fmt: skip
+
+    def tied(self):
+        return True
+
+
+@remote("kormo")
+class Kormo(Remote):
+    """Llama with other names of the norms."""
+
+    NAMES = Remote.NAMES | {
+        "input_layernorm.weight": "pre_attention_layernorm.weight",
+        "post_attention_layernorm.weight": "pre_mlp_layernorm.weight",
+    }
+
+
+@remote("llama")
+class Llama(Same):
+    """Llama under another name."""
+
+    def new(self):
+        more = {"head_dim": self.c["head_dim"]} if "head_dim" in self.c else {}
+        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c, **more))
+
+
+@remote("phi3")
+class Phi3(Same):
+    """Phi3 under another name."""
+
+    def new(self):
+        return build("Phi3ForCausalLM", "Phi3Config", **llama_keys(self.c))
+
+
+@remote("youtu")
+class Youtu(Same):
+    """Youtu under another name."""
+
+    def new(self):
+        c = self.c
+        latent = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        more = {k: c[k] for k in latent if k in c}
+        return build("YoutuForCausalLM", "YoutuConfig", **llama_keys(c) | more, initializer_range=0.02, embedding_initializer_range=0.04)
+
+
 @remote("inside")
-class Inside(Remote):
+class Inside(Same):
     """A text model of transformers within another one: the case's `text` names the class, its configuration,
     the object of the configuration and the prefix of the names."""
 
@@ -289,17 +402,15 @@ class Inside(Remote):
         keys = self.c
         for part in filter(None, self.text["object"].split(".")):
             keys = keys[part]
-        keys = llama_keys(keys) | {k: keys[k] for k in ("head_dim", "attention_bias") if k in keys}
+        more = ("head_dim", "attention_bias", "query_pre_attn_scalar", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
+        keys = llama_keys(keys) | {k: keys[k] for k in more if k in keys}
         return build(self.text["class"], self.text["config"], **keys)
 
-    def layout(self):
-        state = self.model.state_dict()
-        return {self.text["prefix"] + name: list(value.shape) for name, value in state.items()}
+    def tied(self):
+        return self.text.get("tied", False)
 
-    def reference(self, w):
-        own = {name: w[self.text["prefix"] + name] for name in self.model.state_dict()}
-        self.model.load_state_dict(own, strict=True)
-        return self.model
+    def stored(self, name):
+        return self.text["prefix"] + name
 
 
 @remote("codeshell")

@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from .base import QKV, Remote, build, llama_keys, remote, rows, without
+from .base import QKV, Remote, Saved, build, llama_keys, remote, rows, without
 
 
 @remote("deepseek")
@@ -91,12 +91,12 @@ class BailingMoe2(BailingMoe):
     def new(self):
         c = self.c
         keys = llama_keys(c)
-        keys["rope_parameters"] |= {"partial_rotary_factor": c["partial_rotary_factor"]}
+        keys["rope_parameters"] |= {"partial_rotary_factor": c.get("partial_rotary_factor", 1.0)}
         return build(
             "Glm4MoeForCausalLM", "Glm4MoeConfig", **keys, head_dim=c["head_dim"], use_qk_norm=True, attention_bias=False,
             n_routed_experts=c["num_experts"], n_shared_experts=c["num_shared_experts"],
             num_experts_per_tok=c["num_experts_per_tok"], moe_intermediate_size=c["moe_intermediate_size"],
-            n_group=c["n_group"], topk_group=c["topk_group"], norm_topk_prob=c["norm_topk_prob"],
+            n_group=c["n_group"], topk_group=c["topk_group"], norm_topk_prob=c.get("norm_topk_prob", True),
             routed_scaling_factor=c["routed_scaling_factor"], first_k_dense_replace=c["first_k_dense_replace"],
         )  # fmt: skip
 
@@ -110,3 +110,20 @@ class BailingMoe2(BailingMoe):
     def split(self, w, at):
         gone = ("shared_expert.down_proj", "shared_expert_gate")
         return without(super().split(w, at), *gone)
+
+
+@remote("bailingmoe3-vl")
+class BailingMoe3VL(Saved):
+    """The text model of a model of images. Text alone has one position, so its sections change nothing."""
+
+    def new(self):
+        c = self.c["text_config"]
+        names = (
+            "moe_intermediate_size", "head_dim", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "num_experts_per_tok", "n_group",
+            "topk_group", "first_k_dense_replace", "layer_group_size", "routed_scaling_factor", "q_lora_rank",
+        )  # fmt: skip
+        more = {name: c.get(name) for name in names}
+        return build(
+            "BailingHybridForCausalLM", "BailingHybridConfig", **llama_keys(c) | more, num_local_experts=c["num_experts"],
+            n_shared_experts=c["num_shared_experts"], num_mtp_layers=0,
+        )  # fmt: skip

@@ -4,7 +4,7 @@ PyTorch, one position after another."""
 import torch
 from torch.nn import functional as F
 
-from .base import remote
+from .base import Same, build, remote
 from .plain import Formulas, Plain, attend, mlp
 
 
@@ -309,3 +309,25 @@ class Plamo2(Plain):
             out |= {f"{at}{name}_norm.weight": [n] for name in ("pre_mixer", "post_mixer", "pre_mlp", "post_mlp")}
             out |= {at + "mlp.gate_up_proj.weight": [2 * wide, n], at + "mlp.down_proj.weight": [n, wide]}
         return out
+
+
+@remote("mamba-ssm")
+class MambaSsm(Same):
+    """Mamba as first released: keys and a table of embeddings of its own, padded to a multiple."""
+
+    TABLE = "backbone.embeddings.weight"
+
+    def new(self):
+        c, ssm = self.c, self.c["ssm_cfg"]
+        step = c["pad_vocab_size_multiple"]
+        return build(
+            "MambaForCausalLM", "MambaConfig", vocab_size=-(-c["vocab_size"] // step) * step, hidden_size=c["d_model"],
+            num_hidden_layers=c["n_layer"], state_size=ssm.get("d_state", 16), conv_kernel=ssm.get("d_conv", 4), expand=ssm.get("expand", 2),
+            tie_word_embeddings=c["tie_embeddings"], layer_norm_epsilon=c.get("norm_epsilon", 1e-5), pad_token_id=None,
+        )  # fmt: skip
+
+    def tied(self):
+        return self.c["tie_embeddings"]
+
+    def stored(self, name):
+        return "backbone.embedding.weight" if name == self.TABLE else name
