@@ -190,7 +190,8 @@ fn check_stream(name: &str, steps: &[Step], slots: &[Slot]) {
         let scaled = slot.scale.as_ref().map(|scale| scale.step);
         let post = slot.post.as_ref().and_then(last);
         let after = slot.after.as_ref().and_then(last);
-        let result = slot.joined.or(scaled).or(post).or(block);
+        let summed = slot.sums.last().copied();
+        let result = slot.joined.or(scaled).or(post).or(summed).or(block);
         stream = after.or(result).or(stream);
     }
 }

@@ -140,7 +140,7 @@ fn classes_have_the_scores_that_transformers_gives() {
         assert!((sum - 1.0).abs() < 1e-5, "{answer}");
         n += 1;
     }
-    assert_eq!(n, 6);
+    assert_eq!(n, 8);
 }
 
 #[test]
