@@ -30,6 +30,8 @@ pub struct Device(pub(super) NonNull<sys::ggml_backend_device>);
 
 /// All devices, in the order of the registry.
 pub fn devices() -> Vec<Device> {
+    // The first look into the registry starts the backends that are parts of the program, which log what they find.
+    super::log::install();
     // SAFETY: the registry hands out devices that live as long as the program, for indices below
     // the count.
     unsafe {
