@@ -44,7 +44,7 @@ def parse():
     parser.add_argument("--bench", required=True, help="the program")
     parser.add_argument("--model", default=BUILT_IN, help="a model that has a chat template; default: the built-in one")
     parser.add_argument("--seconds", type=float, default=600, help="default: 600")
-    parser.add_argument("--warm-up", type=float, default=120, help="seconds before memory counts, at most half of all; default: 120")
+    parser.add_argument("--warm-up", type=float, default=300, help="seconds before memory counts, at most half of all; default: 300")
     parser.add_argument("--clients", type=int, default=8, help="default: 8")
     parser.add_argument("--seed", type=int, default=1, help="default: 1")
     return parser.parse_args()
