@@ -116,3 +116,44 @@ class OpenElm(Remote):
         gate, up = w[at + "ffn.proj_1.weight"].chunk(2)
         out = {f"self_attn.{n}.weight": p for n, p in zip(QKV, parts)}
         return out | {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
+
+
+@remote("nemotron-h-puzzle")
+class NemotronHPuzzle(Remote):
+    """Layers of experts with their own width and number of experts for a token: nemotron_h, of which these layers are replaced."""
+
+    OF_A_LAYER = ("moe_intermediate_size", "num_experts_per_tok")
+
+    def new(self):
+        from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHMoE
+
+        blocks = self.c["block_configs"]
+        kinds = {"mamba": "linear_attention", "attention": "full_attention", "moe": "moe", "mlp": "mlp"}
+        keys = {key: value for key, value in self.c.items() if not key.endswith("block_configs") and key not in ("architectures", "model_type")}
+        keys |= {"layers_block_type": [kinds[block["block_type"]] for block in blocks], "pad_token_id": None, "num_nextn_predict_layers": 0}
+        model = build("NemotronHForCausalLM", "NemotronHConfig", **keys)
+        for il, (layer, block) in enumerate(zip(model.model.layers, blocks)):
+            if block["block_type"] == "moe":
+                config = type(model.config)(**model.config.to_dict() | {key: block[key] for key in self.OF_A_LAYER})
+                config._attn_implementation = "eager"
+                layer.mixer = NemotronHMoE(config, il)
+        return model.eval()
+
+    def layout(self):
+        out = {}
+        for name, value in self.model.state_dict().items():
+            if ".experts." not in name:
+                out[name] = list(value.shape)
+                continue
+            at, part = name.rsplit(".", 1)
+            out |= {f"{at}.{e}.{part}.weight": list(value.shape[1:]) for e in range(len(value))}
+        return out | {"mtp.layers.0.norm.weight": [self.c["hidden_size"]]}
+
+    def reference(self, w):
+        state = {}
+        for name, value in self.model.state_dict().items():
+            at, part = name.rsplit(".", 1)
+            many = ".experts." in name
+            state[name] = torch.stack([w[f"{at}.{e}.{part}.weight"] for e in range(len(value))]) if many else w[name]
+        self.model.load_state_dict(state, strict=True)
+        return self.model

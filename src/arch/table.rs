@@ -10,6 +10,7 @@ use toml::Spanned as TomlSpanned;
 use toml::de::{DeTable, DeValue};
 
 use super::contract::{Contract, OptionSpec};
+use super::definition::OF_FILE;
 use super::diagnostic::{Diagnostic, MANY, Span, Spanned, nearest};
 use super::expr::{Expr, Value};
 
@@ -279,6 +280,30 @@ impl<'a> TableReader<'a> {
             self.report(span, "the number is out of range");
         }
         literal.map(Expr::literal)
+    }
+
+    /// A value that is a name: a plain word is the name itself, anything else an expression.
+    pub(crate) fn name(&mut self, item: Item<'a>) -> Option<Expr> {
+        let plain = |text: &str| {
+            let text = text.strip_prefix(OF_FILE).unwrap_or(text);
+            !text.is_empty()
+                && text
+                    .chars()
+                    .all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'))
+        };
+        match item.get_ref() {
+            DeValue::String(text) if plain(text) => {
+                Some(Expr::literal(Value::Str(text.to_string())))
+            }
+            DeValue::String(_) => self.expr(item),
+            other => {
+                self.report(
+                    item.span(),
+                    format!("expected a name, found {}", other.type_str()),
+                );
+                None
+            }
+        }
     }
 
     pub(crate) fn expr_text(&mut self, text: &str, span: Span) -> Option<Expr> {

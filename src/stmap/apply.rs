@@ -4,8 +4,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use serde_json::Value as Json;
-
 use crate::arch::expr::Expr;
 use crate::arch::{ArchDef, Diagnostic, Span, Spanned, fits_pattern};
 use crate::weights::safetensors::{Checkpoint, Stored};
@@ -43,7 +41,7 @@ pub(super) struct Unmapped {
     pub(super) keys: Vec<String>,
 }
 
-/// Applies a map. `common` is what all maps share.
+/// Applies a map to the configuration that is read by it. `common` is what all maps share.
 ///
 /// # Errors
 /// All problems, each at its place in one of the two.
@@ -51,17 +49,15 @@ pub(super) fn apply(
     map: &Map,
     common: &Map,
     def: &ArchDef,
-    json: &Json,
-    checkpoint: &Checkpoint,
+    config: &Config<'_>,
     packed: &Table,
 ) -> Result<Applied, Problems> {
-    let config = Config::new(map, json, checkpoint);
     let mut work = Work {
         map,
         def,
-        checkpoint,
+        checkpoint: config.checkpoint,
         packed,
-        config: &config,
+        config,
         metadata: Metadata::default(),
         params: BTreeSet::new(),
         entries: Vec::new(),
@@ -102,7 +98,7 @@ pub(super) fn apply(
         );
     }
     let keys = config.unread(ignored);
-    let (tensors, left_out) = unused(map, &config, &used);
+    let (tensors, left_out) = unused(map, config, &used);
     if !keys.inert.is_empty() {
         tracing::debug!(
             keys = keys.inert.join(", "),
@@ -236,16 +232,21 @@ impl Work<'_> {
     }
 
     fn rule(&mut self, group: &Group, rule: &TensorRule, at: &At<'_>) {
+        let name = filled(&group.prefix, at) + &fill(&rule.name.value, &at.indices);
+        let has_ending = rule.name.value.contains('.') || matches!(rule.made, Made::Computed(_));
+        let endings: &[&str] = if has_ending { &[""] } else { &ENDINGS };
+        let names = endings.iter().map(|ending| format!("{name}{ending}"));
+        let names: Vec<String> = names.collect();
+        // An earlier rule of the same name gave the tensor, so that it is neither absent nor tied.
+        if rule.otherwise.is_some() && names.iter().any(|name| self.names.contains(name)) {
+            return;
+        }
         match self.is_made(group, rule, at) {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => return self.report(&rule.name.span, error),
         }
-        let name = filled(&group.prefix, at) + &fill(&rule.name.value, &at.indices);
-        let has_ending = rule.name.value.contains('.') || matches!(rule.made, Made::Computed(_));
-        let endings: &[&str] = if has_ending { &[""] } else { &ENDINGS };
-        for ending in endings {
-            let name = format!("{name}{ending}");
+        for (name, ending) in names.into_iter().zip(endings) {
             if self.names.contains(&name) {
                 continue;
             }
@@ -337,23 +338,19 @@ impl Work<'_> {
         at: &At<'_>,
         ending: &str,
     ) -> Result<Option<Product>, String> {
-        let n_stacked = of.stack.as_ref().map(|stack| at.size(stack)).transpose()?;
-        let Some(stored) = self.stored(group, &of.parts, n_stacked, at, ending)? else {
+        let count = of.repeat.as_ref().map(|repeat| at.size(&repeat.count));
+        let count = count.transpose()?;
+        let Some(stored) = self.stored(group, &of.parts, count, at, ending)? else {
             return Ok(None);
         };
+        let n_stacked = count.filter(|_| of.is_stack());
         let origin = self.origin(&stored);
         let mut parts = Vec::with_capacity(stored.len());
         let mut shape: Option<Vec<u64>> = None;
         for source in stored {
-            let Source {
-                name,
-                taken,
-                stored,
-                packing,
-            } = source;
-            let place = self.place(&name, stored);
-            let view =
-                view(taken, &stored.shape, at).map_err(|error| format!("{place}: {error}"))?;
+            let place = self.place(&source.name, source.stored);
+            let view = view(source.taken, &source.stored.shape, at)
+                .map_err(|error| format!("{place}: {error}"))?;
             let own = view.shape();
             shape = Some(match shape {
                 None => own,
@@ -370,31 +367,24 @@ impl Work<'_> {
                     ));
                 }
             });
-            let file = self.checkpoint.files().nth(stored.file);
-            let part = Part {
-                file: file.ok_or("a file is missing")?.clone(),
-                offset: stored.offset,
-                bytes: stored.bytes,
-                dtype: stored.dtype,
-                packing,
-                view,
-            };
-            part.ty().map_err(|error| format!("{place}: {error}"))?;
-            parts.push(part);
-            self.used.borrow_mut().insert(name);
+            parts.push(self.part(source, view)?);
         }
         let mut shape = shape.ok_or("it is not made of stored tensors")?;
         if let Some(n) = n_stacked {
             shape.insert(0, n);
         }
+        let times = match &of.times {
+            Some(times) => Some(self.factors(group, times, &shape, at, ending)?),
+            None => None,
+        };
         let each = rule.each.as_ref();
         let each = each
             .map(|each| at.bind(each, &[ELEMENT, INDEX]))
             .transpose()?;
         let (ty, data) = match rule.unit_rows {
-            true => UnitRows::data(parts, &shape, each)?,
+            true => UnitRows::data(parts, &shape, times, each)?,
             false => {
-                let recipe = Recipe::new(parts, &shape, each)?;
+                let recipe = Recipe::new(parts, &shape, times, each)?;
                 let ty = recipe.ty();
                 match recipe.in_place() {
                     Some((bytes, offset)) => (ty, Data::Mapped(bytes.clone(), offset)),
@@ -408,6 +398,53 @@ impl Work<'_> {
             data,
             origin: Some(origin),
         }))
+    }
+
+    /// The elements of a stored tensor that the view selects. The tensor counts as used.
+    fn part(&self, source: Source<'_>, view: View) -> Result<Part, String> {
+        let stored = source.stored;
+        let file = self.checkpoint.files().nth(stored.file);
+        let part = Part {
+            file: file.ok_or("a file is missing")?.clone(),
+            offset: stored.offset,
+            bytes: stored.bytes,
+            dtype: stored.dtype,
+            packing: source.packing,
+            view,
+        };
+        part.ty()
+            .map_err(|error| format!("{}: {error}", self.place(&source.name, stored)))?;
+        self.used.borrow_mut().insert(source.name);
+        Ok(part)
+    }
+
+    /// The stored factors of the elements of a tensor of this shape.
+    fn factors(
+        &self,
+        group: &Group,
+        times: &Spanned<String>,
+        shape: &[u64],
+        at: &At<'_>,
+        ending: &str,
+    ) -> Result<Part, String> {
+        let whole = [PartRule {
+            from: times.clone(),
+            taken: Taken::default(),
+        }];
+        let stored = self.stored(group, &whole, None, at, ending)?;
+        let source = stored.and_then(|mut stored| stored.pop());
+        let source = source.ok_or_else(|| {
+            let name = format!("{}{}{ending}", group.from, times.value);
+            format!("`times`: there is no tensor `{}`", fill(&name, &at.indices))
+        })?;
+        let own = source.stored.shape.clone();
+        if own.iter().product::<u64>() != shape.iter().product::<u64>() {
+            return Err(format!(
+                "`times`: {} has the shape {own:?}, expected as many elements as {shape:?} has",
+                self.place(&source.name, source.stored)
+            ));
+        }
+        self.part(source, View::whole(&own))
     }
 
     /// A stored tensor and its file, for messages.

@@ -1,6 +1,7 @@
 //! Names that the expressions of a map can use: keys of `config.json`, defaults and named values of
 //! the map, indices, and the shapes of stored tensors.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +12,7 @@ use crate::arch::fits_pattern;
 use crate::weights::safetensors::{Checkpoint, Stored};
 
 use super::definition::Map;
-use super::json::{convert, is_off, is_same, shown};
+use super::json::{at, convert, fields, is_off, is_same, object, shown};
 
 /// The configuration of a folder, as the expressions of a map read it.
 pub(super) struct Config<'a> {
@@ -104,10 +105,19 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// The architecture that the map is for in this folder.
+    pub(super) fn arch(&self) -> Result<String, String> {
+        let arch = self.map.arch.as_ref().ok_or("the map has none")?;
+        match arch.evaluate(&self.plain())? {
+            Value::Str(name) => Ok(name),
+            other => Err(format!("`{arch}` is {other}, expected a name")),
+        }
+    }
+
     /// The value of a key, at the first of its places that has one; dots lead into objects. The map's
     /// `nested` object comes first. `null` is not a value. All places count as read, whether they have a
     /// value or not.
-    fn get(&self, key: &str) -> Option<&Json> {
+    fn get(&self, key: &str) -> Option<Cow<'a, Json>> {
         let places = self.places(key);
         let objects = self.objects(key).into_iter().flatten();
         let found = objects
@@ -122,11 +132,11 @@ impl<'a> Config<'a> {
         self.read.borrow_mut().extend(places.iter().cloned());
         let found = found?;
         self.note_conflicts(&found);
-        found.first().map(|(_, value)| *value)
+        found.into_iter().next().map(|(_, value)| value)
     }
 
     /// Records the places of a key that differ from the first, which is used.
-    fn note_conflicts(&self, found: &[(&str, &Json)]) {
+    fn note_conflicts(&self, found: &[(&str, Cow<'_, Json>)]) {
         let Some(((used, value), others)) = found.split_first() else {
             return;
         };
@@ -198,7 +208,7 @@ impl<'a> Config<'a> {
             let mut objects = self.objects(key).into_iter().flatten();
             objects
                 .find_map(|object| at(object, key))
-                .is_some_and(Json::is_null)
+                .is_some_and(|value| value.is_null())
         };
         self.places(key).iter().any(|place| is_null(place))
     }
@@ -214,7 +224,7 @@ impl<'a> Config<'a> {
 
     /// The object whose keys come first.
     fn nested(&self) -> Option<&'a Json> {
-        at(self.json, self.map.nested.as_deref()?)
+        object(self.json, self.map.nested.as_deref()?)
     }
 
     /// The roots of stored names, in the order in which they are tried.
@@ -280,7 +290,7 @@ impl<'a> Config<'a> {
     }
 
     /// The value of a key, if something has read it.
-    pub(super) fn value_if_read(&self, key: &str) -> Option<&Json> {
+    pub(super) fn value_if_read(&self, key: &str) -> Option<Cow<'a, Json>> {
         let is_read = self.read.borrow().contains(key);
         is_read.then(|| self.get(key)).flatten()
     }
@@ -322,9 +332,11 @@ impl<'a> Config<'a> {
         let is_partly_read = || known.read.iter().any(|name| name.starts_with(&within));
         match value {
             // If nothing within the object was read, the object itself is reported.
-            Json::Object(fields) if is_partly_read() => {
-                for (field, value) in fields {
-                    self.note_unread(&format!("{within}{field}"), value, known, unread);
+            Json::Object(_) | Json::Array(_) if is_partly_read() => {
+                for field in fields(value) {
+                    if let Some(value) = at(value, field) {
+                        self.note_unread(&format!("{within}{field}"), &value, known, unread);
+                    }
                 }
             }
             _ if self.is_inert(key, value) => unread.inert.push(key.to_owned()),
@@ -400,11 +412,6 @@ impl<'a> Config<'a> {
     }
 }
 
-/// The value at a key; dots lead into objects.
-pub(super) fn at<'j>(root: &'j Json, key: &str) -> Option<&'j Json> {
-    key.split('.').try_fold(root, |at, part| at.get(part))
-}
-
 impl At<'_> {
     /// An expression over elements, with values for all but those names.
     pub(super) fn bind(&self, expr: &Expr, free: &[&str]) -> Result<Expr, String> {
@@ -440,14 +447,32 @@ impl At<'_> {
         }
     }
 
+    fn layer(&self) -> Option<usize> {
+        let layer = self.indices.iter().find(|(index, _)| *index == "il");
+        layer.map(|(_, il)| *il as usize)
+    }
+
+    /// The value of a key. Elements of an array without a value matter only in their own layers.
+    fn of_key(&self, name: &str, json: &Json, whole: bool) -> Result<Value, String> {
+        if let Some(value) = convert(json) {
+            return self.of_layer(name, value, whole);
+        }
+        let own = self.layer().filter(|_| !whole);
+        let own = own.and_then(|il| convert(json.get(il)?));
+        own.ok_or_else(|| match (json, self.layer()) {
+            (Json::Array(_), Some(il)) if !whole => format!("`{name}` has no value for layer {il}"),
+            (Json::Array(_), _) => format!("`{name}` has elements without a value"),
+            _ => format!("`{name}` is an object, not a value"),
+        })
+    }
+
     /// The element for the layer of an array; anything else as it is.
     fn of_layer(&self, name: &str, value: Value, whole: bool) -> Result<Value, String> {
         let Value::List(items) = &value else {
             return Ok(value);
         };
-        let layer = self.indices.iter().find(|(index, _)| *index == "il");
-        match layer {
-            Some((_, il)) if !whole => items.get(*il as usize).cloned().ok_or_else(|| {
+        match self.layer() {
+            Some(il) if !whole => items.get(il).cloned().ok_or_else(|| {
                 format!(
                     "`{name}` has {} values and none for layer {il}",
                     items.len()
@@ -467,9 +492,7 @@ impl Scope for At<'_> {
             return self.of_layer(name, value, whole);
         }
         if let Some(json) = self.config.get(name) {
-            let value =
-                convert(json).ok_or_else(|| format!("`{name}` is an object, not a value"))?;
-            return self.of_layer(name, value, whole);
+            return self.of_key(name, &json, whole);
         }
         let default = self.config.fallback(name);
         if let Some(default) = default.filter(|_| !self.config.is_partial) {
@@ -511,7 +534,7 @@ impl Scope for At<'_> {
     }
 
     fn count(&self, key: &str) -> Result<i64, String> {
-        Ok(match self.config.get(key) {
+        Ok(match self.config.get(key).as_deref() {
             Some(Json::Array(items)) => items.len() as i64,
             _ => 0,
         })

@@ -11,8 +11,8 @@ use super::rearrange::Pattern;
 /// A map from one kind of folder to one architecture.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
-    /// The architecture that the tensors and parameters are for.
-    pub(super) arch: String,
+    /// The architecture that the tensors and parameters are for; none if there is a text model instead.
+    pub(super) arch: Option<Expr>,
     /// Names in `architectures` of the configuration.
     pub(super) classes: Vec<Spanned<String>>,
     /// Names in `model_type` of the configuration of a text model that another model contains.
@@ -56,6 +56,17 @@ pub(super) struct Map {
     pub(super) ignored_keys: Vec<Spanned<String>>,
     /// Whether keys outside the nested object belong to other parts of the model.
     pub(super) is_part: bool,
+}
+
+impl Map {
+    /// The architectures that folders of this map may have.
+    pub(super) fn archs(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        if let Some(arch) = &self.arch {
+            arch.for_each_text_result(&mut |name| names.push(name.to_owned()));
+        }
+        names
+    }
 }
 
 /// Where a multimodal model holds its text model.
@@ -103,7 +114,7 @@ pub(super) struct Target {
 pub(super) enum Given {
     One(Expr),
     List(Vec<Expr>),
-    /// The one number of a stored tensor.
+    /// The numbers of a stored tensor.
     Stored(String),
 }
 
@@ -147,8 +158,24 @@ pub(super) enum Made {
 pub(super) struct Composition {
     /// Concatenated along the slowest axis.
     pub(super) parts: Vec<PartRule>,
-    /// `{e}` in a name runs over so many, which make a new slowest axis.
-    pub(super) stack: Option<Expr>,
+    pub(super) repeat: Option<Repeat>,
+    /// The tensor whose elements are factors of those of the parts, in the same order.
+    pub(super) times: Option<Spanned<String>>,
+}
+
+impl Composition {
+    /// Whether the parts make a new slowest axis.
+    pub(super) fn is_stack(&self) -> bool {
+        self.repeat.as_ref().is_some_and(|repeat| repeat.is_stack)
+    }
+}
+
+/// Names in which `{e}` runs over so many tensors.
+#[derive(Clone, Debug)]
+pub(super) struct Repeat {
+    pub(super) count: Expr,
+    /// Whether they make a new slowest axis; else they follow one another along the one that they have.
+    pub(super) is_stack: bool,
 }
 
 /// A stored tensor, and how its elements are taken.

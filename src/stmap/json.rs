@@ -1,6 +1,7 @@
-//! JSON of a configuration: as text of Python, as values of the language, and compared.
+//! JSON of a configuration: as text of Python, as values of the language, compared, and reached by paths.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
@@ -14,6 +15,43 @@ pub(super) fn shown(value: &Json) -> String {
         true => "something longer".into(),
         false => text,
     }
+}
+
+/// The value at a key; dots lead into objects. Of an array of objects it is the array of their values,
+/// `null` where an object has none; there must be one that has.
+pub(super) fn at<'j>(root: &'j Json, key: &str) -> Option<Cow<'j, Json>> {
+    let (head, rest) = key.split_once('.').unwrap_or((key, ""));
+    let inner = match root {
+        Json::Array(items) if items.iter().all(Json::is_object) => {
+            let values: Vec<_> = items.iter().map(|item| at(item, key)).collect();
+            values.iter().find(|value| value.is_some())?;
+            let values = values
+                .into_iter()
+                .map(|v| v.map_or(Json::Null, Cow::into_owned));
+            return Some(Cow::Owned(values.collect()));
+        }
+        _ => root.get(head)?,
+    };
+    match rest {
+        "" => Some(Cow::Borrowed(inner)),
+        rest => at(inner, rest),
+    }
+}
+
+/// The object at a key; dots lead into objects.
+pub(super) fn object<'j>(root: &'j Json, key: &str) -> Option<&'j Json> {
+    key.split('.').try_fold(root, |at, part| at.get(part))
+}
+
+/// The keys of an object, or of the objects of an array.
+pub(super) fn fields(value: &Json) -> BTreeSet<&str> {
+    let objects = match value {
+        Json::Array(items) => items.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let keys = objects.iter().filter_map(Json::as_object);
+    keys.flat_map(|fields| fields.keys().map(String::as_str))
+        .collect()
 }
 
 /// Whether a value is false, empty, or made of nothing else.

@@ -90,7 +90,8 @@ impl Maps {
     /// The sound maps of an architecture, with their names.
     pub(super) fn of_arch(&self, arch: &str) -> Vec<(String, Map)> {
         let names = [arch];
-        let maps = self.sound(&names).filter(|(.., map)| map.arch == arch);
+        let is_of = |map: &Map| map.archs().iter().any(|name| name == arch);
+        let maps = self.sound(&names).filter(|(.., map)| is_of(map));
         maps.map(|(name, _, map)| (name.clone(), map)).collect()
     }
 

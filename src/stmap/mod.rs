@@ -19,6 +19,8 @@ mod parameters;
 mod read;
 mod rearrange;
 mod recipe;
+#[cfg(test)]
+mod tests;
 mod text;
 mod tied;
 mod unit_rows;
@@ -138,9 +140,14 @@ pub fn open(
         Ok(checkpoint)
     })?;
     let (source, map, mut checkpoint) = (chosen.source, chosen.map, chosen.checkpoint);
-    let def = archs.get(&map.arch)?;
     let packed = packed::Table::take(&mut json, folder, &mut checkpoint)?;
-    let applied = apply::apply(&map, maps.common(), &def, &json, &checkpoint, &packed);
+    let config = config::Config::new(&map, &json, &checkpoint);
+    let arch = config.arch().map_err(|message| Error::Config {
+        path: folder.join(CONFIG),
+        message: format!("{}: `arch`: {message}", source.path),
+    })?;
+    let def = archs.get(&arch)?;
+    let applied = apply::apply(&map, maps.common(), &def, &config, &packed);
     let applied = applied.map_err(|problems| Error::Map {
         folder: folder.to_owned(),
         problems: [source, maps.common_source()]

@@ -7,11 +7,14 @@ use crate::arch::{Diagnostic, ParamSource};
 
 use super::MAX_LISTED;
 use super::apply::Work;
-use super::config::{At, fill, filled};
+use super::config::{At, filled};
 use super::definition::{Given, Map, Target};
-use super::recipe::read;
+use super::recipe::number;
 use super::tied::bytes_of;
-use super::values::{is_float, to_meta};
+use super::values::{is_float, stored_integers, to_meta};
+
+/// Maximum number of elements of a stored tensor that become metadata.
+const MAX_STORED: u64 = 1 << 16;
 
 impl Work<'_> {
     /// Checks the conditions of the map.
@@ -97,9 +100,11 @@ impl Work<'_> {
     }
 
     fn target(&mut self, target: &Target, key: String, is_float: bool) {
+        let is_stored = matches!(target.value, Given::Stored(_)) && !is_float;
+        let stored = |value| is_stored.then(|| stored_integers(value)).flatten();
         match self.value(target) {
             Ok(None) => {}
-            Ok(Some(value)) => match to_meta(&value, is_float) {
+            Ok(Some(value)) => match stored(&value).or_else(|| to_meta(&value, is_float)) {
                 Some(value) => self.metadata.insert(key, value),
                 None => self.report(
                     &target.name.span,
@@ -145,28 +150,33 @@ impl Work<'_> {
                 let items = exprs.iter().map(|expr| expr.evaluate(at));
                 items.collect::<Result<_, _>>().map(Value::List)
             }
-            Given::Stored(name) => self.stored_number(name, at),
+            Given::Stored(name) => self.stored_numbers(name, at),
         }
     }
 
-    /// The one number of a stored tensor.
-    fn stored_number(&self, name: &str, at: &At<'_>) -> Result<Value, String> {
-        let name = fill(name, &at.indices);
+    /// The number of a stored tensor of one element, or the list of the numbers of a longer one.
+    fn stored_numbers(&self, name: &str, at: &At<'_>) -> Result<Value, String> {
+        let name = filled(name, at);
         let Some((name, stored)) = self.config.stored(&name) else {
             return Err(format!("there is no tensor `{name}`"));
         };
-        if stored.shape.iter().product::<u64>() != 1 {
+        if stored.shape.iter().product::<u64>() > MAX_STORED {
             return Err(format!(
-                "{name} has the shape {:?}, expected one number",
+                "{name} has the shape {:?}, expected at most {MAX_STORED} numbers",
                 stored.shape
             ));
         }
-        let number = read(stored.dtype, bytes_of(self.checkpoint, stored)?);
-        if !number.is_finite() {
-            return Err(format!("{name} ({:?}) is not a number", stored.dtype));
-        }
+        let bytes = bytes_of(self.checkpoint, stored)?;
+        let numbers = bytes.chunks((stored.dtype.bitsize() / 8).max(1));
+        let numbers = numbers.map(|bytes| number(stored.dtype, bytes));
+        let Some(mut numbers) = numbers.collect::<Option<Vec<_>>>() else {
+            return Err(format!("{name} ({:?}) is not of numbers", stored.dtype));
+        };
         self.used.borrow_mut().insert(name);
-        Ok(Value::Float(number))
+        Ok(match numbers.len() {
+            1 => numbers.remove(0),
+            _ => Value::List(numbers),
+        })
     }
 
     /// Whether every name of an expression has a value, those within named values included.

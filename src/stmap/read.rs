@@ -10,7 +10,7 @@ use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::config::Expressions;
 use super::definition::{
-    Composition, Fallback, Given, Group, Made, Map, PartRule, Requirement, Taken, Target,
+    Composition, Fallback, Given, Group, Made, Map, PartRule, Repeat, Requirement, Taken, Target,
     TensorRule, TextModel,
 };
 use super::rearrange::Pattern;
@@ -100,11 +100,10 @@ impl<'a> Reader<'a> {
             map.text = self.text_model(&mut fields);
             if map.text.is_none() {
                 // One with `text` has none.
-                let arch = self.0.optional_text(&mut fields, "arch");
-                if arch.is_none() {
-                    self.0.missing(&fields, "arch");
+                match fields.take("arch", Form::Name) {
+                    Some(item) => map.arch = self.0.name(item),
+                    None => self.0.missing(&fields, "arch"),
                 }
-                map.arch = arch.map(|arch| arch.value).unwrap_or_default();
             }
             map.types = self.0.optional_texts(&mut fields, "model_types");
             match fields.take_required("classes", Form::Texts) {
@@ -411,7 +410,10 @@ impl<'a> Reader<'a> {
                 name,
                 when: None,
                 otherwise: None,
-                made: Made::Of(Composition { parts, stack: None }),
+                made: Made::Of(Composition {
+                    parts,
+                    ..Composition::default()
+                }),
                 each: None,
                 unit_rows: false,
             });
@@ -429,10 +431,15 @@ impl<'a> Reader<'a> {
         let from = fields.take("from", Form::Either(&[Form::Text, PARTS]));
         let made = match (from, fields.take("shape", VALUES)) {
             (Some(from), None) => {
-                let stack = self.optional_expr(&mut fields, "stack");
+                let repeat = self.repeat(&mut fields, from);
+                let times = self.0.optional_text(&mut fields, "times");
                 let taken = self.taken(&mut fields);
                 let parts = self.parts(from, &taken);
-                Some(Made::Of(Composition { parts, stack }))
+                Some(Made::Of(Composition {
+                    parts,
+                    repeat,
+                    times,
+                }))
             }
             (None, Some(shape)) => {
                 if unit_rows {
@@ -460,6 +467,19 @@ impl<'a> Reader<'a> {
             each,
             unit_rows,
         })
+    }
+
+    /// Over how many tensors `{e}` runs in the names of `from`.
+    fn repeat(&mut self, fields: &mut Fields<'a>, from: Item<'a>) -> Option<Repeat> {
+        let stack = self.optional_expr(fields, "stack");
+        let join = self.optional_expr(fields, "join");
+        if stack.is_some() && join.is_some() {
+            let message = "a tensor has either `stack` or `join`: either the parts make a new axis or they do not";
+            self.0.report(from.span(), message);
+        }
+        let is_stack = stack.is_some();
+        let count = stack.or(join)?;
+        Some(Repeat { count, is_stack })
     }
 
     /// A name, or several names and tables with rules of their own.

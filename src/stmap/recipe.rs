@@ -102,10 +102,14 @@ fn common(a: TensorType, b: TensorType, row: u64) -> TensorType {
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     parts: Vec<Source>,
+    /// Factors of the elements, in the same order.
+    times: Option<Part>,
     each: Option<Each>,
     ty: TensorType,
-    /// Rows that have the same index along the slowest axis; none: the tensor is a vector.
-    rows_per_index: Option<u64>,
+    /// Elements of a row.
+    row_len: u64,
+    /// Elements that have the same index along the slowest axis.
+    n_per_index: u64,
 }
 
 /// The function of each element `x` with the index `i` along the slowest axis.
@@ -268,13 +272,18 @@ fn runs(axes: &[Axis]) -> Vec<(u64, u64)> {
 
 impl Recipe {
     /// The parts concatenated along the slowest axis, of a tensor of this shape (slowest axis first). With
-    /// `each`, a function of the elements, the type is f32.
+    /// `times`, factors of the elements, or `each`, a function of them, the type is f32.
     ///
     /// If parts are packed, the type is the nearest that represents all of them.
     ///
     /// # Errors
     /// Parts of different types, or of a type that is not supported.
-    pub(super) fn new(parts: Vec<Part>, shape: &[u64], each: Option<Expr>) -> Result<Self, String> {
+    pub(super) fn new(
+        parts: Vec<Part>,
+        shape: &[u64],
+        times: Option<Part>,
+        each: Option<Expr>,
+    ) -> Result<Self, String> {
         let is_packed = parts.iter().any(Part::is_packed);
         let row = shape.last().copied().unwrap_or(1);
         let mut types = parts.iter().map(Part::ty);
@@ -286,22 +295,23 @@ impl Recipe {
             }
             first = common(first, ty, row);
         }
-        let ty = if each.is_some() {
+        let ty = if times.is_some() || each.is_some() {
             TensorType::F32
         } else {
             first
         };
-        let sources = parts
-            .into_iter()
-            .map(|part| Source::new(part, ty, each.is_some()));
+        let sources = parts.into_iter().map(|part| {
+            let mut source = Source::new(part, ty, each.is_some())?;
+            source.is_direct &= times.is_none();
+            Ok(source)
+        });
         Ok(Self {
-            parts: sources.collect::<Result<_, _>>()?,
+            parts: sources.collect::<Result<_, String>>()?,
+            times,
             ty,
             each: each.map(Each::new),
-            rows_per_index: match shape {
-                [] | [_] => None,
-                [_, between @ .., _] => Some(between.iter().product()),
-            },
+            row_len: row,
+            n_per_index: shape.iter().skip(1).product::<u64>().max(1),
         })
     }
 
@@ -316,7 +326,8 @@ impl Recipe {
         };
         let part = &source.part;
         let is_whole = are_neighbours(&part.view.axes.concat());
-        let is_same = self.each.is_none() && is_same_element(part, self.ty);
+        let is_same = self.each.is_none() && self.times.is_none();
+        let is_same = is_same && is_same_element(part, self.ty);
         let at = part.offset + part.view.offset as usize * part.dtype.bitsize() / 8;
         (is_whole && is_same).then_some((&part.file, at))
     }
@@ -351,8 +362,7 @@ impl Recipe {
     /// Makes rows in a type, which is that of the tensor or f32.
     fn make(&self, first: u64, ty: TensorType, out: &mut [u8]) -> Result<(), String> {
         let mut row = first;
-        let mut index = self.rows_per_index.map_or(0, |n| first / n);
-        let mut done = first;
+        let mut element = first * self.row_len;
         let mut out = out;
         for source in &self.parts {
             if row >= source.n_rows {
@@ -361,13 +371,9 @@ impl Recipe {
             }
             let mut scratch = Scratch::new(source.n_rows_of(out.len(), ty));
             while row < source.n_rows && !out.is_empty() {
-                let n = out.len();
-                out = self.row(source, [row, index], ty, out, &mut scratch)?;
-                (row, done) = (row + 1, done + 1);
-                index = match self.rows_per_index {
-                    Some(n) => done / n,
-                    None => index + ((n - out.len()) as u64 / ty.block_bytes()),
-                };
+                out = self.row(source, [row, element], ty, out, &mut scratch)?;
+                row += 1;
+                element += source.row_len() as u64;
             }
             row = 0;
         }
@@ -377,12 +383,12 @@ impl Recipe {
         }
     }
 
-    /// Writes one row, whose (first) index along the slowest axis is `index`, and returns what is left
+    /// Writes one row of a part, which begins with this element of the tensor, and returns what is left
     /// of `out`.
     fn row<'o>(
         &self,
         source: &Source,
-        [row, mut index]: [u64; 2],
+        [row, mut element]: [u64; 2],
         ty: TensorType,
         out: &'o mut [u8],
         scratch: &mut Scratch,
@@ -393,7 +399,7 @@ impl Recipe {
             .split_at_mut_checked(source.row_bytes(ty))
             .ok_or("a part of a row was requested")?;
         if ty != self.ty || !source.is_direct {
-            self.row_of_values(source, [begin, index], ty, to, scratch)?;
+            self.row_of_values(source, [begin, element], ty, to, scratch)?;
             return Ok(left);
         }
         let mut to = to;
@@ -407,12 +413,10 @@ impl Recipe {
                     convert_plain(part.dtype, ty, part.stored(first, n)?, here)?;
                 }
                 (Packing::Plain, Some(each)) => {
-                    self.apply(each, part.dtype, index, part.stored(first, n)?, here)?;
+                    self.apply(each, part.dtype, element, part.stored(first, n)?, here)?;
                 }
             }
-            if self.rows_per_index.is_none() {
-                index += n;
-            }
+            element += n;
             to = rest;
         }
         Ok(left)
@@ -422,7 +426,7 @@ impl Recipe {
     fn row_of_values(
         &self,
         source: &Source,
-        [begin, index]: [u64; 2],
+        [begin, element]: [u64; 2],
         ty: TensorType,
         out: &mut [u8],
         scratch: &mut Scratch,
@@ -434,9 +438,20 @@ impl Recipe {
             source.part.values(begin + at, here, scratch)?;
             to = rest;
         }
+        if let Some(times) = &self.times {
+            let mut factors = vec![0f32; values.len()];
+            // What is kept of one packed matrix does not serve another.
+            times.values(element, &mut factors, &mut Scratch::new(1))?;
+            for (value, factor) in values.iter_mut().zip(factors) {
+                *value *= factor;
+            }
+        }
         match &self.each {
             None => encode(&values, ty, out),
-            Some(each) => self.apply(each, Dtype::F32, index, bytemuck::cast_slice(&values), out),
+            Some(each) => {
+                let values = bytemuck::cast_slice(&values);
+                self.apply(each, Dtype::F32, element, values, out)
+            }
         }
     }
 
@@ -444,15 +459,17 @@ impl Recipe {
         &self,
         each: &Each,
         dtype: Dtype,
-        index: u64,
+        first: u64,
         from: &[u8],
         to: &mut [u8],
     ) -> Result<(), String> {
+        let mut index = first / self.n_per_index;
         let mut function = each.of(index)?;
         let elements = from.chunks(dtype.bitsize() / 8).zip(to.chunks_mut(4));
-        for (n, (from, to)) in (0..).zip(elements) {
-            if each.has_index && self.rows_per_index.is_none() {
-                function = each.of(index + n)?;
+        for (element, (from, to)) in (first..).zip(elements) {
+            if each.has_index && element / self.n_per_index != index {
+                index = element / self.n_per_index;
+                function = each.of(index)?;
             }
             let value = function.apply(read(dtype, from))?;
             to.copy_from_slice(&value.to_le_bytes());
@@ -494,6 +511,15 @@ pub(super) fn read(dtype: Dtype, bytes: &[u8]) -> f64 {
         (Dtype::I64, 8) => i64::from_le_bytes(bytes.try_into().unwrap_or_default()) as f64,
         _ => f64::NAN,
     }
+}
+
+/// One stored number as a value, integers exactly; none if it is not finite.
+pub(super) fn number(dtype: Dtype, bytes: &[u8]) -> Option<Value> {
+    Some(match (dtype, bytes.len()) {
+        (Dtype::I32, 4) => Value::Int(i32::from_le_bytes(bytes.try_into().ok()?).into()),
+        (Dtype::I64, 8) => Value::Int(i64::from_le_bytes(bytes.try_into().ok()?)),
+        _ => Value::Float(Some(read(dtype, bytes)).filter(|value| value.is_finite())?),
+    })
 }
 
 /// Names in an expression over elements.

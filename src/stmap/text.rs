@@ -11,8 +11,9 @@ use crate::arch::expr::Value;
 use crate::weights::safetensors::Checkpoint;
 
 use super::Maps;
-use super::config::{Config, at};
+use super::config::Config;
 use super::definition::{Map, TextModel};
+use super::json::object;
 
 /// The map of the text model in a model of the map `outer`; the checkpoint's tensors get the names
 /// that they have in that model.
@@ -27,15 +28,15 @@ pub(super) fn inside<'m>(
     checkpoint: &mut Checkpoint,
 ) -> Result<(&'m Source, Map), String> {
     let mut objects = text.objects.iter();
-    let nested = objects.find(|name| at(json, name).is_some_and(Json::is_object));
-    let object = nested.and_then(|name| at(json, name)).unwrap_or(json);
-    let names = object.get("architectures").and_then(Json::as_array);
+    let nested = objects.find(|name| object(json, name).is_some_and(Json::is_object));
+    let inner = nested.and_then(|name| object(json, name)).unwrap_or(json);
+    let names = inner.get("architectures").and_then(Json::as_array);
     let classes: Vec<&str> = names
         .into_iter()
         .flatten()
         .filter_map(Json::as_str)
         .collect();
-    let model_type = object.get("model_type").and_then(Json::as_str);
+    let model_type = inner.get("model_type").and_then(Json::as_str);
     let stated = || -> Result<_, String> {
         let Some(class) = &text.class else {
             return Ok(None);

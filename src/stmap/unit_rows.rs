@@ -27,12 +27,13 @@ impl UnitRows {
     pub(super) fn data(
         parts: Vec<Part>,
         shape: &[u64],
+        times: Option<Part>,
         each: Option<Expr>,
     ) -> Result<(TensorType, Data), String> {
         // A function of the elements brings them into f32.
         let each = each.map_or_else(|| Expr::parse(ELEMENT, 0), Ok);
         let each = each.map_err(|problem| problem.message)?;
-        let of = Recipe::new(parts, shape, Some(each))?;
+        let of = Recipe::new(parts, shape, times, Some(each))?;
         let width = shape.last().copied().unwrap_or(1) as usize;
         let ty = of.ty();
         Ok((ty, Data::Lazy(Arc::new(Self { of, width }))))

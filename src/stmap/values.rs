@@ -35,24 +35,38 @@ pub(super) fn to_meta(value: &Value, is_float: bool) -> Option<Meta> {
     })
 }
 
+/// Integers in 64 bits, without a sign if none is negative: other engines read no lists of `i64`.
+fn wide(ints: Vec<i64>) -> Array {
+    let unsigned: Option<_> = ints.iter().map(|v| u64::try_from(*v).ok()).collect();
+    unsigned.map_or_else(|| Array::I64(ints), Array::U64)
+}
+
+/// A list of integers that are stored in a tensor. Their size says nothing about their width.
+pub(super) fn stored_integers(value: &Value) -> Option<Meta> {
+    let Value::List(items) = value else {
+        return None;
+    };
+    Some(Meta::Array(wide(integers(items)?)))
+}
+
+fn integers(items: &[Value]) -> Option<Vec<i64>> {
+    let integer = |v: &Value| match v {
+        Value::Int(v) => Some(*v),
+        _ => None,
+    };
+    items.iter().map(integer).collect()
+}
+
 /// The narrowest array that holds all items.
 fn list(items: &[Value], is_float: bool) -> Option<Array> {
-    let ints: Option<Vec<i64>> = items
-        .iter()
-        .map(|v| match v {
-            Value::Int(v) => Some(*v),
-            _ => None,
-        })
-        .collect();
-    if let Some(ints) = ints.filter(|_| !is_float) {
-        return match ints.iter().map(|v| u32::try_from(*v).ok()).collect() {
-            Some(all) => Some(Array::U32(all)),
-            None => Some(Array::I32(
-                ints.iter()
-                    .map(|v| i32::try_from(*v).ok())
-                    .collect::<Option<_>>()?,
-            )),
-        };
+    if let Some(ints) = integers(items).filter(|_| !is_float) {
+        let unsigned = ints.iter().map(|v| u32::try_from(*v).ok()).collect();
+        let signed = ints.iter().map(|v| i32::try_from(*v).ok()).collect();
+        return Some(match (unsigned, signed) {
+            (Some(all), _) => Array::U32(all),
+            (None, Some(all)) => Array::I32(all),
+            (None, None) => wide(ints),
+        });
     }
     match items.first()? {
         Value::Int(_) | Value::Float(_) => {

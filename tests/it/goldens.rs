@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{LazyLock, OnceLock};
 
+use lab_bench::arch::expr::Expr;
 use lab_bench::arch::{ArchDef, Library};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::files::convert::to_gguf;
@@ -180,15 +181,29 @@ static FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     folders_of(|arch| !known.contains(arch))
 });
 
-/// The stored folders whose maps are of such architectures.
+/// The architectures that folders of a map may have; none if another map is for the text model in them.
+pub(crate) fn archs_of(map: &toml::Table) -> Vec<String> {
+    let Some(arch) = map.get("arch").and_then(toml::Value::as_str) else {
+        return Vec::new();
+    };
+    let mut names = Vec::new();
+    if let (true, Ok(choice)) = (arch.contains('\''), Expr::parse(arch, 0)) {
+        choice.for_each_text_result(&mut |name| names.push(name.to_owned()));
+    } else {
+        names.push(arch.to_owned());
+    }
+    names
+}
+
+/// The stored folders whose maps may be of such architectures.
 fn folders_of(is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let maps = Path::new(env!("CARGO_MANIFEST_DIR")).join("stmaps");
     let mut classes = BTreeSet::new();
     for entry in std::fs::read_dir(maps).expect("stmaps is readable") {
         let text = std::fs::read_to_string(entry.expect("readable").path()).expect("a text");
         let map: toml::Table = text.parse().expect("TOML");
-        let arch = map.get("arch").and_then(toml::Value::as_str);
-        if arch.is_some_and(&is_wanted) {
+        let archs = archs_of(&map);
+        if archs.iter().any(|arch| is_wanted(arch)) {
             let list = map["classes"].as_array().expect("a list").iter();
             classes.extend(list.filter_map(toml::Value::as_str).map(str::to_owned));
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lab_bench::stmap::{self, Maps};
 
-use crate::goldens::library;
+use crate::goldens::{archs_of, library};
 use crate::hf;
 
 /// A row of the table of classes.
@@ -98,13 +98,14 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
     let mut proofs = proofs();
     for (name, source) in maps.sources() {
         let map: toml::Table = source.text.parse().expect("a sound map");
-        let arch = map.get("arch").and_then(toml::Value::as_str);
-        let is_nested = arch.is_none() || map.contains_key("nested");
-        used.extend(arch.map(str::to_owned));
+        let archs = archs_of(&map);
+        let is_nested = archs.is_empty() || map.contains_key("nested");
+        let definitions: Vec<String> = archs.iter().map(|arch| format!("`{arch}`")).collect();
+        used.extend(archs);
         for class in map["classes"].as_array().expect("classes") {
             let class = class.as_str().expect("a name");
             let row = Class {
-                definition: arch.map(|arch| format!("`{arch}`")).unwrap_or_default(),
+                definition: definitions.join(", "),
                 state: match is_nested && !class.ends_with("ForCausalLM") {
                     true => "text part".to_owned(),
                     false => "opens".to_owned(),

@@ -16,11 +16,11 @@ use toml::de::{DeTable, DeValue};
 use crate::arch::check;
 use crate::arch::contract::{Contract, Registry};
 use crate::arch::definition::{
-    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, OF_FILE, Reads, Setting,
-    Slot, Stack,
+    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, Reads, Setting, Slot,
+    Stack,
 };
 use crate::arch::diagnostic::{Diagnostic, Spanned};
-use crate::arch::expr::{Expr, Value};
+use crate::arch::expr::Expr;
 use crate::arch::table::{Fields, Form, Item, Known, TableReader};
 
 /// The place of a stage that a definition omits.
@@ -223,28 +223,9 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A value that is a name: a plain word is the name itself, anything else an expression.
     fn name(&mut self, item: Item<'a>) -> Option<Setting> {
-        let plain = |text: &str| {
-            let text = text.strip_prefix(OF_FILE).unwrap_or(text);
-            !text.is_empty()
-                && text
-                    .chars()
-                    .all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'))
-        };
-        let expr = match item.get_ref() {
-            DeValue::String(text) if plain(text) => Expr::literal(Value::Str(text.to_string())),
-            DeValue::String(_) => self.expr(item)?,
-            other => {
-                self.report(
-                    item.span(),
-                    format!("expected a name, found {}", other.type_str()),
-                );
-                return None;
-            }
-        };
         Some(Setting {
-            expr,
+            expr: self.table.name(item)?,
             span: Some(item.span()),
         })
     }

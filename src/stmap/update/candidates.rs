@@ -65,7 +65,7 @@ impl Candidate {
         let found = Work::new(&self.map, &config, &modules, shape_of)?.all(common)?;
         let differs = |(key, value): &&(String, Json)| {
             let stated = config.value_if_read(key);
-            stated.is_some_and(|stated| stated.is_i64() && stated != value)
+            stated.is_some_and(|stated| stated.is_i64() && *stated != *value)
         };
         match self.expected.iter().find(differs) {
             Some((key, value)) => Err(Fault::Other(format!(
@@ -187,10 +187,12 @@ impl Origin<'_> {
     /// Whether the model may have been made with this map, which `place` leads to.
     fn admit(&self, candidate: &Candidate, place: &str) -> Result<(), String> {
         let Candidate { name, map, .. } = candidate;
-        if map.arch != self.arch {
+        let archs = map.archs();
+        if !archs.iter().any(|arch| arch == self.arch) {
             return Err(format!(
                 "{place} is of the architecture `{}` (map `{name}`), the model is of `{}`",
-                map.arch, self.arch
+                archs.join("` or `"),
+                self.arch
             ));
         }
         match self.map.filter(|own| own != name) {

@@ -22,7 +22,7 @@ use crate::weights::{Bytes, Entry, folder};
 
 use super::apply::view;
 use super::config::{At, Config, fill, filled};
-use super::definition::{Group, Made, Map, Taken, TensorRule};
+use super::definition::{Group, Made, Map, Repeat, Taken, TensorRule};
 use super::recipe::{ELEMENT, Each, INDEX};
 use super::{CONFIG, Error, Maps, folder_of, read_config};
 use candidates::{Tried, candidates};
@@ -348,10 +348,10 @@ impl<'a> Work<'a> {
             return Ok(());
         };
         // A count that the configuration lacks is a problem only where modules wait for it.
-        let n_stacked = match &of.stack {
+        let count = match &of.repeat {
             None => None,
-            Some(stack) => match (at.size(stack), (self.shape_of)(name)) {
-                (Ok(n), Some((shape, _))) if shape.get(2) == Some(&n) => Some(n),
+            Some(Repeat { count, is_stack }) => match (at.size(count), (self.shape_of)(name)) {
+                (Ok(n), Some((shape, _))) if !is_stack || shape.get(2) == Some(&n) => Some(n),
                 _ => return Ok(()),
             },
         };
@@ -361,7 +361,7 @@ impl<'a> Work<'a> {
             for part in &of.parts {
                 let template = format!("{root}{}{}{ending}", group.from, part.from.value);
                 let template = fill(&template, &at.indices);
-                for e in 0..n_stacked.unwrap_or(1) {
+                for e in 0..count.unwrap_or(1) {
                     let name = fill(&template, &[("e", e)]);
                     let module = name.strip_suffix(ENDING);
                     let module = module.map(|module| self.config.bare(module));
@@ -390,6 +390,9 @@ impl<'a> Work<'a> {
         if rule.unit_rows {
             return Err("its rows are divided by their lengths, which is not linear".into());
         }
+        if of.times.is_some() {
+            return Err("its elements have factors of their own, so that the product of the update is not of low rank".into());
+        }
         let base = (self.shape_of)(name)
             .map(|(shape, _)| shape)
             .unwrap_or_default();
@@ -399,6 +402,7 @@ impl<'a> Work<'a> {
                 .slopes(base.last().copied().unwrap_or(1))?
                 .ok_or("its elements are changed in a way that is not linear")?,
         };
+        let n_stacked = count.filter(|_| of.is_stack());
         let update = self.update(name, &sources, n_stacked, slopes, at)?;
         self.names.insert(name.to_owned());
         self.updates.push(update);
