@@ -333,10 +333,8 @@ impl<'a> Config<'a> {
         match value {
             // If nothing within the object was read, the object itself is reported.
             Json::Object(_) | Json::Array(_) if is_partly_read() => {
-                for field in fields(value) {
-                    if let Some(value) = at(value, field) {
-                        self.note_unread(&format!("{within}{field}"), &value, known, unread);
-                    }
+                for (field, value) in fields(value) {
+                    self.note_unread(&format!("{within}{field}"), &value, known, unread);
                 }
             }
             _ if self.is_inert(key, value) => unread.inert.push(key.to_owned()),

@@ -1,7 +1,7 @@
 //! JSON of a configuration: as text of Python, as values of the language, compared, and reached by paths.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
@@ -43,14 +43,21 @@ pub(super) fn object<'j>(root: &'j Json, key: &str) -> Option<&'j Json> {
     key.split('.').try_fold(root, |at, part| at.get(part))
 }
 
-/// The keys of an object, or of the objects of an array.
-pub(super) fn fields(value: &Json) -> BTreeSet<&str> {
-    let objects = match value {
-        Json::Array(items) => items.as_slice(),
-        one => std::slice::from_ref(one),
+/// The values of an object by their keys; of the objects of an array, the array of those that are there.
+pub(super) fn fields(value: &Json) -> BTreeMap<&str, Cow<'_, Json>> {
+    let Json::Array(items) = value else {
+        let fields = value.as_object().into_iter().flatten();
+        return fields
+            .map(|(key, value)| (key.as_str(), Cow::Borrowed(value)))
+            .collect();
     };
-    let keys = objects.iter().filter_map(Json::as_object);
-    keys.flat_map(|fields| fields.keys().map(String::as_str))
+    let mut columns: BTreeMap<&str, Vec<Json>> = BTreeMap::new();
+    for (key, value) in items.iter().filter_map(Json::as_object).flatten() {
+        columns.entry(key).or_default().push(value.clone());
+    }
+    let columns = columns.into_iter();
+    columns
+        .map(|(key, values)| (key, Cow::Owned(Json::Array(values))))
         .collect()
 }
 
