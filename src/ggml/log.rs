@@ -8,7 +8,7 @@ use ggml_sys as sys;
 static INSTALLED: Once = Once::new();
 
 /// Sends ggml's log, and its last words before an abort, through `tracing`.
-pub fn install() {
+pub(super) fn install() {
     INSTALLED.call_once(|| {
         // SAFETY: both callbacks live as long as the program and take no user data.
         unsafe {

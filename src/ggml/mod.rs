@@ -38,7 +38,6 @@ pub use device::{Device, DeviceKind, devices};
 pub use error::Error;
 pub use executor::{Executor, ThreadPool};
 pub use library::{FOLDER_VARIABLE, LibraryError, load_found, load_library};
-pub use log::install as install_log;
 pub use matmul::set_batch_invariant;
 pub use memory::{release_memory, report_bus_errors, return_large_memory};
 pub use ops::{

@@ -81,7 +81,6 @@ impl Model {
         mut options: Options,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
-        ggml::install_log();
         options.n_seqs = options.n_seqs.max(1);
         let options = support::usable(&plan, options)?;
         if options.deterministic {
