@@ -11,26 +11,20 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
-use crate::model::{self, Batch, Points, Resumed, SequenceId, TakenRow};
+use crate::model::{self, Batch, Points, SequenceId, TakenRow};
 use crate::text::tokenizer::Tokenizer;
 
-use super::answer::Answer;
-use super::autoregressive::Autoregressive;
-use super::compute::{BLOCK, Compute};
+use super::compute::Compute;
 use super::constraint::Worker;
-use super::contrastive::Search;
-use super::diffusion::Denoising;
 use super::event::{Failure, FinishReason};
 use super::limits::Limits;
-use super::pooling::Gathered;
-use super::scheduler::{Budget, Job, Step, can_start, plan_step};
+use super::scheduler::{Budget, Job, Step, plan_step};
 use super::sequence::Sequence;
 use super::stats::{ActiveSequence, Now, Stats};
 use super::strategy::{Row, Strategy};
-use super::submission::{Decoding, Submitted};
-use super::thinking::ThinkingBudget;
-use super::watch::Watch;
+use super::submission::Submitted;
 
+mod admission;
 mod gather;
 
 /// Maximum number of draft tokens of a step, of all requests together: each costs about a token's
@@ -177,51 +171,6 @@ impl<C: Compute> EngineLoop<C> {
         self.active.is_empty() && self.queue.is_empty() && self.looking.is_empty()
     }
 
-    /// Takes a request, which waits from then on.
-    pub(super) fn enqueue(&mut self, submitted: Submitted) {
-        let Submitted {
-            request,
-            source,
-            decoding,
-            scales,
-            lab,
-            caller,
-        } = submitted;
-        let answer = Answer::new(&request, source.len(), caller);
-        let most = request.max_tokens.unwrap_or(usize::MAX);
-        let limit = request.prompt.len().saturating_add(most);
-        let limit = limit.min(self.limits.n_ctx.saturating_sub(source.len()));
-        let n_prompt = request.prompt.len();
-        let (mut tokens, mut n_parts) = (request.prompt, 1);
-        let strategy: Box<dyn Strategy> = match decoding {
-            Decoding::Autoregressive(sampler) => {
-                // A wrong draft token has to be taken back.
-                let n_drafted = match self.model.has_states() || self.model.n_blocks().is_none() {
-                    true => 0,
-                    false => request.n_drafted.unwrap_or(self.limits.n_drafted),
-                };
-                let constraint = request.constraint.as_ref();
-                let constrained = constraint.map(|compiled| self.worker.start(compiled));
-                let thinking = request.thinking.as_ref().map(ThinkingBudget::new);
-                let strategy =
-                    Autoregressive::new(sampler, &tokens, limit, n_drafted, constrained, thinking);
-                Box::new(strategy)
-            }
-            Decoding::Contrastive(search) => Box::new(Search::new(search, limit)),
-            Decoding::Pooling(model, second) => Box::new(Gathered::new(model, second)),
-            Decoding::Diffusion(sampler, settings) => {
-                n_parts = settings.n_parts();
-                tokens.resize(n_prompt + settings.length, settings.mask);
-                Box::new(Denoising::new(sampler, settings, request.trace))
-            }
-        };
-        let points = &self.points;
-        let watch = lab.map(|plan| Watch::new(plan, Arc::clone(points)));
-        let mut sequence = Sequence::new(tokens, n_prompt, n_parts, scales, watch, answer);
-        sequence.source = source;
-        self.queue.push_back(ActiveRequest { sequence, strategy });
-    }
-
     /// One step, with all that is to be done around it.
     pub(super) fn step(&mut self) {
         self.reap();
@@ -248,103 +197,6 @@ impl<C: Compute> EngineLoop<C> {
             }
         }
         self.stats.set_step(None);
-    }
-
-    /// Ends requests that nobody waits for and those that take too long.
-    fn reap(&mut self) {
-        let (limits, now) = (self.limits, Instant::now());
-        let is_over = |r: &ActiveRequest| r.sequence.answer.is_over(&limits, now);
-        while let Some(at) = self.active.iter().position(is_over) {
-            let request = self.active.remove(at);
-            self.release(&request.sequence);
-            self.report();
-            request.sequence.answer.end_early(&limits, now);
-        }
-        self.reap_looking(&limits, now);
-        while let Some(at) = self.queue.iter().position(is_over) {
-            if let Some(request) = self.queue.remove(at) {
-                request.sequence.answer.end_early(&limits, now);
-            }
-        }
-    }
-
-    /// Starts requests in the order of their arrival, as far as the cache holds them. One whose prefix
-    /// another is reading waits for that.
-    fn admit(&mut self) {
-        let mut at = 0;
-        while at < self.queue.len() && !self.free_ids.is_empty() {
-            let n_positions = self.queue[at].sequence.n_positions();
-            if !can_start(&self.jobs(), n_positions, self.model.n_blocks()) {
-                return;
-            }
-            if self.awaits_prefix(at) {
-                at += 1;
-                continue;
-            }
-            let (Some(mut request), Some(id)) = (self.queue.remove(at), self.free_ids.pop()) else {
-                return;
-            };
-            self.start(&mut request, id);
-            self.active.push(request);
-        }
-    }
-
-    fn start(&mut self, request: &mut ActiveRequest, id: SequenceId) {
-        let sequence = &mut request.sequence;
-        sequence.prepare(id, &mut self.model);
-        let n_tokens = sequence.tokens.len();
-        if self.model.n_blocks().is_none() || !request.strategy.reuses_prefix() {
-            tracing::debug!(sequence = id, n_tokens, "starts");
-            return sequence.start(id, &Resumed::default(), Vec::new());
-        }
-        let known = self.model.resume(id, sequence.reusable());
-        tracing::debug!(
-            sequence = id,
-            n_tokens,
-            n_cached = known.n_cached,
-            reason = %known.miss,
-            "starts"
-        );
-        let mut cuts = Vec::new();
-        if self.model.has_states() {
-            // A later request may go on where this one leaves a known prefix, and where it ends.
-            cuts.push((n_tokens - 1) / BLOCK * BLOCK);
-            cuts.push(known.n_known);
-            cuts.retain(|cut| *cut > known.n_cached);
-            cuts.dedup();
-        }
-        sequence.start(id, &known, cuts);
-    }
-
-    /// Whether a waiting request has a prefix that an active one is about to have read.
-    fn awaits_prefix(&mut self, at: usize) -> bool {
-        let waiting = &self.queue[at];
-        if !self.model.is_shared() || !waiting.strategy.reuses_prefix() {
-            return false;
-        }
-        let has_states = self.model.has_states();
-        let (waiting, tokens) = (&waiting.sequence, waiting.sequence.reusable());
-        let mut awaits = false;
-        let earlier = self.active.iter_mut().map(|request| &mut request.sequence);
-        for earlier in earlier.filter(|s| s.is_prefill && s.is_computed_as(waiting)) {
-            let both = tokens.iter().zip(&earlier.tokens);
-            let n_same = both.take_while(|(a, b)| a == b).count();
-            let n_shared = n_same.min(tokens.len() - 1) / BLOCK * BLOCK;
-            if n_shared > earlier.n_cached {
-                awaits = true;
-                if has_states {
-                    earlier.cut_at(n_shared);
-                }
-            }
-        }
-        awaits
-    }
-
-    /// Gives back what a request ran under.
-    fn release(&mut self, sequence: &Sequence) {
-        sequence.ids().for_each(|id| self.model.release(id));
-        self.free_ids.push(sequence.id);
-        self.quarantined.retain(|id| *id != sequence.id);
     }
 
     fn job(&self, request: &ActiveRequest) -> Job {
@@ -411,16 +263,6 @@ impl<C: Compute> EngineLoop<C> {
                 Step::Preempt(at) => self.preempt(groups[at].members[0]),
             }
         }
-    }
-
-    /// Makes a request wait again, so that others have its blocks. What it read stays in the prefix
-    /// cache until it is evicted.
-    fn preempt(&mut self, at: usize) {
-        let mut request = self.active.remove(at);
-        tracing::debug!(sequence = request.sequence.id, "preempted");
-        self.release(&request.sequence);
-        request.sequence.suspend();
-        self.queue.push_front(request);
     }
 
     #[tracing::instrument(name = "step", level = "trace", target = "phase", skip_all)]

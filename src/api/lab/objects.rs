@@ -75,21 +75,6 @@ pub(super) enum Reduction {
     TopK,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Op {
-    Add,
-    Set,
-    Mean,
-    Scale,
-    Zero,
-    ProjectOut,
-    Clamp,
-    Skip,
-    Exclude,
-    Force,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CaptureObject {
@@ -106,7 +91,7 @@ pub(super) struct CaptureObject {
 #[serde(deny_unknown_fields)]
 pub(super) struct EditObject {
     pub(super) point: String,
-    pub(super) op: Op,
+    pub(super) op: EditOp,
     pub(super) positions: Option<Places>,
     /// Tokens at whose rows the edit is made.
     pub(super) tokens: Option<Vec<Target>>,
@@ -255,17 +240,7 @@ impl EditObject {
             let param = format!("{FIELD}.{at}{field}");
             Error::value(&param, format!("`{param}`: {message}"))
         };
-        let op = match self.op {
-            Op::Add => EditOp::Add,
-            Op::Set | Op::Mean => EditOp::Set,
-            Op::Scale => EditOp::Scale,
-            Op::Zero => EditOp::Zero,
-            Op::ProjectOut => EditOp::ProjectOut,
-            Op::Clamp => EditOp::Clamp,
-            Op::Skip => EditOp::Skip,
-            Op::Exclude => EditOp::Exclude,
-            Op::Force => EditOp::Force,
-        };
+        let op = self.op;
         let mut reference = match (self.sae, self.feature) {
             (Some(sae), Some(feature)) => Reference::Feature(sae, feature),
             (None, None) => Reference::Nothing,
@@ -300,10 +275,10 @@ impl EditObject {
             };
             return Err(fault(".vector", message));
         }
-        if matches!(self.op, Op::Scale) && self.scale.is_none() {
+        if op == EditOp::Scale && self.scale.is_none() {
             return Err(fault(".scale", "`op` needs a `scale`"));
         }
-        if matches!(self.op, Op::Clamp) && self.low.is_none() && self.high.is_none() {
+        if op == EditOp::Clamp && self.low.is_none() && self.high.is_none() {
             return Err(fault("", "`op` needs `low` or `high`"));
         }
         let parts = [

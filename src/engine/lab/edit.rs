@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use crate::arch::Parts;
 use crate::model::{LabOp, Point, Points};
 
@@ -9,11 +11,13 @@ use super::super::request::Rejected;
 use super::{Vector, Where, refuse};
 
 /// What an edit does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum EditOp {
     /// Adds the vector.
     Add,
-    /// Puts the vector there.
+    /// Puts the vector there. Mean ablation is the same with a mean as the vector.
+    #[serde(alias = "mean")]
     Set,
     /// Multiplies.
     Scale,
