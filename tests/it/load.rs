@@ -418,3 +418,65 @@ fn a_client_that_is_refused_while_it_sends_reads_why() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// Each look at the clock of the calendar is 40 days after the one before.
+const LEAPING_CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int clock_gettime(clockid_t id, struct timespec * now) {
+    static long n_looks;
+    int result = syscall(SYS_clock_gettime, id, now);
+    if (result == 0 && id == CLOCK_REALTIME) {
+        now->tv_sec += 40L * 24 * 60 * 60 * __atomic_add_fetch(&n_looks, 1, __ATOMIC_RELAXED);
+    }
+    return result;
+}
+"#;
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_clock_that_leaps_ends_nothing() {
+    let folder = crate::command::scratch();
+    let (source, library) = (
+        folder.path().join("clock.c"),
+        folder.path().join("clock.so"),
+    );
+    std::fs::write(&source, LEAPING_CLOCK).expect("written");
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .status()
+        .expect("the compiler that built ggml");
+    assert!(status.success());
+    let limits = "--answer-time 300 --queue-time 300 --idle-time 300 --read-time 60 --lab-time 300";
+    let limits: Vec<&str> = limits.split(' ').collect();
+    let preload = [("LD_PRELOAD", crate::command::text(&library))];
+    let server = Server::with(&limits, &preload);
+    let plain = Server::shared();
+    let body = json!({ "messages": [{ "role": "user", "content": "2+2=?" }], "temperature": 0 });
+    let (expected, first) = (
+        plain.post("/v1/chat/completions", &body),
+        server.post("/v1/chat/completions", &body),
+    );
+    let second = server.post("/v1/chat/completions", &body);
+    let made = |answer: &Value| answer["created"].as_u64().expect("a time");
+    assert!(
+        made(&second) >= made(&first) + 40 * 24 * 60 * 60,
+        "the clock does not leap"
+    );
+    for answer in [first, second] {
+        assert_eq!(answer["choices"], expected["choices"]);
+    }
+    let events = server.stream(json!({}));
+    assert_eq!(events.last().map(String::as_str), Some("[DONE]"));
+    let page = server.raw("GET", "/metrics", "text/plain", "").2;
+    let deaths = page
+        .lines()
+        .filter(|line| line.starts_with("bench_engine_deaths_total{"));
+    let deaths: Vec<&str> = deaths.collect();
+    assert!(!deaths.is_empty(), "{page}");
+    assert!(deaths.iter().all(|line| line.ends_with(" 0")), "{deaths:?}");
+}
