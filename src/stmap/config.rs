@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Deref;
+use std::rc::Rc;
 
 use serde_json::Value as Json;
 
@@ -25,6 +27,10 @@ pub(super) struct Config<'a> {
     is_partial: bool,
     /// Keys that were read.
     read: RefCell<BTreeSet<String>>,
+    /// Values that were gathered from the objects of an array, by their keys: once, not for each layer.
+    gathered: RefCell<HashMap<String, Rc<Json>>>,
+    /// Keys whose places were compared.
+    compared: RefCell<BTreeSet<String>>,
     /// Places of one key with different values: by the place that is not used, the message and the place
     /// that is used.
     conflicts: RefCell<BTreeMap<String, (String, String)>>,
@@ -40,6 +46,34 @@ const MAX_CHAIN: usize = 32;
 const MAX_PATTERNS: usize = 1024;
 /// Maximum number of values that are kept.
 const MAX_KNOWN: usize = 1 << 16;
+
+/// The value of a key.
+#[derive(Clone)]
+pub(super) enum Found<'a> {
+    InPlace(&'a Json),
+    /// Of the objects of an array.
+    Gathered(Rc<Json>),
+}
+
+impl<'a> From<Cow<'a, Json>> for Found<'a> {
+    fn from(value: Cow<'a, Json>) -> Self {
+        match value {
+            Cow::Borrowed(value) => Self::InPlace(value),
+            Cow::Owned(value) => Self::Gathered(value.into()),
+        }
+    }
+}
+
+impl Deref for Found<'_> {
+    type Target = Json;
+
+    fn deref(&self) -> &Json {
+        match self {
+            Self::InPlace(value) => value,
+            Self::Gathered(value) => value,
+        }
+    }
+}
 
 /// Keys that nothing read.
 #[derive(Debug, Default)]
@@ -83,6 +117,8 @@ impl<'a> Config<'a> {
                 .collect(),
             is_partial: false,
             read: RefCell::default(),
+            gathered: RefCell::default(),
+            compared: RefCell::default(),
             conflicts: RefCell::default(),
             open: RefCell::default(),
             known: RefCell::default(),
@@ -117,7 +153,10 @@ impl<'a> Config<'a> {
     /// The value of a key, at the first of its places that has one; dots lead into objects. The map's
     /// `nested` object comes first. `null` is not a value. All places count as read, whether they have a
     /// value or not.
-    fn get(&self, key: &str) -> Option<Cow<'a, Json>> {
+    fn get(&self, key: &str) -> Option<Found<'a>> {
+        if let Some(value) = self.gathered.borrow().get(key) {
+            return Some(Found::Gathered(Rc::clone(value)));
+        }
         let places = self.places(key);
         let objects = self.objects(key).into_iter().flatten();
         let found = objects
@@ -131,8 +170,15 @@ impl<'a> Config<'a> {
             .find(|found| !found.is_empty());
         self.read.borrow_mut().extend(places.iter().cloned());
         let found = found?;
-        self.note_conflicts(&found);
-        found.into_iter().next().map(|(_, value)| value)
+        if found.len() > 1 && self.compared.borrow_mut().insert(key.to_owned()) {
+            self.note_conflicts(&found);
+        }
+        let value = found.into_iter().next().map(|(_, value)| value.into());
+        if let Some(Found::Gathered(value)) = &value {
+            let mut gathered = self.gathered.borrow_mut();
+            gathered.insert(key.to_owned(), Rc::clone(value));
+        }
+        value
     }
 
     /// Records the places of a key that differ from the first, which is used.
@@ -290,7 +336,7 @@ impl<'a> Config<'a> {
     }
 
     /// The value of a key, if something has read it.
-    pub(super) fn value_if_read(&self, key: &str) -> Option<Cow<'a, Json>> {
+    pub(super) fn value_if_read(&self, key: &str) -> Option<Found<'a>> {
         let is_read = self.read.borrow().contains(key);
         is_read.then(|| self.get(key)).flatten()
     }
@@ -452,12 +498,15 @@ impl At<'_> {
 
     /// The value of a key. Elements of an array without a value matter only in their own layers.
     fn of_key(&self, name: &str, json: &Json, whole: bool) -> Result<Value, String> {
+        let own = self.layer().filter(|_| !whole);
+        // Not the whole array for each layer.
+        if let Some(value) = own.and_then(|il| convert(json.get(il)?)) {
+            return Ok(value);
+        }
         if let Some(value) = convert(json) {
             return self.of_layer(name, value, whole);
         }
-        let own = self.layer().filter(|_| !whole);
-        let own = own.and_then(|il| convert(json.get(il)?));
-        own.ok_or_else(|| match (json, self.layer()) {
+        Err(match (json, self.layer()) {
             (Json::Array(_), Some(il)) if !whole => format!("`{name}` has no value for layer {il}"),
             (Json::Array(_), _) => format!("`{name}` has elements without a value"),
             _ => format!("`{name}` is an object, not a value"),
