@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arch::{ArchDef, Library, LibraryError, OptionKind};
 use crate::plan::{Plan, TensorSet};
+use crate::stmap::{self, MapFit, Maps};
 use crate::weights::{Metadata, TensorType, Value, Weights};
 
 /// The key of a file that names its architecture.
@@ -149,6 +150,85 @@ pub fn fits(library: &Library, weights: &Weights) -> Result<Vec<Fit>, LibraryErr
     }
     fits.sort_by_key(Fit::distance);
     Ok(fits)
+}
+
+/// How a map, and the definition that it is for, fit a folder.
+#[derive(Debug)]
+pub struct FolderFit {
+    /// What the map makes of the folder.
+    pub map: MapFit,
+    /// How the definition fits that.
+    pub fit: Fit,
+}
+
+impl FolderFit {
+    /// Tensors decide, then keys, then how much else the definition is for.
+    fn distance(&self) -> (usize, usize, usize) {
+        let (tensors, others, absent) = self.fit.distance();
+        let map = &self.map;
+        (
+            map.unused.len() + tensors,
+            map.problems.len() + map.unread.len() + others,
+            absent,
+        )
+    }
+}
+
+/// All maps with their definitions, those that fit a folder best first.
+///
+/// # Errors
+/// A definition of the library has problems.
+pub fn folder_fits(library: &Library, maps: Vec<MapFit>) -> Result<Vec<FolderFit>, LibraryError> {
+    let mut fits = Vec::new();
+    for map in maps {
+        let def = library.get(&map.arch)?;
+        let fit = fit(&def, &map.weights);
+        fits.push(FolderFit { map, fit });
+    }
+    fits.sort_by_key(FolderFit::distance);
+    Ok(fits)
+}
+
+/// The text of a map for an architecture `name`, begun from the first of these; none if there is none.
+pub fn begun_map(
+    maps: &Maps,
+    name: &str,
+    folder: &stmap::Folder,
+    fits: &[FolderFit],
+) -> Option<String> {
+    let best = fits.first()?;
+    let next = fits.iter().skip(1).take(4).map(|fit| fit.map.map.as_str());
+    let mut out = format!(
+        "# Begun from `{}`, the map nearest to the folder. Next come: {}.\n",
+        best.map.map,
+        next.collect::<Vec<_>>().join(", ")
+    );
+    comment(
+        &mut out,
+        "It needs what the folder does not have like this:",
+        best.map.problems.iter().cloned(),
+    );
+    comment(
+        &mut out,
+        "Stored tensors that no rule uses yet, with the shape of one:",
+        best.map.unused.iter().cloned(),
+    );
+    comment(
+        &mut out,
+        "Keys of config.json that nothing reads yet:",
+        best.map.unread.iter().cloned(),
+    );
+    comment(
+        &mut out,
+        &format!(
+            "Tensors that `{}` requires and no rule gives yet:",
+            best.fit.arch
+        ),
+        best.fit.missing.iter().cloned(),
+    );
+    out.push('\n');
+    let source = maps.source(&best.map.map)?;
+    Some(out + &stmap::begun(&source.text, name, folder))
 }
 
 /// Lines of a comment, one for each item.

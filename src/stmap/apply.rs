@@ -41,6 +41,15 @@ pub(super) struct Unmapped {
     pub(super) keys: Vec<String>,
 }
 
+/// What a map makes of a folder that it may be wrong for.
+pub(super) struct Attempt {
+    pub(super) metadata: Metadata,
+    pub(super) entries: Vec<Entry>,
+    pub(super) problems: Problems,
+    /// Stored tensors and configuration keys that nothing used.
+    pub(super) unmapped: Unmapped,
+}
+
 /// Applies a map to the configuration that is read by it. `common` is what all maps share.
 ///
 /// # Errors
@@ -52,44 +61,11 @@ pub(super) fn apply(
     config: &Config<'_>,
     packed: &Table,
 ) -> Result<Applied, Problems> {
-    let mut work = Work {
-        map,
-        def,
-        checkpoint: config.checkpoint,
-        packed,
-        config,
-        metadata: Metadata::default(),
-        params: BTreeSet::new(),
-        entries: Vec::new(),
-        names: BTreeSet::new(),
-        origins: HashMap::new(),
-        used: RefCell::default(),
-        problems: Problems::default(),
-        at: 0,
-    };
-    let arch = Meta::Str(def.name.clone());
-    work.metadata.insert("general.architecture", arch);
-    for (at, part) in [map, common].into_iter().enumerate() {
-        work.at = at;
-        work.rules(part);
-        work.notes(part);
-        work.targets(part);
-        for group in &part.groups {
-            work.group(group);
-        }
-    }
+    let work = Work::done(map, common, def, config, packed);
     if work.problems.iter().any(|problems| !problems.is_empty()) {
         return Err(work.problems);
     }
-    let used = work.used.into_inner();
-    let ignored = |key: &str| {
-        let fits = |part| {
-            map.ignored_keys
-                .iter()
-                .any(|p| fits_pattern(&p.value, part))
-        };
-        parts(key).any(fits)
-    };
+    let ignored = |key: &str| is_ignored(map, key);
     let conflicts = config.conflicts(ignored);
     if !conflicts.is_empty() {
         tracing::warn!(
@@ -98,7 +74,7 @@ pub(super) fn apply(
         );
     }
     let keys = config.unread(ignored);
-    let (tensors, left_out) = unused(map, config, &used);
+    let (tensors, left_out) = unused(map, config, &work.used.into_inner());
     if !keys.inert.is_empty() {
         tracing::debug!(
             keys = keys.inert.join(", "),
@@ -115,6 +91,34 @@ pub(super) fn apply(
         left_out,
         origins: work.origins,
     })
+}
+
+/// Applies as much of a map as fits.
+pub(super) fn attempt(
+    map: &Map,
+    common: &Map,
+    def: &ArchDef,
+    config: &Config<'_>,
+    packed: &Table,
+) -> Attempt {
+    let work = Work::done(map, common, def, config, packed);
+    let keys = config.unread(|key| is_ignored(map, key)).refused;
+    let (tensors, _) = unused(map, config, &work.used.into_inner());
+    Attempt {
+        metadata: work.metadata,
+        entries: work.entries,
+        problems: work.problems,
+        unmapped: Unmapped { tensors, keys },
+    }
+}
+
+/// Whether a key, or a part of it, has no effect on the results.
+fn is_ignored(map: &Map, key: &str) -> bool {
+    let fits = |part| {
+        let mut ignored = map.ignored_keys.iter();
+        ignored.any(|pattern| fits_pattern(&pattern.value, part))
+    };
+    parts(key).any(fits)
 }
 
 /// Stored tensors that nothing used and that are not ignored, by their names in the files, and the
@@ -193,6 +197,45 @@ pub(super) struct Work<'a> {
     pub(super) problems: Problems,
     /// Whose rules are being applied, as an index into the problems.
     pub(super) at: usize,
+}
+
+impl<'a> Work<'a> {
+    /// All rules of a map and of what all maps share.
+    fn done(
+        map: &'a Map,
+        common: &Map,
+        def: &'a ArchDef,
+        config: &'a Config<'a>,
+        packed: &'a Table,
+    ) -> Self {
+        let mut work = Self {
+            map,
+            def,
+            checkpoint: config.checkpoint,
+            packed,
+            config,
+            metadata: Metadata::default(),
+            params: BTreeSet::new(),
+            entries: Vec::new(),
+            names: BTreeSet::new(),
+            origins: HashMap::new(),
+            used: RefCell::default(),
+            problems: Problems::default(),
+            at: 0,
+        };
+        let arch = Meta::Str(def.name.clone());
+        work.metadata.insert("general.architecture", arch);
+        for (at, part) in [map, common].into_iter().enumerate() {
+            work.at = at;
+            work.rules(part);
+            work.notes(part);
+            work.targets(part);
+            for group in &part.groups {
+                work.group(group);
+            }
+        }
+        work
+    }
 }
 
 impl Work<'_> {

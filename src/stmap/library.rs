@@ -1,6 +1,6 @@
 //! The known maps: those built into the program and those of the user's folders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
@@ -97,7 +97,7 @@ impl Maps {
 
     /// The map for a configuration. A broken map affects only its own classes.
     pub(super) fn of(&self, path: &Path, json: &Json) -> Result<(&Source, Map), Error> {
-        let refuse = |message: String| Error::Config {
+        let refuse = |message: String| Error::NoMap {
             path: path.to_owned(),
             message,
         };
@@ -173,6 +173,26 @@ impl Maps {
             maps.find_map(|(_, source, map)| is_it(&map).then_some((source, map)))
         };
         find(classes, |map| &map.classes).or_else(|| find(model_type, |map| &map.types))
+    }
+
+    /// All sound maps of text models, with their names.
+    pub(super) fn of_texts(&self) -> impl Iterator<Item = (&str, Map)> {
+        let maps = self.sources.iter();
+        let maps =
+            maps.filter_map(|(name, source)| Some((name.as_str(), self.parse(source).ok()?)));
+        maps.filter(|(_, map)| map.text.is_none())
+    }
+
+    /// Objects of a configuration that may be those of a text model.
+    pub(super) fn text_objects(&self) -> BTreeSet<String> {
+        let maps = self.sources.values();
+        let texts = maps.filter_map(|source| self.parse(source).ok()?.text);
+        texts.flat_map(|text| text.objects).collect()
+    }
+
+    /// The text of a map.
+    pub fn source(&self, name: &str) -> Option<&Source> {
+        self.sources.get(name)
     }
 
     /// The maps with one of these names in their texts. To read a map takes far longer than to search its text.

@@ -14,6 +14,7 @@ mod json;
 mod library;
 mod missing;
 mod modules;
+mod nearest;
 mod packed;
 mod parameters;
 mod read;
@@ -38,6 +39,7 @@ use crate::weights::{self, Weights};
 
 pub use library::{ENDING, Maps};
 pub use missing::{Need, missing};
+pub use nearest::{Folder, MapFit, begun, fits};
 pub use read::schema;
 
 /// Metadata key: the map that the weights were made with.
@@ -61,6 +63,14 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// Found and expected.
+        message: String,
+    },
+    /// No map is for the classes that the configuration names.
+    #[error("{}: {message}", path.display())]
+    NoMap {
+        /// The configuration.
+        path: PathBuf,
+        /// The classes, and what is nearest or missing.
         message: String,
     },
     /// The map does not fit the folder, or has problems itself.

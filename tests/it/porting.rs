@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::goldens::{goldens, library};
+use crate::hf;
+use crate::support::nmse;
 
 #[test]
 fn the_definition_of_a_file_is_among_the_nearest() {
@@ -76,6 +78,119 @@ fn a_begun_definition_is_sound_and_tells_what_is_left() {
         text(&mine),
     ]);
     printed(&["arch", "check", text(&mine.join("other.arch.toml"))]);
+}
+
+#[test]
+fn a_folder_of_an_unknown_class_is_begun_with_a_map_and_a_definition() {
+    let scratch = scratch();
+    for (name, nested) in [
+        ("apertus", None),
+        ("afmoe", None),
+        ("jamba", Some("text_config")),
+    ] {
+        let golden = hf::open(name);
+        let model = scratch.path().join(name);
+        let mine = scratch.path().join(format!("{name}-mine"));
+        for folder in [&model, &mine] {
+            std::fs::create_dir(folder).expect("a folder");
+        }
+        golden.write(&model);
+        let config = std::fs::read(model.join("config.json")).expect("there");
+        let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+        let keys = config.as_object_mut().expect("an object");
+        keys.insert("model_type".into(), json!("fresh"));
+        keys.remove("architectures");
+        if let Some(nested) = nested {
+            config = json!({ nested: config });
+        }
+        config["architectures"] = json!(["FreshForCausalLM"]);
+        std::fs::write(model.join("config.json"), config.to_string()).expect("written");
+        check_refused(
+            &["inspect", text(&model)],
+            1,
+            &["no map is for `FreshForCausalLM`"],
+        );
+
+        let arguments = [
+            "arch",
+            "new",
+            "fresh",
+            "--from",
+            text(&model),
+            "-o",
+            text(&mine),
+        ];
+        let found = printed(&arguments);
+        assert!(found.contains("begun from the map `"), "{found}");
+        let map = mine.join("fresh.arch.stmap.toml");
+        let map = std::fs::read_to_string(map).expect("written");
+        assert!(map.contains("classes = [\"FreshForCausalLM\"]"), "{map}");
+        check_refused(&arguments, 1, &["exists and is not replaced"]);
+        // Its own family is the nearest, so nothing is left to settle: the numbers are those of the golden.
+        let tokens: Vec<String> = golden.tokens.iter().map(u32::to_string).collect();
+        let array = scratch.path().join(format!("{name}.npy"));
+        printed(&[
+            "logits",
+            "-m",
+            text(&model),
+            "--archs",
+            text(&mine),
+            "--strict",
+            "--tokens",
+            &tokens.join(","),
+            "-o",
+            text(&array),
+        ]);
+        let found = npy::read(&array).expect("an array").elements;
+        let error = nmse(&found, &golden.expected);
+        assert!(error <= 1e-9, "{name}: {error:e}");
+    }
+}
+
+#[test]
+fn a_begun_map_names_what_it_does_not_know() {
+    let scratch = scratch();
+    let (model, mine) = (scratch.path().join("model"), scratch.path().join("mine"));
+    for folder in [&model, &mine] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
+    hf::open("apertus").write(&model);
+    let config = std::fs::read(model.join("config.json")).expect("there");
+    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+    config["architectures"] = json!(["FreshForCausalLM"]);
+    config["residual_gain"] = json!(0.5);
+    std::fs::write(model.join("config.json"), config.to_string()).expect("written");
+    let more = std::fs::read(model.join("model.safetensors")).expect("there");
+    let length = u64::from_le_bytes(more[..8].try_into().expect("eight")) as usize;
+    let header = String::from_utf8(more[8..8 + length].to_vec()).expect("text");
+    let header = header.replace("mlp.down_proj", "mlp.shrink_proj");
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(&more[8 + length..]);
+    std::fs::write(model.join("model.safetensors"), bytes).expect("written");
+    printed(&[
+        "arch",
+        "new",
+        "fresh",
+        "--from",
+        text(&model),
+        "-o",
+        text(&mine),
+    ]);
+    let map = mine.join("fresh.arch.stmap.toml");
+    let map = std::fs::read_to_string(map).expect("written");
+    let comments: Vec<&str> = map
+        .lines()
+        .take_while(|line| line.starts_with('#'))
+        .collect();
+    let comments = comments.join("\n");
+    for expected in [
+        "layers.{il}.mlp.shrink_proj.weight [",
+        "residual_gain = 0.5",
+        "blk.{il}.ffn_down.weight",
+    ] {
+        assert!(comments.contains(expected), "{expected}: {comments}");
+    }
 }
 
 fn write_npz(path: &Path, arrays: &[(&str, Vec<u8>)]) {

@@ -1,6 +1,6 @@
-//! `bench arch new`: a definition to begin with.
+//! `bench arch new`: a definition to begin with, and a map where a folder has none.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
@@ -8,8 +8,9 @@ use crate::arch::ENDING;
 use crate::cli::options::ArchOptions;
 use crate::cli::{Failure, output};
 use crate::common::writing::Part;
-use crate::files::models::{self, Source};
+use crate::files::models::{self, Definitions, Source};
 use crate::inspect::nearest;
+use crate::stmap;
 
 use super::styled;
 
@@ -17,7 +18,7 @@ use super::styled;
 pub(in crate::cli) struct Args {
     /// Name of the architecture; the file is NAME.arch.toml
     name: String,
-    /// The model: a GGUF file, or a folder that a map opens
+    /// The model: a GGUF file, or a Hugging Face folder; for one that no map opens, a map is begun as well
     #[arg(long, value_name = "MODEL")]
     from: PathBuf,
     /// Folder to write into; an existing file is not replaced
@@ -42,19 +43,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         );
     }
     let path = folder.join(format!("{name}{ENDING}"));
-    if path.exists() {
-        anyhow::bail!("{}: the file exists and is not replaced", path.display());
-    }
+    refuse_existing(&path)?;
     let definitions = archs.definitions()?;
-    let contents = models::read(&Source::of(Some(from)), &definitions)?;
+    let source = Source::of(Some(from));
+    let contents = match models::read(&source, &definitions) {
+        Err(models::Error::Folder(stmap::Error::NoMap { .. })) => {
+            return folder_without_map(args, &definitions, &path);
+        }
+        contents => contents?,
+    };
     let fits = nearest::fits(&definitions.archs, &contents.weights).map_err(styled)?;
     let text =
         nearest::begun(&definitions.archs, &contents.weights, name, &fits).map_err(styled)?;
-    let at = |error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
-    let mut part = Part::new(&path).map_err(at)?;
-    part.write(text.as_bytes())
-        .and_then(|()| part.finish())
-        .map_err(at)?;
+    write(&path, &text)?;
     let nearest = fits.first().map_or("", |fit| fit.arch.as_str());
     output::line(format!("{}: begun from `{nearest}`", path.display()))?;
     if contents.weights.metadata().str("general.architecture") != Some(name.as_str()) {
@@ -63,4 +64,50 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ))?;
     }
     Ok(())
+}
+
+/// A map for the folder, and the definition that it is for.
+fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<(), Failure> {
+    let (name, archs) = (&args.name, &with.archs);
+    let map_path = args.output.join(format!("{name}{}", stmap::ENDING));
+    refuse_existing(&map_path)?;
+    let (folder, maps) = stmap::fits(&args.from, &with.maps, archs)?;
+    let fits = nearest::folder_fits(archs, maps).map_err(styled)?;
+    let (Some(best), Some(map)) = (
+        fits.first(),
+        nearest::begun_map(&with.maps, name, &folder, &fits),
+    ) else {
+        anyhow::bail!("{}: there is no map to begin with", args.from.display());
+    };
+    let weights = &best.map.weights;
+    let mut of_archs = nearest::fits(archs, weights).map_err(styled)?;
+    // The definition that the map is for comes first.
+    of_archs.sort_by_key(|fit| fit.arch != best.fit.arch);
+    let definition = nearest::begun(archs, weights, name, &of_archs).map_err(styled)?;
+    write(path, &definition)?;
+    write(&map_path, &map)?;
+    let (map, arch) = (&best.map.map, &best.fit.arch);
+    output::line(format!(
+        "{}: begun from the map `{map}`",
+        map_path.display()
+    ))?;
+    output::line(format!("{}: begun from `{arch}`", path.display()))?;
+    output::line(format!(
+        "if nothing in the definition changes, remove it and write `arch = \"{arch}\"` into the map"
+    ))
+}
+
+fn refuse_existing(path: &Path) -> Result<(), Failure> {
+    match path.exists() {
+        true => anyhow::bail!("{}: the file exists and is not replaced", path.display()),
+        false => Ok(()),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let at = |error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
+    let mut part = Part::new(path).map_err(at)?;
+    part.write(text.as_bytes())
+        .and_then(|()| part.finish())
+        .map_err(at)
 }

@@ -1,0 +1,183 @@
+//! The maps that fit a folder of an unknown class best, and a map to begin with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::Path;
+
+use serde_json::Value as Json;
+use toml::de::DeTable;
+
+use crate::arch::Library;
+use crate::weights::Weights;
+use crate::weights::safetensors::Checkpoint;
+
+use super::apply::{Attempt, attempt};
+use super::config::Config;
+use super::definition::Map;
+use super::library::Maps;
+use super::packed::Table;
+use super::{CONFIG, Error, folder_of, read_config};
+
+/// What a map makes of a folder.
+#[derive(Debug)]
+pub struct MapFit {
+    /// Name of the map.
+    pub map: String,
+    /// The definition that it is for.
+    pub arch: String,
+    /// As much of the folder as the map has rules for.
+    pub weights: Weights,
+    /// What the map needs and the folder has otherwise; the same once for all layers.
+    pub problems: Vec<String>,
+    /// Stored tensors that no rule uses, with `{il}` and `{e}` for their first two numbers, and the shape of one of them, slowest
+    /// dimension first.
+    pub unused: Vec<String>,
+    /// Keys of the configuration that nothing reads, with their values.
+    pub unread: Vec<String>,
+}
+
+/// A folder of an unknown class.
+#[derive(Debug)]
+pub struct Folder {
+    /// Names in `architectures` of its configuration.
+    pub classes: Vec<String>,
+    /// The object that holds the configuration of the text model, if the whole does not.
+    pub nested: Option<String>,
+}
+
+/// Applies every map to a folder as if it were for the folder's class.
+///
+/// # Errors
+/// A folder that lacks files, or files that are malformed.
+pub fn fits(path: &Path, maps: &Maps, archs: &Library) -> Result<(Folder, Vec<MapFit>), Error> {
+    let folder = folder_of(path);
+    let mut json = read_config(&folder.join(CONFIG))?;
+    let mut checkpoint = Checkpoint::open(path)?;
+    let packed = Table::take(&mut json, folder, &mut checkpoint)?;
+    let names = json.get("architectures").and_then(Json::as_array);
+    let names = names.into_iter().flatten().filter_map(Json::as_str);
+    let classes = names.map(str::to_owned).collect();
+    let mut objects = maps.text_objects().into_iter();
+    let nested = objects.find(|name| json.get(name).is_some_and(Json::is_object));
+    let contents = Contents {
+        label: path.display().to_string(),
+        json,
+        checkpoint,
+        packed,
+    };
+    let mut found = Vec::new();
+    for (name, mut map) in maps.of_texts() {
+        if map.nested.is_none() {
+            map.nested.clone_from(&nested);
+        }
+        found.extend(fit(name, &map, maps.common(), archs, &contents)?);
+    }
+    Ok((Folder { classes, nested }, found))
+}
+
+struct Contents {
+    label: String,
+    json: Json,
+    checkpoint: Checkpoint,
+    packed: Table,
+}
+
+/// None if the map's architecture follows from keys that the folder lacks.
+fn fit(
+    name: &str,
+    map: &Map,
+    common: &Map,
+    archs: &Library,
+    folder: &Contents,
+) -> Result<Option<MapFit>, Error> {
+    let config = Config::new(map, &folder.json, &folder.checkpoint);
+    let Ok(arch) = config.arch() else {
+        return Ok(None);
+    };
+    let def = archs.get(&arch)?;
+    let Attempt {
+        metadata,
+        entries,
+        problems,
+        unmapped,
+    } = attempt(map, common, &def, &config, &folder.packed);
+    let problems = problems.into_iter().flatten();
+    let left: BTreeSet<&str> = unmapped.tensors.iter().map(String::as_str).collect();
+    let mut unused: BTreeMap<String, &[u64]> = BTreeMap::new();
+    for (name, stored) in folder.checkpoint.tensors() {
+        let name = folder.checkpoint.stored_name(name);
+        if left.contains(name) {
+            unused.entry(pattern(name)).or_insert(&stored.shape);
+        }
+    }
+    let unused = unused.into_iter();
+    Ok(Some(MapFit {
+        map: name.to_owned(),
+        arch,
+        weights: Weights::of(folder.label.clone(), metadata, entries)?,
+        problems: problems.map(|problem| problem.message).collect(),
+        unused: unused
+            .map(|(name, shape)| format!("{name} {shape:?}"))
+            .collect(),
+        unread: unmapped.keys,
+    }))
+}
+
+/// A stored name with `{il}` and `{e}` in place of its first two numbers.
+fn pattern(name: &str) -> String {
+    let mut indices = ["{il}", "{e}"].into_iter();
+    let parts = name.split('.').map(|part| {
+        let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        match is_number {
+            true => indices.next().unwrap_or(part),
+            false => part,
+        }
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// The text of a map with another architecture and other classes, without its first comment.
+pub fn begun(text: &str, arch: &str, folder: &Folder) -> String {
+    let start = text
+        .split_inclusive('\n')
+        .take_while(|line| line.starts_with('#') || line.trim().is_empty())
+        .map(str::len)
+        .sum::<usize>();
+    let text = text.get(start..).unwrap_or_default();
+    let root = DeTable::parse_recoverable(text).0;
+    let entry = |key: &str| -> Option<Range<usize>> {
+        let (name, value) = root.get_ref().get_key_value(key)?;
+        // With the comment that follows it.
+        let end = value.span().end;
+        let end = text[end..].find('\n').map_or(text.len(), |at| end + at + 1);
+        Some(name.span().start..end)
+    };
+    let mut gone: Vec<Range<usize>> = ["arch", "classes", "model_types", "nested"]
+        .iter()
+        .filter(|key| **key != "nested" || folder.nested.is_some())
+        .filter_map(|key| entry(key))
+        .collect();
+    gone.sort_by_key(|range| range.start);
+    let mut out = format!(
+        "arch = {}\nclasses = {}\n",
+        Json::from(arch),
+        list(&folder.classes)
+    );
+    if let Some(nested) = &folder.nested {
+        out.push_str(&format!("nested = {}\n", Json::from(nested.as_str())));
+    }
+    let mut at = 0;
+    for range in gone {
+        out.push_str(&text[at..range.start]);
+        at = range.end;
+    }
+    out + &text[at..]
+}
+
+/// Names as a list of TOML.
+fn list(names: &[String]) -> String {
+    let names = names
+        .iter()
+        .map(|name| Json::from(name.as_str()).to_string());
+    format!("[{}]", names.collect::<Vec<_>>().join(", "))
+}
