@@ -202,15 +202,72 @@ MATMUL_INLINE void multiply(const struct format f, const struct matmul_job * job
     }
 }
 
-static void multiply_f32(const struct matmul_job * job) { multiply(format_f32, job); }
-static void multiply_f16(const struct matmul_job * job) { multiply(format_f16, job); }
-static void multiply_bf16(const struct matmul_job * job) { multiply(format_bf16, job); }
+#if WIDE_STREAMS > 1
+#define SUMS 4
+
+// One column times rows that come from memory: row after row, as memory is read fastest, with several sums, so that no addition
+// waits for the one before.
+MATMUL_INLINE void multiply_row_by_row(const struct format f, const struct matmul_job * job) {
+    const char * y = job->columns[0];
+    const int64_t whole = job->k / (SUMS * f.step) * (SUMS * f.step);
+    for (int row = 0; row < job->n_rows; row++) {
+        const char * x = job->rows + (size_t) row * job->row_stride;
+        wide acc[SUMS];
+        UNROLL for (int s = 0; s < SUMS; s++) {
+            acc[s] = wide_zero();
+        }
+        int64_t i = 0;
+        for (; i < whole; i += SUMS * f.step) {
+            UNROLL for (int line = 0; line < lines_of(SUMS * f.step * f.size); line++) {
+                _mm_prefetch(x + i * f.size + ROW_AHEAD + 64 * line, _MM_HINT_T0);
+            }
+            UNROLL for (int s = 0; s < SUMS; s++) {
+                const int64_t at = (i + s * f.step) * f.size;
+                acc[s] = f.add_product(acc[s], f.load(x + at), f.load(y + at));
+            }
+        }
+        for (; i < job->k; i += f.step) {
+            const int64_t rest = job->k - i < f.step ? job->k - i : f.step;
+            acc[0] = f.add_product(acc[0], load_some(f, x + i * f.size, rest), load_some(f, y + i * f.size, rest));
+        }
+        for (int s = 1; s < SUMS; s++) {
+            acc[0] = _mm256_add_ps(acc[0], acc[s]);
+        }
+        job->out[0][row] = wide_sum(acc[0]);
+    }
+}
+
+MATMUL_INLINE void multiply_alone(const struct format f, const struct matmul_job * job) {
+    if (job->streamed) {
+        multiply_row_by_row(f, job);
+    } else {
+        multiply(f, job);
+    }
+}
+
+#define FLOAT_ALONE(name) multiply_alone_##name
+#define ALONE_FUNCTION(name) \
+    static void multiply_alone_##name(const struct matmul_job * job) { multiply_alone(format_##name, job); }
+#else
+#define FLOAT_ALONE(name) NULL
+#define ALONE_FUNCTION(name)
+#endif
 
 #define TILE_STEP 24
 
-static const struct matmul_kernel kernel_f32  = { GGML_TYPE_F32,  TILE_STEP, NULL, NULL, multiply_f32 };
-static const struct matmul_kernel kernel_f16  = { GGML_TYPE_F16,  TILE_STEP, NULL, NULL, multiply_f16 };
-static const struct matmul_kernel kernel_bf16 = { GGML_TYPE_BF16, TILE_STEP, NULL, NULL, multiply_bf16 };
+#define KERNEL(name, type)                                                                                    \
+    static void multiply_##name(const struct matmul_job * job) { multiply(format_##name, job); }              \
+    ALONE_FUNCTION(name)                                                                                      \
+    static const struct matmul_kernel kernel_##name = {                                                       \
+        .column_type    = type,                                                                               \
+        .tile_rows      = TILE_STEP,                                                                          \
+        .multiply       = multiply_##name,                                                                    \
+        .multiply_alone = FLOAT_ALONE(name),                                                                  \
+    };
+
+KERNEL(f32, GGML_TYPE_F32)
+KERNEL(f16, GGML_TYPE_F16)
+KERNEL(bf16, GGML_TYPE_BF16)
 
 const struct matmul_kernel * matmul_float_kernel(enum ggml_type type) {
     switch (type) {
