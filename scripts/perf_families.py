@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures prefill and decode of one sequence against llama-bench, alternating, for models of seven kinds: docs/performance-families.md.
+"""Measures prefill and decode of one sequence against llama-bench, alternating, for models of many kinds: docs/performance-families.md.
 
 Usage: scripts/perf_families.py --llama-bench PROGRAM --llama-quantize PROGRAM [--bench target/release/bench]
            [--types Q4_K_M,Q8_0] [--models NAME,...] [--repeats 5] [--busy] [--keep FOLDER] [--out docs]
@@ -7,7 +7,7 @@ Usage: scripts/perf_families.py --llama-bench PROGRAM --llama-quantize PROGRAM [
 The models are made by `bench synth` with random weights, as f16, and quantised by llama-quantize, so that both programs read the
 files that users have. Both use as many threads as the machine has cores, flash attention and an f16 KV cache. `--busy` measures
 decoding while another process uses one core all the time, too. Each ratio is the median of those of the repeats, of which
-each has both programs run once. Standard library only.
+each has both programs run once. Rows of models and types that are not measured stay as they are. Standard library only.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import tempfile
 
 N_PROMPT, N_ANSWER = 512, 64
 COMMON = {"n_ctx_train": 32768, "vocab_size": 32768, "rms_eps": 1e-6, "rope_base": 1e6}
+RWKV = "token_embd_norm.bias,attn_norm.bias,attn_norm_2.bias,output_norm.bias,output"
 # By name: what is special, definition, parameters, optional tensors, keys that llama.cpp alone reads. A few hundred megabytes as Q4_K_M.
 MODELS = {
     "dense": ("attention and MLP", "qwen3", {
@@ -47,7 +48,43 @@ MODELS = {
         "block_count": 8, "n_embd": 1024, "n_head": 16, "n_head_kv": 4, "d_head": 64, "d_head_v": 64, "n_rot": 64, "n_expert": 16,
         "n_expert_used": 4, "n_ff_exp": 1024, "n_swa": 128}, "attn_k.bias,attn_output.bias,attn_q.bias,attn_v.bias,ffn_down_exps.bias,ffn_gate_exps.bias,ffn_gate_inp.bias,"
         "ffn_up_exps.bias,output"),
+    "indexer": ("keys selected by an indexer, latent attention", "deepseek32", {
+        "block_count": 8, "n_embd": 1024, "n_head": 16, "d_head_mla": 192, "d_head_v_mla": 128, "n_rot": 64, "kv_lora_rank": 512,
+        "q_lora_rank": 384, "n_expert": 32, "n_expert_used": 4, "n_ff_exp": 704, "n_ff": 4096, "n_shared": 1, "n_lead": 1,
+        "expert_norm": "true", "expert_gating": 2, "n_head_index": 8, "d_head_index": 128, "index_top": 256},
+        "attn_q_a,attn_q_a_norm,attn_q_b,exp_probs_b.bias,ffn_gate_shexp,output",
+        {"attention.key_length": 576, "attention.value_length": 512, "attention.head_count_kv": 1}),
+    "blocks": ("blocks of keys selected by an indexer", "minimax-m3", {
+        "block_count": 8, "n_embd": 1024, "n_head": 16, "n_head_kv": 4, "d_head": 128, "d_head_v": 128, "n_rot": 64, "n_expert": 16,
+        "n_expert_used": 4, "n_ff_exp": 512, "d_head_index": 128, "n_head_index": 4, "expert_gating": 2},
+        "attn_q_norm,attn_k_norm,output,exp_probs_b.bias,ffn_gate_shexp"),
+    "wide": ("four hidden states of a token", "gemma3n", {
+        "block_count": 20, "n_embd": 768, "n_ff": 3072, "n_head": 4, "n_head_kv": 2, "d_head": 256, "d_head_v": 256, "n_rot": 256,
+        "n_swa": 512}, ""),
+    "decay": ("linear attention with decay", "minimax-01", {
+        "block_count": 16, "n_embd": 1024, "n_head": 16, "n_head_kv": 4, "d_head": 64, "d_head_v": 64, "n_rot": 32, "n_expert": 16,
+        "n_expert_used": 2, "n_ff": 1024}, ""),
+    "kda": ("delta rule with a decay of each element", "kimi-linear", {
+        "block_count": 12, "n_embd": 1024, "n_head": 16, "n_head_kv": [0, 0, 0, 1] * 3, "n_ff": 3072, "d_kda": 64, "ssm_kernel": 4,
+        "d_head_mla": 96, "d_head_v_mla": 64, "n_rot": 32, "kv_lora_rank": 256, "n_expert": 16, "n_expert_used": 4, "n_ff_exp": 512,
+        "n_shared": 1, "n_lead": 1, "rope_base": None}, "output,exp_probs_b.bias,ffn_gate_shexp",
+        {"attention.key_length": 288, "attention.value_length": 256}),
+    "wkv6": ("time mixing, sixth version", "rwkv6", {
+        "block_count": 12, "n_embd": 1024, "n_ff": 3584, "wkv_d": 64, "shift_rank": 32, "decay_extra": 64, "rope_base": None,
+        "rms_eps": None}, f"{RWKV},time_mix_ln.bias,time_mix_w1,time_mix_w2,time_mix_lerp_x,time_mix_lerp_fused"),
+    "wkv7": ("time mixing, seventh version", "rwkv7", {
+        "block_count": 12, "n_embd": 1024, "n_ff": 4096, "wkv_d": 64, "decay_rank": 64, "rate_rank": 64, "first_rank": 32,
+        "gate_rank": 128, "rope_base": None, "rms_eps": None}, f"{RWKV},time_mix_*,channel_mix_*"),
+    "heads": ("state space by heads, attention", "plamo2", {
+        "block_count": 16, "n_embd": 1024, "n_ff": 4096, "n_head": 16, "n_head_kv": [0, 4] * 8, "d_head": 64, "d_head_v": 64,
+        "ssm_inner": 2048, "ssm_state": 64, "ssm_dt_rank": 32, "ssm_kernel": 4}, "output", {"ssm.group_count": 0}),
+    "loops": ("layers that run twice", "nanbeige", {
+        "block_count": 12, "n_embd": 1024, "n_ff": 3072, "n_head": 16, "n_head_kv": 4, "n_loops": 2}, ""),
+    "groups": ("experts that share smaller experts", "grovemoe", {
+        "block_count": 10, "n_embd": 1024, "n_head": 16, "n_head_kv": 4, "d_head": 128, "d_head_v": 128, "n_rot": 128, "n_expert": 64,
+        "n_expert_used": 8, "n_ff_exp": 512, "group_size": 2, "n_ff_group": 128}, ""),
 }
+TYPES = ["f16", "Q8_0", "Q4_K_M"]
 
 
 def parse():
@@ -55,7 +92,7 @@ def parse():
     parser.add_argument("--bench", default="target/release/bench")
     parser.add_argument("--llama-bench", required=True)
     parser.add_argument("--llama-quantize", required=True)
-    parser.add_argument("--types", default="Q4_K_M,Q8_0", help="default: Q4_K_M,Q8_0; f16: as it was made")
+    parser.add_argument("--types", default="Q4_K_M,Q8_0", help="of f16, Q8_0, Q4_K_M; default: Q4_K_M,Q8_0")
     parser.add_argument("--models", default=",".join(MODELS), help="default: all")
     parser.add_argument("--repeats", type=int, default=5, help="default: 5")
     parser.add_argument("--busy", action="store_true")
@@ -135,40 +172,61 @@ def processor():
     return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores, {sets[0] if sets else 'no avx2'}"
 
 
-def page(args, rows, busy, failed):
-    head = "| model | type | prefill {}, tokens/s | llama-bench | ratio | decode, tokens/s | llama-bench | ratio |".format(N_PROMPT)
-    parts = [f"""# Seven kinds of models against llama-bench
+QUIET = "| model | type | prefill {}, tokens/s | llama-bench | ratio | decode, tokens/s | llama-bench | ratio | measured |".format(N_PROMPT)
+BUSY = "| model | type | decode, tokens/s | llama-bench | ratio | measured |"
+
+
+def rows_of(path, head):
+    """The rows of the page's table with this head, by model and type."""
+    rows = {}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        if head in lines:
+            for line in lines[lines.index(head) + 2:]:
+                if not line.startswith("| "):
+                    break
+                name, ty = [cell.strip() for cell in line.split("|")[1:3]]
+                rows[name, ty] = line
+    return rows
+
+
+def table(head, rows):
+    order = [(name, ty) for name in MODELS for ty in TYPES]
+    line = "|---|---|" + "--:|" * (head.count("|") - 4) + "---|"
+    return "\n".join([head, line] + [rows[key] for key in order if key in rows])
+
+
+def page(args, quiet, busy, failed):
+    parts = [f"""# Seventeen kinds of models against llama-bench
 
 Written by `scripts/perf_families.py` (`make perf-families`); do not edit. One sequence, without HTTP: `bench perf` and llama-bench in turn, {args.repeats} times.
 Speeds and ratios are medians; the range of the ratios is in brackets. The ratio is `bench` over llama-bench. The models have random
-weights and a few hundred megabytes. llama-quantize made the files. Both programs use flash attention, an f16 KV cache and one thread for each core. [performance.md](performance.md)
-measures servers.
+weights and a few hundred megabytes. llama-quantize made the files. Both programs use flash attention, an f16 KV cache and one thread for each core. The last
+column has the day and the commit. [performance.md](performance.md) measures servers.
 
-{head}
-|---|---|--:|--:|--:|--:|--:|--:|
-""" + "\n".join(rows)]
+{table(QUIET, quiet)}"""]
     if busy:
-        parts.append("""## Decode while another process runs
+        parts.append(f"""## Decode while another process runs
 
 The same while another process uses one core all the time.
 
-| model | type | decode, tokens/s | llama-bench | ratio |
-|---|---|--:|--:|--:|
-""" + "\n".join(busy))
+{table(BUSY, busy)}""")
     if failed:
         parts.append("## Failed\n\n" + "\n".join(f"- {line}" for line in failed))
     definitions = [f"| {name} | {what} | `{arch}` |" for name, (what, arch, *_) in MODELS.items()]
     parts.append("## Models\n\n| model | what is special | definition |\n|---|---|---|\n" + "\n".join(definitions))
     version = run(args.bench, "--version").strip()
-    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
-    parts.append(f"## How\n\n| | |\n|---|---|\n| date | {datetime.date.today().isoformat()} |\n| machine | {processor()} |\n| bench | {version}, {commit} |\n"
-                 f"| llama-bench | {args.llama} |")
+    parts.append(f"## How\n\n| | |\n|---|---|\n| machine | {processor()} |\n| bench | {version} |\n| llama-bench | {args.llama} |")
     return "\n\n".join(parts) + "\n"
 
 
 def main():
     args = parse()
-    rows, busy, failed = [], [], []
+    path = os.path.join(args.out, "performance-families.md")
+    quiet, busy, failed = rows_of(path, QUIET), rows_of(path, BUSY), []
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
+    when = f"{datetime.date.today().isoformat()}, {commit}"
     args.llama = "unknown"
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or scratch
@@ -180,8 +238,8 @@ def main():
                     about = json.loads(run(args.llama_bench, "-m", model, "-p", 0, "-n", 1, "-r", 1, "-o", "json"))[0]
                     args.llama = f"build {about['build_number']}, commit {about['build_commit']}"
                     prefill, decode = measured(args, model, N_PROMPT)
-                    rows.append(f"| {name} | {ty} | {cells(prefill)} | {cells(decode)} |")
-                    print(rows[-1], flush=True)
+                    quiet[name, ty] = f"| {name} | {ty} | {cells(prefill)} | {cells(decode)} | {when} |"
+                    print(quiet[name, ty], flush=True)
                     if args.busy:
                         other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
                         try:
@@ -189,16 +247,16 @@ def main():
                         finally:
                             other.kill()
                             other.wait()
-                        busy.append(f"| {name} | {ty} | {cells(decode)} |")
-                        print(f"busy {busy[-1]}", flush=True)
+                        busy[name, ty] = f"| {name} | {ty} | {cells(decode)} | {when} |"
+                        print(f"busy {busy[name, ty]}", flush=True)
                 except (RuntimeError, KeyError, ValueError) as error:
                     failed.append(f"{name}, {ty}: {error}")
                     print(failed[-1], flush=True)
             if not args.keep:
                 for file in os.listdir(scratch):
                     os.remove(os.path.join(scratch, file))
-    with open(os.path.join(args.out, "performance-families.md"), "w", encoding="utf-8") as file:
-        file.write(page(args, rows, busy, failed))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(page(args, quiet, busy, failed))
     sys.exit(1 if failed else 0)
 
 

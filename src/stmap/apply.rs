@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::arch::expr::Expr;
-use crate::arch::{ArchDef, Diagnostic, Span, Spanned, fits_pattern};
+use crate::arch::{ArchDef, Diagnostic, Span, Spanned};
 use crate::weights::safetensors::{Checkpoint, Stored};
 use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
@@ -15,6 +15,11 @@ use super::packed::{Packing, Table};
 use super::rearrange::View;
 use super::recipe::{Computed, ELEMENT, INDEX, Part, Recipe};
 use super::unit_rows::UnitRows;
+
+mod unused;
+
+pub(super) use unused::Unmapped;
+use unused::{is_ignored, unused};
 
 /// Endings that a rule without an ending in its name looks for.
 const ENDINGS: [&str; 2] = [".weight", ".bias"];
@@ -33,13 +38,6 @@ pub(super) struct Applied {
 
 /// Problems in the map, and in what all maps share.
 pub(super) type Problems = [Vec<Diagnostic>; 2];
-
-/// Stored tensors and keys that the map does not mention.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Unmapped {
-    pub(super) tensors: Vec<String>,
-    pub(super) keys: Vec<String>,
-}
 
 /// What a map makes of a folder that it may be wrong for.
 pub(super) struct Attempt {
@@ -110,55 +108,6 @@ pub(super) fn attempt(
         problems: work.problems,
         unmapped: Unmapped { tensors, keys },
     }
-}
-
-/// Whether a key, or a part of it, has no effect on the results.
-fn is_ignored(map: &Map, key: &str) -> bool {
-    let fits = |part| {
-        let mut ignored = map.ignored_keys.iter();
-        ignored.any(|pattern| fits_pattern(&pattern.value, part))
-    };
-    parts(key).any(fits)
-}
-
-/// Stored tensors that nothing used and that are not ignored, by their names in the files, and the
-/// parts of the model that are left out.
-fn unused(
-    map: &Map,
-    config: &Config<'_>,
-    used: &BTreeSet<String>,
-) -> (Vec<String>, Vec<(String, usize)>) {
-    let checkpoint = config.checkpoint;
-    let mut unused: Vec<&str> = checkpoint.tensors().map(|(name, _)| name).collect();
-    unused.retain(|name| !used.contains(*name));
-    let mut without = |patterns: &[Spanned<String>]| {
-        let n_before = unused.len();
-        for pattern in patterns {
-            let patterns = config.patterns(&pattern.value);
-            unused.retain(|name| !config.fits(&patterns, name));
-        }
-        n_before - unused.len()
-    };
-    let mut left_out: Vec<(String, usize)> = Vec::new();
-    for (part, patterns) in &map.parts {
-        let n = without(patterns);
-        match left_out.iter_mut().find(|(other, _)| other == part) {
-            _ if n == 0 => {}
-            Some((_, all)) => *all += n,
-            None => left_out.push((part.clone(), n)),
-        }
-    }
-    without(&map.ignored_tensors);
-    let names = unused
-        .into_iter()
-        .map(|name| checkpoint.stored_name(name).to_owned());
-    (names.collect(), left_out)
-}
-
-/// A key with dots, and its parts.
-fn parts(key: &str) -> impl Iterator<Item = &str> {
-    let objects = key.match_indices('.').map(|(end, _)| &key[..end]);
-    objects.chain([key]).chain(key.rsplit('.').next())
 }
 
 /// A tensor of the architecture: its shape, slowest axis first, and its data.

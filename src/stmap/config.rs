@@ -14,7 +14,9 @@ use crate::arch::fits_pattern;
 use crate::weights::safetensors::{Checkpoint, Stored};
 
 use super::definition::Map;
-use super::json::{at, convert, fields, is_off, is_same, object, shown};
+use super::json::{at, convert, is_same, object, shown};
+
+mod unread;
 
 /// The configuration of a folder, as the expressions of a map read it.
 pub(super) struct Config<'a> {
@@ -73,21 +75,6 @@ impl Deref for Found<'_> {
             Self::Gathered(value) => value,
         }
     }
-}
-
-/// Keys that nothing read.
-#[derive(Debug, Default)]
-pub(super) struct Unread {
-    /// Those that have no effect.
-    pub(super) inert: Vec<String>,
-    /// The others, with value and meaning.
-    pub(super) refused: Vec<String>,
-}
-
-/// Keys that are accounted for.
-struct Known<'a> {
-    read: &'a BTreeSet<String>,
-    is_ignored: &'a dyn Fn(&str) -> bool,
 }
 
 /// The prefix of a map's names in a folder.
@@ -339,82 +326,6 @@ impl<'a> Config<'a> {
     pub(super) fn value_if_read(&self, key: &str) -> Option<Found<'a>> {
         let is_read = self.read.borrow().contains(key);
         is_read.then(|| self.get(key)).flatten()
-    }
-
-    /// Keys that nothing read, those within objects included, except those that are ignored.
-    pub(super) fn unread(&self, is_ignored: impl Fn(&str) -> bool) -> Unread {
-        let mut unread = Unread::default();
-        // Keys in the expressions of defaults do not count as read.
-        let read = self.read.borrow().clone();
-        let known = Known {
-            read: &read,
-            is_ignored: &is_ignored,
-        };
-        if self.map.is_part {
-            let fields = self.nested().and_then(Json::as_object);
-            for (key, value) in fields.into_iter().flatten() {
-                self.note_unread(key, value, &known, &mut unread);
-            }
-            return unread;
-        }
-        for (key, value) in self.json.as_object().into_iter().flatten() {
-            match (value, self.map.nested.as_deref()) {
-                (Json::Object(inner), Some(name)) if name == key => {
-                    for (key, value) in inner {
-                        self.note_unread(key, value, &known, &mut unread);
-                    }
-                }
-                _ => self.note_unread(key, value, &known, &mut unread),
-            }
-        }
-        unread
-    }
-
-    fn note_unread(&self, key: &str, value: &Json, known: &Known<'_>, unread: &mut Unread) {
-        if known.read.contains(key) || (known.is_ignored)(key) {
-            return;
-        }
-        let within = format!("{key}.");
-        let is_partly_read = || known.read.iter().any(|name| name.starts_with(&within));
-        match value {
-            // If nothing within the object was read, the object itself is reported.
-            Json::Object(_) | Json::Array(_) if is_partly_read() => {
-                for (field, value) in fields(value) {
-                    self.note_unread(&format!("{within}{field}"), &value, known, unread);
-                }
-            }
-            _ if self.is_inert(key, value) => unread.inert.push(key.to_owned()),
-            _ => unread.refused.push(self.refusal(key, value)),
-        }
-    }
-
-    /// Whether a key that nothing reads has no effect: its value is its default. Without a default, a value
-    /// that means off is the same as absence.
-    fn is_inert(&self, key: &str, value: &Json) -> bool {
-        let Some(fallback) = self.map.defaults.get(key) else {
-            return is_off(value);
-        };
-        let default = fallback
-            .absent
-            .as_ref()
-            .map(|expr| expr.evaluate(&self.plain()));
-        match (default, convert(value)) {
-            (Some(Ok(default)), Some(value)) => is_same(&default, &value),
-            _ => value.is_null(),
-        }
-    }
-
-    /// A key that nothing reads, for messages.
-    fn refusal(&self, key: &str, value: &Json) -> String {
-        let shown = match value {
-            Json::Array(_) | Json::Object(_) => String::new(),
-            value => format!(" = {value}"),
-        };
-        let own = key.rsplit('.').next().unwrap_or(key);
-        let meanings = &self.map.meanings;
-        let meaning = meanings.get(key).or_else(|| meanings.get(own));
-        let meaning = meaning.map(|text| format!(" ({text})"));
-        format!("{key}{shown}{}", meaning.unwrap_or_default())
     }
 
     fn known(&self) -> Vec<String> {
