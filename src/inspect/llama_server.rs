@@ -21,6 +21,8 @@ use tokio::runtime::Runtime;
 pub const PROGRAM: &str = "llama-server";
 /// Tokens of the lists that are compared.
 pub const N_TOP: usize = 20;
+/// Added to the logit of a token that is to be sampled.
+const FORCED: f32 = 1e6;
 /// Longest time for loading a model, and for one answer.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Maximum bytes of an answer.
@@ -151,23 +153,27 @@ impl LlamaServer {
         }
     }
 
-    /// The likeliest tokens after each of `tokens`, with their log-probabilities.
+    /// The likeliest tokens after each of `tokens`, with their log-probabilities. `plain` is a token whose text is whole
+    /// characters: a llama-server gives no probabilities with a generated token that ends within a character. It has the server
+    /// generate this one, which leaves the probabilities as they are, since they are those before sampling.
     ///
     /// # Errors
     /// A request that fails, or an answer without probabilities.
-    pub fn tops(&self, tokens: &[u32]) -> Result<Vec<Vec<(u32, f32)>>, Fault> {
+    pub fn tops(&self, tokens: &[u32], plain: Option<u32>) -> Result<Vec<Vec<(u32, f32)>>, Fault> {
         (1..=tokens.len())
-            .map(|end| self.top(&tokens[..end]))
+            .map(|end| self.top(&tokens[..end], plain))
             .collect()
     }
 
-    fn top(&self, tokens: &[u32]) -> Result<Vec<(u32, f32)>, Fault> {
+    fn top(&self, tokens: &[u32], plain: Option<u32>) -> Result<Vec<(u32, f32)>, Fault> {
+        let bias: Vec<_> = plain.map(|id| json!([id, FORCED])).into_iter().collect();
         let request = json!({
             "prompt": tokens,
             "n_predict": 1,
             "n_probs": N_TOP,
             "temperature": 0,
             "ignore_eos": true,
+            "logit_bias": bias,
             "cache_prompt": false,
             "post_sampling_probs": false,
         });

@@ -412,14 +412,19 @@ fn completion(body: &[u8], tokens: &[u32], logits: &npy::Array) -> Value {
     let n = body["n_probs"].as_u64().expect("a number") as usize;
     let entry = |id: &usize| json!({ "id": id, "logprob": f64::from(row[*id]) - total });
     let top: Vec<Value> = order.iter().take(n).map(entry).collect();
+    // A llama-server gives none with a token that ends within a character.
+    if body["logit_bias"][0][0].is_null() && order[0] % 2 == 0 {
+        return json!({ "content": "" });
+    }
     json!({ "completion_probabilities": [{ "id": order[0], "top_logprobs": top }] })
 }
 
 #[test]
 fn a_model_is_compared_with_a_llama_server() {
     let folder = scratch();
-    let unread = ["--meta", "qwen3.attention.logit_fade=0.5"];
-    let model = made_up(folder.path(), "qwen3", &unread);
+    let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
+    let more = ["--vocab", vocab, "--meta", "qwen3.attention.logit_fade=0.5"];
+    let model = made_up(folder.path(), "qwen3", &more);
     let ids = [1, 7, 9, 3, 3, 8, 20, 4];
     let tokens = ids.map(|id: u32| id.to_string()).join(",");
     let array = folder.path().join("logits.npy");

@@ -15,6 +15,7 @@ use crate::inspect::idle_keys::idle_keys;
 use crate::inspect::llama_server::{self, LlamaServer};
 use crate::inspect::paths::Text;
 use crate::inspect::prove::{self, Outcome, Parting, Reference};
+use crate::text::tokenizer::Tokenizer;
 
 /// Token ids of a proof for which none are given.
 const N_TOKENS: u64 = 32;
@@ -110,6 +111,16 @@ fn read(path: &Path, args: &Args) -> Result<Proof, Failure> {
     })
 }
 
+/// A token of the file's vocabulary whose text is letters.
+fn plain_token(opened: &Opened) -> Option<u32> {
+    let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).ok()?;
+    (0..opened.plan.n_vocab as u32).find(|id| {
+        let piece = tokenizer.piece(*id);
+        let is_text = !piece.is_empty() && piece.iter().all(u8::is_ascii_alphabetic);
+        is_text && !tokenizer.is_control(*id)
+    })
+}
+
 /// Token ids and what a llama-server computes for them.
 fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
     let plan = &opened.plan;
@@ -129,7 +140,7 @@ fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
     };
     let n_ctx = (tokens.len() + 1).next_multiple_of(256);
     let server = LlamaServer::open(server, &args.model, n_ctx)?;
-    let tops = server.tops(&tokens)?;
+    let tops = server.tops(&tokens, plain_token(opened))?;
     Ok(Proof {
         tokens,
         source: Vec::new(),
