@@ -81,7 +81,6 @@ mod tests {
     fn every_word_is_read() {
         for n in [0, 1, 15, 16, 17, 1000] {
             let data: Vec<u64> = (0..n).map(|i| i * i + 1).collect();
-            let n = n as u64;
             let squares = if n == 0 {
                 0
             } else {
