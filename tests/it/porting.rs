@@ -413,7 +413,7 @@ fn completion(body: &[u8], tokens: &[u32], logits: &npy::Array) -> Value {
     let entry = |id: &usize| json!({ "id": id, "logprob": f64::from(row[*id]) - total });
     let top: Vec<Value> = order.iter().take(n).map(entry).collect();
     // A llama-server gives none with a token that ends within a character.
-    if body["logit_bias"][0][0].is_null() && order[0] % 2 == 0 {
+    if body["logit_bias"][0][0].is_null() && order[0].is_multiple_of(2) {
         return json!({ "content": "" });
     }
     json!({ "completion_probabilities": [{ "id": order[0], "top_logprobs": top }] })
