@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 use toml::de::DeTable;
+use tracing::subscriber::{NoSubscriber, with_default};
 
 use crate::arch::Library;
 use crate::weights::Weights;
@@ -70,7 +71,10 @@ pub fn fits(path: &Path, maps: &Maps, archs: &Library) -> Result<(Folder, Vec<Ma
         if map.nested.is_none() {
             map.nested.clone_from(&nested);
         }
-        found.extend(fit(name, &map, maps.common(), archs, &contents)?);
+        // What a map that is only tried would warn of says nothing about the folder.
+        let silent = NoSubscriber::default();
+        let result = with_default(silent, || fit(name, &map, maps.common(), archs, &contents));
+        found.extend(result?);
     }
     Ok((Folder { classes, nested }, found))
 }

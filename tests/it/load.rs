@@ -420,6 +420,7 @@ fn a_client_that_is_refused_while_it_sends_reads_why() {
 }
 
 /// Each look at the clock of the calendar is 40 days after the one before.
+#[cfg(target_os = "linux")]
 const LEAPING_CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <sys/syscall.h>

@@ -30,21 +30,18 @@ fn the_definition_of_a_file_is_among_the_nearest() {
     }
 }
 
+/// The arguments that begin a definition.
+fn begin<'a>(name: &'a str, model: &'a Path, into: &'a Path) -> [&'a str; 7] {
+    ["arch", "new", name, "--from", text(model), "-o", text(into)]
+}
+
 #[test]
 fn a_begun_definition_is_sound_and_tells_what_is_left() {
     let folder = scratch();
     let model = made_up(folder.path(), "qwen3", &[]);
     let mine = folder.path().join("mine");
     std::fs::create_dir(&mine).expect("a folder");
-    let arguments = [
-        "arch",
-        "new",
-        "fresh",
-        "--from",
-        text(&model),
-        "-o",
-        text(&mine),
-    ];
+    let arguments = begin("fresh", &model, &mine);
     let found = printed(&arguments);
     assert!(found.contains("begun from `"), "{found}");
     assert!(found.contains("names another architecture"), "{found}");
@@ -56,27 +53,11 @@ fn a_begun_definition_is_sound_and_tells_what_is_left() {
     // What is there stays.
     check_refused(&arguments, 1, &["exists and is not replaced"]);
     assert_eq!(std::fs::read_to_string(&path).expect("there"), written);
-    let hostile = [
-        "arch",
-        "new",
-        "../x",
-        "--from",
-        text(&model),
-        "-o",
-        text(&mine),
-    ];
+    let hostile = begin("../x", &model, &mine);
     check_refused(&hostile, 1, &["is not the name of an architecture"]);
     // A definition of other tensors names those that nothing uses.
     let moe = made_up(folder.path(), "deepseek2", &[]);
-    printed(&[
-        "arch",
-        "new",
-        "other",
-        "--from",
-        text(&moe),
-        "-o",
-        text(&mine),
-    ]);
+    printed(&begin("other", &moe, &mine));
     printed(&["arch", "check", text(&mine.join("other.arch.toml"))]);
 }
 
@@ -111,15 +92,7 @@ fn a_folder_of_an_unknown_class_is_begun_with_a_map_and_a_definition() {
             &["no map is for `FreshForCausalLM`"],
         );
 
-        let arguments = [
-            "arch",
-            "new",
-            "fresh",
-            "--from",
-            text(&model),
-            "-o",
-            text(&mine),
-        ];
+        let arguments = begin("fresh", &model, &mine);
         let found = printed(&arguments);
         assert!(found.contains("begun from the map `"), "{found}");
         let map = mine.join("fresh.arch.stmap.toml");
@@ -168,15 +141,7 @@ fn a_begun_map_names_what_it_does_not_know() {
     bytes.extend(header.as_bytes());
     bytes.extend(&more[8 + length..]);
     std::fs::write(model.join("model.safetensors"), bytes).expect("written");
-    printed(&[
-        "arch",
-        "new",
-        "fresh",
-        "--from",
-        text(&model),
-        "-o",
-        text(&mine),
-    ]);
+    printed(&begin("fresh", &model, &mine));
     let map = mine.join("fresh.arch.stmap.toml");
     let map = std::fs::read_to_string(map).expect("written");
     let comments: Vec<&str> = map

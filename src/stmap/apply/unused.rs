@@ -13,6 +13,7 @@ pub(in super::super) struct Unmapped {
     pub(in super::super) tensors: Vec<String>,
     pub(in super::super) keys: Vec<String>,
 }
+
 /// Whether a key, or a part of it, has no effect on the results.
 pub(super) fn is_ignored(map: &Map, key: &str) -> bool {
     let fits = |part| {
