@@ -421,3 +421,59 @@ fn heads_that_are_carried_along_time_fit_together() {
         assert!(result.is_err(), "{what}: {result:?}");
     }
 }
+
+/// Binds this thread, and those that it starts, to one of the processors that it may use.
+#[cfg(target_os = "linux")]
+fn bind_to_one_processor() {
+    // 1024 processors, as in the C library's `cpu_set_t`.
+    type Processors = [u64; 16];
+    unsafe extern "C" {
+        fn sched_getaffinity(pid: i32, bytes: usize, set: *mut Processors) -> i32;
+        fn sched_setaffinity(pid: i32, bytes: usize, set: *const Processors) -> i32;
+    }
+    let mut set: Processors = [0; 16];
+    // SAFETY: the set has as many bytes as are stated; 0 is the calling thread.
+    let found = unsafe { sched_getaffinity(0, size_of::<Processors>(), &raw mut set) };
+    assert_eq!(found, 0, "the processors of this thread are known");
+    let first = set
+        .iter()
+        .position(|word| *word != 0)
+        .expect("there is one");
+    let lowest = set[first] & set[first].wrapping_neg();
+    set = [0; 16];
+    set[first] = lowest;
+    // SAFETY: as above.
+    let bound = unsafe { sched_setaffinity(0, size_of::<Processors>(), &raw const set) };
+    assert_eq!(bound, 0, "this thread is bound");
+}
+
+/// Two threads that share a processor meet after each operation. One that waits without offering the processor keeps the
+/// other from running until the system takes it away, which is after a millisecond or more.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_thread_that_waits_offers_its_processor() {
+    const OPERATIONS: u32 = 200;
+    let spent = std::thread::spawn(|| {
+        bind_to_one_processor();
+        let g = Graph::new(OPERATIONS as usize + 1, 8).expect("a small graph");
+        let x = tensor(&g, F32, &[4]);
+        let y = (0..OPERATIONS).fold(x.clone(), |sum, _| g.add(&sum, &x).expect("shapes fit"));
+        let mut g = g;
+        g.output(&y).expect("of this graph");
+        let mut executor = Executor::new(&[], 2, 256).expect("the processor");
+        executor.load(g).expect("it fits");
+        executor.write(&x, &[1.0f32; 4]).expect("four values");
+        let before = crate::common::measure::thread_time();
+        executor.run().expect("it runs");
+        let spent = crate::common::measure::thread_time().saturating_sub(before);
+        let mut sums = [0.0; 4];
+        executor.read(&y, &mut sums).expect("the result is there");
+        assert_eq!(sums, [OPERATIONS as f32 + 1.0; 4]);
+        spent
+    });
+    let spent = spent.join().expect("it computes") / OPERATIONS;
+    assert!(
+        spent < std::time::Duration::from_micros(300),
+        "each operation takes {spent:?} of a processor"
+    );
+}
