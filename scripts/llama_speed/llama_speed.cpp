@@ -1,10 +1,13 @@
-// Speed of llama.cpp on a model: prefill of one sequence, decode of several. Prints one JSON object.
+// Speed of llama.cpp on a model: prefill of one sequence, decode of several. Prints one JSON object. A model with an encoder
+// reads a source of 64 tokens first, as in `bench perf`; its time is part of the prefill. Such a model has one sequence. There is a
+// thread for each processor.
 // Usage: llama-speed MODEL LIBRARY|- LAYERS PROMPT N SEQUENCES...
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ggml-backend.h"
@@ -23,6 +26,17 @@ static void fail(const char * what) {
     exit(1);
 }
 
+// Tokens that the encoder of a model reads.
+static const int N_SOURCE = 64;
+
+static void encode(llama_context * ctx) {
+    std::vector<llama_token> source(N_SOURCE, 1);
+    if (llama_encode(ctx, llama_batch_get_one(source.data(), N_SOURCE)) != 0) {
+        fail("llama_encode");
+    }
+    llama_synchronize(ctx);
+}
+
 // One pass: `n` tokens of each sequence from position `at` on, with logits of the last.
 static void pass(llama_context * ctx, int n_seqs, int at, int n) {
     llama_batch batch = llama_batch_init(n * n_seqs, 0, 1);
@@ -35,6 +49,9 @@ static void pass(llama_context * ctx, int n_seqs, int at, int n) {
             batch.seq_id[k][0] = s;
             batch.logits[k] = i == n - 1;
         }
+    }
+    if (at == 0 && llama_model_has_encoder(llama_get_model(ctx))) {
+        encode(ctx);
     }
     if (llama_decode(ctx, batch) != 0) {
         fail("llama_decode");
@@ -77,6 +94,7 @@ int main(int argc, char ** argv) {
         cp.n_ctx = n_seqs * 256 + prompt;
         cp.n_ctx = (cp.n_ctx + 255) / 256 * 256 * (n_seqs > 1 ? 2 : 1);
         cp.n_batch = cp.n_ubatch = std::max(512, n_seqs);
+        cp.n_threads = cp.n_threads_batch = std::thread::hardware_concurrency();
         cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
         llama_context * ctx = llama_init_from_model(model, cp);
         if (ctx == nullptr) {

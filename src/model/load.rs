@@ -81,7 +81,7 @@ impl Layout {
         let mut copies: Vec<(usize, TensorType)> = Vec::new();
         for (i, tensor) in planned.iter().enumerate() {
             let info = find(weights, tensor)?;
-            let ty = target_type(tensor, info)?;
+            let ty = target_type(tensor, info);
             // What is checked must not change afterwards, as a file may.
             let is_checked = tensor.below.is_some();
             let is_usable = ty == info.ty && takes_files[tensor.device] && !is_checked;
@@ -253,8 +253,9 @@ fn find<'w>(weights: &'w Weights, planned: &TensorPlan) -> Result<&'w TensorInfo
     })
 }
 
-/// The type a tensor has in memory.
-fn target_type(planned: &TensorPlan, info: &TensorInfo) -> Result<TensorType, Error> {
+/// The type a tensor has in memory: vectors are f32, whatever they are stored as. Programs that quantise by the number of
+/// dimensions quantise tables of vectors, too.
+fn target_type(planned: &TensorPlan, info: &TensorInfo) -> TensorType {
     let is_vector = matches!(
         planned.role,
         WeightRole::Scale
@@ -263,14 +264,7 @@ fn target_type(planned: &TensorPlan, info: &TensorInfo) -> Result<TensorType, Er
             | WeightRole::Convolution
             | WeightRole::Decay
     );
-    match info.ty {
-        ty if !is_vector => Ok(ty),
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => Ok(TensorType::F32),
-        ty => Err(Error::Weight {
-            tensor: planned.name.clone(),
-            message: format!("is {ty}, and a scale or bias is f32, f16 or bf16"),
-        }),
-    }
+    if is_vector { TensorType::F32 } else { info.ty }
 }
 
 /// Refuses ids, from row `first` on, that are not below what the plan says.
@@ -313,7 +307,7 @@ fn rows(
         return Ok(weights.rows(info, first, out)?);
     }
     let n = out.len() / size_of::<f32>();
-    let mut stored = vec![0; n * info.ty.block_bytes() as usize];
+    let mut stored = vec![0; n / info.ty.block_len() as usize * info.ty.block_bytes() as usize];
     weights.rows(info, first, &mut stored)?;
     let mut values = vec![0.0; n];
     ggml::dequantize(&stored, info.ty, &mut values).map_err(|error| refuse(&error))?;

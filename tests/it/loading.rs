@@ -4,14 +4,19 @@
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use lab_bench::arch::WeightRole;
+use lab_bench::files::synth;
+use lab_bench::ggml;
 use lab_bench::model::Model;
 use lab_bench::plan::{Plan, Share};
+use lab_bench::weights::gguf::{self, NewTensor};
+use lab_bench::weights::{self, TensorType};
 
 use crate::backends::{SMALL, sound, synthesised};
-use crate::command::{ended, program, scratch, text};
+use crate::command::{definitions, ended, program, scratch, text};
 use crate::devices::Worker;
 use crate::goldens::{goldens, options};
-use crate::support::{nmse, parse_npy};
+use crate::support::{PATHS, logits, nmse, parse_npy};
 
 /// The small model with another width of its MLPs.
 fn with_width(n_ff: &str) -> [&str; SMALL.len()] {
@@ -187,5 +192,85 @@ fn every_way_to_a_device_gives_the_same() {
                 .collect();
             assert!(nmse(&found, &expected) < 1e-12, "{way} {ty}");
         }
+    }
+}
+
+/// Tables of biases and of norms that are stored as q8_0 give what the same numbers give as f32.
+#[test]
+fn vectors_may_be_quantised() {
+    let set = [
+        ("n_embd", "64"),
+        ("ple_multipliers", "8589934609u64,7919u64,104729u64"),
+        ("ple_sizes", "61u64,67u64,71u64,73u64"),
+        ("ple_offsets", "0u64,61u64,128u64,199u64"),
+    ];
+    for (name, set) in [
+        ("deepseek4", &set[..1]),
+        ("qwen4exp", &set),
+        ("rwkv6", &set[..1]),
+    ] {
+        let folder = scratch();
+        let path = folder.path().join("base.gguf");
+        let definitions = definitions();
+        let def = definitions.archs.get(name).expect("it is built in");
+        let request = synth::Request {
+            set: set
+                .iter()
+                .map(|&(key, value)| (key.into(), value.into()))
+                .collect(),
+            ..Default::default()
+        };
+        let plan = synth::synth(&def, &request, &path).expect("it is made");
+        let base = weights::open(&path).expect("it is sound");
+        let is_table = |i: usize| {
+            let tensor = &base.tensors()[i];
+            let planned = plan.tensors.iter().find(|t| t.name == tensor.name);
+            let is_vector = planned.is_some_and(|t| {
+                !matches!(
+                    t.role,
+                    WeightRole::Matrix | WeightRole::Table | WeightRole::Ids(_)
+                )
+            });
+            is_vector && tensor.n_rows() > 1 && tensor.shape[0] % 32 == 0
+        };
+        assert!(
+            (0..base.tensors().len()).any(is_table),
+            "{name} has no such table"
+        );
+        let found = [TensorType::Q8_0, TensorType::F32].map(|ty| {
+            let path = folder.path().join(format!("{ty}.gguf"));
+            let tensors = base.tensors().iter().enumerate();
+            let tensors = tensors.map(|(i, tensor)| NewTensor {
+                name: tensor.name.clone(),
+                ty: if is_table(i) { ty } else { tensor.ty },
+                shape: tensor.shape.clone(),
+            });
+            let data = |i: usize| {
+                let tensor = &base.tensors()[i];
+                let data = base.data(tensor).expect("data");
+                if !is_table(i) {
+                    return Ok(data.to_vec());
+                }
+                let mut values = vec![0.0; tensor.elements() as usize];
+                ggml::dequantize(&data, tensor.ty, &mut values).expect("numbers");
+                let codes = ggml::quantize(&values, tensor.shape[0] as usize, TensorType::Q8_0);
+                let codes = codes.expect("whole blocks");
+                if ty == TensorType::Q8_0 {
+                    return Ok(codes);
+                }
+                ggml::dequantize(&codes, TensorType::Q8_0, &mut values).expect("numbers");
+                Ok(values
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect())
+            };
+            gguf::write(&path, base.metadata(), &tensors.collect::<Vec<_>>(), data)
+                .expect("written");
+            let weights = weights::open(&path).expect("it is sound");
+            logits(&def, &weights, &[3, 17, 5, 40, 2, 31, 9], &PATHS[0])
+                .expect("an exact path")
+                .expect("the model runs")
+        });
+        assert_eq!(found[0], found[1], "{name}");
     }
 }
