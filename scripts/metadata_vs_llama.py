@@ -424,7 +424,11 @@ def run(args):
             name = model["name"]
             if lib:
                 changes = changes_of(gguf)
-                summaries[name] = summarise(changes, llama_results(lib, gguf, model, changes, folder))
+                try:
+                    summaries[name] = summarise(changes, llama_results(lib, gguf, model, changes, folder))
+                except Failure as failure:
+                    failed.append(f"{name}: {failure}")
+                    continue
             if name not in summaries:
                 failed.append(f"{name}: no results are stored")
                 continue

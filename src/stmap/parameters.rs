@@ -1,6 +1,6 @@
 //! The parameters of an architecture, and further metadata, by a map.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{Diagnostic, ParamSource};
@@ -63,6 +63,7 @@ impl Work<'_> {
 
     /// Parameters and further metadata. Those of an earlier map take precedence.
     pub(super) fn targets(&mut self, map: &Map) {
+        let earlier: BTreeSet<String> = self.metadata.iter().map(|(key, _)| key.into()).collect();
         for target in &map.params {
             if !self.params.insert(target.name.value.clone()) {
                 continue;
@@ -90,12 +91,17 @@ impl Work<'_> {
                     continue;
                 }
             };
+            if earlier.contains(&key) {
+                continue;
+            }
             let is_float = is_float(self.def, &target.name.value);
             self.target(target, key, is_float);
         }
         for target in &map.metadata {
             let key = target.name.value.replace("{arch}", &self.def.name);
-            self.target(target, key, false);
+            if !earlier.contains(&key) {
+                self.target(target, key, false);
+            }
         }
     }
 

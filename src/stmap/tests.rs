@@ -44,8 +44,9 @@ fn checkpoint(folder: &Path, tensors: &[Stored]) -> Checkpoint {
 }
 
 fn definition() -> ArchDef {
-    const TEXT: &str = "name = \"test\"\n[params]\nlist = { key = \"list\" }\n\
-        [[stack]]\n[[stack.slot]]\nname = \"attn\"\npre = \"attn_norm\"\nwhen = \"sum(list) > 0\"\nbranch = [{ block = \"attention\", rope = \"neox\", cache = \"full\" }]\n\
+    const TEXT: &str = "name = \"test\"\n[params]\nlist = { key = \"list\" }\nfactor = { key = \"factor\", default = 1.0 }\n\
+        other = { key = \"other\", default = \"factor\" }\n\
+        [[stack]]\n[[stack.slot]]\nname = \"attn\"\npre = \"attn_norm\"\nwhen = \"sum(list) > 0 and other > 0\"\nbranch = [{ block = \"attention\", rope = \"neox\", cache = \"full\" }]\n\
         [head]\nnorm = \"output_norm\"\n";
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     match library.check("test.arch.toml", TEXT) {
@@ -61,13 +62,23 @@ fn parse(map: &str) -> Result<Map, String> {
 
 /// The result of a map, or the messages of its problems.
 fn applied(map: &str, json: Json, tensors: &[Stored]) -> Result<Applied, String> {
-    let map = parse(map)?;
+    applied_with(map, "", json, tensors)
+}
+
+/// The same with a map of what all maps share.
+fn applied_with(
+    map: &str,
+    common: &str,
+    json: Json,
+    tensors: &[Stored],
+) -> Result<Applied, String> {
+    let (map, common) = (parse(map)?, parse(common)?);
     let folder = tempfile::tempdir().expect("a folder");
     let mut json = json;
     let mut checkpoint = checkpoint(folder.path(), tensors);
     let packed = Table::take(&mut json, folder.path(), &mut checkpoint).expect("nothing is packed");
     let config = Config::new(&map, &json, &checkpoint);
-    apply(&map, &Map::default(), &definition(), &config, &packed).map_err(|problems| {
+    apply(&map, &common, &definition(), &config, &packed).map_err(|problems| {
         let messages = problems
             .into_iter()
             .flatten()
@@ -193,6 +204,26 @@ fn a_stored_tensor_is_a_list_of_exact_numbers() {
     assert_eq!(list("bad"), Err(message));
     let message = "there is no tensor `layers.1.none`".to_owned();
     assert_eq!(list("none"), Err(message));
+}
+
+#[test]
+fn a_number_has_a_fraction_where_its_default_has_one() {
+    let map = "[params]\nlist = \"2\"\nfactor = \"n\"\nother = \"n\"\n";
+    let found = applied(map, json!({ "n": 10_000 }), &[]).expect("a sound map");
+    let value = |key| found.metadata.get(key).cloned();
+    assert_eq!(value("test.list"), Some(Meta::U32(2)));
+    assert_eq!(value("test.factor"), Some(Meta::F32(1e4)));
+    assert_eq!(value("test.other"), Some(Meta::F32(1e4)));
+}
+
+#[test]
+fn a_map_takes_precedence_over_what_all_maps_share() {
+    let map = "[params]\nlist = \"2\"\n[metadata]\n\"{arch}.factor\" = 0\n";
+    let common = "[params]\nlist = \"3\"\nfactor = \"3\"\n[metadata]\n\"{arch}.list\" = 4\n";
+    let found = applied_with(map, common, json!({}), &[]).expect("sound maps");
+    let value = |key| found.metadata.get(key).cloned();
+    assert_eq!(value("test.list"), Some(Meta::U32(2)));
+    assert_eq!(value("test.factor"), Some(Meta::U32(0)));
 }
 
 #[test]

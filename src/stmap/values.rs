@@ -4,15 +4,28 @@ use crate::arch::expr::{Expr, Value};
 use crate::arch::{ArchDef, ParamSource};
 use crate::weights::{Array, StringArray, Value as Meta};
 
-/// Whether a parameter is a number with a fraction, by what stands in its place elsewhere.
+/// Whether a parameter is a number with a fraction, by what stands in its place elsewhere: a literal, or another parameter.
 pub(super) fn is_float(def: &ArchDef, name: &str) -> bool {
-    let Some(ParamSource::Key { default, synth, .. }) = def.params.get(name).map(|p| &p.source)
-    else {
-        return false;
-    };
-    let literal = |expr: &Option<Expr>| expr.as_ref().and_then(|e| e.as_literal().cloned());
-    matches!(literal(default), Some(Value::Float(_)))
-        || matches!(literal(synth), Some(Value::Float(_)))
+    let mut name = name;
+    // A chain of defaults is no longer than the list of parameters.
+    for _ in 0..=def.params.len() {
+        let Some(ParamSource::Key { default, synth, .. }) = def.params.get(name).map(|p| &p.source)
+        else {
+            return false;
+        };
+        let is_literal = |expr: &Option<Expr>| {
+            let literal = expr.as_ref().and_then(Expr::as_literal);
+            matches!(literal, Some(Value::Float(_)))
+        };
+        if is_literal(default) || is_literal(synth) {
+            return true;
+        }
+        match default.as_ref().and_then(Expr::as_name) {
+            Some(other) => name = other,
+            None => return false,
+        }
+    }
+    false
 }
 
 pub(super) fn to_meta(value: &Value, is_float: bool) -> Option<Meta> {
