@@ -89,7 +89,7 @@ perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else 
 	cargo build --release
 	scripts/perf_vs_llama_server.py --bench target/release/bench --llama-server "$$(scripts/llama_server.sh)" $(PERF)
 
-perf-families: ## Measure seventeen kinds of models against llama-bench, on files of llama-quantize: docs/performance-families.md
+perf-families: ## Measure many kinds of models against llama-bench, on files of llama-quantize: docs/performance-families.md
 	cargo build --release
 	scripts/perf_families.py --bench target/release/bench --llama-bench "$$(scripts/llama_server.sh llama-bench)" \
 	    --llama-quantize "$$(scripts/llama_server.sh llama-quantize)" $(PERF)

@@ -237,13 +237,16 @@ def our_result(bench, gguf, model, change, folder):
 
 def golden_models(only, bench, folder):
     """The goldens in f32, each with its file. Quantised ones have the metadata of one of these."""
-    vectors = {case["name"]: case["vectors"] for case in make_goldens.read_cases()}
+    cases = {case["name"]: case for case in make_goldens.read_cases()}
     for entry in make_goldens.read_index().values():
         if entry["type"] != "f32" or (only and entry["name"] not in only):
             continue
         path = Path(folder) / f"{entry['name']}.gguf"
         subprocess.run([*bench, "synth", *entry["synth"], "-o", path], check=True, capture_output=True)
-        yield {"name": entry["name"], "tokens": entry["tokens"], "vectors": vectors[entry["name"]]}, Gguf(path)
+        case = cases[entry["name"]]
+        if case["unread"]:
+            make_goldens.add_unread(path, case["unread"])
+        yield {"name": entry["name"], "tokens": entry["tokens"], "vectors": case["vectors"]}, Gguf(path)
         path.unlink()
 
 

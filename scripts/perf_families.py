@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Measures prefill and decode of one sequence against llama-bench, alternating, for models of many kinds: docs/performance-families.md.
 
-Usage: scripts/perf_families.py --llama-bench PROGRAM --llama-quantize PROGRAM [--bench target/release/bench]
+Usage: scripts/perf_families.py --llama-bench PROGRAM --llama-quantize PROGRAM [--llama-speed PROGRAM] [--bench target/release/bench]
            [--types Q4_K_M,Q8_0] [--models NAME,...] [--repeats 5] [--busy] [--keep FOLDER] [--out docs]
 
 The models are made by `bench synth` with random weights, as f16, and quantised by llama-quantize, so that both programs read the
 files that users have. Both use as many threads as the machine has cores, flash attention and an f16 KV cache. `--busy` measures
 decoding while another process uses one core all the time, too. Each ratio is the median of those of the repeats, of which
-each has both programs run once. Rows of models and types that are not measured stay as they are. Standard library only.
+each has both programs run once. llama-bench does not encode, so that models with an encoder are measured with
+`scripts/llama_speed`, and only if --llama-speed names that program: both read a source of 64 tokens, in the time of the
+prefill. Rows of models and types that are not measured stay as they are. Standard library only.
 """
 
 import argparse
@@ -83,7 +85,18 @@ MODELS = {
     "groups": ("experts that share smaller experts", "grovemoe", {
         "block_count": 10, "n_embd": 1024, "n_head": 16, "n_head_kv": 4, "d_head": 128, "d_head_v": 128, "n_rot": 128, "n_expert": 64,
         "n_expert_used": 8, "n_ff_exp": 512, "group_size": 2, "n_ff_group": 128}, ""),
+    "hyper": ("four hidden states of a token that a doubly stochastic matrix mixes, attention to blocks of tokens", "deepseek4", {
+        "block_count": 8, "n_embd": 768, "n_head": 16, "d_head": 128, "n_rot": 64, "q_lora_rank": 384, "o_rank": 256, "o_groups": 4,
+        "span": [0, 0, 4, 128, 4, 128, 4, 128], "n_swa": 128, "n_expert": 32, "n_expert_used": 4, "n_ff_exp": 512, "n_shared": 1,
+        "n_head_index": 8, "d_head_index": 128, "index_top": 64, "n_hashed": 0, "n_streams": 4, "hc_rounds": 20, "hc_eps": 1e-6,
+        "expert_gating": 4, "expert_norm": "true", "expert_scale": 1.0, "rope_base": 1e4}, "output,exp_probs_b.bias",
+        {"attention.value_length": 128, "attention.head_count_kv": 1, "embedding_length_out": 3072, "feed_forward_length": 512,
+         "swiglu_clamp_exp": [10.0] * 8, "swiglu_clamp_shexp": [10.0] * 8}),
+    "encoder": ("an encoder and a decoder", "t5", {
+        "block_count": 12, "n_embd": 768, "n_ff": 2048, "n_head": 12, "d_head": 64, "d_head_v": 64, "rope_base": None}, ""),
 }
+# Models that have an encoder.
+ENCODERS = ["encoder"]
 TYPES = ["f16", "Q8_0", "Q4_K_M"]
 
 
@@ -92,6 +105,7 @@ def parse():
     parser.add_argument("--bench", default="target/release/bench")
     parser.add_argument("--llama-bench", required=True)
     parser.add_argument("--llama-quantize", required=True)
+    parser.add_argument("--llama-speed")
     parser.add_argument("--types", default="Q4_K_M,Q8_0", help="of f16, Q8_0, Q4_K_M; default: Q4_K_M,Q8_0")
     parser.add_argument("--models", default=",".join(MODELS), help="default: all")
     parser.add_argument("--repeats", type=int, default=5, help="default: 5")
@@ -136,20 +150,26 @@ def ours(args, model, prompt):
     return found["prefill"][0]["tokens_per_second"], found["decode"][0]["tokens_per_second"]
 
 
+def theirs_encoded(args, model, prompt):
+    found = json.loads(run(args.llama_speed, model, "-", 0, prompt, N_ANSWER, 1))
+    return found["prefill"], found["decode 1"]
+
+
 def theirs(args, model, prompt):
     found = json.loads(run(args.llama_bench, "-m", model, "-p", prompt, "-n", N_ANSWER, "-r", 2, "-t", os.cpu_count(), "-fa", "on", "-o", "json"))
     speeds = {bool(row["n_gen"]): row["avg_ts"] for row in found}
     return speeds[False], speeds[True]
 
 
-def measured(args, model, prompt):
+def measured(args, name, model, prompt):
     """Medians of both programs and of their ratio, with its range: for prefill and for decode."""
+    other = theirs_encoded if name in ENCODERS else theirs
     pairs = []
     for i in range(args.repeats):
         # Who is first changes.
-        order = [ours, theirs] if i % 2 else [theirs, ours]
+        order = [ours, other] if i % 2 else [other, ours]
         speeds = {program: program(args, model, prompt) for program in order}
-        pairs.append((speeds[ours], speeds[theirs]))
+        pairs.append((speeds[ours], speeds[other]))
     out = []
     for at in range(2):
         ratios = [mine[at] / other[at] for mine, other in pairs]
@@ -198,12 +218,13 @@ def table(head, rows):
 
 
 def page(args, quiet, busy, failed):
-    parts = [f"""# Seventeen kinds of models against llama-bench
+    parts = [f"""# Kinds of models against llama-bench
 
-Written by `scripts/perf_families.py` (`make perf-families`); do not edit. One sequence, without HTTP: `bench perf` and llama-bench in turn, {args.repeats} times.
-Speeds and ratios are medians; the range of the ratios is in brackets. The ratio is `bench` over llama-bench. The models have random
-weights and a few hundred megabytes. llama-quantize made the files. Both programs use flash attention, an f16 KV cache and one thread for each core. The last
-column has the day and the commit. [performance.md](performance.md) measures servers.
+Written by `scripts/perf_families.py` (`make perf-families`); do not edit. One sequence, without HTTP: `bench perf` and llama-bench in turn, {args.repeats} times in
+the latest run. Speeds and ratios are medians; the range of the ratios is in brackets. The ratio is `bench` over llama-bench. The models have random
+weights and a few hundred megabytes. llama-quantize made the files. Both programs use flash attention, an f16 KV cache and one thread for each core.
+llama-bench does not encode: `scripts/llama_speed` measures llama.cpp on the model with an encoder, and the time of a source of 64
+tokens is part of the prefill. The last column has the day and the commit. [performance.md](performance.md) measures servers.
 
 {table(QUIET, quiet)}"""]
     if busy:
@@ -232,18 +253,23 @@ def main():
         folder = args.keep or scratch
         os.makedirs(folder, exist_ok=True)
         for name in args.models.split(","):
+            if name in ENCODERS and not args.llama_speed:
+                print(f"{name} is left out: it needs --llama-speed", flush=True)
+                continue
             for ty in args.types.split(","):
                 try:
                     model = made(args, folder, name, ty)
-                    about = json.loads(run(args.llama_bench, "-m", model, "-p", 0, "-n", 1, "-r", 1, "-o", "json"))[0]
-                    args.llama = f"build {about['build_number']}, commit {about['build_commit']}"
-                    prefill, decode = measured(args, model, N_PROMPT)
+                    about = [] if name in ENCODERS else json.loads(
+                        run(args.llama_bench, "-m", model, "-p", 0, "-n", 1, "-r", 1, "-o", "json"))
+                    for row in about:
+                        args.llama = f"build {row['build_number']}, commit {row['build_commit']}"
+                    prefill, decode = measured(args, name, model, N_PROMPT)
                     quiet[name, ty] = f"| {name} | {ty} | {cells(prefill)} | {cells(decode)} | {when} |"
                     print(quiet[name, ty], flush=True)
                     if args.busy:
                         other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
                         try:
-                            _, decode = measured(args, model, 16)
+                            _, decode = measured(args, name, model, 16)
                         finally:
                             other.kill()
                             other.wait()

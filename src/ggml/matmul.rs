@@ -146,6 +146,26 @@ mod tests {
         bound
     }
 
+    /// Compares the products of `n` columns with exact sums; row `r` of `a` has the values of row `r % n_rows` of `w`.
+    fn check(ty: TensorType, a: &[u8], w: &[f32], k: usize, n: usize, threads: usize) {
+        let b = values(k * n, 77 + n as u32);
+        let found = product(ty, a, &b, k, threads);
+        let m = found.len() / n;
+        for c in 0..n {
+            let x = rounded(ty, &b[c * k..][..k]);
+            for r in 0..m {
+                let w = &w[r % (w.len() / k) * k..][..k];
+                let exact: f64 = w.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum();
+                let off = (f64::from(found[c * m + r]) - exact).abs();
+                assert!(
+                    off <= bound(ty, w, &x),
+                    "{ty}, k {k}, n {n}, row {r}, column {c}: {} for {exact}",
+                    found[c * m + r]
+                );
+            }
+        }
+    }
+
     #[test]
     fn products_are_the_sums_of_products() {
         let _held = invariant(false);
@@ -155,20 +175,30 @@ mod tests {
                 let a = quantize(&values(k * m, i as u32), k, ty).expect("a type with a maker");
                 let w = dequantized(ty, &a, k);
                 for n in [1, 2, 3, 8, 13, 130] {
-                    let b = values(k * n, 77 + n as u32);
-                    let found = product(ty, &a, &b, k, 1);
-                    for c in 0..n {
-                        let x = rounded(ty, &b[c * k..][..k]);
-                        for r in 0..m {
-                            let w = &w[r * k..][..k];
-                            let exact: f64 = w.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum();
-                            let off = (f64::from(found[c * m + r]) - exact).abs();
-                            assert!(
-                                off <= bound(ty, w, &x),
-                                "{ty}, k {k}, n {n}, row {r}, column {c}: {} for {exact}",
-                                found[c * m + r]
-                            );
-                        }
+                    check(ty, &a, &w, k, n, 1);
+                }
+            }
+        }
+    }
+
+    /// Matrices of more than half a megabyte are read from memory in other orders.
+    #[test]
+    fn large_matrices_are_multiplied_like_small_ones() {
+        const ROWS: usize = 16;
+        const LARGE: usize = 1 << 20;
+        for is_invariant in [false, true] {
+            let _held = invariant(is_invariant);
+            for (i, &ty) in TYPES.iter().enumerate() {
+                // Rows of single values may end within a vector register.
+                for k in [1280, 1283, 8] {
+                    if k % ty.block_len() as usize != 0 {
+                        continue;
+                    }
+                    let rows = quantize(&values(k * ROWS, i as u32), k, ty).expect("a maker");
+                    let w = dequantized(ty, &rows, k);
+                    let a = rows.repeat(LARGE.div_ceil(rows.len()));
+                    for (n, threads) in [(1, 1), (1, 2), (2, 2)] {
+                        check(ty, &a, &w, k, n, threads);
                     }
                 }
             }
