@@ -383,9 +383,9 @@ def compare(bench, model, gguf, summary, entries, folder, threads):
         found = dict(zip(changes, pool.map(lambda c: our_result(bench, gguf, model, c, folder), changes.values())))
     our_plain, _ = found[""]
     if our_plain is None:
-        raise Failure(f"{model['name']}: ours refuses the unchanged model: {found[''][1]}")
+        raise Failure(f"ours refuses the unchanged model: {found[''][1]}")
     if (error := nmse(digest(our_plain), summary[""])) > LIMIT:
-        raise Failure(f"{model['name']}: the unchanged model differs by an NMSE of {error:.1e}")
+        raise Failure(f"the unchanged model differs by an NMSE of {error:.1e}")
     rows = []
     for name, word in summary.items():
         if not name:
@@ -425,17 +425,16 @@ def run(args):
         models = other_models(args.only, bench, args.also) if args.also else golden_models(args.only, bench, folder)
         for model, gguf in models:
             name = model["name"]
-            if lib:
-                changes = changes_of(gguf)
-                try:
+            try:
+                if lib:
+                    changes = changes_of(gguf)
                     summaries[name] = summarise(changes, llama_results(lib, gguf, model, changes, folder))
-                except Failure as failure:
-                    failed.append(f"{name}: {failure}")
-                    continue
-            if name not in summaries:
-                failed.append(f"{name}: no results are stored")
+                if name not in summaries:
+                    raise Failure("no results are stored")
+                rows = compare(bench, model, gguf, summaries[name], entries, folder, args.threads)
+            except Failure as failure:
+                failed.append(f"{name}: {failure}")
                 continue
-            rows = compare(bench, model, gguf, summaries[name], entries, folder, args.threads)
             ours[name] = kept_of_ours(rows, ours.get(name, {}))
             of_model = collections.Counter(kind for kind, _, _ in rows)
             counts += of_model
