@@ -231,7 +231,7 @@ fn vectors_may_be_quantised() {
                     WeightRole::Matrix | WeightRole::Table | WeightRole::Ids(_)
                 )
             });
-            is_vector && tensor.n_rows() > 1 && tensor.shape[0] % 32 == 0
+            is_vector && tensor.n_rows() > 1 && tensor.shape[0].is_multiple_of(32)
         };
         assert!(
             (0..base.tensors().len()).any(is_table),
