@@ -93,7 +93,8 @@ MODELS = {
         {"attention.value_length": 128, "attention.head_count_kv": 1, "embedding_length_out": 3072, "feed_forward_length": 512,
          "swiglu_clamp_exp": [10.0] * 8, "swiglu_clamp_shexp": [10.0] * 8}),
     "encoder": ("an encoder and a decoder", "t5", {
-        "block_count": 12, "n_embd": 768, "n_ff": 2048, "n_head": 12, "d_head": 64, "d_head_v": 64, "rope_base": None}, ""),
+        "block_count": 12, "n_embd": 768, "n_ff": 2048, "n_head": 12, "n_head_kv": 12, "n_decoder": 12, "d_head": 64, "d_head_v": 64,
+        "rope_base": None}, ""),
 }
 # Models that have an encoder.
 ENCODERS = ["encoder"]
