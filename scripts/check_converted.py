@@ -36,6 +36,7 @@ NO_ARCHITECTURE = ("unknown model architecture", "unsupported model architecture
 # Folders whose logits llama.cpp cannot give, and what in its source is the reason.
 CLASSES = "llama.cpp gives the scores of classes through its pooling only"
 HADAMARD = "llama.cpp rotates the indexer's rows by a Hadamard matrix, so that they have a multiple of 64 elements"
+NEEDS_FLASH = "llama.cpp selects blocks with flash attention alone, and sees all keys without it"
 NEEDS_HEAD = "llama.cpp requires a head of its own, here it is the token table"
 NEEDS_V0 = "llama.cpp requires the value residual's matrices in the first layer, where nothing uses them"
 NEEDS_SOURCE = "llama.cpp's decoder does not run without a source"
@@ -86,8 +87,8 @@ DIFFERENT = {
     "meralion2": GEMMA2_SCALE,
     "minicpm3": "llama.cpp has the factors of the published one: 12, 1.4 and 256",
     "minicpm3-longrope": "llama.cpp has the factors of the published one: 12, 1.4 and 256",
-    "minimax-m3": "llama.cpp's result is another once there are more blocks than the indexer selects",
-    "minimax-m3-text": "llama.cpp's result is another once there are more blocks than the indexer selects",
+    "minimax-m3": NEEDS_FLASH,
+    "minimax-m3-text": NEEDS_FLASH,
     "ministral": NO_WINDOWS.format("llama"),
     "mistral": NO_WINDOWS.format("llama"),
     "mistral-base": NO_WINDOWS.format("llama"),
