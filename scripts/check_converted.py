@@ -30,7 +30,7 @@ EXACT, HALF, Q8 = 1e-6, 1e-4, 1e-3
 
 # Seconds after which the process of a folder is ended: some files send llama.cpp into a loop without an end.
 MAX_SECONDS = 60
-# What llama.cpp says of an architecture that it does not have. Its result is none, without a reason of its own.
+# What llama.cpp says of an architecture that it does not have.
 NO_ARCHITECTURE = ("unknown model architecture", "unsupported model architecture")
 
 # Folders whose logits llama.cpp cannot give, and what in its source is the reason.
@@ -111,7 +111,7 @@ DIFFERENT = {
     "phimoe-six": "llama.cpp requires a bias of the head; layer norms and the sparse mixer as above",
     "plamo2": "llama.cpp reads the width of heads from the first layer, which has none, and rotates without an end",
     "plamo3-yarn": "llama.cpp rounds the bounds of YaRN to whole pairs",
-    "pockettts-speech": "llama.cpp has no biases of attention here",
+    "pockettts-speech": "llama.cpp has no bias of the attention's output here",
     "qwen2-window": NO_WINDOWS.format("qwen2"),
     "qwen2moe-norm": "llama.cpp never divides the weights of experts by their sum here",
     "qwen3-classifier": CLASSES,

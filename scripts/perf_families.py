@@ -260,10 +260,9 @@ def main():
             for ty in args.types.split(","):
                 try:
                     model = made(args, folder, name, ty)
-                    about = [] if name in ENCODERS else json.loads(
-                        run(args.llama_bench, "-m", model, "-p", 0, "-n", 1, "-r", 1, "-o", "json"))
-                    for row in about:
-                        args.llama = f"build {row['build_number']}, commit {row['build_commit']}"
+                    if name not in ENCODERS:
+                        about = json.loads(run(args.llama_bench, "-m", model, "-p", 0, "-n", 1, "-r", 1, "-o", "json"))[0]
+                        args.llama = f"build {about['build_number']}, commit {about['build_commit']}"
                     prefill, decode = measured(args, name, model, N_PROMPT)
                     quiet[name, ty] = f"| {name} | {ty} | {cells(prefill)} | {cells(decode)} | {when} |"
                     print(quiet[name, ty], flush=True)

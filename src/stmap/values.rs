@@ -5,27 +5,18 @@ use crate::arch::{ArchDef, ParamSource};
 use crate::weights::{Array, StringArray, Value as Meta};
 
 /// Whether a parameter is a number with a fraction, by what stands in its place elsewhere: a literal, or another parameter.
+/// A checked definition has no circles and no long chains of these.
 pub(super) fn is_float(def: &ArchDef, name: &str) -> bool {
-    let mut name = name;
-    // A chain of defaults is no longer than the list of parameters.
-    for _ in 0..=def.params.len() {
-        let Some(ParamSource::Key { default, synth, .. }) = def.params.get(name).map(|p| &p.source)
-        else {
-            return false;
-        };
-        let is_literal = |expr: &Option<Expr>| {
-            let literal = expr.as_ref().and_then(Expr::as_literal);
-            matches!(literal, Some(Value::Float(_)))
-        };
-        if is_literal(default) || is_literal(synth) {
-            return true;
-        }
-        match default.as_ref().and_then(Expr::as_name) {
-            Some(other) => name = other,
-            None => return false,
-        }
-    }
-    false
+    let Some(ParamSource::Key { default, synth, .. }) = def.params.get(name).map(|p| &p.source)
+    else {
+        return false;
+    };
+    let is_of_float = |expr: &Expr| match (expr.as_literal(), expr.as_name()) {
+        (Some(value), _) => matches!(value, Value::Float(_)),
+        (None, Some(other)) => is_float(def, other),
+        (None, None) => false,
+    };
+    [default, synth].into_iter().flatten().any(is_of_float)
 }
 
 pub(super) fn to_meta(value: &Value, is_float: bool) -> Option<Meta> {

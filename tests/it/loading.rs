@@ -198,6 +198,7 @@ fn every_way_to_a_device_gives_the_same() {
 /// Tables of biases and of norms that are stored as q8_0 give what the same numbers give as f32.
 #[test]
 fn vectors_may_be_quantised() {
+    let definitions = definitions();
     let set = [
         ("n_embd", "64"),
         ("ple_multipliers", "8589934609u64,7919u64,104729u64"),
@@ -211,7 +212,6 @@ fn vectors_may_be_quantised() {
     ] {
         let folder = scratch();
         let path = folder.path().join("base.gguf");
-        let definitions = definitions();
         let def = definitions.archs.get(name).expect("it is built in");
         let request = synth::Request {
             set: set
