@@ -92,7 +92,8 @@ perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else 
 perf-families: ## Measure many kinds of models against llama-bench, on files of llama-quantize: docs/performance-families.md
 	cargo build --release
 	scripts/perf_families.py --bench target/release/bench --llama-bench "$$(scripts/llama_server.sh llama-bench)" \
-	    --llama-quantize "$$(scripts/llama_server.sh llama-quantize)" $(PERF)
+	    --llama-quantize "$$(scripts/llama_server.sh llama-quantize)" \
+	    --llama-speed "$$(scripts/llama_server.sh llama-speed)" $(PERF)
 
 hop-cost: ## Measure what the engine process of a model and HTTP cost
 	cargo build --release

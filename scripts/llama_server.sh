@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the path of a program of llama.cpp, llama-server or the one that is named (llama-bench, llama-quantize): LLAMA_SERVER,
-# the one on the PATH, or one that it builds under target/ from the sources that llama-cpp-python carries (needs pip, a C++
-# compiler, minutes).
+# Prints the path of a program of llama.cpp, llama-server or the one that is named (llama-bench, llama-quantize, or llama-speed of
+# this folder): LLAMA_SERVER, the one on the PATH, or one that it builds under target/ from the sources that llama-cpp-python
+# carries (needs pip, a C++ compiler, minutes).
 set -eu
 name=${1:-llama-server}
 asked=
@@ -16,7 +16,12 @@ if [ -n "$asked" ]; then
     exit 1
 fi
 work=$here/target/llama-server
-program=$work/build/bin/$name
+build=$work/build
+program=$build/bin/$name
+if [ "$name" = llama-speed ]; then
+    build=$work/speed
+    program=$build/llama-speed
+fi
 if [ ! -x "$program" ]; then
     echo "no $name: building one in $work, which takes minutes" >&2
     mkdir -p "$work"
@@ -26,9 +31,14 @@ if [ ! -x "$program" ]; then
     }
     "$work/venv/bin/python" -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$work" llama-cpp-python
     tar -xzf "$work"/llama_cpp_python-*.tar.gz -C "$work"
-    "$work/venv/bin/cmake" -S "$work"/llama_cpp_python-*/vendor/llama.cpp -B "$work/build" \
-        -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF \
-        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >&2
-    "$work/venv/bin/cmake" --build "$work/build" --target "$name" --parallel >&2
+    llama=$(echo "$work"/llama_cpp_python-*/vendor/llama.cpp)
+    if [ "$name" = llama-speed ]; then
+        "$work/venv/bin/cmake" -S "$here/scripts/llama_speed" -B "$build" -DCMAKE_BUILD_TYPE=Release -DLLAMA_DIR="$llama" >&2
+    else
+        "$work/venv/bin/cmake" -S "$llama" -B "$build" \
+            -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF \
+            -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >&2
+    fi
+    "$work/venv/bin/cmake" --build "$build" --target "$name" --parallel >&2
 fi
 echo "$program"

@@ -98,9 +98,10 @@ def reference_version(lib):
 class Reference:
     """One model file in llama.cpp."""
 
-    def __init__(self, lib, path, vectors=False):
+    def __init__(self, lib, path, vectors=False, scores=False):
         self.lib = lib
         self.vectors = vectors
+        self.scores = scores
         params = lib.llama_model_default_params()
         no_devices = (ctypes.c_void_p * 1)(None)
         params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
@@ -116,7 +117,8 @@ class Reference:
         self.lib.llama_model_free(self.model)
 
     def logits(self, tokens, causal, chunk=None, kv_type="f32", on_value=None, source=()):
-        """float32 [n_tokens, n_vocab], or vectors [n_tokens, n_embd], computed `chunk` tokens at a time (all) from an empty cache.
+        """float32 [n_tokens, n_vocab], vectors [n_tokens, n_embd] or scores of classes [1, n_classes], computed `chunk` tokens at a
+        time (all) from an empty cache.
 
         A model with an encoder reads `source` with it first.
 
@@ -135,12 +137,14 @@ class Reference:
         params.type_k = params.type_v = {"f32": lib.GGML_TYPE_F32, "f16": lib.GGML_TYPE_F16}[kv_type]
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.offload_kqv = params.op_offload = False
-        params.embeddings = self.vectors
+        params.embeddings = self.vectors or self.scores
         if on_value:
             watcher = lib.ggml_backend_sched_eval_callback(on_value)  # alive until the context is freed
             params.cb_eval = watcher
         if self.vectors:
             params.pooling_type = lib.LLAMA_POOLING_TYPE_NONE
+        if self.scores:
+            params.pooling_type = lib.LLAMA_POOLING_TYPE_RANK
         context = lib.llama_init_from_model(self.model, params)
         if not context:
             raise Failure("llama.cpp cannot create a context")
@@ -171,10 +175,13 @@ class Reference:
                 raise Failure(f"llama_{'encode' if encode else 'decode'} failed")
             if encode:
                 return None
-            values = (lib.llama_get_embeddings if self.vectors else lib.llama_get_logits)(context)
+            if self.scores:
+                values, shape = lib.llama_get_embeddings_seq(context, 0), (1, lib.llama_model_n_cls_out(self.model))
+            else:
+                values, shape = (lib.llama_get_embeddings if self.vectors else lib.llama_get_logits)(context), (len(tokens), self.width)
             if not values:
                 raise Failure("the model has no such result")
-            return np.ctypeslib.as_array(values, (len(tokens), self.width)).copy()
+            return np.ctypeslib.as_array(values, shape).copy()
         finally:
             lib.llama_batch_free(batch)
 

@@ -212,6 +212,16 @@ def rows_of(path, head):
     return rows
 
 
+def version_of(path):
+    """The version of llama-bench that the page names."""
+    lines = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    versions = [line.split("|")[2].strip() for line in lines if line.startswith("| llama-bench | ")]
+    return versions[0] if versions else "unknown"
+
+
 def table(head, rows):
     order = [(name, ty) for name in MODELS for ty in TYPES]
     line = "|---|---|" + "--:|" * (head.count("|") - 4) + "---|"
@@ -249,7 +259,7 @@ def main():
     quiet, busy, failed = rows_of(path, QUIET), rows_of(path, BUSY), []
     commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
     when = f"{datetime.date.today().isoformat()}, {commit}"
-    args.llama = "unknown"
+    args.llama = version_of(path)
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or scratch
         os.makedirs(folder, exist_ok=True)

@@ -202,7 +202,9 @@ fn param_text(param: &Param) -> String {
         if let Some(expr) = expr {
             let value = match expr.as_literal() {
                 // A negative number in quotes would be an expression.
-                Some(Value::Int(_) | Value::Float(_) | Value::Bool(_)) => expr.source().to_owned(),
+                Some(Value::Int(_) | Value::Float(_) | Value::Bool(_) | Value::List(_)) => {
+                    expr.source().to_owned()
+                }
                 _ => quoted(expr.source()),
             };
             text.push_str(&format!(", {name} = {value}"));

@@ -353,7 +353,7 @@ fn to_meta(value: &Value) -> Option<Meta> {
         Value::Float(v) => Meta::F32(*v as f32),
         Value::Bool(v) => Meta::Bool(*v),
         Value::Str(v) => Meta::Str(v.clone()),
-        Value::List(_) => return None,
+        Value::List(_) => parse(&value.to_string()),
     })
 }
 

@@ -84,9 +84,31 @@ impl Drop for Backend {
 
 struct Scheduler(NonNull<sys::ggml_backend_sched>);
 
+impl Scheduler {
+    /// One for graphs of up to `capacity` nodes and leaves together. The last backend is the processor's.
+    fn new(backends: &[Backend], capacity: usize) -> Result<Self, Error> {
+        let mut raw: Vec<sys::ggml_backend_t> = backends.iter().map(|b| b.0.as_ptr()).collect();
+        // SAFETY: `raw` holds live backends, the processor's last; null buffer types mean the
+        // defaults; the scheduler copies the list.
+        let scheduler = unsafe {
+            sys::ggml_backend_sched_new(
+                raw.as_mut_ptr(),
+                std::ptr::null_mut(),
+                raw.len() as i32,
+                capacity,
+                false,
+                true,
+            )
+        };
+        NonNull::new(scheduler)
+            .map(Self)
+            .ok_or_else(|| Error::Device("ggml made no scheduler".into()))
+    }
+}
+
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        // SAFETY: made by `Executor::new` and freed once.
+        // SAFETY: made by `new` and freed once.
         unsafe { sys::ggml_backend_sched_free(self.0.as_ptr()) };
     }
 }
@@ -114,7 +136,8 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor for graphs of up to `capacity` nodes and leaves together.
+    /// An executor whose scheduler has room for `capacity` nodes and leaves together. A larger graph makes it
+    /// grow; those that were loaded before lose their memory then.
     ///
     /// # Errors
     /// A device that does not start.
@@ -136,24 +159,9 @@ impl Executor {
             sys::ggml_backend_cpu_set_threadpool(main, threads.ptr.as_ptr());
             sys::shim_backend_set_n_threads(main, threads.n_threads as i32);
         }
-        let mut raw: Vec<sys::ggml_backend_t> = backends.iter().map(|b| b.0.as_ptr()).collect();
-        // SAFETY: `raw` holds live backends, the processor's last; null buffer types mean the
-        // defaults; the scheduler copies the list.
-        let scheduler = unsafe {
-            sys::ggml_backend_sched_new(
-                raw.as_mut_ptr(),
-                std::ptr::null_mut(),
-                raw.len() as i32,
-                capacity,
-                false,
-                true,
-            )
-        };
-        let scheduler = NonNull::new(scheduler)
-            .ok_or_else(|| Error::Device("ggml made no scheduler".into()))?;
         Ok(Self {
             graph: None,
-            scheduler: Scheduler(scheduler),
+            scheduler: Scheduler::new(&backends, capacity)?,
             backends,
             workers: workers_of(&order),
             devices: order,
@@ -184,11 +192,17 @@ impl Executor {
         self.scheduler.0.as_ptr()
     }
 
-    fn fits(&self, graph: &Graph) -> Result<(), Error> {
-        if graph.size_limit() > self.capacity {
-            return Err(Error::Capacity {
-                capacity: self.capacity,
-            });
+    /// Makes room for a graph in the scheduler.
+    fn fit(&mut self, graph: &Graph) -> Result<(), Error> {
+        let size = graph.size_limit();
+        if size > self.capacity {
+            let capacity = size.next_power_of_two();
+            let scheduler = Scheduler::new(&self.backends, capacity)?;
+            self.graph = None;
+            self.scheduler = scheduler;
+            self.capacity = capacity;
+            self.scratch = ScratchId::new();
+            self.scratch_bytes = 0;
         }
         match self.devices.len() == 1 || graph.scratch().get().is_some() {
             true => Ok(()),
@@ -196,9 +210,9 @@ impl Executor {
         }
     }
 
-    /// Refuses a graph that can only be measured.
-    fn has_memory(&self, graph: &Graph) -> Result<(), Error> {
-        self.fits(graph)?;
+    /// Makes room for a graph, and refuses one that can only be measured.
+    fn fit_with_memory(&mut self, graph: &Graph) -> Result<(), Error> {
+        self.fit(graph)?;
         match graph.arena().stands_in() {
             true => Err(Error::Compute("a graph over stand-ins does not run".into())),
             false => Ok(()),
@@ -210,9 +224,9 @@ impl Executor {
     /// replaces.
     ///
     /// # Errors
-    /// The graph is larger than the executor's capacity, or a worker is lost.
+    /// A worker is lost.
     pub fn measure(&mut self, graph: Graph) -> Result<Vec<u64>, Error> {
-        self.fits(&graph)?;
+        self.fit(&graph)?;
         self.graph = None;
         self.scratch = ScratchId::new();
         let mut sizes = vec![0usize; self.backends.len()];
@@ -234,7 +248,7 @@ impl Executor {
     /// # Errors
     /// Not enough memory.
     pub fn reserve(&mut self, graph: Graph) -> Result<(), Error> {
-        self.has_memory(&graph)?;
+        self.fit_with_memory(&graph)?;
         self.graph = None;
         self.scratch = ScratchId::new();
         // SAFETY: the graph fits the scheduler.
@@ -272,9 +286,9 @@ impl Executor {
     /// that ran before.
     ///
     /// # Errors
-    /// Not enough memory, a graph larger than the executor's capacity, or one whose memory is gone.
+    /// Not enough memory, or a graph whose memory is gone.
     pub fn load(&mut self, graph: Graph) -> Result<Option<Graph>, Error> {
-        self.has_memory(&graph)?;
+        self.fit_with_memory(&graph)?;
         if graph.scratch().get().is_some() && !self.can_reload(&graph) {
             return Err(Error::Compute("the memory of the graph is gone".into()));
         }

@@ -233,10 +233,30 @@ fn tensors_of_other_graphs_are_not_touched() {
         executor.read(&y, &mut [0.0f32; 3]).is_err(),
         "too many values"
     );
-    assert!(
-        executor.load(Graph::new(300, 0).expect("a graph")).is_err(),
-        "larger than the executor"
-    );
+}
+
+#[test]
+fn a_graph_larger_than_the_executor_makes_it_grow() {
+    let sum_of = |mut g: Graph, n: usize| {
+        let x = tensor(&g, F32, &[2]);
+        let sum = (1..n).fold(x.clone(), |sum, _| g.add(&sum, &x).expect("shapes fit"));
+        g.output(&sum).expect("of this graph");
+        (g, x, sum)
+    };
+    let mut executor = Executor::new(&[], 1, 16).expect("the processor");
+    for n in [3usize, 280] {
+        let (g, x, sum) = sum_of(Graph::new(300, 4).expect("a graph"), n);
+        let before = executor.load(g).expect("it fits");
+        assert_eq!(before.is_some(), n > 3);
+        executor.write(&x, &[1.0f32, -2.0]).expect("two values");
+        executor.run().expect("it runs");
+        let mut found = [0.0f32; 2];
+        executor.read(&sum, &mut found).expect("two values");
+        assert_eq!(found, [n as f32, -2.0 * n as f32]);
+    }
+    // The memory of the graph before went with the scheduler.
+    let (large, ..) = sum_of(Graph::new(3000, 4).expect("a graph"), 2);
+    assert!(executor.load(large).expect("it fits").is_none());
 }
 
 #[test]

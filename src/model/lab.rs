@@ -263,11 +263,6 @@ impl LabShape {
     }
 }
 
-/// Operations and inputs that graphs have room for.
-pub(super) fn capacity(points: &Points) -> usize {
-    2 * points.all.len() * NODES_PER_CAPTURE + Lab::MAX_EDITS * NODES_PER_STEP
-}
-
 /// An edit of tokens of a sequence.
 struct PassStep {
     lab: Arc<Lab>,

@@ -18,7 +18,7 @@ use super::error::{Error, Purpose};
 use super::estimate::{Estimator, larger};
 use super::graph;
 use super::graphs::Graphs;
-use super::lab::{self, Lab, TakenRow};
+use super::lab::{Lab, TakenRow};
 use super::load::{self, Loaded, Progress};
 use super::memory;
 use super::options::Options;
@@ -133,7 +133,7 @@ impl Model {
         };
         block_manager.set_default_key(&adapters.default_key(), 0);
         let points = Arc::new(Points::of(&plan)?);
-        let capacity = graph::capacity(&plan, adapters.capacity()) + lab::capacity(&points);
+        let capacity = graph::capacity(&plan, adapters.capacity());
         let mut executor = Executor::new(&devices, options.n_threads, capacity)?;
         if options.plain {
             executor.compute_plainly()?;

@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
             "{resumed:?}"
         );
         for _ in 0..n {
-            self.pass(&[(5, 1), (3, 3), (0, 1), (2, 1)]);
+            self.pass(&[(5, 2), (3, 3), (0, 1), (2, 2)]);
         }
         self.end(&[0, 2, 3, 5]);
         // All at once, what is known of it included.

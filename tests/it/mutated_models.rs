@@ -159,6 +159,20 @@ fn header(path: &Path, file: &[u8]) -> usize {
     file.len() - data as usize
 }
 
+#[test]
+fn a_model_made_up_from_any_definition_alone_computes() {
+    let folder = scratch();
+    for (name, _) in library().sources() {
+        let def = library().get(name).expect("it is built in");
+        let path = folder.path().join(format!("{name}.gguf"));
+        synth(&def, &Request::default(), &path).expect("it is made");
+        if let Err(error) = computed(&def, &path) {
+            panic!("{name}: {error}");
+        }
+        std::fs::remove_file(&path).expect("it was there");
+    }
+}
+
 /// Logits of some tokens.
 fn computed(def: &ArchDef, path: &Path) -> Result<(), String> {
     let weights = weights::open(path).map_err(|error| error.to_string())?;

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use super::Reader;
 use crate::arch::definition::{LAYER, Param, ParamSource};
 use crate::arch::diagnostic::Span;
+use crate::arch::expr::{Expr, Value};
 use crate::arch::table::{Fields, Form, Item};
+
+/// What `synth` may be.
+const SYNTH: Form = Form::Either(&[Form::List(&Form::Value), Form::Value]);
 
 impl<'a> Reader<'a> {
     /// The `[params]` table.
@@ -90,12 +94,20 @@ impl<'a> Reader<'a> {
             Some(item) => Some(self.expr(item)?),
             None => None,
         };
-        let synth = fields.take("synth", Form::Value).and_then(|item| {
-            let expr = self.expr(item)?;
-            if expr.as_literal().is_none() {
-                self.report(item.span(), "`synth` is a plain value");
+        let synth = fields.take("synth", SYNTH).and_then(|item| {
+            let expr = match item.get_ref() {
+                DeValue::Array(items) => self.numbers(items)?,
+                _ => self
+                    .expr(item)
+                    .map(|expr| expr.as_literal().is_some().then_some(expr))?,
+            };
+            if expr.is_none() {
+                self.report(
+                    item.span(),
+                    "`synth` is a plain value, or a list of numbers",
+                );
             }
-            Some(expr)
+            expr
         });
         let zero = self.choice(&mut fields, "zero", &[("unset", false), ("value", true)]);
         self.finish(fields);
@@ -106,5 +118,16 @@ impl<'a> Reader<'a> {
             zero_is_value: zero.unwrap_or(false),
             synth,
         })
+    }
+
+    /// A list of plain numbers; none within if one is not.
+    fn numbers(&mut self, items: &'a DeArray<'a>) -> Option<Option<Expr>> {
+        let items: Option<Vec<Expr>> = items.iter().map(|item| self.expr(item)).collect();
+        let number = |item: &Expr| match item.as_literal()? {
+            Value::Str(_) => None,
+            number => Some(number.clone()),
+        };
+        let values: Option<Vec<Value>> = items?.iter().map(number).collect();
+        Some(values.map(|values| Expr::literal(Value::List(values))))
     }
 }
