@@ -141,7 +141,7 @@ drive-chat-page: ## Use the page of bench serve in headless Chromium, with scree
 backend-cuda backend-metal backend-vulkan: backend-%: ## Build a backend as a library next to target/release/bench
 	scripts/backend.sh $* target/release
 
-vulkan-check: ## All architectures on ggml's Vulkan backend with Mesa's software driver (Linux, root, debootstrap, 30 minutes)
+vulkan-check: ## All architectures on ggml's Vulkan backend with Mesa's software driver (Linux, root, debootstrap, about an hour on two cores)
 	scripts/vulkan_check.sh
 
 bindings: ## Renew ggml-sys/src/bindings.rs (needs libclang)

@@ -115,7 +115,7 @@ pub(super) enum Error {
     #[error("{0}; the next request loads the model again")]
     Lost(Failure),
     /// The engine failed.
-    #[error("the completion could not be completed")]
+    #[error("the request failed inside the server; the cause is in the server's log")]
     Engine { detail: String },
     /// No such route.
     #[error("there is no `{}`", quoted(.0))]

@@ -174,7 +174,7 @@ impl Wanted {
                 }
                 (Some(_), _) => {
                     let param = format!("{FIELD}.{at}.reduce");
-                    let message = format!("`{param}`: of features there are `top_k`");
+                    let message = format!("`{param}`: with `sae`, expected `none` or `top_k`");
                     return Err(Error::value(param, message));
                 }
             };
@@ -317,7 +317,7 @@ fn other_kind(param: &str, id: &str, expected: &str) -> Error {
     let id = quoted(id);
     Error::value(
         param,
-        format!("`{param}`: `{id}` has something else, expected {expected}"),
+        format!("`{param}`: `{id}` holds vectors of another kind, expected {expected}"),
     )
 }
 
@@ -425,7 +425,8 @@ pub(super) async fn run(
     let tokenizer = served.handle.tokenizer();
     let mut prompts = inputs("prompt", &run.prompt)?;
     let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
-        let message = "`prompt` is several, expected one text or one array of token ids";
+        let message =
+            "`prompt` has more than one prompt, expected one text or one array of token ids";
         return Err(Error::value("prompt", message));
     };
     let tokens = match prompt {

@@ -447,7 +447,7 @@ impl Process {
         let mut ended = self.life.ended.subscribe();
         let known = tokio::time::timeout(PATIENCE, ended.wait_for(Option::is_some)).await;
         let known = known.ok().and_then(|how| how.ok()?.clone());
-        known.unwrap_or_else(|| "it broke the connection and goes on".into())
+        known.unwrap_or_else(|| "its connection broke, and its exit was not seen".into())
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) enum Command {
     Prove(Box<prove::Args>),
     /// Print the JSON Schema of definitions, for editors
     Schema {
-        /// That of maps (NAME.arch.stmap.toml)
+        /// Print the schema of weight maps (NAME.arch.stmap.toml) instead
         #[arg(long)]
         map: bool,
     },

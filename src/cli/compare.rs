@@ -125,7 +125,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         output::line(to_text(&report, args))?;
     }
     match report.divergence(args.tolerance) {
-        Some(found) => anyhow::bail!("A and B differ from `{}` on", found.path),
+        Some(found) => anyhow::bail!(
+            "A and B differ; the first value that differs is `{}`",
+            found.path
+        ),
         None => Ok(()),
     }
 }

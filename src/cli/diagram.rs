@@ -96,7 +96,7 @@ pub(super) fn samples(
     let is_definition = is_hidden && definitions.archs.sources().any(|(known, _)| known == what);
     if path.exists() && !is_definition {
         if request.is_some() {
-            anyhow::bail!("{what} is a model: it has no parameters to set, and its own tensors");
+            anyhow::bail!("{what} is a model file: --set and --with apply only to a definition");
         }
         let opened = crate::files::models::open(&Source::File(path), definitions)?;
         let sample = Sample::of_model(name.unwrap_or(&opened.name), &opened.plan)?;
@@ -105,7 +105,7 @@ pub(super) fn samples(
     let (def, variant) = find(definitions, what)?;
     let requests = match (request, variant) {
         (Some(_), Some(_)) => anyhow::bail!(
-            "{what} is a variant: it has its parameters; set those of `{}`",
+            "{what} is a variant with fixed parameters: use --set and --with with the definition `{}`",
             def.name
         ),
         (Some(request), None) | (None, Some(request)) => vec![(String::new(), request)],

@@ -34,7 +34,7 @@ pub(super) enum Command {
     Direction(Box<direction::DirectionArgs>),
     /// Show the likeliest token after each layer at each position of a prompt (logit lens)
     Lens(Box<pictures::LensArgs>),
-    /// Show which values of one prompt bring its answer back in runs of another (causal tracing)
+    /// Activation patching: show which values of a clean prompt restore its answer in runs of a corrupt one (causal tracing)
     Patch(Box<pictures::PatchArgs>),
     /// Show which experts each token of a prompt is routed to
     Routing(Box<pictures::RoutingArgs>),

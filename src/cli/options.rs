@@ -222,18 +222,19 @@ pub(super) struct LoadOptions {
     /// Number of compute threads; default: the cores of the machine
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Context length in tokens, in `serve` of each request; default: that of the model, in `run`, `chat` and
-    /// `serve` at most 4096
+    /// Context length in tokens, in `serve` of each request; default: that of the model, at most
+    /// 4096; in `compare` and `logits` that of the model, in `perf` and `lab drift` what the measurement needs
     #[arg(long, value_name = "N")]
     pub(super) ctx: Option<usize>,
-    /// Element type of the KV cache: f32, f16, bf16, q8_0, q4_0 ...; default: f16, in `compare` and `logits` f32
+    /// Element type of the KV cache: f32, f16, bf16, q8_0, q4_0 ...; default: f16, in `compare`,
+    /// `logits` and `lab drift` f32
     #[arg(long, value_name = "TYPE")]
     kv_type: Option<TensorType>,
     /// Element type of the values in the KV cache; default: that of the keys
     #[arg(long, value_name = "TYPE")]
     v_type: Option<TensorType>,
-    /// Flash attention: compute attention without storing its weights, in less memory; default: on, in
-    /// `compare` and `logits` off
+    /// Flash attention: compute attention without storing the attention matrix, in less memory; default: on, in
+    /// `compare`, `logits` and `lab drift` off
     #[arg(long, value_name = "on|off")]
     flash_attn: Option<Switch>,
     /// Batch-invariant results: the bits of a sequence do not depend on its batches or on the number of threads;
@@ -245,7 +246,8 @@ pub(super) struct LoadOptions {
     chat_template: Option<String>,
     #[command(flatten)]
     placement: PlacementOptions,
-    /// Check every weight for NaN and infinity before loading, and refuse a model that has any
+    /// Check every weight for NaN and infinity before loading, and refuse a model that has any; in `run`, `chat`,
+    /// `serve`, `logits`, `inspect` and `doctor`
     #[arg(long)]
     pub(super) check_tensors: bool,
 }
@@ -289,7 +291,7 @@ pub(super) struct Defaults {
 /// The source of the tokens of a command.
 #[derive(Debug, Args)]
 pub(super) struct SourceTokens {
-    /// Token ids of the source, separated by commas: of a model that reads one before its tokens
+    /// Token ids of the encoder input (source) of an encoder-decoder model, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     source: Vec<u32>,
 }

@@ -174,7 +174,7 @@ impl PlacementOptions {
             let device = Device::named(name)?;
             if device.kind() == DeviceKind::Cpu {
                 anyhow::bail!(
-                    "--device {name}: the processor has the layers that no other device has; none = only the processor"
+                    "--device {name}: this is the processor, which computes all layers left over; expected a GPU or RPC device, or `none` for the processor alone"
                 );
             }
             if named.contains(&device) {

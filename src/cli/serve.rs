@@ -49,16 +49,17 @@ pub(super) struct Args {
     /// Number of seconds after its last request after which a model is unloaded; default: never
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     idle_time: Option<Duration>,
-    /// Number of seconds without an answer after which the engine process of a model is ended as one that hangs; a
-    /// long prefill does not count, for another part of the process answers; 0 = off
+    /// Watchdog: number of seconds without an answer to a health check after which an engine process is killed; a long
+    /// prefill does not count, since another thread answers; 0 = off
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
     hang_time: Duration,
-    /// Number of seconds that one step of a model's engine, or loading without any progress, may take: the engine process
-    /// is ended then as one that hangs, such as where an RPC worker or a driver does not answer; 0 = no limit
+    /// Watchdog: maximum number of seconds of one engine step, or of loading without progress; then the engine process is
+    /// killed, for example when an RPC worker or a driver does not answer; 0 = no limit. `--hang-time 0` turns off the limit
+    /// of a step too
     #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = seconds)]
     step_time: Duration,
-    /// Load models into the server's own process: what ends a model's engine then ends the server. Without it, every
-    /// model has an engine process of its own
+    /// Load models into the server's own process, so that a crash of the engine ends the server; default: one engine
+    /// process for each model
     #[arg(long)]
     in_process: bool,
     /// Address to listen on
@@ -93,10 +94,10 @@ pub(super) struct Args {
     /// the values
     #[arg(long, default_value = "8M", value_name = "BYTES", value_parser = byte_count)]
     lab_inline: u64,
-    /// Maximum number of bytes of all such files: the oldest are removed for a new one
+    /// Maximum number of bytes of all files of captured values (`/v1/lab/artifacts`): the oldest are removed for a new one
     #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
     lab_artifacts: u64,
-    /// Number of seconds after which such a file is removed
+    /// Number of seconds after which a file of captured values is removed
     #[arg(long, default_value = "3600", value_name = "SECONDS", value_parser = seconds)]
     lab_time: Duration,
     /// File with vectors that edits, captures and lenses may name by its name without ending: a control vector (GGUF),
@@ -125,11 +126,11 @@ pub(super) struct Args {
     /// repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Maximum number of seconds until the head of a request, and then its body, must be there
+    /// Read timeout in seconds: of the headers of a request, and again of its body
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
     read_time: Duration,
     /// Configuration file (TOML): options without dashes as keys, such as `port = 11116`; environment variables such
-    /// as BENCH_PORT come before it, options before both
+    /// as BENCH_PORT override it, and options override both
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print every setting with its origin, and end
@@ -186,7 +187,9 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         None => vec![Source::of(args.model.as_deref())],
     };
     if sources.is_empty() {
-        anyhow::bail!("there is no model to serve: no .gguf file in the folder");
+        anyhow::bail!(
+            "--models: no model in the folder: expected a .gguf model file or a Hugging Face folder"
+        );
     }
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
     let read_time = args.read_time;
@@ -365,9 +368,7 @@ fn vectors(args: &Args, kept: &Path) -> Result<Arc<Vectors>, Failure> {
 fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
     if args.lab_artifacts < args.lab_bytes {
         let (all, one) = (args.lab_artifacts, args.lab_bytes);
-        anyhow::bail!(
-            "--lab-artifacts: {all} bytes for all files, and the values of one request may take {one} (--lab-bytes)"
-        );
+        anyhow::bail!("--lab-artifacts: {all} bytes, expected at least {one} (--lab-bytes)");
     }
     Ok(Shelf::new(
         folder,

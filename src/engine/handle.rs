@@ -179,7 +179,7 @@ impl Handle {
         let searches = request.sampling.penalty_alpha != 0.0;
         if request.thinking.is_some() && (is_diffusion || searches) {
             let field = "thinking_budget";
-            let message = "reasoning is limited where tokens are sampled one by one".into();
+            let message = "not possible with text diffusion or contrastive search".into();
             return Err(Rejected::Field { field, message });
         }
         if is_diffusion || searches {
@@ -198,8 +198,7 @@ impl Handle {
         }
         if request.post_sampling && (is_diffusion || searches) {
             let field = "logprobs_mode";
-            let message =
-                "log-probabilities after sampling need tokens that are sampled one by one".into();
+            let message = "not possible with text diffusion or contrastive search".into();
             return Err(Rejected::Field { field, message });
         }
         match self.kind {
@@ -352,7 +351,7 @@ impl SourceOf {
             return Err(Rejected::Field { field, message });
         }
         if request.prompt_logprobs.is_some() {
-            let message = "the model reads the prompt and gives its tokens no probabilities".into();
+            let message = "not possible with an encoder-decoder model: the prompt is the encoder input and has no log-probabilities".into();
             let field = "prompt_logprobs";
             return Err(Rejected::Field { field, message });
         }
@@ -362,7 +361,7 @@ impl SourceOf {
 
 /// Contrastive search with a model whose tokens can be taken back, of hidden states of that width.
 fn contrastive(request: &Request, takes_back: Option<usize>) -> Result<Decoding, Rejected> {
-    let states = "this model's states cannot be taken back";
+    let states = "it needs a KV cache and a model without recurrent states";
     let n_embd = takes_back.ok_or(Rejected::NoSearch(states))?;
     if request.ends.min_tokens > 0 {
         let message = "not possible with contrastive search".into();

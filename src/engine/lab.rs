@@ -142,7 +142,10 @@ impl Where {
                 });
                 let all: Vec<u32> = resolved.collect::<Result<_, _>>()?;
                 if all.is_empty() || !all.is_sorted_by(|a, b| a < b) {
-                    return refuse("a list of positions rises and has no duplicates".into());
+                    return refuse(
+                        "expected one or more positions in ascending order, without duplicates"
+                            .into(),
+                    );
                 }
                 Positions::List(all.into())
             }

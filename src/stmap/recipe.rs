@@ -33,7 +33,7 @@ impl Part {
             Dtype::BF16 => TensorType::BF16,
             Dtype::F16 => TensorType::F16,
             Dtype::I32 | Dtype::I64 => TensorType::I32,
-            dtype => return Err(format!("elements of type {dtype:?} have no use")),
+            dtype => return Err(format!("element type {dtype:?} is not supported")),
         })
     }
 

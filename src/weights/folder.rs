@@ -65,7 +65,7 @@ fn of_checkpoint(
             refuse(
                 checkpoint.path(stored).to_owned(),
                 format!(
-                    "tensor `{name}`: elements of type {:?} have no use",
+                    "tensor `{name}`: element type {:?} is not supported",
                     stored.dtype
                 ),
             )

@@ -255,9 +255,9 @@ fn tensors_of_another_kind_are_named() {
     for (dtype, shape, why) in [
         ("I32", [96, 48], "is i32, which no weight is"),
         ("I64", [48, 48], "[48, 48], expected [48, 96]"),
-        ("U8", [96, 192], "elements of type U8 have no use"),
-        ("BOOL", [96, 192], "elements of type BOOL have no use"),
-        ("C64", [96, 24], "elements of type C64 have no use"),
+        ("U8", [96, 192], "element type U8 is not supported"),
+        ("BOOL", [96, 192], "element type BOOL is not supported"),
+        ("C64", [96, 24], "element type C64 is not supported"),
         ("F8_E4M3", [96, 192], "8 bits"),
         ("F16", [96, 96], "[96, 96], expected [48, 96]"),
         ("F32", [48, 96], "[96, 48], expected [48, 96]"),

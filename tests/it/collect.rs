@@ -254,7 +254,13 @@ fn what_cannot_be_collected_is_refused_with_the_place() {
         ),
         ("[]", PLAN, "d", &[], "prompt 0"),
         ("[5]", PLAN, "full", &[], "is not empty"),
-        ("[5]", "[lens]\ntop_k = 2\n", "e", &[], "captures alone"),
+        (
+            "[5]",
+            "[lens]\ntop_k = 2\n",
+            "e",
+            &[],
+            "a plan without `lens`",
+        ),
         (
             "[5]",
             "[[captures]]\npoint = 'layers.0.attn.weights'\n",

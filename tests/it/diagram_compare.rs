@@ -327,13 +327,13 @@ fn names_mean_the_same_with_one_and_with_all() {
 const REFUSED: &str = "
 llama-none => variants of `llama`: moe
 llama-moe --set n_expert=2 => llama-moe is a variant
-MODEL --set n_expert=2 => no parameters to set
-MODEL --with output => no parameters to set
+MODEL --set n_expert=2 => apply only to a definition
+MODEL --with output => apply only to a definition
 llama qwen3 => --compare
 --compare llama-none llama => variants of `llama`: moe
 --compare llama-moe llama --set n_expert=2 => llama-moe is a variant
---compare MODEL llama --set n_expert=2 => no parameters to set
---compare MODEL llama --with output => no parameters to set
+--compare MODEL llama --set n_expert=2 => apply only to a definition
+--compare MODEL llama --with output => apply only to a definition
 --compare llama => `--compare` takes two models or definitions, found 1
 --compare llama qwen3 bert => `--compare` takes two models or definitions, found 3
 --compare --all => cannot be used with

@@ -1450,8 +1450,8 @@ fn plans_that_make_no_sense_are_refused_with_the_place() {
         ),
         (capture(json!({ "positions": [1000] })), "position 1000"),
         (capture(json!({ "positions": [-1000] })), "position -"),
-        (capture(json!({ "positions": [2, 1] })), "rises"),
-        (capture(json!({ "positions": [] })), "rises"),
+        (capture(json!({ "positions": [2, 1] })), "ascending order"),
+        (capture(json!({ "positions": [] })), "ascending order"),
         (
             capture(json!({ "reduce": "top_k", "k": 0 })),
             "expected 1 to",

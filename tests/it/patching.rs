@@ -102,16 +102,19 @@ fn grids_that_make_no_sense_are_refused_with_the_place() {
         (json!({ "points": ["layers.9.out"] }), "no point is named"),
         (json!({ "points": ["head.logits"] }), "not changed"),
         (json!({ "points": vec!["layers.0.out"; 65] }), "at most 64"),
-        (json!({ "positions": [99] }), "rising positions"),
-        (json!({ "positions": [2, 1] }), "rising positions"),
-        (json!({ "positions": "answer" }), "rising positions"),
+        (json!({ "positions": [99] }), "ascending positions"),
+        (json!({ "positions": [2, 1] }), "ascending positions"),
+        (json!({ "positions": "answer" }), "ascending positions"),
         (json!({ "metric": {} }), "token"),
         (json!({ "metric": { "token": 99_999_999 } }), "token id"),
         (
             json!({ "metric": { "token": "many tokens of text" } }),
             "expected one",
         ),
-        (json!({ "clean": [1, 2], "corrupt": ["a", "b"] }), "several"),
+        (
+            json!({ "clean": [1, 2], "corrupt": ["a", "b"] }),
+            "more than one",
+        ),
         (
             json!({ "clean": vec![7; 400], "corrupt": vec![8; 400], "points": vec!["layers.0.out"; 11] }),
             "4400 runs, the limit is 4096",

@@ -393,7 +393,7 @@ fn the_program_places_tells_and_refuses() {
             "there is no device `GPU7`; found CPU, RPC",
         ),
         (&["--place", "head"], "expected PATTERN=DEVICE"),
-        (&["--device", "CPU"], "none = only the processor"),
+        (&["--device", "CPU"], "expected a GPU or RPC device"),
         (&["--tensor-split", "1,2"], "for each of 1 devices"),
     ];
     for (options, expected) in refused {

@@ -303,7 +303,9 @@ fn one_file_is_compared_under_two_definitions() {
         let found = compare(&more);
         assert_eq!(found.code, 1, "{}", found.out);
         assert!(
-            found.err.contains("differ from `layers.0.attn.q` on"),
+            found
+                .err
+                .contains("the first value that differs is `layers.0.attn.q`"),
             "{}",
             found.err
         );

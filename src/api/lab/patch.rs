@@ -131,7 +131,9 @@ impl Runs {
 fn tokens(served: &Served, param: &'static str, prompt: &Value) -> Result<Vec<u32>, Error> {
     let mut all = inputs(param, prompt)?;
     let (Some(one), true) = (all.pop(), all.is_empty()) else {
-        let message = format!("`{param}` is several, expected one text or one array of token ids");
+        let message = format!(
+            "`{param}` has more than one prompt, expected one text or one array of token ids"
+        );
         return Err(Error::value(param, message));
     };
     match one {
@@ -159,7 +161,8 @@ fn columns(asked: Option<Places>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
     };
     let is_sound = found.is_sorted_by(|a, b| a < b) && found.iter().all(|at| (0..n).contains(at));
     if found.is_empty() || !is_sound {
-        let message = format!("`positions`: expected rising positions of the {n} of the prompt");
+        let message =
+            format!("`positions`: expected ascending positions within the prompt of {n} tokens");
         return Err(Error::value("positions", message));
     }
     Ok(found.into_iter().map(|at| vec![at]).collect())

@@ -35,7 +35,9 @@ impl Progress {
             match last {
                 None => return,
                 Some(last) if last.elapsed() > limit => {
-                    let why = format!("loading made no progress for {limit:?} and was ended");
+                    let why = format!(
+                        "loading made no progress for {limit:?} (--step-time), and the process was killed"
+                    );
                     return life.give_up(why, super::PATIENCE);
                 }
                 Some(_) => std::thread::sleep(pause(limit)),
@@ -63,8 +65,12 @@ pub(super) fn watch(life: &Life, socket: &Path, limit: Duration, step_time: Dura
         }
         let why = match line.answer(time) {
             line::Answer::Well => continue,
-            line::Answer::Stalled => format!("a step took longer than {step_time:?} and was ended"),
-            line::Answer::None => format!("it did not answer for {limit:?} and was ended"),
+            line::Answer::Stalled => format!(
+                "a step took longer than {step_time:?} (--step-time), and the process was killed"
+            ),
+            line::Answer::None => {
+                format!("it did not answer for {limit:?} (--hang-time), and the process was killed")
+            }
         };
         if !life.has_ended() {
             return life.give_up(why, super::PATIENCE);

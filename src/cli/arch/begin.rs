@@ -18,7 +18,7 @@ use super::styled;
 pub(in crate::cli) struct Args {
     /// Name of the architecture; the file is NAME.arch.toml
     name: String,
-    /// The model: a GGUF file, or a Hugging Face folder; for one that no map opens, a map is begun as well
+    /// The model: a GGUF file, or a Hugging Face folder; for a folder without a matching map, a draft map is written as well
     #[arg(long, value_name = "MODEL")]
     from: PathBuf,
     /// Folder to write into; an existing file is not replaced

@@ -46,7 +46,7 @@ pub(in crate::cli) struct Args {
     /// Token ids, separated by commas; default: `tokens` of the NPZ archive, with --llama 32 ids of the vocabulary
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     tokens: Vec<u32>,
-    /// Token ids of the source, separated by commas; default: `source` of the NPZ archive
+    /// Token ids of the encoder input (source) of an encoder-decoder model, separated by commas; default: `source` of the NPZ archive
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     source: Vec<u32>,
     /// Maximum NMSE (normalised mean squared error) of paths that compute in f32, default 1e-6; an f16 cache may cost 100

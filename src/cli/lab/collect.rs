@@ -445,7 +445,9 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     let others = ["lens", "attribution"];
     if let Some(other) = others.iter().find(|key| plan.contains_key(**key)) {
         let path = args.plan.display();
-        anyhow::bail!("{path}: `{other}`: captures alone are collected");
+        anyhow::bail!(
+            "{path}: `{other}` is not supported by `bench lab collect`; expected a plan without `lens` and `attribution`"
+        );
     }
     let mut lines = Lines::open(&args.prompts, true)?;
     let mut n_prompts = 0;

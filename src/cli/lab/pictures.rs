@@ -66,10 +66,10 @@ pub(in crate::cli) struct LensArgs {
 pub(in crate::cli) struct PatchArgs {
     #[command(flatten)]
     files: FileOptions,
-    /// The prompt from which values come
+    /// The clean prompt: its values are patched into the runs of the corrupt prompt
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     clean: Option<String>,
-    /// The prompt whose runs get them, of as many tokens
+    /// The corrupt prompt; it must have as many tokens as the clean one
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     corrupt: Option<String>,
     /// The token that is measured after the last one of the prompt, by its text

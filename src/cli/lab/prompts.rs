@@ -206,5 +206,5 @@ fn result(mut events: UnboundedReceiver<Event>) -> Result<LabResult, Failure> {
             _ => {}
         }
     }
-    found.ok_or_else(|| anyhow::anyhow!("the engine stopped before its end"))
+    found.ok_or_else(|| anyhow::anyhow!("the engine stopped before the end of the prompt"))
 }
