@@ -21,14 +21,16 @@ pub fn release_memory() {
     }
 }
 
-/// Makes the C library give large pieces of memory back as soon as they are freed, on every thread. Without
-/// it, each thread keeps what its largest request took.
+/// Makes the C library give large pieces of memory back as soon as they are freed, and all threads share two heaps. Without
+/// it, each thread keeps what its largest request took, and the resident memory of a server grows for as long as there is a
+/// thread that had no such request.
 pub fn return_large_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         use std::ffi::c_int;
         const TRIM_THRESHOLD: c_int = -1;
         const MMAP_THRESHOLD: c_int = -3;
+        const ARENA_MAX: c_int = -8;
         const LARGE: c_int = 4 << 20;
         unsafe extern "C" {
             fn mallopt(parameter: c_int, value: c_int) -> c_int;
@@ -37,6 +39,7 @@ pub fn return_large_memory() {
         unsafe {
             mallopt(TRIM_THRESHOLD, LARGE);
             mallopt(MMAP_THRESHOLD, LARGE);
+            mallopt(ARENA_MAX, 2);
         }
     }
 }
