@@ -5,6 +5,7 @@
 //! - `GGML_SOURCE_DIR`: another ggml checkout (the folder with `include/` and `src/`).
 //! - `GGML_MARCH`: the instruction set, as `-march=` names it. Default `native`.
 //! - `GGML_SANITIZE`: sanitizers, as `-fsanitize=` names them (`make sanitize`). Default none.
+//! - `CUDAARCHS`: the GPUs that feature `cuda` builds for, as CMake names them. Default: those of this machine.
 
 mod gpu;
 
@@ -86,6 +87,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
     println!("cargo::rerun-if-env-changed=GGML_MARCH");
     println!("cargo::rerun-if-env-changed=GGML_SANITIZE");
+    println!("cargo::rerun-if-env-changed=CUDAARCHS");
 
     let (ggml, origin) = ggml_folder();
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
