@@ -47,7 +47,6 @@ const CPP_FILES: &[&str] = &[
     "ggml-cpu/binary-ops.cpp",
     "ggml-cpu/ggml-cpu.cpp",
     "ggml-cpu/hbm.cpp",
-    "ggml-cpu/llamafile/sgemm.cpp",
     "ggml-cpu/ops.cpp",
     "ggml-cpu/tiled/tiled.cpp",
     "ggml-cpu/tiled/tiled-kernel.cpp",
@@ -55,6 +54,9 @@ const CPP_FILES: &[&str] = &[
     "ggml-cpu/unary-ops.cpp",
     "ggml-cpu/vec.cpp",
 ];
+
+/// Products of matrices for machines on which `matmul/` has no kernels.
+const SGEMM_FILE: &str = "ggml-cpu/llamafile/sgemm.cpp";
 
 /// No numbers are computed in these.
 const UNHURRIED_FILES: &[&str] = &[
@@ -116,6 +118,9 @@ fn main() {
     let mut cpp = compiler(&ggml, &out);
     cpp.cpp(true).std("c++17");
     cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
+    if !has_own_products() {
+        cpp.file(source.join(SGEMM_FILE));
+    }
     let mut unhurried = compiler(&ggml, &out);
     unhurried.cpp(true).std("c++17").opt_level(1);
     unhurried.files(UNHURRIED_FILES.iter().map(|file| source.join(file)));
@@ -188,10 +193,15 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
         .define("_XOPEN_SOURCE", "600")
         .define("GGML_SCHED_MAX_COPIES", "4")
         .define("GGML_USE_CPU", None)
-        .define("GGML_USE_LLAMAFILE", None)
         .flag_if_supported("-fno-finite-math-only");
-    let march = env::var("GGML_MARCH").unwrap_or_else(|_| "native".into());
-    build.flag_if_supported(format!("-march={march}"));
+    build.flag_if_supported(format!("-march={}", march()));
+    // Nothing is stored in the layout that these instructions need.
+    for flag in ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"] {
+        build.flag_if_supported(flag);
+    }
+    if !has_own_products() {
+        build.define("GGML_USE_LLAMAFILE", None);
+    }
     if let Some(list) = sanitizers() {
         // A finding ends the process, and names a line. With checks in them, unrolled loops take minutes to optimise.
         build.opt_level(1);
@@ -200,6 +210,23 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
         build.flag("-fno-omit-frame-pointer").flag("-g1");
     }
     build
+}
+
+fn march() -> String {
+    env::var("GGML_MARCH").unwrap_or_else(|_| "native".into())
+}
+
+/// Whether the instruction set has all that the kernels of `matmul/` need, which are faster than ggml's for the same types.
+fn has_own_products() -> bool {
+    match march().as_str() {
+        #[cfg(target_arch = "x86_64")]
+        "native" => {
+            is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+        }
+        name => ["x86-64-v3", "x86-64-v4"].contains(&name),
+    }
 }
 
 fn sanitizers() -> Option<String> {

@@ -144,8 +144,12 @@ mod tests {
 
     use super::*;
 
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
     fn read(path: impl AsRef<Path>) -> String {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let path = root().join(path);
         std::fs::read_to_string(path).expect("it is readable")
     }
 
@@ -194,7 +198,7 @@ mod tests {
     fn every_part_of_a_request_is_documented() {
         let (mut sources, mut folders) = (String::new(), vec!["src/api".into()]);
         while let Some(folder) = folders.pop() {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join::<PathBuf>(folder);
+            let folder = root().join::<PathBuf>(folder);
             for file in std::fs::read_dir(folder).expect("it is readable") {
                 let path = file.expect("it is readable").path();
                 match path.is_dir() {

@@ -437,7 +437,7 @@ impl Scope for Use<'_> {
 }
 
 /// Whether an option of a unit has an effect, by its contract.
-pub(crate) fn has_effect(spec: &OptionSpec, unit: &Unit) -> bool {
+pub fn has_effect(spec: &OptionSpec, unit: &Unit) -> bool {
     let has = |at: usize| unit.weights.get(at).is_some_and(Option::is_some);
     let holds = Expr::of_program(spec.when).map(|when| when.evaluate(&Use { unit, has: &has }));
     !matches!(holds, Ok(Ok(Value::Bool(false))))

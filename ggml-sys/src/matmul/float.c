@@ -151,8 +151,9 @@ MATMUL_INLINE void multiply_group(const int R, const int C, const struct format 
                                   const struct matmul_job * job, int row, int column,
                                   const char * next, int groups) {
     const int step = R * f.step * f.size;
-    switch (groups) {
-        case 1:  multiply_tile(R, C, f, job, row, column, next, step, lines_of(step), _MM_HINT_T0); break;
+    // The rows that remain after the large tiles are few: groups prefetch some lines twice.
+    switch (R < WIDE_ROWS ? 1 : groups) {
+        case 1:  multiply_tile(R, C, f, job, row, column, next, step / groups, lines_of(step), _MM_HINT_T0); break;
         case 2:  multiply_tile(R, C, f, job, row, column, next, step / 2, lines_of(step / 2), _MM_HINT_T0); break;
         default: multiply_tile(R, C, f, job, row, column, next, step / groups, lines_of(step / 3), _MM_HINT_T0); break;
     }
