@@ -252,7 +252,9 @@ fn unsafe_code_is_where_it_belongs_and_says_why() {
 /// The modules in the order of the first pages of the four libraries: data flows down, imports never point up.
 fn modules() -> Vec<String> {
     let page = |name: String| std::fs::read_to_string(root().join(name)).expect("readable");
-    let text = ["base", "core", "server", "lib"].map(|name| page(format!("src/{name}.rs"))).concat();
+    let text = ["base", "core", "server", "lib"]
+        .map(|name| page(format!("src/{name}.rs")))
+        .concat();
     let of_line = |line: &str| {
         let rest = line.strip_prefix("//! - ")?.trim_start_matches(['[', '`']);
         Some(rest.split('`').next()?.to_owned())
