@@ -195,7 +195,7 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
         .define("GGML_USE_CPU", None)
         .flag_if_supported("-fno-finite-math-only");
     build.flag_if_supported(format!("-march={}", march()));
-    // Nothing is stored in the layout that these instructions need.
+    // ggml computes with these instructions only where weights are stored in a layout of their own, in which the project stores none.
     for flag in ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"] {
         build.flag_if_supported(flag);
     }

@@ -21,8 +21,8 @@ PAGE = os.path.join(ROOT, "README.md")
 # In the order in which they are run: what strangers reach most easily comes first.
 TARGETS = ["http", "gguf", "safetensors", "tokenizer", "config", "template", "constraint", "definition",
            "vector", "npy", "overlay", "expression", "worker"]
-# What needs the program, not the package lab-core alone.
-OF_PROGRAM = {"http", "overlay"}
+# What needs lab-server, not the package lab-core alone.
+OF_SERVER = {"http", "overlay"}
 COLUMNS = ["target", "CPU seconds", "executions", "edges", "of", "corpus", "date", "commit", "findings"]
 # Wall-clock seconds between two entries of the page.
 SLICE = 120
@@ -50,8 +50,8 @@ def build(targets, sanitizer):
     if shutil.which("cargo-fuzz") is None:
         sys.exit("cargo-fuzz is missing: cargo install cargo-fuzz (and rustup toolchain install nightly)")
     command = ["cargo", "+nightly", "fuzz", "build", "--sanitizer", sanitizer, "--codegen-units", "64"]
-    for features in [[], ["--features", "program"]]:
-        wanted = [name for name in targets if (name in OF_PROGRAM) == bool(features)]
+    for features in [[], ["--features", "server"]]:
+        wanted = [name for name in targets if (name in OF_SERVER) == bool(features)]
         # Without a name all are built whose features are on.
         if len(wanted) > 1:
             wanted = [""]

@@ -1,4 +1,4 @@
-//! What strangers and readers see of a model: over HTTP, in words and in pictures.
+//! A model over HTTP, in words and in pictures.
 //!
 //! The modules of `src/base.rs` and `src/core.rs`, and above them in the order of their dependencies:
 //!

@@ -7,12 +7,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use lab_bench::api::{self, Access, LoadFault, Loader, Pool, Started};
 use lab_core::engine::Limits;
 use lab_core::engine::diffusion::Diffusion;
 use lab_core::engine::serving::Served;
 use lab_core::files::models::Source;
 use lab_core::model::Options;
+use lab_server::api::{self, Access, LoadFault, Loader, Pool, Started};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
