@@ -21,7 +21,7 @@ PAGE = os.path.join(ROOT, "README.md")
 # In the order in which they are run: what strangers reach most easily comes first.
 TARGETS = ["http", "gguf", "safetensors", "tokenizer", "config", "template", "constraint", "definition",
            "vector", "npy", "overlay", "expression", "worker"]
-# What needs lab-server, not the package lab-core alone.
+# What needs lab-server or lab-inspect, not the package lab-core alone.
 OF_SERVER = {"http", "overlay"}
 COLUMNS = ["target", "CPU seconds", "executions", "edges", "of", "corpus", "date", "commit", "findings"]
 # Wall-clock seconds between two entries of the page.

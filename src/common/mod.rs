@@ -1,7 +1,10 @@
-//! What does not depend on models: work on all cores, measurements, random numbers, formatting of numbers and lists, files
-//! that are read whole or written.
+//! What does not depend on models: work on all cores, measurements, moments and distances of rows of numbers, random numbers,
+//! formatting of numbers and lists, files that are read whole or written.
 
+pub mod directions;
+pub mod distances;
 pub mod measure;
+pub mod moments;
 pub mod panics;
 pub mod parallel;
 pub mod random;

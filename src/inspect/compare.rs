@@ -5,15 +5,12 @@
 //! folder of arrays that another engine wrote. What only one side has is left out of the verdict
 //! and told.
 
-mod kl;
-
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use crate::common::distances::{first_difference, kl_divergence, likeliest, rms};
 use crate::files::npy;
 use crate::model::{self, Batch, Model, Value};
-
-pub use kl::{Divergence, divergence};
 
 /// How tokens are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,30 +246,7 @@ pub fn compare(a: &[Value], b: &[Value], tolerance: f64) -> Report {
 }
 
 fn difference(a: &Value, b: &Value, tolerance: f64) -> Difference {
-    let pairs = || a.elements.iter().zip(&b.elements);
-    let (mut error, mut power) = (0.0, 0.0);
-    for (x, y) in pairs() {
-        // Equal infinities, as in a mask, are no difference.
-        if x != y {
-            error += (f64::from(*x) - f64::from(*y)).powi(2);
-        }
-        if y.is_finite() {
-            power += f64::from(*y).powi(2);
-        }
-    }
-    let nmse = match (error, power) {
-        (0.0, _) => 0.0,
-        (error, power) if error.is_finite() && power > 0.0 => error / power,
-        _ => f64::INFINITY,
-    };
-    // What an element may differ by, if all differ by as much.
-    let allowed = (tolerance * power / a.elements.len().max(1) as f64).sqrt();
-    // What is no number has a distance that nothing allows.
-    let distance = |x: f32, y: f32| match (f64::from(x) - f64::from(y)).abs() {
-        d if d.is_nan() => f64::INFINITY,
-        d => d,
-    };
-    let first = pairs().position(|(x, y)| x != y && distance(*x, *y) > allowed);
+    let (nmse, first) = first_difference(&a.elements, &b.elements, tolerance);
     Difference {
         path: a.path.clone(),
         shape: a.shape.clone(),
@@ -282,11 +256,37 @@ fn difference(a: &Value, b: &Value, tolerance: f64) -> Difference {
     }
 }
 
-/// Root of the mean square of the elements that are finite.
-fn rms(elements: &[f32]) -> f64 {
-    let finite = || elements.iter().filter(|e| e.is_finite());
-    let power: f64 = finite().map(|e| f64::from(*e).powi(2)).sum();
-    (power / finite().count().max(1) as f64).sqrt()
+/// Kullback-Leibler divergences of the next token's distributions, of B's from A's, in nats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Divergence {
+    /// Positions compared.
+    pub positions: usize,
+    /// Mean of the positions.
+    pub mean: f64,
+    /// The largest.
+    pub max: f64,
+    /// Positions at which both find the same token likeliest.
+    pub same_top: usize,
+}
+
+/// The divergence of the logits of `b` from those of `a`, position by position; `None` if a side
+/// has none or they are of another shape.
+pub fn divergence(a: &[Value], b: &[Value]) -> Option<Divergence> {
+    let logits = |side: &[Value]| side.iter().position(|value| value.path == model::LOGITS);
+    let (a, b) = (&a[logits(a)?], &b[logits(b)?]);
+    let width = usize::try_from(*a.shape.first()?).ok().filter(|n| *n > 0)?;
+    if a.shape != b.shape || a.elements.len() != b.elements.len() || a.elements.is_empty() {
+        return None;
+    }
+    let rows = a.elements.chunks_exact(width);
+    let rows = rows.zip(b.elements.chunks_exact(width));
+    let each: Vec<f64> = rows.clone().map(|(p, q)| kl_divergence(p, q)).collect();
+    Some(Divergence {
+        positions: each.len(),
+        mean: each.iter().sum::<f64>() / each.len() as f64,
+        max: each.iter().copied().fold(0.0, f64::max),
+        same_top: rows.filter(|(p, q)| likeliest(p) == likeliest(q)).count(),
+    })
 }
 
 #[cfg(test)]
@@ -359,5 +359,22 @@ mod tests {
         assert_eq!(found("inp_embd").as_deref(), Some("embed.x"));
         assert_eq!(found("l_out-4"), None);
         assert_eq!(found("l_out-x"), None);
+    }
+
+    #[test]
+    fn distributions_are_compared_position_by_position() {
+        let logits = |rows: &[&[f32]]| {
+            vec![Value {
+                shape: vec![rows[0].len() as u64, rows.len() as u64],
+                ..value(model::LOGITS, &rows.concat())
+            }]
+        };
+        let (p, q) = ([1.0f32, 2.0, -0.5], [2.5f32, 0.5, 0.0]);
+        let found = divergence(&logits(&[&p, &p]), &logits(&[&q, &p])).expect("logits");
+        assert_eq!((found.positions, found.same_top), (2, 1));
+        assert_eq!(found.max, kl_divergence(&p, &q));
+        assert!((found.mean - found.max / 2.0).abs() < 1e-12, "{found:?}");
+        assert_eq!(divergence(&logits(&[&p]), &logits(&[&[1.0, 2.0]])), None);
+        assert_eq!(divergence(&[], &logits(&[&p])), None);
     }
 }

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
+use crate::common::distances::nmse;
 use crate::model::{Batch, Error, Lab, LabCapture, LabEdit, LabOp, Model, Positions, Value};
 
 use super::compare::{Divergence, divergence};
-use super::prove::nmse;
 
 /// What a model computes of a text.
 #[derive(Debug)]

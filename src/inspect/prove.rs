@@ -1,5 +1,6 @@
 //! A model along every execution path against logits that another program computed.
 
+use crate::common::distances::{likeliest, log_probabilities, nmse};
 use crate::files::models::Opened;
 use crate::inspect::compare::{Difference, Passes, compare, record};
 use crate::model::Error;
@@ -100,7 +101,7 @@ impl Reference {
     /// The most likely token of a row.
     fn best(&self, at: usize, width: usize) -> Option<usize> {
         match self {
-            Self::Logits(expected) => best(expected.get(at * width..(at + 1) * width)?),
+            Self::Logits(expected) => likeliest(expected.get(at * width..(at + 1) * width)?),
             Self::Tops(tops) => {
                 let by = |a: &&(u32, f32), b: &&(u32, f32)| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0));
                 tops.get(at)?.iter().max_by(by).map(|(id, _)| *id as usize)
@@ -117,18 +118,6 @@ fn apart(logits: &[f32], top: &[(u32, f32)]) -> f64 {
     let differences = pairs.map(|(found, (_, expected))| (found - f64::from(*expected)).abs());
     let finite = differences.map(|d| if d.is_finite() { d } else { f64::INFINITY });
     finite.fold(0.0, f64::max)
-}
-
-/// The log-probabilities of tokens by a row of logits; no number for a token that it does not have.
-fn log_probabilities(logits: &[f32], ids: impl Iterator<Item = u32>) -> impl Iterator<Item = f64> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|v| f64::from(v - largest).exp()).sum();
-    let total = f64::from(largest) + sum.ln();
-    ids.map(move |id| {
-        logits
-            .get(id as usize)
-            .map_or(f64::NAN, |v| f64::from(*v) - total)
-    })
 }
 
 /// How the results of a path compare with the reference.
@@ -155,31 +144,6 @@ impl Outcome {
     }
 }
 
-/// Squared error over the power of the reference; infinite if anything is not finite.
-pub(super) fn nmse(found: &[f32], expected: &[f32]) -> f64 {
-    let pairs = || {
-        found
-            .iter()
-            .zip(expected)
-            .map(|(a, b)| (f64::from(*a), f64::from(*b)))
-    };
-    let error: f64 = pairs().map(|(a, b)| (a - b).powi(2)).sum();
-    let power: f64 = pairs().map(|(_, b)| b * b).sum();
-    match error {
-        0.0 => 0.0,
-        error if error.is_finite() => error / power,
-        _ => f64::INFINITY,
-    }
-}
-
-fn best(row: &[f32]) -> Option<usize> {
-    let found = row
-        .iter()
-        .enumerate()
-        .max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
-    found.map(|(at, _)| at)
-}
-
 /// Compares the rows of a path.
 fn outcome(
     path: &ExecutionPath,
@@ -198,7 +162,7 @@ fn outcome(
     };
     let found = found.unwrap_or_default();
     let width = (found.len() / n_tokens.max(1)).max(1);
-    let is_other = |(at, row): &(usize, &[f32])| best(row) != reference.best(*at, width);
+    let is_other = |(at, row): &(usize, &[f32])| likeliest(row) != reference.best(*at, width);
     let is_wrong = |error: &f64| *error > bound;
     Outcome {
         path: path.name,

@@ -17,11 +17,11 @@ use sha2::{Digest, Sha256};
 use crate::arch::Parts;
 use crate::cli::options::{LoadOptions, byte_count, progress_bar};
 use crate::cli::{Failure, output};
+use crate::common::moments::Moments;
 use crate::common::reading::{self, MAX_TEXT};
 use crate::common::writing;
 use crate::engine::{Captured, LabResult, Reduce};
 use crate::files::arrays::{self, Elements, Format, Named};
-use crate::inspect::moments::Moments;
 
 use super::prompts::{Asking, Bounds, PlanOptions, plan};
 

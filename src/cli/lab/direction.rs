@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::cli::options::LoadOptions;
 use crate::cli::{Failure, output};
+use crate::common::directions::{Mean, principal};
 use crate::files::vectors;
-use crate::inspect::directions::{Mean, principal};
 
 use super::prompts::{Asking, Bounds, BytesOption};
 use super::read_text;
