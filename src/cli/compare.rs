@@ -162,13 +162,15 @@ fn values(
     path: &[Step],
     is_placed: bool,
 ) -> Result<Vec<Value>, Failure> {
-    let mut definitions = args.load.archs.definitions()?;
+    let mut definitions = args.load.model.opening.definitions()?;
     if let Some(arch) = arch {
         definitions.archs = definitions.archs.only(arch)?;
     }
     let opened = args
         .load
+        .model
         .open_with(&Source::of(Some(model)), &definitions)?;
+    args.load.model.check(&opened)?;
     let n = args.tokens.len();
     let defaults = Defaults {
         kv_type: TensorType::F32,

@@ -9,7 +9,7 @@ use crate::files::convert::{to_folder, to_gguf};
 use crate::files::models::{self, Source};
 use crate::weights::TensorType;
 
-use super::options::{ArchOptions, matrix_type, progress_bar};
+use super::options::{OpenOptions, matrix_type, progress_bar};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -31,12 +31,12 @@ pub(super) struct Args {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    archs: ArchOptions,
+    opening: OpenOptions,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = Source::File(args.source.clone());
-    let model = models::open(&source, &args.archs.definitions()?)?;
+    let model = models::open(&source, &args.opening.definitions()?)?;
     if let Some(vocabulary) = &model.vocabulary {
         vocabulary.for_file()?;
         if let Some(text) = vocabulary.differs_at() {

@@ -16,7 +16,7 @@ use crate::plan::Share;
 use crate::weights::TensorType;
 
 use super::backends::Backends;
-use super::options::{ArchOptions, byte_count, cores};
+use super::options::{OpenOptions, byte_count, cores};
 use super::placement::Workers;
 use super::{Failure, output};
 
@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[command(flatten)]
     workers: Workers,
     #[command(flatten)]
-    archs: ArchOptions,
+    opening: OpenOptions,
 }
 
 fn kind(device: Device) -> &'static str {
@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.workers.connect()?;
     let opened = match &args.model {
         Some(model) => {
-            let definitions = args.archs.definitions()?;
+            let definitions = args.opening.definitions()?;
             Some(models::open(&Source::of(Some(model)), &definitions)?)
         }
         None => None,

@@ -13,7 +13,7 @@ use crate::inspect::diagram::overlay::Overlay;
 use crate::inspect::diagram::{Drawing, Sample, gallery, svg, variants};
 
 use super::diagram_compare::{self, CompareArgs};
-use super::options::ArchOptions;
+use super::options::OpenOptions;
 use super::synth::key_value;
 use super::{Failure, output};
 
@@ -54,7 +54,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME", requires = "overlay")]
     quantity: Option<String>,
     #[command(flatten)]
-    archs: ArchOptions,
+    opening: OpenOptions,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "this program was built without PNG; `cargo build --release --features png` builds it with PNG"
         );
     }
-    let definitions = args.archs.definitions()?;
+    let definitions = args.opening.definitions()?;
     if args.comparison.compare {
         return diagram_compare::run(args, &definitions);
     }

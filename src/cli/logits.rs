@@ -46,9 +46,6 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.load.open(&Source::of(Some(&args.model)))?;
-    if args.load.check_tensors {
-        super::inspect::check_tensors(&opened)?;
-    }
     // First: what cannot be written is not worth computing.
     let part = Part::new(&args.output).map_err(|error| at(&args.output, &error))?;
     let n = args.tokens.len();

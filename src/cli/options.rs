@@ -18,7 +18,7 @@ use crate::files::lora;
 use crate::files::models::{self, Definitions, Opened, Source};
 use crate::files::quantise::TYPES;
 use crate::model::{Model, Options};
-use crate::weights::TensorType;
+use crate::weights::{self, Checked, TensorType};
 
 use super::Failure;
 use super::placement::PlacementOptions;
@@ -172,6 +172,20 @@ pub(super) struct ArchOptions {
     /// Folder with more architecture definitions and maps; may be repeated
     #[arg(long, value_name = "DIR")]
     archs: Vec<PathBuf>,
+}
+
+impl ArchOptions {
+    /// The embedded definitions and those of the given folders.
+    pub(super) fn library(&self) -> Result<Library, Failure> {
+        Ok(Library::open(&REGISTRY, &self.archs)?)
+    }
+}
+
+/// How models are opened.
+#[derive(Debug, Args)]
+pub(super) struct OpenOptions {
+    #[command(flatten)]
+    archs: ArchOptions,
     /// Ignore tensors and config keys of a folder that its map does not mention
     #[arg(long)]
     allow_unmapped: bool,
@@ -180,18 +194,13 @@ pub(super) struct ArchOptions {
     strict: bool,
 }
 
-impl ArchOptions {
-    /// The embedded definitions and those of the given folders.
-    pub(super) fn library(&self) -> Result<Library, Failure> {
-        Ok(Library::open(&REGISTRY, &self.archs)?)
-    }
-
+impl OpenOptions {
     /// Definitions, maps and strictness with which models are opened.
     pub(super) fn definitions(&self) -> Result<Definitions, Failure> {
         Ok(Definitions {
             allow_unmapped: self.allow_unmapped,
             strict: self.strict,
-            ..Definitions::open(&self.archs)?
+            ..Definitions::open(&self.archs.archs)?
         })
     }
 }
@@ -205,12 +214,11 @@ pub(super) enum Switch {
     Off,
 }
 
-/// How a model is loaded and run.
+/// Which weights a model computes with, on how many threads.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("placement").multiple(true))]
-pub(super) struct LoadOptions {
+pub(super) struct ModelOptions {
     #[command(flatten)]
-    pub(super) archs: ArchOptions,
+    pub(super) opening: OpenOptions,
     /// LoRA adapter: a GGUF file or a PEFT folder, and the scale of its updates (default 1; 0 = off); may be
     /// repeated
     #[arg(long, value_name = "FILE[=SCALE]")]
@@ -219,9 +227,20 @@ pub(super) struct LoadOptions {
     /// default: as stored
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
+    /// Check every weight for NaN and infinity first, and refuse a model that has any
+    #[arg(long)]
+    check_tensors: bool,
     /// Number of compute threads; default: the cores of the machine
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+}
+
+/// How a model is loaded and run.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("placement").multiple(true))]
+pub(super) struct LoadOptions {
+    #[command(flatten)]
+    pub(super) model: ModelOptions,
     /// Context length in tokens, in `serve` of each request; default: that of the model, at most
     /// 4096; in `compare` and `logits` that of the model, in `perf` and `lab drift` what the measurement needs
     #[arg(long, value_name = "N")]
@@ -246,10 +265,6 @@ pub(super) struct LoadOptions {
     chat_template: Option<String>,
     #[command(flatten)]
     placement: PlacementOptions,
-    /// Check every weight for NaN and infinity before loading, and refuse a model that has any; in `run`, `chat`,
-    /// `serve`, `logits`, `inspect` and `doctor`
-    #[arg(long)]
-    pub(super) check_tensors: bool,
 }
 
 /// Parses an element type that matrices can be converted to.
@@ -316,28 +331,15 @@ impl SourceTokens {
     }
 }
 
-impl LoadOptions {
-    /// Opens a model and logs its warnings.
+impl ModelOptions {
+    /// Opens a model, logs its warnings, and checks its weights if that is wanted.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
-        self.open_with(source, &self.archs.definitions()?)
+        let opened = self.open_with(source, &self.opening.definitions()?)?;
+        self.check(&opened)?;
+        Ok(opened)
     }
 
-    /// The context length that is set.
-    pub(super) fn context(&self) -> Option<usize> {
-        self.ctx
-    }
-
-    /// Threads that compute.
-    pub(super) fn threads(&self) -> usize {
-        self.threads.unwrap_or_else(cores).max(1)
-    }
-
-    /// Places the layers of a model that is to run with these options.
-    pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
-        self.placement.place(opened, options)
-    }
-
-    /// [`Self::open`] with given definitions.
+    /// [`Self::open`] with given definitions and unchecked.
     pub(super) fn open_with(
         &self,
         source: &Source,
@@ -348,11 +350,61 @@ impl LoadOptions {
             Some(ty) => opened.quantised(ty)?,
             None => opened,
         };
-        let opened = opened.adapted(&self.lora, source, definitions)?;
-        Ok(Opened {
+        Ok(opened.adapted(&self.lora, source, definitions)?)
+    }
+
+    /// Refuses weights with NaN or infinity in them, if they are to be checked.
+    pub(super) fn check(&self, opened: &Opened) -> Result<(), Failure> {
+        if !self.check_tensors {
+            return Ok(());
+        }
+        let tensors = opened.plan.tensors.iter();
+        let names: Vec<&str> = tensors.map(|t| t.name.as_str()).collect();
+        let checked = weights::check(&opened.weights, &names)?;
+        for (name, result) in names.iter().zip(checked) {
+            if result == Checked::Missing {
+                tracing::warn!(tensor = name, "not in the file, so not checked");
+            }
+        }
+        Ok(())
+    }
+
+    /// Threads that compute.
+    pub(super) fn threads(&self) -> usize {
+        self.threads.unwrap_or_else(cores).max(1)
+    }
+}
+
+impl LoadOptions {
+    /// [`ModelOptions::open`], with the chat template that is wanted.
+    pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
+        Ok(self.templated(self.model.open(source)?))
+    }
+
+    /// [`ModelOptions::open_with`], likewise.
+    pub(super) fn open_with(
+        &self,
+        source: &Source,
+        definitions: &Definitions,
+    ) -> Result<Opened, Failure> {
+        Ok(self.templated(self.model.open_with(source, definitions)?))
+    }
+
+    fn templated(&self, opened: Opened) -> Opened {
+        Opened {
             template: self.chat_template.clone(),
             ..opened
-        })
+        }
+    }
+
+    /// The context length that is set.
+    pub(super) fn context(&self) -> Option<usize> {
+        self.ctx
+    }
+
+    /// Places the layers of a model that is to run with these options.
+    pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
+        self.placement.place(opened, options)
     }
 
     /// The options with which the model runs.
@@ -376,7 +428,7 @@ impl LoadOptions {
                 _ => defaults.n_batch.max(n_ctx),
             },
             n_outputs: 0,
-            n_threads: self.threads(),
+            n_threads: self.model.threads(),
             k_type: ty,
             v_type: self.v_type.unwrap_or(ty),
             flash_attn: self

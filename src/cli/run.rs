@@ -87,9 +87,6 @@ pub(super) const DEFAULTS: Defaults = Defaults {
 /// Loads the model, with a bar on a terminal.
 pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
     let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
-    if args.load.check_tensors {
-        super::inspect::check_tensors(&opened)?;
-    }
     let mut options = args.load.resolve(&opened, DEFAULTS);
     let limits = Limits {
         lab_bytes: 1 << 20,

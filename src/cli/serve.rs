@@ -399,9 +399,15 @@ fn lacks_memory(error: &Failure) -> bool {
     })
 }
 
+/// Opens a model whose weights are not read.
+fn unchecked(args: &Args, source: &Source) -> Result<Opened, Failure> {
+    let load = &args.load;
+    load.open_with(source, &load.model.opening.definitions()?)
+}
+
 /// What is known of a model without loading it.
 fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
-    let opened = args.load.open(source)?;
+    let opened = unchecked(args, source)?;
     let (_, limits) = settings_of(args, &opened)?;
     Ok(Description {
         facts: Facts::of(&opened.plan),
@@ -411,7 +417,7 @@ fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
 
 /// The picture of a model, as SVG.
 fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
-    let opened = args.load.open(source)?;
+    let opened = unchecked(args, source)?;
     let sample = Sample::of_model(&opened.name, &opened.plan)?;
     let drawing = Drawing::new(&opened.def, &sample);
     let (piece, what) = match view {
@@ -453,9 +459,6 @@ pub(super) fn start(
     checked.map_err(|e| anyhow::anyhow!("--lab-vectors: {e}"))?;
     let shelf = shelf(args, kept)?;
     let mut opened = args.load.open(source)?;
-    if args.load.check_tensors {
-        super::inspect::check_tensors(&opened)?;
-    }
     let (options, limits) = settings_of(args, &opened)?;
     args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");

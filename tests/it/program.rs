@@ -309,11 +309,22 @@ fn damaged_weights_are_found_when_asked_for() {
     let last = bytes.len() - 4;
     bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(&path, bytes).expect("writable");
-    check_refused(
-        &["inspect", "--check-tensors", text(&path)],
-        1,
-        &["output_norm.weight", "NaN"],
-    );
+    let path = text(&path);
+    let ids = ["--tokens", "1,2,3"];
+    let commands: [&[&str]; 8] = [
+        &["inspect", path],
+        &["plan", "-m", path],
+        &["points", path],
+        &["perf", "-m", path],
+        &["compare", path, path, ids[0], ids[1]],
+        &["logits", "-m", path, ids[0], ids[1], "-o", "-"],
+        &["lab", "drift", path, ids[0], ids[1]],
+        &["run", "-m", path, "hello"],
+    ];
+    for command in commands {
+        let command = [command, &["--check-tensors"]].concat();
+        check_refused(&command, 1, &["output_norm.weight", "NaN"]);
+    }
 }
 
 #[test]

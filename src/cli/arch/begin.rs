@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args as ClapArgs;
 
 use crate::arch::ENDING;
-use crate::cli::options::ArchOptions;
+use crate::cli::options::OpenOptions;
 use crate::cli::{Failure, output};
 use crate::common::writing::Part;
 use crate::files::models::{self, Definitions, Source};
@@ -25,7 +25,7 @@ pub(in crate::cli) struct Args {
     #[arg(short, long, value_name = "DIR", default_value = ".")]
     output: PathBuf,
     #[command(flatten)]
-    archs: ArchOptions,
+    opening: OpenOptions,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         name,
         from,
         output: folder,
-        archs,
+        opening,
     } = args;
 
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let path = folder.join(format!("{name}{ENDING}"));
     refuse_existing(&path)?;
-    let definitions = archs.definitions()?;
+    let definitions = opening.definitions()?;
     let source = Source::of(Some(from));
     let contents = match models::read(&source, &definitions) {
         Err(models::Error::Folder(stmap::Error::NoMap { .. })) => {

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args as ClapArgs};
 
 use crate::arch::{Mode, fits_pattern};
 use crate::cli::compare::index;
-use crate::cli::options::LoadOptions;
+use crate::cli::options::ModelOptions;
 use crate::cli::{Failure, output};
 use crate::common::wording;
 use crate::files::models::{self, Opened, Source};
@@ -58,7 +58,7 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    load: LoadOptions,
+    load: ModelOptions,
 }
 
 /// What the proof is of: token ids, those of the source, and another program's result.

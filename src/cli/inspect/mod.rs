@@ -22,7 +22,7 @@ use crate::model::{DeviceUse, Estimator, MemoryUse, Options};
 use crate::plan::{Capacity, Plan};
 use crate::text::template::{self, ChatTemplate, Moment};
 use crate::text::tokenizer::Tokenizer;
-use crate::weights::{self, Checked, Metadata, TensorInfo, TensorType, Weights};
+use crate::weights::{self, Metadata, TensorInfo, TensorType, Weights};
 
 use super::options::{Defaults, LoadOptions};
 use super::{Failure, output};
@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         true => output::line(serde_json::to_string_pretty(&json::of(&found))?)?,
         false => output::bytes(text::of(&found, args.all).as_bytes())?,
     }
-    if !args.load.archs.definitions()?.strict {
+    if !args.load.model.opening.definitions()?.strict {
         return Ok(());
     }
     let planned = found.planned.as_ref();
@@ -110,7 +110,7 @@ pub(super) fn findings(source: &Source, load: &LoadOptions) -> Result<Findings, 
     // What nothing reads is shown first.
     let definitions = Definitions {
         strict: false,
-        ..load.archs.definitions()?
+        ..load.model.opening.definitions()?
     };
     let unplanned = match load.open_with(source, &definitions) {
         Ok(opened) => return of_opened(load, opened),
@@ -166,9 +166,7 @@ impl Findings {
 }
 
 fn of_opened(load: &LoadOptions, mut opened: Opened) -> Result<Findings, Failure> {
-    if load.check_tensors {
-        check_tensors(&opened)?;
-    }
+    load.model.check(&opened)?;
     let defaults = Defaults {
         kv_type: TensorType::F16,
         flash_attn: true,
@@ -316,17 +314,4 @@ pub(super) fn cache_bytes(plan: &Plan, n_ctx: u64) -> Option<u64> {
         n_batch: Options::N_BATCH as u64,
     };
     plan.cache_bytes(room, TensorType::F16, TensorType::F16)
-}
-
-/// Refuses weights with NaN or infinity in them.
-pub(super) fn check_tensors(opened: &Opened) -> Result<(), Failure> {
-    let tensors = opened.plan.tensors.iter();
-    let names: Vec<&str> = tensors.map(|t| t.name.as_str()).collect();
-    let checked = weights::check(&opened.weights, &names)?;
-    for (name, result) in names.iter().zip(checked) {
-        if result == Checked::Missing {
-            tracing::warn!(tensor = name, "not in the file, so not checked");
-        }
-    }
-    Ok(())
 }
