@@ -7,7 +7,7 @@
 //! x  = read ? read(X) : x    X: several hidden states, where a model has them
 //! in = from ? tap : x
 //! h  = pre(in)
-//! y  = sum over active branches of  factor * gate * post_b(block(pre_b(from_b ? tap : h)))
+//! y  = sum over active branches of  factor * post_b(block(pre_b(from_b ? tap : h), side ? tap))
 //! y  = scale * post(y)
 //! x  = join(x, y)            add | set
 //! x  = after(x)

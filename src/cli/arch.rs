@@ -16,14 +16,14 @@ use super::{Failure, output};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// List all definitions with their state
+    /// List all definitions: name, origin, mode, summary
     List {
         #[command(flatten)]
         archs: ArchOptions,
     },
     /// Report all problems of definition files
     Check {
-        /// The files
+        /// The definition files (NAME.arch.toml)
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
@@ -32,7 +32,7 @@ pub(super) enum Command {
         #[command(flatten)]
         archs: ArchOptions,
     },
-    /// Begin a definition for a model file: from the nearest one, with what is left to settle as comments
+    /// Draft a definition for a model from the most similar one; open questions are comments
     New(begin::Args),
     /// Compare a model with the logits that another program computed, along every execution path
     Prove(Box<prove::Args>),

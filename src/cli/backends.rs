@@ -12,9 +12,9 @@ use super::Failure;
 /// Backends that are loaded while the program runs.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Backends {
-    /// Backend library whose devices are used (docs/gpu.md); may be repeated. Those next to the program and in
-    /// the folder BENCH_BACKEND_DIR are found without it. `plain`: no library; plain loops in 64-bit numbers compute
-    /// each operation, slowly and independent of the kernels, to compare with
+    /// ggml backend library whose devices are used (docs/gpu.md); may be repeated; libraries next to the program and
+    /// in the folder BENCH_BACKEND_DIR are loaded without it. `plain` = no library, but a slow float64 reference
+    /// implementation of every operation, which is independent of the kernels
     #[arg(long, value_name = "FILE|plain")]
     backend: Vec<PathBuf>,
 }

@@ -16,7 +16,7 @@ use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Model A, computed in one pass with an f32 cache
+    /// Model A, computed in one pass; by default with an f32 KV cache and without flash attention
     #[arg(value_name = "A")]
     a: PathBuf,
     /// Model B; default: A, for another path or definition
@@ -32,9 +32,9 @@ pub(super) struct Args {
     #[command(flatten)]
     source: SourceTokens,
     /// Execution path of B: `chunk=N` tokens per pass, `stateless` (no cache), `flash` (flash attention),
-    /// `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `devices` (only B has layers on other
-    /// devices than the processor), `plain` (plain loops in 64-bit numbers in place of the kernels, slow); several
-    /// separated by commas
+    /// `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `devices` (only B has layers on other devices
+    /// than the CPU), `plain` (float64 reference implementation of every operation, slow); several separated by
+    /// commas
     #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
     path: Vec<Step>,
     /// Folder of float32 arrays NAME.npy to use as B, named by value paths (layers.3.attn.q) or llama.cpp's names

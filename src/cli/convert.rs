@@ -20,11 +20,11 @@ pub(super) struct Args {
     /// What to write: NAME.gguf, or a folder of safetensors with the metadata in a config.json
     #[arg(value_name = "DST")]
     target: PathBuf,
-    /// Element type of weight matrices, such as f16 or q4_k; default: as stored, but f32 for quantised
-    /// ones in a folder
+    /// Element type of weight matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or q6_k; default: as
+    /// stored; in a folder of safetensors quantised matrices become f32
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
-    /// Maximum size of a safetensors file in a folder, in bytes
+    /// Maximum size of each safetensors file of a folder, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 5 << 30)]
     shard: u64,
     /// Overwrite an existing target

@@ -16,7 +16,7 @@ use crate::plan::Share;
 use crate::weights::TensorType;
 
 use super::backends::Backends;
-use super::options::{OpenOptions, byte_count, cores};
+use super::options::{OpenOptions, byte_count, cores, positive};
 use super::placement::Workers;
 use super::{Failure, output};
 
@@ -199,11 +199,11 @@ pub(super) struct WorkerArgs {
     /// process over: use another address than 127.0.0.1 only in a network that you trust
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDRESS")]
     host: IpAddr,
-    /// Number of compute threads; default: the cores of the machine
-    #[arg(long, value_name = "N")]
+    /// Number of compute threads, 1 or more; default: one per core
+    #[arg(long, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
-    /// Memory to lend of each device, in bytes, such as 512M or 8G: no more is reported, and what would need
-    /// more is refused; default: what is free
+    /// Maximum memory to lend on each device, in bytes, such as 512M or 8G; larger allocations are refused; default:
+    /// the free memory
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     mem: Option<u64>,
     /// Devices to lend, by the names that `bench devices` prints; default: the GPUs, or else the processor
@@ -234,7 +234,7 @@ pub(super) fn lend(args: &WorkerArgs) -> Result<(), Failure> {
             "anyone who reaches this address can use this machine: the protocol has no authentication"
         );
     }
-    let n_threads = args.threads.unwrap_or_else(cores).max(1);
+    let n_threads = args.threads.unwrap_or_else(cores);
     Ok(rpc::serve(
         &format!("{}:{}", args.host, args.port),
         &lent,

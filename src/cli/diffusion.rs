@@ -13,24 +13,25 @@ use super::output;
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Text diffusion")]
 pub(super) struct DiffusionOptions {
-    /// Number of denoising steps of the whole completion; each block gets at least one; default: one per token
+    /// Number of denoising steps of the completion, 1 or more; each block gets at least one; default: one per token
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
-    /// Block length: number of tokens that are denoised together; blocks go from left to right; default: 32
+    /// Block length: number of tokens that are denoised together, 1 or more; blocks go from left to right; default:
+    /// 32
     #[arg(long, value_name = "N")]
     block_length: Option<usize>,
-    /// Remasking rule: which masked tokens a step fixes: low_confidence, margin, entropy, random, none; default:
-    /// that of the definition
+    /// Remasking rule: how a step chooses the tokens to unmask: low_confidence, margin, entropy, random or none;
+    /// default: that of the definition
     #[arg(long, value_name = "RULE")]
     remasking: Option<Remasking>,
-    /// Scale of classifier-free guidance, 0 to 100; 0 = off
+    /// Scale of classifier-free guidance, 0 to 100; 0 = off; default: 0
     #[arg(long, value_name = "X")]
     cfg_scale: Option<f64>,
-    /// Confidence threshold: probability from which a token is fixed early, above 0 up to 1; default: off
+    /// Confidence threshold: tokens of at least this probability are unmasked at once; above 0, up to 1; default: off
     #[arg(long, value_name = "P")]
     confidence_threshold: Option<f64>,
-    /// Approximate cache: compute keys and values of the tokens before a block once per block; faster, with
-    /// other results; default: off
+    /// Approximate KV cache: compute keys and values of the tokens before a block once per block; faster, but changes
+    /// the results; default: off
     #[arg(long)]
     approximate_cache: bool,
 }

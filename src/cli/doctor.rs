@@ -265,6 +265,7 @@ impl Report {
             ("chat", "chat"),
             ("text", "completion"),
             ("embeddings", "embeddings"),
+            ("scores", "scores"),
         ];
         let can = |what: &str| ability(what).is_some_and(|ability| ability.can);
         self.uses = names
@@ -298,16 +299,19 @@ impl Report {
                 line("problem", problem);
                 line("here", "does not run");
             }
-            None => line(
-                "here",
-                &format!(
-                    "runs: {} (`bench run -m {} \"Hello\"`)",
-                    listed(&self.uses),
-                    self.path
-                ),
-            ),
+            None => line("here", &format!("runs: {}", self.how())),
         }
         out
+    }
+
+    /// The uses, and a command that shows the first.
+    fn how(&self) -> String {
+        let (uses, path) = (listed(&self.uses), &self.path);
+        match self.uses.first() {
+            Some(&("chat" | "completion")) => format!("{uses} (`bench run -m {path} \"Hello\"`)"),
+            Some(_) => format!("{uses} (`bench serve -m {path}`)"),
+            None => format!("logits (`bench logits -m {path} --tokens 1,2,3 -o OUT.npy`)"),
+        }
     }
 
     fn json(&self) -> Json {

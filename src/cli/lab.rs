@@ -18,7 +18,7 @@ use crate::model::Options;
 use crate::weights::TensorType;
 
 use super::compare::{Step, parse_step};
-use super::options::{Defaults, LoadOptions};
+use super::options::{Defaults, LoadOptions, positive};
 use super::{Failure, output};
 
 #[derive(Debug, Subcommand)]
@@ -26,13 +26,13 @@ pub(super) enum Command {
     /// Show by how much the hidden state of each layer differs between two models, or between a model and itself with
     /// quantised weights, another cache or flash attention
     Drift(Box<DriftArgs>),
-    /// Read a prompt, and capture and change values of the model as a plan says
+    /// Run a prompt; capture and edit values of the model as a lab plan says
     Run(Box<run::RunArgs>),
-    /// Capture values of thousands of prompts in files of a folder; an interrupted run goes on
+    /// Capture values of many prompts into the files of a folder; an interrupted run can be resumed
     Collect(Box<collect::CollectArgs>),
-    /// Make directions of hidden states that tell two sets of prompts apart, for edits and for llama.cpp
+    /// Compute a steering vector for each layer from two sets of prompts, for edits and for llama.cpp
     Direction(Box<direction::DirectionArgs>),
-    /// Show the likeliest token after each layer at each position of a prompt (logit lens)
+    /// Show the most probable token after each layer at each position of a prompt (logit lens)
     Lens(Box<pictures::LensArgs>),
     /// Activation patching: show which values of a clean prompt restore its answer in runs of a corrupt one (causal tracing)
     Patch(Box<pictures::PatchArgs>),
@@ -47,13 +47,13 @@ pub(super) enum Command {
 /// The text that a command reads.
 #[derive(Debug, ClapArgs)]
 struct TextOptions {
-    /// Text that is read
+    /// The prompt as text (also `--prompt`)
     #[arg(long, visible_alias = "prompt", value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     text: Option<String>,
-    /// File with that text
+    /// File with the prompt as text
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
     file: Option<PathBuf>,
-    /// Token ids in place of a text, separated by commas
+    /// The prompt as token ids, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     tokens: Vec<u32>,
 }
@@ -84,7 +84,8 @@ fn read_text(path: &Path) -> Result<String, Failure> {
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct DriftArgs {
-    /// The reference, computed with an f32 cache and without flash attention
+    /// The reference model; by default with an f32 KV cache and without flash attention; `--kv-type` and
+    /// `--flash-attn` change A and B, `--path` only B
     #[arg(value_name = "A")]
     a: PathBuf,
     /// The model that is compared with it; default: A
@@ -92,14 +93,15 @@ pub(super) struct DriftArgs {
     b: Option<PathBuf>,
     #[command(flatten)]
     text: TextOptions,
-    /// Maximum number of tokens that are read: what follows is cut off
-    #[arg(long, default_value_t = 512, value_name = "N")]
+    /// Maximum number of prompt tokens, 1 or more; the rest is cut off
+    #[arg(long, default_value = "512", value_name = "N", value_parser = positive)]
     max_tokens: usize,
     /// Type to which the weights of B are quantised while it is loaded, such as q4_k
     #[arg(long, value_name = "TYPE")]
     b_type: Option<TensorType>,
-    /// How B computes: `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `flash` (flash attention), `devices`
-    /// (only B has layers on other devices), `plain` (plain loops in 64-bit numbers); several separated by commas
+    /// Execution path of B: `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `flash` (flash attention),
+    /// `devices` (only B has layers on other devices than the CPU), `plain` (float64 reference implementation of
+    /// every operation, slow); several separated by commas
     #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
     path: Vec<Step>,
     /// Print JSON
@@ -156,7 +158,7 @@ fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Options {
 fn drift(args: &DriftArgs) -> Result<(), Failure> {
     let mut opened = args.load.open(&Source::of(Some(&args.a)))?;
     let mut tokens = tokens(args, &mut opened)?;
-    tokens.truncate(args.max_tokens.max(1));
+    tokens.truncate(args.max_tokens);
     if tokens.is_empty() {
         anyhow::bail!("the text has no tokens");
     }

@@ -11,7 +11,7 @@ use crate::model::{Batch, is_finite};
 use crate::weights::TensorType;
 
 use super::Failure;
-use super::options::{Defaults, LoadOptions, SourceTokens};
+use super::options::{Defaults, LoadOptions, SourceTokens, positive};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -27,8 +27,8 @@ pub(super) struct Args {
     /// states of all tokens, [n_tokens, n_embd]
     #[arg(short, long, value_name = "OUT.npy")]
     output: PathBuf,
-    /// Number of tokens per pass; default: all
-    #[arg(long, value_name = "N")]
+    /// Number of tokens per pass, 1 or more; default: all in one pass
+    #[arg(long, value_name = "N", value_parser = positive)]
     chunk: Option<usize>,
     /// Use no KV cache: compute the whole sequence again for each chunk
     #[arg(long)]

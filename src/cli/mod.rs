@@ -82,7 +82,7 @@ enum Command {
     Plan(plan::Args),
     /// List the values of a model that can be read and changed (docs/lab.md)
     Points(points::Args),
-    /// Look at values of models: where two differ, layer by layer
+    /// Capture, edit and draw values of models: logit lens, patching, attribution, attention, routing (docs/lab.md)
     #[command(subcommand)]
     Lab(lab::Command),
     /// Draw a model or an architecture definition as SVG, from its plan

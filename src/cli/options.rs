@@ -23,6 +23,12 @@ use crate::weights::{self, Checked, TensorType};
 use super::Failure;
 use super::placement::PlacementOptions;
 
+/// Parses a number that is 1 or more.
+pub(super) fn positive(text: &str) -> Result<usize, String> {
+    let found = text.parse().ok().filter(|n| *n > 0);
+    found.ok_or_else(|| format!("expected a number, 1 or more, found `{text}`"))
+}
+
 /// Parses a number of seconds.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let found = text
@@ -46,13 +52,19 @@ enum LogFormat {
 pub(super) struct LogOptions {
     /// Log level: error, warn, info, debug, trace, or a filter by module; `phase=trace` logs the time
     /// of each part of an engine step; default: warn, and in `serve` a line for each request
-    #[arg(long, global = true, value_name = "LEVEL")]
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Log")]
     log_level: Option<String>,
     /// Form of the log: text, or one JSON object per line
-    #[arg(long, global = true, default_value = "text", value_name = "text|json")]
+    #[arg(
+        long,
+        global = true,
+        default_value = "text",
+        value_name = "text|json",
+        help_heading = "Log"
+    )]
     log_format: LogFormat,
     /// File to which messages are appended; default: stderr
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Log")]
     log: Option<PathBuf>,
 }
 
@@ -169,7 +181,8 @@ impl Write for NamedLine<'_> {
 /// Where definitions come from.
 #[derive(Debug, Args)]
 pub(super) struct ArchOptions {
-    /// Folder with more architecture definitions and maps; may be repeated
+    /// Folder with more architecture definitions (NAME.arch.toml) and maps of Hugging Face folders
+    /// (NAME.arch.stmap.toml); may be repeated
     #[arg(long, value_name = "DIR")]
     archs: Vec<PathBuf>,
 }
@@ -186,7 +199,8 @@ impl ArchOptions {
 pub(super) struct OpenOptions {
     #[command(flatten)]
     archs: ArchOptions,
-    /// Ignore tensors and config keys of a folder that its map does not mention
+    /// Ignore tensors and config.json keys of a Hugging Face folder that its map (NAME.arch.stmap.toml) does not
+    /// mention; default: refuse the folder
     #[arg(long)]
     allow_unmapped: bool,
     /// Refuse a model with unused tensors or unused metadata keys of its architecture
@@ -216,6 +230,7 @@ pub(super) enum Switch {
 
 /// Which weights a model computes with, on how many threads.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Model and compute")]
 pub(super) struct ModelOptions {
     #[command(flatten)]
     pub(super) opening: OpenOptions,
@@ -223,15 +238,15 @@ pub(super) struct ModelOptions {
     /// repeated
     #[arg(long, value_name = "FILE[=SCALE]")]
     lora: Vec<lora::Source>,
-    /// Quantise weight matrices at load to this type: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k ...;
-    /// default: as stored
+    /// Quantise weight matrices at load to this type: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or
+    /// q6_k; default: as stored
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
     /// Check every weight for NaN and infinity first, and refuse a model that has any
     #[arg(long)]
     check_tensors: bool,
-    /// Number of compute threads; default: the cores of the machine
-    #[arg(long, value_name = "N")]
+    /// Number of compute threads, 1 or more; default: one per core
+    #[arg(long, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
 }
 
@@ -256,11 +271,11 @@ pub(super) struct LoadOptions {
     /// `compare`, `logits` and `lab drift` off
     #[arg(long, value_name = "on|off")]
     flash_attn: Option<Switch>,
-    /// Batch-invariant results: the bits of a sequence do not depend on its batches or on the number of threads;
-    /// prefill is slower for weight types without a kernel of this program
+    /// Batch-invariant results: the logits of a sequence are the same bits whatever else is in the batch and for any
+    /// number of threads; prefill is slower for some weight types; default: off
     #[arg(long)]
     deterministic: bool,
-    /// Name of the model's chat template; default: `tool_use` for requests with tools, else `default`
+    /// Name of one of the chat templates in the model; default: `tool_use` for requests with tools, else `default`
     #[arg(long, value_name = "NAME")]
     chat_template: Option<String>,
     #[command(flatten)]
@@ -371,7 +386,7 @@ impl ModelOptions {
 
     /// Threads that compute.
     pub(super) fn threads(&self) -> usize {
-        self.threads.unwrap_or_else(cores).max(1)
+        self.threads.unwrap_or_else(cores)
     }
 }
 

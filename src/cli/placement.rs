@@ -44,7 +44,7 @@ fn to_move(text: &str) -> Result<Move, String> {
     let parts = text.rsplit_once('=');
     let parts = parts.filter(|(pattern, device)| !pattern.is_empty() && !device.is_empty());
     let (pattern, device) =
-        parts.ok_or("expected PATTERN=DEVICE, such as 'layers.*.ffn=CPU'".to_owned())?;
+        parts.ok_or("expected PATTERN=DEVICE, such as 'layers.*.ffn*=CPU'".to_owned())?;
     Ok(Move {
         pattern: pattern.to_owned(),
         device: device.to_owned(),
@@ -53,24 +53,26 @@ fn to_move(text: &str) -> Result<Move, String> {
 
 /// Which layers run on which devices.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Devices")]
 pub(super) struct PlacementOptions {
-    /// Number of layers on GPUs and other machines, counted from the last one; the head counts as a layer.
-    /// auto = as many as fit; all = all, refused if they do not fit; default: auto
+    /// Number of layers on GPUs and RPC workers, counted from the last one; the output head counts as a layer; 0 =
+    /// CPU only; auto = as many as fit; all = every layer, refused if they do not fit; without such a device
+    /// everything is on the CPU; default: auto
     #[arg(long, value_name = "N|auto|all")]
     gpu_layers: Option<GpuLayers>,
-    /// Memory of each device that `--gpu-layers auto` leaves free, in MiB; default: 1024
+    /// Memory that `--gpu-layers auto` leaves free on each device, in MiB; default: 1024
     #[arg(long, value_name = "MIB")]
     fit_target: Option<u64>,
-    /// GPUs and other machines to use, by the names that `bench devices` prints, in the order of the layers;
-    /// none = only the processor; default: all of them
+    /// GPUs and RPC devices to use, by the names that `bench devices` prints, in the order of the layers; none = CPU
+    /// only; default: all
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     device: Vec<String>,
-    /// Shares of the layers of each device, such as 3,1; default: `auto` fills one device after another, a
-    /// number of layers is shared by free memory
+    /// Share of the offloaded layers for each device, 0 or more, such as 3,1; default: with `--gpu-layers auto` one
+    /// device is filled after another, with a number the layers are shared in proportion to free memory
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',')]
     tensor_split: Vec<f64>,
-    /// Blocks on another device than their layer, by the paths that `bench plan` prints, where * stands for
-    /// any characters, such as 'layers.*.ffn=CPU'; may be repeated, the first match counts
+    /// Blocks on another device than their layer, by the paths that `bench plan` prints, where * stands for any
+    /// characters, such as 'layers.*.ffn*=CPU'; may be repeated, the first match counts
     #[arg(long, value_name = "PATTERN=DEVICE", value_parser = to_move)]
     place: Vec<Move>,
     #[command(flatten)]
@@ -84,8 +86,8 @@ pub(super) struct Workers {
     /// authentication: use it only in networks that you trust
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     rpc: Vec<String>,
-    /// Number of seconds that an RPC worker may take for an answer, such as the results of a batch of a prompt: after that it
-    /// counts as lost; 0 = no limit
+    /// RPC timeout: maximum time for one response of an RPC worker in seconds; then the requests that it computes for
+    /// fail; 0 = no limit
     #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = seconds)]
     rpc_time: Duration,
     #[command(flatten)]

@@ -41,7 +41,7 @@ pub(super) struct Completing {
     /// Use no KV cache: compute the whole sequence again for each token
     #[arg(long)]
     stateless: bool,
-    /// Maximum number of tokens of the completion; default: what the context leaves
+    /// Maximum number of completion tokens; default: the rest of the context, for text diffusion at most 128
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
     /// Stop sequence: text that ends the completion; may be repeated

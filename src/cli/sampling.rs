@@ -13,10 +13,11 @@ use crate::text::tokenizer::Tokenizer;
 pub(super) struct SamplingOptions {
     #[command(flatten)]
     of_stages: OfStages,
-    /// Sampling stages in the order in which they run, separated by commas; default: all
+    /// Sampling stages in the order in which they run, separated by commas; a stage whose parameter is set must be
+    /// listed; default: all, in the order of docs/sampling.md
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     samplers: Vec<StageName>,
-    /// Seed of the sampler's random numbers; without effect at temperature 0
+    /// Seed of the sampler's random numbers, 0 to 2^64 - 1; without effect at temperature 0
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
 }

@@ -26,7 +26,7 @@ use crate::model::{self, Options};
 
 use super::config::Layers;
 use super::diffusion::DiffusionOptions;
-use super::options::{LoadOptions, byte_count, seconds};
+use super::options::{LoadOptions, byte_count, positive, seconds};
 use super::{Failure, engine, output};
 
 /// Upper limit of the context length that a file gives, unless `--ctx` is set; in tokens.
@@ -46,16 +46,16 @@ pub(super) struct Args {
     /// default: as many as fit into memory
     #[arg(long, value_name = "N")]
     max_loaded: Option<NonZeroUsize>,
-    /// Number of seconds after its last request after which a model is unloaded; default: never
+    /// Number of seconds without requests after which a model is unloaded; 0 = at once; default: never
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     idle_time: Option<Duration>,
-    /// Watchdog: number of seconds without an answer to a health check after which an engine process is killed; a long
-    /// prefill does not count, since another thread answers; 0 = off
+    /// Watchdog: kill an engine process that answers no health check for this many seconds; a long prefill does not
+    /// delay the answer; 0 = no watchdog, and no limit of a step
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
     hang_time: Duration,
-    /// Watchdog: maximum number of seconds of one engine step, or of loading without progress; then the engine process is
-    /// killed, for example when an RPC worker or a driver does not answer; 0 = no limit. `--hang-time 0` turns off the limit
-    /// of a step too
+    /// Watchdog: kill an engine process when one step, or loading without progress, takes longer than this many
+    /// seconds, for example because an RPC worker or a driver does not answer; 0 = no limit; no effect with
+    /// `--hang-time 0`
     #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = seconds)]
     step_time: Duration,
     /// Load models into the server's own process, so that a crash of the engine ends the server; default: one engine
@@ -68,11 +68,11 @@ pub(super) struct Args {
     /// Port to listen on; 0 = any free port
     #[arg(long, default_value_t = 11116)]
     port: u16,
-    /// Maximum number of requests that are decoded at once; each has its own context
-    #[arg(long, default_value_t = 4, value_name = "N")]
+    /// Maximum number of sequences in a batch, 1 or more; each has the full context length (`--ctx`)
+    #[arg(long, default_value = "4", value_name = "N", value_parser = positive)]
     parallel: usize,
-    /// Maximum number of waiting requests
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    /// Maximum number of requests in the queue, 1 or more; further ones are refused with status 429
+    #[arg(long, default_value = "64", value_name = "N", value_parser = positive)]
     queue: usize,
     /// Size of the KV cache that all requests share, in bytes, such as 512M or 4G; default: a whole context
     /// for each parallel request
@@ -81,8 +81,8 @@ pub(super) struct Args {
     /// Maximum number of recurrent-state checkpoints in the prefix cache; 0 = off
     #[arg(long, default_value_t = 16, value_name = "N")]
     checkpoints: usize,
-    /// Chunked prefill: maximum number of prefill tokens per step while other requests decode
-    #[arg(long, default_value_t = 128, value_name = "N")]
+    /// Chunked prefill: maximum number of prefill tokens per step while other sequences decode, 1 or more
+    #[arg(long, default_value = "128", value_name = "N", value_parser = positive)]
     prompt_batch: usize,
     /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -100,14 +100,15 @@ pub(super) struct Args {
     /// Number of seconds after which a file of captured values is removed
     #[arg(long, default_value = "3600", value_name = "SECONDS", value_parser = seconds)]
     lab_time: Duration,
-    /// File with vectors that edits, captures and lenses may name by its name without ending: a control vector (GGUF),
-    /// directions, a sparse autoencoder or translators (safetensors); may be repeated
+    /// File with steering vectors (GGUF control vector or safetensors), a sparse autoencoder or tuned-lens
+    /// translators (safetensors); lab requests refer to the file by its name without extension; may be repeated
     #[arg(long, value_name = "FILE")]
     lab_vectors: Vec<PathBuf>,
-    /// Maximum number of seconds that a request waits in the queue; default: no limit
+    /// Maximum time in the queue in seconds, above 0; then the request fails with status 503; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
-    /// Maximum number of seconds from a request's first step to the end of its completion; default: no limit
+    /// Maximum time from a request's first step to the end of its completion in seconds, above 0; then the request
+    /// fails with status 504; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     answer_time: Option<Duration>,
     /// API key that clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`; may be repeated
@@ -122,15 +123,15 @@ pub(super) struct Args {
     /// Origin of web pages that may use the server, such as https://chat.example; `*` = all; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
-    /// Host name by which the server may be called without an API key; addresses and localhost always may; may be
-    /// repeated
+    /// Host name to accept in the `Host` header while the server has no API keys (protection against DNS rebinding);
+    /// IP addresses and localhost are always accepted; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Read timeout in seconds: of the headers of a request, and again of its body
+    /// Maximum time to receive the headers of a request, and again its body, in seconds, above 0
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
     read_time: Duration,
-    /// Configuration file (TOML): options without dashes as keys, such as `port = 11116`; environment variables such
-    /// as BENCH_PORT override it, and options override both
+    /// Configuration file (TOML); keys are option names with `_` for `-`, such as `hang_time = 60`; environment
+    /// variables such as BENCH_HANG_TIME override the file, and command-line options override both
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print every setting with its origin, and end
@@ -471,7 +472,7 @@ pub(super) fn start(
 /// How a model runs.
 fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
     let mut options = args.load.resolve(opened, super::run::DEFAULTS);
-    let mut n_parallel = args.parallel.max(1);
+    let mut n_parallel = args.parallel;
     // Nothing is generated: a text is read once, in one pass, and nothing of it is kept.
     let only_reads = ends_in_vectors(&opened.plan);
     if only_reads {
@@ -496,8 +497,8 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
             false => options.n_ctx_seq.min(options.n_ctx),
         },
         n_parallel,
-        n_queue: args.queue.max(1),
-        n_prompt: args.prompt_batch.max(1),
+        n_queue: args.queue,
+        n_prompt: args.prompt_batch,
         n_drafted: args.draft,
         diffusion: args.diffusion.set(),
         queue_time: args.queue_time,

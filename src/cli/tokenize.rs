@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// Do not add the BOS and EOS tokens that the vocabulary requires
     #[arg(long)]
     no_add_special: bool,
-    /// One request per line on stdin, one result per line on stdout
+    /// Read one JSON request per line from stdin and write one result per line to stdout
     #[arg(long, conflicts_with = "text")]
     jsonl: bool,
     /// The text

@@ -126,7 +126,10 @@ pub enum Pooled {
 
 impl Pooled {
     /// What a model gives that was opened; `metadata` says whether one that writes text is meant for it.
-    fn of(plan: &Plan, metadata: &Metadata) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// A model that writes text and names no pooling: what it lacks.
+    pub fn of(plan: &Plan, metadata: &Metadata) -> Result<Self, String> {
         let width = |key: &str| {
             let tensor = plan.pool.weight(key).map(|at| &plan.tensors[at]);
             // A single row is a vector.

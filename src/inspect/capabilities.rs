@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::api;
 use crate::engine;
+use crate::engine::serving::Pooled;
 use crate::inspect::describe::pooled;
 use crate::inspect::template_probe::{Probe, Probed};
 use crate::model::{Estimator, Options};
@@ -39,6 +40,8 @@ pub struct Subject<'a> {
     pub tokenizer: Result<&'a Tokenizer, String>,
     /// What its chat template can do, or why it can do nothing.
     pub template: Result<&'a Probe, String>,
+    /// What it gives of a whole text, or why it gives nothing.
+    pub pooled: Result<Pooled, String>,
     /// How it would be run.
     pub options: &'a Options,
 }
@@ -65,10 +68,26 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
         _ => no("it does not write token by token"),
     };
     let pooled = pooled(subject.plan.pooling());
-    let embeddings = format!(
-        "`bench logits --embedding`: {} elements; a text's is {pooled}",
-        subject.plan.n_embd
-    );
+    let [embeddings, scores] = match &subject.pooled {
+        Ok(Pooled::Vector(n)) => [
+            Ok(format!(
+                "`/v1/embeddings`: {n} elements; a text's is {pooled}"
+            )),
+            no("it has no classification head"),
+        ],
+        Ok(Pooled::Scores { n_classes, .. }) => [
+            no("its classification head gives scores"),
+            Ok(format!(
+                "`/v1/rerank`, `/v1/score` and `/classify`: {n_classes} for each text"
+            )),
+        ],
+        Err(why) => [
+            Err(format!(
+                "{why}; `bench logits --embedding` writes hidden states"
+            )),
+            no("it has no classification head"),
+        ],
+    };
     let deterministic = Options {
         deterministic: true,
         ..subject.options.clone()
@@ -78,13 +97,14 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
         deterministic.map(|_| "`--deterministic`: the same bits whatever runs alongside it");
     let fits = estimator.check(subject.options);
     let fits = fits.map(|()| format!("a context of {} tokens fits", subject.options.n_ctx));
-    let all: [(&'static str, Answer); 11] = [
+    let all: [(&'static str, Answer); 12] = [
         ("text", text),
         ("chat", chat),
         ("tools", tools),
         ("JSON and grammars", constraints),
         ("text diffusion", diffusion),
-        ("embeddings", Ok(embeddings)),
+        ("embeddings", embeddings),
+        ("scores", scores),
         ("prefix cache", sharing(subject)),
         ("speculative decoding", drafts),
         ("8-bit cache", quantised_cache(subject, estimator)),

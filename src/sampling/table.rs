@@ -45,7 +45,7 @@ macro_rules! sampling_table {
                     /// DRY base: factor of the penalty for each token beyond the allowed length
                     dry_base: f64 = 1.75, [1.0, f64::MAX] "a finite number, 1 or more";
                     /// DRY allowed length: length in tokens of the shortest repetition that is penalised
-                    dry_allowed_length: u32 = 2, [0.0, 4294967295.0] "a number of tokens";
+                    dry_allowed_length: u32 = 2, [0.0, 4294967295.0] "an integer, 0 or more";
                     /// DRY window: the last tokens of prompt and completion
                     dry_penalty_last_n: i32 = -1, [-1.0, 2147483647.0] "-1 (all tokens), 0 (none) or a number of tokens";
                 }
@@ -59,7 +59,7 @@ macro_rules! sampling_table {
                 TopK = top_k, "top-k" {
                     is_cut: true, needs_history: false, lists: [],
                     /// Top-k: number of most probable tokens that are kept
-                    top_k: u32 = 0, off 0.0, [0.0, 4294967295.0] "a number of tokens";
+                    top_k: u32 = 0, off 0.0, [0.0, 4294967295.0] "an integer, 0 or more";
                 }
                 /// Removes the tail, which begins where the curve of the sorted probabilities becomes flat.
                 TfsZ = tfs_z, "tail-free sampling" {
@@ -90,7 +90,7 @@ macro_rules! sampling_table {
                     is_cut: true, needs_history: false, lists: [],
                     /// XTC probability: probability that a step excludes tokens
                     xtc_probability: f64 = 0.0, off 0.0, [0.0, 1.0] "a number from 0 to 1";
-                    /// XTC threshold: probability of an excluded token, at least; above 0.5 none is excluded
+                    /// XTC threshold: of the tokens with at least this probability all but the least probable are excluded; above 0.5 = off
                     xtc_threshold: f64 = 0.1, [0.0, 1.0] "a number from 0 to 1";
                 }
                 /// Divides the logits by `temperature`.
@@ -104,15 +104,16 @@ macro_rules! sampling_table {
                 Mirostat = mirostat, "mirostat" {
                     is_cut: true, needs_history: true, lists: [],
                     /// Mirostat version; replaces the stages that remove tokens; without effect at temperature 0
-                    mirostat: u32 = 0, off 0.0, [0.0, 2.0] "0, 1 or 2 (its version)";
-                    /// Mirostat target: surprisal in bits
+                    mirostat: u32 = 0, off 0.0, [0.0, 2.0] "0, 1 or 2";
+                    /// Mirostat target surprisal
                     mirostat_tau: f64 = 5.0, [0.0, 100.0] "a number of bits from 0 to 100";
                     /// Mirostat learning rate
                     mirostat_eta: f64 = 0.1, [0.0, 1.0] "a number from 0 to 1";
                 }
             }
             search "contrastive search" {
-                /// Contrastive search: weight of the similarity to earlier hidden states, among the `top_k` tokens
+                /// Contrastive search: weight of the degeneration penalty, the similarity to earlier hidden states, among the `top_k`
+                /// candidates; needs `top_k` above 0
                 penalty_alpha: f64 = 0.0, off 0.0, [0.0, 1.0] "a number from 0 to 1";
             }
         }

@@ -6,7 +6,7 @@ use lab_bench::weights::gguf::{NewTensor, write};
 use lab_bench::weights::{self, Metadata, Value as Meta, Weights};
 use serde_json::{Value, json};
 
-use crate::command::{Ran, bench, printed, scratch, text};
+use crate::command::{Ran, bench, made_up, printed, scratch, text};
 use crate::server::Server;
 
 /// The model built into the program, as a file.
@@ -406,7 +406,7 @@ fn the_doctor_tells_in_ten_lines_what_runs() {
         "llama",
         "parameters",
         "of weights",
-        "chat, completion and embeddings",
+        "chat and completion",
         "bench run -m",
     ] {
         assert!(page.contains(part), "{part}: {page}");
@@ -414,7 +414,7 @@ fn the_doctor_tells_in_ten_lines_what_runs() {
     let (ran, json) = doctor(&[]);
     assert_eq!((ran.code, &json["runs"]), (0, &json!(true)));
     assert_eq!(json["architecture"], "llama");
-    assert_eq!(json["uses"], json!(["chat", "completion", "embeddings"]));
+    assert_eq!(json["uses"], json!(["chat", "completion"]));
     assert!(
         json["cache_bytes_per_1024"]
             .as_u64()
@@ -424,6 +424,14 @@ fn the_doctor_tells_in_ten_lines_what_runs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (ran, json) = doctor(&[text(&root.join("models/tiny-chat"))]);
     assert_eq!((ran.code, &json["runs"]), (0, &json!(true)), "{json}");
+    // A command that works for the model.
+    let folder = scratch();
+    let encoder = made_up(folder.path(), "bert", &[]);
+    let page = printed(&["doctor", text(&encoder)]);
+    assert!(page.contains("embeddings (`bench serve -m"), "{page}");
+    let bare = made_up(folder.path(), "llama", &[]);
+    let page = printed(&["doctor", text(&bare)]);
+    assert!(page.contains("logits (`bench logits -m"), "{page}");
 }
 
 #[test]

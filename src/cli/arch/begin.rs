@@ -21,7 +21,7 @@ pub(in crate::cli) struct Args {
     /// The model: a GGUF file, or a Hugging Face folder; for a folder without a matching map, a draft map is written as well
     #[arg(long, value_name = "MODEL")]
     from: PathBuf,
-    /// Folder to write into; an existing file is not replaced
+    /// Existing folder to write into; existing files are kept
     #[arg(short, long, value_name = "DIR", default_value = ".")]
     output: PathBuf,
     #[command(flatten)]

@@ -33,8 +33,8 @@ pub(in crate::cli) struct Args {
     /// reads one, `source`
     #[arg(long = "ref", value_name = "FILE", group = "of")]
     reference: Option<PathBuf>,
-    /// Compare with llama.cpp: a llama-server that is started with the model (a program, default `llama-server`), or the
-    /// one that runs with it at http://HOST:PORT; the 20 likeliest tokens of each position are compared
+    /// Compare with llama.cpp the log-probabilities of the 20 most probable tokens at each position; SERVER: the
+    /// llama-server program to start, or http://HOST:PORT of one that has loaded this model; default: `llama-server`
     #[arg(
         long,
         group = "of",
@@ -49,9 +49,9 @@ pub(in crate::cli) struct Args {
     /// Token ids of the encoder input (source) of an encoder-decoder model, separated by commas; default: `source` of the NPZ archive
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     source: Vec<u32>,
-    /// Maximum NMSE (normalised mean squared error) of paths that compute in f32, default 1e-6; an f16 cache may cost 100
-    /// times as much. With --llama the maximum difference of log-probabilities; default: three times what an f16 cache
-    /// changes in this program, at least 0.001
+    /// Maximum NMSE (normalised mean squared error) of paths that compute in f32, default 1e-6; 100 times as much for
+    /// an f16 KV cache. With --llama the maximum difference of log-probabilities in nats; default: three times the
+    /// effect of an f16 KV cache, at least 0.001
     #[arg(long, value_name = "N")]
     tolerance: Option<f64>,
     /// Print JSON

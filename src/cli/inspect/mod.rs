@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 
 use crate::arch::Mode;
-use crate::engine::serving;
+use crate::engine::serving::{self, Pooled};
 use crate::files::lora::Adapter;
 use crate::files::models::{self, Definitions, Opened, Source, tokenizer_of, unread_keys};
 use crate::inspect::capabilities::{Capability, Subject, capabilities};
@@ -247,6 +247,7 @@ fn planned(
             None => Err("the file has no chat template".to_owned()),
             Some(probed) => probed.as_ref().map_err(Clone::clone),
         },
+        pooled: Pooled::of(plan, &known.metadata),
         options,
     };
     let capabilities = capabilities(&subject, &mut estimator);

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::arch::Parts;
-use crate::cli::options::{LoadOptions, byte_count, progress_bar};
+use crate::cli::options::{LoadOptions, byte_count, positive, progress_bar};
 use crate::cli::{Failure, output};
 use crate::common::moments::Moments;
 use crate::common::reading::{self, MAX_TEXT};
@@ -42,10 +42,11 @@ pub(in crate::cli) struct CollectArgs {
     /// Prompts, one on each line as JSON: a text, token ids, or an object with either as `prompt`
     #[arg(long, value_name = "FILE.jsonl")]
     prompts: PathBuf,
-    /// File with the plan: the object `lab` of a request (docs/lab.md) as TOML, or as JSON if its name ends in .json
+    /// Lab plan file (not a plan of `bench plan`): the object `lab` of a request (docs/lab.md) as TOML, or as JSON if
+    /// its name ends in .json
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// Folder for the values; a run that was interrupted goes on in it
+    /// Folder for the values; an interrupted run is resumed in it
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Maximum number of tokens of a completion of each prompt
@@ -54,11 +55,11 @@ pub(in crate::cli) struct CollectArgs {
     /// Also compute the covariance of the elements of each value
     #[arg(long)]
     covariance: bool,
-    /// Number of bytes of values after which a file of them is complete
+    /// Maximum size of each file of values, in bytes, such as 256M
     #[arg(long, default_value = "256M", value_name = "BYTES", value_parser = byte_count)]
     shard_bytes: u64,
-    /// Maximum number of prompts that are read at once
-    #[arg(long, default_value_t = 32, value_name = "N")]
+    /// Maximum number of prompts per batch, 1 or more
+    #[arg(long, default_value = "32", value_name = "N", value_parser = positive)]
     parallel: usize,
     #[command(flatten)]
     values: PlanOptions,
@@ -456,7 +457,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     }
     let digest = lines.hash.take().unwrap_or_default().finalize();
     let bounds = Bounds {
-        n_parallel: args.parallel.max(1),
+        n_parallel: args.parallel,
         lab_bytes: args.values.bytes.lab_bytes,
     };
     let asking = Asking::start(

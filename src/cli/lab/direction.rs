@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
-use crate::cli::options::LoadOptions;
+use crate::cli::options::{LoadOptions, positive};
 use crate::cli::{Failure, output};
 use crate::common::directions::{Mean, principal};
 use crate::files::vectors;
@@ -37,23 +37,23 @@ pub(in crate::cli) struct DirectionArgs {
     /// The model: a file, a folder or tiny-chat
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// File of prompts to whose side the directions point: one on each line, as text or as a JSON string
+    /// File with the positive prompts, one on each line, as text or as a JSON string; the vectors point towards them
     #[arg(long, value_name = "FILE")]
     positive: PathBuf,
-    /// File of prompts on the other side; with `--method pca` line by line the other half of a pair
+    /// File with the negative prompts, one on each line; with `--method pca` line N pairs with line N of `--positive`
     #[arg(long, value_name = "FILE")]
     negative: PathBuf,
     /// Difference of the means, or first principal component of the differences of pairs
     #[arg(long, default_value = "mean", value_name = "mean|pca")]
     method: Method,
-    /// What is read of a prompt: the hidden state of its last token, or the mean of all
+    /// Hidden state of a prompt: that of its last token, or the mean of all tokens
     #[arg(long, default_value = "last", value_name = "last|mean")]
     row: Row,
-    /// File to write: NAME.gguf, a control vector for llama.cpp too, or NAME.safetensors
+    /// File to write: NAME.gguf (a control vector, also for llama.cpp) or NAME.safetensors
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Maximum number of prompts that are read at once
-    #[arg(long, default_value_t = 16, value_name = "N")]
+    /// Maximum number of prompts per batch, 1 or more
+    #[arg(long, default_value = "16", value_name = "N", value_parser = positive)]
     parallel: usize,
     #[command(flatten)]
     bytes: BytesOption,
@@ -115,7 +115,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
     };
     let plan = serde_json::Map::from_iter([("captures".to_owned(), json!([capture]))]);
     let bounds = Bounds {
-        n_parallel: args.parallel.max(1),
+        n_parallel: args.parallel,
         lab_bytes: args.bytes.lab_bytes,
     };
     let asking = Asking::start(&args.load, &args.model, plan, &[], bounds)?;

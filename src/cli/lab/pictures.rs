@@ -39,7 +39,7 @@ struct FileOptions {
     /// Write a PNG picture, with a built-in font
     #[arg(long, value_name = "FILE")]
     png: Option<PathBuf>,
-    /// Write the numbers, as the HTTP API gives them; without any file they are printed
+    /// Write the JSON response of the HTTP API to this file; without any output file it is printed
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Layers that are drawn, separated by commas; default: all
@@ -66,19 +66,22 @@ pub(in crate::cli) struct LensArgs {
 pub(in crate::cli) struct PatchArgs {
     #[command(flatten)]
     files: FileOptions,
-    /// The clean prompt: its values are patched into the runs of the corrupt prompt
+    /// The clean prompt: its values are patched into the runs of the corrupt prompt; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     clean: Option<String>,
-    /// The corrupt prompt; it must have as many tokens as the clean one
+    /// The corrupt prompt, with as many tokens as the clean one; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     corrupt: Option<String>,
-    /// The token that is measured after the last one of the prompt, by its text
+    /// Text of the token that is measured, exactly one token: its log-probability after the last token of the prompt;
+    /// required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     token: Option<String>,
-    /// Measure the logit of the token less that of this one; default: the log-probability of the token
+    /// Text of a second token: measure the logit of the first less the logit of this one, instead of a
+    /// log-probability
     #[arg(long, value_name = "TEXT")]
     against: Option<String>,
-    /// Points or patterns of points, separated by spaces; default: the hidden state after every layer
+    /// Values to patch: names that `bench points` prints, or patterns with `*`, separated by spaces; default: the
+    /// hidden state after every layer
     #[arg(long, value_delimiter = ' ', value_name = "NAMES")]
     points: Vec<String>,
 }
@@ -102,14 +105,14 @@ pub(in crate::cli) struct AttentionArgs {
     heads: Vec<usize>,
 }
 
-/// What a logit is split among.
+/// Components of a logit.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Among {
-    /// The layers
+    /// Layers, after each token
     Layers,
-    /// Attention and MLP of each layer
+    /// Attention and MLP of each layer, after each token
     Slots,
-    /// The same, and each head of attention
+    /// Attention heads and MLPs, after the last token of the prompt
     Heads,
 }
 
@@ -119,10 +122,10 @@ pub(in crate::cli) struct AttributionArgs {
     files: FileOptions,
     #[command(flatten)]
     text: TextOptions,
-    /// The token whose logit is split, by its text
+    /// Text of the token whose logit is split, exactly one token; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     of: Option<String>,
-    /// What the logit is split among; heads: after the last token of the prompt, else after each token
+    /// Components into which the logit is split
     #[arg(long, value_enum, default_value_t = Among::Heads)]
     to: Among,
 }

@@ -20,7 +20,8 @@ pub(in crate::cli) struct RunArgs {
     model: PathBuf,
     #[command(flatten)]
     text: TextOptions,
-    /// File with the plan: the object `lab` of a request (docs/lab.md) as TOML, or as JSON if its name ends in .json
+    /// Lab plan file (not a plan of `bench plan`): the object `lab` of a request (docs/lab.md) as TOML, or as JSON if
+    /// its name ends in .json
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
     /// Maximum number of tokens of a completion

@@ -16,7 +16,7 @@ use crate::files::models::Source;
 use crate::model::Options;
 use crate::weights::TensorType;
 
-use super::options::{Defaults, LoadOptions};
+use super::options::{Defaults, LoadOptions, positive};
 use super::{Failure, output};
 
 use passes::{Case, Decode, Prefill};
@@ -37,13 +37,14 @@ pub(super) struct Args {
         long,
         value_delimiter = ',',
         default_value = "128,512",
+        value_parser = positive,
         value_name = "N,..."
     )]
     prompt: Vec<usize>,
-    /// Decode: number of tokens of each sequence, one per pass; 1 or more
-    #[arg(short, default_value_t = 32, value_name = "N")]
+    /// Decode: number of tokens per sequence, 1 or more
+    #[arg(short, default_value = "32", value_name = "N", value_parser = positive)]
     n: usize,
-    /// Decode: numbers of cached tokens at which decoding starts
+    /// Decode: numbers of tokens in the KV cache before decoding starts, 0 or more
     #[arg(
         short,
         long,
@@ -58,20 +59,21 @@ pub(super) struct Args {
         long,
         value_delimiter = ',',
         default_value = "1",
+        value_parser = positive,
         value_name = "N,..."
     )]
     sequences: Vec<usize>,
-    /// Numbers of threads to measure one after another; default: that of --threads
-    #[arg(long, value_delimiter = ',', value_name = "N,...")]
+    /// Numbers of threads to measure one after another, 1 or more; default: that of --threads
+    #[arg(long, value_delimiter = ',', value_name = "N,...", value_parser = positive)]
     thread_counts: Vec<usize>,
     /// Number of measured repetitions, 1 or more; one more runs first to warm up
-    #[arg(short, long, default_value_t = 3, value_name = "N")]
+    #[arg(short, long, default_value = "3", value_name = "N", value_parser = positive)]
     repeat: usize,
     /// Also time every operation by itself and report the time of each block
     #[arg(long)]
     profile: bool,
-    /// Also decode through the engine, greedily: as many requests at once as sequences, with sampling and text but
-    /// without HTTP
+    /// Also measure the serving engine: one greedy request for each sequence, with sampler and detokeniser, without
+    /// HTTP
     #[arg(long)]
     requests: bool,
     /// Print JSON
@@ -81,7 +83,7 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// The lists of the command line, with zeros replaced by 1 where 0 has no meaning.
+/// The lists of the command line.
 struct Cases {
     prompts: Vec<usize>,
     depths: Vec<usize>,
@@ -92,13 +94,12 @@ struct Cases {
 
 impl Cases {
     fn new(args: &Args) -> Self {
-        let positive = |list: &[usize]| list.iter().map(|n| (*n).max(1)).collect();
         Self {
-            prompts: positive(&args.prompt),
+            prompts: args.prompt.clone(),
             depths: args.depth.clone(),
-            sequences: positive(&args.sequences),
-            n: args.n.max(1),
-            repeat: args.repeat.max(1),
+            sequences: args.sequences.clone(),
+            n: args.n,
+            repeat: args.repeat,
         }
     }
 
@@ -132,7 +133,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut report = Report::default();
     let counts = match args.thread_counts.as_slice() {
         [] => vec![None],
-        counts => counts.iter().map(|n| Some((*n).max(1))).collect(),
+        counts => counts.iter().map(|n| Some(*n)).collect(),
     };
     for count in counts {
         measure(args, &cases, count, &mut report)?;
