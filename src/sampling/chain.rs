@@ -192,7 +192,7 @@ mod tests {
     fn mirostat_is_refused_where_it_cannot_be_alone_and_last() {
         refused(
             |p| p.mirostat = 3,
-            "`mirostat`: found `3`, expected 0, 1 or 2 (its version) (mirostat; 0 = off)",
+            "`mirostat`: found `3`, expected 0, 1 or 2 (mirostat; 0 = off)",
         );
         refused(
             |p| p.mirostat_tau = 101.0,
