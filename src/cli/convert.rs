@@ -9,7 +9,7 @@ use crate::files::convert::{to_folder, to_gguf};
 use crate::files::models::{self, Source};
 use crate::weights::TensorType;
 
-use super::options::{OpenOptions, matrix_type, progress_bar};
+use super::options::{OpenOptions, byte_count, matrix_type, progress_bar};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -24,8 +24,8 @@ pub(super) struct Args {
     /// stored; in a folder of safetensors quantised matrices become f32
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
-    /// Maximum size of each safetensors file of a folder, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 5 << 30)]
+    /// Maximum size of each safetensors file of a folder, in bytes, such as 512M or 5G
+    #[arg(long, value_name = "BYTES", default_value = "5G", value_parser = byte_count)]
     shard: u64,
     /// Overwrite an existing target
     #[arg(long)]
