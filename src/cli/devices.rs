@@ -22,7 +22,7 @@ use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Also list the operations that each device lacks for this model, which the processor then computes
+    /// Also list the operations that each device lacks for this model, which the CPU then computes
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// With --model: element type of the KV cache
@@ -39,7 +39,7 @@ pub(super) struct Args {
 
 fn kind(device: Device) -> &'static str {
     match device.kind() {
-        DeviceKind::Cpu => "processor",
+        DeviceKind::Cpu => "cpu",
         DeviceKind::Gpu => "gpu",
         DeviceKind::IntegratedGpu => "integrated gpu",
         DeviceKind::Accelerator => "accelerator",
@@ -206,7 +206,7 @@ pub(super) struct WorkerArgs {
     /// the free memory
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     mem: Option<u64>,
-    /// Devices to lend, by the names that `bench devices` prints; default: the GPUs, or else the processor
+    /// Devices to lend, by the names that `bench devices` prints; default: the GPUs, or else the CPU
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     device: Vec<String>,
     #[command(flatten)]

@@ -91,7 +91,7 @@ enum Command {
     Synth(synth::Args),
     /// Measure prefill and decode speed in tokens per second
     Perf(perf::Args),
-    /// List the devices that can compute: processor, GPUs, RPC workers
+    /// List the devices that can compute: CPU, GPUs, RPC workers
     Devices(devices::Args),
     /// Lend this machine's devices to other machines (llama.cpp's RPC protocol)
     RpcWorker(devices::WorkerArgs),

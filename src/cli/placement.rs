@@ -14,7 +14,7 @@ use super::Failure;
 use super::backends::Backends;
 use super::options::seconds;
 
-/// Number of layers that are not on the processor.
+/// Number of layers that are not on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum GpuLayers {
     /// As many as fit.
@@ -164,7 +164,7 @@ impl PlacementOptions {
         self.workers.backends.are_plain()
     }
 
-    /// The devices to use besides the processor.
+    /// The devices to use besides the CPU.
     fn devices(&self) -> Result<Vec<Device>, Failure> {
         let is_gpu =
             |device: &Device| matches!(device.kind(), DeviceKind::Gpu | DeviceKind::IntegratedGpu);
@@ -176,7 +176,7 @@ impl PlacementOptions {
             let device = Device::named(name)?;
             if device.kind() == DeviceKind::Cpu {
                 anyhow::bail!(
-                    "--device {name}: this is the processor, which computes all layers left over; expected a GPU or RPC device, or `none` for the processor alone"
+                    "--device {name}: this is the CPU, which computes all layers left over; expected a GPU or RPC device, or `none` for the CPU alone"
                 );
             }
             if named.contains(&device) {

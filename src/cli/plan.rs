@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.load.resolve(&opened, super::run::DEFAULTS);
     args.load.place(&mut opened, &settings)?;
     let plan = &opened.plan;
-    // Where there is the processor alone, `bench inspect` says more.
+    // Where there is the CPU alone, `bench inspect` says more.
     let memory = match plan.devices.is_empty() {
         true => Vec::new(),
         false => {
@@ -266,7 +266,7 @@ fn options(plan: &Plan, unit: &Unit) -> String {
     shown.join(" ")
 }
 
-/// The name of a part's device; none for the processor.
+/// The name of a part's device; none for the CPU.
 fn device(plan: &Plan, device: usize) -> Option<&str> {
     let at = device.checked_sub(1)?;
     plan.devices.get(at).map(String::as_str)

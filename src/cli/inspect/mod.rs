@@ -68,7 +68,7 @@ pub(super) struct Planned {
     /// Bytes of weights that are read for one token; none if no graph could be built.
     weights_read: Option<u64>,
     contexts: Vec<Context>,
-    /// What it takes on each device with the set context; none where there is the processor alone.
+    /// What it takes on each device with the set context; none where there is the CPU alone.
     pub(super) devices: Vec<DeviceUse>,
     pub(super) capabilities: Vec<Capability>,
 }
