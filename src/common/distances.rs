@@ -18,7 +18,7 @@ pub fn nmse(found: &[f32], expected: &[f32]) -> f64 {
 }
 
 /// The NMSE of two arrays of one length in which infinities may stand, as in a mask, and the index of the first element
-/// that differs by more than that NMSE as the error of all would allow.
+/// that differs by more than `tolerance`, an NMSE, allows each element if all differ by as much.
 pub fn first_difference(a: &[f32], b: &[f32], tolerance: f64) -> (f64, Option<usize>) {
     let pairs = || a.iter().zip(b);
     let (mut error, mut power) = (0.0, 0.0);
