@@ -328,6 +328,21 @@ fn damaged_weights_are_found_when_asked_for() {
 }
 
 #[test]
+fn counts_of_which_none_makes_no_sense_are_at_least_one() {
+    for command in [
+        &["run", "--threads", "0", "hello"][..],
+        &["serve", "--parallel", "0"],
+        &["serve", "--queue", "0"],
+        &["serve", "--prompt-batch", "0"],
+        &["perf", "-p", "0"],
+        &["perf", "-s", "1,0"],
+        &["logits", "--tokens", "1", "--chunk", "0", "-o", "-"],
+    ] {
+        check_refused(command, 2, &["1 or more, found `0`"]);
+    }
+}
+
+#[test]
 fn a_model_that_ends_in_vectors_is_refused_where_text_is_wanted() {
     let folder = scratch();
     let path = made_up(folder.path(), "bert", &[]);
