@@ -83,26 +83,7 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// The lists of the command line.
-struct Cases {
-    prompts: Vec<usize>,
-    depths: Vec<usize>,
-    sequences: Vec<usize>,
-    n: usize,
-    repeat: usize,
-}
-
-impl Cases {
-    fn new(args: &Args) -> Self {
-        Self {
-            prompts: args.prompt.clone(),
-            depths: args.depth.clone(),
-            sequences: args.sequences.clone(),
-            n: args.n,
-            repeat: args.repeat,
-        }
-    }
-
+impl Args {
     /// The cases of decoding.
     fn decode(&self) -> impl Iterator<Item = Case> {
         let of_depth = move |&depth: &usize| {
@@ -113,13 +94,13 @@ impl Cases {
             };
             self.sequences.iter().map(case)
         };
-        self.depths.iter().flat_map(of_depth)
+        self.depth.iter().flat_map(of_depth)
     }
 
     /// Positions of the longest sequence.
     fn longest(&self) -> usize {
-        let deepest = self.depths.iter().max().copied().unwrap_or(0);
-        let prompt = self.prompts.iter().max().copied().unwrap_or(1);
+        let deepest = self.depth.iter().max().copied().unwrap_or(0);
+        let prompt = self.prompt.iter().max().copied().unwrap_or(1);
         prompt.max(deepest.max(1).saturating_add(self.n))
     }
 
@@ -129,14 +110,13 @@ impl Cases {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let cases = Cases::new(args);
     let mut report = Report::default();
     let counts = match args.thread_counts.as_slice() {
         [] => vec![None],
-        counts => counts.iter().map(|n| Some(*n)).collect(),
+        counts => counts.iter().copied().map(Some).collect(),
     };
     for count in counts {
-        measure(args, &cases, count, &mut report)?;
+        measure(args, count, &mut report)?;
     }
     if args.json {
         return output::line(serde_json::to_string_pretty(&report.to_json())?);
@@ -145,16 +125,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// All cases with one number of threads.
-fn measure(
-    args: &Args,
-    cases: &Cases,
-    n_threads: Option<usize>,
-    report: &mut Report,
-) -> Result<(), Failure> {
+fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result<(), Failure> {
     let opened = args.load.open(&Source::of(args.model.as_deref()))?;
     report.model.clone_from(&opened.name);
     report.weight_bytes = opened.plan.weight_bytes();
-    let mut options = resolve(args, cases, &opened);
+    let mut options = resolve(args, &opened);
     if let Some(n) = n_threads {
         options.n_threads = n;
     }
@@ -173,19 +148,19 @@ fn measure(
         requests: Vec::new(),
         profiles: Vec::new(),
     };
-    for &n in &cases.prompts {
+    for &n in &args.prompt {
         row.prefill
-            .push(Prefill::measure(&mut model, n, cases.repeat)?);
+            .push(Prefill::measure(&mut model, n, args.repeat)?);
     }
-    for case in cases.decode() {
+    for case in args.decode() {
         row.decode
-            .push(Decode::measure(&mut model, case, cases.repeat)?);
+            .push(Decode::measure(&mut model, case, args.repeat)?);
     }
-    let longest = cases.prompts.iter().max().copied();
+    let longest = args.prompt.iter().max().copied();
     if let Some(longest) = longest.filter(|_| args.profile) {
         row.profiles.push(profile::prefill(&mut model, longest)?);
-        let deepest = cases.depths.iter().max().copied();
-        for case in cases.decode().filter(|case| Some(case.depth) == deepest) {
+        let deepest = args.depth.iter().max().copied();
+        for case in args.decode().filter(|case| Some(case.depth) == deepest) {
             row.profiles.push(profile::decode(&mut model, case)?);
         }
     }
@@ -195,29 +170,29 @@ fn measure(
     report.resident_bytes = resident_bytes();
     drop(model);
     if args.requests {
-        row.requests = through_engine(args, cases, n_threads)?;
+        row.requests = through_engine(args, n_threads)?;
     }
     report.threads.push(row);
     Ok(())
 }
 
 /// The cases of decoding through the engine, with a model that is loaded for it.
-fn through_engine(args: &Args, cases: &Cases, n_threads: usize) -> Result<Vec<Requests>, Failure> {
+fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<Requests>, Failure> {
     let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
-    let mut options = resolve(args, cases, &opened);
+    let mut options = resolve(args, &opened);
     options.n_threads = n_threads;
     args.load.place(&mut opened, &options)?;
     let limits = requests::limits(options.n_ctx_seq, options.n_seqs);
     let served = Served::start(opened, options, limits, Box::new(|_, _| {}))?;
-    let measured = cases
+    let measured = args
         .decode()
-        .map(|case| Requests::measure(&served, case, cases.repeat));
+        .map(|case| Requests::measure(&served, case, args.repeat));
     measured.collect()
 }
 
 /// The options of the model: capacity for the largest case.
-fn resolve(args: &Args, cases: &Cases, opened: &crate::files::models::Opened) -> Options {
-    let (longest, sequences) = (cases.longest(), cases.most_sequences());
+fn resolve(args: &Args, opened: &crate::files::models::Opened) -> Options {
+    let (longest, sequences) = (args.longest(), args.most_sequences());
     let n_source = if opened.plan.source.is_some() {
         N_SOURCE
     } else {
@@ -228,7 +203,7 @@ fn resolve(args: &Args, cases: &Cases, opened: &crate::files::models::Opened) ->
         .saturating_mul(sequences)
         .checked_next_multiple_of(256)
         .unwrap_or(usize::MAX);
-    let widest = cases.prompts.iter().copied().chain(cases.depths.clone());
+    let widest = args.prompt.iter().copied().chain(args.depth.clone());
     let n_batch = widest
         .max()
         .unwrap_or(1)
