@@ -99,7 +99,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
     title: "Attention",
     noun: "attention",
-    phrase: "attention with {=heads} heads{heads != kv_heads:  in {=kv_heads} groups} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{has('rel_bias'): , bias by distance}{gate != 'none': , gated output}{values == 'key': , keys as values}",
+    phrase: "attention with {=heads} heads{heads != kv_heads:  (KV heads: {=kv_heads})} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{has('rel_bias'): , bias by distance}{gate != 'none': , gated output}{values == 'key': , keys as values}",
     summary: "Self-attention: each position takes a weighted mean of the values that it sees.",
     formula: concat!(
         "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",

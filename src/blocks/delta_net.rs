@@ -63,7 +63,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "delta_net",
     title: "Gated delta net",
     noun: "a delta net",
-    phrase: "a gated delta net with {=heads} heads{heads != k_heads:  in {=k_heads} groups} of {=d} elements",
+    phrase: "a gated delta net with {=heads} heads{heads != k_heads:  (key heads: {=k_heads})} of {=d} elements",
     summary: "Keeps a matrix for each head that each position corrects and fades.",
     formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . ({norm -> norm: S . q} * {=gate_act}(gate.h))",
     options: Config::OPTIONS,

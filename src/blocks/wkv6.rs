@@ -38,7 +38,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "wkv6",
     title: "Time mixing with decay",
     noun: "time mixing",
-    phrase: "time mixing with {=heads} heads{heads != k_heads:  in {=k_heads} groups} of {=d} elements",
+    phrase: "time mixing with {=heads} heads{heads != k_heads:  (key heads: {=k_heads})} of {=d} elements",
     summary: "Keeps a matrix for each head whose rows fade by themselves, and reads the position before.",
     formula: concat!(
         "{has('bonus'): o = r . (S + bonus * k * v);  S = w * S + k * v",

@@ -2,7 +2,7 @@
 //! this machine to others.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
@@ -195,10 +195,10 @@ pub(super) struct WorkerArgs {
     /// Port to listen on
     #[arg(long, default_value_t = 50052, value_name = "PORT")]
     port: u16,
-    /// Address to listen on. The protocol has neither encryption nor authentication, and a client can take this
+    /// IPv4 address to listen on, since ggml's worker knows no other. The protocol has neither encryption nor authentication, and a client can take this
     /// process over: use another address than 127.0.0.1 only in a network that you trust
-    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDRESS")]
-    host: IpAddr,
+    #[arg(long, default_value_t = Ipv4Addr::LOCALHOST, value_name = "ADDRESS")]
+    host: Ipv4Addr,
     /// Number of compute threads, 1 or more; default: one per core
     #[arg(long, value_name = "N", value_parser = positive)]
     threads: Option<usize>,

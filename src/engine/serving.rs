@@ -128,8 +128,9 @@ impl Pooled {
     /// What a model gives that was opened; `metadata` says whether one that writes text is meant for it.
     ///
     /// # Errors
-    /// A model that writes text and names no pooling: what it lacks.
+    /// Why nothing is pooled, or that a model that writes text names no pooling.
     pub fn of(plan: &Plan, metadata: &Metadata) -> Result<Self, String> {
+        engine::can_pool(plan).map_err(|why| format!("the model {why}"))?;
         let width = |key: &str| {
             let tensor = plan.pool.weight(key).map(|at| &plan.tensors[at]);
             // A single row is a vector.

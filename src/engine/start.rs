@@ -37,7 +37,8 @@ pub fn start<E: Send + 'static>(
         .spawn(move || match load() {
             Ok(model) => {
                 let kind = kind_of(&model, &for_thread);
-                let pooled = pooled_of(&model);
+                let plan = model.plan();
+                let pooled = can_pool(plan).map(|()| PooledModel::of(plan));
                 let adapters = Arc::new(Adapters::new(model.adapters()));
                 let points = Arc::clone(model.points());
                 let points_of_loop = Arc::clone(&points);
@@ -134,15 +135,19 @@ pub fn can_take_back(plan: &Plan, options: &Options) -> Result<(), &'static str>
     }
 }
 
-/// How texts are pooled, or why they are not.
-fn pooled_of(model: &Model) -> Result<PooledModel, &'static str> {
-    let plan = model.plan();
-    let pooled = PooledModel::of(plan);
-    match (pooled.ends_in_vectors, plan.diffusion, model.has_states()) {
-        (false, Some(_), _) => Err("decodes by text diffusion, which is not pooled"),
-        (false, ..) if plan.source.is_some() => Err("reads a source, which is not pooled"),
-        (false, _, true) => Err("has recurrent states, whose hidden states are not pooled"),
-        _ => Ok(pooled),
+/// Whether the hidden states of a text can be pooled: always, unless the model has logits too.
+///
+/// # Errors
+/// Why they cannot, as what the model does.
+pub fn can_pool(plan: &Plan) -> Result<(), &'static str> {
+    if ends_in_vectors(plan) {
+        return Ok(());
+    }
+    match (plan.diffusion, &plan.source, plan.recurrent().next()) {
+        (Some(_), ..) => Err("decodes by text diffusion, which is not pooled"),
+        (_, Some(_), _) => Err("reads a source, which is not pooled"),
+        (.., Some(_)) => Err("has recurrent states, whose hidden states are not pooled"),
+        (_, None, None) => Ok(()),
     }
 }
 

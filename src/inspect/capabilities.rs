@@ -82,9 +82,7 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
             )),
         ],
         Err(why) => [
-            Err(format!(
-                "{why}; `bench logits --embedding` writes hidden states"
-            )),
+            Err(format!("{why}; see `bench logits --embedding`")),
             no("it has no classification head"),
         ],
     };
