@@ -41,9 +41,7 @@ pub use lab::{Among, Attribution, Capture, Edit, EditOp, LabPlan, Lens, Reduce, 
 pub use limits::Limits;
 pub use pooling::Passage;
 pub use request::{Ends, Rejected, Request};
-pub use start::{
-    StartError, Unfit, can_answer, can_pool, can_take_back, ends_in_vectors, start,
-};
+pub use start::{StartError, Unfit, can_answer, can_pool, can_take_back, ends_in_vectors, start};
 pub use thinking::Thinking;
 pub use watch::{Attributed, Captured, LabResult, LensPoint, LensRow};
 
