@@ -1,6 +1,6 @@
 //! What knows no definition of a model: files of weights, the tensor library, text, sampling, constraints.
 //!
-//! Data flows down this list, and imports never point back up:
+//! Data flows down this list. A module imports only modules above it:
 //!
 //! - [`common`]: work on all cores, measurements, numbers in words
 //! - [`weights`]: a file on disk as metadata and named tensors, whatever the format

@@ -29,7 +29,7 @@ fn served() -> Served {
         n_ctx: 256,
         n_parallel: 1,
         n_queue: 8,
-        n_prompt: 64,
+        n_prefill: 64,
         n_drafted: 0,
         diffusion: Diffusion::default(),
         queue_time: None,

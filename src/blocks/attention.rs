@@ -90,7 +90,7 @@ options! {
         buckets: u64 => "if(has('rel_bias'), n_buckets, 0)", when "has('rel_bias')", "buckets of distances, each with a bias of its own";
         max_distance: u64 = "128", when "has('rel_bias')", "distance of positions from which all share the last bucket of `rel_bias`";
         selection: SelectionRef = "none", "which of the visible keys a query attends to, see `[selection.NAME]`; `none`: all";
-        selects: bool => "true", when "selection", "whether the block selects itself";
+        selects: bool => "true", when "selection", "whether the block computes the selection, instead of using an earlier layer's";
     }
 }
 
@@ -326,7 +326,7 @@ O_IN_POINT,
             message: "`clamp` and `softcap` are not negative",
         },
         Rule {
-            holds: "kv_layer == il or not (selection and selects)",
+            holds: "kv_layer == depth or not (selection and selects)",
             message: "a block with the keys of another layer does not select by rows of its own",
         },
         Rule {

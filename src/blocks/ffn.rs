@@ -3,6 +3,7 @@
 //! ```text
 //! u = act(gate.h + gate.bias) * (up.h + up.bias)     with a gate
 //! u = act(up.h + up.bias)                            without
+//! u = act(gate.h + gate.bias) * side                 with a second input
 //! y = sigmoid(out_gate . h) * (down . norm(u) + down.bias)
 //! ```
 //! `[n_embd, n_tokens]` in and out. Whether there is a gate follows from the weights: a matrix of its
@@ -144,22 +145,13 @@ pub(super) static CONTRACT: Contract = Contract {
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    if let Some(side) = b.side.clone() {
-        // What comes from the side stands where `up.h` would.
-        let gate = b.point(unit, "gate", b.linear(unit, "gate", x)?)?;
-        let hidden = b.point(unit, "hidden", b.activate_gate(c.act, &gate, &side)?)?;
-        return b.linear(unit, "down", &hidden);
-    }
-    let up = b.linear(unit, "up", x)?;
-    let (gate, up) = if b.weight(unit, "gate").is_some() {
-        (Some(b.linear(unit, "gate", x)?), up)
-    } else if c.fused {
-        let (gate, up) = b.halves(&up)?;
-        (Some(gate), up)
-    } else {
-        (None, up)
+    let hidden = match b.side.clone() {
+        Some(side) => {
+            let gate = b.point(unit, "gate", b.linear(unit, "gate", x)?)?;
+            b.activate_gate(c.act, &gate, &side)?
+        }
+        None => gated(b, unit, &c, x)?,
     };
-    let hidden = b.hidden(unit, c.act, gate, up)?;
     let hidden = match b.weight(unit, "act_scale") {
         Some(scale) => b.g.div(&hidden, scale)?,
         None => hidden,
@@ -173,4 +165,18 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let gate = b.product(unit, "out_gate", x)?;
     let gate = b.g.unary(&gate, Unary::Sigmoid)?; // [1, n_tokens]
     b.g.mul(&y, &gate)
+}
+
+/// The hidden layer without a second input, `[width, n_tokens]`.
+fn gated(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+    let up = b.linear(unit, "up", x)?;
+    let (gate, up) = if b.weight(unit, "gate").is_some() {
+        (Some(b.linear(unit, "gate", x)?), up)
+    } else if c.fused {
+        let (gate, up) = b.halves(&up)?;
+        (Some(gate), up)
+    } else {
+        (None, up)
+    };
+    b.hidden(unit, c.act, gate, up)
 }

@@ -93,7 +93,7 @@ pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
         n_ctx: options.n_ctx,
         n_parallel: 1,
         n_queue: 1,
-        n_prompt: options.n_batch,
+        n_prefill: options.n_batch,
         n_drafted: args.draft,
         diffusion: Diffusion::default(),
         queue_time: None,

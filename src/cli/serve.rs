@@ -498,7 +498,7 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
         },
         n_parallel,
         n_queue: args.queue,
-        n_prompt: args.prompt_batch,
+        n_prefill: args.prompt_batch,
         n_drafted: args.draft,
         diffusion: args.diffusion.set(),
         queue_time: args.queue_time,

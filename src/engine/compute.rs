@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::{
-    self, Batch, DirectHeads, DirectLogit, Lab, Model, NotFinite, Resumed, SequenceId, TakenRow,
+    self, Batch, CapturedRow, DirectHeads, DirectLogit, Lab, Model, NotFinite, Resumed, SequenceId,
 };
 use crate::plan::BLOCK_LEN;
 
@@ -29,8 +29,8 @@ pub(super) trait Compute {
     fn begin(&mut self, sequence: SequenceId, scales: &[f32], _lab: Option<&Arc<Lab>>) {
         self.set_scales(sequence, scales);
     }
-    /// See [`Model::taken`].
-    fn taken(&mut self) -> Vec<TakenRow> {
+    /// See [`Model::captured_rows`].
+    fn captured_rows(&mut self) -> Vec<CapturedRow> {
         Vec::new()
     }
     /// See [`Model::lens`].
@@ -104,8 +104,8 @@ impl Compute for Model {
         Self::begin(self, sequence, scales, lab);
     }
 
-    fn taken(&mut self) -> Vec<TakenRow> {
-        Self::taken(self)
+    fn captured_rows(&mut self) -> Vec<CapturedRow> {
+        Self::captured_rows(self)
     }
 
     fn lens(

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
-use crate::model::{self, Batch, Points, SequenceId, TakenRow};
+use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
 use crate::text::tokenizer::Tokenizer;
 
 use super::compute::Compute;
@@ -67,7 +67,7 @@ pub(super) struct EngineLoop<C> {
     /// in which they last had one.
     active: Vec<ActiveRequest>,
     /// Requests whose tokens are complete and whose lens is not; they keep their ids.
-    looking: Vec<(Sequence, FinishReason)>,
+    awaiting_lens: Vec<(Sequence, FinishReason)>,
     /// Ids that no request runs under, each with those up to the next one.
     free_ids: Vec<SequenceId>,
     /// Requests of a step that failed, each of which runs alone next.
@@ -84,7 +84,7 @@ pub(super) struct EngineLoop<C> {
     /// Values that requests can read and change.
     points: Arc<Points>,
     /// Logits of the step under way that are captured.
-    taken: Vec<TakenRow>,
+    captured_rows: Vec<CapturedRow>,
 }
 
 impl<C: Compute> EngineLoop<C> {
@@ -99,7 +99,7 @@ impl<C: Compute> EngineLoop<C> {
             limits,
             queue: VecDeque::new(),
             active: Vec::new(),
-            looking: Vec::new(),
+            awaiting_lens: Vec::new(),
             free_ids: ids.map(|id| N_PARTS * id).collect(),
             quarantined: Vec::new(),
             batch: Batch::default(),
@@ -107,7 +107,7 @@ impl<C: Compute> EngineLoop<C> {
             worker: Worker::default(),
             n_steps: 0,
             points: Arc::default(),
-            taken: Vec::new(),
+            captured_rows: Vec::new(),
         }
     }
 
@@ -127,8 +127,8 @@ impl<C: Compute> EngineLoop<C> {
     fn report(&self) {
         let free = self.model.n_blocks();
         let active = self.active.iter().map(|request| &request.sequence);
-        let looking = self.looking.iter().map(|(sequence, _)| sequence);
-        let active = active.chain(looking).map(|sequence| ActiveSequence {
+        let awaiting_lens = self.awaiting_lens.iter().map(|(sequence, _)| sequence);
+        let active = active.chain(awaiting_lens).map(|sequence| ActiveSequence {
             n_prompt: sequence.n_prompt,
             n_cached: sequence.n_cached,
             n_decoded: sequence.tokens.len() - sequence.n_prompt,
@@ -168,14 +168,14 @@ impl<C: Compute> EngineLoop<C> {
 
     /// Whether nothing waits and nothing is active.
     pub(super) fn is_idle(&self) -> bool {
-        self.active.is_empty() && self.queue.is_empty() && self.looking.is_empty()
+        self.active.is_empty() && self.queue.is_empty() && self.awaiting_lens.is_empty()
     }
 
     /// One step, with all that is to be done around it.
     pub(super) fn step(&mut self) {
         self.reap();
         self.admit();
-        if self.active.is_empty() && self.looking.is_empty() {
+        if self.active.is_empty() && self.awaiting_lens.is_empty() {
             return;
         }
         self.n_steps = self.n_steps.wrapping_add(1);
@@ -184,7 +184,7 @@ impl<C: Compute> EngineLoop<C> {
             if !self.active.is_empty() {
                 self.run();
             }
-            self.look();
+            self.run_lenses();
         });
         if catch_unwind(step).is_err() {
             tracing::error!("a step panicked; its requests end");
@@ -192,8 +192,8 @@ impl<C: Compute> EngineLoop<C> {
             while !self.active.is_empty() {
                 self.end(0, Err(panicked()));
             }
-            while !self.looking.is_empty() {
-                self.end_looking(0, Err(panicked()));
+            while !self.awaiting_lens.is_empty() {
+                self.end_lens(0, Err(panicked()));
             }
         }
         self.stats.set_step(None);
@@ -242,7 +242,7 @@ impl<C: Compute> EngineLoop<C> {
         loop {
             let budget = Budget {
                 n_tokens: self.model.n_batch(),
-                n_prompt: self.limits.n_prompt.max(1),
+                n_prefill: self.limits.n_prefill.max(1),
                 n_drafted: N_DRAFTED,
                 n_blocks: self.model.n_blocks(),
             };
@@ -321,15 +321,15 @@ impl<C: Compute> EngineLoop<C> {
             .filter(|(_, wanted)| **wanted)
             .map(|(place, _)| *place);
         let mut rows = of_rows.zip(places);
-        let taken = &mut self.taken;
-        taken.clear();
+        let captured_rows = &mut self.captured_rows;
+        captured_rows.clear();
         self.model.forward(&self.batch, &mut |logits, hidden| {
             let Some((group, (id, position))) = rows.next() else {
                 return;
             };
             let first = &active[group.members[0]];
             let watch = first.sequence.watch.as_ref();
-            taken.extend(watch.and_then(|watch| watch.logits((id, position), logits)));
+            captured_rows.extend(watch.and_then(|watch| watch.logits((id, position), logits)));
             let mut row = Row {
                 part: (id - first.sequence.id) as usize,
                 position: position as usize,
@@ -361,8 +361,8 @@ impl<C: Compute> EngineLoop<C> {
             took_part.extend(group.members.iter().map(|i| (*i, group.is_whole)));
         }
         took_part.sort_unstable();
-        let mut taken = self.model.taken();
-        taken.append(&mut self.taken);
+        let mut captured_rows = self.model.captured_rows();
+        captured_rows.append(&mut self.captured_rows);
         let mut moved = Vec::new();
         // From the last one on, so that places before it stay what they are.
         for (i, is_whole) in took_part.into_iter().rev() {
@@ -371,7 +371,7 @@ impl<C: Compute> EngineLoop<C> {
                 Some(failure) => Err(failure),
                 None => strategy.commit(sequence, &self.tokenizer),
             };
-            let result = result.and_then(|ending| self.watch(i, &taken).map(|()| ending));
+            let result = result.and_then(|ending| self.watch(i, &captured_rows).map(|()| ending));
             let result = result.and_then(|ending| self.pool(i).map(|()| ending));
             if let Some(ending) = result.transpose() {
                 self.end(i, ending);
@@ -430,8 +430,8 @@ impl<C: Compute> EngineLoop<C> {
             }
             other => other,
         });
-        if let (Ok(reason), true) = (&result, sequence.is_looked_at()) {
-            return self.keep_looking(sequence, *reason);
+        if let (Ok(reason), true) = (&result, sequence.awaits_lens()) {
+            return self.await_lens(sequence, *reason);
         }
         self.release(&sequence);
         // Who has the answer finds its place free.

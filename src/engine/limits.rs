@@ -14,7 +14,7 @@ pub struct Limits {
     /// Maximum number of waiting requests.
     pub n_queue: usize,
     /// Maximum number of prefill tokens per step while other requests decode.
-    pub n_prompt: usize,
+    pub n_prefill: usize,
     /// Maximum number of draft tokens per step for a request that sets none; 0 = no speculative decoding.
     pub n_drafted: usize,
     /// Options of text diffusion where a request sets none.

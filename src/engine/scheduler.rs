@@ -36,7 +36,7 @@ pub(super) struct Budget {
     /// Maximum number of tokens.
     pub(super) n_tokens: usize,
     /// Maximum number of prefill tokens while other requests decode, at least 1.
-    pub(super) n_prompt: usize,
+    pub(super) n_prefill: usize,
     /// Maximum number of draft tokens.
     pub(super) n_drafted: usize,
     /// Free blocks; none if nothing is cached.
@@ -88,8 +88,8 @@ impl Planner<'_> {
         n
     }
 
-    /// Gives a prompt at most `n` tokens: all, or so many that a block ends after them.
-    fn give_prompt(&mut self, i: usize, n: usize) -> usize {
+    /// Gives a job at most `n` tokens, once in a step: all that are pending, or so many that a block ends after them.
+    fn give_part(&mut self, i: usize, n: usize) -> usize {
         let job = self.jobs[i];
         if self.shares[i] > 0 {
             return 0;
@@ -120,10 +120,10 @@ impl Planner<'_> {
         let shortest = shortest.unwrap_or(earliest);
         let mut left = budget;
         if shortest != earliest {
-            left -= self.give_prompt(shortest, left / 2);
+            left -= self.give_part(shortest, left / 2);
         }
         for i in prompts {
-            left -= self.give_prompt(i, left);
+            left -= self.give_part(i, left);
         }
     }
 }
@@ -137,23 +137,23 @@ pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> Step {
         left: budget.n_tokens,
         blocks: budget.n_blocks,
     };
-    let answers: Vec<usize> = (0..jobs.len()).filter(|i| !jobs[*i].is_prefill).collect();
-    let from = match answers.len() > budget.n_tokens {
-        true => n_steps * budget.n_tokens % answers.len(),
+    let decoding: Vec<usize> = (0..jobs.len()).filter(|i| !jobs[*i].is_prefill).collect();
+    let from = match decoding.len() > budget.n_tokens {
+        true => n_steps * budget.n_tokens % decoding.len(),
         false => 0,
     };
-    let in_order = answers.iter().cycle().skip(from).take(answers.len());
+    let in_order = decoding.iter().cycle().skip(from).take(decoding.len());
     for i in in_order.copied() {
         let wanted = jobs[i].pending.min(planner.left);
         if jobs[i].is_whole {
-            planner.give_prompt(i, wanted);
+            planner.give_part(i, wanted);
         } else if planner.give(i, wanted) == 0 && wanted > 0 && jobs.len() > 1 {
             return Step::Preempt(jobs.len() - 1);
         }
     }
-    let is_answering = answers.iter().any(|i| planner.shares[*i] > 0);
-    let for_prompts = match is_answering {
-        true => budget.n_prompt.min(planner.left),
+    let is_decoding = decoding.iter().any(|i| planner.shares[*i] > 0);
+    let for_prompts = match is_decoding {
+        true => budget.n_prefill.min(planner.left),
         false => planner.left,
     };
     planner.prompts(for_prompts);
@@ -161,7 +161,7 @@ pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> Step {
         return Step::Preempt(jobs.len() - 1);
     }
     let mut drafted = budget.n_drafted;
-    for i in answers {
+    for i in decoding {
         if planner.shares[i] == jobs[i].pending {
             drafted -= planner.give(i, jobs[i].drafted.min(drafted));
         }
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    fn answer() -> Job {
+    fn decode() -> Job {
         Job {
             pending: 1,
             ..Job::default()
@@ -210,7 +210,7 @@ mod tests {
 
     const BUDGET: Budget = Budget {
         n_tokens: 256,
-        n_prompt: 64,
+        n_prefill: 64,
         n_drafted: 8,
         n_blocks: Some(100),
     };
@@ -222,13 +222,13 @@ mod tests {
     #[test]
     fn answers_come_before_prompts_and_prompts_share_what_is_left() {
         check(&[], BUDGET, &[]);
-        check(&[answer(), answer()], BUDGET, &[1, 1]);
+        check(&[decode(), decode()], BUDGET, &[1, 1]);
         check(&[prompt(500)], BUDGET, &[256]);
-        check(&[prompt(500), answer()], BUDGET, &[64, 1]);
+        check(&[prompt(500), decode()], BUDGET, &[64, 1]);
         // The earliest and the shortest have a half each, the others what is left.
-        check(&[prompt(500), prompt(20), answer()], BUDGET, &[32, 20, 1]);
+        check(&[prompt(500), prompt(20), decode()], BUDGET, &[32, 20, 1]);
         check(&[prompt(500), prompt(400)], BUDGET, &[128, 128]);
-        check(&[prompt(3), prompt(500), answer()], BUDGET, &[3, 48, 1]);
+        check(&[prompt(3), prompt(500), decode()], BUDGET, &[3, 48, 1]);
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
             n_tokens: 2,
             ..BUDGET
         };
-        let jobs = [answer(); 3];
+        let jobs = [decode(); 3];
         let steps: Vec<Step> = (0..3)
             .map(|n_steps| plan_step(&jobs, &few, n_steps))
             .collect();
@@ -270,8 +270,8 @@ mod tests {
             ..BUDGET
         };
         check(&[sourced], blocks(3), &[1]);
-        check(&[sourced, answer()], blocks(4), &[1, 1]);
-        check(&[sourced, answer()], blocks(3), &[0, 1]);
+        check(&[sourced, decode()], blocks(4), &[1, 1]);
+        check(&[sourced, decode()], blocks(3), &[0, 1]);
         assert!(can_start(&[sourced], 16, Some(4)));
         assert!(!can_start(&[sourced], 17, Some(4)));
     }
@@ -282,12 +282,12 @@ mod tests {
             room: 5,
             ..prompt(500)
         };
-        check(&[started, answer()], BUDGET, &[53, 1]);
+        check(&[started, decode()], BUDGET, &[53, 1]);
         let cut = Job {
             cut: Some(37),
             ..started
         };
-        check(&[cut, answer()], BUDGET, &[37, 1]);
+        check(&[cut, decode()], BUDGET, &[37, 1]);
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
             ..answer()
         };
         check(&[inside, inside], tight(0), &[1, 1]);
-        let step = plan_step(&[answer(), inside], &tight(0), 0);
+        let step = plan_step(&[decode(), inside], &tight(0), 0);
         assert_eq!(step, Step::Preempt(1));
         let step = plan_step(&[prompt(10), prompt(10)], &tight(0), 0);
         assert_eq!(step, Step::Preempt(1));
@@ -393,7 +393,7 @@ mod tests {
             lives in lives(),
             n_parallel in 1..9usize,
             n_tokens in 4..200usize,
-            n_prompt in 1..100usize,
+            n_prefill in 1..100usize,
             n_blocks in 16..60usize,
         ) {
             let mut queue: Vec<Running> = Vec::new();
@@ -427,7 +427,7 @@ mod tests {
                     prop_assert!(queue.is_empty() || arrived > 0);
                     continue;
                 }
-                let budget = Budget { n_tokens, n_prompt, n_drafted: 8, n_blocks: Some(free(&running)) };
+                let budget = Budget { n_tokens, n_prefill, n_drafted: 8, n_blocks: Some(free(&running)) };
                 let jobs = jobs(&running);
                 let shares = match plan_step(&jobs, &budget, tick) {
                     Step::Run(shares) => shares,
@@ -444,8 +444,8 @@ mod tests {
                 let total: usize = shares.iter().sum();
                 prop_assert!(0 < total && total <= n_tokens);
                 let of_prompts: usize = (0..jobs.len()).filter(|i| jobs[*i].is_prefill).map(|i| shares[i]).sum();
-                let is_answering = (0..jobs.len()).any(|i| !jobs[i].is_prefill && shares[i] > 0);
-                prop_assert!(!is_answering || of_prompts <= n_prompt);
+                let is_decoding = (0..jobs.len()).any(|i| !jobs[i].is_prefill && shares[i] > 0);
+                prop_assert!(!is_decoding || of_prompts <= n_prefill);
                 let mut done = Vec::new();
                 for (i, share) in shares.iter().copied().enumerate() {
                     let r = &mut running[i];

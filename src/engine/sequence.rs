@@ -260,8 +260,8 @@ impl Sequence {
         Some(ending)
     }
 
-    /// Whether hidden states wait for a look of its lens.
-    pub(super) fn is_looked_at(&self) -> bool {
+    /// Whether hidden states wait for its lens.
+    pub(super) fn awaits_lens(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::is_waiting)
     }
 

@@ -37,7 +37,7 @@ pub(super) const LIMITS: Limits = Limits {
     n_ctx: 256,
     n_parallel: 3,
     n_queue: 100,
-    n_prompt: 20,
+    n_prefill: 20,
     n_drafted: 0,
     diffusion: Diffusion::UNSET,
     queue_time: None,
@@ -386,12 +386,12 @@ proptest! {
         lives in lives(),
         n_parallel in 1..6usize,
         n_batch in 8..100usize,
-        n_prompt in 1..60usize,
+        n_prefill in 1..60usize,
         n_drafted in 0..8usize,
         n_blocks in 16..40usize,
         has_states: bool,
     ) {
-        let limits = Limits { n_parallel, n_prompt, n_drafted, ..LIMITS };
+        let limits = Limits { n_parallel, n_prefill, n_drafted, ..LIMITS };
         let model = Fake { has_states, ..fake(n_batch, n_blocks) };
         let mut engine = EngineLoop::new(model, tokenizer(), limits);
         let mut open: Vec<(usize, Option<UnboundedReceiver<Event>>, Answer)> = Vec::new();

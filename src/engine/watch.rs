@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::model::{
-    Batch, DirectHeads, DirectLogit, LOGITS, Lab, LabCapture, Point, Points, SequenceId, TakenRow,
+    Batch, CapturedRow, DirectHeads, DirectLogit, LOGITS, Lab, LabCapture, Point, Points,
+    SequenceId,
 };
 use crate::sampling::{Logprobs, SampleError, TokenLogprob};
 
@@ -188,12 +189,12 @@ impl Watch {
     }
 
     /// The logits of a token, if they are captured.
-    pub(super) fn logits(&self, place: (SequenceId, u32), logits: &[f32]) -> Option<TakenRow> {
+    pub(super) fn logits(&self, place: (SequenceId, u32), logits: &[f32]) -> Option<CapturedRow> {
         let (sequence, position) = place;
         let is_it =
             |c: &&LabCapture| self.point(c).path == LOGITS && c.positions.contains(position);
         let found = self.plan.lab.captures().iter().find(is_it)?;
-        (position >= self.n_taken).then(|| TakenRow {
+        (position >= self.n_taken).then(|| CapturedRow {
             sequence,
             position,
             point: found.point,
@@ -206,17 +207,17 @@ impl Watch {
     }
 
     /// Takes rows of the tokens before `n`, whose positions rise for each point. `head` makes logits of
-    /// hidden states; those of the lens wait for [`Self::look`].
+    /// hidden states; those of the lens wait for [`Self::run_lens`].
     ///
     /// # Errors
     /// Logits that are not numbers, or none at all.
     pub(super) fn take<'a, P: Probe>(
         &mut self,
-        rows: impl Iterator<Item = &'a TakenRow>,
+        rows: impl Iterator<Item = &'a CapturedRow>,
         n: u32,
         head: &mut P,
     ) -> Result<(), P::Error> {
-        let mut new: HashMap<usize, Vec<&TakenRow>> = HashMap::new();
+        let mut new: HashMap<usize, Vec<&CapturedRow>> = HashMap::new();
         for row in rows.filter(|row| (self.n_taken..n).contains(&row.position)) {
             new.entry(row.point).or_default().push(row);
         }
@@ -247,12 +248,16 @@ impl Watch {
         !self.waiting.is_empty()
     }
 
-    /// Has the lens look at `most` of the hidden states that wait, the first ones, all in one product. Returns how many
+    /// Runs the lens on the first `most` of the hidden states that wait, all in one product. Returns how many
     /// it looked at.
     ///
     /// # Errors
     /// Logits that are not numbers, or none at all.
-    pub(super) fn look<P: Probe>(&mut self, most: usize, head: &mut P) -> Result<usize, P::Error> {
+    pub(super) fn run_lens<P: Probe>(
+        &mut self,
+        most: usize,
+        head: &mut P,
+    ) -> Result<usize, P::Error> {
         let width = self.waiting.front().map_or(0, |first| first.row.len());
         let own = self.waiting.iter().take(most);
         let n = own.take_while(|next| next.row.len() == width).count();
@@ -290,7 +295,7 @@ impl Watch {
     /// Splits the logit that is asked for among the parts of the hidden states of new tokens.
     fn attribute<'a, P: Probe>(
         &mut self,
-        new: impl Iterator<Item = &'a TakenRow>,
+        new: impl Iterator<Item = &'a CapturedRow>,
         head: &mut P,
     ) -> Result<(), P::Error> {
         let Some(asked) = &self.plan.attribution else {

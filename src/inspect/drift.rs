@@ -74,7 +74,7 @@ fn run(
     }
     let logits = model.forward(&batch)?.to_vec();
     let mut rows = vec![Vec::new(); wanted.len()];
-    for taken in model.taken() {
+    for captured in model.captured_rows() {
         for (at, _) in wanted
             .iter()
             .enumerate()

@@ -177,7 +177,7 @@ impl Model {
         from: usize,
         n: usize,
     ) -> Result<Vec<f32>, Error> {
-        let ((graph, ends), places) = stage::build_rows(&self.sources(), place, n)?;
+        let ((graph, ends), places) = stage::build_rows(&self.graph_parts(), place, n)?;
         self.graphs.load(graph)?;
         let executor = &mut self.graphs.executor;
         let wanted: Vec<i32> = (from..from + n).map(|at| at as i32).collect();
@@ -194,7 +194,7 @@ impl Model {
         if !n.is_multiple_of(2) {
             return Err(Error::Internal(format!("hidden states of {n} numbers")));
         }
-        let (graph, ends) = stage::build_norm(&self.sources(), norm, 2)?;
+        let (graph, ends) = stage::build_norm(&self.graph_parts(), norm, 2)?;
         let sign = |i: usize| if i.is_multiple_of(2) { 1.0f32 } else { -1.0 };
         let probes: Vec<f32> = (0..n).map(sign).chain((0..n).map(|i| -sign(i))).collect();
         self.graphs.load(graph)?;

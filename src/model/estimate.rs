@@ -23,7 +23,7 @@ use super::memory;
 use super::options::Options;
 use super::points::Points;
 use super::results::{DeviceUse, MemoryUse};
-use super::shape::{Shape, Sources};
+use super::shape::{GraphParts, Shape};
 use super::support;
 
 /// A model that is laid out and not loaded.
@@ -179,7 +179,7 @@ impl<'p> Estimator<'p> {
             updates: Some(&self.adapters.updates),
             update_nodes: self.adapters.capacity(),
         };
-        let sources = Sources {
+        let parts = GraphParts {
             plan,
             weights,
             cache: &cache,
@@ -192,7 +192,7 @@ impl<'p> Estimator<'p> {
             adapters: (0..self.adapters.all.len()).collect(),
             ..shape.clone()
         };
-        let (graph, _) = graph::build(&sources, &shape)?;
+        let (graph, _) = graph::build(&parts, &shape)?;
         Ok(graph)
     }
 }

@@ -11,8 +11,8 @@ use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 
 use super::cache::MAX_VIEWS;
 use super::inputs::{Inputs, ListInputs};
-use super::lab::{LabTensors, TakenTensors};
-use super::shape::{Shape, Sources};
+use super::lab::{CapturedTensors, LabTensors};
+use super::shape::{GraphParts, Shape};
 use super::split::MAX_GROUPS;
 
 /// A value that can be read after a pass.
@@ -64,7 +64,7 @@ pub(super) struct PassGraph {
     /// Inputs for what is asked of points.
     pub(super) lab: LabTensors,
     /// Rows that are captured, by point.
-    pub(super) taken: TakenTensors,
+    pub(super) captured_rows: CapturedTensors,
     /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
     pub(super) logits: Option<Tensor>,
     /// The hidden state after the final norm `[n_embd, n_outputs]`, where it is wanted.
@@ -72,23 +72,22 @@ pub(super) struct PassGraph {
 }
 
 /// Builds the graph of a pass.
-pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, PassGraph), Error> {
-    let (plan, options) = (sources.plan, sources.options);
-    let update_nodes = sources.weights.update_nodes;
+pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, PassGraph), Error> {
+    let (plan, options) = (parts.plan, parts.options);
+    let update_nodes = parts.weights.update_nodes;
     let (n_groups, n_views) = (shape.groups.len(), shape.n_views());
     let n_tensors = n_tensors(plan, update_nodes, n_groups, n_views) + shape.lab.n_nodes();
     let mut g = Graph::new(n_tensors, n_leaves(plan, update_nodes))?;
-    let inputs = Inputs::new(&g, sources, shape)?;
+    let inputs = Inputs::new(&g, parts, shape)?;
     let of_rows = (shape.n_tokens, shape.n_outputs);
-    let (lab_inputs, lab) =
-        LabTensors::new(&g, sources.points, &shape.lab, of_rows, sources.n_slots)?;
-    let mut states = inputs.state_store(sources);
-    let mut store = inputs.key_value_store(sources);
+    let (lab_inputs, lab) = LabTensors::new(&g, parts.points, &shape.lab, of_rows, parts.n_slots)?;
+    let mut states = inputs.state_store(parts);
+    let mut store = inputs.key_value_store(parts);
     let build = Build {
         g: &g,
         plan,
-        tensors: sources.weights.tensors,
-        adapters: sources.weights.at_work(Vec::new()),
+        tensors: parts.weights.tensors,
+        adapters: parts.weights.at_work(Vec::new()),
         switched: None,
         ids: None,
         n_tokens: shape.n_tokens as u64,
@@ -135,7 +134,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         end = Some(x);
     }
     let named = assembly.build.named.into_inner();
-    let mut taken_rows = assembly.build.lab.taken.into_inner();
+    let mut rows_by_point = assembly.build.lab.taken.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
     drop(store);
     for written in &states.written {
@@ -145,12 +144,12 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         true => capture(&mut g, named, n_of_source)?,
         false => Vec::new(),
     };
-    let mut taken = Vec::new();
+    let mut captured_rows = Vec::new();
     let pairs = shape.lab.pairs.iter();
     for (point, _) in shape.lab.captures.iter().chain(pairs) {
-        if let Some(rows) = taken_rows.remove(&sources.points.all[*point].path) {
+        if let Some(rows) = rows_by_point.remove(&parts.points.all[*point].path) {
             g.output(&rows)?;
-            taken.push((*point, rows));
+            captured_rows.push((*point, rows));
         }
     }
     match &logits {
@@ -165,7 +164,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         updated,
         captured,
         lab: lab_inputs,
-        taken,
+        captured_rows,
         logits,
         hidden,
     };
@@ -278,7 +277,7 @@ impl<'a> Assembly<'a> {
         Ok(x)
     }
 
-    /// The last stream, the results of the rows that want one (logits, or vectors), and what they were
+    /// The last hidden state, the results of the rows that want one (logits, or vectors), and what they were
     /// made from if that is wanted.
     fn model(
         &mut self,

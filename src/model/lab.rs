@@ -226,7 +226,7 @@ impl Lab {
 
 /// A captured row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TakenRow {
+pub struct CapturedRow {
     /// Its sequence.
     pub sequence: SequenceId,
     /// Its position.
@@ -517,18 +517,18 @@ impl LabTensors {
 }
 
 /// Captured rows of a graph by point.
-pub(super) type TakenTensors = Vec<(usize, Tensor)>;
+pub(super) type CapturedTensors = Vec<(usize, Tensor)>;
 
 /// Reads the rows that a pass captured.
 pub(super) fn read(
     executor: &Executor,
-    taken: &TakenTensors,
+    captured: &CapturedTensors,
     pass: &PassLab,
     batch: &Batch,
-    out: &mut Vec<TakenRow>,
+    out: &mut Vec<CapturedRow>,
 ) -> Result<(), TensorError> {
     let mut numbers: Vec<f32> = Vec::new();
-    for (point, tensor) in taken {
+    for (point, tensor) in captured {
         let set = pass.pairs.iter().find(|(own, _)| own == point);
         let set = set.map(|(_, set)| &pass.sets[*set]);
         // Places in the batch, and in the value.
@@ -554,7 +554,7 @@ pub(super) fn read(
             let row = if n_rows == tokens.len() { i } else { *row };
             let row = &numbers[row * width..(row + 1) * width];
             let (sequence, position) = batch.places[*at];
-            out.push(TakenRow {
+            out.push(CapturedRow {
                 sequence,
                 position,
                 point: *point,

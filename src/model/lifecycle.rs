@@ -18,13 +18,13 @@ use super::error::{Error, Purpose};
 use super::estimate::{Estimator, larger};
 use super::graph;
 use super::graphs::Graphs;
-use super::lab::{Lab, TakenRow};
+use super::lab::{CapturedRow, Lab};
 use super::load::{self, Loaded, Progress};
 use super::memory;
 use super::options::Options;
 use super::points::Points;
 use super::results::{DeviceUse, MemoryUse};
-use super::shape::{Shape, Sources};
+use super::shape::{GraphParts, Shape};
 use super::source::TokenSources;
 use super::support;
 
@@ -51,7 +51,7 @@ pub struct Model {
     /// What sequences ask of them.
     pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
     /// Rows that the last pass captured.
-    pub(super) taken: Vec<TakenRow>,
+    pub(super) captured_rows: Vec<CapturedRow>,
     /// Scratch memory on each device.
     pub(super) compute_bytes: Vec<u64>,
 }
@@ -154,7 +154,7 @@ impl Model {
             hidden: Vec::new(),
             points,
             labs: HashMap::new(),
-            taken: Vec::new(),
+            captured_rows: Vec::new(),
             compute_bytes: Vec::new(),
         };
         model.reserve()?;
@@ -165,20 +165,20 @@ impl Model {
     fn reserve(&mut self) -> Result<(), Error> {
         let mut shape = Shape::largest(&self.options, &self.plan, &self.n_slots);
         shape.adapters = (0..self.adapters.all.len()).collect();
-        let (graph, pass) = graph::build(&self.sources(), &shape)?;
+        let (graph, pass) = graph::build(&self.graph_parts(), &shape)?;
         self.adapters
             .check(&self.plan, &self.options, &pass.updated)?;
         let n_nodes = graph.n_nodes();
         self.compute_bytes = self.graphs.executor.measure(graph)?;
         let of_source = Shape::largest_source(&self.options, &self.plan);
         if let Some(shape) = &of_source {
-            let (graph, _) = graph::build(&self.sources(), shape)?;
+            let (graph, _) = graph::build(&self.graph_parts(), shape)?;
             let bytes = self.graphs.executor.measure(graph)?;
             larger(&mut self.compute_bytes, &bytes);
         }
         memory::check(Purpose::Scratch, self.compute_bytes[0])?;
         for shape in [Some(shape), of_source].into_iter().flatten() {
-            let (graph, _) = graph::build(&self.sources(), &shape)?;
+            let (graph, _) = graph::build(&self.graph_parts(), &shape)?;
             self.graphs.executor.reserve(graph)?;
         }
         tracing::debug!(
@@ -190,8 +190,8 @@ impl Model {
     }
 
     /// What its graphs are built from.
-    pub(super) fn sources(&self) -> Sources<'_> {
-        Sources {
+    pub(super) fn graph_parts(&self) -> GraphParts<'_> {
+        GraphParts {
             plan: &self.plan,
             weights: OnDevice {
                 tensors: &self.loaded.tensors,

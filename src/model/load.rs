@@ -49,7 +49,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Where the tensors of a plan will be: in the file, or in memory that is still to be taken.
 pub(super) struct Layout {
-    /// Tensors used in place, by their places among the planned ones.
+    /// The tensor of each planned one, in the order of the plan; none until it is laid out.
     slots: Vec<Option<Tensor>>,
     /// The others, with the type they get.
     copies: Vec<(usize, TensorType)>,

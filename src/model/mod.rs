@@ -44,7 +44,7 @@ pub use error::{Error, Purpose};
 pub use estimate::Estimator;
 pub use finite::{NotFinite, is_finite};
 pub use fit::Placing;
-pub use lab::{Lab, LabCapture, LabEdit, LabOp, Positions, TakenRow};
+pub use lab::{CapturedRow, Lab, LabCapture, LabEdit, LabOp, Positions};
 pub use lifecycle::Model;
 pub use load::Progress;
 pub use memory::available as available_memory;

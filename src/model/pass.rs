@@ -10,7 +10,7 @@ use super::cache::{Allocated, Rows, SequenceId, Shortage};
 use super::error::Error;
 use super::graph;
 use super::inputs::{PassData, VisibleKeys};
-use super::lab::{self, PassLab, TakenRow};
+use super::lab::{self, CapturedRow, PassLab};
 use super::lifecycle::Model;
 use super::results::Value;
 use super::shape::{self, Shape};
@@ -32,7 +32,7 @@ impl Model {
     /// holds none of the batch's tokens.
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         self.check(batch)?;
-        self.taken.clear();
+        self.captured_rows.clear();
         let (placed, source) = self.placed(batch)?;
         let batch = placed.as_ref().unwrap_or(batch);
         let has_states = !self.states.is_empty();
@@ -70,7 +70,8 @@ impl Model {
         Ok(&self.logits)
     }
 
-    /// A batch at its places in the cache, where these are others, and the sources that are read in its pass.
+    /// The batch with its positions shifted by the length of each sequence's source, and the sources that this pass
+    /// computes. Without a source the batch stays as it is: none.
     fn placed(&mut self, batch: &Batch) -> Result<(Option<Batch>, Batch), Error> {
         if !self.reads_source() {
             return Ok((None, Batch::default()));
@@ -98,7 +99,7 @@ impl Model {
     pub fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), Error> {
         if self.states.is_empty() {
             self.check(batch)?;
-            self.taken.clear();
+            self.captured_rows.clear();
             let (placed, source) = self.placed(batch)?;
             let batch = placed.as_ref().unwrap_or(batch);
             return self.pass((batch, &source), &[], Some(each));
@@ -115,8 +116,8 @@ impl Model {
         Ok(())
     }
 
-    /// Runs tokens, whose sequences are these where something is kept of each, after sources that are read in the
-    /// same pass. Where a cache is kept, one of the two is empty.
+    /// Runs one pass of a batch, after the sources that are computed in the same pass; with a KV cache one of the two is
+    /// empty. `groups` lists the sequences of the batch if the model has recurrent states, and is empty otherwise.
     pub(super) fn pass(
         &mut self,
         (batch, source): (&Batch, &Batch),
@@ -227,7 +228,13 @@ impl Model {
             .in_scope(|| pass.inputs.write(executor, &data))?;
         pass.lab.write(executor, &lab)?;
         tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
-        lab::read(executor, &pass.taken, &lab, asked, &mut self.taken)?;
+        lab::read(
+            executor,
+            &pass.captured_rows,
+            &lab,
+            asked,
+            &mut self.captured_rows,
+        )?;
         self.hidden.clear();
         if let Some(hidden) = &pass.hidden {
             self.hidden
@@ -257,7 +264,7 @@ impl Model {
             return Ok(self.graphs.reload(&shape)?);
         }
         let _span = tracing::trace_span!(target: "phase", "build").entered();
-        let (graph, pass) = graph::build(&self.sources(), &shape)?;
+        let (graph, pass) = graph::build(&self.graph_parts(), &shape)?;
         Ok(self.graphs.add(shape, graph, pass)?)
     }
 
@@ -281,8 +288,8 @@ impl Model {
     }
 
     /// The rows that the last pass captured, in the order of points, then of tokens. They are gone then.
-    pub fn taken(&mut self) -> Vec<TakenRow> {
-        std::mem::take(&mut self.taken)
+    pub fn captured_rows(&mut self) -> Vec<CapturedRow> {
+        std::mem::take(&mut self.captured_rows)
     }
 
     /// The logits `[n_vocab, n]` that the final norm and the head make of hidden states `[n_embd, n]` of a sequence. Where the
@@ -308,7 +315,7 @@ impl Model {
         let parts = rows.chunks(at_once * size);
         for (rows, logits) in parts.zip(logits.chunks_mut(at_once * width)) {
             let n = rows.len() / size;
-            let built = stage::build_lens(&self.sources(), (size as u64, n), &adapters)?;
+            let built = stage::build_lens(&self.graph_parts(), (size as u64, n), &adapters)?;
             let Some((graph, ends)) = built else {
                 return Err(Error::Internal("there is no head".into()));
             };
@@ -343,7 +350,7 @@ impl Model {
             let ends = match &loaded {
                 Some((len, ends)) if *len == n => ends.clone(),
                 _ => {
-                    let built = stage::build_head(&self.sources(), n, &adapters)?;
+                    let built = stage::build_head(&self.graph_parts(), n, &adapters)?;
                     let Some((graph, ends)) = built else {
                         return Err(Error::Internal("there is no head".into()));
                     };

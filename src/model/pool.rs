@@ -23,7 +23,7 @@ impl Model {
         }
         let mut vector = pool::pooled(rows, width, self.plan.pooling());
         if pool::has_layers(&self.plan.pool) {
-            let (graph, ends) = stage::build_pool(&self.sources())?;
+            let (graph, ends) = stage::build_pool(&self.graph_parts())?;
             self.graphs.load(graph)?;
             let executor = &mut self.graphs.executor;
             executor.write(&ends.hidden, &vector)?;

@@ -1,4 +1,4 @@
-//! What graphs of passes are built for: the sources they read, and the shape of a pass.
+//! What the graph of a pass is built from, and the shape of the pass that it is built for.
 
 use crate::blocks::SequenceGroup;
 use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, Plan};
@@ -14,7 +14,7 @@ use super::points::Points;
 
 /// What the graphs of a model are built from.
 #[derive(Clone, Copy)]
-pub(super) struct Sources<'a> {
+pub(super) struct GraphParts<'a> {
     pub(super) plan: &'a Plan,
     pub(super) weights: OnDevice<'a>,
     pub(super) cache: &'a KeyValues,
@@ -34,7 +34,7 @@ pub(super) struct Shape {
     pub(super) n_source: usize,
     /// Rows that want logits.
     pub(super) n_outputs: usize,
-    /// For each group of layers the keys that are looked at.
+    /// For each group of layers the keys that are attended to.
     pub(super) keys: Vec<KeyShape>,
     /// For each group of layers the blocks that end in the pass, where whole blocks have keys: see [`n_ended`].
     pub(super) n_ended: Vec<usize>,

@@ -13,7 +13,7 @@ use super::cache::states::PassStates;
 use super::cache::store::PassStore;
 use super::graph::{NODES_ELSEWHERE, n_leaves};
 use super::inputs::{AdapterScales, Derived};
-use super::shape::Sources;
+use super::shape::GraphParts;
 
 /// A graph of a stage after the last layer, and what it takes and gives.
 pub(super) type Stage = (Graph, StageEnds);
@@ -32,7 +32,7 @@ pub(super) struct StageEnds {
 /// The graph that makes logits `[n_vocab, n_rows]` of rows of hidden states after the final norm
 /// `[n_embd, n_rows]`; none if the model ends in vectors.
 pub(super) fn build_head(
-    sources: &Sources<'_>,
+    parts: &GraphParts<'_>,
     n_rows: usize,
     adapters: &[usize],
 ) -> Result<Option<Stage>, Error> {
@@ -44,7 +44,7 @@ pub(super) fn build_head(
     else {
         return Ok(None);
     };
-    build_stage(sources, n_rows, adapters, |b, x| {
+    build_stage(parts, n_rows, adapters, |b, x| {
         blocks::head::build(b, unit, x)
     })
     .map(Some)
@@ -52,15 +52,15 @@ pub(super) fn build_head(
 
 /// The same from rows `[width, n_rows]` of hidden states before the final norm, one or all that the head reads.
 pub(super) fn build_lens(
-    sources: &Sources<'_>,
+    parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
     adapters: &[usize],
 ) -> Result<Option<Stage>, Error> {
-    let head = sources.plan.head.as_ref();
+    let head = parts.plan.head.as_ref();
     let Some((head, unit)) = head.and_then(|head| Some((head, head.unit.as_ref()?))) else {
         return Ok(None);
     };
-    build_stage_of(sources, (width, n_rows), adapters, |b, x| {
+    build_stage_of(parts, (width, n_rows), adapters, |b, x| {
         let read = head.read.as_ref().filter(|_| width > b.plan.n_embd);
         let x = match read {
             Some(unit) => mix::end(b, unit, x)?,
@@ -77,21 +77,21 @@ pub(super) fn build_lens(
 
 /// The graph of a norm by itself, of `n_rows` rows.
 pub(super) fn build_norm(
-    sources: &Sources<'_>,
+    parts: &GraphParts<'_>,
     norm: &NormUse,
     n_rows: usize,
 ) -> Result<Stage, Error> {
-    build_stage(sources, n_rows, &[], |b, x| b.norm(norm, x))
+    build_stage(parts, n_rows, &[], |b, x| b.norm(norm, x))
 }
 
 /// The graph that gives rows of a weight `[width, n_rows]`, of a bias `[1, n_rows]`, and the places of the rows.
 pub(super) fn build_rows(
-    sources: &Sources<'_>,
+    parts: &GraphParts<'_>,
     (unit, key): (&Unit, &str),
     n_rows: usize,
 ) -> Result<(Stage, Tensor), Error> {
     let mut places = None;
-    let stage = build_stage(sources, 1, &[], |b, _| {
+    let stage = build_stage(parts, 1, &[], |b, _| {
         let weight = b.need(unit, key)?;
         let table = match weight.shape() {
             [n, 1, 1, 1] => b.g.reshape(&weight, [1, n, 1, 1])?,
@@ -110,30 +110,30 @@ pub(super) fn build_rows(
 }
 
 /// The graph of what follows pooling: `[n_embd, 1]` to `[width, 1]`.
-pub(super) fn build_pool(sources: &Sources<'_>) -> Result<Stage, Error> {
-    build_stage(sources, 1, &[], |b, x| {
-        blocks::pool::build(b, &sources.plan.pool, x)
+pub(super) fn build_pool(parts: &GraphParts<'_>) -> Result<Stage, Error> {
+    build_stage(parts, 1, &[], |b, x| {
+        blocks::pool::build(b, &parts.plan.pool, x)
     })
 }
 
 /// The graph of a stage after the last layer, which looks at each row `[n_embd]` by itself.
 fn build_stage(
-    sources: &Sources<'_>,
+    parts: &GraphParts<'_>,
     n_rows: usize,
     adapters: &[usize],
     stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
 ) -> Result<Stage, Error> {
-    build_stage_of(sources, (sources.plan.n_embd, n_rows), adapters, stage)
+    build_stage_of(parts, (parts.plan.n_embd, n_rows), adapters, stage)
 }
 
 /// The same where each row is `[width]`.
 fn build_stage_of(
-    sources: &Sources<'_>,
+    parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
     adapters: &[usize],
     stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
 ) -> Result<Stage, Error> {
-    let (plan, weights) = (sources.plan, &sources.weights);
+    let (plan, weights) = (parts.plan, &parts.weights);
     let update_nodes = weights.update_nodes;
     let mut g = Graph::new(
         NODES_ELSEWHERE + mix::NODES + update_nodes,
@@ -144,7 +144,7 @@ fn build_stage_of(
     let scales = AdapterScales::new(&g, "", adapters, n)?;
     let result = {
         let mut store = PassStore::default();
-        let mut states = PassStates::without_rows(sources.states);
+        let mut states = PassStates::without_rows(parts.states);
         let build = Build {
             g: &g,
             plan,

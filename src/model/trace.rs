@@ -16,7 +16,7 @@ use super::devices;
 use super::graph::{self, PassGraph};
 use super::options::Options;
 use super::points::Points;
-use super::shape::{Shape, Sources};
+use super::shape::{GraphParts, Shape};
 
 /// Positions for which the described cache has room.
 const N_CTX: usize = 64;
@@ -79,7 +79,7 @@ pub(super) fn described(
     let types = [options.k_type, options.v_type];
     let (cache, _) = KeyValues::describe(plan, &devices, &n_slots, types)?;
     let (states, _) = States::describe(plan, &devices, options.n_rows())?;
-    let sources = Sources {
+    let parts = GraphParts {
         plan,
         weights: OnDevice::plain(&tensors),
         cache: &cache,
@@ -88,7 +88,7 @@ pub(super) fn described(
         n_slots: &n_slots,
         points: &Points::default(),
     };
-    let (graph, pass) = graph::build(&sources, shape)?;
+    let (graph, pass) = graph::build(&parts, shape)?;
     Ok((graph, pass, tensors))
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Tokens go in with their bytes and an entry of the caller's (a log-probability, say). Text comes
 //! out in whole tokens: a token is held while its bytes end inside a character or may be the
-//! start of a stop text. So the bytes of the entries of each release are exactly the bytes of
+//! start of a stop sequence. So the bytes of the entries of each release are exactly the bytes of
 //! its text, and no entry is lost or invented. Bytes that are not UTF-8 become one U+FFFD for each
 //! maximal bad sequence (Unicode, section 3.9). Pure; called by the engine for each token.
 
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// A released token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<T> {
-    /// The bytes it contributes to the text; of a token that a stop text cuts, those before it.
+    /// The bytes it contributes to the text; of a token that a stop sequence cuts, those before it.
     pub bytes: Vec<u8>,
     /// The caller's entry.
     pub entry: T,
@@ -25,7 +25,7 @@ pub struct Released<T> {
     pub text: String,
     /// The tokens it is made of.
     pub entries: Vec<Entry<T>>,
-    /// Which stop text ended the answer, by its place in the list.
+    /// Which stop sequence ended the answer, by its place in the list.
     pub stopped: Option<usize>,
 }
 
@@ -33,7 +33,7 @@ pub struct Released<T> {
 #[derive(Clone, Debug)]
 pub struct Gate<T> {
     stops: Vec<Vec<u8>>,
-    /// Whether the stop text that ends the answer is part of it.
+    /// Whether the stop sequence that ends the answer is part of it.
     keeps_stop: bool,
     /// Bytes of the held tokens, one after the other.
     held: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct Gate<T> {
 }
 
 impl<T> Gate<T> {
-    /// A gate that looks for these stop texts; empty ones mean nothing.
+    /// A gate that looks for these stop sequences; empty ones mean nothing.
     pub fn new(stops: &[Vec<u8>]) -> Self {
         Self {
             stops: stops.to_vec(),
@@ -54,13 +54,13 @@ impl<T> Gate<T> {
         }
     }
 
-    /// The same gate, where the stop text that ends the answer is part of it or not.
+    /// The same gate, where the stop sequence that ends the answer is part of it or not.
     #[must_use]
     pub fn keeping_stop(self, keeps_stop: bool) -> Self {
         Self { keeps_stop, ..self }
     }
 
-    /// Takes a token and releases the text that has become final. After a stop string it takes no more tokens.
+    /// Takes a token and releases the text that has become final. After a stop sequence it takes no more tokens.
     pub fn push(&mut self, bytes: &[u8], entry: T) -> Released<T> {
         if self.is_stopped {
             return self.release(0);
@@ -87,7 +87,7 @@ impl<T> Gate<T> {
         self.release(self.held.len())
     }
 
-    /// The stop text that ends first among the bytes from `from` on, and where it starts; of those
+    /// The stop sequence that ends first among the bytes from `from` on, and where it starts; of those
     /// that end together, the longest.
     fn find_stop(&self, from: usize) -> Option<(usize, usize)> {
         (from + 1..=self.held.len()).find_map(|end| {

@@ -107,7 +107,7 @@ impl Asking {
             n_parallel: bounds.n_parallel,
             // A place is given back a little after the result is there.
             n_queue: 4 * bounds.n_parallel,
-            n_prompt: options.n_batch,
+            n_prefill: options.n_batch,
             n_drafted: 0,
             diffusion: Diffusion::default(),
             queue_time: None,

@@ -31,7 +31,7 @@ pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
         n_ctx,
         n_parallel: sequences,
         n_queue: sequences,
-        n_prompt: n_ctx,
+        n_prefill: n_ctx,
         n_drafted: 0,
         diffusion: Diffusion::default(),
         queue_time: None,

@@ -75,7 +75,7 @@ impl<C: Compute> EngineLoop<C> {
             self.report();
             request.sequence.answer.end_early(&limits, now);
         }
-        self.reap_looking(&limits, now);
+        self.reap_lenses(&limits, now);
         while let Some(at) = self.queue.iter().position(is_over) {
             if let Some(request) = self.queue.remove(at) {
                 request.sequence.answer.end_early(&limits, now);

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::model::{self, DirectHeads, DirectLogit, SequenceId, TakenRow};
+use crate::model::{self, CapturedRow, DirectHeads, DirectLogit, SequenceId};
 
 use super::super::compute::Compute;
 use super::super::event::{Event, Failure, FinishReason};
@@ -12,11 +12,11 @@ use super::super::sequence::Sequence;
 use super::super::watch::Probe;
 use super::{ActiveRequest, EngineLoop};
 
-/// Hidden states that lenses look at in a step of several requests. Their logits take about the time of a token: the
+/// Hidden states that lenses read in a step of several requests. Their logits take about the time of a token: the
 /// output head is a part of the weights, and so many rows read it once.
-const N_LOOKED: usize = 8;
+const N_LENS: usize = 8;
 /// The same where nobody else waits; then the request can be cancelled.
-const N_LOOKED_ALONE: usize = 64;
+const N_LENS_ALONE: usize = 64;
 
 /// The head of a model for a sequence.
 struct Head<'a, C> {
@@ -43,15 +43,15 @@ impl<C: Compute> Probe for Head<'_, C> {
     }
 }
 
-/// Has the lens of a request look at as many hidden states as are left to this step.
-fn look_at(
+/// Runs the lens of a request on as many hidden states as are left to this step.
+fn run_lens(
     model: &mut impl Compute,
     sequence: &mut Sequence,
     left: &mut usize,
 ) -> Result<(), Failure> {
     let id = sequence.id;
     while let Some(watch) = sequence.watch.as_mut().filter(|_| *left > 0) {
-        match watch.look(*left, &mut Head { model, id })? {
+        match watch.run_lens(*left, &mut Head { model, id })? {
             0 => break,
             n => *left -= n,
         }
@@ -61,35 +61,35 @@ fn look_at(
 
 impl<C: Compute> EngineLoop<C> {
     /// Gives a request the rows that its plan captures, of the tokens that are part of it.
-    pub(super) fn watch(&mut self, at: usize, taken: &[TakenRow]) -> Result<(), Failure> {
+    pub(super) fn watch(&mut self, at: usize, rows: &[CapturedRow]) -> Result<(), Failure> {
         let (sequence, model) = (&mut self.active[at].sequence, &mut self.model);
         let (id, n) = (sequence.id, sequence.n_cached as u32);
         let Some(watch) = &mut sequence.watch else {
             return Ok(());
         };
-        let own = taken.iter().filter(|row| row.sequence == id);
+        let own = rows.iter().filter(|row| row.sequence == id);
         watch.take(own, n, &mut Head { model, id })
     }
 
-    /// Has lenses look at hidden states: at few while others want tokens, so that these wait no longer than for a token
-    /// of one more request.
-    pub(super) fn look(&mut self) {
-        let is_shared = !self.active.is_empty() && self.active.len() + self.looking.len() > 1;
-        let mut left = if is_shared { N_LOOKED } else { N_LOOKED_ALONE };
+    /// Runs the lenses: on few hidden states while other requests want tokens, so that these wait no longer than for a
+    /// token of one more request.
+    pub(super) fn run_lenses(&mut self) {
+        let is_shared = !self.active.is_empty() && self.active.len() + self.awaiting_lens.len() > 1;
+        let mut left = if is_shared { N_LENS } else { N_LENS_ALONE };
         let mut at = 0;
-        while at < self.looking.len() {
-            let (sequence, _) = &mut self.looking[at];
-            let looked = look_at(&mut self.model, sequence, &mut left);
-            if looked.is_ok() && sequence.is_looked_at() {
+        while at < self.awaiting_lens.len() {
+            let (sequence, _) = &mut self.awaiting_lens[at];
+            let result = run_lens(&mut self.model, sequence, &mut left);
+            if result.is_ok() && sequence.awaits_lens() {
                 at += 1;
                 continue;
             }
-            self.end_looking(at, looked);
+            self.end_lens(at, result);
         }
         let mut at = 0;
         while at < self.active.len() {
             let sequence = &mut self.active[at].sequence;
-            match look_at(&mut self.model, sequence, &mut left) {
+            match run_lens(&mut self.model, sequence, &mut left) {
                 Ok(()) => at += 1,
                 Err(failure) => self.end(at, Err(failure)),
             }
@@ -97,28 +97,28 @@ impl<C: Compute> EngineLoop<C> {
     }
 
     /// Keeps a request whose tokens are complete until its lens is; what is cached of it is free.
-    pub(super) fn keep_looking(&mut self, sequence: Sequence, reason: FinishReason) {
+    pub(super) fn await_lens(&mut self, sequence: Sequence, reason: FinishReason) {
         sequence.ids().for_each(|id| self.model.release(id));
         self.quarantined.retain(|id| *id != sequence.id);
-        self.looking.push((sequence, reason));
+        self.awaiting_lens.push((sequence, reason));
     }
 
     /// Ends such a request.
-    pub(super) fn end_looking(&mut self, at: usize, looked: Result<(), Failure>) {
-        let (sequence, reason) = self.looking.remove(at);
+    pub(super) fn end_lens(&mut self, at: usize, result: Result<(), Failure>) {
+        let (sequence, reason) = self.awaiting_lens.remove(at);
         self.release(&sequence);
         self.report();
-        match looked {
+        match result {
             Ok(()) => sequence.finish(reason),
             Err(failure) => sequence.answer.fail(failure),
         }
     }
 
     /// Ends such requests that nobody waits for and those that take too long.
-    pub(super) fn reap_looking(&mut self, limits: &Limits, now: Instant) {
+    pub(super) fn reap_lenses(&mut self, limits: &Limits, now: Instant) {
         let is_over = |(s, _): &(Sequence, _)| s.answer.is_over(limits, now);
-        while let Some(at) = self.looking.iter().position(is_over) {
-            let (sequence, _) = self.looking.remove(at);
+        while let Some(at) = self.awaiting_lens.iter().position(is_over) {
+            let (sequence, _) = self.awaiting_lens.remove(at);
             self.release(&sequence);
             self.report();
             sequence.answer.end_early(limits, now);

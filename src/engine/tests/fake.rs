@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::engine::compute::{BLOCK, Compute, EachRow};
-use crate::model::{self, Batch, Lab, Miss, Resumed, SequenceId, TakenRow};
+use crate::model::{self, Batch, CapturedRow, Lab, Miss, Resumed, SequenceId};
 
 pub(super) const N_VOCAB: u32 = 40;
 /// Sequences have these tokens, none of which ends a completion.
@@ -38,7 +38,7 @@ pub(super) struct Fake {
     pub(super) logits: Vec<f32>,
     pub(super) n_read: usize,
     pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
-    pub(super) taken: Vec<TakenRow>,
+    pub(super) captured_rows: Vec<CapturedRow>,
     /// Rows of each look of a lens, with the sequence.
     pub(super) looks: Vec<(SequenceId, usize)>,
 }
@@ -84,7 +84,7 @@ impl Compute for Fake {
             text.push(*token);
             let captures = self.labs.get(id).into_iter().flat_map(|lab| lab.captures());
             for capture in captures.filter(|c| c.positions.contains(*position)) {
-                self.taken.push(TakenRow {
+                self.captured_rows.push(CapturedRow {
                     sequence: *id,
                     position: *position,
                     point: capture.point,
@@ -143,8 +143,8 @@ impl Compute for Fake {
         };
     }
 
-    fn taken(&mut self) -> Vec<TakenRow> {
-        std::mem::take(&mut self.taken)
+    fn captured_rows(&mut self) -> Vec<CapturedRow> {
+        std::mem::take(&mut self.captured_rows)
     }
 
     fn lens(

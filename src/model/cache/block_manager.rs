@@ -16,8 +16,8 @@ use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 /// A position of a sequence.
 type Place = (SequenceId, u32);
 
-/// What stands in a table for a block that has left the window.
-pub(super) const EVICTED: BlockId = BlockId::MAX;
+/// What stands in a block table for a block that has left the attention window.
+pub(super) const OUT_OF_WINDOW: BlockId = BlockId::MAX;
 
 /// Layers that see the same.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Sequence {
     /// Blocks of each pool.
     pub(super) tables: Vec<Vec<BlockId>>,
     /// Blocks at the start of each table that have left the window.
-    pub(super) n_evicted: Vec<usize>,
+    pub(super) n_out_of_window: Vec<usize>,
     /// The home of its blocks in each pool where only a window is seen, in runs.
     pub(super) homes: Vec<Option<usize>>,
     /// The node of the blocks that others know, and their number.
@@ -45,7 +45,7 @@ pub(super) struct Sequence {
     /// Row of its state.
     pub(super) row: Option<BlockId>,
     /// Whether its last pass was one token.
-    is_answer: bool,
+    was_decode: bool,
     /// Row and node of a state from within its answer: only the latest is cached.
     mark: Option<(BlockId, NodeId)>,
 }
@@ -56,12 +56,12 @@ impl Sequence {
         Self {
             tokens: Vec::new(),
             tables: vec![Vec::new(); n_pools],
-            n_evicted: vec![0; n_pools],
+            n_out_of_window: vec![0; n_pools],
             homes: vec![None; n_pools],
             node,
             n_known: 0,
             row: None,
-            is_answer: false,
+            was_decode: false,
             mark: None,
         }
     }
@@ -300,7 +300,7 @@ impl BlockManager {
         }
         rows.remember(row, node);
         self.tree.set(node, part, row);
-        if !sequence.is_answer {
+        if !sequence.was_decode {
             return;
         }
         if let Some((old, node)) = sequence.mark.replace((row, node))
@@ -423,7 +423,7 @@ impl BlockManager {
                 }
             };
             sequence.row = Some(row);
-            sequence.is_answer = *n_tokens == 1;
+            sequence.was_decode = *n_tokens == 1;
             out.write.push(row as usize);
         }
         Some(out)
@@ -438,10 +438,14 @@ impl BlockManager {
         for (i, pool) in self.pools.iter_mut().enumerate() {
             let first = self.groups[i].rule.first_visible(next) as usize / BLOCK;
             let table = &mut sequence.tables[i];
-            for block in table.iter_mut().take(first).skip(sequence.n_evicted[i]) {
-                pool.leave(std::mem::replace(block, EVICTED));
+            for block in table
+                .iter_mut()
+                .take(first)
+                .skip(sequence.n_out_of_window[i])
+            {
+                pool.leave(std::mem::replace(block, OUT_OF_WINDOW));
             }
-            sequence.n_evicted[i] = sequence.n_evicted[i].max(first.min(table.len()));
+            sequence.n_out_of_window[i] = sequence.n_out_of_window[i].max(first.min(table.len()));
         }
     }
 
@@ -480,7 +484,7 @@ impl BlockManager {
         sequence.tokens.truncate(len);
         for (table, pool) in sequence.tables.iter_mut().zip(&mut self.pools) {
             for block in table.drain(len.div_ceil(BLOCK).min(table.len())..) {
-                if block != EVICTED {
+                if block != OUT_OF_WINDOW {
                     pool.leave(block);
                 }
             }
@@ -496,7 +500,7 @@ impl BlockManager {
             return;
         };
         for (table, pool) in sequence.tables.iter().zip(&mut self.pools) {
-            for block in table.iter().filter(|block| **block != EVICTED) {
+            for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
                 pool.leave(*block);
             }
         }
@@ -511,7 +515,7 @@ impl BlockManager {
     pub(in crate::model) fn abandon(&mut self) {
         for (_, sequence) in std::mem::take(&mut self.sequences) {
             for (i, (table, pool)) in sequence.tables.iter().zip(&mut self.pools).enumerate() {
-                for block in table.iter().filter(|block| **block != EVICTED) {
+                for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
                     pool.forget(*block, &mut self.tree, i);
                     pool.leave(*block);
                 }
@@ -555,7 +559,7 @@ fn move_to(node: NodeId, sequence: &mut Sequence, tree: &mut PrefixTree, pools: 
     tree.pin(node);
     for (i, pool) in pools.iter_mut().enumerate() {
         let block = sequence.tables[i][sequence.n_known];
-        if block != EVICTED && tree.part(node, i).is_none() {
+        if block != OUT_OF_WINDOW && tree.part(node, i).is_none() {
             pool.remember(block, node);
             tree.set(node, i, block);
         }

@@ -34,7 +34,7 @@ pub(super) use views::MAX_VIEWS;
 
 use crate::plan::BLOCK_LEN;
 
-/// A sequence of tokens that see each other.
+/// Id of a sequence.
 pub type SequenceId = u32;
 
 /// Slots of a pool whose rows are copied to other slots of it, in all layers.

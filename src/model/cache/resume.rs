@@ -1,6 +1,6 @@
 //! The cached prefix of a prompt, and a sequence that continues after it.
 
-use super::block_manager::{BlockManager, EVICTED, Group, Sequence};
+use super::block_manager::{BlockManager, Group, OUT_OF_WINDOW, Sequence};
 use super::blocks::BlockPool;
 use super::prefix::NodeId;
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
@@ -70,7 +70,7 @@ impl BlockManager {
             return (len as u32, Vec::new());
         }
         let sees_all = |(pool, group): (usize, &Group)| {
-            group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_evicted[pool]
+            group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_out_of_window[pool]
         };
         let is_there = self.groups.iter().enumerate().all(sees_all);
         if from > 0 && is_there && self.rows.is_none() && from >= sequence.n_known * BLOCK {
@@ -248,13 +248,13 @@ impl BlockManager {
         sequence.tokens.extend_from_slice(&known.tokens[..n_read]);
         for (i, pool) in self.pools.iter_mut().enumerate() {
             let first = self.groups[i].rule.first_visible(n_read as u32) as usize / BLOCK;
-            sequence.n_evicted[i] = first;
+            sequence.n_out_of_window[i] = first;
             for (at, node) in known.path.iter().enumerate() {
                 let block = self.tree.part(*node, i).filter(|_| at >= first);
                 if let Some(block) = block {
                     pool.join(block);
                 }
-                sequence.tables[i].push(block.unwrap_or(EVICTED));
+                sequence.tables[i].push(block.unwrap_or(OUT_OF_WINDOW));
             }
         }
         let mut copies = Vec::new();
@@ -287,15 +287,15 @@ impl BlockManager {
         for (pool, (sources, place)) in places.into_iter().enumerate() {
             let n_blocks = known.tokens.len().div_ceil(BLOCK);
             let first = n_blocks - sources.len();
-            sequence.n_evicted[pool] = first.min(known.path.len());
-            sequence.tables[pool].resize(first, EVICTED);
+            sequence.n_out_of_window[pool] = first.min(known.path.len());
+            sequence.tables[pool].resize(first, OUT_OF_WINDOW);
             let copy_of = |at: usize, from: BlockId, to: BlockId| {
                 let n = (known.tokens.len() - at * BLOCK).min(BLOCK);
                 of_block(pool, from, to, n)
             };
             let targets = self.take_places(pool, place, &sources, &mut copies)?;
             for (at, (from, to)) in (first..).zip(sources.into_iter().zip(targets)) {
-                if from != EVICTED && from != to {
+                if from != OUT_OF_WINDOW && from != to {
                     copies.push(copy_of(at, from, to));
                 }
                 if from == to && at >= known.path.len() {
@@ -323,7 +323,9 @@ impl BlockManager {
             .copied()
             .chain(known.start.map(|(start, _)| start));
         let sources = nodes.skip(first).map(|node| self.tree.part(node, pool));
-        let sources: Vec<BlockId> = sources.map(|block| block.unwrap_or(EVICTED)).collect();
+        let sources: Vec<BlockId> = sources
+            .map(|block| block.unwrap_or(OUT_OF_WINDOW))
+            .collect();
         if !self.is_windowed(pool) {
             let place = self.place(pool, sources.len(), &sources)?;
             return Some((sources, place));
@@ -358,7 +360,12 @@ impl BlockManager {
         let of_pool = &mut self.pools[pool];
         let kept = sources.iter().enumerate();
         let kept: Vec<bool> = kept.map(|(at, b)| is_own(of_pool, at, *b)).collect();
-        let read = || sources.iter().copied().filter(|block| *block != EVICTED);
+        let read = || {
+            sources
+                .iter()
+                .copied()
+                .filter(|block| *block != OUT_OF_WINDOW)
+        };
         read().for_each(|block| of_pool.join(block));
         if !is_windowed {
             self.clear(pool, place..place + sources.len(), copies);
@@ -379,7 +386,7 @@ impl BlockManager {
         let copied = sources.iter().zip(&kept).filter(|(_, is_kept)| !**is_kept);
         let copied = copied
             .map(|(block, _)| *block)
-            .filter(|block| *block != EVICTED);
+            .filter(|block| *block != OUT_OF_WINDOW);
         copied.for_each(|block| of_pool.leave(block));
         Some(taken)
     }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::block_manager::{BlockManager, EVICTED};
+use super::block_manager::{BlockManager, OUT_OF_WINDOW};
 use super::empty_runs::EmptyRuns;
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
@@ -318,8 +318,8 @@ impl BlockManager {
         let mut node = sequence.node;
         for at in (0..sequence.n_known).rev() {
             for (i, pool) in self.pools.iter_mut().enumerate() {
-                let block = sequence.tables[i].get(at).copied().unwrap_or(EVICTED);
-                let is_own = block != EVICTED && pool.node(block).is_none();
+                let block = sequence.tables[i].get(at).copied().unwrap_or(OUT_OF_WINDOW);
+                let is_own = block != OUT_OF_WINDOW && pool.node(block).is_none();
                 if is_own && self.tree.part(node, i).is_none() {
                     pool.remember(block, node);
                     self.tree.set(node, i, block);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::block_manager::EVICTED;
+use super::block_manager::OUT_OF_WINDOW;
 use super::*;
 use crate::blocks::cache::{Cache as Visibility, Window};
 use crate::plan::KeysOf;
@@ -179,7 +179,10 @@ impl Mirror {
         for (i, pool) in self.block_manager.pools.iter().enumerate() {
             let mut users = vec![0; pool.len()];
             for sequence in self.block_manager.sequences.values() {
-                for block in sequence.tables[i].iter().filter(|block| **block != EVICTED) {
+                for block in sequence.tables[i]
+                    .iter()
+                    .filter(|block| **block != OUT_OF_WINDOW)
+                {
                     users[*block as usize] += 1;
                 }
             }

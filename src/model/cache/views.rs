@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::blocks::Runs;
 
-use super::block_manager::{BlockManager, EVICTED};
+use super::block_manager::{BlockManager, OUT_OF_WINDOW};
 use super::mask::Mask;
 use super::{BLOCK, SequenceId};
 
@@ -74,7 +74,12 @@ impl BlockManager {
 
     /// The slots in which the blocks of a table lie, from the start of their home on if all lie in it.
     fn span(&self, pool: usize, table: &[u32], home: Option<usize>) -> Option<Range<usize>> {
-        let blocks = || table.iter().filter(|b| **b != EVICTED).map(|b| *b as usize);
+        let blocks = || {
+            table
+                .iter()
+                .filter(|b| **b != OUT_OF_WINDOW)
+                .map(|b| *b as usize)
+        };
         let (mut first, last) = (blocks().min()?, blocks().max()?);
         if let Some(home) = home
             && first >= home
@@ -94,7 +99,8 @@ impl BlockManager {
     ) -> Option<usize> {
         let sequence = self.sequences.get(&id)?;
         let block = position as usize / BLOCK;
-        let is_there = block >= sequence.n_evicted[pool] && block < sequence.tables[pool].len();
+        let is_there =
+            block >= sequence.n_out_of_window[pool] && block < sequence.tables[pool].len();
         is_there.then(|| sequence.slot(pool, position))
     }
 

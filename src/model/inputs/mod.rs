@@ -24,7 +24,7 @@ use super::batch::Batch;
 use super::cache::states::PassStates;
 use super::cache::store::{CachedStore, PassStore, WholeView};
 use super::cache::{Allocated, BlockManager, SequenceId};
-use super::shape::{Shape, Sources};
+use super::shape::{GraphParts, Shape};
 use attention::ViewInput;
 use rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowsOf, StateRows, Tokens};
 
@@ -176,8 +176,8 @@ fn far_of(plan: &Plan, group: usize) -> Option<u64> {
 
 impl Inputs {
     /// The inputs of the graph of a shape.
-    pub(super) fn new(g: &Graph, sources: &Sources<'_>, shape: &Shape) -> Result<Self, Error> {
-        let (plan, options) = (sources.plan, sources.options);
+    pub(super) fn new(g: &Graph, parts: &GraphParts<'_>, shape: &Shape) -> Result<Self, Error> {
+        let (plan, options) = (parts.plan, parts.options);
         let n = shape.n_tokens as u64;
         let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
         let groups = || plan.caches.iter().enumerate();
@@ -199,7 +199,7 @@ impl Inputs {
                         KeysOf::Source => shape.n_source,
                         KeysOf::Pass => 0,
                     };
-                    let n_slots = group.layout().rows(sources.n_slots[i] as u64);
+                    let n_slots = group.layout().rows(parts.n_slots[i] as u64);
                     let slots = (n > 0).then(|| KvSlots::new(g, &group.name, n as u64, n_slots));
                     slots.transpose()
                 })
@@ -226,7 +226,7 @@ impl Inputs {
                     let (Some(pooled), m @ 1..) = (pooled_of(plan, i), shape.n_ended[i]) else {
                         return Ok(None);
                     };
-                    let n_slots = |group: usize| sources.n_slots[group] as u64;
+                    let n_slots = |group: usize| parts.n_slots[group] as u64;
                     let n_rows = match options.n_ctx {
                         0 => [n; 3],
                         _ => [
@@ -249,12 +249,12 @@ impl Inputs {
                     };
                     let n_rows = match options.n_ctx {
                         0 => n,
-                        _ => sources.n_slots[i] as u64,
+                        _ => parts.n_slots[i] as u64,
                     };
                     PooledRows::new(g, &group.name, (n, n_rows), span).map(Some)
                 })
                 .collect::<Result<_, _>>()?,
-            states: match sources.states.is_empty() {
+            states: match parts.states.is_empty() {
                 true => None,
                 false => Some(StateRows::new(g, options, &shape.groups)?),
             },
@@ -262,7 +262,10 @@ impl Inputs {
     }
 
     /// Where the keys and values of the pass go, and what its queries see.
-    pub(super) fn key_value_store<'a>(&self, sources: &Sources<'a>) -> Box<dyn KeyValueStore + 'a> {
+    pub(super) fn key_value_store<'a>(
+        &self,
+        parts: &GraphParts<'a>,
+    ) -> Box<dyn KeyValueStore + 'a> {
         let views = self.views.iter().map(|input| input.view.clone()).collect();
         let pooled = self.pooled.iter().map(Option::as_ref);
         let blocks = pooled.map(|own| Some(own?.rows.clone())).collect();
@@ -273,10 +276,10 @@ impl Inputs {
             })
         });
         let whole = whole.collect();
-        match sources.options.n_ctx > 0 {
+        match parts.options.n_ctx > 0 {
             true => Box::new(CachedStore {
-                cache: sources.cache,
-                keys: sources.plan.caches.iter().map(|group| group.keys).collect(),
+                cache: parts.cache,
+                keys: parts.plan.caches.iter().map(|group| group.keys).collect(),
                 slots: self
                     .slots
                     .iter()
@@ -298,13 +301,13 @@ impl Inputs {
     }
 
     /// The recurrent states that the pass reads and writes.
-    pub(super) fn state_store<'a>(&self, sources: &Sources<'a>) -> PassStates<'a> {
+    pub(super) fn state_store<'a>(&self, parts: &GraphParts<'a>) -> PassStates<'a> {
         let rows = self.states.as_ref();
         PassStates {
-            states: sources.states,
+            states: parts.states,
             read: rows.map_or(Vec::new(), |rows| rows.read.clone()),
             write: rows.and_then(|rows| rows.write.clone()),
-            at_once: !sources.plan.devices.is_empty(),
+            at_once: !parts.plan.devices.is_empty(),
             written: Vec::new(),
         }
     }
