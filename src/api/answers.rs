@@ -202,7 +202,7 @@ impl Answers {
         self
     }
 
-    /// The same, with reasoning and calls told from content.
+    /// The same, with reasoning and calls separated from content.
     pub(super) fn read_by(mut self, reader: Option<Reader>) -> Self {
         let n = self.n_open as usize;
         self.readers = reader.map_or_else(Vec::new, |reader| vec![reader; n]);

@@ -53,7 +53,7 @@ fields! {
 /// The fields of a request as they are documented.
 pub(super) fn fields() -> Vec<Field> {
     let own = [fields::of::<Embeddings>(), fields::of::<Truncation>()].concat();
-    [own, fields::of::<lab::Asked>()].concat()
+    [own, fields::of::<lab::LabField>()].concat()
 }
 
 #[derive(Serialize)]

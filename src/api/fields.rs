@@ -33,7 +33,7 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     /// Its type in Rust.
     pub(super) ty: String,
-    /// What is said of it; may be empty.
+    /// Its description; may be empty.
     pub(super) doc: String,
 }
 

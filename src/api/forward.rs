@@ -62,7 +62,7 @@ pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next:
     let Ok(body) = body else {
         return Error::Body("the body could not be read".into()).into_response();
     };
-    let Asked { model, is_streamed } = Asked::of(&head.uri, &body);
+    let Routing { model, is_streamed } = Routing::of(&head.uri, &body);
     let call = Call {
         owner,
         name: model.filter(|name| pool.own_name(name).is_ok()),
@@ -163,13 +163,13 @@ impl Call {
 }
 
 /// What a request says of who answers it, and how.
-struct Asked {
+struct Routing {
     /// The name of the model; none if it has something else there.
     model: Option<String>,
     is_streamed: bool,
 }
 
-impl Asked {
+impl Routing {
     fn of(uri: &Uri, body: &[u8]) -> Self {
         match serde_json::from_slice::<Fields>(body) {
             Ok(Fields { model, stream }) => Self {
@@ -438,7 +438,7 @@ mod tests {
     use super::*;
 
     fn of(uri: &'static str, body: &str) -> Option<String> {
-        Asked::of(&Uri::from_static(uri), body.as_bytes()).model
+        Routing::of(&Uri::from_static(uri), body.as_bytes()).model
     }
 
     #[test]
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(of("/props", "").as_deref(), Some(ALIAS));
         let is_streamed = |body: &str| {
             let uri = Uri::from_static("/v1/x");
-            Asked::of(&uri, body.as_bytes()).is_streamed
+            Routing::of(&uri, body.as_bytes()).is_streamed
         };
         assert!(is_streamed(
             "{\"stream\": true, \"x\": {\"stream\": false}}"

@@ -116,7 +116,7 @@ pub(super) fn fields() -> Vec<Field> {
         fields::of::<Common>(),
         sampling::fields(),
         fields::of::<response_format::Fields>(),
-        fields::of::<lab::Asked>(),
+        fields::of::<lab::LabField>(),
     ];
     parts.concat()
 }

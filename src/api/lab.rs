@@ -48,7 +48,7 @@ use objects::{
 const FIELD: &str = "lab";
 fields! {
     /// What a request reads and changes of the values of its passes.
-    pub(super) struct Asked {
+    pub(super) struct LabField {
         /// Values of the model that are captured and changed (docs/lab.md).
         lab: Option<Map<String, Value>>,
     }
@@ -107,7 +107,7 @@ pub struct Wanted {
 /// # Errors
 /// A plan that is wrong whatever the model.
 pub(super) fn take(body: &mut Body) -> Result<Option<Arc<Wanted>>, Error> {
-    let asked: Asked = body.take()?;
+    let asked: LabField = body.take()?;
     let Some(object) = asked.lab else {
         return Ok(None);
     };

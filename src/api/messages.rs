@@ -1,4 +1,4 @@
-//! A conversation in a request: its messages, and what the chat template is told besides.
+//! A conversation in a request: its messages, and the other inputs of the chat template.
 
 use serde_json::{Map, Value};
 
@@ -104,7 +104,7 @@ impl Messages {
         self.reasoning_effort.as_deref() != Some("none") && !SWITCHES.iter().any(is_off)
     }
 
-    /// Whether reasoning is told from content.
+    /// Whether reasoning is separated from content.
     pub(super) fn parts_reasoning(&self) -> bool {
         self.reasoning_format.as_deref() != Some("none")
     }

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
-use crate::engine::serving::{Facts, Pooled, Served};
+use crate::engine::serving::{ModelInfo, Pooled, Served};
 
 use super::Pool;
 use super::error::Error;
@@ -33,7 +33,7 @@ fields! {
 }
 
 fields! {
-    /// What is loaded, and how that is told.
+    /// What is loaded, and how that is reported.
     pub(super) struct Order {
         model: String,
         /// Whether events tell how much is loaded; default: whether `Accept` is `text/event-stream`
@@ -53,7 +53,7 @@ fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
         "id": id, "object": "model", "created": pool.created(), "owned_by": "bench",
         "root": info.name, "aliases": aliases.map(|(alias, _)| alias).collect::<Vec<_>>(),
         "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
-        "meta": info.description.as_ref().map(|of_model| meta(&of_model.facts)),
+        "meta": info.description.as_ref().map(|of_model| meta(&of_model.info)),
     });
     if let Some(share) = info.share {
         entry["progress"] = progress(share);
@@ -93,10 +93,10 @@ pub(super) fn about(served: &Served) -> Value {
 }
 
 /// The numbers of a model in llama-server's words.
-fn meta(facts: &Facts) -> Value {
+fn meta(info: &ModelInfo) -> Value {
     json!({
-        "arch": facts.arch, "mode": facts.mode.name(), "n_vocab": facts.n_vocab, "n_ctx_train": facts.n_ctx_train,
-        "n_embd": facts.n_embd, "n_params": facts.n_params, "size": facts.n_bytes,
+        "arch": info.arch, "mode": info.mode.name(), "n_vocab": info.n_vocab, "n_ctx_train": info.n_ctx_train,
+        "n_embd": info.n_embd, "n_params": info.n_params, "size": info.n_bytes,
     })
 }
 
@@ -162,14 +162,14 @@ pub(super) async fn load(
     let name = pool.own_name(&order.model)?;
     if order.stream.unwrap_or(is_streamed) {
         let load = pool.begin(&name)?.err();
-        return Ok(told(name, load));
+        return Ok(reported(name, load));
     }
     pool.engine(&name).await?;
     Ok(Json(loaded(&name)).into_response())
 }
 
 /// Events that tell how much of a model is loaded, and how that ends. Without a load it is loaded.
-fn told(name: String, load: Option<Load>) -> Response {
+fn reported(name: String, load: Option<Load>) -> Response {
     let first = load.as_ref().map(|load| load.share());
     let first = first.map(|share| event(&loading(&name, share)));
     let rest = stream::unfold(Some((name, load)), |state| async {

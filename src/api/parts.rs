@@ -38,8 +38,8 @@ struct Unit {
 pub(super) struct Reader {
     parser: Parser,
     units: VecDeque<Unit>,
-    said: String,
-    said_tokens: Vec<AnswerToken>,
+    content: String,
+    content_tokens: Vec<AnswerToken>,
     /// Whether there may be several calls.
     many: bool,
     shows_reasoning: bool,
@@ -71,8 +71,8 @@ impl Reader {
         Self {
             parser,
             units: VecDeque::new(),
-            said: String::new(),
-            said_tokens: Vec::new(),
+            content: String::new(),
+            content_tokens: Vec::new(),
             many,
             shows_reasoning,
             withheld: (String::new(), Vec::new()),
@@ -126,7 +126,7 @@ impl Reader {
             match span.part {
                 None => {}
                 Some(Part::Content(text)) => {
-                    self.said.push_str(&text);
+                    self.content.push_str(&text);
                     if self
                         .units
                         .front()
@@ -156,15 +156,15 @@ impl Reader {
 
     /// Content that is complete, with its tokens.
     fn flush(&mut self, out: &mut Vec<Piece>) {
-        if self.said.is_empty() && self.said_tokens.is_empty() {
+        if self.content.is_empty() && self.content_tokens.is_empty() {
             return;
         }
         // A token that is content only in part.
         if let Some(unit) = self.units.front_mut() {
-            self.said_tokens.extend(cut(unit));
+            self.content_tokens.extend(cut(unit));
         }
-        let text = std::mem::take(&mut self.said);
-        let tokens = std::mem::take(&mut self.said_tokens);
+        let text = std::mem::take(&mut self.content);
+        let tokens = std::mem::take(&mut self.content_tokens);
         out.push(Piece::Content(text, tokens));
     }
 
@@ -201,7 +201,7 @@ impl Reader {
             let Some(mut unit) = self.units.pop_front() else {
                 return;
             };
-            self.said_tokens.extend(cut(&mut unit));
+            self.content_tokens.extend(cut(&mut unit));
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::arch::nearest;
 use crate::engine::Failure;
-use crate::engine::serving::{self, Facts, Served};
+use crate::engine::serving::{self, ModelInfo, Served};
 use crate::files::models::{self, Source, Stamp};
 use crate::files::shelf::Shelf;
 use crate::files::vectors::Vectors;
@@ -47,7 +47,7 @@ pub type Drawer = Arc<dyn Fn(&str, &Source, View) -> Result<String, String> + Se
 #[derive(Clone, Debug)]
 pub struct Description {
     /// Its numbers.
-    pub facts: Facts,
+    pub info: ModelInfo,
     /// Length of the context that a request has, in tokens.
     pub n_ctx: usize,
 }
@@ -55,7 +55,7 @@ pub struct Description {
 /// Whether a model is loaded.
 enum State {
     NotLoaded,
-    /// Whoever waits for it is told how it ends.
+    /// Tells whoever waits how it ends.
     Loading(Load),
     Loaded(Engine),
 }
@@ -180,7 +180,7 @@ impl Place {
             Some(Ok(description)) => (Some(description), None),
             Some(Err(fault)) => (None, Some(fault)),
         };
-        let (n_deaths, death) = self.deaths().told();
+        let (n_deaths, death) = self.deaths().report();
         let (state, engine) = match &*self.state() {
             State::NotLoaded if fault.is_some() => ("not servable", None),
             State::NotLoaded if death.is_some() => ("failed", None),

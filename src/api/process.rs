@@ -9,7 +9,7 @@
 //! encoding. The server keeps what is not of one model: access, bodies and their limits, the list of models,
 //! loading, eviction, and the sum of the metrics.
 //!
-//! Two threads attend a process: one waits for its end, one asks whether it still answers (`watch`); a third hands on
+//! Two threads attend a process: one waits for its end, one asks whether it still answers (`watchdog`); a third hands on
 //! what it writes to its standard error (`lines`).
 //!
 //! Invariants: the process ends with its [`Process`], by SIGKILL, so that all its memory is back; it ends when
@@ -17,7 +17,7 @@
 //! how it died. Not here: when one is started, and what a request is answered with.
 
 mod lines;
-mod watch;
+mod watchdog;
 
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -357,7 +357,7 @@ impl Process {
         progress: &mut dyn FnMut(u64, u64),
         limit: Duration,
     ) -> io::Result<Option<Report>> {
-        let last = Arc::new(watch::Progress::new());
+        let last = Arc::new(watchdog::Progress::new());
         if !limit.is_zero() {
             let (life, last) = (Arc::clone(&self.life), Arc::clone(&last));
             thread("watch", move || last.watch(&life, limit))?;
@@ -377,7 +377,7 @@ impl Process {
         }
         let (life, socket) = (Arc::clone(&self.life), self.connections.socket().to_owned());
         thread("watch", move || {
-            watch::watch(&life, &socket, hang_time, step_time);
+            watchdog::watch(&life, &socket, hang_time, step_time);
         })
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Reading<'a> {
     is_open: bool,
     /// Whether the model may reason.
     may_reason: bool,
-    /// Whether reasoning is told from content.
+    /// Whether reasoning is separated from content.
     parts_reasoning: bool,
     shows_reasoning: bool,
     budget: Option<usize>,

@@ -1,4 +1,4 @@
-//! The list of routes: what serves each, and what is said of it in `/openapi.json` and at `/docs`.
+//! The list of routes: what serves each, and its description in `/openapi.json` and at `/docs`.
 //!
 //! Router and documentation come from the same rows, so neither can fall behind the other.
 

@@ -10,7 +10,8 @@
 
 use super::expr::{Expr, Scope, Value};
 
-/// The fullest form: every piece, alternatives joined by `or`, names of options for their values.
+/// The fullest form: every piece, alternatives joined by `or`, names of options for their values. Pieces for different
+/// values of one option have a line each.
 pub fn general(formula: &str) -> String {
     let everything = |piece: &Piece<'_>| match piece {
         Piece::Value(name) => (*name).to_owned(),
@@ -27,7 +28,18 @@ pub fn general(formula: &str) -> String {
         Piece::Around { name, text, .. } => format!("{name}({})", general(text)),
         Piece::Text(text) => (*text).to_owned(),
     };
-    pieces(formula).iter().map(everything).collect()
+    let mut full = String::new();
+    let mut before = None;
+    for piece in &pieces(formula) {
+        let option = piece.option();
+        if before.is_some() && option == before {
+            full.push('\n');
+        }
+        full.push_str(&everything(piece));
+        // Without text between them, two pieces are one after another.
+        before = option.or_else(|| before.filter(|_| matches!(piece, Piece::Text(""))));
+    }
+    full
 }
 
 /// The formula of one use, whose options and weights `scope` gives. If `value` gives a text for an option,
@@ -99,7 +111,15 @@ struct Choice<'f> {
     otherwise: Option<&'f str>,
 }
 
-impl Piece<'_> {
+impl<'f> Piece<'f> {
+    /// The option whose value decides whether the piece is there, if its condition is `OPTION == VALUE`.
+    fn option(&self) -> Option<&'f str> {
+        match self {
+            Self::When { condition, .. } => Some(condition.split_once(" == '")?.0),
+            _ => None,
+        }
+    }
+
     fn is_rare(&self) -> bool {
         match self {
             Self::When { condition, .. } | Self::Around { condition, .. } => {
@@ -212,6 +232,10 @@ mod tests {
         });
         assert_eq!(named.as_deref(), Ok("y = norm(act(g.h) * u.h)"));
         assert_eq!(general("a{!gate: b}{!gate -> f: c}"), "ac");
+        assert_eq!(
+            general("{act == 'x': a | b}{act == 'y': c}{act: d}"),
+            "a or b\ncd"
+        );
     }
 
     #[test]

@@ -382,7 +382,7 @@ mod tests {
         let rows = |before: [Option<u32>; 2]| ngrams.rows(4, |back| before[back as usize - 1]);
         // 8 xor 18 = 26, xor 5 = 31.
         assert_eq!(rows([Some(6), Some(1)]), [5, 11, 23, 45]);
-        // 8 xor 27 = 19, xor 45 = 62: behind a stop every token counts as one.
+        // 8 xor 27 = 19, xor 45 = 62: after a stop every token counts as one.
         assert_eq!(rows([Some(9), Some(1)]), [5, 15, 28, 42]);
         assert_eq!(rows([None, None]), [5, 15, 28, 42]);
         // 26 xor 45 = 55.

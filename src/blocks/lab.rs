@@ -18,7 +18,7 @@ use super::build::{Build, softcap};
 
 /// How rows `x [width, m]` are changed, with inputs `p0 [width, 1]` and `p1 [width, 1 or m]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StepKind {
+pub enum EditKind {
     /// `x * p0 + p1`.
     Affine,
     /// `x * p0 + clamp(x, low, high) * p1`; the bounds are the bits of f32.
@@ -42,22 +42,22 @@ pub enum StepKind {
 }
 
 /// Edits of rows of one value at once.
-pub struct Step {
+pub struct RowEdits {
     /// How.
-    pub kind: StepKind,
+    pub kind: EditKind,
     /// The rows, i32 `[m]`, each once.
     pub rows: Tensor,
     /// Its numbers, `[width, 1]` and `[width, 1 or m]`.
     pub numbers: [Tensor; 2],
-    /// With [`StepKind::Copy`] the path of the value.
+    /// With [`EditKind::Copy`] the path of the value.
     pub from: Option<String>,
 }
 
-/// What is asked of one point.
+/// What a pass captures and changes at one point.
 #[derive(Default)]
-pub struct Asked {
+pub struct PointUse {
     /// Edits, one after another.
-    pub steps: Vec<Step>,
+    pub edits: Vec<RowEdits>,
     /// The rows to capture, i32 `[m]`.
     pub rows: Option<Tensor>,
 }
@@ -79,7 +79,7 @@ pub struct Lab {
     /// Attention weights by the paths of their points.
     pub pairs: HashMap<String, Pairs>,
     /// By the paths of the points.
-    pub asked: HashMap<String, Asked>,
+    pub uses: HashMap<String, PointUse>,
     /// Paths of values that steps at later points copy from.
     pub copied: HashSet<String>,
     /// These values `[width, n_tokens]`.
@@ -92,7 +92,7 @@ pub struct Lab {
 const MOST_KEPT: u64 = 4;
 
 /// Maximum number of operations and inputs of a step.
-pub(crate) const NODES_PER_STEP: usize = 28;
+pub(crate) const NODES_PER_EDIT: usize = 28;
 /// Maximum number of operations and inputs of a capture.
 pub(crate) const NODES_PER_CAPTURE: usize = 24;
 
@@ -106,9 +106,9 @@ impl Lab {
         x: Tensor,
     ) -> Result<Tensor, Error> {
         let is_copied = self.copied.contains(path);
-        let nothing = Asked::default();
-        let asked = match self.asked.get(path) {
-            Some(asked) => asked,
+        let nothing = PointUse::default();
+        let uses = match self.uses.get(path) {
+            Some(uses) => uses,
             None if is_copied => &nothing,
             None => return Ok(x),
         };
@@ -119,7 +119,7 @@ impl Lab {
             false => g.cont(&x)?,
         };
         let mut y = g.reshape(&dense, rows)?;
-        for step in &asked.steps {
+        for step in &uses.edits {
             let from = step
                 .from
                 .as_ref()
@@ -137,7 +137,7 @@ impl Lab {
             };
             y = g.put_rows(&g.cont(&y)?, &changed, &step.rows)?;
         }
-        if let Some(rows) = &asked.rows {
+        if let Some(rows) = &uses.rows {
             let is_whole = rows.elements().saturating_mul(MOST_KEPT) >= n_tokens
                 && matches!(y.ty(), TensorType::F32 | TensorType::I32)
                 && g.is_scratch(&y);
@@ -153,7 +153,7 @@ impl Lab {
         if is_copied {
             self.held.borrow_mut().insert(path.to_owned(), y.clone());
         }
-        match asked.steps.is_empty() {
+        match uses.edits.is_empty() {
             true => Ok(x),
             false => g.reshape(&y, shape),
         }
@@ -202,7 +202,7 @@ impl Build<'_> {
     }
 }
 
-impl Step {
+impl RowEdits {
     /// Rows `x [width, m]` after the edit.
     fn changed(&self, g: &Graph, x: &Tensor) -> Result<Tensor, Error> {
         let [p0, p1] = &self.numbers;
@@ -210,21 +210,21 @@ impl Step {
         let outer = |by: Tensor| g.mul(&g.repeat(p1, x.shape())?, &by);
         match self.kind {
             // Copied where the other value is.
-            StepKind::Copy(_) => Ok(x.clone()),
-            StepKind::Affine => g.add(&g.mul(x, p0)?, p1),
-            StepKind::Clamp(low, high) => {
+            EditKind::Copy(_) => Ok(x.clone()),
+            EditKind::Affine => g.add(&g.mul(x, p0)?, p1),
+            EditKind::Clamp(low, high) => {
                 let bounded = g.clamp(x, f32::from_bits(low), f32::from_bits(high))?;
                 g.add(&g.mul(x, p0)?, &g.mul(&bounded, p1)?)
             }
-            StepKind::Project => {
+            EditKind::Project => {
                 let share = g.sum_rows(&g.mul(x, p0)?)?; // [1, m]
                 g.sub(x, &outer(share)?)
             }
-            StepKind::Match => {
+            EditKind::Match => {
                 let length = g.unary(&g.sum_rows(&g.mul(x, x)?)?, Unary::Sqrt)?; // [1, m]
                 g.add(x, &outer(length)?)
             }
-            StepKind::Feature {
+            EditKind::Feature {
                 bias,
                 threshold,
                 bounds,

@@ -35,8 +35,8 @@ pub(super) struct Args {
     /// `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `devices` (only B has layers on other devices
     /// than the CPU), `plain` (float64 reference implementation of every operation, slow); several separated by
     /// commas
-    #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
-    path: Vec<Step>,
+    #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_path_option)]
+    path: Vec<PathOption>,
     /// Folder of float32 arrays NAME.npy to use as B, named by value paths (layers.3.attn.q) or llama.cpp's names
     #[arg(long, value_name = "DIR", conflicts_with_all = ["b", "path"])]
     dump: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub(super) struct Args {
 
 /// A part of `--path`.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+pub(super) enum PathOption {
     Chunk(usize),
     Stateless,
     Flash,
@@ -70,20 +70,20 @@ pub(super) enum Step {
     Plain,
 }
 
-pub(super) fn parse_step(text: &str) -> Result<Step, String> {
+pub(super) fn parse_path_option(text: &str) -> Result<PathOption, String> {
     match text.split_once('=') {
-        None if text == "stateless" => Ok(Step::Stateless),
-        None if text == "flash" => Ok(Step::Flash),
-        None if text == "devices" => Ok(Step::Devices),
-        None if text == "plain" => Ok(Step::Plain),
+        None if text == "stateless" => Ok(PathOption::Stateless),
+        None if text == "flash" => Ok(PathOption::Flash),
+        None if text == "devices" => Ok(PathOption::Devices),
+        None if text == "plain" => Ok(PathOption::Plain),
         Some(("chunk", n)) => match n.parse() {
-            Ok(n) if n > 0 => Ok(Step::Chunk(n)),
+            Ok(n) if n > 0 => Ok(PathOption::Chunk(n)),
             _ => Err(format!("`{n}` is not a number of tokens")),
         },
         Some(("cache", types)) => {
             let (k, v) = types.split_once('/').unwrap_or((types, types));
             let ty = |text: &str| text.parse::<TensorType>().map_err(|e| e.to_string());
-            Ok(Step::Cache(ty(k)?, ty(v)?))
+            Ok(PathOption::Cache(ty(k)?, ty(v)?))
         }
         _ => Err(
             "expected chunk=N, stateless, flash, cache=TYPE, cache=KEYS/VALUES, devices or plain"
@@ -93,7 +93,10 @@ pub(super) fn parse_step(text: &str) -> Result<Step, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let is_reference = args.path.iter().any(|step| matches!(step, Step::Devices));
+    let is_reference = args
+        .path
+        .iter()
+        .any(|step| matches!(step, PathOption::Devices));
     let (arch_a, arch_b) = match args.arch.as_slice() {
         [] => (None, None),
         [b] if args.dump.is_none() => (None, Some(b)),
@@ -159,7 +162,7 @@ fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
 fn values(
     args: &Args,
     (model, arch): (&Path, Option<&String>),
-    path: &[Step],
+    path: &[PathOption],
     is_placed: bool,
 ) -> Result<Vec<Value>, Failure> {
     let mut definitions = args.load.model.opening.definitions()?;
@@ -190,12 +193,12 @@ fn values(
     options.capture = true;
     for step in path {
         match step {
-            Step::Chunk(chunk) => passes.chunk = *chunk,
-            Step::Stateless => passes.stateless = true,
-            Step::Flash => options.flash_attn = true,
-            Step::Cache(k, v) => (options.k_type, options.v_type) = (*k, *v),
-            Step::Devices => {}
-            Step::Plain => options.plain = true,
+            PathOption::Chunk(chunk) => passes.chunk = *chunk,
+            PathOption::Stateless => passes.stateless = true,
+            PathOption::Flash => options.flash_attn = true,
+            PathOption::Cache(k, v) => (options.k_type, options.v_type) = (*k, *v),
+            PathOption::Devices => {}
+            PathOption::Plain => options.plain = true,
         }
     }
     if passes.stateless {

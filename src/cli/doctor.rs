@@ -249,14 +249,14 @@ impl Report {
 
     /// The uses that are possible here, or why it cannot be loaded.
     fn capabilities(&mut self, planned: &Planned) {
-        let ability = |what: &str| {
+        let capability = |what: &str| {
             planned
                 .capabilities
                 .iter()
-                .find(|ability| ability.what == what)
+                .find(|capability| capability.what == what)
         };
         for what in ["loading", "memory"] {
-            if let Some(refused) = ability(what).filter(|ability| !ability.can) {
+            if let Some(refused) = capability(what).filter(|capability| !capability.can) {
                 self.problem = Some(refused.why.clone());
                 return;
             }
@@ -267,14 +267,14 @@ impl Report {
             ("embeddings", "embeddings"),
             ("scores", "scores"),
         ];
-        let can = |what: &str| ability(what).is_some_and(|ability| ability.can);
+        let can = |what: &str| capability(what).is_some_and(|capability| capability.can);
         self.uses = names
             .iter()
             .filter(|(what, _)| can(what))
             .map(|(_, name)| *name)
             .collect();
         for what in ["text", "chat"] {
-            if let Some(lacking) = ability(what).filter(|ability| !ability.can) {
+            if let Some(lacking) = capability(what).filter(|capability| !capability.can) {
                 let name = if what == "text" {
                     "no completion"
                 } else {

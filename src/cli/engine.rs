@@ -95,7 +95,7 @@ pub(super) fn relay(name: &str) -> OnLine {
     let (end, start) = options::marks_of(&name);
     Box::new(move |line| {
         if line.ends_with(end.as_bytes()) || line.starts_with(start.as_bytes()) {
-            // In one piece, for others write there too. Nobody else can be told that it failed.
+            // In one piece, for others write there too. Nobody else can be reported that it failed.
             let _ = std::io::stderr().write_all(&[line, b"\n"].concat());
             return;
         }
@@ -153,10 +153,10 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
 }
 
 fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
-    let mut told: Option<Instant> = None;
+    let mut reported: Option<Instant> = None;
     let progress = move |loaded, total| {
-        if loaded == total || told.is_none_or(|told| told.elapsed() >= PAUSE) {
-            told = Some(Instant::now());
+        if loaded == total || reported.is_none_or(|reported| reported.elapsed() >= PAUSE) {
+            reported = Some(Instant::now());
             // A server that does not listen has ended, and so will this process.
             let _ = report(&Report::Loading { loaded, total });
         }
@@ -198,7 +198,7 @@ fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
         while let Some(pool) = pool.upgrade() {
             if let Err(what) = pool.check() {
                 tracing::error!("{what}");
-                // Time for the requests that it has to be told so by their passes.
+                // Time for the requests that it has to be reported so by their passes.
                 std::thread::sleep(PERIOD);
                 #[expect(clippy::exit, reason = "nothing that this process has is of use")]
                 std::process::exit(match what {

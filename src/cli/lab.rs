@@ -17,7 +17,7 @@ use crate::inspect::drift::{self, Drift};
 use crate::model::Options;
 use crate::weights::TensorType;
 
-use super::compare::{Step, parse_step};
+use super::compare::{PathOption, parse_path_option};
 use super::options::{Defaults, LoadOptions, positive};
 use super::{Failure, output};
 
@@ -102,8 +102,8 @@ pub(super) struct DriftArgs {
     /// Execution path of B: `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `flash` (flash attention),
     /// `devices` (only B has layers on other devices than the CPU), `plain` (float64 reference implementation of
     /// every operation, slow); several separated by commas
-    #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
-    path: Vec<Step>,
+    #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_path_option)]
+    path: Vec<PathOption>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -162,7 +162,10 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
     if tokens.is_empty() {
         anyhow::bail!("the text has no tokens");
     }
-    let is_placed = !args.path.iter().any(|step| matches!(step, Step::Devices));
+    let is_placed = !args
+        .path
+        .iter()
+        .any(|step| matches!(step, PathOption::Devices));
     let options_of_a = options(args, &opened, tokens.len());
     let reference = {
         let mut model = match is_placed {
@@ -181,11 +184,11 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
     let mut options = options(args, &opened, tokens.len());
     for step in &args.path {
         match step {
-            Step::Flash => options.flash_attn = true,
-            Step::Cache(k, v) => (options.k_type, options.v_type) = (*k, *v),
-            Step::Plain => options.plain = true,
-            Step::Devices => {}
-            Step::Chunk(_) | Step::Stateless => {
+            PathOption::Flash => options.flash_attn = true,
+            PathOption::Cache(k, v) => (options.k_type, options.v_type) = (*k, *v),
+            PathOption::Plain => options.plain = true,
+            PathOption::Devices => {}
+            PathOption::Chunk(_) | PathOption::Stateless => {
                 anyhow::bail!(
                     "--path: the text is read in one pass: expected flash, cache=TYPE, devices or plain"
                 )

@@ -221,20 +221,20 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
             let name = &plan.caches[rows.cache].name;
             let values = if rows.v_in_k { 0 } else { rows.v };
             let line = match &rows.owner {
-                Some(owner) => format!("    reads    what `{owner}` keeps in `{name}`\n"),
+                Some(owner) => format!("    KV       that of `{owner}` in `{name}`\n"),
                 None if rows.index > 0 => format!(
-                    "    keeps    {} + {values} values and an index of {} of each position in `{name}`\n",
+                    "    KV       {} + {values} elements per position and an index of {} in `{name}`\n",
                     rows.k, rows.index
                 ),
                 None => format!(
-                    "    keeps    {} + {values} values of each position in `{name}`\n",
+                    "    KV       {} + {values} elements per position in `{name}`\n",
                     rows.k
                 ),
             };
             text.push_str(&line);
             if let Some(pooled) = &rows.pooled {
                 text.push_str(&format!(
-                    "    keeps    {} values for each {} positions in `{name}`, made of {} of each of {} in `{}`\n",
+                    "    KV       {} elements per span of {} positions in `{name}`, computed from {} of each of {} positions in `{}`\n",
                     rows.k, pooled.span, pooled.width, pooled.reach, plan.caches[pooled.cache].name
                 ));
             }
@@ -245,7 +245,7 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
                 .map(|part| format!("{} ({})", part.size, part.name))
                 .collect();
             let parts = parts.join(" + ");
-            text.push_str(&format!("    keeps    {parts} values of each sequence\n"));
+            text.push_str(&format!("    state    {parts} elements per sequence\n"));
         }
         None => {}
     }

@@ -15,7 +15,7 @@ use crate::api::{
     Process, Residency, Started, View, Wanted,
 };
 use crate::common::reading::{self, MAX_DEFINITION};
-use crate::engine::serving::{Facts, Progress, Served};
+use crate::engine::serving::{ModelInfo, Progress, Served};
 use crate::engine::{Limits, StartError, ends_in_vectors};
 use crate::files::models::{self, Opened, Source};
 use crate::files::shelf::{self, Shelf};
@@ -411,7 +411,7 @@ fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
     let opened = unchecked(args, source)?;
     let (_, limits) = settings_of(args, &opened)?;
     Ok(Description {
-        facts: Facts::of(&opened.plan),
+        info: ModelInfo::of(&opened.plan),
         n_ctx: limits.n_ctx,
     })
 }

@@ -219,7 +219,7 @@ impl Deadline {
     }
 
     /// A matcher that ends with the time.
-    fn watch(&self, matcher: llguidance::Matcher) -> Result<llguidance::Matcher, Error> {
+    fn guard(&self, matcher: llguidance::Matcher) -> Result<llguidance::Matcher, Error> {
         let matcher = matcher.into_cancellable();
         *self.handle() = matcher.cancellation_handle();
         self.check().map(|()| matcher)
@@ -338,7 +338,7 @@ impl Compiler {
             tracing::warn!(warning, "a constraint");
         }
         // Tells at once what no token can begin, and warms what all answers share.
-        let mut first = Matcher::new(deadline.watch(inner.deep_clone())?);
+        let mut first = Matcher::new(deadline.guard(inner.deep_clone())?);
         first.mask().map_err(|error| match error {
             Error::Broken { message } => {
                 refuse(format!("no token can begin the answer: {message}"))

@@ -277,8 +277,8 @@ impl<C: Compute> EngineLoop<C> {
             let ActiveRequest { sequence, strategy } = &mut self.active[group.members[0]];
             let n_before = self.batch.len();
             strategy.read(sequence, group.n_tokens, &mut self.batch);
-            if let Some(watch) = &sequence.watch {
-                watch.want(&mut self.batch, n_before);
+            if let Some(recorder) = &sequence.recorder {
+                recorder.want(&mut self.batch, n_before);
             }
             let wanted = &self.batch.outputs[n_before..];
             group.n_rows = wanted.iter().filter(|wanted| **wanted).count();
@@ -328,8 +328,9 @@ impl<C: Compute> EngineLoop<C> {
                 return;
             };
             let first = &active[group.members[0]];
-            let watch = first.sequence.watch.as_ref();
-            captured_rows.extend(watch.and_then(|watch| watch.logits((id, position), logits)));
+            let recorder = first.sequence.recorder.as_ref();
+            captured_rows
+                .extend(recorder.and_then(|recorder| recorder.logits((id, position), logits)));
             let mut row = Row {
                 part: (id - first.sequence.id) as usize,
                 position: position as usize,
@@ -371,7 +372,7 @@ impl<C: Compute> EngineLoop<C> {
                 Some(failure) => Err(failure),
                 None => strategy.commit(sequence, &self.tokenizer),
             };
-            let result = result.and_then(|ending| self.watch(i, &captured_rows).map(|()| ending));
+            let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));
             let result = result.and_then(|ending| self.pool(i).map(|()| ending));
             if let Some(ending) = result.transpose() {
                 self.end(i, ending);

@@ -7,7 +7,7 @@ use crate::model;
 use crate::sampling::{SampleError, TokenLogprob};
 
 use super::diffusion::Fixed;
-use super::watch::LabResult;
+use super::recorder::LabResult;
 
 /// A token of the prompt, or of the completion as far as it is part of the released text.
 #[derive(Clone, Debug, PartialEq)]

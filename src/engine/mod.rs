@@ -20,6 +20,7 @@ mod handle;
 mod lab;
 mod limits;
 mod pooling;
+mod recorder;
 mod request;
 mod scheduler;
 mod sequence;
@@ -31,7 +32,6 @@ mod submission;
 #[cfg(test)]
 mod tests;
 mod thinking;
-mod watch;
 
 pub use adapters::Adapters;
 pub use diffusion::{Diffusion, Fixed, Remasking};
@@ -40,9 +40,9 @@ pub use handle::Handle;
 pub use lab::{Among, Attribution, Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where};
 pub use limits::Limits;
 pub use pooling::Passage;
+pub use recorder::{Attributed, Captured, LabResult, LensPoint, LensRow};
 pub use request::{Ends, Rejected, Request};
 pub use start::{StartError, Unfit, can_answer, can_pool, can_take_back, ends_in_vectors, start};
 pub use thinking::Thinking;
-pub use watch::{Attributed, Captured, LabResult, LensPoint, LensRow};
 
 pub use crate::sampling::TokenLogprob;

@@ -8,8 +8,8 @@ use crate::text::tokenizer::Tokenizer;
 use super::answer::{Answer, Entry};
 use super::compute::{BLOCK, Compute};
 use super::event::{Event, Failure, FinishReason};
+use super::recorder::Recorder;
 use super::scheduler::Job;
-use super::watch::Watch;
 
 /// The tokens of a request that waits or is active.
 pub(super) struct Sequence {
@@ -41,7 +41,7 @@ pub(super) struct Sequence {
     /// How the completion ends once all its tokens are reported.
     pub(super) ending: Option<FinishReason>,
     /// What it reads and changes of values.
-    pub(super) watch: Option<Watch>,
+    pub(super) recorder: Option<Recorder>,
     /// What was reported of it.
     pub(super) answer: Answer,
 }
@@ -53,7 +53,7 @@ impl Sequence {
         n_prompt: usize,
         n_parts: usize,
         scales: Vec<f32>,
-        watch: Option<Watch>,
+        recorder: Option<Recorder>,
         answer: Answer,
     ) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Sequence {
             n_reported: n_prompt,
             is_stopped: false,
             ending: None,
-            watch,
+            recorder,
             answer,
         }
     }
@@ -92,7 +92,7 @@ impl Sequence {
     /// Tells the model how its sequences from `id` on are computed.
     pub(super) fn prepare(&self, id: SequenceId, model: &mut impl Compute) {
         for id in (id..).take(self.n_parts) {
-            model.begin(id, &self.scales, self.watch.as_ref().map(Watch::lab));
+            model.begin(id, &self.scales, self.recorder.as_ref().map(Recorder::lab));
             if !self.source.is_empty() {
                 model.set_source(id, &self.source);
             }
@@ -118,14 +118,14 @@ impl Sequence {
     /// log-probabilities are wanted, or of which a value is.
     pub(super) fn reusable(&self) -> &[u32] {
         let tokens = self.unscored();
-        let wanted = self.watch.as_ref().and_then(Watch::next_wanted);
+        let wanted = self.recorder.as_ref().and_then(Recorder::next_wanted);
         &tokens[..wanted.map_or(tokens.len(), |at| tokens.len().min(at + 1))]
     }
 
     /// Whether what is computed of it is the same as of another sequence.
     pub(super) fn is_computed_as(&self, other: &Self) -> bool {
         let key = |of: &Self| {
-            of.watch
+            of.recorder
                 .as_ref()
                 .map_or(Vec::new(), |w| w.lab().key().to_vec())
         };
@@ -262,13 +262,13 @@ impl Sequence {
 
     /// Whether hidden states wait for its lens.
     pub(super) fn awaits_lens(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_waiting)
+        self.recorder.as_ref().is_some_and(Recorder::is_waiting)
     }
 
     /// Ends the request.
     pub(super) fn finish(self, reason: FinishReason) {
-        if let Some(watch) = self.watch {
-            let result = Box::new(watch.finish(self.tokens));
+        if let Some(recorder) = self.recorder {
+            let result = Box::new(recorder.finish(self.tokens));
             self.answer.send(Event::Lab(result));
         }
         self.answer.finish(reason, self.n_reported - self.n_prompt);

@@ -62,7 +62,7 @@ pub struct Served {
     /// Names of the classes that it scores, as far as it has them.
     pub labels: Vec<String>,
     /// Its numbers.
-    pub facts: Facts,
+    pub info: ModelInfo,
     /// What it takes on each device.
     pub memory: Vec<DeviceUse>,
     /// What tells its results from those of others.
@@ -164,7 +164,7 @@ fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
 
 /// The numbers of a model that clients ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct ModelInfo {
     /// Name of its architecture.
     pub arch: String,
     /// How it is executed.
@@ -181,7 +181,7 @@ pub struct Facts {
     pub n_ctx_train: u64,
 }
 
-impl Facts {
+impl ModelInfo {
     /// The numbers of a plan.
     pub fn of(plan: &Plan) -> Self {
         let elements = plan.tensors.iter().map(|t| t.shape.iter().product::<u64>());
@@ -339,7 +339,7 @@ impl Served {
             "how the model writes"
         );
         let n_ctx_train = plan.n_ctx_train;
-        let (pooled, facts) = (Pooled::of(&plan, weights.metadata()), Facts::of(&plan));
+        let (pooled, info) = (Pooled::of(&plan, weights.metadata()), ModelInfo::of(&plan));
         let labels = labels(&plan.arch, weights.metadata());
         let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
@@ -372,7 +372,7 @@ impl Served {
             prompts,
             rerank_template,
             labels,
-            facts,
+            info,
             memory: taken.map_or_else(Vec::new, |(memory, ..)| memory.devices.clone()),
             files: taken.map_or_else(Vec::new, |(_, files, _)| files.clone()),
             workers: taken.map_or_else(Vec::new, |(.., workers)| workers.clone()),

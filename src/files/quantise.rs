@@ -59,15 +59,15 @@ enum Part {
     Other,
 }
 
-/// Facts of the whole model that decide the types.
-struct Facts {
+/// Numbers of the whole model that decide the types.
+struct ModelShape {
     parts: Vec<Part>,
     n_values: usize,
     n_layers: usize,
     n_experts: u64,
 }
 
-impl Facts {
+impl ModelShape {
     fn new(plan: &Plan) -> Self {
         let of_role = |role| match role {
             WeightRole::Matrix | WeightRole::Table => Part::Other,
@@ -76,7 +76,7 @@ impl Facts {
         let parts = plan.tensors.iter().map(|t| of_role(t.role)).collect();
         // Layers that use the same tensors count once.
         let layers: BTreeSet<_> = plan.layers.iter().map(|l| (l.stack, l.il)).collect();
-        let mut facts = Self {
+        let mut model = Self {
             parts,
             n_values: 0,
             n_layers: layers.len(),
@@ -84,28 +84,28 @@ impl Facts {
         };
         let experts = plan.layers.iter().flat_map(units);
         let experts = experts.filter_map(|unit| unit.option_int("experts"));
-        facts.n_experts = experts.max().unwrap_or(0);
+        model.n_experts = experts.max().unwrap_or(0);
         let mut n_down = 0;
         for layer in &plan.layers {
             for unit in units(layer) {
-                facts.unit(unit, layer.il as usize, &mut n_down);
+                model.unit(unit, layer.il as usize, &mut n_down);
             }
         }
         let ends = [&plan.embed].into_iter().chain(&plan.per_layer);
         for unit in ends.chain(plan.mixes()) {
-            facts.unit(unit, 0, &mut n_down);
+            model.unit(unit, 0, &mut n_down);
         }
         let output = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         match output.and_then(|unit| unit.weight("output")) {
-            Some(at) => facts.parts[at] = Part::Output,
+            Some(at) => model.parts[at] = Part::Output,
             None => {
-                facts.set(&plan.embed, "tokens", Part::Output);
+                model.set(&plan.embed, "tokens", Part::Output);
                 if let Some(unit) = &plan.per_layer {
-                    facts.set(unit, "table", Part::Output);
+                    model.set(unit, "table", Part::Output);
                 }
             }
         }
-        facts
+        model
     }
 
     /// The weights of a block, by their classes in its contract.
@@ -203,10 +203,10 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
             ),
         });
     };
-    let facts = Facts::new(plan);
-    let mut types = vectors(plan, weights, &facts);
+    let model = ModelShape::new(plan);
+    let mut types = vectors(plan, weights, &model);
     let mut others: BTreeMap<_, usize> = BTreeMap::new();
-    for (planned, part) in plan.tensors.iter().zip(&facts.parts) {
+    for (planned, part) in plan.tensors.iter().zip(&model.parts) {
         let Some(tensor) = weights.tensor(&planned.name) else {
             continue;
         };
@@ -218,7 +218,7 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
             continue;
         }
         let row = tensor.shape[0];
-        let wanted = facts.choose(*part, base, row);
+        let wanted = model.choose(*part, base, row);
         let ty = fitting(wanted, row);
         if ty != wanted {
             *others.entry((wanted, ty, row)).or_insert(0) += 1;
@@ -247,7 +247,7 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
 /// # Errors
 /// Errors of the given weights.
 pub fn with_plain_vectors(weights: &Weights, plan: &Plan) -> Result<Weights, Error> {
-    let types = vectors(plan, weights, &Facts::new(plan));
+    let types = vectors(plan, weights, &ModelShape::new(plan));
     let mut metadata = weights.metadata().clone();
     if metadata.get("general.file_type").is_none()
         && let Some(file_type) = file_type(weights)
@@ -301,8 +301,12 @@ pub fn without_blocks(weights: &Weights, ty: TensorType) -> Result<Weights, Erro
 }
 
 /// Vectors of half floats, and f32.
-fn vectors<'w>(plan: &Plan, weights: &'w Weights, facts: &Facts) -> HashMap<&'w str, TensorType> {
-    let tensors = plan.tensors.iter().zip(&facts.parts);
+fn vectors<'w>(
+    plan: &Plan,
+    weights: &'w Weights,
+    model: &ModelShape,
+) -> HashMap<&'w str, TensorType> {
+    let tensors = plan.tensors.iter().zip(&model.parts);
     let vectors = tensors.filter_map(|(planned, part)| {
         let tensor = weights.tensor(&planned.name)?;
         (*part == Part::Vector && is_half(tensor))

@@ -35,5 +35,5 @@ pub enum Error {
     Worker(String),
     /// The computation ended with an error.
     #[error("computation failed: {0}")]
-    Compute(String),
+    Computation(String),
 }

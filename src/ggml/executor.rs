@@ -182,7 +182,7 @@ impl Executor {
         self.is_plain = self.devices.len() == 1;
         match self.is_plain {
             true => Ok(()),
-            false => Err(Error::Compute(
+            false => Err(Error::Computation(
                 "plain loops compute in the host's memory alone".into(),
             )),
         }
@@ -214,7 +214,9 @@ impl Executor {
     fn fit_with_memory(&mut self, graph: &Graph) -> Result<(), Error> {
         self.fit(graph)?;
         match graph.arena().stands_in() {
-            true => Err(Error::Compute("a graph over stand-ins does not run".into())),
+            true => Err(Error::Computation(
+                "a graph over stand-ins does not run".into(),
+            )),
             false => Ok(()),
         }
     }
@@ -290,7 +292,7 @@ impl Executor {
     pub fn load(&mut self, graph: Graph) -> Result<Option<Graph>, Error> {
         self.fit_with_memory(&graph)?;
         if graph.scratch().get().is_some() && !self.can_reload(&graph) {
-            return Err(Error::Compute("the memory of the graph is gone".into()));
+            return Err(Error::Computation("the memory of the graph is gone".into()));
         }
         let before = self.graph.take();
         // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that
@@ -338,7 +340,7 @@ impl Executor {
     /// Nothing is loaded, the computation fails, or a worker is lost.
     pub fn run(&mut self) -> Result<(), Error> {
         let Some(graph) = &self.graph else {
-            return Err(Error::Compute("no graph is loaded".into()));
+            return Err(Error::Computation("no graph is loaded".into()));
         };
         if self.is_plain {
             return super::plain::run(graph);
@@ -353,7 +355,7 @@ impl Executor {
         };
         if status != sys::GGML_STATUS_SUCCESS {
             // SAFETY: ggml has a static text for every status.
-            return Err(Error::Compute(unsafe {
+            return Err(Error::Computation(unsafe {
                 text(sys::ggml_status_to_string(status))
             }));
         }

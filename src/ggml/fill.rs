@@ -217,7 +217,7 @@ mod tests {
         cpu.allocate(&arena, "a test").expect("some bytes");
         assert!(Device::fill(&[&tensor], nothing, |_| {}).is_ok());
         assert!(Device::fill(&[&tensor, &tensor], nothing, |_| {}).is_err());
-        let fails = |_: usize, _: u64, _: &mut [u8]| Err(Error::Compute("no rows".into()));
+        let fails = |_: usize, _: u64, _: &mut [u8]| Err(Error::Computation("no rows".into()));
         let error = Device::fill(&[&tensor], fails, |_| {}).expect_err("no rows");
         assert_eq!(error.to_string(), "computation failed: no rows");
     }

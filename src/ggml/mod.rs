@@ -49,4 +49,4 @@ pub use quantize::{dequantize, quantize, quantize_into};
 pub use scope::Scope;
 pub use support::KeptOp;
 pub use text::version;
-pub use walk::{Origin, Step};
+pub use walk::{GraphOp, Origin};

@@ -87,7 +87,7 @@ pub struct PlaceCost {
     pub path: String,
     /// Which use of both in a graph, counted from 0.
     pub nth: u32,
-    /// Each operation in the order of execution: its name as in [`super::Step`], and its cost.
+    /// Each operation in the order of execution: its name as in [`super::GraphOp`], and its cost.
     pub ops: Vec<(String, Cost)>,
 }
 
@@ -162,12 +162,12 @@ impl Profile {
         scheduler: sys::ggml_backend_sched_t,
         graph: &Graph,
     ) -> sys::ggml_status {
-        let mut watch = Watch {
+        let mut clock = Clock {
             started: Instant::now(),
             times: Vec::with_capacity(graph.n_nodes()),
         };
-        let data: *mut Watch = &mut watch;
-        // SAFETY: the caller vouches for scheduler and graph; the watch outlives the computation,
+        let data: *mut Clock = &mut clock;
+        // SAFETY: the caller vouches for scheduler and graph; the clock outlives the computation,
         // after which the callback is taken back.
         let status = unsafe {
             sys::ggml_backend_sched_set_eval_callback(scheduler, Some(observe), data.cast());
@@ -177,7 +177,7 @@ impl Profile {
         };
         let mut places: Vec<PlaceCost> = Vec::new();
         let mut known: HashMap<(&'static str, Rc<str>, u32), usize> = HashMap::new();
-        for (node, time) in watch.times {
+        for (node, time) in clock.times {
             let place = graph.scopes().place(node as usize);
             let place = place.unwrap_or_else(Place::outside);
             let kind = place.kind;
@@ -210,7 +210,7 @@ impl Profile {
 }
 
 /// The clock of a computation.
-struct Watch {
+struct Clock {
     started: Instant,
     times: Vec<(*mut sys::ggml_tensor, Duration)>,
 }
@@ -220,14 +220,14 @@ struct Watch {
 unsafe extern "C" fn observe(node: *mut sys::ggml_tensor, ask: bool, data: *mut c_void) -> bool {
     // SAFETY: `data` is the state that `Profile::run` owns while the graph runs, and ggml calls
     // from the thread that runs it.
-    let watch = unsafe { &mut *data.cast::<Watch>() };
+    let clock = unsafe { &mut *data.cast::<Clock>() };
     if !ask {
-        watch.times.push((node, watch.started.elapsed()));
+        clock.times.push((node, clock.started.elapsed()));
         return true;
     }
     // SAFETY: ggml shows a live node.
     let op = unsafe { sys::shim_tensor_op(node) } as sys::ggml_op;
-    watch.started = Instant::now();
+    clock.started = Instant::now();
     !is_view(op)
 }
 

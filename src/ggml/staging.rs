@@ -173,7 +173,7 @@ impl Slot<'_> {
         assert!(n <= self.staging.slot_bytes, "a piece fits its slot");
         let _one = lock(&self.staging.sending);
         // SAFETY: the slot lies in the buffer; the caller vouches for the tensor; this thread is the only one
-        // that uses the queue, and the slot is not written before the event that is recorded behind the copy.
+        // that uses the queue, and the slot is not written before the event that is recorded after the copy.
         unsafe {
             let from = self.staging.first.as_ptr();
             let from = from.add(self.at * self.staging.slot_bytes).cast();

@@ -16,7 +16,7 @@ const N_PARAMS: usize = 6;
 
 /// One operation of a graph.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct GraphOp {
     /// The operation, by ggml's name; activations by their own names.
     pub op: String,
     /// The kind of block it was built for.
@@ -42,12 +42,12 @@ pub struct Step {
     pub weight_bytes: u64,
 }
 
-impl Step {
+impl GraphOp {
     /// The same where `n` steps are executed before.
     #[must_use]
     pub fn after(mut self, n: usize) -> Self {
         for source in &mut self.sources {
-            if let Origin::Step(at) = source {
+            if let Origin::Op(at) = source {
                 *at += n;
             }
         }
@@ -59,7 +59,7 @@ impl Step {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Origin {
     /// The result of an earlier step.
-    Step(usize),
+    Op(usize),
     /// A weight, by its place in the list that [`Graph::walk`] was given.
     Weight(usize),
     /// An input, or a tensor that is stored between passes, by its name.
@@ -68,7 +68,7 @@ pub enum Origin {
 
 impl Graph {
     /// Every operation, in the order of execution. `weights` are distinguished from other data.
-    pub fn walk(&self, weights: &[Tensor]) -> Vec<Step> {
+    pub fn walk(&self, weights: &[Tensor]) -> Vec<GraphOp> {
         let weights: HashMap<usize, usize> = (0..)
             .zip(weights)
             .map(|(at, weight)| (weight.key(), at))
@@ -84,14 +84,14 @@ impl Graph {
         let origin = |source: *mut sys::ggml_tensor| {
             let key = source as usize;
             match (places.get(&key), weights.get(&key)) {
-                (Some(at), _) => Origin::Step(*at),
+                (Some(at), _) => Origin::Op(*at),
                 (None, Some(at)) => Origin::Weight(*at),
                 // SAFETY: a source that is not null is alive with the graph.
                 (None, None) => Origin::Leaf(unsafe { text(sys::ggml_get_name(source)) }),
             }
         };
         let keys: HashSet<usize> = weights.keys().copied().collect();
-        let steps = nodes.iter().map(|node| Step {
+        let steps = nodes.iter().map(|node| GraphOp {
             // SAFETY: nodes of the graph are alive with it, and so are their sources.
             weight_bytes: unsafe { weight_bytes(*node, &keys) },
             ..self.step(*node, &origin)
@@ -103,7 +103,7 @@ impl Graph {
         &self,
         node: *mut sys::ggml_tensor,
         origin: &dyn Fn(*mut sys::ggml_tensor) -> Origin,
-    ) -> Step {
+    ) -> GraphOp {
         let place = self.scopes().place(node as usize);
         let (kind, path, nth) = place.map_or((OUTSIDE, String::new(), 0), |place| {
             (place.kind, place.path.to_string(), place.nth)
@@ -117,7 +117,7 @@ impl Graph {
                 .filter(|source| !source.is_null())
                 .map(origin);
             let ty = sys::shim_tensor_type(node) as u32;
-            Step {
+            GraphOp {
                 op: text(sys::shim_tensor_op_name(node)),
                 kind,
                 path,

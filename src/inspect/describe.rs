@@ -1,6 +1,6 @@
 //! A plan in words: what a model is, its layers, positions, ends and memory.
 //!
-//! What is said of a block is the phrase of its contract with the numbers of the plan. Layers with the same
+//! The description of a block is the phrase of its contract with the numbers of the plan. Layers with the same
 //! phrases are described once, as a [`Group`]; if that would be too many, numbers become bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use crate::weights::TensorType;
 /// More groups of layers than this are described with bounds for numbers.
 const MAX_GROUPS: usize = 4;
 
-/// Layers of which the same is said.
+/// Layers with the same description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Their indices over all stacks.
@@ -113,7 +113,7 @@ pub(crate) fn pooled(pooling: Pooling) -> &'static str {
     }
 }
 
-/// Groups of layers of which the same is said, in the order of their first layers.
+/// Groups of layers with the same description, in the order of their first layers.
 pub fn groups(plan: &Plan) -> Vec<Group> {
     let exact = grouped(plan, &|units| phrase(plan, units));
     match exact.len() > MAX_GROUPS {

@@ -78,9 +78,9 @@ fn run(
         for (at, _) in wanted
             .iter()
             .enumerate()
-            .filter(|(_, point)| **point == taken.point)
+            .filter(|(_, point)| **point == captured.point)
         {
-            rows[at].extend_from_slice(&taken.row);
+            rows[at].extend_from_slice(&captured.row);
         }
     }
     model.release(0);

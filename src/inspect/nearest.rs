@@ -44,13 +44,13 @@ impl Fit {
 }
 
 /// The tensors of a file, and what was asked of them.
-struct Asked<'a> {
+struct WantedTensors<'a> {
     weights: &'a Weights,
     /// Names, and whether each was required.
     names: RefCell<BTreeMap<String, bool>>,
 }
 
-impl TensorSet for Asked<'_> {
+impl TensorSet for WantedTensors<'_> {
     fn has(&self, name: &str, required: bool) -> bool {
         *self.names.borrow_mut().entry(name.to_owned()).or_default() |= required;
         self.weights.has(name, required)
@@ -104,7 +104,7 @@ fn of_any_layer(name: &str) -> String {
 fn fit(def: &ArchDef, weights: &Weights) -> Fit {
     let metadata = renamed(weights.metadata(), &def.name);
     let prefix = format!("{}.", def.name);
-    let asked = Asked {
+    let asked = WantedTensors {
         weights,
         names: RefCell::default(),
     };

@@ -55,7 +55,7 @@ impl Graphs {
         let kept = self.kept.first().filter(|kept| kept.graph.is_none());
         match kept {
             Some(kept) => Ok((&mut self.executor, &kept.pass)),
-            None => Err(Error::Compute("no graph is loaded".into())),
+            None => Err(Error::Computation("no graph is loaded".into())),
         }
     }
 
@@ -81,7 +81,7 @@ impl Graphs {
     /// As [`Executor::load`].
     pub(super) fn reload(&mut self, shape: &Shape) -> Result<(), Error> {
         let Some(at) = self.kept.iter().position(|kept| kept.shape == *shape) else {
-            return Err(Error::Compute("no graph of this shape is kept".into()));
+            return Err(Error::Computation("no graph of this shape is kept".into()));
         };
         let mut wanted = self.kept.remove(at);
         if let Some(graph) = wanted.graph.take() {

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::arch::Parts;
 use crate::blocks::lab::{
-    Asked, Lab as GraphLab, NODES_PER_CAPTURE, NODES_PER_STEP, Pairs, Step, StepKind,
+    EditKind, Lab as GraphLab, NODES_PER_CAPTURE, NODES_PER_EDIT, Pairs, PointUse, RowEdits,
 };
 use crate::ggml::{Error as TensorError, Executor, Graph, Tensor};
 use crate::weights::TensorType;
@@ -86,19 +86,19 @@ pub enum LabOp {
 }
 
 impl LabOp {
-    fn kind(&self) -> StepKind {
+    fn kind(&self) -> EditKind {
         match self {
-            Self::Affine { .. } => StepKind::Affine,
-            Self::Clamp { bounds, .. } => StepKind::Clamp(bounds[0].to_bits(), bounds[1].to_bits()),
-            Self::Project { .. } => StepKind::Project,
-            Self::Match { .. } => StepKind::Match,
-            Self::Copy { from } => StepKind::Copy(*from),
+            Self::Affine { .. } => EditKind::Affine,
+            Self::Clamp { bounds, .. } => EditKind::Clamp(bounds[0].to_bits(), bounds[1].to_bits()),
+            Self::Project { .. } => EditKind::Project,
+            Self::Match { .. } => EditKind::Match,
+            Self::Copy { from } => EditKind::Copy(*from),
             Self::Feature {
                 bias,
                 threshold,
                 bounds,
                 ..
-            } => StepKind::Feature {
+            } => EditKind::Feature {
                 bias: bias.to_bits(),
                 threshold: threshold.to_bits(),
                 bounds: bounds.map(f32::to_bits),
@@ -241,7 +241,7 @@ pub struct CapturedRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LabShape {
     pub(super) captures: Vec<(usize, usize)>,
-    steps: Vec<StepShape>,
+    edits: Vec<EditShape>,
     /// Tokens and keys of attention weights: group of layers, keys, tokens.
     sets: Vec<(usize, usize, usize)>,
     /// Points of attention weights, each with its set.
@@ -249,22 +249,22 @@ pub(super) struct LabShape {
 }
 
 /// An edit of a sequence: point, kind, rows, and whether each has numbers of its own.
-type StepShape = (usize, StepKind, usize, bool);
+type EditShape = (usize, EditKind, usize, bool);
 
 impl LabShape {
     pub(super) fn is_empty(&self) -> bool {
-        self.captures.is_empty() && self.steps.is_empty() && self.pairs.is_empty()
+        self.captures.is_empty() && self.edits.is_empty() && self.pairs.is_empty()
     }
 
     /// Operations and inputs that it adds to a graph.
     pub(super) fn n_nodes(&self) -> usize {
         let n_captures = self.captures.len() + self.pairs.len() + self.sets.len();
-        n_captures * NODES_PER_CAPTURE + self.steps.len() * NODES_PER_STEP
+        n_captures * NODES_PER_CAPTURE + self.edits.len() * NODES_PER_EDIT
     }
 }
 
 /// An edit of tokens of a sequence.
-struct PassStep {
+struct PassEdit {
     lab: Arc<Lab>,
     /// Which of its edits.
     at: usize,
@@ -273,7 +273,7 @@ struct PassStep {
     places: Vec<usize>,
 }
 
-impl PassStep {
+impl PassEdit {
     fn edit(&self) -> &LabEdit {
         &self.lab.edits[self.at]
     }
@@ -288,11 +288,11 @@ pub(super) struct PassLab {
     /// Rows by point, by the places of their tokens in the batch.
     captures: BTreeMap<usize, BTreeMap<usize, i32>>,
     /// Those of a sequence in their order; sequences have different rows.
-    steps: Vec<PassStep>,
+    edits: Vec<PassEdit>,
 }
 
 impl PassLab {
-    /// What the sequences of a batch ask. Points behind the head have rows for outputs alone.
+    /// What the sequences of a batch ask. Points after the head have rows for outputs alone.
     pub(super) fn of(
         labs: &HashMap<SequenceId, Arc<Lab>>,
         points: &Points,
@@ -351,7 +351,7 @@ impl PassLab {
                 let (rows, places): (Vec<i32>, Vec<usize>) = found.unzip();
                 if !rows.is_empty() {
                     let lab = Arc::clone(lab);
-                    this.steps.push(PassStep {
+                    this.edits.push(PassEdit {
                         lab,
                         at,
                         rows,
@@ -387,13 +387,13 @@ impl PassLab {
 
     pub(super) fn shape(&self) -> LabShape {
         let captures = self.captures.iter();
-        let step = |step: &PassStep| {
+        let step = |step: &PassEdit| {
             let LabEdit { point, op, .. } = step.edit();
             (*point, op.kind(), step.rows.len(), op.is_of_rows())
         };
         LabShape {
             captures: captures.map(|(point, rows)| (*point, rows.len())).collect(),
-            steps: self.steps.iter().map(step).collect(),
+            edits: self.edits.iter().map(step).collect(),
             sets: self
                 .sets
                 .iter()
@@ -404,16 +404,16 @@ impl PassLab {
     }
 }
 
-/// The inputs and outputs of a graph for what is asked of points.
+/// The inputs and outputs of a graph for what is captured and changed at points.
 #[derive(Default)]
 pub(super) struct LabTensors {
     captures: Vec<(usize, Tensor)>,
-    steps: Vec<(Tensor, [Tensor; 2])>,
+    edits: Vec<(Tensor, [Tensor; 2])>,
     sets: Vec<Pairs>,
 }
 
 impl LabTensors {
-    /// Makes the inputs of a graph, and what its points are asked.
+    /// Makes the inputs of a graph, and the uses of its points.
     pub(super) fn new(
         g: &Graph,
         points: &Points,
@@ -422,7 +422,7 @@ impl LabTensors {
         n_slots: &[usize],
     ) -> Result<(Self, GraphLab), TensorError> {
         let mut this = Self::default();
-        let mut asked: HashMap<String, Asked> = HashMap::new();
+        let mut uses: HashMap<String, PointUse> = HashMap::new();
         let mut copied = HashSet::new();
         let rows = |point: usize, what: &str, n: usize| {
             let point = &points.all[point];
@@ -434,20 +434,20 @@ impl LabTensors {
             let name = format!("lab.{what}.{}", point.path);
             g.index_input(&name, TensorType::I32, &[n as u64], bound as u64)
         };
-        for (point, kind, n, is_of_rows) in &shape.steps {
+        for (point, kind, n, is_of_rows) in &shape.edits {
             let (path, width) = (&points.all[*point].path, points.all[*point].width());
             let rows = rows(*point, "edit", *n)?;
             let n_last = if *is_of_rows { *n as u64 } else { 1 };
             let numbers = |n: u64| g.input(&format!("lab.{path}"), TensorType::F32, &[width, n]);
             let numbers = [numbers(1)?, numbers(n_last)?];
-            this.steps.push((rows.clone(), numbers.clone()));
-            let of_point = asked.entry(path.clone()).or_default();
+            this.edits.push((rows.clone(), numbers.clone()));
+            let of_point = uses.entry(path.clone()).or_default();
             let from = match kind {
-                StepKind::Copy(from) => Some(points.all[*from].path.clone()),
+                EditKind::Copy(from) => Some(points.all[*from].path.clone()),
                 _ => None,
             };
             copied.extend(from.clone());
-            of_point.steps.push(Step {
+            of_point.edits.push(RowEdits {
                 kind: *kind,
                 rows,
                 numbers,
@@ -457,7 +457,7 @@ impl LabTensors {
         for (point, n) in &shape.captures {
             let rows = rows(*point, "rows", *n)?;
             this.captures.push((*point, rows.clone()));
-            let of_point = asked.entry(points.all[*point].path.clone()).or_default();
+            let of_point = uses.entry(points.all[*point].path.clone()).or_default();
             of_point.rows = Some(rows);
         }
         for (group, n_keys, n) in &shape.sets {
@@ -479,7 +479,7 @@ impl LabTensors {
         });
         let lab = GraphLab {
             pairs: pairs.collect(),
-            asked,
+            uses,
             copied,
             ..GraphLab::default()
         };
@@ -501,7 +501,7 @@ impl LabTensors {
                 executor.write(&tensors.mask, &set.mask)?;
             }
         }
-        for ((rows, tensors), step) in self.steps.iter().zip(&pass.steps) {
+        for ((rows, tensors), step) in self.edits.iter().zip(&pass.edits) {
             if rows.is_allocated() {
                 executor.write_indices(rows, &step.rows)?;
             }

@@ -278,6 +278,11 @@ impl Model {
         self.graphs.n_built()
     }
 
+    /// Whether a recurrent state is kept of each sequence, which cannot be rolled back.
+    pub fn has_states(&self) -> bool {
+        !self.states.is_empty()
+    }
+
     /// Whether sequences share what is known of their tokens.
     pub fn is_shared(&self) -> bool {
         self.options.n_ctx > 0 && self.block_manager.is_shared()

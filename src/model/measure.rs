@@ -1,6 +1,6 @@
 //! What the passes of a model take: their operations under the clock, and the weights they read.
 
-use crate::ggml::{Misplaced, Profile, Step};
+use crate::ggml::{GraphOp, Misplaced, Profile};
 
 use super::lifecycle::Model;
 
@@ -19,7 +19,7 @@ impl Model {
 
     /// The operations of the last pass, in the order of execution; weights are places in the plan.
     /// None before the first pass.
-    pub fn steps(&self) -> Vec<Step> {
+    pub fn steps(&self) -> Vec<GraphOp> {
         let graph = self.graphs.executor.graph();
         graph.map_or_else(Vec::new, |graph| graph.walk(&self.loaded.tensors))
     }

@@ -155,7 +155,7 @@ impl Points {
                 // [n_kv, n_tokens, heads, n_runs]
                 Parts::Pairs => shape = vec![0, shape[2]],
                 _ => {
-                    // What is behind the tokens are ones.
+                    // The dimensions after the tokens are 1.
                     let tokens = shape.iter().rposition(|n| *n == N_TOKENS as u64);
                     shape.truncate(tokens.unwrap_or(shape.len()));
                 }

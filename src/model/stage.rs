@@ -36,12 +36,7 @@ pub(super) fn build_head(
     n_rows: usize,
     adapters: &[usize],
 ) -> Result<Option<Stage>, Error> {
-    let Some(unit) = sources
-        .plan
-        .head
-        .as_ref()
-        .and_then(|head| head.unit.as_ref())
-    else {
+    let Some(unit) = parts.plan.head.as_ref().and_then(|head| head.unit.as_ref()) else {
         return Ok(None);
     };
     build_stage(parts, n_rows, adapters, |b, x| {

@@ -5,7 +5,7 @@
 //! its usual settings: a cache, and flash attention.
 
 use crate::arch::WeightRole;
-use crate::ggml::{Arena, Error, Graph, Step, Tensor};
+use crate::ggml::{Arena, Error, Graph, GraphOp, Tensor};
 use crate::plan::{Plan, TensorPlan};
 use crate::weights::TensorType;
 
@@ -26,7 +26,7 @@ const N_CTX: usize = 64;
 ///
 /// # Errors
 /// Blocks that refuse their arguments.
-pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
+pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
     let options = Options::plain(N_CTX, n_tokens);
     let mut steps = match Shape::largest_source(&options, plan) {
         Some(shape) => walked(plan, &options, &shape)?,
@@ -42,7 +42,7 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
 ///
 /// # Errors
 /// As [`trace`].
-pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
+pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
     let options = Options::plain(N_CTX, n_tokens);
     let shape = Shape {
         n_outputs: n_tokens,
@@ -51,7 +51,7 @@ pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
     walked(plan, &options, &shape)
 }
 
-fn walked(plan: &Plan, options: &Options, shape: &Shape) -> Result<Vec<Step>, Error> {
+fn walked(plan: &Plan, options: &Options, shape: &Shape) -> Result<Vec<GraphOp>, Error> {
     let (graph, _, tensors) = described(plan, options, shape)?;
     Ok(graph.walk(&tensors))
 }

@@ -32,7 +32,7 @@ pub(super) struct Planner<'a> {
     pub(super) selections: Vec<Unit>,
     pub(super) problems: Vec<String>,
     /// The same, to find one that is there.
-    told: HashSet<String>,
+    reported: HashSet<String>,
     /// Elements of the rows of each tap.
     pub(super) taps: HashMap<String, u64>,
     /// The same of what layers that read the source saved.
@@ -57,7 +57,7 @@ impl<'a> Planner<'a> {
             caches: Vec::new(),
             selections: Vec::new(),
             problems: Vec::new(),
-            told: HashSet::new(),
+            reported: HashSet::new(),
             taps: HashMap::new(),
             source_taps: HashMap::new(),
             source_keys: HashSet::new(),
@@ -72,7 +72,7 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn problem<T>(&mut self, message: String) -> Option<T> {
-        if !self.is_hopeless() && self.told.insert(message.clone()) {
+        if !self.is_hopeless() && self.reported.insert(message.clone()) {
             self.problems.push(message);
         }
         None
@@ -275,7 +275,7 @@ impl<'a> Planner<'a> {
 
     /// A problem with its place in the definition, reported once for each `key`.
     pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Option<T> {
-        if !self.is_hopeless() && self.told.insert(format!("{}:{key}", span.start)) {
+        if !self.is_hopeless() && self.reported.insert(format!("{}:{key}", span.start)) {
             let text = self.facts.def.text.as_ref();
             let problem = vec![Diagnostic::new(span.clone(), message)];
             let shown = Diagnostics::new(&text.path, &text.source, problem).to_string();
@@ -345,7 +345,7 @@ impl<'a> Planner<'a> {
             Ok(value) => Some(value),
             // A key that is missing is missing everywhere.
             Err(error) => match self.facts.missing_key(&error) {
-                Some(key) if !self.told.insert(key.clone()) => None,
+                Some(key) if !self.reported.insert(key.clone()) => None,
                 _ => self.problem(format!("{what}: {error}")),
             },
         }

@@ -22,23 +22,23 @@ impl Planner<'_> {
             _ => 0,
         };
         let n_layer = number("n_layer");
-        let behind = n_layer..n_layer.saturating_add(number("n_nextn"));
+        let after_layers = n_layer..n_layer.saturating_add(number("n_nextn"));
         let prefixes = self.facts.def.stacks.iter();
         let prefixes: Vec<_> = prefixes
             .filter_map(|s| s.prefix.split_once("{il}"))
             .collect();
-        let is_behind = |name: &str| {
+        let is_after = |name: &str| {
             prefixes.iter().any(|(before, after)| {
                 let rest = name.strip_prefix(before).unwrap_or_default();
                 let n_digits = rest.bytes().take_while(u8::is_ascii_digit).count();
                 let (il, rest) = rest.split_at(n_digits);
-                let is_of = |il: i64| behind.contains(&il) && rest.starts_with(after);
+                let is_of = |il: i64| after_layers.contains(&il) && rest.starts_with(after);
                 il.parse().is_ok_and(is_of)
             })
         };
         let names = self.facts.tensors.names().into_iter();
         names
-            .filter(|name| !is_behind(name))
+            .filter(|name| !is_after(name))
             .filter(|name| !self.tensor_index.contains_key(*name) && !expected(name))
             .map(str::to_owned)
             .collect()

@@ -20,7 +20,7 @@ use super::params::Params;
 use super::sampler::Sampler;
 use super::sampler::run;
 use super::softmax::{exp, sum_exp};
-use super::stage::Step;
+use super::stage::StageInput;
 
 /// Numbers that are multiplied together in one go.
 const LANES: usize = 16;
@@ -122,7 +122,7 @@ impl Contrastive {
         mask: Option<&[u32]>,
     ) -> Result<Vec<Candidate>, SampleError> {
         let sampler = &mut self.sampler;
-        let step = Step {
+        let step = StageInput {
             history: &sampler.history,
             rng: &sampler.rng,
             draw: sampler.history.n_generated(),

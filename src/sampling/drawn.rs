@@ -7,7 +7,7 @@ use super::error::SampleError;
 use super::logprobs::TokenLogprob;
 use super::sampler::{Sampler, run};
 use super::softmax::{exp, sum_exp};
-use super::stage::Step;
+use super::stage::StageInput;
 
 /// A token that was drawn, and the most probable tokens it was drawn from.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ impl Sampler {
         if self.is_greedy {
             return Ok(Drawn::certain(token));
         }
-        let step = Step {
+        let step = StageInput {
             history: &self.history,
             rng: &self.rng,
             draw: self.history.n_generated(),

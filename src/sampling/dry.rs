@@ -16,7 +16,7 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 /// Longer passages count as this long: the penalty is far beyond any logit.
 const LONGEST: usize = 512;
@@ -58,7 +58,7 @@ impl Stage for Dry {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        step: &Step<'_>,
+        step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         let tokens = step.history.tokens();
         let tokens = &tokens[tokens.len().saturating_sub(self.window)..];

@@ -7,7 +7,7 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
 struct LogitBias {
@@ -46,7 +46,7 @@ impl Stage for LogitBias {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
+        _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         let n_vocab = candidates.n_vocab();
         for &(id, bias) in &self.biases {

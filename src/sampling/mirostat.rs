@@ -21,7 +21,7 @@ use super::parameter::ParamError;
 use super::params::Params;
 use super::select::{self, Cut};
 use super::softmax::sum_exp;
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 /// Tokens that Zipf's law is fitted to.
 const N_FIT: usize = 100;
@@ -62,7 +62,7 @@ impl Stage for Mirostat {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
+        _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         match self.version {
             Version::One => keep_by_fit(candidates, self.mu),

@@ -16,7 +16,7 @@ use super::error::SampleError;
 use super::history::{History, Origin};
 use super::parameter::ParamError;
 use super::params::Params;
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
 struct Penalties {
@@ -63,7 +63,7 @@ impl Stage for Penalties {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
+        _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         for (&id, count) in &self.counts {
             candidates.change(id, |logit| self.penalised(logit, count));

@@ -6,7 +6,7 @@
 use super::candidates::{Candidates, PART};
 use super::error::SampleError;
 use super::softmax::{exp, sum_exp};
-use super::stage::Step;
+use super::stage::StageInput;
 
 /// The lane of the draw among a step's random numbers.
 const LANE: u32 = 0;
@@ -21,7 +21,7 @@ pub(super) fn greedy(candidates: &mut Candidates<'_>) -> Result<u32, SampleError
 /// A token drawn from the softmax of the logits, with its probability.
 pub(super) fn draw(
     candidates: &mut Candidates<'_>,
-    step: &Step<'_>,
+    step: &StageInput<'_>,
 ) -> Result<(u32, f64), SampleError> {
     let max = candidates.max()?;
     let (logits, scratch) = candidates.logits_and_scratch();

@@ -12,7 +12,7 @@ use super::error::SampleError;
 use super::params::Params;
 use super::params::StageName;
 use super::sampler::Sampler;
-use super::stage::Step;
+use super::stage::StageInput;
 
 /// Rows of logits with many equals and some banned tokens.
 pub(super) fn logits(n: Range<usize>) -> impl Strategy<Value = Vec<f32>> {
@@ -60,7 +60,7 @@ pub(super) fn candidates(
 ) -> Result<Vec<(u32, f32)>, SampleError> {
     let mut store = Store::default();
     let mut candidates = Candidates::new(logits, None, &mut store)?;
-    let step = Step {
+    let step = StageInput {
         history: &sampler.history,
         rng: &sampler.rng,
         draw: sampler.history.n_generated(),

@@ -12,7 +12,7 @@ use super::parameter::ParamError;
 use super::params::Params;
 use super::pick;
 use super::random::Random;
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 /// Picks the tokens of one choice of one request.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Sampler {
         logits: &[f32],
         mask: Option<&[u32]>,
     ) -> Result<u32, SampleError> {
-        let step = Step {
+        let step = StageInput {
             history: &self.history,
             rng: &self.rng,
             draw,
@@ -119,7 +119,7 @@ impl Sampler {
 /// The candidates after the stages of a chain.
 pub(super) fn run<'a>(
     chain: &mut [Box<dyn Stage>],
-    step: &Step<'_>,
+    step: &StageInput<'_>,
     logits: &'a [f32],
     mask: Option<&[u32]>,
     store: &'a mut Store,

@@ -15,7 +15,7 @@ use super::select::Cut;
 
 /// What a stage may read of the step besides its candidates.
 #[derive(Debug)]
-pub(super) struct Step<'a> {
+pub(super) struct StageInput<'a> {
     /// The tokens so far, given and generated.
     pub(super) history: &'a History,
     /// The random numbers of this choice.
@@ -24,7 +24,7 @@ pub(super) struct Step<'a> {
     pub(super) draw: u64,
 }
 
-impl Step<'_> {
+impl StageInput<'_> {
     /// A number in `[0, 1)`, the same in every call of this step with this `lane`. Who draws has
     /// a lane of its own, so that one stage's draws leave those of all others as they were.
     pub(super) fn uniform(&self, lane: u32) -> f64 {
@@ -38,7 +38,7 @@ pub(super) trait Stage: fmt::Debug + Send {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        step: &Step<'_>,
+        step: &StageInput<'_>,
     ) -> Result<(), SampleError>;
 
     /// Learns that the last `n_new` tokens of `history` came in.
@@ -69,7 +69,7 @@ impl Stage for CutBy {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
+        _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         let max = candidates.max()?;
         let (logits, scratch) = candidates.logits_and_scratch();

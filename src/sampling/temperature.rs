@@ -7,7 +7,7 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
 struct Temperature {
@@ -29,7 +29,7 @@ impl Stage for Temperature {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
+        _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         let max = f64::from(candidates.max()?);
         candidates.change_all(|logit| ((f64::from(logit) - max) * self.inverse) as f32);

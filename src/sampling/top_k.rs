@@ -4,7 +4,7 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
 struct TopK {
@@ -24,7 +24,7 @@ impl Stage for TopK {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
+        _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         candidates.keep_best(self.k);
         Ok(())

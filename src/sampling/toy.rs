@@ -7,7 +7,7 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::{List, ListKind, Number, ParamError, Parameter, Range};
 use super::params::{api_range, neutral, params};
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 macro_rules! toy_table {
     ($then:ident) => {
@@ -51,7 +51,7 @@ impl Stage for Bonus {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
+        _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         candidates.change(0, |logit| logit + self.0);
         Ok(())

@@ -8,7 +8,7 @@ use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
 use super::softmax::{exp, sum_exp};
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 /// Tokens that are looked at first.
 const FIRST: usize = 256;
@@ -35,7 +35,7 @@ impl Stage for TypicalP {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
+        _step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         let max = candidates.max()?;
         let logits = candidates.logits();

@@ -7,7 +7,7 @@ use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
 use super::softmax::sum_exp;
-use super::stage::{Stage, Step};
+use super::stage::{Stage, StageInput};
 
 /// The random numbers of this stage.
 const LANE: u32 = 1;
@@ -34,7 +34,7 @@ impl Stage for Xtc {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
-        step: &Step<'_>,
+        step: &StageInput<'_>,
     ) -> Result<(), SampleError> {
         if step.uniform(LANE) >= self.probability {
             return Ok(());

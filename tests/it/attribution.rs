@@ -72,7 +72,7 @@ fn a_logit_is_linear_in_the_hidden_state_once_the_scale_of_the_norm_is_known() {
         }
         let logits = model.forward(&batch).expect("it runs").to_vec();
         assert_eq!(logits.len(), n_vocab);
-        let x = model.taken().swap_remove(0).row;
+        let x = model.captured_rows().swap_remove(0).row;
         let tokens = [0, 1, n_vocab / 2, n_vocab - 1];
         let mut sums = Vec::new();
         for token in tokens {
@@ -152,7 +152,7 @@ fn what_heads_add_is_what_their_slot_adds_less_its_biases() {
                 batch.push(*token, 0, position, position + 1 == n);
             }
             model.forward(&batch).expect("it runs");
-            let taken = model.taken();
+            let taken = model.captured_rows();
             model.release(0);
             let row = |point: &usize| {
                 let mut own = taken.iter().filter(|row| row.point == *point);

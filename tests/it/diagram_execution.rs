@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use lab_bench::arch::{Mode, Resolved};
-use lab_bench::ggml::{Origin, Step};
+use lab_bench::ggml::{GraphOp, Origin};
 use lab_bench::inspect::describe::shares;
 use lab_bench::inspect::diagram::svg::{self, Item};
 use lab_bench::inspect::diagram::{Drawing, Held, MASK, Picture, SMALL, Scene, WINDOW};
@@ -48,7 +48,7 @@ impl Seen {
     }
 
     /// Bytes of weights and operations of a pass over `n` tokens in a model that keeps what it can.
-    fn steps(&self, n: usize) -> (u64, Vec<Step>) {
+    fn steps(&self, n: usize) -> (u64, Vec<GraphOp>) {
         let n_ctx = as_drawn().n_ctx.max(n.next_multiple_of(16));
         let mut model = self.model(Options {
             n_ctx,
@@ -98,12 +98,12 @@ impl Seen {
     }
 }
 
-fn is_view(step: &Step) -> bool {
+fn is_view(step: &GraphOp) -> bool {
     step.is_view
 }
 
 /// The name of what is kept, if an operation writes it, and the rows that make one of it there: large states are cut.
-fn written(steps: &[Step], step: &Step) -> Option<(String, u64)> {
+fn written(steps: &[GraphOp], step: &GraphOp) -> Option<(String, u64)> {
     let leaves = step.sources.iter().filter_map(|source| {
         let Origin::Leaf(name) = behind(steps, source, is_view) else {
             return None;
@@ -125,7 +125,7 @@ fn written(steps: &[Step], step: &Step) -> Option<(String, u64)> {
 /// each head; nothing for a state that it reads (`recurs`).
 type Traffic = BTreeMap<(&'static str, usize), Vec<u64>>;
 
-fn traffic(seen: &Seen, steps: &[Step]) -> Traffic {
+fn traffic(seen: &Seen, steps: &[GraphOp]) -> Traffic {
     let mut all = Traffic::new();
     for step in steps {
         let Some(layer) = seen.layer(&step.path) else {
@@ -146,7 +146,7 @@ fn traffic(seen: &Seen, steps: &[Step]) -> Traffic {
         }
         for source in step.sources.iter().filter(|_| !step.is_view) {
             match behind(steps, source, is_view) {
-                Origin::Step(at) => {
+                Origin::Op(at) => {
                     let is_row =
                         |name: &String| name.ends_with(".cache_k") || name.ends_with(".cache_v");
                     let name = written(steps, &steps[at]).map(|(name, _)| name);

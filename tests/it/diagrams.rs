@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use lab_bench::arch::{ArchDef, Join, Library, Mode};
 use lab_bench::files::synth::{Request, design};
-use lab_bench::ggml::{Origin, Step};
+use lab_bench::ggml::{GraphOp, Origin};
 use lab_bench::inspect::diagram::svg::{Item, Piece};
 use lab_bench::inspect::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
 use lab_bench::model::{Batch, Model, Options, trace};
@@ -106,13 +106,13 @@ pub(crate) fn all_variants() -> &'static [Drawn] {
 }
 
 /// Whether an operation only looks at what it reads in another way.
-fn is_layout(step: &Step) -> bool {
+fn is_layout(step: &GraphOp) -> bool {
     const LAYOUT: &str = "RESHAPE VIEW PERMUTE TRANSPOSE CONT REPEAT CPY";
     let no_bound = step.op == "CLAMP" && step.params[..2] == [f32::MIN, f32::MAX];
     LAYOUT.split(' ').any(|op| op == step.op) || no_bound
 }
 
-fn weights_read<'s>(steps: &[Step], of: impl IntoIterator<Item = &'s usize>) -> BTreeSet<usize> {
+fn weights_read<'s>(steps: &[GraphOp], of: impl IntoIterator<Item = &'s usize>) -> BTreeSet<usize> {
     let sources = of.into_iter().flat_map(|at| &steps[*at].sources);
     let weights = sources.filter_map(|source| match behind(steps, source, is_layout) {
         Origin::Weight(weight) => Some(weight),
@@ -132,7 +132,7 @@ fn check_operations(place: &str, parts: &[&Part], wiring: &[usize], run: &BTreeS
 }
 
 /// Each weight in the boxes that read it, and in one part unless it is shared.
-fn check_weights(place: &str, steps: &[Step], parts: &[&Part], run: &BTreeSet<usize>) {
+fn check_weights(place: &str, steps: &[GraphOp], parts: &[&Part], run: &BTreeSet<usize>) {
     let mut listed = BTreeSet::new();
     for part in parts {
         for op in &part.ops {
@@ -149,13 +149,13 @@ fn check_weights(place: &str, steps: &[Step], parts: &[&Part], run: &BTreeSet<us
 }
 
 /// Arrows of a part are those of the graph, and go from what comes first to what comes later.
-fn check_arrows(name: &str, steps: &[Step], part: &Part) {
+fn check_arrows(name: &str, steps: &[GraphOp], part: &Part) {
     let mut box_of = BTreeMap::new();
     let mut expected = BTreeSet::new();
     for (to, op) in part.ops.iter().enumerate() {
         box_of.extend(op.steps.iter().map(|at| (*at, to)));
         for source in op.steps.iter().flat_map(|at| &steps[*at].sources) {
-            if let Origin::Step(at) = behind(steps, source, is_layout) {
+            if let Origin::Op(at) = behind(steps, source, is_layout) {
                 expected.insert((box_of.get(&at).copied(), to));
             }
         }
@@ -172,7 +172,7 @@ fn check_arrows(name: &str, steps: &[Step], part: &Part) {
 }
 
 /// Every slot that adds does so to what the slot before it left.
-fn check_stream(name: &str, steps: &[Step], slots: &[Slot]) {
+fn check_stream(name: &str, steps: &[GraphOp], slots: &[Slot]) {
     let last = |part: &Part| part.ops.last().map(|op| op.steps[op.steps.len() - 1]);
     let mut stream: Option<usize> = None;
     for slot in slots {
@@ -183,7 +183,7 @@ fn check_stream(name: &str, steps: &[Step], slots: &[Slot]) {
             assert_eq!(steps[joined].op, "ADD", "{name}: {}", slot.path);
             let read = behind(steps, &steps[joined].sources[0], is_layout);
             if let Some(stream) = stream {
-                assert_eq!(read, Origin::Step(stream), "{name}: {}", slot.path);
+                assert_eq!(read, Origin::Op(stream), "{name}: {}", slot.path);
             }
         }
         let block = slot.branches.last().and_then(|branch| last(&branch.block));

@@ -10,7 +10,7 @@ use lab_bench::files::models::{self, Source};
 use lab_bench::files::synth::design;
 use lab_bench::ggml;
 use lab_bench::model::{
-    Batch, LOGITS, Lab, LabCapture, LabEdit, LabOp, Model, Options, Points, Positions, TakenRow,
+    Batch, CapturedRow, LOGITS, Lab, LabCapture, LabEdit, LabOp, Model, Options, Points, Positions,
 };
 use lab_bench::plan::Plan;
 use lab_bench::text::tokenizer::Tokenizer;
@@ -65,7 +65,7 @@ fn read(model: &mut Model, sequence: u32, tokens: &[u32], lab: Option<Lab>) -> V
 }
 
 /// Captured rows of a point, one after another.
-fn rows(taken: &[TakenRow], point: usize, sequence: u32) -> Vec<f32> {
+fn rows(taken: &[CapturedRow], point: usize, sequence: u32) -> Vec<f32> {
     let own = taken
         .iter()
         .filter(|r| r.point == point && r.sequence == sequence);
@@ -107,7 +107,7 @@ fn what_is_captured_are_the_values_of_the_pass() {
         let lab = Lab::new(everything(&points, n), Vec::new());
         let logits = read(&mut asked, 0, &golden.tokens, Some(lab));
         assert_eq!(logits, expected, "{}: reading changes nothing", golden.name);
-        let taken = asked.taken();
+        let taken = asked.captured_rows();
         for (at, point) in points.all.iter().enumerate() {
             if point.forces().is_some() || point.path == LOGITS {
                 continue;
@@ -122,7 +122,7 @@ fn what_is_captured_are_the_values_of_the_pass() {
                 point.path
             );
         }
-        assert!(asked.taken().is_empty());
+        assert!(asked.captured_rows().is_empty());
         // Of every token, of every second one, and of the first and the last: where these are few, their rows are taken out
         // of a value, otherwise the value is kept.
         for step in [2, n - 1] {
@@ -134,7 +134,7 @@ fn what_is_captured_are_the_values_of_the_pass() {
             let lab = Lab::new(captures, Vec::new());
             let logits = read(&mut asked, 0, &golden.tokens, Some(lab));
             assert_eq!(logits, expected, "{}: reading changes nothing", golden.name);
-            let taken = asked.taken();
+            let taken = asked.captured_rows();
             for (at, point) in points.all.iter().enumerate() {
                 if point.forces().is_some() || point.path == LOGITS {
                     continue;
@@ -217,7 +217,7 @@ fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache(
                     }
                 }
                 asked.forward(&batch).expect("the pass runs");
-                taken.extend(asked.taken());
+                taken.extend(asked.captured_rows());
                 if asked.options().n_ctx == 0 && !is_encoder {
                     break;
                 }
@@ -292,7 +292,7 @@ fn experts_are_excluded_and_forced_where_they_are_picked() {
                 Some(Lab::new(vec![capture], edits)),
             );
             assert!(logits.iter().all(|v| v.is_finite()), "{name}");
-            let rows = rows(&model.taken(), picked, 0);
+            let rows = rows(&model.captured_rows(), picked, 0);
             let width = rows.len() / n;
             let has = |row: &[f32]| row.contains(&(expert as f32));
             rows.chunks(width).map(has).collect::<Vec<bool>>()
@@ -324,7 +324,7 @@ fn setting_all_rows_to_their_own_values_changes_nothing() {
         let points = Arc::clone(model.points());
         let lab = Lab::new(everything(&points, n), Vec::new());
         let expected = read(&mut model, 0, &golden.tokens, Some(lab));
-        let taken = model.taken();
+        let taken = model.captured_rows();
         let editable = (0..points.all.len()).filter(|at| points.all[*at].is_editable());
         for at in editable {
             let point = &points.all[at];
@@ -462,7 +462,7 @@ fn edits_do_what_they_say() {
             positions,
         }];
         read(model, 0, &golden.tokens, Some(Lab::new(captures, edits)));
-        rows(&model.taken(), at, 0)
+        rows(&model.captured_rows(), at, 0)
     };
     let before = captured(&mut model, Vec::new());
     let numbers = |seed: f32| -> Vec<f32> { (0..width).map(|i| (i as f32 * seed).sin()).collect() };
@@ -733,10 +733,10 @@ fn eight_as_alone(ty: Option<TensorType>) {
         }
     };
     let text = |i: usize| &texts[i % texts.len()];
-    let alone: Vec<(Vec<f32>, Vec<TakenRow>)> = (0..8)
+    let alone: Vec<(Vec<f32>, Vec<CapturedRow>)> = (0..8)
         .map(|i| {
             let logits = read(&mut model, i as u32, text(i), lab(i));
-            let taken = model.taken();
+            let taken = model.captured_rows();
             model.release(i as u32);
             (logits, taken)
         })
@@ -750,14 +750,14 @@ fn eight_as_alone(ty: Option<TensorType>) {
         }
     }
     let together = model.forward(&batch).expect("the pass runs").to_vec();
-    let taken = model.taken();
+    let taken = model.captured_rows();
     let mut first = 0;
     for (i, (logits, own)) in alone.iter().enumerate() {
         let found = &together[first..first + logits.len()];
         first += logits.len();
         assert_eq!(bits(found), bits(logits), "the logits of sequence {i}");
         let rows = taken.iter().filter(|r| r.sequence == i as u32).cloned();
-        let key = |row: &TakenRow| (row.point, row.position);
+        let key = |row: &CapturedRow| (row.point, row.position);
         let (mut rows, mut own) = (rows.collect::<Vec<_>>(), own.clone());
         rows.sort_by_key(key);
         own.sort_by_key(key);
@@ -817,7 +817,7 @@ fn the_lens_of_the_last_layer_gives_the_logits() {
             Vec::new(),
         );
         let logits = read(&mut model, 0, &golden.tokens, Some(lab));
-        let hidden = rows(&model.taken(), last, 0);
+        let hidden = rows(&model.captured_rows(), last, 0);
         let width = hidden.len() / n;
         let found = model.lens(0, (&hidden, width)).expect("there is a head");
         assert_eq!(bits(&found), bits(&logits), "{}", golden.name);
@@ -850,7 +850,7 @@ fn layers_that_a_definition_repeats_run_again() {
     };
     let lab = Lab::new(vec![capture], Vec::new());
     read(&mut once, 0, &golden.tokens, Some(lab));
-    let found = rows(&once.taken(), last, 0);
+    let found = rows(&once.captured_rows(), last, 0);
     let width = found.len() / n;
     let again = LabEdit {
         point: place(&format!("layers.{}.in", n_layers - 1)),
@@ -908,7 +908,7 @@ fn the_lens_reads_several_hidden_states_as_the_head_does() {
         };
         let lab = Lab::new(vec![capture.clone()], Vec::new());
         let logits = read(&mut model, 0, &golden.tokens, Some(lab));
-        let hidden = rows(&model.taken(), capture.point, 0);
+        let hidden = rows(&model.captured_rows(), capture.point, 0);
         let found = model.lens(0, (&hidden, width)).expect("there is a head");
         let expected: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
         assert!(nmse(&found, &expected) < 1e-9, "{}", golden.name);

@@ -85,7 +85,7 @@ fn the_engine_finds_what_reading_everything_finds() {
         n_ctx: 128,
         n_parallel: 2,
         n_queue: 4,
-        n_prompt: 16,
+        n_prefill: 16,
         n_drafted: 0,
         diffusion: Diffusion::UNSET,
         queue_time: None,

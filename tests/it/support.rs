@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use lab_bench::arch::{ArchDef, Mode};
-use lab_bench::ggml::{Origin, Step};
+use lab_bench::ggml::{GraphOp, Origin};
 use lab_bench::inspect::paths;
 pub use lab_bench::inspect::paths::{ExecutionPath, Text};
 use lab_bench::model::{Batch, Model, Options};
@@ -275,12 +275,12 @@ pub fn results<'a>(
 
 /// What a value is made of, behind operations that `is_seen_through`.
 pub fn behind(
-    steps: &[Step],
+    steps: &[GraphOp],
     origin: &Origin,
-    is_seen_through: impl Fn(&Step) -> bool + Copy,
+    is_seen_through: impl Fn(&GraphOp) -> bool + Copy,
 ) -> Origin {
     match origin {
-        Origin::Step(at) if is_seen_through(&steps[*at]) => {
+        Origin::Op(at) if is_seen_through(&steps[*at]) => {
             behind(steps, &steps[*at].sources[0], is_seen_through)
         }
         other => other.clone(),

@@ -288,7 +288,7 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
     let mut cells = cells(&names, &rows, &columns);
     // What one of them takes: its logits, and the rows of its edit with what they are multiplied by.
     let most = columns.iter().map(Vec::len).max().unwrap_or(1) as u64;
-    let of_one = 4 * (served.facts.n_vocab + (most + 1) * width);
+    let of_one = 4 * (served.info.n_vocab + (most + 1) * width);
     let at_once = served.handle.limits().lab_bytes / of_one.max(1);
     let at_once = at_once.clamp(1, AT_ONCE as u64) as usize;
     let mut values = Vec::with_capacity(n_runs);

@@ -41,7 +41,7 @@ pub type Painter =
 
 fields! {
     /// A picture.
-    struct Asked {
+    struct PictureRequest {
         /// What it shows: `lens`, `patch`, `routing`, `attention` or `attribution`.
         picture: Picture,
         /// A response of `/v1/lab/run` or, with `patch`, of `/v1/lab/patch`.
@@ -55,7 +55,7 @@ fields! {
 
 /// The fields of a picture.
 pub(in crate::api) fn fields() -> Vec<Field> {
-    fields::of::<Asked>()
+    fields::of::<PictureRequest>()
 }
 
 pub(in crate::api) async fn picture(
@@ -64,7 +64,7 @@ pub(in crate::api) async fn picture(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<impl IntoResponse, Error> {
     let mut body = Body::read(&headers, body)?;
-    let asked: Asked = body.take()?;
+    let asked: PictureRequest = body.take()?;
     body.finish()?;
     let (layers, heads) = (
         asked.layers.unwrap_or_default(),

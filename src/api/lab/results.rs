@@ -85,7 +85,7 @@ impl Shown<'_> {
         [elements].into_iter().chain(places)
     }
 
-    /// What is said of it wherever its elements are.
+    /// Its description, wherever its elements are.
     fn about(&self) -> Value {
         let reduce = match self.captured.reduce {
             Reduce::None => "none",

@@ -1,4 +1,4 @@
-//! The deaths of a model's engine processes: what is told of them, and when they are too many to start another.
+//! The deaths of a model's engine processes: what is reported of them, and when they are too many to start another.
 
 use std::collections::VecDeque;
 use std::sync::{MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ impl Deaths {
     }
 
     /// Their number, and how the last one died unless a process was started since.
-    pub(super) fn told(&self) -> (u64, Option<String>) {
+    pub(super) fn report(&self) -> (u64, Option<String>) {
         (self.n, self.last.clone().filter(|_| !self.is_over))
     }
 
@@ -97,8 +97,8 @@ mod tests {
         deaths.note_at("d", at(80));
         assert_eq!(deaths.rest(at(80)), Some(Duration::from_secs(10)));
         assert_eq!(deaths.rest(at(91)), None);
-        assert_eq!(deaths.told(), (4, Some("d".into())));
+        assert_eq!(deaths.report(), (4, Some("d".into())));
         deaths.end();
-        assert_eq!(deaths.told(), (4, None));
+        assert_eq!(deaths.report(), (4, None));
     }
 }

@@ -53,7 +53,7 @@ impl Engine {
     pub(super) fn description(&self) -> Option<Description> {
         match self {
             Self::Here(served) => Some(Description {
-                facts: served.facts.clone(),
+                info: served.info.clone(),
                 n_ctx: served.handle.limits().n_ctx,
             }),
             Self::Own(_) => None,

@@ -186,7 +186,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     written?;
     let mut hints = prove::hints(&outcomes, &reference);
     let parting = prove::parting(&opened, text, &outcomes, threads)?;
-    hints.extend(parting.as_ref().map(told));
+    hints.extend(parting.as_ref().map(described));
     let unread = Unread::of(&opened);
     if args.json {
         let paths: Vec<_> = outcomes
@@ -229,7 +229,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Where a path leaves one pass, and what that means.
-fn told(parting: &Parting) -> String {
+fn described(parting: &Parting) -> String {
     let Parting {
         path,
         value,

@@ -175,7 +175,7 @@ fn help() -> Result<(), Failure> {
     output::line(
         "A line that ends in \\ goes on in the next; \"\"\" starts and ends a text of several lines.",
     )?;
-    output::line("Ctrl-C stops an answer and keeps what was said, Ctrl-D ends.")
+    output::line("Ctrl-C stops an answer and keeps its text, Ctrl-D ends.")
 }
 
 fn undo(session: &mut Session) -> Result<(), Failure> {

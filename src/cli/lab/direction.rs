@@ -165,7 +165,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
     };
     let by_layer = means[0].keys().map(|layer| (*layer, direction(layer)));
     let by_layer: BTreeMap<u64, Vec<f32>> = by_layer.collect();
-    vectors::write(&args.output, &asking.served.facts.arch, &by_layer)?;
+    vectors::write(&args.output, &asking.served.info.arch, &by_layer)?;
     let n = by_layer.len() - usize::from(is_gguf && by_layer.contains_key(&0));
     let (path, pairs) = (args.output.display(), (positive.len(), negative.len()));
     output::line(format!(

@@ -78,7 +78,7 @@ impl Requests {
 
 /// A request with a prompt of its own: its first token is that of no other.
 fn request(served: &Served, case: Case, of: usize) -> Request {
-    let n_vocab = served.facts.n_vocab.max(1) as usize;
+    let n_vocab = served.info.n_vocab.max(1) as usize;
     let prompt = (0..case.depth.max(1)).map(|i| ((31 * of + 7 * i) % n_vocab) as u32);
     let sampling = Params {
         temperature: 0.0,

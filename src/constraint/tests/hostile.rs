@@ -320,7 +320,7 @@ fn what_is_over_its_time_ends_and_keeps_no_place() {
     let compiled = compiler.compile_here(regex(), &in_time).expect("sound");
     let mut watched = Matcher::new(
         in_time
-            .watch(compiled.matcher.inner.deep_clone())
+            .guard(compiled.matcher.inner.deep_clone())
             .expect("in time"),
     );
     in_time.end();

@@ -11,12 +11,12 @@ use super::super::compute::{BLOCK, Compute};
 use super::super::contrastive::Search;
 use super::super::diffusion::Denoising;
 use super::super::pooling::Gathered;
+use super::super::recorder::Recorder;
 use super::super::scheduler::can_start;
 use super::super::sequence::Sequence;
 use super::super::strategy::Strategy;
 use super::super::submission::{Decoding, Submitted};
 use super::super::thinking::ThinkingBudget;
-use super::super::watch::Watch;
 use super::{ActiveRequest, EngineLoop};
 
 impl<C: Compute> EngineLoop<C> {
@@ -59,8 +59,8 @@ impl<C: Compute> EngineLoop<C> {
             }
         };
         let points = &self.points;
-        let watch = lab.map(|plan| Watch::new(plan, Arc::clone(points)));
-        let mut sequence = Sequence::new(tokens, n_prompt, n_parts, scales, watch, answer);
+        let recorder = lab.map(|plan| Recorder::new(plan, Arc::clone(points)));
+        let mut sequence = Sequence::new(tokens, n_prompt, n_parts, scales, recorder, answer);
         sequence.source = source;
         self.queue.push_back(ActiveRequest { sequence, strategy });
     }

@@ -8,8 +8,8 @@ use crate::model::{self, CapturedRow, DirectHeads, DirectLogit, SequenceId};
 use super::super::compute::Compute;
 use super::super::event::{Event, Failure, FinishReason};
 use super::super::limits::Limits;
+use super::super::recorder::Probe;
 use super::super::sequence::Sequence;
-use super::super::watch::Probe;
 use super::{ActiveRequest, EngineLoop};
 
 /// Hidden states that lenses read in a step of several requests. Their logits take about the time of a token: the
@@ -50,8 +50,8 @@ fn run_lens(
     left: &mut usize,
 ) -> Result<(), Failure> {
     let id = sequence.id;
-    while let Some(watch) = sequence.watch.as_mut().filter(|_| *left > 0) {
-        match watch.run_lens(*left, &mut Head { model, id })? {
+    while let Some(recorder) = sequence.recorder.as_mut().filter(|_| *left > 0) {
+        match recorder.run_lens(*left, &mut Head { model, id })? {
             0 => break,
             n => *left -= n,
         }
@@ -61,14 +61,14 @@ fn run_lens(
 
 impl<C: Compute> EngineLoop<C> {
     /// Gives a request the rows that its plan captures, of the tokens that are part of it.
-    pub(super) fn watch(&mut self, at: usize, rows: &[CapturedRow]) -> Result<(), Failure> {
+    pub(super) fn record(&mut self, at: usize, rows: &[CapturedRow]) -> Result<(), Failure> {
         let (sequence, model) = (&mut self.active[at].sequence, &mut self.model);
         let (id, n) = (sequence.id, sequence.n_cached as u32);
-        let Some(watch) = &mut sequence.watch else {
+        let Some(recorder) = &mut sequence.recorder else {
             return Ok(());
         };
         let own = rows.iter().filter(|row| row.sequence == id);
-        watch.take(own, n, &mut Head { model, id })
+        recorder.take(own, n, &mut Head { model, id })
     }
 
     /// Runs the lenses: on few hidden states while other requests want tokens, so that these wait no longer than for a

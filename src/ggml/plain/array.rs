@@ -24,7 +24,7 @@ impl Array {
     /// The same elements in another shape.
     pub(super) fn reshaped(self, shape: [usize; 4]) -> Result<Self, Error> {
         if shape.iter().product::<usize>() != self.values.len() {
-            return Err(Error::Compute(format!("{:?} as {shape:?}", self.shape)));
+            return Err(Error::Computation(format!("{:?} as {shape:?}", self.shape)));
         }
         let values = self.values;
         Ok(Self { shape, values })
@@ -89,7 +89,7 @@ impl Node {
                 ptr,
                 shape: std::array::from_fn(|dim| sys::shim_tensor_ne(ptr, dim as i32) as usize),
                 strides: std::array::from_fn(|dim| sys::shim_tensor_nb(ptr, dim as i32)),
-                ty: ty.ok_or_else(|| Error::Compute("a tensor of an unknown type".into()))?,
+                ty: ty.ok_or_else(|| Error::Computation("a tensor of an unknown type".into()))?,
             })
         }
     }
@@ -114,7 +114,7 @@ impl Node {
     }
 
     pub(super) fn fault(&self, message: &str) -> Error {
-        Error::Compute(format!("{}: {message}", self.op()))
+        Error::Computation(format!("{}: {message}", self.op()))
     }
 
     /// A parameter of the operation that is a float.

@@ -42,7 +42,7 @@ pub(super) fn add_id(node: &Node) -> Result<Array, Error> {
     Ok(a)
 }
 
-/// Matrices `[to, from, n]` of the factors behind the first `2 * n_states`, whose softmax is normalised over `from`, then in
+/// Matrices `[to, from, n]` of the factors after the first `2 * n_states`, whose softmax is normalised over `from`, then in
 /// turn over `to` and `from`.
 pub(super) fn sinkhorn(node: &Node) -> Result<Array, Error> {
     let [mixes, scale, base] = [node.input(0)?, node.input(1)?, node.input(2)?];

@@ -84,7 +84,7 @@ impl Request {
             Self::Alignment | Self::MaxSize | Self::Base | Self::AllocSize => 8,
             Self::Alloc | Self::Memory => 16,
             Self::IsDone => 1,
-            // Behind the tensor and the offset.
+            // After the tensor and the offset.
             Self::Tensor => number(parameters, parameters.len().saturating_sub(8)),
         })
     }
@@ -309,7 +309,7 @@ impl Worker {
                 rest -= n;
                 worker = worker.and_then(|worker| match self.send(&worker, &piece) {
                     Ok(()) => Ok(worker),
-                    Err(error) => self.fail(self.told(&error)),
+                    Err(error) => self.fail(self.described(&error)),
                 });
                 if rest == 0 {
                     break;
@@ -338,7 +338,7 @@ impl Worker {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
         let mut checked = |worker: TcpStream| {
             let mut head = [0; 8];
-            receive(&worker, &mut head, deadline).map_err(|error| self.told(&error))?;
+            receive(&worker, &mut head, deadline).map_err(|error| self.described(&error))?;
             let found = u64::from_le_bytes(head);
             if found != bytes {
                 return Err(format!("sent an answer of {found} bytes, expected {bytes}"));
@@ -346,7 +346,7 @@ impl Worker {
             let mut answer = Vec::new();
             if request != Request::Tensor {
                 answer.resize(bytes as usize, 0);
-                receive(&worker, &mut answer, deadline).map_err(|error| self.told(&error))?;
+                receive(&worker, &mut answer, deadline).map_err(|error| self.described(&error))?;
                 known.check(request, asked, &answer)?;
             }
             if request == Request::Hello {
@@ -367,7 +367,7 @@ impl Worker {
             let n = left.min(PIECE as u64) as usize;
             worker = worker.and_then(|worker| match receive(&worker, &mut piece[..n], deadline) {
                 Ok(()) => Ok(worker),
-                Err(error) => self.fail(self.told(&error)),
+                Err(error) => self.fail(self.described(&error)),
             });
             if worker.is_err() {
                 piece.fill(0);
@@ -403,7 +403,7 @@ impl Worker {
     }
 
     /// What an error of the connection means.
-    fn told(&self, error: &io::Error) -> String {
+    fn described(&self, error: &io::Error) -> String {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 format!("did not answer within {:?}", self.limit.unwrap_or_default())

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use crate::arch::WeightRole;
 use crate::plan::{BranchPlan, LayerPlan, StatePlan};
 
-use super::build::Maker;
+use super::build::DrawContext;
 use super::{Kind, Slot};
 
 /// Facts of a kind that others lack, that are worth a place in its label.
 const SHOWN: usize = 2;
 
-impl Maker<'_> {
+impl DrawContext<'_> {
     /// Gives kinds their labels.
     pub(super) fn tell_apart(&self, kinds: &mut [Kind]) {
         let layer = |kind: &Kind| &self.plan.layers[kind.layers[0]];
@@ -73,7 +73,7 @@ impl Maker<'_> {
     }
 }
 
-/// What can be said of a kind in short words.
+/// The short description of a kind.
 fn traits(kind: &Kind) -> BTreeSet<String> {
     let parts = kind.slots.iter().flat_map(Slot::parts);
     let mut out = BTreeSet::new();

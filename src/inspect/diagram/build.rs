@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use crate::arch::{ArchDef, Instance, Join, Resource, Setting};
 use crate::common::wording;
-use crate::ggml::{self, Step};
+use crate::ggml::{self, GraphOp};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
 use super::kinds::{self, kinds, without_index};
@@ -27,14 +27,14 @@ pub enum Error {
 }
 
 /// What the parts of a drawing are made with.
-pub(super) struct Maker<'a> {
+pub(super) struct DrawContext<'a> {
     pub(super) def: &'a ArchDef,
     pub(super) is_symbolic: bool,
     pub(super) sample: &'a Sample,
     pub(super) plan: &'a Plan,
-    pub(super) steps: &'a [Step],
+    pub(super) steps: &'a [GraphOp],
     /// The pass of one token, of a model with a file that goes on by one.
-    pub(super) single: Option<&'a [Step]>,
+    pub(super) single: Option<&'a [GraphOp]>,
     pub(super) reader: Reader<'a>,
     /// Operations by what they were built for.
     places: HashMap<(&'a str, &'a str), Vec<usize>>,
@@ -55,7 +55,7 @@ impl Drawing {
         for (at, step) in steps.iter().enumerate() {
             places.entry((step.kind, &step.path)).or_default().push(at);
         }
-        let maker = Maker {
+        let context = DrawContext {
             def,
             is_symbolic: sample.is_symbolic,
             sample,
@@ -69,13 +69,13 @@ impl Drawing {
             taken: HashMap::new(),
             placed: vec![false; steps.len()],
         };
-        let mut drawing = maker.drawing(sample.name());
+        let mut drawing = context.drawing(sample.name());
         ids::name(&mut drawing);
         drawing
     }
 }
 
-impl<'a> Maker<'a> {
+impl<'a> DrawContext<'a> {
     fn drawing(mut self, name: &str) -> Drawing {
         let plan = self.plan;
         let layers = kinds(plan, self.steps);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use crate::arch::{Resolved, StateSpec};
-use crate::ggml::{Origin, Step};
+use crate::ggml::{GraphOp, Origin};
 use crate::plan::{LayerPlan, Plan, StatePlan};
 
 /// A piece of the stack.
@@ -27,7 +27,7 @@ pub enum Run {
 }
 
 /// The kind of each layer: equal numbers for layers that are equal but for their index and their factors.
-pub(super) fn kinds(plan: &Plan, steps: &[Step]) -> Vec<usize> {
+pub(super) fn kinds(plan: &Plan, steps: &[GraphOp]) -> Vec<usize> {
     let mut known: HashMap<String, usize> = HashMap::new();
     let shared = shared(plan);
     let of_layer = |layer: &LayerPlan| {
@@ -56,7 +56,7 @@ fn shared(plan: &Plan) -> HashSet<usize> {
 fn graph_text(
     (plan, shared): (&Plan, &HashSet<usize>),
     layer: &LayerPlan,
-    steps: &[Step],
+    steps: &[GraphOp],
 ) -> String {
     let own = (0..steps.len()).filter(|at| is_within(&steps[*at].path, &layer.path));
     let own: Vec<usize> = own.collect();
@@ -67,7 +67,7 @@ fn graph_text(
         for source in &step.sources {
             let _ = match source {
                 // What other layers give is as far away as it happens to be.
-                Origin::Step(at) => {
+                Origin::Op(at) => {
                     write!(out, " {:?}", own.binary_search(at).map(|at| op - at).ok())
                 }
                 Origin::Leaf(_) => write!(out, " leaf"),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::ggml::{Origin, Step};
+use crate::ggml::{GraphOp, Origin};
 
 /// A box in the making.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub(super) struct RawOp {
 }
 
 /// Whether an operation is drawn as the edge it lies on.
-pub(super) fn is_folded(step: &Step) -> bool {
+pub(super) fn is_folded(step: &GraphOp) -> bool {
     let layout = matches!(step.op.as_str(), "CONT" | "CPY" | "DUP" | "REPEAT" | "CAST");
     // A bound that bounds nothing but what is no number stands before every sorting.
     let bounds_nothing =
@@ -27,9 +27,9 @@ pub(super) fn is_folded(step: &Step) -> bool {
 }
 
 /// What a value is made of, through everything that is folded.
-pub(super) fn root(steps: &[Step], origin: &Origin) -> Origin {
+pub(super) fn root(steps: &[GraphOp], origin: &Origin) -> Origin {
     match origin {
-        Origin::Step(at) if is_folded(&steps[*at]) => match steps[*at].sources.first() {
+        Origin::Op(at) if is_folded(&steps[*at]) => match steps[*at].sources.first() {
             Some(source) => root(steps, source),
             None => origin.clone(),
         },
@@ -37,25 +37,25 @@ pub(super) fn root(steps: &[Step], origin: &Origin) -> Origin {
     }
 }
 
-pub(super) fn elements(step: &Step) -> u64 {
+pub(super) fn elements(step: &GraphOp) -> u64 {
     step.shape.iter().product()
 }
 
 /// The graph, with what reads each value.
 pub(super) struct Reader<'a> {
-    pub(super) steps: &'a [Step],
+    pub(super) steps: &'a [GraphOp],
     /// For each step how many drawn operations read it.
     uses: Vec<usize>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(steps: &'a [Step]) -> Self {
+    pub(super) fn new(steps: &'a [GraphOp]) -> Self {
         let mut uses = vec![0; steps.len()];
         for step in steps.iter().filter(|step| !is_folded(step)) {
             let roots = step.sources.iter().map(|source| root(steps, source));
             let roots: BTreeSet<usize> = roots
                 .filter_map(|root| match root {
-                    Origin::Step(at) => Some(at),
+                    Origin::Op(at) => Some(at),
                     _ => None,
                 })
                 .collect();
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
 
     /// Of a sorting the window of the best; otherwise the operation itself.
     pub(super) fn window(&self, at: usize) -> usize {
-        let is_window = |step: &Step| step.is_view && step.sources == [Origin::Step(at)];
+        let is_window = |step: &GraphOp| step.is_view && step.sources == [Origin::Op(at)];
         match self.steps[at].op.as_str() {
             "ARGSORT" => self.steps.iter().position(is_window).unwrap_or(at),
             _ => at,
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         if !matches!(step.op.as_str(), "ADD" | "MUL" | "DIV" | "ADD_ID") {
             return None;
         }
-        let Origin::Step(before) = root(self.steps, step.sources.first()?) else {
+        let Origin::Op(before) = root(self.steps, step.sources.first()?) else {
             return None;
         };
         let operand = step.sources.get(1).map(|source| root(self.steps, source));
@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
         owner: &HashMap<usize, usize>,
     ) -> Option<usize> {
         let step = &self.steps[at];
-        let [Origin::Step(sum), next] = step.sources.as_slice() else {
+        let [Origin::Op(sum), next] = step.sources.as_slice() else {
             return None;
         };
         let place = *owner.get(sum)?;

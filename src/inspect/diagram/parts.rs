@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::arch::formula::{general, particular};
 use crate::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
 use crate::common::wording;
-use crate::ggml::{Origin, Step};
+use crate::ggml::{GraphOp, Origin};
 use crate::inspect::describe::{self, Use};
 use crate::plan::{BLOCK_LEN, KeysOf, LayerPlan, StatePlan, Unit};
 
-use super::build::Maker;
+use super::build::DrawContext;
 use super::kinds::{is_within, without_index};
 use super::ops::{RawOp, elements, root};
 use super::words;
@@ -27,7 +27,7 @@ fn own_name(name: &str) -> &str {
     second.map_or(name, |(dot, _)| &name[dot + 1..])
 }
 
-impl Maker<'_> {
+impl DrawContext<'_> {
     /// A use of a contract and its likes in other layers, whose operations are built for a `kind`.
     pub(super) fn unit_part(&mut self, all: &[&Unit], kind: &str, of: Option<&LayerPlan>) -> Part {
         let steps = all.iter().map(|unit| self.steps_at(kind, &unit.path));
@@ -144,7 +144,7 @@ impl Maker<'_> {
 
     /// Whether units of different paths read a tensor.
     fn is_shared(&self, tensor: usize) -> bool {
-        let reads = |step: &&Step| step.sources.contains(&Origin::Weight(tensor));
+        let reads = |step: &&GraphOp| step.sources.contains(&Origin::Weight(tensor));
         let mut readers = self.steps.iter().filter(reads).map(|step| &step.path);
         let first = readers.next();
         readers.any(|path| Some(path) != first)
@@ -220,7 +220,7 @@ impl Maker<'_> {
             let mut summed = BTreeSet::new();
             let steps = known.steps.iter().map(|step| &self.steps[*step]);
             for source in steps.flat_map(|step| &step.sources) {
-                let Origin::Step(at) = root(self.steps, source) else {
+                let Origin::Op(at) = root(self.steps, source) else {
                     continue;
                 };
                 let place = owner.get(&at).copied();
@@ -234,7 +234,7 @@ impl Maker<'_> {
                     continue;
                 };
                 let last = match source {
-                    Origin::Step(last) if !known.is_sum => *last,
+                    Origin::Op(last) if !known.is_sum => *last,
                     _ => at,
                 };
                 let whole = &self.steps[self.reader.window(at)];

@@ -4,7 +4,7 @@
 use super::build::Error;
 use crate::arch::{ArchDef, Mode};
 use crate::files::synth::{self, Request};
-use crate::ggml::Step;
+use crate::ggml::GraphOp;
 use crate::model;
 use crate::plan::Plan;
 
@@ -15,9 +15,9 @@ const N_TOKENS: [usize; 2] = [7, 11];
 pub struct Sample {
     name: String,
     plan: Plan,
-    steps: [Vec<Step>; 2],
+    steps: [Vec<GraphOp>; 2],
     /// The pass of one token, of a model that generates token by token.
-    pub(super) single: Option<Vec<Step>>,
+    pub(super) single: Option<Vec<GraphOp>>,
     /// Whether sizes are symbols.
     pub(super) is_symbolic: bool,
 }
@@ -66,7 +66,7 @@ impl Sample {
     }
 
     /// The graph that is drawn.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[GraphOp] {
         &self.steps[0]
     }
 

@@ -1,6 +1,6 @@
 //! Sizes as text: the numbers of a file, or the expressions of the definition and of the contract.
 
-use super::build::Maker;
+use super::build::DrawContext;
 use super::words;
 use crate::arch::expr::Expr;
 use crate::arch::{Instance, Resolved, Resource};
@@ -10,7 +10,7 @@ use crate::plan::{StatePlan, Unit};
 /// Longest expression that stands for an option where it is one of several.
 const SHORT: usize = 22;
 
-impl Maker<'_> {
+impl DrawContext<'_> {
     /// An option as a number of the file, or as the definition or the contract has it.
     pub(super) fn size(&self, unit: &Unit, name: &str) -> String {
         let specs = unit.contract.0.options;

@@ -6,12 +6,12 @@ use crate::arch::{Contract, Mode, OptionKind, Resolved, Resource, StateSpec};
 use crate::blocks::REGISTRY;
 use crate::blocks::cache::Cache;
 use crate::common::wording;
-use crate::ggml::Step;
+use crate::ggml::GraphOp;
 use crate::inspect::describe;
 use crate::plan::{CachePlan, Plan, StatePlan, Unit};
 
 use super::OpShape;
-use super::build::Maker;
+use super::build::DrawContext;
 
 /// What is read under the name of a tap, after `verb`.
 pub(super) fn tap(verb: &str, name: &str) -> String {
@@ -53,7 +53,7 @@ pub(super) fn class(kind: &str) -> &'static str {
 }
 
 /// What an operation is called, how it is drawn, and whether a weight's key stands before the name.
-pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpShape) {
+pub(super) fn op(step: &GraphOp, number: &dyn Fn(usize) -> String) -> (String, OpShape) {
     let plain = |text: &str| (text.to_owned(), OpShape::Plain);
     let sign = |text: &str, sign| (text.to_owned(), OpShape::Sign(sign));
     match step.op.as_str() {
@@ -99,7 +99,7 @@ pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpSh
 }
 
 /// A box with weights is called after the first one's key.
-pub(super) fn weighted(step: &Step, key: &str) -> String {
+pub(super) fn weighted(step: &GraphOp, key: &str) -> String {
     let key = key.replace('_', " ");
     let plain = || op(step, &|_| String::new()).0;
     match step.op.as_str() {
@@ -192,7 +192,7 @@ pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
     }
 }
 
-impl Maker<'_> {
+impl DrawContext<'_> {
     /// Which tokens a query sees, in words.
     pub(super) fn seen(&self, cache: &CachePlan) -> String {
         let value = |name: &str| (name == "size").then(|| self.size(&cache.unit, name));

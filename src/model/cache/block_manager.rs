@@ -89,7 +89,7 @@ pub(in crate::model) struct Rows {
 /// What a pass was given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::model) struct Allocated {
-    /// Cell of each token in each pool.
+    /// Slot of each token in each pool.
     pub(in crate::model) slots: Vec<Vec<usize>>,
     /// What is to be copied before the pass, in this order.
     pub(in crate::model) copies: Vec<SlotCopy>,

@@ -71,7 +71,7 @@ impl BlockManager {
     }
 
     /// Copies what is cached in blocks that are about to be used to ones that hold nothing, outside of these:
-    /// behind what the cached text has before it, if that is possible.
+    /// after the block that holds the text before them, if that is possible.
     pub(super) fn clear(&mut self, pool: usize, region: Range<usize>, copies: &mut Vec<SlotCopy>) {
         let blocks = &self.pools[pool];
         let is_cached = |at: usize| blocks.node(at as BlockId).is_some();
@@ -88,10 +88,10 @@ impl BlockManager {
                 continue;
             };
             let before = self.tree.part(self.tree.parent(node), pool);
-            let behind = before.map(|before| before as usize + 1);
-            let behind = behind.filter(|at| empty.take(*at));
+            let after = before.map(|before| before as usize + 1);
+            let after = after.filter(|at| empty.take(*at));
             // Of a run, the first half is for the sequence before it.
-            let Some(to) = behind.or_else(|| empty.take_middle()) else {
+            let Some(to) = after.or_else(|| empty.take_middle()) else {
                 return;
             };
             copies.push(SlotCopy {

@@ -130,7 +130,7 @@ impl KeyValues {
 /// The store of a pass over cached keys and values.
 pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) cache: &'a KeyValues,
-    /// Cell of each token in each pool, i64 `[n_tokens]`.
+    /// Slot of each token in each pool, i64 `[n_tokens]`.
     /// None where the pass writes none.
     pub(in crate::model) slots: Vec<Option<Tensor>>,
     /// The tokens that the keys of each pool belong to.

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use super::quirks::Rule;
-use super::words::Step;
+use super::words::SplitRule;
 
 /// How a vocabulary spells its tokens.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) struct PreTokenizer {
     /// The most usual one first.
     names: Vec<String>,
     /// How a text is cut into words.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<SplitRule>,
     /// A word that is a token is not taken apart.
     pub(super) ignore_merges: bool,
     /// A word of line feeds that is a token is not taken apart.

@@ -15,7 +15,7 @@ use super::Error;
 /// One step of a pre-tokenizer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Step {
+pub(super) enum SplitRule {
     /// What the pattern matches and what lies between matches are words.
     Cut(String),
     /// As `Cut`, with `\s+(?!\S)|\s+` as the pattern's last alternatives.
@@ -31,7 +31,7 @@ pub(super) enum Step {
     GroupNumbers,
 }
 
-impl Step {
+impl SplitRule {
     /// The pattern, where the step has one.
     pub(super) fn pattern_mut(&mut self) -> Option<&mut String> {
         match self {
@@ -57,16 +57,16 @@ enum Ready {
 
 impl Splitter {
     /// Compiles the patterns.
-    pub(super) fn new(steps: &[Step]) -> Result<Self, Error> {
+    pub(super) fn new(steps: &[SplitRule]) -> Result<Self, Error> {
         let ready = steps.iter().map(|step| {
             let spaces = |pattern: &str| compile(&[pattern, r"\s+"]);
             Ok(match step {
-                Step::Cut(pattern) => Ready::Cut(compile(&[pattern])?),
-                Step::CutSpaces(pattern) => Ready::Spaces(spaces(pattern)?, Vec::new()),
-                Step::CutSpaceRuns { pattern, lengths } => {
+                SplitRule::Cut(pattern) => Ready::Cut(compile(&[pattern])?),
+                SplitRule::CutSpaces(pattern) => Ready::Spaces(spaces(pattern)?, Vec::new()),
+                SplitRule::CutSpaceRuns { pattern, lengths } => {
                     Ready::Spaces(spaces(pattern)?, lengths.clone())
                 }
-                Step::GroupNumbers => Ready::GroupNumbers(compile(&[r"\p{N}+"])?),
+                SplitRule::GroupNumbers => Ready::GroupNumbers(compile(&[r"\p{N}+"])?),
             })
         });
         ready.collect::<Result<_, Error>>().map(Self)
@@ -212,7 +212,7 @@ fn group_number(number: &str, start: usize, cuts: &mut Cuts) {
 mod tests {
     use super::*;
 
-    fn words<'a>(steps: &[Step], text: &'a str) -> Vec<&'a str> {
+    fn words<'a>(steps: &[SplitRule], text: &'a str) -> Vec<&'a str> {
         let splitter = Splitter::new(steps).expect("the patterns of the tests compile");
         splitter.split(text).into_iter().map(|w| &text[w]).collect()
     }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_run_of_spaces_leaves_its_last_one_to_the_next_word() {
-        let steps = [Step::CutSpaces(r" ?\p{L}+| ?[^\s\p{L}]+".to_owned())];
+        let steps = [SplitRule::CutSpaces(r" ?\p{L}+| ?[^\s\p{L}]+".to_owned())];
         assert_eq!(words(&steps, "a  b"), ["a", " ", " b"]);
         assert_eq!(words(&steps, "a b  "), ["a", " b", "  "]);
         assert_eq!(words(&steps, "\t\t\tb"), ["\t\t", "\t", "b"]);
@@ -243,14 +243,14 @@ mod tests {
 
     #[test]
     fn white_space_that_the_pattern_takes_is_taken_whole() {
-        let steps = [Step::CutSpaces(r"\p{L}+|\s*[\r\n]+".to_owned())];
+        let steps = [SplitRule::CutSpaces(r"\p{L}+|\s*[\r\n]+".to_owned())];
         assert_eq!(words(&steps, " \n \nb"), [" \n \n", "b"]);
         assert_eq!(words(&steps, " \n  b"), [" \n", " ", " ", "b"]);
     }
 
     #[test]
     fn runs_of_spaces_are_cut_to_the_given_lengths() {
-        let steps = [Step::CutSpaceRuns {
+        let steps = [SplitRule::CutSpaceRuns {
             pattern: r"\p{L}+".to_owned(),
             lengths: vec![4, 2, 1],
         }];
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_from_the_right() {
-        let steps = [Step::GroupNumbers];
+        let steps = [SplitRule::GroupNumbers];
         assert_eq!(words(&steps, "1234567"), ["1", "234", "567"]);
         assert_eq!(words(&steps, "a123456b"), ["a123", "456", "b"]);
     }
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn later_steps_see_only_their_piece() {
         let steps = [
-            Step::Cut(r"\n".to_owned()),
-            Step::CutSpaces(r" ?\p{L}+".to_owned()),
+            SplitRule::Cut(r"\n".to_owned()),
+            SplitRule::CutSpaces(r" ?\p{L}+".to_owned()),
         ];
         assert_eq!(words(&steps, "a  \n b"), ["a", "  ", "\n", " b"]);
     }

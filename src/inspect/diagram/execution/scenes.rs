@@ -9,7 +9,7 @@ use crate::blocks::cache::Window;
 use crate::common::wording;
 use crate::engine::Remasking;
 use crate::inspect::describe::pooled;
-use crate::inspect::diagram::build::Maker;
+use crate::inspect::diagram::build::DrawContext;
 use crate::inspect::diagram::kinds::is_within;
 use crate::inspect::diagram::words;
 use crate::model::Options;
@@ -20,9 +20,9 @@ use crate::weights::TensorType;
 const VIEWS: u32 = 4;
 
 /// The scenes of a model whose layers have these kinds.
-pub(crate) fn scenes(maker: &Maker<'_>, of_layer: &[usize]) -> Vec<Scene> {
-    let stage = Stage { maker, of_layer };
-    let mut all = match maker.plan.mode {
+pub(crate) fn scenes(context: &DrawContext<'_>, of_layer: &[usize]) -> Vec<Scene> {
+    let stage = Stage { context, of_layer };
+    let mut all = match context.plan.mode {
         Mode::Causal => vec![stage.prefill(), stage.decode()],
         Mode::Encoder => vec![stage.encoding()],
         Mode::Diffusion => vec![stage.whole_pass(), stage.denoising()],
@@ -39,7 +39,7 @@ pub(crate) fn scenes(maker: &Maker<'_>, of_layer: &[usize]) -> Vec<Scene> {
 
 /// What scenes are made from.
 struct Stage<'a, 'p> {
-    maker: &'a Maker<'p>,
+    context: &'a DrawContext<'p>,
     /// The kind of each layer.
     of_layer: &'a [usize],
 }
@@ -71,7 +71,7 @@ fn memory(before: &str, keys: &[usize], states: &[usize]) -> String {
 impl<'p> Stage<'_, 'p> {
     /// Every block with its layer, in the order of execution.
     fn units(&self) -> impl Iterator<Item = (usize, &'p Unit)> + use<'p> {
-        let layers = self.maker.plan.layers.iter().enumerate();
+        let layers = self.context.plan.layers.iter().enumerate();
         let slots = layers.flat_map(|(at, layer)| layer.slots.iter().map(move |slot| (at, slot)));
         slots.flat_map(|(at, slot)| slot.branches.iter().map(move |branch| (at, &branch.block)))
     }
@@ -102,12 +102,12 @@ impl<'p> Stage<'_, 'p> {
 
     /// Whether it generates token by token, and keeps something between passes.
     fn is_causal(&self) -> bool {
-        self.maker.plan.mode == Mode::Causal
+        self.context.plan.mode == Mode::Causal
     }
 
     fn prefill(&self) -> Scene {
         let (keys, states) = (self.kept_keys(), self.kinds(is_recurrent));
-        let (title, tokens) = match self.maker.plan.source {
+        let (title, tokens) = match self.context.plan.source {
             None => ("Prefill", "The tokens of a prompt go through all layers"),
             Some(_) => (
                 "Source, then tokens",
@@ -125,7 +125,7 @@ impl<'p> Stage<'_, 'p> {
 
     /// The kinds of layers that keep keys of their own between passes.
     fn kept_keys(&self) -> Vec<usize> {
-        let plan = self.maker.plan;
+        let plan = self.context.plan;
         self.kinds(|unit| {
             let rows = unit.key_values().filter(|_| is_owner(unit));
             rows.is_some_and(|rows| plan.caches[rows.cache].keys != KeysOf::Pass)
@@ -133,7 +133,7 @@ impl<'p> Stage<'_, 'p> {
     }
 
     fn decode(&self) -> Scene {
-        let plan = self.maker.plan;
+        let plan = self.context.plan;
         let is_kept = |unit: &Unit| {
             let rows = unit.key_values();
             rows.is_some_and(|rows| plan.caches[rows.cache].keys != KeysOf::Pass)
@@ -149,7 +149,7 @@ impl<'p> Stage<'_, 'p> {
 
     /// Of a short text, the tokens that each sees in some layer, and that in words.
     fn seen(&self) -> (Vec<Range<u32>>, &'static str) {
-        let plan = self.maker.plan;
+        let plan = self.context.plan;
         let seen = (0..MASK).map(|query| {
             let caches = plan.caches.iter();
             let rules = caches.map(|cache| words::small(plan, &cache.unit, MASK / 2));
@@ -167,10 +167,10 @@ impl<'p> Stage<'_, 'p> {
 
     fn encoding(&self) -> Scene {
         let (seen, whom) = self.seen();
-        let pooling = self.maker.plan.pooling();
-        let param = self.maker.def.params.get("pooling");
+        let pooling = self.context.plan.pooling();
+        let param = self.context.def.params.get("pooling");
         let is_key = param.is_some_and(|p| matches!(p.source, ParamSource::Key { .. }));
-        let by = match self.maker.is_symbolic && is_key {
+        let by = match self.context.is_symbolic && is_key {
             true => "by `pooling` of the file, here ",
             false => "",
         };
@@ -192,7 +192,7 @@ impl<'p> Stage<'_, 'p> {
             "The whole text goes through all layers at once: every token sees {whom}, and each mask \
              gets logits."
         );
-        let shift = self.maker.plan.diffusion.filter(|plan| plan.shift_logits);
+        let shift = self.context.plan.diffusion.filter(|plan| plan.shift_logits);
         let picture = Picture::Whole {
             seen,
             pooling: None,
@@ -205,7 +205,7 @@ impl<'p> Stage<'_, 'p> {
         let line = "The answer starts as masks. Each denoising step reads all of the text again and unmasks \
                     some positions, block after block.";
         let rule = self
-            .maker
+            .context
             .plan
             .diffusion
             .map(|plan| Remasking::usual(plan.shift_logits));
@@ -224,7 +224,7 @@ impl<'p> Stage<'_, 'p> {
 
     /// One scene for each group of layers that sees a window.
     fn windows(&self) -> Vec<Scene> {
-        let caches = self.maker.plan.caches.iter().enumerate();
+        let caches = self.context.plan.caches.iter().enumerate();
         let scenes = caches.filter_map(|(at, cache)| {
             cache.window()?;
             let kinds = self.kinds(|unit| unit.key_values().is_some_and(|rows| rows.cache == at));
@@ -234,7 +234,7 @@ impl<'p> Stage<'_, 'p> {
     }
 
     fn window(&self, cache: &CachePlan) -> Scene {
-        let plan = self.maker.plan;
+        let plan = self.context.plan;
         let rule = words::rule(plan, &cache.unit);
         let small = words::small(plan, &cache.unit, SMALL);
         let views = (WINDOW - VIEWS..WINDOW).map(|query| View {
@@ -254,7 +254,7 @@ impl<'p> Stage<'_, 'p> {
             evicts,
             views: views.collect(),
         };
-        let line = format!("A token sees {}.", self.maker.seen(cache));
+        let line = format!("A token sees {}.", self.context.seen(cache));
         Scene::new(title, line, picture)
             .with_facts(evicts.then_some(blocks))
             .with_facts((plan.caches.len() > 1).then_some(group))
@@ -262,13 +262,13 @@ impl<'p> Stage<'_, 'p> {
 
     /// A number of the file, if there is one.
     fn number(&self, n: u64) -> Option<u64> {
-        Some(n).filter(|_| !self.maker.is_symbolic)
+        Some(n).filter(|_| !self.context.is_symbolic)
     }
 
     /// Layers that read what others keep.
     fn shared(&self) -> Option<Scene> {
         let mut loans: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        let layers = &self.maker.plan.layers;
+        let layers = &self.context.plan.layers;
         for (at, unit) in self.units() {
             let owner = unit.key_values().and_then(|rows| rows.owner.as_deref());
             let of = |path: &str| layers.iter().position(|layer| is_within(path, &layer.path));
@@ -281,7 +281,7 @@ impl<'p> Stage<'_, 'p> {
         let loans = loans.into_iter();
         let loans = loans.map(|(owner, readers)| Loan { owner, readers });
         let loans: Vec<Loan> = loans.collect();
-        let known = loans.iter().filter(|_| !self.maker.is_symbolic);
+        let known = loans.iter().filter(|_| !self.context.is_symbolic);
         let facts = known.map(|loan| {
             let (owner, n) = (loan.owner, loan.readers.len());
             format!("read the KV cache of layer {owner}: {n}")
@@ -317,7 +317,7 @@ impl<'p> Stage<'_, 'p> {
         let scene = |name: &'static str| {
             let is_such = |unit: &Unit| is_recurrent(unit) && unit.contract.0.name == name;
             let alike = self.first_of_alike(is_such);
-            let facts = alike.map(|unit| self.maker.kept(unit, &[unit]).text);
+            let facts = alike.map(|unit| self.context.kept(unit, &[unit]).text);
             let line = "A layer has one state of fixed size for each sequence, which every token reads and \
                         changes.";
             let title = format!("Recurrent state: {}", words::purpose(name));
@@ -336,7 +336,7 @@ impl<'p> Stage<'_, 'p> {
         let scenes = found.into_iter().filter_map(|(used, all)| {
             let is_such = |unit: &Unit| picked(unit) == Some((used, all));
             let (_, unit) = self.units().find(|(_, unit)| is_such(unit))?;
-            let [n_used, n_all] = ["used", "stored"].map(|name| self.maker.size(unit, name));
+            let [n_used, n_all] = ["used", "stored"].map(|name| self.context.size(unit, name));
             let line = format!(
                 "For each token a router selects {n_used} of {n_all} experts; the weights of the others are \
                  not read."
@@ -350,11 +350,11 @@ impl<'p> Stage<'_, 'p> {
 
     /// Bytes that a token reads.
     fn reads(&self) -> Option<Scene> {
-        let steps = self.maker.single?;
-        let plan = self.maker.plan;
+        let steps = self.context.single?;
+        let plan = self.context.plan;
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         for step in steps.iter().filter(|step| step.weight_bytes > 0) {
-            let purpose = self.maker.purpose(step.kind, &step.path);
+            let purpose = self.context.purpose(step.kind, &step.path);
             *sums.entry(purpose).or_default() += step.weight_bytes;
         }
         let mut weights: Vec<(String, u64)> = sums.into_iter().collect();
@@ -383,12 +383,12 @@ impl<'p> Stage<'_, 'p> {
 
     /// Bytes that are kept of contexts of some lengths.
     fn keeps(&self) -> Option<Scene> {
-        if self.maker.is_symbolic || !self.is_causal() {
+        if self.context.is_symbolic || !self.is_causal() {
             return None;
         }
         let held: Vec<Held> = self.contexts().into_iter().map(|n| self.held(n)).collect();
         let first = *held.first().filter(|held| held.bytes() > 0)?;
-        let bytes = wording::bytes(self.maker.all_kept().per_token.unwrap_or(0));
+        let bytes = wording::bytes(self.context.all_kept().per_token.unwrap_or(0));
         let fact = format!("KV cache: {bytes} per token");
         let line = "What a sequence keeps between passes, by the length of its context.";
         let scene = Scene::new("Memory per sequence", line, Picture::Keeps(held));
@@ -397,7 +397,7 @@ impl<'p> Stage<'_, 'p> {
 
     /// Lengths of contexts that are shown.
     fn contexts(&self) -> Vec<u64> {
-        let mut contexts: Vec<u64> = match self.maker.plan.n_ctx_train {
+        let mut contexts: Vec<u64> = match self.context.plan.n_ctx_train {
             0 => vec![2048, 8192, 32768],
             // Positions are 32-bit.
             longest => [16, 4, 1]
@@ -409,11 +409,11 @@ impl<'p> Stage<'_, 'p> {
     }
 
     fn held(&self, n: u64) -> Held {
-        let plan = self.maker.plan;
+        let plan = self.context.plan;
         let mut held = Held {
             tokens: n,
             all: self
-                .maker
+                .context
                 .all_kept()
                 .per_token
                 .unwrap_or(0)
@@ -430,13 +430,13 @@ impl<'p> Stage<'_, 'p> {
                 Window::Symmetric => n.min(rule.size / 2 + 1),
                 Window::Standard | Window::Chunked => n.min(rule.size),
             };
-            let bytes = self.maker.kept(unit, &[unit]).in_window.unwrap_or(0);
+            let bytes = self.context.kept(unit, &[unit]).in_window.unwrap_or(0);
             held.window = held.window.saturating_add(bytes.saturating_mul(stay));
         }
         held
     }
 
     fn state_bytes(&self) -> u64 {
-        self.maker.all_kept().per_sequence.unwrap_or(0)
+        self.context.all_kept().per_sequence.unwrap_or(0)
     }
 }

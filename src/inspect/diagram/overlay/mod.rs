@@ -58,7 +58,7 @@ pub struct Number {
     pub value: f64,
 }
 
-/// An operation of a use of a unit or place: [`crate::ggml::Step`] has the same names.
+/// An operation of a use of a unit or place: [`crate::ggml::GraphOp`] has the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// The kind of block.

@@ -227,8 +227,8 @@ impl<'a> Finder<'a> {
         let steps = self.sample.steps();
         let mut names: HashMap<&str, Option<Place>> = HashMap::new();
         for (at, step) in steps.iter().enumerate() {
-            let home = match root(steps, &Origin::Step(at)) {
-                Origin::Step(at) => self.homes.get(&at).copied(),
+            let home = match root(steps, &Origin::Op(at)) {
+                Origin::Op(at) => self.homes.get(&at).copied(),
                 _ => None,
             };
             names.insert(&step.name, home);

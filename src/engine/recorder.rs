@@ -111,7 +111,7 @@ struct Waiting {
 }
 
 /// What a request gathers.
-pub(super) struct Watch {
+pub(super) struct Recorder {
     plan: Compiled,
     points: Arc<Points>,
     /// Tokens whose rows were taken.
@@ -125,7 +125,7 @@ pub(super) struct Watch {
     direct: Option<(DirectLogit, Vec<DirectHeads>)>,
 }
 
-impl Watch {
+impl Recorder {
     pub(super) fn new(plan: Compiled, points: Arc<Points>) -> Self {
         let captures = plan
             .captures
@@ -176,7 +176,7 @@ impl Watch {
         next.map(|next| next as usize)
     }
 
-    /// Has the head run for tokens of a batch, from a place on, of which a value behind it is captured.
+    /// Has the head run for tokens of a batch, from a place on, of which a value after it is captured.
     pub(super) fn want(&self, batch: &mut Batch, from: usize) {
         let of_head = |capture: &&LabCapture| self.point(capture).path.starts_with("head.");
         let captures = self.plan.lab.captures().iter().filter(of_head);
