@@ -295,7 +295,7 @@ mod tests {
         let drafting = Job {
             drafted: 6,
             room: 16,
-            ..answer()
+            ..decode()
         };
         check(&[drafting, drafting, prompt(100)], BUDGET, &[7, 3, 64]);
         let full = Budget {
@@ -313,7 +313,7 @@ mod tests {
         };
         let inside = Job {
             room: 3,
-            ..answer()
+            ..decode()
         };
         check(&[inside, inside], tight(0), &[1, 1]);
         let step = plan_step(&[decode(), inside], &tight(0), 0);
