@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use lab_core::engine::Limits;
-use lab_core::engine::diffusion::Diffusion;
+use lab_core::engine::Diffusion;
 use lab_core::engine::serving::Served;
 use lab_core::files::models::Source;
 use lab_core::model::Options;
@@ -49,7 +49,7 @@ static SERVER: LazyLock<(Runtime, Router)> = LazyLock::new(|| {
         n_ctx: N_CTX,
         n_parallel: 1,
         n_queue: 8,
-        n_prompt: 16,
+        n_prefill: 16,
         n_drafted: 0,
         diffusion: Diffusion::default(),
         queue_time: None,

@@ -202,9 +202,6 @@ unsafe extern "C" {
     pub fn ggml_version() -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
-    pub fn ggml_commit() -> *const ::core::ffi::c_char;
-}
-unsafe extern "C" {
     pub fn ggml_nbytes(tensor: *const ggml_tensor) -> usize;
 }
 unsafe extern "C" {
@@ -212,9 +209,6 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_type_size(type_: ggml_type) -> usize;
-}
-unsafe extern "C" {
-    pub fn ggml_row_size(type_: ggml_type, ne: i64) -> usize;
 }
 unsafe extern "C" {
     pub fn ggml_type_name(type_: ggml_type) -> *const ::core::ffi::c_char;
@@ -341,9 +335,6 @@ unsafe extern "C" {
     pub fn ggml_abs(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
-    pub fn ggml_neg(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
     pub fn ggml_step(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
@@ -360,9 +351,6 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_gelu_erf(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
-    pub fn ggml_gelu_quick(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
     pub fn ggml_silu(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
@@ -389,13 +377,6 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
-    pub fn ggml_swiglu_split(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
     pub fn ggml_swiglu_oai(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -410,14 +391,6 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn ggml_rms_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32)
     -> *mut ggml_tensor;
-}
-unsafe extern "C" {
-    pub fn ggml_group_norm(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        n_groups: ::core::ffi::c_int,
-        eps: f32,
-    ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
     pub fn ggml_l2_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32) -> *mut ggml_tensor;
@@ -452,13 +425,6 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
-    pub fn ggml_cpy(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
     pub fn ggml_cast(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -467,37 +433,6 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_cont(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
-    pub fn ggml_reshape(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
-    pub fn ggml_reshape_1d(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        ne0: i64,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
-    pub fn ggml_reshape_2d(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        ne0: i64,
-        ne1: i64,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
-    pub fn ggml_reshape_3d(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        ne0: i64,
-        ne1: i64,
-        ne2: i64,
-    ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
     pub fn ggml_reshape_4d(
@@ -510,32 +445,12 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
-    pub fn ggml_view_1d(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        ne0: i64,
-        offset: usize,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
     pub fn ggml_view_2d(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
         ne0: i64,
         ne1: i64,
         nb1: usize,
-        offset: usize,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
-    pub fn ggml_view_3d(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        ne0: i64,
-        ne1: i64,
-        ne2: i64,
-        nb1: usize,
-        nb2: usize,
         offset: usize,
     ) -> *mut ggml_tensor;
 }
@@ -634,32 +549,11 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
-    pub fn ggml_pad_ext(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        lp0: ::core::ffi::c_int,
-        rp0: ::core::ffi::c_int,
-        lp1: ::core::ffi::c_int,
-        rp1: ::core::ffi::c_int,
-        lp2: ::core::ffi::c_int,
-        rp2: ::core::ffi::c_int,
-        lp3: ::core::ffi::c_int,
-        rp3: ::core::ffi::c_int,
-    ) -> *mut ggml_tensor;
-}
-unsafe extern "C" {
     pub fn ggml_fill(ctx: *mut ggml_context, a: *mut ggml_tensor, c: f32) -> *mut ggml_tensor;
 }
 pub const GGML_SORT_ORDER_ASC: ggml_sort_order = 0;
 pub const GGML_SORT_ORDER_DESC: ggml_sort_order = 1;
 pub type ggml_sort_order = ::core::ffi::c_uint;
-unsafe extern "C" {
-    pub fn ggml_argsort(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        order: ggml_sort_order,
-    ) -> *mut ggml_tensor;
-}
 unsafe extern "C" {
     pub fn ggml_argsort_top_k(
         ctx: *mut ggml_context,
@@ -772,9 +666,6 @@ unsafe extern "C" {
     ) -> *mut ggml_cgraph;
 }
 unsafe extern "C" {
-    pub fn ggml_graph_size(cgraph: *mut ggml_cgraph) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
     pub fn ggml_graph_node(cgraph: *mut ggml_cgraph, i: ::core::ffi::c_int) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
@@ -792,9 +683,6 @@ pub type ggml_log_callback = ::core::option::Option<
 >;
 unsafe extern "C" {
     pub fn ggml_log_set(log_callback: ggml_log_callback, user_data: *mut ::core::ffi::c_void);
-}
-unsafe extern "C" {
-    pub fn ggml_quantize_free();
 }
 unsafe extern "C" {
     pub fn ggml_quantize_chunk(
@@ -869,16 +757,10 @@ unsafe extern "C" {
     pub fn ggml_backend_buft_get_alignment(buft: ggml_backend_buffer_type_t) -> usize;
 }
 unsafe extern "C" {
-    pub fn ggml_backend_buft_get_max_size(buft: ggml_backend_buffer_type_t) -> usize;
-}
-unsafe extern "C" {
     pub fn ggml_backend_buft_get_alloc_size(
         buft: ggml_backend_buffer_type_t,
         tensor: *const ggml_tensor,
     ) -> usize;
-}
-unsafe extern "C" {
-    pub fn ggml_backend_buft_is_host(buft: ggml_backend_buffer_type_t) -> bool;
 }
 unsafe extern "C" {
     pub fn ggml_backend_buft_get_device(buft: ggml_backend_buffer_type_t) -> ggml_backend_dev_t;
@@ -900,9 +782,6 @@ unsafe extern "C" {
     pub fn ggml_backend_buffer_get_size(buffer: ggml_backend_buffer_t) -> usize;
 }
 unsafe extern "C" {
-    pub fn ggml_backend_buffer_is_host(buffer: ggml_backend_buffer_t) -> bool;
-}
-unsafe extern "C" {
     pub fn ggml_backend_buffer_set_usage(
         buffer: ggml_backend_buffer_t,
         usage: ggml_backend_buffer_usage,
@@ -912,9 +791,6 @@ unsafe extern "C" {
     pub fn ggml_backend_buffer_get_type(
         buffer: ggml_backend_buffer_t,
     ) -> ggml_backend_buffer_type_t;
-}
-unsafe extern "C" {
-    pub fn ggml_backend_name(backend: ggml_backend_t) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
     pub fn ggml_backend_free(backend: ggml_backend_t);
@@ -961,12 +837,6 @@ unsafe extern "C" {
         offset: usize,
         size: usize,
     );
-}
-unsafe extern "C" {
-    pub fn ggml_backend_supports_op(backend: ggml_backend_t, op: *const ggml_tensor) -> bool;
-}
-unsafe extern "C" {
-    pub fn ggml_backend_get_device(backend: ggml_backend_t) -> ggml_backend_dev_t;
 }
 pub const GGML_BACKEND_DEVICE_TYPE_CPU: ggml_backend_dev_type = 0;
 pub const GGML_BACKEND_DEVICE_TYPE_GPU: ggml_backend_dev_type = 1;
@@ -1025,9 +895,6 @@ unsafe extern "C" {
     pub fn ggml_backend_reg_name(reg: ggml_backend_reg_t) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
-    pub fn ggml_backend_reg_by_name(name: *const ::core::ffi::c_char) -> ggml_backend_reg_t;
-}
-unsafe extern "C" {
     pub fn ggml_backend_dev_backend_reg(device: ggml_backend_dev_t) -> ggml_backend_reg_t;
 }
 unsafe extern "C" {
@@ -1041,15 +908,6 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_backend_dev_get(index: usize) -> ggml_backend_dev_t;
-}
-unsafe extern "C" {
-    pub fn ggml_backend_dev_by_name(name: *const ::core::ffi::c_char) -> ggml_backend_dev_t;
-}
-unsafe extern "C" {
-    pub fn ggml_backend_dev_by_type(type_: ggml_backend_dev_type) -> ggml_backend_dev_t;
-}
-unsafe extern "C" {
-    pub fn ggml_backend_load(path: *const ::core::ffi::c_char) -> ggml_backend_reg_t;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1095,9 +953,6 @@ unsafe extern "C" {
         sched: ggml_backend_sched_t,
         node: *mut ggml_tensor,
     ) -> ggml_backend_t;
-}
-unsafe extern "C" {
-    pub fn ggml_backend_sched_get_n_splits(sched: ggml_backend_sched_t) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn ggml_backend_sched_get_buffer_size(
@@ -1151,24 +1006,6 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_threadpool_pause(threadpool: *mut ggml_threadpool);
-}
-unsafe extern "C" {
-    pub fn ggml_threadpool_resume(threadpool: *mut ggml_threadpool);
-}
-unsafe extern "C" {
-    pub fn ggml_cpu_has_avx() -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn ggml_cpu_has_avx2() -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn ggml_cpu_has_avx512() -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn ggml_cpu_has_neon() -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn ggml_backend_is_cpu(backend: ggml_backend_t) -> bool;
 }
 unsafe extern "C" {
     pub fn ggml_backend_cpu_set_threadpool(

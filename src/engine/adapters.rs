@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::model::LoadedAdapter;
 
-use super::request::Rejected;
+use super::rejected::Rejected;
 
 /// Adapters by their ids, which are their positions on the command line.
 #[derive(Debug, Default)]

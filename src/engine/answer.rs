@@ -6,11 +6,11 @@ use crate::sampling::{Drawn, Logprobs, SampleError, TokenLogprob};
 use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
+use super::caller::Caller;
 use super::event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
 use super::limits::Limits;
 use super::request::{Ends, Request};
 use super::stats;
-use super::submission::Caller;
 
 /// What a token carries through the text gate.
 #[derive(Default)]

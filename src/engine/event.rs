@@ -6,7 +6,7 @@ use crate::ggml;
 use crate::model;
 use crate::sampling::{SampleError, TokenLogprob};
 
-use super::diffusion::Fixed;
+use super::diffusion_options::Fixed;
 use super::recorder::LabResult;
 
 /// A token of the prompt, or of the completion as far as it is part of the released text.

@@ -12,15 +12,17 @@ use crate::sampling::{Contrastive, Sampler};
 use crate::text::tokenizer::Tokenizer;
 
 use super::adapters::Adapters;
+use super::caller::{Caller, Ticket};
+use super::capabilities::Unfit;
 use super::diffusion::ModelConfig;
 use super::event::Event;
 use super::lab::{Compiled as LabCompiled, LabPlan};
 use super::limits::Limits;
 use super::pooling::{Passage, PooledModel};
-use super::request::{Rejected, Request};
-use super::start::Unfit;
+use super::rejected::Rejected;
+use super::request::Request;
 use super::stats::{self, Stats};
-use super::submission::{Caller, Decoding, Submitted, Ticket};
+use super::submission::{Decoding, Submitted};
 
 /// The way to the engine thread. Cloned freely; the engine ends when the last one goes.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use crate::arch::Parts;
 use crate::files::vectors::Translators;
 use crate::model::{LOGITS, Lab, LabCapture, LabEdit, Point, Points, Positions};
 
-use super::request::Rejected;
+use super::rejected::Rejected;
 
 mod attribution;
 mod edit;

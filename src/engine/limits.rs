@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::diffusion::Diffusion;
+use super::diffusion_options::Diffusion;
 
 /// Limits of an engine, and what holds where a request sets nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,6 +8,7 @@ use crate::model::Batch;
 use crate::plan::{Plan, Pooling};
 use crate::text::tokenizer::Tokenizer;
 
+use super::capabilities::ends_in_vectors;
 use super::compute::BLOCK;
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
@@ -43,7 +44,7 @@ impl PooledModel {
         let types = plan.embed.weight("types");
         Self {
             pooling: plan.pooling(),
-            ends_in_vectors: super::start::ends_in_vectors(plan),
+            ends_in_vectors: ends_in_vectors(plan),
             is_whole: plan.mode != Mode::Causal,
             // A single row is a vector.
             n_types: types.map_or(0, |at| plan.tensors[at].shape.get(1).copied().unwrap_or(1)),

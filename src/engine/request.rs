@@ -1,13 +1,12 @@
-//! A request to an engine, and why it is refused. Plain data; nothing here runs.
+//! A request to an engine. Plain data; nothing here runs.
 
 use std::sync::Arc;
 
 use crate::constraint::Compiled;
-use crate::sampling::{ParamError, Params};
+use crate::sampling::Params;
 
-use super::diffusion::Diffusion;
+use super::diffusion_options::Diffusion;
 use super::lab::LabPlan;
-use super::start::Unfit;
 use super::thinking::Thinking;
 
 /// What shall be generated.
@@ -92,49 +91,4 @@ pub struct Ends {
     pub stop_tokens: Vec<u32>,
     /// Whether the stop sequence that ends the completion is part of it.
     pub keeps_stop: bool,
-}
-
-/// Why a request was not taken.
-#[derive(Debug, thiserror::Error)]
-pub enum Rejected {
-    /// Nothing to continue.
-    #[error("the prompt has no tokens")]
-    EmptyPrompt,
-    /// The prompt leaves no positions for a completion.
-    #[error("the prompt has {found} tokens, and the context holds {limit}")]
-    TooLong {
-        /// Tokens of the prompt.
-        found: usize,
-        /// Positions of the context.
-        limit: usize,
-    },
-    /// A sampling parameter is out of range.
-    #[error(transparent)]
-    Params(#[from] ParamError),
-    /// Too many requests wait.
-    #[error("{limit} requests are waiting already")]
-    QueueFull {
-        /// Maximum number of waiting requests.
-        limit: usize,
-    },
-    /// Contrastive search cannot be run.
-    #[error("`penalty_alpha`: contrastive search is not possible: {0}")]
-    NoSearch(&'static str),
-    /// The model cannot do what a field asks for.
-    #[error("`{field}`: {message}")]
-    Field {
-        /// The field.
-        field: &'static str,
-        /// Why.
-        message: String,
-    },
-    /// The model gives no vector of a text.
-    #[error("this model {0}")]
-    NotPooled(&'static str),
-    /// The model gives no text.
-    #[error("{0}; ask for vectors at `/v1/embeddings`, or for scores at `/v1/rerank`")]
-    NoText(Unfit),
-    /// The engine has ended.
-    #[error("the engine has ended")]
-    Ended,
 }

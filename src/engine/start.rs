@@ -1,4 +1,4 @@
-//! Starts the engine thread, and decides whether a model can decode text at all.
+//! Starts the engine thread, and decides how its model decodes.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -6,11 +6,11 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
 use crate::constraint;
-use crate::model::{Model, Options};
-use crate::plan::Plan;
+use crate::model::Model;
 use crate::text::tokenizer::Tokenizer;
 
 use super::adapters::Adapters;
+use super::capabilities::{Unfit, can_answer, can_pool, can_take_back, ends_in_vectors, mask_of};
 use super::diffusion::ModelConfig;
 use super::engine_loop::EngineLoop;
 use super::handle::{Handle, Kind, SourceOf};
@@ -78,76 +78,6 @@ pub fn start<E: Send + 'static>(
         )),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(StartError::Ended),
-    }
-}
-
-/// Why a model cannot answer with text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// It has no logits.
-    #[error("the model ends in vectors of {n_embd} elements, and has no logits to choose text by")]
-    Vectors {
-        /// Elements of a vector.
-        n_embd: u64,
-    },
-    /// It decodes by text diffusion, and its vocabulary has no mask token.
-    #[error("the vocabulary names no mask token (`tokenizer.ggml.mask_token_id`)")]
-    NoMask,
-}
-
-/// Whether a model has no logits: its results are vectors or the scores of classes.
-pub fn ends_in_vectors(plan: &Plan) -> bool {
-    plan.head.as_ref().is_none_or(|head| head.unit.is_none())
-}
-
-/// Whether a model with this vocabulary answers with text.
-///
-/// # Errors
-/// What it lacks.
-pub fn can_answer(plan: &Plan, tokenizer: &Tokenizer) -> Result<(), Unfit> {
-    if ends_in_vectors(plan) {
-        return Err(Unfit::Vectors {
-            n_embd: plan.n_embd,
-        });
-    }
-    match plan.diffusion {
-        Some(_) => mask_of(plan, tokenizer).map(drop),
-        None => Ok(()),
-    }
-}
-
-/// The mask token.
-fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unfit> {
-    let mask = tokenizer.mask();
-    mask.filter(|id| u64::from(*id) < plan.n_vocab)
-        .ok_or(Unfit::NoMask)
-}
-
-/// Whether tokens of a sequence can be taken back, which speculative decoding and contrastive search need.
-///
-/// # Errors
-/// Why they cannot.
-pub fn can_take_back(plan: &Plan, options: &Options) -> Result<(), &'static str> {
-    match (options.n_ctx, plan.recurrent().next()) {
-        (0, _) => Err("without a context nothing of a sequence is cached"),
-        (_, Some(_)) => Err("recurrent states cannot be taken back"),
-        (_, None) => Ok(()),
-    }
-}
-
-/// Whether the hidden states of a text can be pooled: always, unless the model has logits too.
-///
-/// # Errors
-/// Why they cannot, as what the model does.
-pub fn can_pool(plan: &Plan) -> Result<(), &'static str> {
-    if ends_in_vectors(plan) {
-        return Ok(());
-    }
-    match (plan.diffusion, &plan.source, plan.recurrent().next()) {
-        (Some(_), ..) => Err("decodes by text diffusion, which is not pooled"),
-        (_, Some(_), _) => Err("reads a source, which is not pooled"),
-        (.., Some(_)) => Err("has recurrent states, whose hidden states are not pooled"),
-        (_, None, None) => Ok(()),
     }
 }
 

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
+use super::caller::{Caller, Ticket};
 use super::engine_loop::EngineLoop;
 use super::lab::Compiled;
-use super::submission::{Caller, Decoding, Submitted, Ticket};
+use super::submission::{Decoding, Submitted};
 use super::{Diffusion, Ends, Event, Failure, Limits, Request, Usage};
 use crate::files::models::{self, Definitions, Source};
 use crate::sampling::{Params, Sampler};

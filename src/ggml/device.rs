@@ -7,7 +7,6 @@ use ggml_sys as sys;
 use super::arena::{Arena, Tensor};
 use super::buffer::Buffer;
 use super::error::Error;
-use super::rpc;
 use super::text::text;
 use crate::weights::{Bytes, TensorType};
 
@@ -111,26 +110,10 @@ impl Device {
         }
     }
 
-    /// The device's description of itself; of a device of a worker, the worker.
-    pub fn description(self) -> String {
-        let workers = rpc::workers_of(&[self]);
-        workers
-            .first()
-            .map_or_else(|| self.endpoint(), |worker| worker.name().to_owned())
-    }
-
     /// What ggml has as its description: of a worker, where ggml is connected to.
     pub(super) fn endpoint(self) -> String {
         // SAFETY: as in `name`.
         unsafe { text(sys::ggml_backend_dev_description(self.as_ptr())) }
-    }
-
-    /// # Errors
-    /// It is of a worker whose answers are not to be believed.
-    pub(super) fn check(self) -> Result<(), Error> {
-        rpc::workers_of(&[self])
-            .iter()
-            .try_for_each(|worker| worker.check())
     }
 
     /// Its kind.

@@ -6,7 +6,7 @@ use crate::common::wording::bytes;
 use crate::ggml;
 use crate::weights::{self, TensorType};
 
-use super::results::DeviceUse;
+use super::memory_use::DeviceUse;
 
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]

@@ -20,9 +20,9 @@ use super::error::{Error, Purpose};
 use super::graph;
 use super::load::{self, Layout, StandIns};
 use super::memory;
+use super::memory_use::{DeviceUse, MemoryUse};
 use super::options::Options;
 use super::points::Points;
-use super::results::{DeviceUse, MemoryUse};
 use super::shape::{GraphParts, Shape};
 use super::support;
 

@@ -14,8 +14,8 @@ use crate::weights::{TensorType, Weights};
 
 use super::error::Error;
 use super::estimate::Estimator;
+use super::memory_use::DeviceUse;
 use super::options::Options;
-use super::results::DeviceUse;
 
 /// Types of caches that are smaller than the usual ones, the largest first.
 const SMALLER: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType::Q4_0];

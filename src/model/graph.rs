@@ -10,8 +10,10 @@ use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 
 use super::cache::MAX_VIEWS;
-use super::inputs::{Inputs, ListInputs};
-use super::lab::{CapturedTensors, LabTensors};
+use super::inputs::{Inputs, ListInputs, OutputRows};
+use super::lab::{CapturedTensors, LabShape};
+use super::options::Options;
+use super::points::Points;
 use super::shape::{GraphParts, Shape};
 use super::split::MAX_GROUPS;
 
@@ -61,8 +63,6 @@ pub(super) struct PassGraph {
     pub(super) updated: BTreeSet<usize>,
     /// Values by their paths, where they are captured.
     pub(super) captured: Vec<Captured>,
-    /// Inputs for what is asked of points.
-    pub(super) lab: LabTensors,
     /// Rows that are captured, by point.
     pub(super) captured_rows: CapturedTensors,
     /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
@@ -79,8 +79,6 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
     let n_tensors = n_tensors(plan, update_nodes, n_groups, n_views) + shape.lab.n_nodes();
     let mut g = Graph::new(n_tensors, n_leaves(plan, update_nodes))?;
     let inputs = Inputs::new(&g, parts, shape)?;
-    let of_rows = (shape.n_tokens, shape.n_outputs);
-    let (lab_inputs, lab) = LabTensors::new(&g, parts.points, &shape.lab, of_rows, parts.n_slots)?;
     let mut states = inputs.state_store(parts);
     let mut store = inputs.key_value_store(parts);
     let build = Build {
@@ -103,23 +101,11 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
         states: &mut states,
         flash_attn: options.flash_attn,
         selected: Selections::default(),
-        lab,
+        lab: inputs.lab(parts, shape),
         named: RefCell::default(),
     };
-    let mut assembly = Assembly {
-        build,
-        taps: HashMap::new(),
-        rows: inputs.output_rows.as_ref().map(|rows| rows.0.clone()),
-        chosen: None,
-        of_all: HashMap::new(),
-        held: None,
-    };
-    let wants = Wants {
-        n_outputs: shape.n_outputs as u64,
-        is_headless: shape.is_headless || options.embeddings,
-        hidden: shape.wants_hidden,
-        all_values: options.capture || !shape.lab.is_empty(),
-    };
+    let mut assembly = Assembly::new(build, inputs.output_rows.as_ref());
+    let wants = Wants::of(shape, options);
     let (mut end, mut n_of_source) = (None, 0);
     if let Some((source, tokens)) = with_tokens(inputs.source.as_ref()) {
         assembly.read(shape.n_source, source);
@@ -134,7 +120,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
         end = Some(x);
     }
     let named = assembly.build.named.into_inner();
-    let mut rows_by_point = assembly.build.lab.taken.into_inner();
+    let rows_by_point = assembly.build.lab.taken.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
     drop(store);
     for written in &states.written {
@@ -144,14 +130,7 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
         true => capture(&mut g, named, n_of_source)?,
         false => Vec::new(),
     };
-    let mut captured_rows = Vec::new();
-    let pairs = shape.lab.pairs.iter();
-    for (point, _) in shape.lab.captures.iter().chain(pairs) {
-        if let Some(rows) = rows_by_point.remove(&parts.points.all[*point].path) {
-            g.output(&rows)?;
-            captured_rows.push((*point, rows));
-        }
-    }
+    let captured_rows = capture_rows(&mut g, rows_by_point, parts.points, &shape.lab)?;
     match &logits {
         Some(logits) => g.output(logits)?,
         None => end.iter().try_for_each(|x| g.expand(x))?,
@@ -163,7 +142,6 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
         inputs,
         updated,
         captured,
-        lab: lab_inputs,
         captured_rows,
         logits,
         hidden,
@@ -195,6 +173,23 @@ fn capture(g: &mut Graph, named: Vec<Named>, n_of_source: usize) -> Result<Vec<C
     named.into_iter().enumerate().map(capture).collect()
 }
 
+/// Makes the captured rows of points outputs of the graph.
+fn capture_rows(
+    g: &mut Graph,
+    mut rows_by_point: HashMap<String, Tensor>,
+    points: &Points,
+    shape: &LabShape,
+) -> Result<CapturedTensors, Error> {
+    let mut all = Vec::new();
+    for (point, _) in shape.captures.iter().chain(&shape.pairs) {
+        if let Some(rows) = rows_by_point.remove(&points.all[*point].path) {
+            g.output(&rows)?;
+            all.push((*point, rows));
+        }
+    }
+    Ok(all)
+}
+
 /// What is asked of a graph.
 struct Wants {
     /// Rows that want a result.
@@ -205,6 +200,17 @@ struct Wants {
     hidden: bool,
     /// Whether every value is wanted of every row.
     all_values: bool,
+}
+
+impl Wants {
+    fn of(shape: &Shape, options: &Options) -> Self {
+        Self {
+            n_outputs: shape.n_outputs as u64,
+            is_headless: shape.is_headless || options.embeddings,
+            hidden: shape.wants_hidden,
+            all_values: options.capture || !shape.lab.is_empty(),
+        }
+    }
 }
 
 /// The hidden state on its way through the layers.
@@ -238,6 +244,17 @@ fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
 }
 
 impl<'a> Assembly<'a> {
+    fn new(build: Build<'a>, rows: Option<&OutputRows>) -> Self {
+        Self {
+            build,
+            taps: HashMap::new(),
+            rows: rows.map(|rows| rows.0.clone()),
+            chosen: None,
+            of_all: HashMap::new(),
+            held: None,
+        }
+    }
+
     /// Has what follows compute the rows of a list of so many tokens.
     fn read(&mut self, n_tokens: usize, list: &'a ListInputs) {
         self.build.n_tokens = n_tokens as u64;

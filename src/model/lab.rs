@@ -5,16 +5,14 @@
 //! point by point, so that all sequences that read a point share one operation.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use crate::arch::Parts;
-use crate::blocks::lab::{
-    EditKind, Lab as GraphLab, NODES_PER_CAPTURE, NODES_PER_EDIT, Pairs, PointUse, RowEdits,
-};
-use crate::ggml::{Error as TensorError, Executor, Graph, Tensor};
+use crate::blocks::lab::{EditKind, NODES_PER_CAPTURE, NODES_PER_EDIT};
+use crate::ggml::{Error as TensorError, Executor, Tensor};
 use crate::weights::TensorType;
 
 mod pairs;
@@ -241,15 +239,15 @@ pub struct CapturedRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LabShape {
     pub(super) captures: Vec<(usize, usize)>,
-    edits: Vec<EditShape>,
+    pub(super) edits: Vec<EditShape>,
     /// Tokens and keys of attention weights: group of layers, keys, tokens.
-    sets: Vec<(usize, usize, usize)>,
+    pub(super) sets: Vec<(usize, usize, usize)>,
     /// Points of attention weights, each with its set.
     pub(super) pairs: Vec<(usize, usize)>,
 }
 
 /// An edit of a sequence: point, kind, rows, and whether each has numbers of its own.
-type EditShape = (usize, EditKind, usize, bool);
+pub(super) type EditShape = (usize, EditKind, usize, bool);
 
 impl LabShape {
     pub(super) fn is_empty(&self) -> bool {
@@ -264,11 +262,11 @@ impl LabShape {
 }
 
 /// An edit of tokens of a sequence.
-struct PassEdit {
+pub(super) struct PassEdit {
     lab: Arc<Lab>,
     /// Which of its edits.
     at: usize,
-    rows: Vec<i32>,
+    pub(super) rows: Vec<i32>,
     /// The places of the rows among the positions of the edit.
     places: Vec<usize>,
 }
@@ -277,18 +275,23 @@ impl PassEdit {
     fn edit(&self) -> &LabEdit {
         &self.lab.edits[self.at]
     }
+
+    /// The numbers of its inputs.
+    pub(super) fn numbers(&self) -> [Cow<'_, [f32]>; 2] {
+        self.edit().op.numbers(&self.places)
+    }
 }
 
 /// What a pass asks of its points.
 #[derive(Default)]
 pub(super) struct PassLab {
-    sets: Vec<PairSet>,
+    pub(super) sets: Vec<PairSet>,
     /// Points of attention weights, each with its set.
     pairs: Vec<(usize, usize)>,
     /// Rows by point, by the places of their tokens in the batch.
-    captures: BTreeMap<usize, BTreeMap<usize, i32>>,
+    pub(super) captures: BTreeMap<usize, BTreeMap<usize, i32>>,
     /// Those of a sequence in their order; sequences have different rows.
-    edits: Vec<PassEdit>,
+    pub(super) edits: Vec<PassEdit>,
 }
 
 impl PassLab {
@@ -401,118 +404,6 @@ impl PassLab {
                 .collect(),
             pairs: self.pairs.clone(),
         }
-    }
-}
-
-/// The inputs and outputs of a graph for what is captured and changed at points.
-#[derive(Default)]
-pub(super) struct LabTensors {
-    captures: Vec<(usize, Tensor)>,
-    edits: Vec<(Tensor, [Tensor; 2])>,
-    sets: Vec<Pairs>,
-}
-
-impl LabTensors {
-    /// Makes the inputs of a graph, and the uses of its points.
-    pub(super) fn new(
-        g: &Graph,
-        points: &Points,
-        shape: &LabShape,
-        (n_tokens, n_outputs): (usize, usize),
-        n_slots: &[usize],
-    ) -> Result<(Self, GraphLab), TensorError> {
-        let mut this = Self::default();
-        let mut uses: HashMap<String, PointUse> = HashMap::new();
-        let mut copied = HashSet::new();
-        let rows = |point: usize, what: &str, n: usize| {
-            let point = &points.all[point];
-            let bound = if point.is_of_head() {
-                n_outputs
-            } else {
-                n_tokens
-            };
-            let name = format!("lab.{what}.{}", point.path);
-            g.index_input(&name, TensorType::I32, &[n as u64], bound as u64)
-        };
-        for (point, kind, n, is_of_rows) in &shape.edits {
-            let (path, width) = (&points.all[*point].path, points.all[*point].width());
-            let rows = rows(*point, "edit", *n)?;
-            let n_last = if *is_of_rows { *n as u64 } else { 1 };
-            let numbers = |n: u64| g.input(&format!("lab.{path}"), TensorType::F32, &[width, n]);
-            let numbers = [numbers(1)?, numbers(n_last)?];
-            this.edits.push((rows.clone(), numbers.clone()));
-            let of_point = uses.entry(path.clone()).or_default();
-            let from = match kind {
-                EditKind::Copy(from) => Some(points.all[*from].path.clone()),
-                _ => None,
-            };
-            copied.extend(from.clone());
-            of_point.edits.push(RowEdits {
-                kind: *kind,
-                rows,
-                numbers,
-                from,
-            });
-        }
-        for (point, n) in &shape.captures {
-            let rows = rows(*point, "rows", *n)?;
-            this.captures.push((*point, rows.clone()));
-            let of_point = uses.entry(points.all[*point].path.clone()).or_default();
-            of_point.rows = Some(rows);
-        }
-        for (group, n_keys, n) in &shape.sets {
-            let bound = match n_slots[*group] {
-                0 => n_tokens as u64,
-                n_slots => n_slots as u64,
-            };
-            let (n_keys, n) = (*n_keys as u64, *n as u64);
-            this.sets.push(Pairs {
-                rows: g.index_input("lab.queries", TensorType::I32, &[n], n_tokens as u64)?,
-                keys: g.index_input("lab.keys", TensorType::I32, &[n_keys], bound)?,
-                mask: g.input("lab.mask", TensorType::F32, &[n_keys, n])?,
-            });
-        }
-        let pairs = shape.pairs.iter();
-        let pairs = pairs.map(|(point, set)| {
-            let path = points.all[*point].path.clone();
-            (path, this.sets[*set].clone())
-        });
-        let lab = GraphLab {
-            pairs: pairs.collect(),
-            uses,
-            copied,
-            ..GraphLab::default()
-        };
-        Ok((this, lab))
-    }
-
-    /// Writes the rows and numbers of a pass of this shape.
-    pub(super) fn write(&self, executor: &mut Executor, pass: &PassLab) -> Result<(), TensorError> {
-        for ((_, tensor), rows) in self.captures.iter().zip(pass.captures.values()) {
-            if tensor.is_allocated() {
-                executor.write_indices(tensor, &rows.values().copied().collect::<Vec<i32>>())?;
-            }
-        }
-        for (tensors, set) in self.sets.iter().zip(&pass.sets) {
-            if tensors.rows.is_allocated() {
-                let rows: Vec<i32> = set.tokens.iter().map(|at| *at as i32).collect();
-                executor.write_indices(&tensors.rows, &rows)?;
-                executor.write_indices(&tensors.keys, &set.keys)?;
-                executor.write(&tensors.mask, &set.mask)?;
-            }
-        }
-        for ((rows, tensors), step) in self.edits.iter().zip(&pass.edits) {
-            if rows.is_allocated() {
-                executor.write_indices(rows, &step.rows)?;
-            }
-            let numbers = step.edit().op.numbers(&step.places);
-            for (tensor, numbers) in tensors.iter().zip(&numbers) {
-                if tensor.is_allocated() {
-                    executor.write(tensor, numbers)?;
-                }
-            }
-        }
-        Ok(())
     }
 }
 

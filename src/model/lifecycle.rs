@@ -21,12 +21,12 @@ use super::graphs::Graphs;
 use super::lab::{CapturedRow, Lab};
 use super::load::{self, Loaded, Progress};
 use super::memory;
+use super::memory_use::{DeviceUse, MemoryUse};
 use super::options::Options;
 use super::points::Points;
-use super::results::{DeviceUse, MemoryUse};
 use super::shape::{GraphParts, Shape};
-use super::source::TokenSources;
 use super::support;
+use super::token_sources::TokenSources;
 
 /// A loaded model.
 pub struct Model {

@@ -1,7 +1,7 @@
 //! How much memory there is, asked before any is taken.
 
 use super::error::{Error, Purpose};
-use super::results::DeviceUse;
+use super::memory_use::DeviceUse;
 
 /// Refuses to take `needed` bytes if the machine does not have them.
 pub(super) fn check(what: Purpose, needed: u64) -> Result<(), Error> {

@@ -223,10 +223,10 @@ impl Model {
             keys: &keys,
             block_manager: &self.block_manager,
             adapters: &self.adapters,
+            lab: &lab,
         };
         tracing::trace_span!(target: "phase", "inputs")
             .in_scope(|| pass.inputs.write(executor, &data))?;
-        pass.lab.write(executor, &lab)?;
         tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
         lab::read(
             executor,

@@ -7,7 +7,7 @@ use super::adapters::OnDevice;
 use super::cache::SequenceId;
 use super::cache::states::States;
 use super::cache::store::KeyValues;
-use super::inputs::{KeyShape, table_len};
+use super::key_shape::{KeyShape, table_len};
 use super::lab::LabShape;
 use super::options::Options;
 use super::points::Points;

@@ -5,38 +5,13 @@
 //! cache, in front of what is kept of the tokens: position p of the tokens is position `n_source + p` there. The
 //! prefix cache has one tree for each source.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use super::batch::Batch;
 use super::cache::SequenceId;
 use super::error::Error;
 use super::lifecycle::Model;
-use super::results::Value;
-
-/// The sources of sequences.
-#[derive(Default)]
-pub(super) struct TokenSources {
-    own: HashMap<SequenceId, Vec<u32>>,
-    /// That of sequences without one of their own.
-    default: Vec<u32>,
-    /// What was captured of those that were read before the last pass.
-    pub(super) values: Vec<Value>,
-}
-
-impl TokenSources {
-    /// The source of a sequence; empty if it has none.
-    pub(super) fn of(&self, sequence: SequenceId) -> &[u32] {
-        self.own.get(&sequence).unwrap_or(&self.default)
-    }
-}
-
-/// What tells apart what is computed so, as `computed` says, and after this source.
-pub(super) fn key(computed: &[u32], source: &[u32]) -> Vec<u32> {
-    match source.is_empty() {
-        true => computed.to_vec(),
-        false => [&[computed.len() as u32], computed, source].concat(),
-    }
-}
+use super::token_sources::key;
 
 impl Model {
     /// Whether sequences have a source, without which no token of theirs is computed.

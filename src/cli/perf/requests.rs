@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::engine::diffusion::Diffusion;
+use crate::engine::Diffusion;
 use crate::engine::serving::Served;
 use crate::engine::{Ends, Event, Limits, Request, Usage};
 use crate::sampling::Params;

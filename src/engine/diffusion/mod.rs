@@ -7,14 +7,10 @@
 //! arXiv 2505.22618): a threshold of probability above which tokens are fixed too, and keys and values
 //! of earlier blocks that are cached although they would change.
 
-mod options;
-mod remasking;
 mod settings;
 mod strategy;
 #[cfg(test)]
 mod tests;
 
-pub use options::{Diffusion, Fixed};
-pub use remasking::Remasking;
 pub(super) use settings::{ModelConfig, Settings};
 pub(super) use strategy::Denoising;

@@ -6,10 +6,11 @@ use crate::plan::Plan;
 use crate::sampling::ParamError;
 
 use super::super::compute::BLOCK;
+use super::super::diffusion_options::Diffusion;
 use super::super::limits::Limits;
-use super::super::request::{Rejected, Request};
-use super::options::Diffusion;
-use super::remasking::Remasking;
+use super::super::rejected::Rejected;
+use super::super::remasking::Remasking;
+use super::super::request::Request;
 
 /// Positions of a completion whose request sets no length.
 const LENGTH: usize = 128;

@@ -9,12 +9,12 @@ use crate::text::tokenizer::Tokenizer;
 
 use super::super::answer::Entry;
 use super::super::compute::BLOCK;
+use super::super::diffusion_options::Fixed;
 use super::super::event::{Event, Failure, FinishReason};
+use super::super::remasking::Remasking;
 use super::super::scheduler::Job;
 use super::super::sequence::Sequence;
 use super::super::strategy::{Ending, Row, Strategy};
-use super::options::Fixed;
-use super::remasking::Remasking;
 use super::settings::Settings;
 
 /// What a step would put at a masked position.

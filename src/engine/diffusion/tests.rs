@@ -7,11 +7,13 @@ use std::time::Instant;
 use proptest::prelude::*;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use super::{Diffusion, ModelConfig};
+use super::ModelConfig;
 use crate::engine::Remasking;
+use crate::engine::caller::{Caller, Ticket};
 use crate::engine::compute::{BLOCK, Compute, EachRow};
+use crate::engine::diffusion_options::Diffusion;
 use crate::engine::engine_loop::EngineLoop;
-use crate::engine::submission::{Caller, Decoding, Submitted, Ticket};
+use crate::engine::submission::{Decoding, Submitted};
 use crate::engine::tests as shared;
 use crate::engine::{Ends, Event, Failure, FinishReason, Limits, Request, Usage};
 use crate::model::{self, Batch, Resumed, SequenceId};

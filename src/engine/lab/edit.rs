@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::arch::Parts;
 use crate::model::{LabOp, Point, Points};
 
-use super::super::request::Rejected;
+use super::super::rejected::Rejected;
 use super::{Vector, Where, refuse};
 
 /// What an edit does.

@@ -17,9 +17,9 @@ mod selection;
 
 pub use attention::Scores;
 pub use elementwise::{Glu, Unary};
-pub use paged_attention::{KvBlocks, WholeBlocks};
+pub use paged_attention::{KvBlocks, Selected, WholeBlocks};
 pub use rope::{RopePairing, RopeParams};
-pub use selection::{Selected, Selector};
+pub use selection::Selector;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

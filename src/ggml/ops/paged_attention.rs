@@ -9,7 +9,6 @@ use ggml_sys as sys;
 use super::super::arena::Tensor;
 use super::super::error::Error;
 use super::attention::Scores;
-use super::selection::Selected;
 use super::{Graph, fault};
 use crate::weights::TensorType;
 
@@ -38,6 +37,28 @@ pub struct KvBlocks<'a> {
     /// f32 `[heads, 2 far + 1]`, dense: what is added to the scores of each head for the distances from -far to
     /// far, the position of the key minus that of the query. Farther ones count as -far or far.
     pub bias: Option<&'a Tensor>,
+}
+
+/// Lists of what queries attend to of their intervals.
+#[derive(Clone, Copy, Debug)]
+pub struct Selected<'a> {
+    /// i32 `[m, 1 or kv_heads, n]`: blocks of positions, in ascending order and up to the first negative number; a
+    /// list that begins with one stands for all.
+    pub lists: &'a Tensor,
+    /// Positions of a block.
+    pub span: u64,
+}
+
+impl Selected<'_> {
+    pub(super) fn check(&self, op: &'static str, kv_heads: u64, n: u64) -> Result<(), Error> {
+        let [m, groups, of_queries, one] = self.lists.shape();
+        let shaped = of_queries == n && one == 1 && m > 0 && (groups == 1 || groups == kv_heads);
+        let typed = self.lists.ty() == TensorType::I32 && self.lists.has_dense_rows();
+        match shaped && typed && (1..1 << 31).contains(&self.span) {
+            true => Ok(()),
+            false => fault(op, format!("{self:?} for {kv_heads} heads and {n} queries")),
+        }
+    }
 }
 
 /// Keys of whole blocks of positions, which a query attends to as well as to its last positions. A KV block has further rows after

@@ -6,7 +6,6 @@ use super::super::arena::Tensor;
 use super::super::error::Error;
 use super::paged_attention::KvBlocks;
 use super::{Graph, fault};
-use crate::weights::TensorType;
 
 /// What is selected of the keys that a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,31 +20,9 @@ pub struct Selector {
     pub tail: bool,
 }
 
-/// Lists of what queries attend to of their intervals.
-#[derive(Clone, Copy, Debug)]
-pub struct Selected<'a> {
-    /// i32 `[m, 1 or kv_heads, n]`: blocks of positions, in ascending order and up to the first negative number; a
-    /// list that begins with one stands for all.
-    pub lists: &'a Tensor,
-    /// Positions of a block.
-    pub span: u64,
-}
-
-impl Selected<'_> {
-    pub(super) fn check(&self, op: &'static str, kv_heads: u64, n: u64) -> Result<(), Error> {
-        let [m, groups, of_queries, one] = self.lists.shape();
-        let shaped = of_queries == n && one == 1 && m > 0 && (groups == 1 || groups == kv_heads);
-        let typed = self.lists.ty() == TensorType::I32 && self.lists.has_dense_rows();
-        match shaped && typed && (1..1 << 31).contains(&self.span) {
-            true => Ok(()),
-            false => fault(op, format!("{self:?} for {kv_heads} heads and {n} queries")),
-        }
-    }
-}
-
 impl Graph {
     /// Lists of the keys of `blocks` that score highest for each query: i32 `[top, 1, n]`, or without weights
-    /// `[top, heads, n]`, with a tail `top + 1`; see [`Selected`].
+    /// `[top, heads, n]`, with a tail `top + 1`; see [`Selected`](super::Selected).
     ///
     /// A key's score is the sum over the heads of `weights [heads, n] * max(q . k, 0)`; without weights it is `q . k`
     /// for each head of `q [d, heads, n]`, f32. A block's score is the highest of those positions that the query
@@ -159,9 +136,10 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Selected;
     use super::*;
     use crate::ggml::{Executor, Scores};
-    use TensorType::{F32, I32};
+    use crate::weights::TensorType::{F32, I32};
 
     const BLOCK: usize = 16;
     const PLAIN: Scores<'static> = Scores {

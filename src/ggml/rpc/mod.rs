@@ -39,6 +39,24 @@ pub fn workers_of(devices: &[Device]) -> Vec<Arc<Worker>> {
     found
 }
 
+impl Device {
+    /// The device's description of itself; of a device of a worker, the worker.
+    pub fn description(self) -> String {
+        let workers = workers_of(&[self]);
+        workers
+            .first()
+            .map_or_else(|| self.endpoint(), |worker| worker.name().to_owned())
+    }
+
+    /// # Errors
+    /// It is of a worker whose answers are not to be believed.
+    pub(in crate::ggml) fn check(self) -> Result<(), Error> {
+        workers_of(&[self])
+            .iter()
+            .try_for_each(|worker| worker.check())
+    }
+}
+
 /// Adds the devices of a worker, `HOST:PORT`, to the registry. A worker that was added before gives the
 /// same devices. `limit` is how long it may take for an answer, or for a piece of what it is sent; none: any time.
 ///

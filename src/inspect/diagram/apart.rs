@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::arch::WeightRole;
 use crate::plan::{BranchPlan, LayerPlan, StatePlan};
 
-use super::build::DrawContext;
+use super::context::DrawContext;
 use super::{Kind, Slot};
 
 /// Facts of a kind that others lack, that are worth a place in its label.

@@ -5,47 +5,15 @@ use std::fmt::Write;
 
 use crate::arch::{ArchDef, Instance, Join, Resource, Setting};
 use crate::common::wording;
-use crate::ggml::{self, GraphOp};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
+use super::context::DrawContext;
 use super::kinds::{self, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::sample::Sample;
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Note, Part, Slot};
 use super::{execution, ids};
-
-/// Why something cannot be drawn.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The graph cannot be built.
-    #[error("the graph cannot be built: {0}")]
-    Graph(#[from] ggml::Error),
-    /// The definition has no model with these settings.
-    #[error(transparent)]
-    Synth(#[from] crate::files::synth::Error),
-}
-
-/// What the parts of a drawing are made with.
-pub(super) struct DrawContext<'a> {
-    pub(super) def: &'a ArchDef,
-    pub(super) is_symbolic: bool,
-    pub(super) sample: &'a Sample,
-    pub(super) plan: &'a Plan,
-    pub(super) steps: &'a [GraphOp],
-    /// The pass of one token, of a model with a file that goes on by one.
-    pub(super) single: Option<&'a [GraphOp]>,
-    pub(super) reader: Reader<'a>,
-    /// Operations by what they were built for.
-    places: HashMap<(&'a str, &'a str), Vec<usize>>,
-    /// Uses of contracts by their paths, with what the definition says of them.
-    uses: HashMap<&'a str, (&'a Unit, Option<&'a Instance>)>,
-    /// Short names of the blocks that have a role, by their paths.
-    roles: HashMap<&'a str, String>,
-    /// Norms of a path that were taken before.
-    taken: HashMap<String, usize>,
-    placed: Vec<bool>,
-}
 
 impl Drawing {
     /// The drawing of a sample.
@@ -123,23 +91,6 @@ impl<'a> DrawContext<'a> {
             end,
             unplaced,
             overlay: None,
-        }
-    }
-
-    /// Operations built for a place.
-    pub(super) fn steps_at(&self, kind: &str, path: &str) -> Vec<usize> {
-        self.places.get(&(kind, path)).cloned().unwrap_or_default()
-    }
-
-    /// What weights are for that are read at a place of a kind.
-    pub(super) fn purpose(&self, kind: &'static str, path: &str) -> String {
-        let role = self.roles.get(path).cloned();
-        role.unwrap_or_else(|| words::purpose(kind).to_owned())
-    }
-
-    pub(super) fn place(&mut self, steps: &[usize]) {
-        for at in steps {
-            self.placed[*at] = true;
         }
     }
 

@@ -13,6 +13,8 @@
 mod apart;
 mod build;
 pub mod compare;
+mod context;
+mod error;
 mod execution;
 mod gallery;
 pub mod html;
@@ -29,7 +31,7 @@ mod symbols;
 mod variants;
 mod words;
 
-pub use build::Error;
+pub use error::Error;
 pub use execution::{Held, Loan, MASK, Picture, SMALL, Scene, View, WINDOW};
 pub use gallery::{GalleryError, gallery};
 pub use kinds::Run;

@@ -9,7 +9,7 @@ use crate::ggml::{GraphOp, Origin};
 use crate::inspect::describe::{self, Use};
 use crate::plan::{BLOCK_LEN, KeysOf, LayerPlan, StatePlan, Unit};
 
-use super::build::DrawContext;
+use super::context::DrawContext;
 use super::kinds::{is_within, without_index};
 use super::ops::{RawOp, elements, root};
 use super::words;

@@ -1,7 +1,7 @@
 //! What a drawing is made of: a plan with its graph, and a second graph that tells which sizes depend on
 //! the number of tokens.
 
-use super::build::Error;
+use super::error::Error;
 use crate::arch::{ArchDef, Mode};
 use crate::files::synth::{self, Request};
 use crate::ggml::GraphOp;

@@ -1,6 +1,6 @@
 //! Sizes as text: the numbers of a file, or the expressions of the definition and of the contract.
 
-use super::build::DrawContext;
+use super::context::DrawContext;
 use super::words;
 use crate::arch::expr::Expr;
 use crate::arch::{Instance, Resolved, Resource};

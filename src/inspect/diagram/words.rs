@@ -11,7 +11,7 @@ use crate::inspect::describe;
 use crate::plan::{CachePlan, Plan, StatePlan, Unit};
 
 use super::OpShape;
-use super::build::DrawContext;
+use super::context::DrawContext;
 
 /// What is read under the name of a tap, after `verb`.
 pub(super) fn tap(verb: &str, name: &str) -> String {

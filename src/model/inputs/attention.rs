@@ -9,20 +9,13 @@ use crate::weights::TensorType;
 
 use super::super::batch::Batch;
 use super::super::cache::{BlockManager, Mask, SequenceId, Table};
+use super::super::key_shape::{KeyShape, table_len};
 use super::PassData;
-
-/// Tables have a multiple of so many blocks, so that a graph serves many steps.
-const TABLE_STEP: usize = 64;
 
 /// What stands after the end of a table.
 const NO_BLOCK: i32 = -1;
 
-/// Length of the table of a graph that holds `n_blocks`.
-pub(in crate::model) fn table_len(n_blocks: usize) -> usize {
-    n_blocks.max(1).next_multiple_of(TABLE_STEP)
-}
-
-/// The keys that the queries of a pass look at in a KV group.
+/// The keys that the queries of a pass attend to in a KV group.
 pub(in crate::model) enum VisibleKeys {
     /// Those in the blocks of a table.
     Table(Table),
@@ -32,36 +25,6 @@ pub(in crate::model) enum VisibleKeys {
     Pass(usize, usize),
     /// None: the pass has no queries.
     Nothing,
-}
-
-/// What the graph of a pass is built for, of the keys of a KV group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::model) enum KeyShape {
-    /// A table of so many blocks.
-    Table(usize),
-    /// Runs of rows.
-    Runs(Vec<Runs>),
-}
-
-impl KeyShape {
-    /// `n` rows, of which all queries see some.
-    pub(in crate::model) fn one_run(n_tokens: usize, n: usize) -> Self {
-        Self::Runs(vec![Runs {
-            n_tokens,
-            n_runs: 1,
-            first: 0,
-            stride: n,
-            n_kv: n,
-        }])
-    }
-
-    /// Operations of attention.
-    pub(in crate::model) fn n_views(&self) -> usize {
-        match self {
-            Self::Table(_) => 1,
-            Self::Runs(runs) => runs.len(),
-        }
-    }
 }
 
 impl VisibleKeys {

@@ -4,16 +4,18 @@
 
 mod attention;
 mod derived;
+mod lab;
 mod rows;
 
-pub(super) use attention::{KeyShape, VisibleKeys, table_len};
+pub(super) use attention::VisibleKeys;
 pub(super) use derived::Derived;
 use derived::Known;
-pub(super) use rows::AdapterScales;
+pub(super) use rows::{AdapterScales, OutputRows};
 
 use std::collections::HashMap;
 
 use crate::blocks::KeyValueStore;
+use crate::blocks::lab::Lab;
 use crate::blocks::position_bias::TABLE;
 use crate::blocks::selection::Selection;
 use crate::ggml::{Error, Executor, Graph};
@@ -24,9 +26,11 @@ use super::batch::Batch;
 use super::cache::states::PassStates;
 use super::cache::store::{CachedStore, PassStore, WholeView};
 use super::cache::{Allocated, BlockManager, SequenceId};
+use super::lab::PassLab;
 use super::shape::{GraphParts, Shape};
 use attention::ViewInput;
-use rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowsOf, StateRows, Tokens};
+use lab::LabInputs;
+use rows::{EndedRows, KvSlots, PooledRows, RowsOf, StateRows, Tokens};
 
 /// What is written into the inputs of a pass.
 pub(super) struct PassData<'a> {
@@ -39,6 +43,8 @@ pub(super) struct PassData<'a> {
     pub(super) keys: &'a [VisibleKeys],
     pub(super) block_manager: &'a BlockManager,
     pub(super) adapters: &'a Adapters,
+    /// What it captures and changes at points.
+    pub(super) lab: &'a PassLab,
 }
 
 /// All inputs of the graph of a pass.
@@ -60,6 +66,8 @@ pub(super) struct Inputs {
     layouts: Vec<RowLayout>,
     /// Where the model has recurrent states.
     states: Option<StateRows>,
+    /// What is captured and changed at points.
+    lab: LabInputs,
 }
 
 /// The inputs of a list of tokens.
@@ -258,6 +266,7 @@ impl Inputs {
                 true => None,
                 false => Some(StateRows::new(g, options, &shape.groups)?),
             },
+            lab: LabInputs::new(g, parts, shape)?,
         })
     }
 
@@ -312,6 +321,11 @@ impl Inputs {
         }
     }
 
+    /// What the graph captures and changes at each point.
+    pub(super) fn lab(&self, parts: &GraphParts<'_>, shape: &Shape) -> Lab {
+        self.lab.uses(parts.points, &shape.lab)
+    }
+
     /// Writes all of them.
     pub(super) fn write(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
         let batch = data.batch;
@@ -332,6 +346,7 @@ impl Inputs {
                 input.write(executor, slots, *layout)?;
             }
         }
+        self.lab.write(executor, data.lab)?;
         self.write_ended(executor, data)?;
         for (group, input) in self.views.iter().enumerate() {
             input.write(executor, group, data)?;
@@ -353,7 +368,8 @@ impl Inputs {
         }
         Ok(())
     }
-    /// Writes the blocks that end in the pass.
+
+    /// Writes the spans that end in the pass.
     fn write_ended(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
         let places = data.batch.places.as_slice();
         for (group, input) in self.ended.iter().enumerate() {

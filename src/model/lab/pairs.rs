@@ -7,16 +7,16 @@ use super::super::batch::Batch;
 use super::super::cache::{BlockManager, SequenceId};
 
 /// Tokens whose attention weights are captured, and the keys of one group of layers that they see.
-pub(super) struct PairSet {
-    pub(super) group: usize,
+pub(in crate::model) struct PairSet {
+    pub(in crate::model) group: usize,
     /// Places of the tokens in the batch.
-    pub(super) tokens: Vec<usize>,
+    pub(in crate::model) tokens: Vec<usize>,
     /// Rows of the keys.
-    pub(super) keys: Vec<i32>,
+    pub(in crate::model) keys: Vec<i32>,
     /// Of each token: the first position that it sees, the place of its key, and how many it sees.
     seen: Vec<(u32, usize, usize)>,
     /// `[n_keys, n_tokens]`.
-    pub(super) mask: Vec<f32>,
+    pub(in crate::model) mask: Vec<f32>,
 }
 
 /// Keys of a set are a multiple of so many, so that a graph serves many steps.

@@ -9,7 +9,7 @@ use crate::blocks::cache::Window;
 use crate::common::wording;
 use crate::engine::Remasking;
 use crate::inspect::describe::pooled;
-use crate::inspect::diagram::build::DrawContext;
+use crate::inspect::diagram::context::DrawContext;
 use crate::inspect::diagram::kinds::is_within;
 use crate::inspect::diagram::words;
 use crate::model::Options;

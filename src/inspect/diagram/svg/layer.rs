@@ -3,8 +3,7 @@
 use super::overlay::{self, heat};
 use super::part::{card, cost_text, opened, small};
 use super::scene::{Item, Piece, Point, Seg};
-use super::shape::{GAP, Link, arrow, chain, head, label, sign, spine_head, tip, toward};
-use super::stack::badge;
+use super::shape::{GAP, Link, arrow, chain, head, label, sign, spine_head, square, tip, toward};
 use super::text::{Style, cut, width};
 use crate::arch::Join;
 use crate::inspect::diagram::words::tap;
@@ -288,4 +287,12 @@ pub(super) fn stream(text: &str, is_end: bool) -> Piece {
     }
     piece.start(SPINE + 14.0, 13.0, Style::Small, text);
     piece
+}
+
+/// The letter of a kind of layers in its box.
+pub(super) fn badge(kind: &Kind, side: f64) -> Piece {
+    let mut piece = Piece::new(side, side);
+    piece.push(Item::Box(square(0.0, 0.0, side), side / 5.0, "badge"));
+    piece.middle(side / 2.0, side / 2.0 + 7.0, Style::Heading, &kind.letter);
+    heat(piece, kind.note.class)
 }

@@ -248,7 +248,7 @@ impl Piece {
 
     /// The piece as an SVG document.
     pub fn to_svg(&self, title: &str, desc: &str) -> String {
-        let (w, h, style) = (self.w.ceil(), self.h.ceil(), style::rules(self));
+        let (w, h, style) = (self.w.ceil(), self.h.ceil(), style::rules(&self.classes()));
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" \
              height=\"{h}\" role=\"img\" aria-labelledby=\"title desc\">\n<title \

@@ -1,11 +1,10 @@
 //! The whole model: what comes in, the stack with its pattern, what comes out.
 
-use super::layer::{self, Detail, OUT, SPINE, on_streams, stream};
+use super::layer::{self, Detail, OUT, SPINE, badge, on_streams, stream};
 use super::notes::{NOTES, notes};
-use super::overlay::heat;
 use super::part::{card, cost_text, dims, single};
-use super::scene::{Item, Piece};
-use super::shape::{GAP as CHAIN_GAP, Link, chain, label, square, tip};
+use super::scene::Piece;
+use super::shape::{GAP as CHAIN_GAP, Link, chain, label, tip};
 use super::text::{Style, cut, wrap};
 use crate::arch::Mode;
 use crate::inspect::diagram::{Drawing, Kind, Part, Run};
@@ -226,14 +225,6 @@ fn again(kind: &Kind, room: f64) -> Piece {
     let text = cut(&text, Style::Line, room - 50.0);
     piece.start(46.0, 25.0, Style::Line, &text);
     piece.grouped("kind", &kind.id)
-}
-
-/// The letter of a kind of layers in its box.
-pub(super) fn badge(kind: &Kind, side: f64) -> Piece {
-    let mut piece = Piece::new(side, side);
-    piece.push(Item::Box(square(0.0, 0.0, side), side / 5.0, "badge"));
-    piece.middle(side / 2.0, side / 2.0 + 7.0, Style::Heading, &kind.letter);
-    heat(piece, kind.note.class)
 }
 
 /// A kind of layer: the hidden state and what leaves and rejoins it.

@@ -3,16 +3,13 @@
 //! A page takes the sheet as it is, whose colours follow `color-scheme`. A picture by itself gets the
 //! values on light paper, since many viewers know neither variables nor media queries.
 
-use std::collections::HashMap;
-
-use super::scene::Piece;
+use std::collections::{BTreeSet, HashMap};
 
 /// Fonts, lines and colours. The first rule is the table of colours.
 pub const SHEET: &str = include_str!("style.css");
 
-/// The rules for what occurs in a picture, with colours for light paper.
-pub(super) fn rules(piece: &Piece) -> String {
-    let classes = piece.classes();
+/// The rules for the classes that occur in a picture, with colours for light paper.
+pub(super) fn rules(classes: &BTreeSet<&str>) -> String {
     let is_used = |selector: &&str| {
         let mut names = selector.split(['.', ' ']).filter(|name| !name.is_empty());
         names.all(|name| ["text", "*"].contains(&name) || classes.contains(name))

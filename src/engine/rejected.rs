@@ -1,0 +1,50 @@
+//! Why an engine refuses a request.
+
+use crate::sampling::ParamError;
+
+use super::capabilities::Unfit;
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Rejected {
+    /// Nothing to continue.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// The prompt leaves no positions for a completion.
+    #[error("the prompt has {found} tokens, and the context holds {limit}")]
+    TooLong {
+        /// Tokens of the prompt.
+        found: usize,
+        /// Positions of the context.
+        limit: usize,
+    },
+    /// A sampling parameter is out of range.
+    #[error(transparent)]
+    Params(#[from] ParamError),
+    /// Too many requests wait.
+    #[error("{limit} requests are waiting already")]
+    QueueFull {
+        /// Maximum number of waiting requests.
+        limit: usize,
+    },
+    /// Contrastive search cannot be run.
+    #[error("`penalty_alpha`: contrastive search is not possible: {0}")]
+    NoSearch(&'static str),
+    /// The model cannot do what a field asks for.
+    #[error("`{field}`: {message}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// Why.
+        message: String,
+    },
+    /// The model gives no vector of a text.
+    #[error("this model {0}")]
+    NotPooled(&'static str),
+    /// The model gives no text.
+    #[error("{0}; ask for vectors at `/v1/embeddings`, or for scores at `/v1/rerank`")]
+    NoText(Unfit),
+    /// The engine has ended.
+    #[error("the engine has ended")]
+    Ended,
+}

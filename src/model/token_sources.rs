@@ -1,0 +1,31 @@
+//! The sources of the sequences of a model, and what keys of the prefix cache are made of them.
+
+use std::collections::HashMap;
+
+use super::cache::SequenceId;
+use super::results::Value;
+
+/// The sources of sequences.
+#[derive(Default)]
+pub(super) struct TokenSources {
+    pub(super) own: HashMap<SequenceId, Vec<u32>>,
+    /// That of sequences without one of their own.
+    pub(super) default: Vec<u32>,
+    /// What was captured of those that were read before the last pass.
+    pub(super) values: Vec<Value>,
+}
+
+impl TokenSources {
+    /// The source of a sequence; empty if it has none.
+    pub(super) fn of(&self, sequence: SequenceId) -> &[u32] {
+        self.own.get(&sequence).unwrap_or(&self.default)
+    }
+}
+
+/// What tells apart what is computed so, as `computed` says, and after this source.
+pub(super) fn key(computed: &[u32], source: &[u32]) -> Vec<u32> {
+    match source.is_empty() {
+        true => computed.to_vec(),
+        false => [&[computed.len() as u32], computed, source].concat(),
+    }
+}
