@@ -165,7 +165,7 @@ impl Build<'_> {
                 }
                 all.map(|(y, _)| y).ok_or_else(|| Error::Arguments {
                     op: "attend",
-                    message: format!("{}: the pass sees nothing", unit.path),
+                    message: format!("{}: the pass attends to nothing", unit.path),
                 })
             }
         }

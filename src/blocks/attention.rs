@@ -14,7 +14,6 @@
 
 use super::attend::{self, KeyRows};
 use super::build::Build;
-use super::context::DerivedInput;
 use super::gate::{Gate, O_IN_POINT};
 use super::{position_bias, selection};
 use crate::arch::{
@@ -65,7 +64,7 @@ options! {
     /// Options of an attention block.
     pub(super) struct Config {
         rope: RopeRef, "rotation of queries and keys, or `none`";
-        cache: CacheRef, "which keys a query sees";
+        cache: CacheRef, "which keys a query attends to";
         heads: u64 => "n_head", "query heads";
         kv_heads: u64 => "n_head_kv", "key and value heads";
         dk: u64 = "d_head", "elements of a query or key head";
@@ -100,7 +99,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Attention",
     noun: "attention",
     phrase: "attention with {=heads} heads{heads != kv_heads:  (KV heads: {=kv_heads})} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{has('rel_bias'): , bias by distance}{gate != 'none': , gated output}{values == 'key': , keys as values}",
-    summary: "Self-attention: each position takes a weighted mean of the values that it sees.",
+    summary: "Self-attention: each position takes a weighted mean of the values that it attends to.",
     formula: concat!(
         "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",
         "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: q.h}}}",
@@ -278,7 +277,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: Some(Side {
         width: "n_embd",
-        doc: "what keys and values are made of; if it is saved by layers that read the source, each position sees all of that",
+        doc: "what keys and values are made of; if it is saved by layers that read the source, each position attends to all of that",
     }),
     state: StateSpec::KeyValue {
         cache: "cache",
@@ -335,7 +334,7 @@ O_IN_POINT,
         },
         Rule {
             holds: "not (has('rel_bias') and selection)",
-            message: "a block with a bias by distance attends to all keys that it sees",
+            message: "a block with a bias by distance attends to all visible keys",
         },
         Rule {
             holds: "temp_floor > 0",
@@ -360,16 +359,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         *k = b.point(unit, "k_proj", k.clone())?;
     }
     let q = rotated(b, unit, &c, "q_norm", &projected.q)?;
-    let q = if c.temp_scale == 0.0 {
-        q
-    } else {
-        let factor = b.input(DerivedInput::Temperature {
-            scale: c.temp_scale,
-            floor: c.temp_floor,
-            offset: c.temp_offset,
-        })?;
-        b.g.mul(&q, &factor)?
-    };
+    let q = b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])?;
     let q = b.point(unit, "q", q)?;
     let own = match &projected.kv {
         Some(kv) => Some(keys(b, unit, &c, kv)?),

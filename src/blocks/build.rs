@@ -458,6 +458,23 @@ impl Build<'_> {
         self.inputs.get(self.g, input)
     }
 
+    /// Queries `q [d, heads, n_tokens]` times the temperature of their positions:
+    /// `1 + scale * ln(1 + floor((pos + offset) / floor))`. A scale of 0 changes nothing.
+    ///
+    /// # Errors
+    /// As an input.
+    pub fn tempered(&self, q: Tensor, [scale, floor, offset]: [f32; 3]) -> Result<Tensor, Error> {
+        if scale == 0.0 {
+            return Ok(q);
+        }
+        let factor = self.input(DerivedInput::Temperature {
+            scale,
+            floor,
+            offset,
+        })?;
+        self.g.mul(&q, &factor)
+    }
+
     /// Elements `[start, start + width)` of each row of `x [.., n]`, contiguous.
     ///
     /// # Errors

@@ -20,10 +20,10 @@ choices! {
 options! {
     /// Options of a cache.
     pub struct Cache {
-        causal: bool = "causal", "whether a query sees only its own and earlier positions";
+        causal: bool = "causal", "whether a query attends only to its own and earlier positions";
         size: u64 = "0", "sliding window in positions; 0: none";
         window: Window = "standard", when "size > 0", "which positions are within the window: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
-        span: u64 = "0", "positions of a block: a query sees one key for each whole block so far, from position 0 on, as well as the keys of the positions in its window; 0: there are no such keys";
+        span: u64 = "0", "positions of a span: a query attends to one key for each whole span so far, from position 0 on, as well as the keys of the positions in its window; 0: there are no such keys";
         alibi: f32 = "0", "ALiBi: largest slope of the bias by distance; 0: none";
     }
 }
@@ -34,8 +34,8 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Cache",
     noun: "a cache",
     phrase: "{size > 0: {window == 'chunked': its chunk of {=size} tokens | {window == 'symmetric': a band of {=size} tokens around it | the last {=size} tokens}{not causal:  and all that follow}} | {causal: all tokens so far | all tokens}}{span > 0:  and one key for every {=span} tokens so far}{alibi > 0: , ALiBi slope {=alibi}}",
-    summary: "Says which keys a query sees.",
-    formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window{span > 0: , or k of a whole block of {=span} that ends at pos_q or before}",
+    summary: "Defines which keys a query attends to.",
+    formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window{span > 0: , or k of a whole span of {=span} that ends at pos_q or before}",
     options: Cache::OPTIONS,
     weights: &[],
     rows: Rows::Any,

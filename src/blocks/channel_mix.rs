@@ -16,7 +16,7 @@ use crate::plan::Unit;
 options! {
     /// Options of the MLP.
     pub(super) struct Config {
-        width: u64 = "n_ff", "elements of the hidden layer";
+        width: u64 => "n_ff", "elements of the hidden layer";
     }
 }
 

@@ -27,18 +27,18 @@ options! {
     /// Options of compressed attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the last elements of queries, of keys, and of the results, back";
-        cache: CacheRef, "which positions and blocks a query sees";
+        cache: CacheRef, "which positions and spans a query attends to";
         pool_cache: CacheRef, "the cache in which the rows are kept that blocks are made of, with a window of at least one block, or with overlap of two; `none` where there are no blocks";
         span: u64 = "0", "positions of a block, as in the cache; 0: there are no blocks";
         overlap: bool = "false", when "span > 0", "whether a block is made of the positions of the one before too, with projections of their own";
         heads: u64 => "n_head", "query heads";
-        d: u64 = "d_head", "elements of a query head, and of the row of a position or block";
+        d: u64 => "d_head", "elements of a query head, and of the row of a position or span";
         q_rank: u64 => "q_lora_rank", "rank of the queries: elements of their latent row";
         norm: NormRef => "default", "kind and eps of the norms of latent rows, queries and keys";
-        scale: f32 = "1 / sqrt(d)", "factor of the scores";
+        scale: f32 => "1 / sqrt(d)", "factor of the scores";
         groups: u64 = "1", "groups of heads with an output projection of their own";
         o_rank: u64, "rank of the output: elements of the latent row of a group";
-        selection: SelectionRef = "none", "which blocks a query attends to, see `[selection.NAME]`, pooled and of the same span; `none`: all";
+        selection: SelectionRef = "none", "which spans a query attends to, see `[selection.NAME]`, pooled and of the same span; `none`: all";
     }
 }
 

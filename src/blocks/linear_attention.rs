@@ -22,7 +22,7 @@ options! {
     /// Options of the layer.
     pub(super) struct Config {
         heads: u64 => "n_head", "heads";
-        d: u64 = "d_head", "elements of a head";
+        d: u64 => "d_head", "elements of a head";
         slope: f32 = "1", "how fast memories fade: head i (from 0) keeps `exp(-slope * 2^(-8 (i + 1) / heads))` of its matrix at each position";
         act: ActRef, "activation of queries, keys and values: a kind or a declared name, see `[act.NAME]`";
         gate_act: ActRef, "activation of the output gate";

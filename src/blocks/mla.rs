@@ -16,7 +16,6 @@
 
 use super::attend::{self, KeyRows};
 use super::build::Build;
-use super::context::DerivedInput;
 use super::gate::{Gate, O_IN_POINT};
 use super::selection;
 use crate::arch::{
@@ -31,7 +30,7 @@ options! {
     /// Options of latent attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the rotated parts, or `none`";
-        cache: CacheRef, "which keys a query sees";
+        cache: CacheRef, "which keys a query attends to";
         heads: u64 => "n_head", "query heads";
         q_rank: u64 => "q_lora_rank", when "has('q_a')", "rank of the queries: elements of their latent row, if they have one";
         kv_rank: u64 => "kv_lora_rank", "rank of keys and values: elements of their latent row";
@@ -44,6 +43,7 @@ options! {
         gate_act: ActRef => "sigmoid", when "gate != 'none'", "activation of the output gate";
         temp_scale: f32 => "temp_scale", when "temp_scale != 0", "as in `attention`";
         temp_floor: f32 => "temp_floor", when "temp_scale != 0", "as in `attention`";
+        temp_offset: f32 => "temp_offset", when "temp_scale != 0", "as in `attention`";
         selection: SelectionRef = "none", "as in `attention`";
         selects: bool = "true", when "selection", "whether the block selects itself; if not, the latest selection of the layers before is used";
     }
@@ -263,17 +263,8 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         max_bias: 0.0,
         sinks: sinks.as_ref(),
     };
-    let temperature = |b: &Build<'_>, q: Tensor| {
-        if c.temp_scale == 0.0 {
-            return Ok(q);
-        }
-        let factor = b.input(DerivedInput::Temperature {
-            scale: c.temp_scale,
-            floor: c.temp_floor,
-            offset: 0.0,
-        })?;
-        b.g.mul(&q, &factor)
-    };
+    let temperature =
+        |b: &Build<'_>, q: Tensor| b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset]);
 
     let y = if b.weight(unit, "kv_b").is_some() {
         let kv = b.linear(unit, "kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;

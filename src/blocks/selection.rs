@@ -59,7 +59,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Selection",
     noun: "a selection",
     phrase: "the {=top} best {span > 1: blocks of {=span} keys{pooled: , each with one key,} | keys} by {=heads} index heads of {=d} elements{local > 0: , the last {=local} always}",
-    summary: "Chooses among the keys that a query sees, by the scores of an indexer. The blocks that attend by it have the weights and keep a row of the indexer for each position.",
+    summary: "Chooses among the visible keys of a query, by the scores of an indexer. The blocks that attend by it have the weights and keep a row of the indexer for each position.",
     formula: "selected(q) = top of {span > 1: max over blocks of }(sum over heads of {not together: (index_weights.h) * }max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
     options: Selection::OPTIONS,
     weights: &[],

@@ -23,7 +23,7 @@ use crate::plan::Unit;
 options! {
     /// Options of the layer.
     pub(super) struct Config {
-        d: u64 = "wkv_d", "elements of a head";
+        d: u64 => "wkv_d", "elements of a head";
         heads: u64 => "n_embd // d", "heads";
         k_heads: u64 = "n_embd // d", "key and value heads";
         rank: u64 => "shift_rank", "rank of the projections to the shares";

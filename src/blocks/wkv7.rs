@@ -26,7 +26,7 @@ use crate::plan::Unit;
 options! {
     /// Options of the layer.
     pub(super) struct Config {
-        d: u64 = "wkv_d", "elements of a head, 64 or 128";
+        d: u64 => "wkv_d", "elements of a head, 64 or 128";
         heads: u64 => "n_embd // d", "heads";
         decay_rank: u64 => "decay_rank", "rank of the projection to the decay";
         rate_rank: u64 => "rate_rank", "rank of the projection to the learning rate";

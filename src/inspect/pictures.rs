@@ -487,7 +487,7 @@ fn attention(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Pr
         ],
         quantity: "attention weight".into(),
         end: 1.0,
-        empty: "0, or not seen".into(),
+        empty: "0, or not attended to".into(),
         grids,
     })
 }

@@ -337,7 +337,7 @@ pub fn hints(outcomes: &[Outcome], reference: &Reference) -> Vec<String> {
         ),
         Some((0, _)) => (
             Some(First::Zero),
-            "wrong from the first position, where attention sees one key and the rotation is none: norms, scales, \
+            "wrong from the first position, where attention has one key and the rotation is none: norms, scales, \
              activation, gate, router, head. `bench compare --dump` names the first value",
         ),
         Some((1, _)) => (

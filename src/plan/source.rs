@@ -98,13 +98,13 @@ impl Planner<'_> {
                 }
                 let problem = match keys {
                     KeysOf::Pass if is_causal => {
-                        "the layers that read the source see all of it: their cache is not causal"
+                        "the layers that read the source attend to all of it: their cache is not causal"
                     }
                     KeysOf::Source if is_causal || !is_whole => {
-                        "keys of the source are all seen: their cache is not causal, and has no window and no ALiBi"
+                        "queries attend to all keys of the source: their cache is not causal, and has no window and no ALiBi"
                     }
                     KeysOf::Source if rows.index > 0 || rows.owner.is_some() || rows.v_in_k => {
-                        "keys of the source are made by the block itself, and all of them are seen"
+                        "keys of the source are made by the block itself, and queries attend to all of them"
                     }
                     KeysOf::Tokens if has_window => {
                         "a cache of a model that reads a source has no window and no keys of blocks"

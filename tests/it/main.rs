@@ -78,6 +78,7 @@ mod serving;
 mod shapes;
 mod shared;
 mod source;
+mod structure;
 mod support;
 mod text_diffusion;
 mod text_parts;

@@ -28,18 +28,23 @@ fn instances(def: &ArchDef) -> Vec<&Instance> {
     resources.chain(stages).chain(head).chain(blocks).collect()
 }
 
+/// Whether a default is the same in all models.
+fn is_constant(default: &str, params: &BTreeSet<String>) -> bool {
+    let is_word = default.chars().all(|c| c.is_alphanumeric() || c == '_');
+    // The norm `default` is what a block computes with, not a choice.
+    default != "default"
+        && (default.parse::<f64>().is_ok() || (is_word && !params.contains(default)))
+}
+
 /// What a contract offers: every option whose default is a constant, so that no model file decides
 /// it, and every name that such an option can have.
 fn offered(contract: &Contract, params: &BTreeSet<String>) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
-    let is_constant = |default: &str| {
-        let is_word = default.chars().all(|c| c.is_alphanumeric() || c == '_');
-        // The norm `default` is what a block computes with, not a choice.
-        default != "default"
-            && (default.parse::<f64>().is_ok() || (is_word && !params.contains(default)))
-    };
     for option in contract.options.iter().filter(|o| !o.is_derived) {
-        if option.default.is_some_and(|default| !is_constant(default)) {
+        if option
+            .default
+            .is_some_and(|default| !is_constant(default, params))
+        {
             continue;
         }
         all.insert(option.name.to_owned());
@@ -117,12 +122,23 @@ fn every_option_is_used_by_some_architecture() {
         REGISTRY.rope,
         REGISTRY.cache,
         REGISTRY.selection,
+        REGISTRY.pool,
+        REGISTRY.mix,
     ];
     for names in used.values() {
         shared.extend(names.iter().filter(|name| name.contains(" = ")).cloned());
     }
+    let set = users(&library);
     let mut unused = Vec::new();
     for contract in REGISTRY.blocks.iter().copied().chain(stages) {
+        // What files decide and no definition sets is no option: it follows from them (`=>`).
+        let own = contract.options.iter().filter(|o| !o.is_derived);
+        let unset = own.filter(|o| !set.contains_key(&(contract.name, o.name)));
+        let unset = unset.filter(|o| {
+            o.default
+                .is_some_and(|default| !is_constant(default, &params))
+        });
+        unused.extend(unset.map(|o| format!("{}: {}", contract.name, o.name)));
         let mut used = used.remove(contract.name).unwrap_or_default();
         used.extend(shared.iter().cloned());
         for what in offered(contract, &params).difference(&used) {

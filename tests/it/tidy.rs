@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lab_bench::blocks::REGISTRY;
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -44,7 +44,7 @@ const OF_TESTS: &str = "//-";
 
 /// A file without its items under `#[cfg(test)]`, each of whose lines becomes [`OF_TESTS`]. Items end as
 /// rustfmt writes them: with a semicolon on their first line, or with a brace at their own indentation.
-fn without_tests(text: &str) -> String {
+pub fn without_tests(text: &str) -> String {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut out = String::with_capacity(text.len());
     let mut lines = text.lines();
@@ -87,7 +87,7 @@ fn is_test(name: &str) -> bool {
     name.contains("/tests/") || name.ends_with("/tests.rs")
 }
 
-fn check(faults: &[String]) {
+pub fn check(faults: &[String]) {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 

@@ -8,7 +8,6 @@ use crate::plan::{Plan, Unit};
 
 use super::ops::Reader;
 use super::sample::Sample;
-use super::words;
 
 /// What the parts of a drawing are made with.
 pub(super) struct DrawContext<'a> {
@@ -35,12 +34,6 @@ impl DrawContext<'_> {
     /// Operations built for a place.
     pub(super) fn steps_at(&self, kind: &str, path: &str) -> Vec<usize> {
         self.places.get(&(kind, path)).cloned().unwrap_or_default()
-    }
-
-    /// What weights are for that are read at a place of a kind.
-    pub(super) fn purpose(&self, kind: &'static str, path: &str) -> String {
-        let role = self.roles.get(path).cloned();
-        role.unwrap_or_else(|| words::purpose(kind).to_owned())
     }
 
     pub(super) fn place(&mut self, steps: &[usize]) {

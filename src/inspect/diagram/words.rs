@@ -193,6 +193,12 @@ pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
 }
 
 impl DrawContext<'_> {
+    /// What weights are for that are read at a place of a kind.
+    pub(super) fn purpose(&self, kind: &'static str, path: &str) -> String {
+        let role = self.roles.get(path).cloned();
+        role.unwrap_or_else(|| purpose(kind).to_owned())
+    }
+
     /// Which tokens a query sees, in words.
     pub(super) fn seen(&self, cache: &CachePlan) -> String {
         let value = |name: &str| (name == "size").then(|| self.size(&cache.unit, name));

@@ -174,8 +174,9 @@ impl<'p> Stage<'_, 'p> {
             true => "by `pooling` of the file, here ",
             false => "",
         };
-        let line =
-            format!("The whole text goes through all layers in one pass: every token sees {whom}.");
+        let line = format!(
+            "The whole text goes through all layers in one pass: every token attends to {whom}."
+        );
         let picture = Picture::Whole {
             seen,
             pooling: Some(pooling),
@@ -189,7 +190,7 @@ impl<'p> Stage<'_, 'p> {
     fn whole_pass(&self) -> Scene {
         let (seen, whom) = self.seen();
         let line = format!(
-            "The whole text goes through all layers at once: every token sees {whom}, and each mask \
+            "The whole text goes through all layers at once: every token attends to {whom}, and each mask \
              gets logits."
         );
         let shift = self.context.plan.diffusion.filter(|plan| plan.shift_logits);
@@ -254,7 +255,7 @@ impl<'p> Stage<'_, 'p> {
             evicts,
             views: views.collect(),
         };
-        let line = format!("A token sees {}.", self.context.seen(cache));
+        let line = format!("A token attends to {}.", self.context.seen(cache));
         Scene::new(title, line, picture)
             .with_facts(evicts.then_some(blocks))
             .with_facts((plan.caches.len() > 1).then_some(group))
@@ -367,7 +368,7 @@ impl<'p> Stage<'_, 'p> {
         // A row of a table that is the head as well is read for both.
         let all = weights.iter().map(|(_, bytes)| bytes).sum();
         let [read, stored] = [all, plan.weight_bytes()].map(wording::bytes);
-        let line = "Each new token reads the weights that it uses, the keys and values it sees, and the states.";
+        let line = "Each new token reads the weights that it uses, the keys and values that it attends to, and the states.";
         let picture = Picture::Reads {
             weights,
             keys: keys.collect(),

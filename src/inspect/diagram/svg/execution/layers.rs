@@ -61,12 +61,12 @@ pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
     }
     let unseen = match evicts {
         true => ("gone", "evicted"),
-        false => ("tok", "not seen"),
+        false => ("tok", "not attended to"),
     };
     piece.skip(8.0);
     piece.add(
         NAMES,
-        legend(&[("now", "itself"), ("keep", "seen"), unseen]),
+        legend(&[("now", "itself"), ("keep", "attended to"), unseen]),
     );
     piece
 }

@@ -91,7 +91,7 @@ pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
     };
     let mut pieces = vec![
         tokens("", SIDE, &all),
-        titled("who sees whom", mask(seen)),
+        titled("attention mask", mask(seen)),
         label("all layers", "wbox"),
     ];
     match pooling {
