@@ -10,9 +10,6 @@ use serde_json::{Map, Value, json};
 use super::fields::Field;
 use super::routes::{ROUTES, Route};
 
-/// Paths with `?model=NAME`.
-const OF_MODEL: [&str; 4] = ["/props", "/slots", "/lora-adapters", "/tokenizer_info"];
-
 /// The JSON schema of a field's type in Rust.
 fn schema(ty: &str) -> Value {
     let inner = |outer: &str| {
@@ -89,63 +86,24 @@ fn parameters(route: &Route) -> Vec<Value> {
         Some(parameter(name, "path", true))
     });
     let model = parameter("model", "query", false);
-    let model = Some(model).filter(|_| OF_MODEL.contains(&route.path));
+    let model = Some(model).filter(|_| route.shape.has_model);
     names.chain(model).collect()
 }
 
-/// What every answer of a route has, by the end of its path; other answers are not described.
-const ANSWERS: &[(&str, &[&str])] = &[
-    ("/chat/completions", &OF_COMPLETIONS),
-    ("/v1/completions", &OF_COMPLETIONS),
-    (
-        "/responses",
-        &["id", "object", "created_at", "model", "status", "output"],
-    ),
-    (
-        "/v1/messages",
-        &[
-            "id",
-            "type",
-            "role",
-            "content",
-            "model",
-            "stop_reason",
-            "usage",
-        ],
-    ),
-    ("/embeddings", &["object", "data", "model", "usage"]),
-    ("/input_tokens", &["object", "input_tokens"]),
-    ("/count_tokens", &["input_tokens"]),
-    ("/detokenize", &["prompt", "content"]),
-    ("/tokenize", &["count", "max_model_len", "tokens"]),
-    ("/tokenizer_info", &["vocab_size", "eos_token"]),
-    ("/apply-template", &["prompt"]),
-    ("/v1/models", &["object", "data"]),
-    ("/v1/models/{id}", &["id", "object", "created", "owned_by"]),
-    ("/health", &["status", "loaded"]),
-];
-const OF_COMPLETIONS: [&str; 6] = ["id", "object", "created", "model", "choices", "usage"];
-/// Types of answers that are not JSON.
-const TYPES: [(&str, &[&str]); 5] = [
-    ("/", &["text/html"]),
-    ("/docs", &["text/html"]),
-    ("/metrics", &["text/plain"]),
-    ("/v1/models/{id}/diagram", &["image/svg+xml"]),
-    ("/page/{file}", &["text/javascript", "text/css"]),
-];
-
 /// The answer of a route.
 fn answer(route: &Route) -> Value {
-    let own = TYPES.iter().find(|(path, _)| *path == route.path);
-    if let Some((_, types)) = own {
-        let types = types.iter().map(|name| ((*name).to_owned(), json!({})));
+    let shape = route.shape;
+    if !shape.types.is_empty() {
+        let types = shape
+            .types
+            .iter()
+            .map(|name| ((*name).to_owned(), json!({})));
         return json!({ "description": "The answer", "content": types.collect::<Map<_, _>>() });
     }
-    let required = ANSWERS.iter().find(|(end, _)| route.path.ends_with(end));
-    let schema = required.map_or_else(
-        || json!({}),
-        |(_, names)| json!({ "type": "object", "required": names }),
-    );
+    let schema = match shape.keys {
+        [] => json!({}),
+        keys => json!({ "type": "object", "required": keys }),
+    };
     let mut content = json!({ "application/json": { "schema": schema } });
     let fields = route.fields.map_or_else(Vec::new, |fields| fields());
     if fields.iter().any(|field| field.name == "stream") {
@@ -155,16 +113,14 @@ fn answer(route: &Route) -> Value {
 }
 
 fn operation(route: &Route) -> Value {
-    let shape = match route.path.starts_with("/v1/messages") {
+    let error = match route.shape.is_anthropic {
         true => "AnthropicError",
         false => "Error",
     };
-    let error = json!({ "$ref": format!("#/components/responses/{shape}") });
-    // What is only begun has another status.
-    let status = if route.path == "/quit" { "202" } else { "200" };
+    let error = json!({ "$ref": format!("#/components/responses/{error}") });
     let mut operation = json!({
         "summary": route.summary,
-        "responses": { status: answer(route), "4XX": error, "5XX": error },
+        "responses": { route.shape.status: answer(route), "4XX": error, "5XX": error },
     });
     let parameters = parameters(route);
     if !parameters.is_empty() {
@@ -300,9 +256,6 @@ mod tests {
                 assert!(!earlier, "{} of {}", field.name, route.path);
                 assert!(!field.doc.contains("r\""), "{}", field.doc);
             }
-        }
-        for path in OF_MODEL {
-            assert!(ROUTES.iter().any(|route| route.path == path), "{path}");
         }
         let embeddings = ROUTES.iter().find(|route| route.path == "/v1/embeddings");
         let fields = embeddings.and_then(|route| route.fields).expect("fields")();
