@@ -64,7 +64,7 @@ options! {
     /// Options of an attention block.
     pub(super) struct Config {
         rope: RopeRef, "rotation of queries and keys, or `none`";
-        cache: CacheRef, "which keys a query attends to";
+        cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";
         heads: u64 => "n_head", "query heads";
         kv_heads: u64 => "n_head_kv", "key and value heads";
         dk: u64 = "d_head", "elements of a query or key head";

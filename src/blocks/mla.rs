@@ -30,7 +30,7 @@ options! {
     /// Options of latent attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the rotated parts, or `none`";
-        cache: CacheRef, "which keys a query attends to";
+        cache: CacheRef = "full", "as in `attention`";
         heads: u64 => "n_head", "query heads";
         q_rank: u64 => "q_lora_rank", when "has('q_a')", "rank of the queries: elements of their latent row, if they have one";
         kv_rank: u64 => "kv_lora_rank", "rank of keys and values: elements of their latent row";

@@ -84,7 +84,7 @@ qwen3  | [[stack]]\n            | [norm.default]\nkind = "layer"\neps = "rms_eps
 qwen3  | [[stack]]\n            | [embed]\nscale = "sqrt(n_embd)"\n\n[[stack]]\n
 qwen3  | norm = "output_norm"   | norm = "output_norm"\nsoftcap = 30.0
 qwen3  | norm = "output_norm"   |
-qwen3  | cache = "full",        | cache = "full", scale = 0.25,
+qwen3  | rope = "neox",         | rope = "neox", scale = 0.25,
 qwen3  | { block = "ffn", act = "silu" } | { block = "ffn", act = "silu" }, { block = "linear", weights = { weight = "extra.weight" } }
 gemma3 | [[stack]]\n            | [cache.local]\nsize = 0\n\n[[stack]]\n
 mamba2 | block = "mamba2"       | block = "short_conv"
