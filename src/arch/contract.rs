@@ -151,7 +151,7 @@ pub enum Resource {
     Rope,
     /// A group of layers that attend to the same positions.
     Cache,
-    /// A choice among the keys that a query sees.
+    /// A choice among the keys that a query attends to.
     Selection,
     /// How several hidden states are made, read as one and written back.
     Mix,
@@ -533,7 +533,7 @@ pub struct Registry {
     pub rope: &'static Contract,
     /// Groups of layers with the same attention view.
     pub cache: &'static Contract,
-    /// Choices among the keys that a query sees.
+    /// Choices among the keys that a query attends to.
     pub selection: &'static Contract,
     /// Ways between several hidden states and one.
     pub mix: &'static Contract,

@@ -1,4 +1,4 @@
-//! Compressed attention: a query sees the rows of its last positions, and one row for each whole block of positions before.
+//! Compressed attention: a query attends to the rows of its last positions, and one row for each whole block of positions before.
 //!
 //! ```text
 //! l    = norm(q_a . h),  q = rope(unit(q_b . l))       the last elements of each head are rotated

@@ -62,14 +62,14 @@ pub struct PointUse {
     pub rows: Option<Tensor>,
 }
 
-/// Tokens whose attention weights are captured, and keys that one of them sees.
+/// Tokens whose attention weights are captured, and keys that one of them attends to.
 #[derive(Clone)]
 pub struct Pairs {
     /// The tokens, i32 `[m]`.
     pub rows: Tensor,
     /// Rows of the keys, i32 `[n_keys]`.
     pub keys: Tensor,
-    /// f32 `[n_keys, m]`: 0 or a bias where a key is seen, -inf where not.
+    /// f32 `[n_keys, m]`: 0 or a bias where a key is visible, -inf where not.
     pub mask: Tensor,
 }
 

@@ -1,4 +1,4 @@
-//! Selection of keys by an indexer (arXiv 2512.02556, sparse attention): a query attends to those of the keys that it sees that
+//! Selection of keys by an indexer (arXiv 2512.02556, sparse attention): a query attends to those of its visible keys that
 //! have the highest index scores.
 //!
 //! ```text
@@ -165,7 +165,7 @@ pub(super) const OFFSET_WEIGHT: WeightSpec = WeightSpec::new(
 pub(super) const NODES: usize = 80;
 pub(super) const NODES_PER_VIEW: usize = 32;
 
-/// What the queries of a pass attend to of the keys that they see.
+/// What the queries of a pass attend to of their visible keys.
 #[derive(Clone)]
 pub(super) enum Selected {
     /// Lists for attention over KV blocks, and the positions of a block of theirs; none: everything.
@@ -506,7 +506,7 @@ impl Selection {
         }
     }
 
-    /// Positions that a query attends to of so many that it sees; none if it attends to all.
+    /// Positions that a query attends to of so many visible ones; none if it attends to all.
     pub(crate) fn of_seen(&self, n_seen: u64) -> Option<u64> {
         let (n_best, tail) = (self.top.saturating_mul(self.span), n_seen % self.span);
         let (judged, tail) = match self.pooled {

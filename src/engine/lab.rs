@@ -203,7 +203,7 @@ impl LabPlan {
                     });
                 }
                 let n_rows = positions.n_below(n.all) as u64;
-                // Of attention weights for each position that may be seen.
+                // Of attention weights for each position that may be attended to.
                 let n_rows = n_rows.saturating_mul(if is_pairs { u64::from(n.all) } else { 1 });
                 let numbers = match capture.reduce {
                     Reduce::None => n_rows.saturating_mul(own.width()),

@@ -33,7 +33,7 @@ pub(super) struct PooledModel {
     pooling: Pooling,
     /// Whether results of its passes are hidden states, because it has no logits.
     pub(super) ends_in_vectors: bool,
-    /// Whether every token sees those after it, so that all are read in one pass.
+    /// Whether every token attends to those after it, so that all are read in one pass.
     is_whole: bool,
     /// Rows of its table of token types.
     n_types: u64,

@@ -388,8 +388,8 @@ impl Recorder {
     }
 }
 
-/// Rows of these lengths, in which every head has `most` elements: later tokens see more keys, and those that one
-/// does not see have no weight.
+/// Rows of these lengths, in which every head has `most` elements: later tokens attend to more keys, and those that one
+/// does not attend to have no weight.
 fn padded(elements: &[f32], lens: &[usize], heads: usize, most: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(lens.len() * heads * most);
     let mut rest = elements;

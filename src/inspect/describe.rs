@@ -245,7 +245,7 @@ fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>
     text
 }
 
-/// Which tokens a query sees in a group of layers.
+/// Which tokens a query attends to in a group of layers.
 pub(crate) fn seen(
     plan: &Plan,
     cache: &CachePlan,

@@ -20,7 +20,7 @@ pub(super) enum KeyShape {
 }
 
 impl KeyShape {
-    /// `n` rows, of which all queries see some.
+    /// `n` rows, of which all queries attend to some.
     pub(super) fn one_run(n_tokens: usize, n: usize) -> Self {
         Self::Runs(vec![Runs {
             n_tokens,

@@ -39,7 +39,7 @@ pub struct Options {
     pub deterministic: bool,
     /// Whether vectors are wanted rather than logits: the hidden state after the final norm.
     pub embeddings: bool,
-    /// Whether every token sees the whole pass, whatever the definition says.
+    /// Whether every token attends to the whole pass, whatever the definition says.
     pub non_causal: bool,
     /// Whether the values of a pass can be read after it, which takes memory for all of them.
     pub capture: bool,

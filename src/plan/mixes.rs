@@ -1,4 +1,4 @@
-//! Several hidden states: what makes, reads and writes them, and whether each slot sees one.
+//! Several hidden states: what makes, reads and writes them, and whether each slot reads one.
 
 use super::assemble::Planner;
 use super::facts::LayerScope;
@@ -47,7 +47,7 @@ impl Planner<'_> {
         Some([read?, write])
     }
 
-    /// Whether a slot that reads by this mix sees all hidden states as one row.
+    /// Whether a slot that reads by this mix reads all hidden states as one row.
     pub(super) fn reads_all(
         &mut self,
         read: Option<&Setting>,
@@ -110,7 +110,7 @@ impl Planner<'_> {
         Some(Some(unit))
     }
 
-    /// Of several hidden states a slot sees the one that it or a slot before it reads, and what is read is
+    /// Of several hidden states a slot reads the one that it or a slot before it reads, and what is read is
     /// written before the layer ends.
     pub(super) fn check_mixes(&mut self, layers: &[LayerPlan], are_several: bool) {
         for layer in layers.iter().filter(|_| are_several) {
@@ -128,7 +128,7 @@ impl Planner<'_> {
                 };
                 open = slot.read.as_ref().or(open);
                 let Some(write) = &slot.write else {
-                    // A row of all has another width than what slots see.
+                    // A row of all has another width than what slots read.
                     let of_all = Some(&Resolved::Choice("all"));
                     if slot.read.as_ref().and_then(|read| read.option("kind")) == of_all {
                         self.problem::<()>(format!(

@@ -7,7 +7,7 @@ use super::super::error::Error;
 use super::paged_attention::KvBlocks;
 use super::{Graph, fault};
 
-/// What is selected of the keys that a query sees.
+/// What is selected of the keys that a query attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selector {
     /// Blocks of positions, those with the highest scores.

@@ -174,7 +174,7 @@ pub(super) fn is_default(plan: &Plan, kind: OptionKind, default: &str, value: &R
     }
 }
 
-/// What is seen in a group of layers: the definition's rule, and all where a text is read as a whole.
+/// What a group of layers attends to: the definition's rule, and all where a text is read as a whole.
 pub(super) fn rule(plan: &Plan, cache: &Unit) -> Cache {
     let rule = Cache::read(&cache.options);
     Cache {
@@ -199,7 +199,7 @@ impl DrawContext<'_> {
         role.unwrap_or_else(|| purpose(kind).to_owned())
     }
 
-    /// Which tokens a query sees, in words.
+    /// Which tokens a query attends to, in words.
     pub(super) fn seen(&self, cache: &CachePlan) -> String {
         let value = |name: &str| (name == "size").then(|| self.size(&cache.unit, name));
         describe::seen(self.plan, cache, &value)

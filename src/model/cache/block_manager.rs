@@ -19,12 +19,12 @@ type Place = (SequenceId, u32);
 /// What stands in a block table for a block that has left the attention window.
 pub(super) const OUT_OF_WINDOW: BlockId = BlockId::MAX;
 
-/// Layers that see the same.
+/// Layers with the same attention view.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct Group {
     /// Slots of their pool.
     pub(in crate::model) n_slots: usize,
-    /// What a query sees.
+    /// What a query attends to.
     pub(in crate::model) rule: Visibility,
     /// The tokens that its keys belong to.
     pub(in crate::model) keys: KeysOf,
@@ -37,7 +37,7 @@ pub(super) struct Sequence {
     pub(super) tables: Vec<Vec<BlockId>>,
     /// Blocks at the start of each table that have left the window.
     pub(super) n_out_of_window: Vec<usize>,
-    /// The home of its blocks in each pool where only a window is seen, in runs.
+    /// The home of its blocks in each pool where only a window is attended to, in runs.
     pub(super) homes: Vec<Option<usize>>,
     /// The node of the blocks that others know, and their number.
     pub(super) node: NodeId,
@@ -107,8 +107,8 @@ pub(in crate::model) enum Shortage {
 /// Where the positions of the sequences of a pass lie, for one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::model) struct Table {
-    /// For each token: start of its sequence in `blocks`, its position, the first it sees and the
-    /// end of those it sees.
+    /// For each token: start of its sequence in `blocks`, its position, the first it attends to and the
+    /// end of those.
     pub(in crate::model) queries: Vec<[i32; 4]>,
     /// Blocks of the sequences, one after another.
     pub(in crate::model) blocks: Vec<i32>,
@@ -207,7 +207,7 @@ impl BlockManager {
         own.unwrap_or(self.n_source_default)
     }
 
-    /// The positions that a token of a sequence of `len` positions sees in a group.
+    /// The positions that a token of a sequence of `len` positions attends to in a group.
     pub(super) fn visible(&self, group: usize, (id, position): Place, len: u32) -> Range<u32> {
         let (n, Group { rule, keys, .. }) = (self.n_source(id), &self.groups[group]);
         match keys {
@@ -219,7 +219,7 @@ impl BlockManager {
         }
     }
 
-    /// What the queries of a group see.
+    /// What the queries of a group attend to.
     pub(in crate::model) fn rule(&self, group: usize) -> &Visibility {
         &self.groups[group].rule
     }
@@ -319,7 +319,7 @@ impl BlockManager {
 
     /// Takes a slot for each token in every pool and a row for each sequence, or nothing if there is
     /// not room for all. The positions of each sequence follow each other. What the tokens and all
-    /// later ones cannot see any more is freed first.
+    /// later ones cannot attend to any more is freed first.
     ///
     /// # Errors
     /// What there is not enough of.

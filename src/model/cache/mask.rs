@@ -1,4 +1,4 @@
-//! What queries see, as a mask.
+//! What queries attend to, as a mask.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use crate::blocks::cache::Cache as Visibility;
 
 use super::SequenceId;
 
-/// Keys that may be seen, as a mask `[n_kv, n_tokens]`: 0 or a bias where visible, -inf where not.
+/// Visible keys, as a mask `[n_kv, n_tokens]`: 0 or a bias where visible, -inf where not.
 pub(in crate::model) struct Mask {
     values: Vec<f32>,
 }
 
 impl Mask {
     /// Of keys that lie anywhere: `slot(i, position)` is the slot of a position of query `i`'s
-    /// sequence, which sees the positions `visible(i)`.
+    /// sequence, which attends to the positions `visible(i)`.
     pub(super) fn of_slots(
         n_kv: usize,
         queries: &[(SequenceId, u32)],

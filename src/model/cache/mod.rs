@@ -1,11 +1,11 @@
-//! KV caches and recurrent states: which sequence holds which slots, what a query sees of them, and the storage.
+//! KV caches and recurrent states: which sequence holds which slots, what a query attends to, and the storage.
 //!
-//! Layers that see the same have a pool of blocks of slots, which all sequences share; a slot holds
+//! Layers with the same attention view have a pool of blocks of slots, which all sequences share; a slot holds
 //! one position in each of those layers. A sequence is a table of blocks ([`block_manager`]). Full blocks
 //! are known by the tokens that lead to them ([`prefix`]), so that a later sequence that starts with
 //! the same tokens goes on from them, and takes over a copy of what is alike at the start of the
 //! block in which it goes another way; a block that nobody uses is kept until its space is needed.
-//! Where only a window is seen, a sequence frees a block when all of it has left the window.
+//! Where only a window is attended to, a sequence frees a block when all of it has left the window.
 //! The state of a recurrent layer is one row, known by the tokens read so far in the same way.
 //!
 //! Where attention is paged the blocks of a sequence lie anywhere, and sequences share them. Elsewhere they

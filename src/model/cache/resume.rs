@@ -58,7 +58,7 @@ struct Known<'a> {
 
 impl BlockManager {
     /// Forgets the positions of a sequence from `from` on. Returns the position at which it goes on:
-    /// an earlier one where others depend on the last block, where what `from` sees is gone, or where
+    /// an earlier one where others depend on the last block, where what `from` attends to is gone, or where
     /// a state would have to be taken back. What is to be copied must be before the next pass.
     pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> (u32, Vec<SlotCopy>) {
         let Some(sequence) = self.sequences.get(&id) else {
@@ -187,7 +187,7 @@ impl BlockManager {
         (path, Miss::None)
     }
 
-    /// How many nodes of a path can be gone on from: all that the next query sees is there.
+    /// How many nodes of a path can be gone on from: all that the next query attends to is there.
     fn usable(&self, path: &[NodeId]) -> usize {
         // Blocks without a gap that end with each node.
         let mut runs = vec![0usize; self.pools.len()];

@@ -135,17 +135,17 @@ pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) slots: Vec<Option<Tensor>>,
     /// The tokens that the keys of each pool belong to.
     pub(in crate::model) keys: Vec<KeysOf>,
-    /// What is seen, by cache group.
+    /// The attention view of each KV group.
     pub(in crate::model) views: Vec<AttentionView>,
     /// The same of rows of positions and of whole blocks, where these have keys.
     pub(in crate::model) whole: Vec<Option<WholeView>>,
     /// Rows of blocks, by cache group, where keys are pooled.
     pub(in crate::model) blocks: Vec<Option<BlockRows>>,
-    /// What the units of this pass may see, by their paths.
+    /// What the units of this pass may attend to, by their paths.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
-/// What is seen in a group where whole blocks have keys.
+/// The attention view of a group where whole spans have keys.
 #[derive(Clone)]
 pub(in crate::model) struct WholeView {
     pub(in crate::model) view: AttentionView,
@@ -362,18 +362,18 @@ fn write_each(
     )
 }
 
-/// The store of a pass that keeps nothing: its own tokens are all there is to see.
+/// The store of a pass that keeps nothing: it attends to its own tokens alone.
 #[derive(Default)]
 pub(in crate::model) struct PassStore {
     /// Rows of which the keys of whole blocks are made, by the paths of units.
     pub(in crate::model) pooled: HashMap<String, Tensor>,
-    /// What is seen, by cache group.
+    /// The attention view of each KV group.
     pub(in crate::model) views: Vec<AttentionView>,
     /// The same of rows of positions and of whole blocks, where these have keys.
     pub(in crate::model) whole: Vec<Option<WholeView>>,
     /// Rows of blocks, by cache group, where keys are pooled.
     pub(in crate::model) blocks: Vec<Option<BlockRows>>,
-    /// What the units of this pass may see, by their paths.
+    /// What the units of this pass may attend to, by their paths.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
@@ -436,7 +436,7 @@ impl KeyValueStore for PassStore {
             view,
             ended: places,
         } = whole_view(&self.whole, path, state)?;
-        // A row for each token, of which those at the end of a block are seen.
+        // A row for each token, of which those at the end of a span are attended to.
         let mut further = g.fill(k, 0.0)?;
         if let (Some(keys), Some(places)) = (ended, places) {
             further = g.set_rows(&further, keys, &places.write)?;

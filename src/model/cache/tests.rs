@@ -83,7 +83,7 @@ impl Mirror {
         }
     }
 
-    /// A pass over the next tokens of sequences; checks all that its queries see.
+    /// A pass over the next tokens of sequences; checks all that its queries attend to.
     fn pass(&mut self, next: &[(SequenceId, &[u32])], fails: bool) -> bool {
         let mut places = Vec::new();
         let mut tokens = Vec::new();

@@ -18,12 +18,12 @@ pub(in crate::model) const MAX_VIEWS: usize = 16;
 struct Segment {
     id: SequenceId,
     n_tokens: usize,
-    /// Slots in which all lies that they see.
+    /// Slots that hold all that they attend to.
     slots: Range<usize>,
 }
 
 impl BlockManager {
-    /// The slot where the run of a sequence starts, in the first pool: sequences in this order are seen
+    /// The slot where the run of a sequence starts, in the first pool: sequences in this order are read
     /// together; none of a sequence without a run.
     pub(in crate::model) fn run_start(&self, id: SequenceId) -> Option<usize> {
         self.n_homes?;
@@ -104,7 +104,7 @@ impl BlockManager {
         is_there.then(|| sequence.slot(pool, position))
     }
 
-    /// The positions that query `i` sees, with their rows in a view of a pool.
+    /// The positions that query `i` attends to, with their rows in a view of a pool.
     pub(in crate::model) fn seen(
         &self,
         pool: usize,
@@ -166,7 +166,7 @@ fn view(first: usize, n: usize, n_slots: usize) -> (usize, usize) {
     (first.min(n_slots - n_kv), n_kv)
 }
 
-/// One view of all that segments see.
+/// One view of all that segments attend to.
 fn all_of(segments: &[Segment], n_slots: usize) -> Runs {
     let starts = segments.iter().map(|segment| segment.slots.start);
     let ends = segments.iter().map(|segment| segment.slots.end);

@@ -1,4 +1,4 @@
-//! What the queries of a pass see of the keys of a KV group: block tables, or runs with a mask.
+//! What the queries of a pass attend to of the keys of a KV group: block tables, or runs with a mask.
 
 use crate::blocks::cache::Cache as Visibility;
 use crate::blocks::selection::{Selection, TAIL};
@@ -208,7 +208,7 @@ impl ViewInput {
 }
 
 impl ViewInput {
-    /// Writes the blocks of positions of the queries of a view; `seen` are the positions that one sees, with their
+    /// Writes the blocks of positions of the queries of a view; `seen` are the positions that one attends to, with their
     /// rows.
     fn write_spans(
         &self,
@@ -233,7 +233,7 @@ impl ViewInput {
             let seen = seen(i);
             let mut is_seen = vec![false; n_kv];
             seen.iter().for_each(|(_, row)| is_seen[*row] = true);
-            // There is one, unless a block of every position is seen.
+            // There is one, unless a span of every position is attended to.
             let hidden = is_seen.iter().position(|seen| !seen).unwrap_or(0);
             let of = &mut rows[i * n_positions..][..n_positions];
             of.fill(hidden as i32);
@@ -320,7 +320,7 @@ fn rows_of_runs(runs: &Runs, layout: RowLayout) -> Runs {
 }
 
 impl ViewInput {
-    /// Writes the distance of each key that a query of a view sees, as a row of the bias; `seen` as for spans.
+    /// Writes the distance of each key that a query of a view attends to, as a row of the bias; `seen` as for spans.
     fn write_distances(
         &self,
         executor: &mut Executor,
@@ -335,7 +335,7 @@ impl ViewInput {
             return Ok(());
         }
         let far = far as i64;
-        // What is not seen may have any bias.
+        // A position that is not attended to may have any bias.
         let mut rows = vec![0i32; distances.elements() as usize];
         let of_queries = rows.chunks_exact_mut(view.runs.n_kv).zip(queries);
         for (i, (row, (_, query))) in of_queries.enumerate() {

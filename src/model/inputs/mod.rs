@@ -39,7 +39,7 @@ pub(super) struct PassData<'a> {
     pub(super) source: &'a Batch,
     /// Slots and state rows of the pass.
     pub(super) allocated: &'a Allocated,
-    /// Keys that its queries see.
+    /// Keys that its queries attend to.
     pub(super) keys: &'a [VisibleKeys],
     pub(super) block_manager: &'a BlockManager,
     pub(super) adapters: &'a Adapters,
@@ -270,7 +270,7 @@ impl Inputs {
         })
     }
 
-    /// Where the keys and values of the pass go, and what its queries see.
+    /// Where the keys and values of the pass go, and what its queries attend to.
     pub(super) fn key_value_store<'a>(
         &self,
         parts: &GraphParts<'a>,

@@ -1,4 +1,4 @@
-//! Attention weights that are captured: their tokens, and the keys that these see.
+//! Attention weights that are captured: their tokens, and the keys that these attend to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -6,14 +6,14 @@ use std::ops::Range;
 use super::super::batch::Batch;
 use super::super::cache::{BlockManager, SequenceId};
 
-/// Tokens whose attention weights are captured, and the keys of one group of layers that they see.
+/// Tokens whose attention weights are captured, and the keys of one group of layers that they attend to.
 pub(in crate::model) struct PairSet {
     pub(in crate::model) group: usize,
     /// Places of the tokens in the batch.
     pub(in crate::model) tokens: Vec<usize>,
     /// Rows of the keys.
     pub(in crate::model) keys: Vec<i32>,
-    /// Of each token: the first position that it sees, the place of its key, and how many it sees.
+    /// Of each token: the first position that it attends to, the place of its key, and their number.
     seen: Vec<(u32, usize, usize)>,
     /// `[n_keys, n_tokens]`.
     pub(in crate::model) mask: Vec<f32>,
@@ -49,7 +49,7 @@ impl PairSet {
             true => blocks.row(group, id, position),
             false => own.get(&(id, position)).copied(),
         };
-        // Of each sequence the positions that some token sees.
+        // Of each sequence the positions that some token attends to.
         let mut ranges: BTreeMap<SequenceId, (Range<u32>, usize)> = BTreeMap::new();
         for (id, position) in tokens.iter().map(place) {
             let visible = rule.visible(position, len(id));

@@ -147,7 +147,7 @@ impl<'p> Stage<'_, 'p> {
         Scene::new("Decode", line, Picture::Decode { keys, states })
     }
 
-    /// Of a short text, the tokens that each sees in some layer, and that in words.
+    /// Of a short text, the tokens that each attends to in some layer, and that in words.
     fn seen(&self) -> (Vec<Range<u32>>, &'static str) {
         let plan = self.context.plan;
         let seen = (0..MASK).map(|query| {
@@ -223,7 +223,7 @@ impl<'p> Stage<'_, 'p> {
             .with_facts([kept])
     }
 
-    /// One scene for each group of layers that sees a window.
+    /// One scene for each group of layers that attends to a window.
     fn windows(&self) -> Vec<Scene> {
         let caches = self.context.plan.caches.iter().enumerate();
         let scenes = caches.filter_map(|(at, cache)| {
@@ -423,7 +423,7 @@ impl<'p> Stage<'_, 'p> {
             state: self.state_bytes(),
         };
         for (unit, rows) in plan.key_values() {
-            // At most the keys that one token can see.
+            // At most the keys that one token can attend to.
             // Of a cache without a window what keys of blocks are made of.
             let cache = rows.pooled.as_ref().map_or(rows.cache, |of| of.cache);
             let rule = words::rule(plan, &plan.caches[cache].unit);

@@ -11,7 +11,7 @@ use crate::inspect::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
 
 /// Where the hidden state is.
 pub(super) const SPINE: f64 = 24.0;
-/// Where several hidden states are while a slot sees one.
+/// Where several hidden states are while a slot reads one.
 const HELD: f64 = 8.0;
 /// Between the hidden state and what leaves it.
 pub(super) const OUT: f64 = 44.0;

@@ -1,4 +1,4 @@
-//! Pictures of what some layers do: what they see, keep, share and pick.
+//! Pictures of what some layers do: what they attend to, keep, share and pick.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub(super) fn state() -> Piece {
     piece
 }
 
-/// What the last tokens of a text see: a row for each of them.
+/// What the last tokens of a text attend to: a row for each of them.
 pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
     const NAMES: f64 = 54.0;
     const EACH: f64 = 20.0;

@@ -73,7 +73,7 @@ pub(super) fn decode(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Pie
     pass(drawing, vec![last], next, [keys, states], true)
 }
 
-/// A text whose tokens see each other, and its vectors, or the tokens for its masks.
+/// A text whose tokens attend to each other, and its vectors, or the tokens for its masks.
 pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
     /// Tokens of the text that are no masks.
     const PROMPT: u32 = 3;
