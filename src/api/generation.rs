@@ -63,7 +63,7 @@ fields! {
         draft: Option<u64>,
         /// Whether the response has times and rates (llama-server).
         timings_per_token: Option<bool>,
-        /// Whether a stream reports how far the prompt is read (llama-server).
+        /// Whether a stream reports how much of the prompt is processed (llama-server).
         return_progress: Option<bool>,
         /// Adapters and their scales, the others being off.
         lora: Option<Vec<Scaled>>,

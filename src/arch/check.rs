@@ -120,6 +120,7 @@ impl<'a> Checker<'a> {
     }
 
     fn params(&mut self) {
+        // Common parameters, which have no place, count as users of others only when they are used themselves.
         for param in self.params.values() {
             let Some(span) = &param.span else { continue };
             for expr in param_exprs(param) {
@@ -127,7 +128,6 @@ impl<'a> Checker<'a> {
             }
         }
         self.problems.extend(chains::problems(self.params));
-        // Common parameters count as users of others only when they are used themselves.
     }
 
     fn resources(&mut self) {

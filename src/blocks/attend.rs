@@ -1,7 +1,7 @@
 //! Attention over the keys that the store returns.
 
 use crate::arch::{PointSpec, WeightRole, WeightSpec};
-use crate::ggml::{Error, Graph, KvBlocks, Scores, Tensor, WholeBlocks};
+use crate::ggml::{Error, Graph, KvBlocks, Scores, Tensor, WholeSpans};
 use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, RowLayout, StatePlan, Unit};
 use crate::weights::TensorType;
 
@@ -120,7 +120,7 @@ impl Build<'_> {
                         _ => None,
                     },
                     bias: rows.bias.as_ref(),
-                    whole: (cache.span > 0).then(|| WholeBlocks {
+                    whole: (cache.span > 0).then(|| WholeSpans {
                         span: cache.span,
                         near: cache.near(),
                     }),

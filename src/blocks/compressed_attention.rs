@@ -13,7 +13,7 @@
 
 use super::attend::{self, KeyRows};
 use super::build::{Build, Turn};
-use super::context::EndedBlocks;
+use super::context::EndedSpans;
 use super::selection::{self, Selected, Selection};
 use crate::arch::{
     CacheRef, Contract, NormRef, PointSpec, PooledSpec, QuantClass, RopeRef, Rows, Rule,
@@ -357,7 +357,7 @@ impl Pooled {
         b: &Build<'_>,
         unit: &Unit,
         c: &Config,
-        (read, ended): (&Tensor, &EndedBlocks),
+        (read, ended): (&Tensor, &EndedSpans),
     ) -> Result<Tensor, Error> {
         let (g, d) = (b.g, self.d);
         let [reach, m, ..] = ended.missing.shape();

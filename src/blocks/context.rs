@@ -197,7 +197,7 @@ pub struct RunView {
 /// The rows of the blocks of positions that a pass's tokens are in, where keys are pooled: those of a token one after
 /// another. n is the number of tokens.
 #[derive(Clone)]
-pub struct BlockRows {
+pub struct SpanRows {
     /// i32 `[span * n]`: of a position that is not there the row of the token.
     pub read: Tensor,
     /// i64 `[span * n]`: the same.
@@ -208,7 +208,7 @@ pub struct BlockRows {
 
 /// The blocks of positions of a cache that end in a pass, which get their keys: m of them, some more than once.
 #[derive(Clone)]
-pub struct EndedBlocks {
+pub struct EndedSpans {
     /// i32 `[reach * m]`: the rows of which their keys are made, those of a block one after another.
     pub read: Tensor,
     /// f32 `[reach, m]`: 0, or less than any gate for a position before the first one, whose row is any.
@@ -307,7 +307,7 @@ pub trait KeyValueStore {
     ) -> Result<Tensor, Error>;
 
     /// The blocks that end in the pass; none if no block does.
-    fn ended(&self, state: &KeyValuePlan) -> Option<EndedBlocks>;
+    fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans>;
 
     /// Stores keys `[k_row, n_tokens]`, which are the values too, and those of the blocks that end `[k_row, m]`, and returns all
     /// visible rows.
@@ -340,7 +340,7 @@ pub trait KeyValueStore {
     ///
     /// # Errors
     /// Keys are not pooled.
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<BlockRows, Error>;
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error>;
 }
 
 /// The recurrent states of the sequences of a pass.

@@ -129,7 +129,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "base",
             "{name}_base.weight",
             &["if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count"],
-            "offsets of the factors",
+            "biases of the factors",
         )
         .when("kind == 'gated'"),
         WeightSpec::new(
@@ -137,7 +137,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "scale",
             "{name}_scale.weight",
             &["if(place == 2, 1, if(rounds > 0, 3, 2))"],
-            "multipliers of the factors before their offsets",
+            "multipliers of the factors before their biases",
         )
         .when("kind == 'gated'"),
         WeightSpec::new(

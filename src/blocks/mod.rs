@@ -45,8 +45,8 @@ mod wkv7;
 pub use attend::KeyRows;
 pub use build::{Build, Named, Selections};
 pub use context::{
-    AttentionView, BlockRows, DerivedInput, DerivedInputs, EndedBlocks, KeyValueStore, Ngrams,
-    RunView, Runs, SpanView, StateStore, Switched, Switches, VisibleKeyValues,
+    AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore, Ngrams, RunView, Runs,
+    SpanRows, SpanView, StateStore, Switched, Switches, VisibleKeyValues,
 };
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
 pub use position_bias::Buckets;

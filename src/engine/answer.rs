@@ -55,7 +55,7 @@ pub(super) struct Answer {
     top_logprobs: Option<usize>,
     /// Whether log-probabilities are those after all stages of sampling.
     pub(super) post_sampling: bool,
-    /// What was reported last of how far the prompt is read; none where that is not wanted.
+    /// What was reported last of how much of the prompt is processed; none where that is not wanted.
     progress: Option<Progress>,
     prompt_logprobs: Option<usize>,
     /// Tokens of the prompt that are scored and not sent.

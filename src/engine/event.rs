@@ -86,7 +86,7 @@ pub enum Event {
     /// Tokens of the prompt with the log-probabilities that the model gives them, in order; the first
     /// token follows nothing and has none.
     Prompt(Vec<AnswerToken>),
-    /// How far the prompt is read, where that is wanted: before the first step and after each one.
+    /// How much of the prompt is processed, where that is wanted: before the first step and after each one.
     Progress(Progress),
     /// Text that is final, with the tokens it is made of.
     Text {

@@ -31,7 +31,7 @@ pub struct Request {
     /// Whether log-probabilities are those after all stages of sampling, from which tokens are drawn; the model's
     /// own otherwise.
     pub post_sampling: bool,
-    /// Whether it is reported how far the prompt is read.
+    /// Whether it is reported how much of the prompt is processed.
     pub progress: bool,
     /// Length of the list of most probable tokens of each prompt position, if log-probabilities of the
     /// prompt are wanted.

@@ -41,7 +41,7 @@ pub use library::{FOLDER_VARIABLE, LibraryError, load_found, load_library};
 pub use matmul::set_batch_invariant;
 pub use memory::{release_memory, report_bus_errors, return_large_memory};
 pub use ops::{
-    Glu, Graph, KvBlocks, RopePairing, RopeParams, Scores, Selected, Selector, Unary, WholeBlocks,
+    Glu, Graph, KvBlocks, RopePairing, RopeParams, Scores, Selected, Selector, Unary, WholeSpans,
 };
 pub use placed::Misplaced;
 pub use profile::{Cost, PlaceCost, Profile};

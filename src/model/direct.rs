@@ -157,9 +157,9 @@ impl Model {
                 _ => 0.0,
             },
         };
-        let [weight, offset] = self.norm_weights(norm, divisor.eps)?;
-        for ((e, weight), offset) in direction.iter_mut().zip(weight).zip(offset) {
-            *constant += *e * offset;
+        let [weight, bias] = self.norm_weights(norm, divisor.eps)?;
+        for ((e, weight), bias) in direction.iter_mut().zip(weight).zip(bias) {
+            *constant += *e * bias;
             *e *= weight;
         }
         if divisor.is_layer {

@@ -17,7 +17,7 @@ mod selection;
 
 pub use attention::Scores;
 pub use elementwise::{Glu, Unary};
-pub use paged_attention::{KvBlocks, Selected, WholeBlocks};
+pub use paged_attention::{KvBlocks, Selected, WholeSpans};
 pub use rope::{RopePairing, RopeParams};
 pub use selection::Selector;
 

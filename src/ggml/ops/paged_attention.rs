@@ -33,7 +33,7 @@ pub struct KvBlocks<'a> {
     /// What each query attends to of its interval; none: all of it.
     pub selected: Option<Selected<'a>>,
     /// The keys of whole blocks of positions, of which `selected` selects; none: there are none.
-    pub whole: Option<WholeBlocks>,
+    pub whole: Option<WholeSpans>,
     /// f32 `[heads, 2 far + 1]`, dense: what is added to the scores of each head for the distances from -far to
     /// far, the position of the key minus that of the query. Farther ones count as -far or far.
     pub bias: Option<&'a Tensor>,
@@ -64,14 +64,14 @@ impl Selected<'_> {
 /// Keys of whole blocks of positions, which a query attends to as well as to its last positions. A KV block has further rows after
 /// those of its positions: [`Self::further`], one for each such block that ends in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WholeBlocks {
+pub struct WholeSpans {
     /// Positions of such a block, from a multiple of it on: a divisor or a multiple of `block_len`.
     pub span: u64,
     /// Positions that a query attends to themselves, the last ones of its interval.
     pub near: u64,
 }
 
-impl WholeBlocks {
+impl WholeSpans {
     /// Further rows of a KV block of `block_len` positions: one in all if blocks are longer.
     pub fn further(span: u64, block_len: u64) -> u64 {
         (block_len / span.max(1)).max(1)

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use super::super::devices::Arenas;
 use super::{BLOCK, SlotCopy};
-use crate::blocks::{AttentionView, BlockRows, EndedBlocks, KeyValueStore, VisibleKeyValues};
+use crate::blocks::{AttentionView, EndedSpans, KeyValueStore, SpanRows, VisibleKeyValues};
 use crate::ggml::{Device, Error, Graph, Tensor};
 use crate::plan::{KeyValuePlan, KeysOf, Plan, RowLayout};
 use crate::weights::TensorType;
@@ -140,7 +140,7 @@ pub(in crate::model) struct CachedStore<'a> {
     /// The same of rows of positions and of whole blocks, where these have keys.
     pub(in crate::model) whole: Vec<Option<WholeView>>,
     /// Rows of blocks, by cache group, where keys are pooled.
-    pub(in crate::model) blocks: Vec<Option<BlockRows>>,
+    pub(in crate::model) blocks: Vec<Option<SpanRows>>,
     /// What the units of this pass may attend to, by their paths.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
@@ -150,7 +150,7 @@ pub(in crate::model) struct CachedStore<'a> {
 pub(in crate::model) struct WholeView {
     pub(in crate::model) view: AttentionView,
     /// The blocks that end in the pass; none if no block does.
-    pub(in crate::model) ended: Option<EndedBlocks>,
+    pub(in crate::model) ended: Option<EndedSpans>,
 }
 
 /// The view of a group where whole blocks have keys.
@@ -202,7 +202,7 @@ impl CachedStore<'_> {
 }
 
 /// The rows of the blocks of a group.
-fn block_rows(blocks: &[Option<BlockRows>], state: &KeyValuePlan) -> Result<BlockRows, Error> {
+fn block_rows(blocks: &[Option<SpanRows>], state: &KeyValuePlan) -> Result<SpanRows, Error> {
     let known = blocks.get(state.cache).cloned().flatten();
     known.ok_or_else(|| Error::Arguments {
         op: "block_rows",
@@ -291,7 +291,7 @@ impl KeyValueStore for CachedStore<'_> {
         }
     }
 
-    fn ended(&self, state: &KeyValuePlan) -> Option<EndedBlocks> {
+    fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans> {
         self.whole.get(state.cache)?.as_ref()?.ended.clone()
     }
 
@@ -340,7 +340,7 @@ impl KeyValueStore for CachedStore<'_> {
         })
     }
 
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<BlockRows, Error> {
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
         block_rows(&self.blocks, state)
     }
 }
@@ -350,7 +350,7 @@ fn write_each(
     g: &Graph,
     all: &Tensor,
     rows: &Tensor,
-    places: &EndedBlocks,
+    places: &EndedSpans,
 ) -> Result<Tensor, Error> {
     let [width, m, ..] = rows.shape();
     let n = places.write_each.elements();
@@ -372,7 +372,7 @@ pub(in crate::model) struct PassStore {
     /// The same of rows of positions and of whole blocks, where these have keys.
     pub(in crate::model) whole: Vec<Option<WholeView>>,
     /// Rows of blocks, by cache group, where keys are pooled.
-    pub(in crate::model) blocks: Vec<Option<BlockRows>>,
+    pub(in crate::model) blocks: Vec<Option<SpanRows>>,
     /// What the units of this pass may attend to, by their paths.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
@@ -420,7 +420,7 @@ impl KeyValueStore for PassStore {
         Ok(rows.clone())
     }
 
-    fn ended(&self, state: &KeyValuePlan) -> Option<EndedBlocks> {
+    fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans> {
         self.whole.get(state.cache)?.as_ref()?.ended.clone()
     }
 
@@ -471,7 +471,7 @@ impl KeyValueStore for PassStore {
         })
     }
 
-    fn block_rows(&self, state: &KeyValuePlan) -> Result<BlockRows, Error> {
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
         block_rows(&self.blocks, state)
     }
 }

@@ -1,6 +1,6 @@
 //! Inputs with an element for each token or sequence: ids, rows of tables, slots, scales.
 
-use crate::blocks::{BlockRows, EndedBlocks, SequenceGroup};
+use crate::blocks::{EndedSpans, SequenceGroup, SpanRows};
 use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::plan::RowLayout;
 use crate::weights::TensorType;
@@ -71,7 +71,7 @@ impl KvSlots {
 
 /// The rows of the blocks that tokens are in, of one group whose keys are pooled.
 pub(super) struct PooledRows {
-    pub(super) rows: BlockRows,
+    pub(super) rows: SpanRows,
     span: u32,
 }
 
@@ -90,7 +90,7 @@ impl PooledRows {
             g.index_input(&format!("{what}.{group}"), ty, &[span * n], n_rows)
         };
         Ok(Self {
-            rows: BlockRows {
+            rows: SpanRows {
                 read: rows("block_rows", TensorType::I32)?,
                 write: rows("block_slots", TensorType::I64)?,
                 missing: g.input(&format!("missing.{group}"), TensorType::F32, &[span, n])?,
@@ -132,7 +132,7 @@ impl PooledRows {
 
 /// The blocks of positions that end in a pass, of one group where whole blocks have keys.
 pub(super) struct EndedRows {
-    pub(super) blocks: EndedBlocks,
+    pub(super) blocks: EndedSpans,
     span: u32,
     reach: u32,
 }
@@ -160,7 +160,7 @@ impl EndedRows {
             g.index_input(&format!("{what}.{group}"), ty, &[n], n_rows)
         };
         Ok(Self {
-            blocks: EndedBlocks {
+            blocks: EndedSpans {
                 read: index("ended", TensorType::I32, reach * m, n_read)?,
                 missing: input("ended_missing", TensorType::F32, &[reach, m])?,
                 positions: input("ended_positions", TensorType::I32, &[m])?,

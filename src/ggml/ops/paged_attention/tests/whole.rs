@@ -25,7 +25,7 @@ struct Case {
 
 impl Case {
     fn rows(&self) -> usize {
-        BLOCK + WholeBlocks::further(self.span as u64, BLOCK as u64) as usize
+        BLOCK + WholeSpans::further(self.span as u64, BLOCK as u64) as usize
     }
 
     fn list(&self, position: usize) -> Option<Vec<usize>> {
@@ -164,7 +164,7 @@ impl Case {
                 span: self.span as u64,
             }),
             bias: None,
-            whole: Some(WholeBlocks {
+            whole: Some(WholeSpans {
                 span: self.span as u64,
                 near: self.near as u64,
             }),
@@ -272,7 +272,7 @@ fn blocks_of_other_lengths_are_refused() {
     let t = |ty, shape: &[u64]| g.input("t", ty, shape).expect("a sound shape");
     let (q, k) = (t(F32, &[32, 4, 3]), t(F32, &[32, 1, 100]));
     let (list, table, chosen) = (t(I32, &[4, 3]), t(I32, &[4]), t(I32, &[5, 1, 3]));
-    let whole = |span, near| Some(WholeBlocks { span, near });
+    let whole = |span, near| Some(WholeSpans { span, near });
     let blocks = KvBlocks {
         k: &k,
         v: &k,
