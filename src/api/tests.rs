@@ -1,10 +1,12 @@
 //! What clients see of loads that take long, fail or lack memory: the router over loaders of these tests.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{OnceLock, Weak};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
+use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use serde_json::{Value, json};
 use tower_service::Service;

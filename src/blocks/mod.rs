@@ -27,6 +27,7 @@ pub mod mix;
 mod mla;
 mod moe;
 mod ngram_memory;
+mod nodes;
 mod norm;
 pub mod per_layer;
 pub mod points;
@@ -36,6 +37,7 @@ mod recurrent;
 mod rope;
 pub mod selection;
 mod short_conv;
+mod source_keys;
 mod sparse_mixer;
 #[cfg(test)]
 mod toy;
@@ -49,57 +51,15 @@ pub use context::{
     SpanRows, SpanView, StateStore, Switched, Switches, VisibleKeyValues,
 };
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
+pub use nodes::max_nodes;
 pub use position_bias::Buckets;
 pub use recurrent::SequenceGroup;
 
-use crate::arch::{Registry, Resolved};
+use source_keys::keys_of_source;
+
+use crate::arch::Registry;
 use crate::ggml::{Error, Tensor};
-use crate::plan::{StatePlan, Unit};
-
-/// No block adds more operations to the graph of a pass with so many groups of sequences and so many views
-/// of keys than this.
-///
-/// Besides a fixed number, a mixture adds the results of its experts one by one, a block with a
-/// recurrent state runs its operators for each group, and one with keys for each view.
-pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
-    const FIXED: usize = 96;
-    let experts = unit.option_int("used").unwrap_or(0);
-    let groups = match &unit.state {
-        Some(StatePlan::Recurrent(_)) => n_groups * recurrent::NODES_PER_GROUP,
-        Some(StatePlan::KeyValue(rows)) => {
-            let (own, per_view) = match rows.index {
-                0 => (0, 0),
-                _ => (selection::NODES, selection::NODES_PER_VIEW),
-            };
-            // With selections of their own, the key heads attend one after another.
-            let parts = match unit.option("selection") {
-                Some(Resolved::Resource(Some(_))) => usize::try_from(rows.heads).unwrap_or(1),
-                _ => 1,
-            };
-            let own = own
-                + rows
-                    .pooled
-                    .as_ref()
-                    .map_or(0, |_| compressed_attention::NODES);
-            own + n_views.saturating_sub(1) * per_view
-                + (n_views * parts).saturating_sub(1) * attend::NODES_PER_VIEW
-        }
-        None => 0,
-    };
-    let updates = low_rank::NODES_OF_SWITCHED * unit.updates.len();
-    FIXED + groups + updates + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
-}
-
-/// The keys and values that a block makes of rows of the source.
-fn keys_of_source(build: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
-    match unit.contract.0.takes_source() {
-        true => attention::keys_of_source(build, unit, x),
-        false => Err(Error::Arguments {
-            op: "block",
-            message: format!("`{}` makes no keys of a source", unit.contract.0.name),
-        }),
-    }
-}
+use crate::plan::Unit;
 
 /// Every block a branch may run: one line each.
 macro_rules! blocks {

@@ -2,7 +2,7 @@
 //! a prefix.
 //!
 //! The map of the text model's own class applies to it. What else is stored belongs to other parts of
-//! the model, which [`super::open`] reports once.
+//! the model, which [`super::open()`] reports once.
 
 use serde_json::Value as Json;
 

@@ -3,7 +3,7 @@
 use regex_automata::dfa::{Automaton, dense};
 use regex_automata::util::primitives::StateID;
 use regex_automata::{Anchored, Input};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Calls that must come, in every format of `tools/`: right ones written by hand are accepted and read, wrong
 //! ones are not accepted.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::text::calls::{Body, Format, Parser, Part, Tool, formats};

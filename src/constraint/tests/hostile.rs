@@ -3,8 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
+use super::super::compiler::Place;
+use super::super::deadline::Deadline;
+use super::super::error::first_part;
+use super::super::limits::{MAX_OVERDUE, TIME_LIMIT};
 use super::*;
 
 /// One of its own: a constraint that is given up still has its place.
@@ -359,10 +363,9 @@ fn more_at_once_than_there_are_places_wait() {
         threads.into_iter().map(join).collect()
     });
     assert!(results.iter().all(Result::is_ok), "{results:?}");
-    let compiler = Arc::new(Compiler {
-        wait_limit: Duration::from_millis(10),
-        ..Compiler::new(byte_level())
-    });
+    let mut compiler = Compiler::new(byte_level());
+    compiler.wait_limit = Duration::from_millis(10);
+    let compiler = Arc::new(compiler);
     let places: Vec<_> = (0..compiler.n_places)
         .map(|_| Place::take(&compiler))
         .collect();

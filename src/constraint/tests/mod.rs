@@ -9,12 +9,13 @@ mod hostile;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
 
 use super::gbnf::Naive;
 use super::*;
+use crate::text::tokenizer::Tokenizer;
 use crate::weights::{Array, Metadata, Value as Meta};
 
 const NORMAL: i32 = 1;

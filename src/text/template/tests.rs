@@ -11,6 +11,7 @@ use minijinja::{Environment, Value, context};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
+use super::chat_template::MAX_BYTES;
 use super::*;
 use crate::common::measure::thread_time;
 

@@ -1,0 +1,52 @@
+//! Reading and checking a definition, or what all definitions share.
+
+use std::sync::Arc;
+
+use toml::de::DeTable;
+
+use super::{ArchDef, Common, Diagnostics, Registry, Text, check, read};
+
+/// Reads and checks one definition. `path` names the text in messages; `common` is what all definitions
+/// share.
+///
+/// # Errors
+/// All problems of the text together.
+pub fn parse(
+    path: &str,
+    source: &str,
+    registry: &'static Registry,
+    common: &Common,
+) -> Result<ArchDef, Diagnostics> {
+    let (root, syntax) = DeTable::parse_recoverable(source);
+    let mut reader = read::Reader::new(source, registry);
+    let mut def = reader.definition(root.get_ref(), common);
+    let mut problems = reader.problems();
+    if !syntax.is_empty() {
+        // After a syntax error the tree is incomplete, and missing parts need no message.
+        problems = syntax.iter().map(read::syntax_problem).collect();
+    } else if let Some(def) = &mut def {
+        let found = check::check(def, problems.is_empty());
+        problems.extend(found.problems);
+        def.resources.extend(found.defaults);
+    }
+    match def {
+        Some(def) if problems.is_empty() => {
+            let (path, source) = (path.to_owned(), source.to_owned());
+            let text = Arc::new(Text { path, source });
+            Ok(ArchDef { text, ..def })
+        }
+        _ => Err(Diagnostics::new(path, source, problems)),
+    }
+}
+
+/// Reads what all definitions share.
+///
+/// # Errors
+/// All problems of the text together.
+pub fn parse_common(
+    path: &str,
+    source: &str,
+    registry: &'static Registry,
+) -> Result<Common, Diagnostics> {
+    read::common(source, registry).map_err(|problems| Diagnostics::new(path, source, problems))
+}

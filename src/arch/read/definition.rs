@@ -1,0 +1,204 @@
+//! A definition as a whole, and its tables outside the stacks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use toml::de::{DeTable, DeValue};
+
+use super::reader::{EMPTY, Reader};
+use crate::arch::definition::{ArchDef, Common, Head, Ignore, Ignored, Instance, Mode, Setting};
+use crate::arch::diagnostic::Spanned;
+use crate::arch::expr::Expr;
+use crate::arch::table::{Fields, Form, Item};
+
+/// Parameters by name.
+pub(super) const PARAMS: Form =
+    Form::Map(&Form::Either(&[Form::Table("a parameter"), Form::Value]));
+
+impl<'a> Reader<'a> {
+    /// The whole file, without the parts that have problems; `None` if a part is missing on which all
+    /// others depend.
+    pub(in crate::arch) fn definition(
+        &mut self,
+        root: &'a DeTable<'a>,
+        common: &Common,
+    ) -> Option<ArchDef> {
+        let mut fields = Fields::new(root, 0..0, "a definition");
+        let names = self.definition_names(&mut fields);
+        let mode = self.choice(&mut fields, "mode", &Mode::NAMES);
+        let require = self.conditions(&mut fields);
+        let mut params = common.params.clone();
+        if let Some(item) = fields.take("params", PARAMS) {
+            params.extend(self.params(item));
+        }
+        if let Some(item) = fields.take("assumptions", Form::Tables("an assumption")) {
+            params.extend(self.assumptions(item));
+        }
+        let resources = self.resources(&mut fields);
+        let (write, embed) = self.embed(&mut fields);
+        let per_layer = self.registry.per_layer;
+        let form = Form::Table(per_layer.name);
+        let per_layer = fields.take("per_layer_input", form).and_then(|item| {
+            let table = self.table(item, "per_layer_input")?;
+            self.whole_instance(table, item.span(), per_layer)
+        });
+        let stacks = self.stacks(&mut fields);
+        let form = Form::Table(self.registry.head.name);
+        let head = fields.take("head", form).and_then(|item| self.head(item));
+        let pool = self.stage(&mut fields, "pool", self.registry.pool);
+        let ignore = self.ignore(&mut fields, common.ignore.clone(), false);
+        let variants = self.variants(&mut fields);
+        self.finish(fields);
+        Some(ArchDef {
+            name: names.first()?.clone(),
+            names,
+            notes: head_comment(self.source),
+            mode: mode.unwrap_or(Mode::Causal),
+            params,
+            resources,
+            defaults: common.resources.clone(),
+            embed: embed?,
+            write,
+            per_layer,
+            stacks,
+            head,
+            pool: pool?,
+            require,
+            ignore,
+            variants,
+            text: Arc::default(),
+        })
+    }
+
+    /// The names of the architectures that the definition describes: a string or an array of strings.
+    fn definition_names(&mut self, fields: &mut Fields<'a>) -> Vec<String> {
+        match fields.take_required("name", Form::TEXT_OR_TEXTS) {
+            Some(item) if matches!(item.get_ref(), DeValue::Array(_)) => {
+                let names = self.texts(item, "name");
+                if names.is_empty() {
+                    self.report(item.span(), "a definition has at least one name");
+                }
+                names.into_iter().map(|name| name.value).collect()
+            }
+            Some(item) => {
+                let name = self.text(item, "name");
+                name.into_iter().map(|name| name.value).collect()
+            }
+            None => {
+                self.report(0..0, "missing key `name` (required in the definition)");
+                Vec::new()
+            }
+        }
+    }
+
+    /// The table `variants`: texts by names.
+    fn variants(&mut self, fields: &mut Fields<'a>) -> BTreeMap<String, String> {
+        let item = fields.take("variants", Form::Map(&Form::Text));
+        let table = item.and_then(|item| self.table(item, "variants"));
+        let entries = table.into_iter().flatten().filter_map(|(name, item)| {
+            let text = self.text(item, "variants")?;
+            Some((name.get_ref().to_string(), text.value))
+        });
+        entries.collect()
+    }
+
+    /// The conditions of `require`.
+    fn conditions(&mut self, fields: &mut Fields<'a>) -> Vec<Spanned<Expr>> {
+        const CONDITIONS: Form = Form::List(&Form::Condition);
+        let form = Form::Either(&[CONDITIONS, Form::Condition]);
+        let items = fields
+            .take("require", form)
+            .map(|item| match item.get_ref() {
+                DeValue::Array(items) if !self.is_short(item, items.len()) => Vec::new(),
+                DeValue::Array(items) => items.iter().collect(),
+                _ => vec![item],
+            });
+        let items = items.into_iter().flatten();
+        items
+            .filter_map(|item| Some(Spanned::new(self.expr(item)?, item.span())))
+            .collect()
+    }
+
+    /// The table `ignore`, added to what is ignored already. An array names tensors.
+    pub(super) fn ignore(
+        &mut self,
+        fields: &mut Fields<'a>,
+        known: Ignore,
+        is_common: bool,
+    ) -> Ignore {
+        let mut ignore = known;
+        let Some(item) = fields.take(
+            "ignore",
+            Form::Either(&[Form::Table("ignore"), Form::Texts]),
+        ) else {
+            return ignore;
+        };
+        let mut tensors = Some(item);
+        if let DeValue::Table(table) = item.get_ref() {
+            let mut inner = Fields::new(table, item.span(), "ignore");
+            tensors = inner.take("tensors", Form::Texts);
+            let keys = inner.take("keys", Form::Map(&Form::Text));
+            let keys = keys.and_then(|keys| self.table(keys, "keys"));
+            for (key, reason) in keys.into_iter().flatten() {
+                if let Some(reason) = self.reason(reason) {
+                    let of_key = Ignored { reason, is_common };
+                    ignore.keys.insert(key.get_ref().to_string(), of_key);
+                }
+            }
+            self.finish(inner);
+        }
+        let tensors = tensors.map(|item| self.texts(item, "ignore"));
+        let tensors = tensors.into_iter().flatten().map(|name| name.value);
+        ignore.tensors.extend(tensors);
+        ignore
+    }
+
+    fn reason(&mut self, item: Item<'a>) -> Option<String> {
+        let reason = self.text(item, "keys")?;
+        if reason.value.trim().is_empty() {
+            self.report(
+                reason.span,
+                "an ignored key has a reason: why it does not matter",
+            );
+            return None;
+        }
+        Some(reason.value)
+    }
+
+    /// The mix that the table `embed` names, and what else it has.
+    fn embed(&mut self, fields: &mut Fields<'a>) -> (Option<Setting>, Option<Instance>) {
+        let contract = self.registry.embed;
+        let item = fields.take("embed", Form::Table(contract.name));
+        let span = item.map_or(0..0, |item| item.span());
+        let table = item.map_or(Some(&*EMPTY), |item| self.table(item, "embed"));
+        let Some(table) = table else {
+            return (None, None);
+        };
+        let mut inner = Fields::new(table, span, contract.name);
+        let write = self.optional_name(&mut inner, "write");
+        (write, self.instance(inner, contract))
+    }
+
+    fn head(&mut self, item: Item<'a>) -> Option<Head> {
+        let contract = self.registry.head;
+        let mut fields = Fields::new(self.table(item, "head")?, item.span(), contract.name);
+        let read = self.optional_name(&mut fields, "read");
+        let norm = self.optional_name(&mut fields, "norm");
+        Some(Head {
+            read,
+            norm,
+            unit: self.instance(fields, contract)?,
+        })
+    }
+}
+
+/// The comment lines at the head of a file, without their marks and without a schema line.
+fn head_comment(source: &str) -> String {
+    let lines: Vec<&str> = source
+        .lines()
+        .take_while(|line| line.starts_with('#'))
+        .filter(|line| !line.starts_with("#:"))
+        .map(|line| line.trim_start_matches('#').trim())
+        .collect();
+    lines.join("\n").trim().to_owned()
+}

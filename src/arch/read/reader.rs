@@ -1,0 +1,105 @@
+//! The reader of tables: its state, and the settings that several kinds of tables have.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::LazyLock;
+
+use toml::de::DeTable;
+
+use crate::arch::contract::{Contract, Registry};
+use crate::arch::definition::{Instance, Setting};
+use crate::arch::diagnostic::Diagnostic;
+use crate::arch::table::{Fields, Form, Item, Known, TableReader};
+
+/// The place of a stage that a definition omits.
+pub(super) static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
+
+/// Reads TOML tables into parts of a definition and collects problems.
+pub(in crate::arch) struct Reader<'a> {
+    table: TableReader<'a>,
+    pub(super) registry: &'static Registry,
+}
+
+impl<'a> Deref for Reader<'a> {
+    type Target = TableReader<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.table
+    }
+}
+
+impl DerefMut for Reader<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.table
+    }
+}
+
+impl<'a> Reader<'a> {
+    pub(in crate::arch) fn problems(self) -> Vec<Diagnostic> {
+        self.table.problems
+    }
+
+    /// The keys of every kind of table that was read.
+    pub(in crate::arch) fn kinds(self) -> BTreeMap<&'static str, Vec<Known>> {
+        self.table.kinds
+    }
+
+    pub(in crate::arch) fn new(source: &'a str, registry: &'static Registry) -> Self {
+        Self {
+            table: TableReader::new(source),
+            registry,
+        }
+    }
+
+    pub(super) fn optional_number(
+        &mut self,
+        fields: &mut Fields<'a>,
+        key: &'static str,
+    ) -> Option<Setting> {
+        let item = fields.take(key, Form::Number)?;
+        self.setting(item)
+    }
+
+    pub(super) fn optional_name(
+        &mut self,
+        fields: &mut Fields<'a>,
+        key: &'static str,
+    ) -> Option<Setting> {
+        let item = fields.take(key, Form::Name)?;
+        self.name(item)
+    }
+
+    pub(super) fn setting(&mut self, item: Item<'a>) -> Option<Setting> {
+        Some(Setting {
+            expr: self.expr(item)?,
+            span: Some(item.span()),
+        })
+    }
+
+    pub(super) fn name(&mut self, item: Item<'a>) -> Option<Setting> {
+        Some(Setting {
+            expr: self.table.name(item)?,
+            span: Some(item.span()),
+        })
+    }
+
+    pub(super) fn stage(
+        &mut self,
+        fields: &mut Fields<'a>,
+        key: &'static str,
+        contract: &'static Contract,
+    ) -> Option<Instance> {
+        match fields.take(key, Form::Table(contract.name)) {
+            Some(item) => {
+                let table = self.table(item, key)?;
+                self.whole_instance(table, item.span(), contract)
+            }
+            None => self.whole_instance(&EMPTY, 0..0, contract),
+        }
+    }
+}
+
+/// A syntax error of the TOML itself.
+pub(crate) fn syntax_problem(error: &toml::de::Error) -> Diagnostic {
+    Diagnostic::new(error.span().unwrap_or(0..0), error.message().to_owned())
+}

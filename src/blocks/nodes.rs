@@ -1,0 +1,39 @@
+//! The number of operations that a block adds to a graph at most.
+
+use super::{attend, compressed_attention, low_rank, recurrent, selection};
+use crate::arch::Resolved;
+use crate::plan::{StatePlan, Unit};
+
+/// No block adds more operations to the graph of a pass with so many groups of sequences and so many views
+/// of keys than this.
+///
+/// Besides a fixed number, a mixture adds the results of its experts one by one, a block with a
+/// recurrent state runs its operators for each group, and one with keys for each view.
+pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
+    const FIXED: usize = 96;
+    let experts = unit.option_int("used").unwrap_or(0);
+    let groups = match &unit.state {
+        Some(StatePlan::Recurrent(_)) => n_groups * recurrent::NODES_PER_GROUP,
+        Some(StatePlan::KeyValue(rows)) => {
+            let (own, per_view) = match rows.index {
+                0 => (0, 0),
+                _ => (selection::NODES, selection::NODES_PER_VIEW),
+            };
+            // With selections of their own, the key heads attend one after another.
+            let parts = match unit.option("selection") {
+                Some(Resolved::Resource(Some(_))) => usize::try_from(rows.heads).unwrap_or(1),
+                _ => 1,
+            };
+            let own = own
+                + rows
+                    .pooled
+                    .as_ref()
+                    .map_or(0, |_| compressed_attention::NODES);
+            own + n_views.saturating_sub(1) * per_view
+                + (n_views * parts).saturating_sub(1) * attend::NODES_PER_VIEW
+        }
+        None => 0,
+    };
+    let updates = low_rank::NODES_OF_SWITCHED * unit.updates.len();
+    FIXED + groups + updates + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
+}

@@ -1,0 +1,71 @@
+//! The command: its options, and the loop over inputs.
+
+use std::io::IsTerminal as _;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use clap::Args as ClapArgs;
+
+use super::super::Failure;
+use super::super::output::is_closed_pipe;
+use super::super::run::{Completing, start};
+use super::commands;
+use super::input::{Entry, Input};
+use super::screen::Screen;
+use super::session::Session;
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    with: Completing,
+}
+
+pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
+    let fields = args.with.fields()?;
+    let served = Arc::new(start(&args.with)?);
+    if !served.has_template() {
+        anyhow::bail!(
+            "{}: the model has no chat template; `bench run --raw` continues a text",
+            served.name
+        );
+    }
+    let is_terminal = std::io::stdin().is_terminal();
+    let mut session = Session::new(served, fields, is_terminal)?;
+    session.set_system(args.with.system.as_deref())?;
+    let mut input = Input::new(is_terminal)?;
+    if is_terminal {
+        let name = session.served.name.clone();
+        session
+            .screen
+            .note(&format!("{name}; /help lists the commands, Ctrl-D ends"))?;
+    }
+    let n_failed = talk(&mut session, &mut input)?;
+    if n_failed > 0 && !is_terminal {
+        anyhow::bail!("{n_failed} of the inputs failed");
+    }
+    Ok(())
+}
+
+/// Number of inputs that failed until the end.
+fn talk(session: &mut Session, input: &mut Input) -> Result<usize, Failure> {
+    let mut n_failed = 0;
+    loop {
+        let go_on = |()| ControlFlow::Continue(());
+        let done = match input.read(&session.prompt())? {
+            Entry::End => return Ok(n_failed),
+            Entry::Interrupted => session.screen.note("Ctrl-D ends").map(go_on),
+            Entry::Fault(fault) => Err(Failure::msg(fault)),
+            Entry::Text(text) => session.say(&text).map(go_on),
+            Entry::Command(line) => commands::run(session, &line),
+        };
+        match done {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => return Ok(n_failed),
+            Err(failure) if is_closed_pipe(&failure) => return Err(failure),
+            Err(failure) => {
+                n_failed += 1;
+                Screen::error(&failure)?;
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Measuring all cases, for each number of threads.
+
+use super::super::options::Defaults;
+use super::super::{Failure, output};
+use super::args::Args;
+use super::passes::{Decode, Prefill};
+use super::profile;
+use super::report::{Report, Threads};
+use super::requests::{self, Requests};
+use crate::common::measure::read_bandwidth;
+use crate::engine::serving::Served;
+use crate::files::models::Source;
+use crate::model::Options;
+use crate::weights::TensorType;
+
+/// Tokens of the source of every sequence, where the model reads one.
+const N_SOURCE: usize = 64;
+
+pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
+    let mut report = Report::default();
+    let counts = match args.thread_counts.as_slice() {
+        [] => vec![None],
+        counts => counts.iter().copied().map(Some).collect(),
+    };
+    for count in counts {
+        measure(args, count, &mut report)?;
+    }
+    if args.json {
+        return output::line(serde_json::to_string_pretty(&report.to_json())?);
+    }
+    output::bytes(report.to_text().as_bytes())
+}
+
+/// All cases with one number of threads.
+fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result<(), Failure> {
+    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    report.model.clone_from(&opened.name);
+    report.weight_bytes = opened.plan.weight_bytes();
+    let mut options = resolve(args, &opened);
+    if let Some(n) = n_threads {
+        options.n_threads = n;
+    }
+    let n_threads = options.n_threads;
+    // Before the model is there, so that the peak of the process is the model's.
+    let bandwidth = read_bandwidth(n_threads);
+    let mut model = args.load.load(opened, options)?;
+    if model.reads_source() {
+        model.set_default_source(&[0; N_SOURCE])?;
+    }
+    let mut row = Threads {
+        n_threads,
+        bandwidth,
+        prefill: Vec::new(),
+        decode: Vec::new(),
+        requests: Vec::new(),
+        profiles: Vec::new(),
+    };
+    for &n in &args.prompt {
+        row.prefill
+            .push(Prefill::measure(&mut model, n, args.repeat)?);
+    }
+    for case in args.decode() {
+        row.decode
+            .push(Decode::measure(&mut model, case, args.repeat)?);
+    }
+    let longest = args.prompt.iter().max().copied();
+    if let Some(longest) = longest.filter(|_| args.profile) {
+        row.profiles.push(profile::prefill(&mut model, longest)?);
+        let deepest = args.depth.iter().max().copied();
+        for case in args.decode().filter(|case| Some(case.depth) == deepest) {
+            row.profiles.push(profile::decode(&mut model, case)?);
+        }
+    }
+    let memory = model.memory();
+    report.cache_bytes = memory.cache;
+    report.compute_bytes = memory.compute;
+    report.resident_bytes = resident_bytes();
+    drop(model);
+    if args.requests {
+        row.requests = through_engine(args, n_threads)?;
+    }
+    report.threads.push(row);
+    Ok(())
+}
+
+/// The cases of decoding through the engine, with a model that is loaded for it.
+fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<Requests>, Failure> {
+    let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    let mut options = resolve(args, &opened);
+    options.n_threads = n_threads;
+    args.load.place(&mut opened, &options)?;
+    let limits = requests::limits(options.n_ctx_seq, options.n_seqs);
+    let served = Served::start(opened, options, limits, Box::new(|_, _| {}))?;
+    let measured = args
+        .decode()
+        .map(|case| Requests::measure(&served, case, args.repeat));
+    measured.collect()
+}
+
+/// The options of the model: capacity for the largest case.
+fn resolve(args: &Args, opened: &crate::files::models::Opened) -> Options {
+    let (longest, sequences) = (args.longest(), args.most_sequences());
+    let n_source = if opened.plan.source.is_some() {
+        N_SOURCE
+    } else {
+        0
+    };
+    let each = longest.saturating_add(1 + n_source);
+    let needed = each
+        .saturating_mul(sequences)
+        .checked_next_multiple_of(256)
+        .unwrap_or(usize::MAX);
+    let widest = args.prompt.iter().copied().chain(args.depth.clone());
+    let n_batch = widest
+        .max()
+        .unwrap_or(1)
+        .clamp(1, Options::N_BATCH)
+        .max(sequences)
+        .max(n_source);
+    let defaults = Defaults {
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        max_ctx: needed,
+        n_batch,
+    };
+    let mut options = args.load.resolve(opened, defaults);
+    options.n_ctx = args.load.ctx.unwrap_or(needed);
+    options.n_ctx_seq = each;
+    options.n_seqs = sequences;
+    options
+}
+
+/// Resident bytes of the process; `None` if the system does not report them.
+fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
+}

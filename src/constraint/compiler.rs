@@ -1,0 +1,255 @@
+//! The compiler of constraints, its places, and what it makes.
+//!
+//! Invariant: a place is given back exactly once.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
+
+use llguidance::ParserFactory;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::TokEnv;
+
+use super::deadline::Deadline;
+use super::error::first_part;
+use super::limits::{MAX_OVERDUE, STACK_BYTES, TIME_LIMIT, WAIT_LIMIT};
+use super::regex::{of_regex, regex};
+use super::vocabulary::Vocabulary;
+use super::{
+    Constraint, Error, MAX_AT_ONCE, MAX_BYTES, MAX_WAITING, Matcher, answer, gbnf, schema,
+};
+use crate::common::panics::caught;
+use crate::text::tokenizer::Tokenizer;
+
+/// Compiles constraints for one vocabulary. The tree of its tokens is built when it is first needed.
+pub struct Compiler {
+    pub(super) tokenizer: Arc<Tokenizer>,
+    forces: bool,
+    factory: OnceLock<Result<ParserFactory, Error>>,
+    places: Mutex<Places>,
+    freed: Condvar,
+    pub(super) wait_limit: Duration,
+    /// Maximum number that are compiled at once in time.
+    pub(super) n_places: usize,
+}
+
+/// How many constraints are being compiled, and how many wait for that.
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) running: usize,
+    /// Those whose time is over, as far as their places were given to others.
+    pub(super) overdue: usize,
+    waiting: usize,
+}
+
+impl Compiler {
+    /// For completions of models with this vocabulary.
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        let n_processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            tokenizer,
+            forces: true,
+            factory: OnceLock::new(),
+            places: Mutex::default(),
+            freed: Condvar::new(),
+            wait_limit: WAIT_LIMIT,
+            n_places: (n_processors / 2).clamp(1, MAX_AT_ONCE),
+        }
+    }
+
+    /// One whose matchers force no tokens: the model chooses how text that must come is split into tokens.
+    pub fn without_forcing(tokenizer: Arc<Tokenizer>) -> Self {
+        Self {
+            forces: false,
+            ..Self::new(tokenizer)
+        }
+    }
+
+    pub(super) fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compiles a constraint. Blocks, in most cases for milliseconds.
+    ///
+    /// # Errors
+    /// Any reason why it cannot be enforced exactly.
+    pub fn compile(self: &Arc<Self>, constraint: Constraint) -> Result<Compiled, Error> {
+        let found = constraint.bytes();
+        if found > MAX_BYTES {
+            return Err(Error::TooLarge { found });
+        }
+        let place = Place::take(self)?;
+        let (done, result) = mpsc::sync_channel(1);
+        let deadline = Arc::new(Deadline::default());
+        let of_thread = Arc::clone(&deadline);
+        let is_overdue = Arc::clone(&place.is_overdue);
+        // A thread of its own, so that one that never ends costs a place and nothing else.
+        std::thread::Builder::new()
+            .name("constraint".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                let compile = || place.compiler.compile_here(constraint, &of_thread);
+                let compiled = caught(compile);
+                drop(place);
+                // Nobody waits once the time is over.
+                let _ = done.send(compiled);
+            })
+            .map_err(|_| Error::NoThread)?;
+        match result.recv_timeout(TIME_LIMIT) {
+            Ok(Some(compiled)) => compiled,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                deadline.end();
+                self.lend(&is_overdue);
+                Err(Error::TooSlow)
+            }
+            Ok(None) | Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::Grammar {
+                message: "preparing it failed".into(),
+            }),
+        }
+    }
+
+    /// Gives the place of a constraint whose time is over to others, unless it is free already or too many are.
+    pub(super) fn lend(&self, is_overdue: &AtomicBool) {
+        let mut places = self.places();
+        if places.overdue < MAX_OVERDUE && !is_overdue.swap(true, Ordering::Relaxed) {
+            places.running -= 1;
+            places.overdue += 1;
+            self.freed.notify_one();
+        }
+    }
+
+    pub(super) fn compile_here(
+        &self,
+        constraint: Constraint,
+        deadline: &Deadline,
+    ) -> Result<Compiled, Error> {
+        let factory = self.factory.get_or_init(|| self.make_factory());
+        let factory = factory.as_ref().map_err(Clone::clone)?;
+        let (grammar, refuse): (_, fn(String) -> Error) = match constraint {
+            Constraint::JsonSchema(schema) => (
+                TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
+                |message| Error::Schema {
+                    at: String::new(),
+                    message,
+                },
+            ),
+            Constraint::Regex(text) => (regex(&text), |message| Error::Regex {
+                message: of_regex(&message),
+            }),
+            Constraint::Lark(text) => (TopLevelGrammar::from_lark(text), |message| {
+                Error::Grammar { message }
+            }),
+            Constraint::Gbnf(text) => (
+                TopLevelGrammar::from_lark(gbnf::to_lark(&text)?),
+                |message| Error::Grammar { message },
+            ),
+            Constraint::Answer(answer) => (
+                TopLevelGrammar::from_lark(answer::to_lark(&answer, &self.tokenizer)?),
+                |message| Error::Grammar { message },
+            ),
+        };
+        deadline.check()?;
+        let parser = factory
+            .create_parser(grammar)
+            .map_err(|error| refuse(first_part(&error.to_string())))?;
+        deadline.check()?;
+        let mut inner = llguidance::Matcher::new(Ok(parser));
+        for warning in inner.grammar_warnings() {
+            tracing::warn!(warning, "a constraint");
+        }
+        // Tells at once what no token can begin, and warms what all answers share.
+        let mut first = Matcher::new(deadline.guard(inner.deep_clone())?);
+        first.mask().map_err(|error| match error {
+            Error::Broken { message } => {
+                refuse(format!("no token can begin the answer: {message}"))
+            }
+            other => other,
+        })?;
+        Ok(Compiled {
+            matcher: Matcher::new(inner),
+        })
+    }
+
+    fn make_factory(&self) -> Result<ParserFactory, Error> {
+        let vocabulary: TokEnv = Arc::new(Vocabulary::new(&self.tokenizer, self.forces)?);
+        let mut factory =
+            ParserFactory::new_simple(&vocabulary).map_err(|error| Error::Grammar {
+                message: error.to_string(),
+            })?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits {
+            // One to two kilobytes each: at most about 100 MB for one answer.
+            max_lexer_states: 50_000,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
+        Ok(factory)
+    }
+}
+
+impl fmt::Debug for Compiler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compiler")
+            .field("n_tokens", &self.tokenizer.vocab_len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One of the places for constraints that are being compiled.
+pub(super) struct Place {
+    compiler: Arc<Compiler>,
+    /// Whether it was given to others; it is given back once.
+    pub(super) is_overdue: Arc<AtomicBool>,
+}
+
+impl Place {
+    /// Waits for a place.
+    pub(super) fn take(compiler: &Arc<Compiler>) -> Result<Self, Error> {
+        let is_full = |places: &mut Places| places.running >= compiler.n_places;
+        let mut places = compiler.places();
+        if is_full(&mut places) {
+            if places.waiting >= MAX_WAITING {
+                return Err(Error::Busy);
+            }
+            places.waiting += 1;
+            let limit = compiler.wait_limit;
+            let waited = compiler.freed.wait_timeout_while(places, limit, is_full);
+            places = waited.unwrap_or_else(PoisonError::into_inner).0;
+            places.waiting -= 1;
+            if is_full(&mut places) {
+                return Err(Error::Busy);
+            }
+        }
+        places.running += 1;
+        Ok(Self {
+            compiler: Arc::clone(compiler),
+            is_overdue: Arc::default(),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.compiler.places();
+        match self.is_overdue.swap(true, Ordering::Relaxed) {
+            true => places.overdue -= 1,
+            false => places.running -= 1,
+        }
+        drop(places);
+        self.compiler.freed.notify_one();
+    }
+}
+
+/// A compiled constraint, for any number of completions.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    pub(super) matcher: Matcher,
+}
+
+impl Compiled {
+    /// A matcher at the beginning of a completion; shares nothing that grows with other completions.
+    pub fn matcher(&self) -> Matcher {
+        self.matcher.apart()
+    }
+}

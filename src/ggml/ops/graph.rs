@@ -1,0 +1,233 @@
+//! A graph of operations, its inputs and its results.
+//!
+//! Invariant: every node can be run by the processor.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use ggml_sys as sys;
+
+use super::super::arena::{Arena, Tensor};
+use super::super::device::Device;
+use super::super::error::Error;
+use super::super::scope::Scopes;
+use super::super::scratch::ScratchId;
+use super::checks::fault;
+use crate::weights::TensorType;
+
+/// A graph of operations on tensors of its own arena and of others.
+pub struct Graph {
+    pub(super) arena: Arena,
+    graph: NonNull<sys::ggml_cgraph>,
+    cpu: Device,
+    limit: usize,
+    /// Tensors of other arenas that the graph reads, and how many it may.
+    leaves: RefCell<HashSet<usize>>,
+    max_leaves: usize,
+    pub(super) scopes: Scopes,
+    /// The scratch memory that its tensors have places in, once it was loaded.
+    scratch: Cell<Option<ScratchId>>,
+}
+
+impl Graph {
+    /// An empty graph with space for `n_tensors` tensors of its own besides `n_leaves` tensors of
+    /// other arenas.
+    ///
+    /// # Errors
+    /// No memory for the descriptions.
+    pub fn new(n_tensors: usize, n_leaves: usize) -> Result<Self, Error> {
+        let limit = n_tensors + n_leaves;
+        let arena = Arena::new(n_tensors, limit)?;
+        // SAFETY: the arena has room for a graph of this size.
+        let graph = unsafe { sys::ggml_new_graph_custom(arena.0.ctx.as_ptr(), limit, false) };
+        let graph = NonNull::new(graph).ok_or(Error::Capacity { capacity: limit })?;
+        Ok(Self {
+            arena,
+            graph,
+            cpu: Device::cpu()?,
+            limit,
+            leaves: RefCell::default(),
+            max_leaves: n_leaves,
+            scopes: Scopes::default(),
+            scratch: Cell::default(),
+        })
+    }
+
+    pub(in crate::ggml) fn as_ptr(&self) -> *mut sys::ggml_cgraph {
+        self.graph.as_ptr()
+    }
+
+    pub(in crate::ggml) fn scopes(&self) -> &Scopes {
+        &self.scopes
+    }
+
+    pub(in crate::ggml) fn scratch(&self) -> &Cell<Option<ScratchId>> {
+        &self.scratch
+    }
+
+    pub(in crate::ggml) fn size_limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The arena of the graph's own tensors.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Number of operations.
+    pub fn n_nodes(&self) -> usize {
+        // SAFETY: the graph is alive.
+        unsafe { sys::ggml_graph_n_nodes(self.as_ptr()) as usize }
+    }
+
+    /// Operation and result of every node, in the order of execution.
+    pub fn nodes(&self) -> impl Iterator<Item = (String, String)> {
+        (0..self.n_nodes()).map(|i| {
+            // SAFETY: the index is below the number of nodes; names and operations are alive with
+            // the graph.
+            unsafe {
+                let node = sys::ggml_graph_node(self.as_ptr(), i as i32);
+                let op = sys::shim_tensor_op(node) as sys::ggml_op;
+                (
+                    super::super::text::text(sys::ggml_op_name(op)),
+                    super::super::text::text(sys::ggml_get_name(node)),
+                )
+            }
+        })
+    }
+
+    /// An input: its memory is not reused while the graph is loaded.
+    ///
+    /// # Errors
+    /// As [`Arena::tensor`].
+    pub fn input(&self, name: &str, ty: TensorType, shape: &[u64]) -> Result<Tensor, Error> {
+        let tensor = self.arena.tensor(name, ty, shape)?;
+        // SAFETY: the tensor was just made.
+        unsafe { sys::ggml_set_input(tensor.as_ptr()) };
+        Ok(tensor)
+    }
+
+    /// An input of indices below `bound`.
+    ///
+    /// # Errors
+    /// As [`Arena::indices`].
+    pub fn index_input(
+        &self,
+        name: &str,
+        ty: TensorType,
+        shape: &[u64],
+        bound: u64,
+    ) -> Result<Tensor, Error> {
+        let tensor = self.arena.indices(name, ty, shape, bound)?;
+        // SAFETY: the tensor was just made.
+        unsafe { sys::ggml_set_input(tensor.as_ptr()) };
+        Ok(tensor)
+    }
+
+    /// Adds a tensor and all it depends on to the computation.
+    ///
+    /// # Errors
+    /// The tensor is not one of this graph's.
+    pub fn expand(&self, tensor: &Tensor) -> Result<(), Error> {
+        if !Rc::ptr_eq(&tensor.arena.0, &self.arena.0) {
+            return fault(
+                "expand",
+                format!("`{}` belongs to another graph", tensor.name()),
+            );
+        }
+        // SAFETY: nodes and leaves are tensors of the arena and those that `leaf` counted, together
+        // at most `limit`.
+        unsafe { sys::ggml_build_forward_expand(self.as_ptr(), tensor.as_ptr()) };
+        Ok(())
+    }
+
+    /// Adds a result that can be read after running.
+    ///
+    /// # Errors
+    /// As [`Self::expand`].
+    pub fn output(&mut self, tensor: &Tensor) -> Result<(), Error> {
+        // SAFETY: the tensor is alive.
+        unsafe { sys::ggml_set_output(tensor.as_ptr()) };
+        self.expand(tensor)
+    }
+
+    /// Wraps a new node: keeps its sources alive and checks whether the processor can run it.
+    pub(super) fn node(
+        &self,
+        op: &'static str,
+        ptr: *mut sys::ggml_tensor,
+        sources: &[&Tensor],
+    ) -> Result<Tensor, Error> {
+        let node = self.arena.wrap(op, ptr)?;
+        self.scopes.note(&node);
+        for source in sources {
+            self.leaf(op, source)?;
+        }
+        // SAFETY: node and device are alive.
+        let runs = unsafe { sys::ggml_backend_dev_supports_op(self.cpu.as_ptr(), node.as_ptr()) };
+        if !runs {
+            let shown: Vec<String> = sources.iter().map(|s| format!("{s:?}")).collect();
+            return fault(op, format!("not supported for {}", shown.join(", ")));
+        }
+        Ok(node)
+    }
+
+    /// Lets the graph read a tensor of another arena, which must be data, not a computation.
+    fn leaf(&self, op: &'static str, source: &Tensor) -> Result<(), Error> {
+        if Rc::ptr_eq(&source.arena.0, &self.arena.0) {
+            return Ok(());
+        }
+        // SAFETY: the tensor is alive.
+        if unsafe { sys::shim_tensor_op(source.as_ptr()) } as sys::ggml_op != sys::GGML_OP_NONE {
+            return fault(op, format!("{source:?} is a result of another graph"));
+        }
+        let mut leaves = self.leaves.borrow_mut();
+        leaves.insert(source.key());
+        if leaves.len() > self.max_leaves {
+            return Err(Error::Capacity {
+                capacity: self.max_leaves,
+            });
+        }
+        self.arena.keep(source);
+        Ok(())
+    }
+
+    /// Whether a tensor is computed by this graph.
+    pub(super) fn is_result(&self, tensor: &Tensor) -> bool {
+        // SAFETY: the tensor is alive.
+        let op = unsafe { sys::shim_tensor_op(tensor.as_ptr()) } as sys::ggml_op;
+        Rc::ptr_eq(&tensor.arena.0, &self.arena.0) && op != sys::GGML_OP_NONE
+    }
+
+    /// Whether a tensor, or what it is a view of, is scratch memory that this graph computes: nothing else writes there
+    /// as long as something reads it.
+    pub fn is_scratch(&self, tensor: &Tensor) -> bool {
+        // SAFETY: the tensor is alive, and keeps what it is a view of alive.
+        let op = unsafe {
+            let ptr = tensor.as_ptr();
+            let viewed = sys::shim_tensor_view_src(ptr);
+            sys::shim_tensor_op(if viewed.is_null() { ptr } else { viewed })
+        };
+        Rc::ptr_eq(&tensor.arena.0, &self.arena.0) && op as sys::ggml_op != sys::GGML_OP_NONE
+    }
+
+    pub(super) fn float(
+        &self,
+        op: &'static str,
+        a: &Tensor,
+        contiguous: bool,
+    ) -> Result<(), Error> {
+        if a.ty() != TensorType::F32 || !a.has_dense_rows() || (contiguous && !a.is_contiguous()) {
+            return fault(
+                op,
+                format!(
+                    "{a:?}: expected {}f32",
+                    if contiguous { "contiguous " } else { "" }
+                ),
+            );
+        }
+        Ok(())
+    }
+}

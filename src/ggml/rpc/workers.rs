@@ -1,0 +1,107 @@
+//! The workers that lend devices to this process.
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ggml_sys as sys;
+
+use super::super::device::Device;
+use super::super::error::Error;
+use super::{Worker, relay};
+
+/// The workers that lend devices to this process.
+static WORKERS: Mutex<Vec<Arc<Worker>>> = Mutex::new(Vec::new());
+
+pub(super) fn fault(name: &str, message: &str) -> Error {
+    Error::Worker(format!("RPC worker {name}: {message}"))
+}
+
+fn workers() -> Vec<Arc<Worker>> {
+    WORKERS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
+/// The workers whose devices these are.
+pub fn workers_of(devices: &[Device]) -> Vec<Arc<Worker>> {
+    let mut found = workers();
+    found.retain(|worker| devices.iter().any(|device| worker.has(*device)));
+    found
+}
+
+impl Device {
+    /// The device's description of itself; of a device of a worker, the worker.
+    pub fn description(self) -> String {
+        let workers = workers_of(&[self]);
+        workers
+            .first()
+            .map_or_else(|| self.endpoint(), |worker| worker.name().to_owned())
+    }
+
+    /// # Errors
+    /// It is of a worker whose answers are not to be believed.
+    pub(in crate::ggml) fn check(self) -> Result<(), Error> {
+        workers_of(&[self])
+            .iter()
+            .try_for_each(|worker| worker.check())
+    }
+}
+
+/// Adds the devices of a worker, `HOST:PORT`, to the registry. A worker that was added before gives the
+/// same devices. `limit` is how long it may take for an answer, or for a piece of what it is sent; none: any time.
+///
+/// # Errors
+/// No worker accepts a connection there, it lends no device, or its answers are late or wrong.
+pub fn connect(endpoint: &str, limit: Option<Duration>) -> Result<Vec<Device>, Error> {
+    drop(relay::connected(endpoint).map_err(|refusal| fault(endpoint, &refusal))?);
+    let known = workers()
+        .into_iter()
+        .find(|worker| worker.name() == endpoint);
+    let is_new = known.is_none();
+    let worker = match known {
+        Some(worker) => worker,
+        None => {
+            Worker::new(endpoint, limit).map_err(|error| fault(endpoint, &error.to_string()))?
+        }
+    };
+    let fault = |message: &str| fault(endpoint, message);
+    let name = CString::new(worker.relay()).map_err(|_| fault("the name has a zero byte"))?;
+    // SAFETY: the name is NUL-terminated; what is returned lives as long as the program.
+    let reg = unsafe { sys::ggml_backend_rpc_add_server(name.as_ptr()) };
+    if is_new {
+        worker.check()?;
+    }
+    if reg.is_null() {
+        return Err(fault("it lends no device"));
+    }
+    // SAFETY: the registry entry was just checked, and indices are below its count.
+    let found: Vec<Device> = unsafe {
+        (0..sys::ggml_backend_reg_dev_count(reg))
+            .filter_map(|i| NonNull::new(sys::ggml_backend_reg_dev_get(reg, i)).map(Device))
+            .collect()
+    };
+    for device in &found {
+        // What ggml asks once and keeps.
+        device.buffer_type();
+        if is_new {
+            worker.check()?;
+        }
+        // SAFETY: the device is one of another machine; no graph of this program has been scheduled on it.
+        unsafe { sys::shim_device_refuse_own_ops(device.as_ptr()) };
+    }
+    if !found
+        .iter()
+        .all(|device| super::super::devices().contains(device))
+    {
+        // SAFETY: as above; the registry has none of these devices yet.
+        unsafe { sys::ggml_backend_register(reg) };
+    }
+    if is_new {
+        let mut all = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(worker);
+    }
+    Ok(found)
+}

@@ -1,0 +1,88 @@
+//! Cards of scenes, in rows.
+
+use super::super::scene::Piece;
+use super::super::text::Style;
+use super::marks::{GAP, MAX_CARD, MIN_CARD, PAD, lettered};
+use super::{bars, layers, passes};
+use crate::inspect::diagram::{Drawing, Picture, Scene};
+
+/// How the model is executed, as cards in rows of `room` pixels.
+pub fn execution(drawing: &Drawing, room: f64) -> Piece {
+    let room = room.max(MIN_CARD);
+    let most = (((room + GAP) / (MIN_CARD + GAP)) as usize).max(1);
+    // As many rows as they need, with about as many in each.
+    let n_rows = drawing.scenes.len().div_ceil(most).max(1);
+    let each = drawing.scenes.len().div_ceil(n_rows).max(1);
+    let rows = drawing.scenes.chunks(each);
+    let rows = rows.map(|now| row(drawing, now, room)).collect();
+    Piece::wrapped(rows, (0.0, GAP), room)
+}
+
+/// Cards side by side, of one height.
+fn row(drawing: &Drawing, scenes: &[Scene], room: f64) -> Piece {
+    let n = scenes.len().max(1) as f64;
+    let w = ((room - GAP * (n - 1.0)) / n).floor().min(MAX_CARD);
+    let cards = scenes
+        .iter()
+        .map(|scene| card(drawing, scene, w - 2.0 * PAD));
+    let cards: Vec<Piece> = cards.collect();
+    let h = cards.iter().map(|card| card.h).fold(0.0, f64::max);
+    let cards = cards.into_iter().map(|card| {
+        let mut framed = Piece::new(w, h + 2.0 * PAD);
+        framed.frame(10.0, "frame");
+        framed.put(card, PAD, PAD);
+        framed
+    });
+    Piece {
+        w: room,
+        ..Piece::wrapped(cards.collect(), (GAP, 0.0), room)
+    }
+}
+
+/// What a scene is called, which layers it is about, what happens, its picture and its numbers.
+fn card(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
+    let mut piece = Piece::new(room, 0.0);
+    piece.write(0.0, Style::Title, &scene.title);
+    match scene.kinds.len() {
+        0 => {}
+        n if n == drawing.kinds.len() => piece.write(0.0, Style::Small, "all layers"),
+        _ => {
+            let layers = lettered(drawing, "layers", &scene.kinds);
+            piece.write(0.0, Style::Small, &layers);
+        }
+    }
+    piece.skip(4.0);
+    piece.write(0.0, Style::Line, &scene.line);
+    piece.skip(14.0);
+    let picture = picture(drawing, &scene.picture, room);
+    piece.add(((room - picture.w) / 2.0).round(), picture);
+    piece.skip(10.0);
+    for fact in &scene.facts {
+        piece.write(0.0, Style::Small, fact);
+    }
+    piece
+}
+
+fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
+    match picture {
+        Picture::Prefill { keys, states } => passes::prefill(drawing, keys, states),
+        Picture::Decode { keys, states } => passes::decode(drawing, keys, states),
+        Picture::Whole { seen, pooling } => passes::whole(seen, *pooling),
+        Picture::Denoising => passes::denoising(),
+        Picture::State => layers::state(),
+        Picture::Window {
+            rule,
+            evicts,
+            views,
+        } => layers::window(rule, *evicts, views),
+        Picture::Shared(loans) => layers::shared(drawing, loans),
+        Picture::Latent { row } => layers::latent(*row),
+        Picture::Experts { numbers } => layers::experts(*numbers),
+        Picture::Reads {
+            weights,
+            keys,
+            states,
+        } => bars::reads(weights, keys, *states, room),
+        Picture::Keeps(held) => bars::keeps(held, room),
+    }
+}

@@ -1,0 +1,56 @@
+//! Groups of layers with the same attention view, and the capacity of their caches.
+
+use super::{KeysOf, Unit};
+
+/// A group of layers with the same attention view.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CachePlan {
+    /// Name in the definition.
+    pub name: String,
+    /// Its resolved options.
+    pub unit: Unit,
+    /// What its keys are made of.
+    pub keys: KeysOf,
+}
+
+impl CachePlan {
+    /// Maximum number of positions that later queries attend to; none if they attend to all.
+    pub fn window(&self) -> Option<u64> {
+        let size = self.unit.option_int("size").filter(|size| *size > 0);
+        size.filter(|_| self.span().is_none())
+    }
+}
+
+/// Positions of a KV block, which are stored, shared and freed together.
+pub const BLOCK_LEN: u64 = 16;
+
+/// Capacity of the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Positions of all sequences together.
+    pub n_ctx: u64,
+    /// Sequences at the same time.
+    pub n_seqs: u64,
+    /// Maximum number of tokens of a pass.
+    pub n_batch: u64,
+}
+
+impl Capacity {
+    /// Slots of a group of layers, in whole blocks. Where a window is seen, those of a window of
+    /// each sequence and of a pass, and as many windows again for the cached rows of ended
+    /// sequences, however long the context.
+    pub fn slots(&self, cache: &CachePlan) -> u64 {
+        if cache.keys == KeysOf::Pass {
+            return 0;
+        }
+        let all = self.n_ctx.div_ceil(BLOCK_LEN);
+        let blocks = cache.window().map_or(all, |window| {
+            // A window starts and ends anywhere in a block, and so does what a pass adds to it.
+            let of_window = window.div_ceil(BLOCK_LEN).saturating_add(1);
+            let kept = of_window.saturating_mul(2).saturating_add(1);
+            let kept = kept.saturating_mul(self.n_seqs);
+            all.min(kept.saturating_add(self.n_batch.div_ceil(BLOCK_LEN)))
+        });
+        blocks.saturating_mul(BLOCK_LEN)
+    }
+}

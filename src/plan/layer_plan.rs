@@ -1,0 +1,99 @@
+//! Layers, their slots, the branches of these, and the end of the model.
+
+use super::Unit;
+use crate::arch::Join;
+
+/// A norm at a place in the wiring.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormUse {
+    /// Path of its result.
+    pub path: String,
+    /// Kind and eps, a place in [`super::Plan::norms`].
+    pub norm: usize,
+    /// Weight, a place in [`super::Plan::tensors`].
+    pub weight: Option<usize>,
+    /// Bias, a place in [`super::Plan::tensors`].
+    pub bias: Option<usize>,
+}
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerPlan {
+    /// Path, such as `layers.3`.
+    pub path: String,
+    /// Index in its stack.
+    pub depth: u64,
+    /// The layer of the file, whose tensors and metadata are its.
+    pub il: u64,
+    /// Its stack, a place in [`crate::arch::ArchDef::stacks`].
+    pub stack: usize,
+    /// Its slots, in order.
+    pub slots: Vec<SlotPlan>,
+}
+
+/// One sublayer with at least one active branch; see the formula in `arch`.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    missing_docs,
+    reason = "the fields are those of `arch::Slot`, resolved"
+)]
+pub struct SlotPlan {
+    pub path: String,
+    /// A place in [`crate::arch::Stack::slots`].
+    pub at: usize,
+    pub read: Option<Unit>,
+    pub from: Option<String>,
+    pub pre: Option<NormUse>,
+    pub branches: Vec<BranchPlan>,
+    pub post: Option<NormUse>,
+    pub scale: Option<f64>,
+    pub join: Join,
+    pub after: Option<NormUse>,
+    pub write: Option<Unit>,
+}
+
+/// One active branch.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    missing_docs,
+    reason = "the fields are those of `arch::Branch`, resolved"
+)]
+pub struct BranchPlan {
+    pub name: String,
+    /// A place in [`crate::arch::Slot::branches`].
+    pub at: usize,
+    pub from: Option<String>,
+    pub side: Option<String>,
+    pub pre: Option<NormUse>,
+    pub block: Unit,
+    pub post: Option<NormUse>,
+    pub factor: Option<f64>,
+    pub save: Option<String>,
+}
+
+impl BranchPlan {
+    /// The purpose of its block, if the definition names it.
+    pub fn role(&self) -> Option<&str> {
+        Some(self.name.as_str()).filter(|name| *name != self.block.contract.0.name)
+    }
+
+    /// The block's short name, after its role if it has one: `shared MLP`.
+    pub fn short(&self) -> String {
+        let short = self.block.contract.0.short();
+        match self.role() {
+            Some(role) => format!("{role} {short}"),
+            None => short.to_owned(),
+        }
+    }
+}
+
+/// The end of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadPlan {
+    /// Several hidden states to one.
+    pub read: Option<Unit>,
+    /// Final norm.
+    pub norm: Option<NormUse>,
+    /// Projection to logits and what follows it; none if the normed hidden state is the result.
+    pub unit: Option<Unit>,
+}

@@ -1,0 +1,175 @@
+//! The plan of a whole model, and the bytes that it takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::assemble::Planner;
+use super::facts::Facts;
+use super::{
+    CachePlan, Capacity, Error, HeadPlan, LayerPlan, SourcePlan, TensorPlan, TensorSet, Unit,
+};
+use crate::arch::expr::Value;
+use crate::arch::{ArchDef, Mode, OptionValue};
+use crate::choices;
+use crate::weights::{Metadata, TensorType};
+
+/// A model, resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Name of the architecture.
+    pub arch: String,
+    /// How it is executed.
+    pub mode: Mode,
+    /// Width of the hidden state.
+    pub n_embd: u64,
+    /// Size of the vocabulary.
+    pub n_vocab: u64,
+    /// Context length the model was trained for; 0 if the file does not say.
+    pub n_ctx_train: u64,
+    /// Parameters that something used, with their values.
+    pub params: BTreeMap<String, Value>,
+    /// Metadata keys that parameters were read from, whether set or not.
+    pub keys: BTreeSet<String>,
+    /// Devices other than the processor that parts of it are placed on, by name.
+    pub devices: Vec<String>,
+    /// Tensors that something uses, once for each device that uses them.
+    pub tensors: Vec<TensorPlan>,
+    /// Distinct norms.
+    pub norms: Vec<Unit>,
+    /// Distinct activations.
+    pub acts: Vec<Unit>,
+    /// Distinct ropes.
+    pub ropes: Vec<Unit>,
+    /// Groups of layers with the same attention view.
+    pub caches: Vec<CachePlan>,
+    /// Distinct choices among keys.
+    pub selections: Vec<Unit>,
+    /// Token ids to the hidden state.
+    pub embed: Unit,
+    /// The hidden state to several ones; none: there is one.
+    pub write: Option<Unit>,
+    /// A further input for each layer.
+    pub per_layer: Option<Unit>,
+    /// The layers of all stacks, in order.
+    pub layers: Vec<LayerPlan>,
+    /// The hidden state to logits.
+    pub head: Option<HeadPlan>,
+    /// Text diffusion, if the model decodes so.
+    pub diffusion: Option<DiffusionPlan>,
+    /// The source of sequences, if the model reads one.
+    pub source: Option<SourcePlan>,
+    /// The hidden states of a sequence to one vector.
+    pub pool: Unit,
+    /// Tensors of the file that nothing uses and the definition does not expect.
+    pub unclaimed: Vec<String>,
+    /// Metadata keys of the architecture that nothing reads and the definition does not ignore, in
+    /// the order of the file, whole.
+    pub unread: Vec<String>,
+}
+
+/// What a model fixes of its text diffusion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiffusionPlan {
+    /// Whether the logits at a position predict the next token.
+    pub shift_logits: bool,
+}
+
+choices! {
+    /// How the vectors of a sequence's tokens become one.
+    pub enum Pooling {
+        /// Their mean.
+        Mean = "mean",
+        /// The first one.
+        First = "first",
+        /// The last one.
+        Last = "last",
+        /// The largest of each element.
+        Max = "max",
+        /// Their sum over the square root of their number.
+        MeanSqrt = "mean_sqrt",
+        /// Their mean, each weighted by its position counted from 1.
+        Weighted = "weighted",
+    }
+}
+
+impl Plan {
+    /// Resolves a definition for a model.
+    ///
+    /// # Errors
+    /// Everything that does not fit, together: missing keys and tensors, wrong shapes, broken
+    /// rules.
+    pub fn new(def: &ArchDef, metadata: &Metadata, tensors: &dyn TensorSet) -> Result<Self, Error> {
+        let facts = Facts::new(def, metadata, tensors);
+        Planner::new(&facts).plan().map_err(|problems| Error {
+            arch: def.name.clone(),
+            problems,
+        })
+    }
+
+    /// How the hidden states of a sequence become one vector.
+    pub fn pooling(&self) -> Pooling {
+        let kind = self.pool.option("kind").and_then(Pooling::read);
+        kind.unwrap_or(Pooling::Mean)
+    }
+
+    /// Whether its result is the scores of a sequence's classes.
+    pub fn is_classifier(&self) -> bool {
+        self.pool.weight("cls").is_some() || self.pool.weight("cls.output").is_some()
+    }
+
+    /// Bytes of all tensors in use.
+    pub fn weight_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.bytes).sum()
+    }
+
+    /// Number of weights (elements) in use.
+    pub fn n_weights(&self) -> u64 {
+        self.tensors
+            .iter()
+            .map(|t| t.shape.iter().product::<u64>())
+            .sum()
+    }
+
+    /// The blocks of all layers, in the order of execution.
+    pub fn units(&self) -> impl Iterator<Item = &Unit> {
+        self.layers
+            .iter()
+            .flat_map(|layer| &layer.slots)
+            .flat_map(|slot| &slot.branches)
+            .map(|branch| &branch.block)
+    }
+
+    /// Bytes of the caches, with keys and values of these types.
+    ///
+    /// `None` if a row is not a whole number of blocks of its type.
+    pub fn cache_bytes(&self, capacity: Capacity, k: TensorType, v: TensorType) -> Option<u64> {
+        self.key_values().try_fold(0u64, |sum, (_, rows)| {
+            let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
+            let row = k.row_bytes(rows.k)?.checked_add(values)?;
+            let index = k.row_bytes(rows.index)?;
+            let cache = &self.caches[rows.cache];
+            let n_slots = capacity.slots(cache);
+            let pooled = match &rows.pooled {
+                None => 0,
+                Some(pooled) => {
+                    let n_slots = capacity.slots(&self.caches[pooled.cache]);
+                    let row = TensorType::F32.row_bytes(pooled.width)?;
+                    row.checked_mul(n_slots)?
+                }
+            };
+            let sum = sum.checked_add(pooled)?;
+            let sum = sum.checked_add(index.checked_mul(n_slots)?)?;
+            sum.checked_add(row.checked_mul(cache.layout().rows(n_slots))?)
+        })
+    }
+
+    /// Bytes of the recurrent states of `n_seqs` sequences.
+    pub fn recurrent_bytes(&self, n_seqs: u64) -> Option<u64> {
+        let parts = self.recurrent().flat_map(|(_, parts)| parts);
+        let elements = parts
+            .map(|part| part.size)
+            .try_fold(0u64, u64::checked_add)?;
+        elements
+            .checked_mul(size_of::<f32>() as u64)?
+            .checked_mul(n_seqs)
+    }
+}

@@ -1,0 +1,42 @@
+//! What a plan reads of the existing tensors.
+
+use crate::weights::{TensorType, Weights};
+
+/// What a plan reads of the existing tensors.
+pub trait TensorSet {
+    /// Whether a tensor exists. `required` says whether the definition requires it.
+    fn has(&self, name: &str, required: bool) -> bool;
+    /// Type, shape and bytes as stored; `None` if there is no such tensor or no file.
+    fn stored(&self, name: &str) -> Option<(TensorType, &[u64], u64)>;
+    /// All names.
+    fn names(&self) -> Vec<&str>;
+    /// Whether shapes and absences are checked against a file.
+    fn is_file(&self) -> bool;
+    /// The sources of a tensor, or of one that is missing; for messages.
+    fn origin(&self, _name: &str) -> Option<&str> {
+        None
+    }
+}
+
+impl TensorSet for Weights {
+    fn has(&self, name: &str, _required: bool) -> bool {
+        self.tensor(name).is_some()
+    }
+
+    fn stored(&self, name: &str) -> Option<(TensorType, &[u64], u64)> {
+        self.tensor(name)
+            .map(|t| (t.ty, t.shape.as_slice(), t.bytes))
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.tensors().iter().map(|t| t.name.as_str()).collect()
+    }
+
+    fn is_file(&self) -> bool {
+        true
+    }
+
+    fn origin(&self, name: &str) -> Option<&str> {
+        self.origin(name)
+    }
+}

@@ -1,0 +1,45 @@
+//! The map for a folder, and what it is applied to.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::{CONFIG, Error, Maps, definition, text};
+use crate::arch;
+use crate::weights::safetensors::Checkpoint;
+
+/// A map and what it is applied to.
+pub(super) struct Chosen<'m> {
+    pub(super) source: &'m arch::Source,
+    pub(super) map: definition::Map,
+    /// The text model that the map is for, if the model contains one.
+    pub(super) text: Option<definition::TextModel>,
+    /// The stored tensors, under the names that they have in that model.
+    pub(super) checkpoint: Checkpoint,
+}
+
+/// The map for a folder with this configuration, to which `checkpoint` may add.
+pub(super) fn choose<'m>(
+    folder: &Path,
+    maps: &'m Maps,
+    json: &mut Json,
+    checkpoint: impl FnOnce(&mut Json) -> Result<Checkpoint, Error>,
+) -> Result<Chosen<'m>, Error> {
+    let path = folder.join(CONFIG);
+    let (source, map) = maps.of(&path, json)?;
+    let mut checkpoint = checkpoint(json)?;
+    let (source, map, text) = match &map.text {
+        None => (source, map, None),
+        Some(text) => {
+            let inside = text::inside(maps, &map, text, json, &mut checkpoint);
+            let (source, inner) = inside.map_err(|message| Error::Config { path, message })?;
+            (source, inner, Some(text.clone()))
+        }
+    };
+    Ok(Chosen {
+        source,
+        map,
+        text,
+        checkpoint,
+    })
+}

@@ -1,0 +1,92 @@
+//! The template engine, its limits, and the instructions of a template.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use minijinja::machinery::{CompiledTemplate, Instructions, TemplateConfig};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{AutoEscape, Environment, Error, Value};
+
+use super::guard::guarded;
+use super::{RenderError, budget, filters, methods, operators, print, value};
+
+/// Instructions that one rendering may execute: some thirty times what a conversation of a thousand
+/// messages takes.
+const FUEL: u64 = 5_000_000;
+/// Calls of macros and nested scopes, in the engine's units (a macro call costs 4).
+const MAX_RECURSION: usize = 400;
+const NAME: &str = "chat template";
+
+/// The instructions of a template, with their guards.
+#[derive(Debug)]
+pub(super) struct Code<'s> {
+    pub(super) instructions: Instructions<'s>,
+    pub(super) blocks: BTreeMap<&'s str, Instructions<'s>>,
+}
+
+impl<'s> Code<'s> {
+    /// Compiles the text of a template.
+    pub(super) fn new(text: &'s str) -> Result<Self, Error> {
+        let config = TemplateConfig {
+            syntax_config: syntax(),
+            default_auto_escape: Arc::new(|_| AutoEscape::None),
+        };
+        let compiled = CompiledTemplate::new(NAME, text, &config)?;
+        let blocks = compiled.blocks.iter();
+        Ok(Self {
+            instructions: guarded(&compiled.instructions),
+            blocks: blocks
+                .map(|(name, block)| (*name, guarded(block)))
+                .collect(),
+        })
+    }
+}
+
+self_cell::self_cell! {
+    /// The text of a template and its instructions, which borrow from it.
+    pub(super) struct Compiled {
+        owner: String,
+
+        #[covariant]
+        dependent: Code,
+    }
+
+    impl {Debug}
+}
+
+/// The engine of all templates; those that include others find none here.
+pub(super) static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(environment);
+
+pub(super) fn syntax() -> SyntaxConfig {
+    SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()
+        .expect("the default delimiters are valid")
+}
+
+/// The engine, set up as `apply_chat_template` sets up Jinja2.
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_auto_escape_callback(|_| AutoEscape::None);
+    env.set_formatter(|out, _, value| {
+        if let Some(text) = value.as_str() {
+            budget::made(text.len())?;
+            return Ok(out.write_str(text)?);
+        }
+        Ok(out.write_str(&print::str(value)?)?)
+    });
+    env.set_unknown_method_callback(methods::call);
+    env.set_debug(true);
+    env.set_fuel(Some(FUEL));
+    env.set_recursion_limit(MAX_RECURSION);
+    filters::register(&mut env);
+    operators::register(&mut env);
+    env.add_function("raise_exception", raise_exception);
+    env
+}
+
+fn raise_exception(message: &Value) -> Result<Value, Error> {
+    let raised = RenderError::Raised(print::str(message)?);
+    Err(value::fault("raised by the template").with_source(raised))
+}

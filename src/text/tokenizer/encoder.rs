@@ -1,0 +1,230 @@
+//! A tokenizer, and how it makes tokens of texts.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::Error;
+use super::bpe::Bpe;
+use super::costs::Costs;
+use super::external::External;
+use super::longest::Longest;
+use super::normal_form::Form;
+use super::roles::Roles;
+use super::specials::{Part, Specials};
+use super::spm::Spm;
+use super::unigram::Unigram;
+use super::vocab::Vocabulary;
+use super::wordpiece::WordPiece;
+use crate::weights::StringArray;
+
+/// A vocabulary that encodes texts and decodes tokens. Immutable and shared freely.
+#[derive(Debug)]
+pub struct Tokenizer {
+    /// Value of `tokenizer.ggml.model`.
+    pub(super) model: &'static str,
+    pub(super) vocab: Vocabulary,
+    pub(super) roles: Roles,
+    pub(super) specials: Specials,
+    /// How texts become tokens; `None` for models that take token ids only.
+    pub(super) encoder: Option<Encoder>,
+    /// The Unicode normal form that texts are brought to first.
+    pub(super) form: Option<Form>,
+    /// The bytes each token contributes to a text.
+    pub(super) pieces: StringArray,
+    pub(super) vocab_len: usize,
+    pub(super) adds_bos: bool,
+    pub(super) adds_eos: bool,
+    pub(super) adds_sep: bool,
+    /// Between the texts of a pair the separator follows the end of the first.
+    pub(super) doubles_end: bool,
+    pub(super) drops_first_space: bool,
+    /// No space is put after a special token.
+    pub(super) space_at_start_only: bool,
+}
+
+/// How texts without special tokens become tokens.
+#[derive(Debug)]
+pub(super) enum Encoder {
+    Spm(Spm),
+    Bpe(Box<Bpe>),
+    WordPiece(Box<WordPiece>),
+    Unigram(Box<Unigram>),
+    Longest(Longest),
+    Costs(Costs),
+    /// By the library of the vocabulary's folder, special tokens included.
+    External(Arc<External>),
+}
+
+impl Tokenizer {
+    /// The tokens of a text. `add_special` adds the BOS and EOS tokens that the vocabulary requires;
+    /// `parse_special` recognises control tokens in the text.
+    pub fn encode(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<u32>, Error> {
+        let Some(encoder) = &self.encoder else {
+            return Err(Error::NoTokenizer(self.model));
+        };
+        // Positions are 32 bits wide, and an escaped space has three bytes.
+        if text.len() >= u32::MAX as usize / 4 {
+            return Err(Error::TextTooLong(text.len()));
+        }
+        if let Encoder::External(external) = encoder {
+            return external.encode(text, add_special, parse_special);
+        }
+
+        let mut out = Vec::with_capacity(text.len() / 3 + 2);
+        if add_special && self.adds_bos {
+            out.extend(self.roles.bos);
+        }
+        self.encode_parts(encoder, text, parse_special, false, &mut out)?;
+        if add_special && self.adds_eos {
+            out.extend(self.roles.eos);
+        }
+        if add_special && self.adds_sep {
+            out.extend(self.roles.sep);
+        }
+        Ok(out)
+    }
+
+    /// The tokens of a text that continues another, without special tokens: nothing is put first.
+    ///
+    /// # Errors
+    /// A model without a tokenizer, or bytes without a token.
+    pub fn encode_continuation(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let Some(encoder) = &self.encoder else {
+            return Err(Error::NoTokenizer(self.model));
+        };
+        if let Encoder::External(external) = encoder {
+            return external.encode(text, false, false);
+        }
+        let mut out = Vec::with_capacity(text.len() / 3 + 2);
+        self.encode_parts(encoder, text, false, true, &mut out)?;
+        Ok(out)
+    }
+
+    /// The prompt that asks for what is between two texts (fill-in-the-middle); none if the vocabulary
+    /// has no tokens for it.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_gap(&self, before: &str, after: &str) -> Result<Option<Vec<u32>>, Error> {
+        let Some([prefix, suffix, middle]) = self.roles.fim else {
+            return Ok(None);
+        };
+        let mut out = Vec::new();
+        if self.adds_bos {
+            out.extend(self.roles.bos);
+        }
+        out.push(prefix);
+        out.extend(self.encode(before, false, false)?);
+        out.push(suffix);
+        out.extend(self.encode(after, false, false)?);
+        out.push(middle);
+        Ok(Some(out))
+    }
+
+    /// The tokens of other files, by name and text, that come before a gap: one list for each, to be put after
+    /// [`Self::encode_repository`]. A file without a name is a snippet.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_file(&self, name: Option<&str>, text: &str) -> Result<Vec<u32>, Error> {
+        let mut out = Vec::new();
+        match self.roles.file {
+            Some(mark) => {
+                out.push(mark);
+                out.extend(self.encode(&format!("{}\n", name.unwrap_or("tmp")), false, false)?);
+            }
+            // The way the reference implementation tells files apart without such a token.
+            None => out.extend(self.encode("\n\n--- snippet ---\n\n", false, false)?),
+        }
+        out.extend(self.encode(text, false, false)?);
+        Ok(out)
+    }
+
+    /// The tokens before those of files, where the vocabulary has a token for it.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_repository(&self) -> Result<Vec<u32>, Error> {
+        let Some(mark) = self.roles.repo else {
+            return Ok(Vec::new());
+        };
+        let name = self.encode("myproject\n", false, false)?;
+        Ok([vec![mark], name].concat())
+    }
+
+    /// Whether the vocabulary has a token before the name of a file.
+    pub fn marks_files(&self) -> bool {
+        self.roles.file.is_some()
+    }
+
+    /// Appends the tokens of a text; `after_text` says whether it continues one.
+    fn encode_parts(
+        &self,
+        encoder: &Encoder,
+        text: &str,
+        parse_special: bool,
+        mut after_text: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        for part in self.specials.split(text, parse_special) {
+            match part {
+                Part::Token(id) => out.push(id),
+                Part::Text(text) => {
+                    let text = self.form.map_or(Cow::Borrowed(text), |form| form.of(text));
+                    self.encode_plain(encoder, &text, after_text, out)?;
+                }
+            }
+            after_text = self.space_at_start_only || matches!(part, Part::Text(_));
+        }
+        Ok(())
+    }
+
+    /// Appends the tokens of a text without special tokens.
+    fn encode_plain(
+        &self,
+        encoder: &Encoder,
+        text: &str,
+        after_text: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        match encoder {
+            Encoder::Bpe(bpe) => bpe.encode(&self.vocab, text, out),
+            Encoder::Spm(spm) => spm.encode(&self.vocab, text, after_text, out)?,
+            Encoder::WordPiece(pieces) => pieces.encode(&self.vocab, text, out)?,
+            Encoder::Unigram(unigram) => unigram.encode(text, after_text, out),
+            Encoder::Longest(longest) => longest.encode(text, out)?,
+            Encoder::Costs(costs) => costs.encode(text, out),
+            Encoder::External(external) => out.extend(external.encode(text, false, false)?),
+        }
+        Ok(())
+    }
+
+    /// How texts become tokens; `None` if no text does.
+    pub fn kind(&self) -> Option<&'static str> {
+        Some(match self.encoder.as_ref()? {
+            Encoder::Bpe(_) => "byte-pair encoding",
+            Encoder::Spm(_) => "SentencePiece, by scores",
+            Encoder::Unigram(_) => "unigram, by likelihood",
+            Encoder::WordPiece(_) => "WordPiece",
+            Encoder::Longest(_) => "the longest token first",
+            Encoder::Costs(_) => "the cheapest tokens",
+            Encoder::External(_) => "by the library of its folder",
+        })
+    }
+
+    /// Whether encoding keeps every byte of a text, so that the tokens of bytes are well-defined.
+    pub fn keeps_bytes(&self) -> bool {
+        match &self.encoder {
+            Some(Encoder::Bpe(_) | Encoder::Longest(_)) => true,
+            // A table of replacements changes texts, and joined white space is gone.
+            Some(Encoder::Spm(spm)) => spm.keeps_bytes(),
+            Some(Encoder::External(external)) => external.keeps_bytes,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Reading the vocabulary and the chat templates of a folder.
+
+use std::path::Path;
+
+use super::describe::describe;
+use super::files::{self, Files};
+use super::ids::{Ids, Own};
+use super::parsed::Parsed;
+use super::source::{self, Source};
+use super::{Error, Folder, pieces, templates, tokens};
+use crate::weights::Metadata;
+
+/// Whether a folder has a file that holds a vocabulary.
+pub fn has_vocabulary(folder: &Path) -> bool {
+    files::vocabulary_of(folder).is_some()
+}
+
+/// Reads the vocabulary and the chat templates of a folder. Of several files that hold a vocabulary one
+/// counts: `tokenizer.json`, `tekken*.json`, `tokenizer.model` (SentencePiece's or tiktoken's) or a version of
+/// it, `spiece.model`, `sentencepiece.bpe.model`, `tiktoken.model`, `*.tiktoken`, `vocab.json` with `merges.txt`, `vocab.txt`.
+///
+/// # Errors
+/// Files that are missing, damaged, or contradict one another; the error names file and key.
+pub fn read(folder: &Path) -> Result<Folder, Error> {
+    let mut files = Files::read(folder)?;
+    let described = match source::of(&mut files)? {
+        Source::Library(described) => described,
+        Source::Pieces => return pieces::read(&files),
+    };
+    let parsed = Parsed::read(&files, &described)?;
+    let tokens = tokens::read(&files, &parsed)?;
+    let own = Own::read(&files, &parsed, described.class, &tokens)?;
+    let ids = Ids::read(&files, &own, &tokens)?;
+    let mut common = Metadata::default();
+    ids.write(&tokens, &mut common);
+    templates::write(&files, &mut common)?;
+    describe(&files, parsed, &tokens, &ids, &common)
+}

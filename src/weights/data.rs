@@ -1,0 +1,74 @@
+//! Where the data of tensors comes from: mapped files, bytes of the program, rows that are computed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::MappedFile;
+
+/// A tensor whose rows are computed when they are read.
+pub trait LazyTensor: fmt::Debug + Send + Sync {
+    /// Fills `out` with whole rows, starting at row `first`. Rows are counted over all dimensions after
+    /// the first.
+    ///
+    /// # Errors
+    /// Why the rows cannot be computed.
+    fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String>;
+
+    /// Fills `out` with the values before [`Self::rows`] rounds them to the tensor's type, starting at
+    /// row `first`. Returns false, and leaves `out` as it is, if rows are not rounded.
+    ///
+    /// # Errors
+    /// As [`Self::rows`].
+    fn values(&self, _first: u64, _out: &mut [f32]) -> Result<bool, String> {
+        Ok(false)
+    }
+}
+
+/// The data of an [`super::Entry`].
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Stored bytes, starting at this offset.
+    Mapped(Bytes, usize),
+    /// Rows that are computed when they are read.
+    Lazy(Arc<dyn LazyTensor>),
+}
+
+/// Where the bytes of a source lie.
+#[derive(Clone, Debug)]
+pub enum Bytes {
+    /// A mapped file.
+    Mapped(Arc<MappedFile>),
+    /// Bytes built into the program.
+    Static(&'static [u8]),
+}
+
+/// The data of one or more tensors.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    File(Bytes),
+    Lazy(Arc<dyn LazyTensor>),
+}
+
+impl Bytes {
+    /// Whether they are as they were when their file was mapped.
+    ///
+    /// # Errors
+    /// The file, which was changed in place since.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Mapped(file) => file.check(),
+            Self::Static(_) => Ok(()),
+        }
+    }
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Static(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Opening GGUF files, whole or split, on disk or built into the program.
+
+use std::path::Path;
+
+use super::super::map::map;
+use super::super::{Bytes, Error, Metadata, Source, TensorInfo, Weights, stranger};
+use super::read::{self, Parsed};
+use super::{Fault, FaultKind, MAGIC, SplitFault, split};
+
+/// Opens a GGUF file. Opening any part of a split file opens all parts.
+///
+/// # Errors
+/// A file that cannot be read, or any broken rule.
+pub fn open(path: &Path) -> Result<Weights, Error> {
+    let label = path.display().to_string();
+    let bytes = map(path)?;
+    let parsed = parse_file(&label, &bytes)?;
+    match split::count(&parsed.metadata) {
+        Ok(0 | 1) => Ok(join(label, vec![(bytes, parsed)])),
+        Ok(count) => split::open(path, (bytes, parsed), count),
+        Err(fault) => Err(Error::Split { label, fault }),
+    }
+}
+
+/// Metadata and tensors of a file's header, whether or not their data is there: all that is known of a
+/// truncated file, or of one part of several.
+///
+/// # Errors
+/// A file that cannot be read, or a broken header.
+pub fn header(path: &Path) -> Result<(Metadata, Vec<TensorInfo>), Error> {
+    let bytes = map(path)?;
+    let label = path.display().to_string();
+    let parsed = read::parse(&bytes, u64::MAX).map_err(|fault| refusal(&label, &bytes, fault))?;
+    Ok((parsed.metadata, parsed.tensors))
+}
+
+/// Opens a GGUF file built into the program; `label` stands for its path.
+///
+/// The file's alignment holds relative to the start of `bytes`. Whoever embeds a file and wants
+/// its tensors used in place must place `bytes` at an aligned address (`#[repr(align(64))]`);
+/// otherwise devices copy them.
+///
+/// # Errors
+/// Any broken rule. A part of a split file is refused.
+pub fn from_static(label: &str, bytes: &'static [u8]) -> Result<Weights, Error> {
+    let label = label.to_owned();
+    let parsed = parse_file(&label, bytes)?;
+    match split::count(&parsed.metadata) {
+        Ok(0 | 1) => Ok(join(label, vec![(Bytes::Static(bytes), parsed)])),
+        Ok(count) => {
+            let fault = SplitFault::Embedded { count };
+            Err(Error::Split { label, fault })
+        }
+        Err(fault) => Err(Error::Split { label, fault }),
+    }
+}
+
+pub(super) fn parse_file(label: &str, bytes: &[u8]) -> Result<Parsed, Error> {
+    read::parse(bytes, bytes.len() as u64).map_err(|fault| refusal(label, bytes, fault))
+}
+
+/// The error for a malformed file: what it is instead, if that is known.
+fn refusal(label: &str, bytes: &[u8], fault: Fault) -> Error {
+    let is_begin = matches!(fault.kind, FaultKind::Magic { .. }) || bytes.len() < MAGIC.len();
+    match stranger::of_bytes(bytes).filter(|_| is_begin) {
+        Some(what) => Error::Stranger {
+            label: label.to_owned(),
+            what,
+        },
+        None => Error::Format {
+            label: label.to_owned(),
+            fault,
+        },
+    }
+}
+
+/// One model from its parts; the first part's metadata is the model's.
+pub(super) fn join(label: String, parts: Vec<(Bytes, Parsed)>) -> Weights {
+    let mut metadata: Option<Metadata> = None;
+    let mut tensors: Vec<TensorInfo> = Vec::new();
+    let mut sources = Vec::with_capacity(parts.len());
+    for (source, (bytes, parsed)) in parts.into_iter().enumerate() {
+        metadata.get_or_insert(parsed.metadata);
+        let placed = parsed.tensors.into_iter();
+        tensors.extend(placed.map(|tensor| TensorInfo { source, ..tensor }));
+        sources.push(Source::File(bytes));
+    }
+    Weights::new(label, metadata.unwrap_or_default(), tensors, sources)
+}

@@ -1,0 +1,243 @@
+//! An opened weight file: metadata, tensors and the sources of their data.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use super::data::Source;
+use super::{Bytes, Data, Entry, Error, Metadata, TensorInfo};
+
+/// An opened weight file (or set of files): metadata and tensors.
+#[derive(Clone, Debug)]
+pub struct Weights {
+    /// Name for messages: the path, or a name in its place.
+    label: String,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    index: HashMap<String, usize>,
+    sources: Vec<Source>,
+    /// Description of the stored tensors that each tensor is computed from, for messages.
+    origins: HashMap<String, String>,
+    /// Files that lazy tensors are made of.
+    files: Vec<Bytes>,
+}
+
+impl Weights {
+    /// A tensor with its data, for [`Self::of`].
+    pub fn entry(&self, tensor: &TensorInfo) -> Entry {
+        let data = match &self.sources[tensor.source] {
+            Source::File(bytes) => Data::Mapped(bytes.clone(), tensor.offset as usize),
+            Source::Lazy(lazy) => Data::Lazy(lazy.clone()),
+        };
+        Entry {
+            name: tensor.name.clone(),
+            ty: tensor.ty,
+            shape: tensor.shape.clone(),
+            data,
+        }
+    }
+}
+
+impl Weights {
+    /// Weights of a format's reader, which has checked all ranges.
+    pub(super) fn new(
+        label: String,
+        metadata: Metadata,
+        tensors: Vec<TensorInfo>,
+        sources: Vec<Source>,
+    ) -> Self {
+        let index = tensors
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (t.name.clone(), i))
+            .collect();
+        Self {
+            label,
+            metadata,
+            tensors,
+            index,
+            sources,
+            origins: HashMap::new(),
+            files: Vec::new(),
+        }
+    }
+
+    /// Weights of tensors from any sources.
+    ///
+    /// # Errors
+    /// A shape that the type or the limits of a tensor do not allow, data outside its file, or a name
+    /// that occurs twice.
+    pub fn of(label: String, metadata: Metadata, entries: Vec<Entry>) -> Result<Self, Error> {
+        let mut tensors = Vec::with_capacity(entries.len());
+        let mut sources = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let source = sources.len();
+            let (tensor, data) = entry.place(source)?;
+            tensors.push(tensor);
+            sources.push(data);
+        }
+        let n = tensors.len();
+        let all = Self::new(label, metadata, tensors, sources);
+        match all.index.len() == n {
+            true => Ok(all),
+            false => {
+                let twice = all
+                    .tensors
+                    .iter()
+                    .enumerate()
+                    .find(|(i, t)| all.index[&t.name] != *i);
+                Err(Error::Made {
+                    tensor: twice.map(|(_, t)| t.name.clone()).unwrap_or_default(),
+                    message: "occurs twice".into(),
+                })
+            }
+        }
+    }
+
+    /// Sets the sources of each tensor, or of one that the file lacks, by tensor name.
+    #[must_use]
+    pub fn with_origins(self, origins: HashMap<String, String>) -> Self {
+        Self { origins, ..self }
+    }
+
+    /// Sets the files that lazy tensors are made of.
+    #[must_use]
+    pub fn with_files(self, files: impl IntoIterator<Item = Bytes>) -> Self {
+        let files = files.into_iter().collect();
+        Self { files, ..self }
+    }
+
+    /// The files that tensors lie in or are made of; one may occur several times.
+    pub fn files(&self) -> impl Iterator<Item = &Bytes> {
+        let sources = self.sources.iter().filter_map(|source| match source {
+            Source::File(bytes) => Some(bytes),
+            Source::Lazy(_) => None,
+        });
+        sources.chain(&self.files)
+    }
+
+    /// Gives back the memory of mapped pages that were accessed; they are read again when they are accessed again.
+    pub fn release(&self) {
+        let mut released = HashSet::new();
+        for bytes in self.files() {
+            if let Bytes::Mapped(file) = bytes
+                && released.insert(file.as_ptr())
+            {
+                file.release();
+            }
+        }
+    }
+
+    /// The sources of a tensor, or of one that the file lacks; for messages.
+    pub fn origin(&self, name: &str) -> Option<&str> {
+        self.origins.get(name).map(String::as_str)
+    }
+
+    /// The path, or a name in its place, for messages.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// The metadata of the model.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Adds metadata; existing keys are replaced.
+    pub fn add_metadata(&mut self, more: &Metadata) {
+        for (key, value) in more.iter() {
+            self.metadata.insert(key, value.clone());
+        }
+    }
+
+    /// All tensors in the order of the file.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The tensor of this name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.index.get(name).map(|&at| &self.tensors[at])
+    }
+
+    /// The mapped file that holds a tensor and the offset of its data there, for users that
+    /// need the whole mapping to stay alive; none for a lazy tensor.
+    pub fn place(&self, tensor: &TensorInfo) -> Option<(&Bytes, usize)> {
+        match &self.sources[tensor.source] {
+            Source::File(bytes) => Some((bytes, tensor.offset as usize)),
+            Source::Lazy(_) => None,
+        }
+    }
+
+    /// The bytes of a tensor: borrowed from its file, or computed.
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn data(&self, tensor: &TensorInfo) -> Result<Cow<'_, [u8]>, Error> {
+        if let Some((bytes, start)) = self.place(tensor) {
+            return Ok(bytes[start..start + tensor.bytes as usize].into());
+        }
+        let mut out = vec![0; tensor.bytes as usize];
+        self.rows(tensor, 0, &mut out)?;
+        Ok(out.into())
+    }
+
+    /// `n` rows of a tensor, starting at row `first`: borrowed from its file, or computed.
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn some_rows(
+        &self,
+        tensor: &TensorInfo,
+        first: u64,
+        n: u64,
+    ) -> Result<Cow<'_, [u8]>, Error> {
+        let row = tensor.row_bytes();
+        if let Some((bytes, start)) = self.place(tensor) {
+            let start = start + (first * row) as usize;
+            return Ok(bytes[start..start + (n * row) as usize].into());
+        }
+        let mut out = vec![0; (n * row) as usize];
+        self.rows(tensor, first, &mut out)?;
+        Ok(out.into())
+    }
+
+    /// Fills `out` with the values of rows before rounding, and returns true, if the tensor has them; see
+    /// [`super::LazyTensor::values`].
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn values(&self, tensor: &TensorInfo, first: u64, out: &mut [f32]) -> Result<bool, Error> {
+        let made = match &self.sources[tensor.source] {
+            Source::File(_) => Ok(false),
+            Source::Lazy(lazy) => lazy.values(first, out),
+        };
+        made.map_err(|message| Error::Made {
+            tensor: tensor.name.clone(),
+            message,
+        })
+    }
+
+    /// Fills `out` with rows of a tensor, starting at row `first`; see [`super::LazyTensor::rows`].
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn rows(&self, tensor: &TensorInfo, first: u64, out: &mut [u8]) -> Result<(), Error> {
+        let made = match &self.sources[tensor.source] {
+            Source::File(bytes) => {
+                let start = (tensor.offset + first * tensor.row_bytes()) as usize;
+                match bytes {
+                    Bytes::Mapped(file) => file.read_at(start, out),
+                    Bytes::Static(bytes) => {
+                        out.copy_from_slice(&bytes[start..start + out.len()]);
+                        Ok(())
+                    }
+                }
+            }
+            Source::Lazy(lazy) => lazy.rows(first, out),
+        };
+        made.map_err(|message| Error::Made {
+            tensor: tensor.name.clone(),
+            message,
+        })
+    }
+}
