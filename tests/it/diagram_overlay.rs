@@ -7,10 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use lab_bench::common::measure::thread_time;
-use lab_bench::inspect::diagram::overlay::{
-    First, Home, LEVELS, Number, Overlay, Place, Problem, Rule,
-};
-use lab_bench::inspect::diagram::{Drawing, Note, Slot, svg};
+use lab_bench::inspect::diagram::overlay::{First, Home, Number, Overlay, Place, Problem, Rule};
+use lab_bench::inspect::diagram::{Drawing, LEVELS, Note, Slot, svg};
 use serde_json::{Value, json};
 
 use crate::command::{bench, made_up, printed, scratch, text};

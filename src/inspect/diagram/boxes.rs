@@ -1,8 +1,8 @@
 //! A box that opens to its operations: a block, a stage or a norm.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::{Cost, Kept, Note, html};
+use super::{Cost, Kept, Note};
 
 /// A block, a stage or a norm: a box that opens to its operations.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -20,7 +20,7 @@ pub struct Part {
     #[serde(skip)]
     pub path: String,
     /// Paths of all that this box stands for.
-    #[serde(rename = "layers", serialize_with = "html::n_of")]
+    #[serde(rename = "layers", serialize_with = "n_of")]
     pub paths: Vec<String>,
     /// What it is called.
     pub title: String,
@@ -82,7 +82,7 @@ pub struct Weight {
     /// What it is, in words.
     pub doc: &'static str,
     /// Dimensions, ggml order.
-    #[serde(serialize_with = "html::shape")]
+    #[serde(serialize_with = "shape")]
     pub shape: Vec<String>,
     /// Element types, most frequent first; none without a file.
     pub types: Vec<&'static str>,
@@ -92,7 +92,7 @@ pub struct Weight {
     #[serde(rename = "shared")]
     pub is_shared: bool,
     /// The tensors, as places in the plan.
-    #[serde(serialize_with = "html::n_of")]
+    #[serde(serialize_with = "n_of")]
     pub tensors: Vec<usize>,
 }
 
@@ -112,7 +112,7 @@ pub struct Op {
     /// Its weights, as places in [`Part::weights`].
     pub weights: Vec<usize>,
     /// Dimensions of the result, ggml order.
-    #[serde(rename = "shape", serialize_with = "html::shape")]
+    #[serde(rename = "shape", serialize_with = "shape")]
     pub result: Vec<String>,
     /// Name of the result, where it has one.
     pub value: Option<String>,
@@ -156,4 +156,23 @@ pub enum End {
     Op(usize),
     /// Something outside, by its name.
     Outside(String),
+}
+
+/// How many there are of something that a page does not list.
+fn n_of<T, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(list.len() as u64)
+}
+
+/// Dimensions in words.
+fn shape<S: Serializer>(dims: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&self::dims(dims))
+}
+
+/// Dimensions as text, in ggml's order, without those that are 1.
+pub(super) fn dims(dims: &[String]) -> String {
+    let shown = dims.iter().map(String::as_str).filter(|d| *d != "1");
+    match shown.collect::<Vec<&str>>() {
+        shown if shown.is_empty() => "1".into(),
+        shown => shown.join(" \u{d7} "),
+    }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::super::Drawing;
-use super::super::overlay::{Home, Note, annotate};
+use super::super::legend::Note;
+use super::super::overlay::{Home, annotate};
 use super::walk::Comparer;
 use super::{Finding, Level};
 

@@ -37,19 +37,3 @@ impl Serialize for Note {
         serializer.serialize_str(&self.sentence())
     }
 }
-
-/// How many there are of something that a page does not list.
-pub(in crate::inspect::diagram) fn n_of<T, S: Serializer>(
-    list: &[T],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(list.len() as u64)
-}
-
-/// Dimensions in words.
-pub(in crate::inspect::diagram) fn shape<S: Serializer>(
-    dims: &[String],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&svg::dims(dims))
-}

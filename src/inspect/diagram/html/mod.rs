@@ -9,7 +9,6 @@ mod data;
 mod page;
 mod views;
 
-pub(super) use data::{n_of, shape};
 pub use page::page;
 
 use page::badge;

@@ -6,7 +6,6 @@
 //! quantities the largest stands for all and says its layer. Nothing is measured here and nothing has
 //! coordinates. Every number of the file is in one box or named in the legend as outside.
 
-mod legend;
 mod notes;
 mod numbers;
 mod place;
@@ -14,8 +13,6 @@ mod put;
 mod read;
 mod scale;
 
-pub(super) use legend::{COLD, HOT};
-pub use legend::{LEVELS, Legend, Note, Shade};
 pub use numbers::{First, LARGEST, Number, Operation, Overlay, Problem, Rule};
 pub(super) use place::annotate;
 pub use place::{Home, Place};

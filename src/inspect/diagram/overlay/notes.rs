@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::super::legend::{COLD, HOT, Legend, Note};
 use super::place::{Home, Sum, Sums, annotate, holders};
 use super::read::short;
 use super::scale::Scale;
-use super::{COLD, HOT, Legend, Note, Overlay, Rule};
+use super::{Overlay, Rule};
 use crate::common::wording::{capital, percent};
 use crate::files::models::few;
 use crate::inspect::diagram::Drawing;

@@ -7,7 +7,8 @@
 
 use std::collections::HashMap;
 
-use super::{Note, Number, Operation, Overlay, Rule};
+use super::super::legend::Note;
+use super::{Number, Operation, Overlay, Rule};
 use crate::ggml::Origin;
 use crate::inspect::diagram::ops::root;
 use crate::inspect::diagram::{Drawing, Part, Sample, Slot};

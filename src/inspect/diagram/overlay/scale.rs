@@ -4,7 +4,7 @@
 //! border is the number that its text says, so that each number is in the range that the legend tells of its
 //! colour. Numbers that lie so close that borders cannot be told apart have fewer colours, down to one.
 
-use super::{LEVELS, Shade};
+use super::super::legend::{LEVELS, Shade};
 
 /// Digits of a number.
 const DIGITS: usize = 3;

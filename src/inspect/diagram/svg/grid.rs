@@ -8,7 +8,8 @@ use super::overlay::swatch;
 use super::scene::{Item, Piece, Rect};
 use super::stack::framed;
 use super::text::{Style, cut, width};
-use crate::inspect::diagram::overlay::{COLD, HOT, LEVELS, digits};
+use crate::inspect::diagram::legend::{COLD, HOT, LEVELS};
+use crate::inspect::diagram::overlay::digits;
 
 /// Cells of a picture at most.
 pub const MAX_CELLS: usize = 40_000;

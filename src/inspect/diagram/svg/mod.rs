@@ -30,7 +30,7 @@ pub use grid::{Cell, Chart, Grid, MAX_CELLS, chart};
 pub(super) use layer::slots;
 pub(super) use notes::notes;
 pub(super) use overlay::legend;
-pub(super) use part::{cost_text, dims, opened};
+pub(super) use part::{cost_text, opened};
 pub use scene::{Anchor, Item, Piece, Point, Rect, Seg, escape};
 pub(super) use stack::column;
 pub use stack::stack;

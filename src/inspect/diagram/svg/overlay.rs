@@ -4,7 +4,7 @@
 
 use super::scene::{Item, Piece, Rect};
 use super::text::{Style, cut, width};
-use crate::inspect::diagram::overlay::{COLD, HOT};
+use crate::inspect::diagram::legend::{COLD, HOT};
 use crate::inspect::diagram::{Legend, Note};
 
 /// What marks the first difference.

@@ -7,21 +7,13 @@ use super::scene::{Piece, Rect};
 use super::shape::{MAX_ROW, drum, graph, label, sign};
 use super::text::{Style, cut, width, wrap};
 use crate::common::wording::{bytes, count, percent};
+use crate::inspect::diagram::boxes::dims;
 use crate::inspect::diagram::{Cost, Edge, End, Note, Op, OpShape, Part, Weight};
 
 /// Between a border and what is inside.
 const PAD: f64 = 12.0;
 /// Least width of a block's heading.
 const MIN_HEADING: f64 = 330.0;
-
-/// Dimensions as text, in ggml's order, without those that are 1.
-pub(in crate::inspect::diagram) fn dims(dims: &[String]) -> String {
-    let shown = dims.iter().map(String::as_str).filter(|d| *d != "1");
-    match shown.collect::<Vec<&str>>() {
-        shown if shown.is_empty() => "1".into(),
-        shown => shown.join(" \u{d7} "),
-    }
-}
 
 /// A name with dimensions, if they are known.
 fn with_dims(name: &str, of: &[String]) -> String {

@@ -2,11 +2,12 @@
 
 use super::layer::{self, Detail, OUT, SPINE, badge, on_streams, stream};
 use super::notes::{NOTES, notes};
-use super::part::{card, cost_text, dims, single};
+use super::part::{card, cost_text, single};
 use super::scene::Piece;
 use super::shape::{GAP as CHAIN_GAP, Link, chain, label, tip};
 use super::text::{Style, cut, wrap};
 use crate::arch::Mode;
+use crate::inspect::diagram::boxes::dims;
 use crate::inspect::diagram::{Drawing, Kind, Part, Run};
 
 /// Width of a card, and of one of several side by side.
