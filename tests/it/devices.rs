@@ -134,7 +134,7 @@ fn placed(golden: &Golden, workers: &[Worker; 2], split: Split, options: Options
     sourced(model, golden)
 }
 
-/// The golden's tokens as two sequences at once, in pieces where no token sees those after it; the rows of
+/// The golden's tokens as two sequences at once, in pieces where no token attends to those after it; the rows of
 /// each. Operations that ran elsewhere than on the device of their unit are added.
 fn in_pieces(model: &mut Model, tokens: &[u32], elsewhere: &mut Elsewhere) -> [Vec<f32>; 2] {
     let mut rows = [Vec::new(), Vec::new()];

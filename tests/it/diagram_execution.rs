@@ -330,7 +330,7 @@ fn windows_are_those_of_the_plan() {
     assert_eq!(rules, BTreeSet::from(["chunked", "standard", "symmetric"]));
 }
 
-/// That every token sees all others is told where it is so, and what becomes the vector of a text.
+/// That every token attends to all others is stated where it is so, and what becomes the vector of a text.
 #[test]
 fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
     for seen in &*ALL {

@@ -1599,7 +1599,7 @@ fn vectors_of_texts_come_with_values_and_follow_edits() {
         let width = captures[0]["shape"][1].as_u64().expect("a number") as usize;
         assert_eq!(captures[0]["shape"], json!([n, width]));
         assert_eq!(numbers(&captures[0]).len(), n * width);
-        // Every token sees all.
+        // Every token attends to all.
         let n_heads = captures[1]["shape"][1].as_u64().expect("a number");
         assert_eq!(captures[1]["shape"], json!([1, n_heads, n]));
         let sums = numbers(&captures[1]);

@@ -511,7 +511,7 @@ fn items_07_26_35_stop_texts_and_limits_end_an_answer() {
         .iter()
         .map(|e| e["bytes"].as_array().map_or(0, Vec::len))
         .sum();
-    assert_eq!(bytes, cut, "no entry for what the stop text swallowed");
+    assert_eq!(bytes, cut, "no entry for what the stop sequence swallowed");
     for limit in [
         json!({ "messages": messages, "max_completion_tokens": 2 }),
         json!({ "messages": messages, "max_completion_tokens": 2, "max_tokens": 3 }),

@@ -74,7 +74,7 @@ pub const WINDOW: u32 = 10;
 /// Positions of the window in that picture.
 pub const SMALL: u32 = 4;
 
-/// What a token sees.
+/// What a token attends to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// The token.
