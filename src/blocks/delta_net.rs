@@ -1,6 +1,6 @@
 //! Gated delta rule attention (Yang et al. 2024): a matrix for each head that is corrected towards
 //! what each position says, and forgets. The decay is a number for each head, or one for each
-//! element of its keys (Kimi Delta Attention, 2025).
+//! element of its keys (arXiv 2510.26692).
 //!
 //! ```text
 //! q|k|v  = silu(conv(qkv.h))                   q and k of unit length

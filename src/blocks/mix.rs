@@ -24,7 +24,7 @@
 //! ```
 //! Gated: hyper-connections (Zhu et al. 2024, arXiv 2409.19606), with rounds on the manifold of doubly stochastic
 //! matrices (Xie et al. 2025, arXiv 2512.24880). Predicted: AltUp (Baykal et al. 2023, arXiv 2301.13310).
-//! Attended: attention residuals over blocks of layers (Kimi Team 2026), whose states become more from layer to layer.
+//! Attended: attention residuals over blocks of layers (Moonshot AI 2026), whose states become more from layer to layer.
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
 use super::build::Build;
