@@ -112,7 +112,8 @@ fn edits(library: &Library) -> Vec<(String, &'static str, [String; 2])> {
     let (attn, ffn) = slots.split_at(slots.rfind("[[stack.slot]]").expect("two slots"));
     // Layers of which every second one has a window are of two kinds.
     let window = "cache = \"if(il % 2 == 0, 'local', 'full')\"";
-    let windowed = slots.replacen("cache = \"full\"", window, 1) + "\n[cache.local]\nsize = 64\n";
+    let windowed = slots.replacen("rope = \"neox\"", &format!("rope = \"neox\", {window}"), 1)
+        + "\n[cache.local]\nsize = 64\n";
     let swapped = format!("{ffn}\n{attn}");
     all.push(edited("slots swapped", "qwen3", slots, &swapped));
     all.push(edited("a window", "qwen3", slots, &windowed));

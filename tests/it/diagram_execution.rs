@@ -348,7 +348,7 @@ fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
             };
             let is_all = seen.windows().len() < plan.layers.len();
             let is_drawn = drawn.iter().all(|keys| *keys == (0..MASK));
-            let is_told = scene.line.contains("sees all others");
+            let is_told = scene.line.contains("attends to all others");
             assert_eq!([is_drawn, is_told], [is_all; 2], "{name}");
             let expected = (plan.mode == Mode::Encoder).then(|| plan.pooling());
             assert_eq!(*pooling, expected, "{name}");

@@ -67,7 +67,7 @@ pub enum Picture {
     Keeps(Vec<Held>),
 }
 
-/// Tokens of the text in the picture of who sees whom, whose window is half of them.
+/// Tokens of the text in the picture of the attention mask, whose window is half of them.
 pub const MASK: u32 = 6;
 /// Tokens of the text in the picture of a window, and positions of its window.
 pub const WINDOW: u32 = 10;

@@ -61,12 +61,12 @@ pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
     }
     let unseen = match evicts {
         true => ("gone", "evicted"),
-        false => ("tok", "not attended to"),
+        false => ("tok", "masked"),
     };
     piece.skip(8.0);
     piece.add(
         NAMES,
-        legend(&[("now", "itself"), ("keep", "attended to"), unseen]),
+        legend(&[("now", "itself"), ("keep", "visible"), unseen]),
     );
     piece
 }
