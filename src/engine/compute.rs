@@ -7,7 +7,7 @@ use crate::model::{
 };
 use crate::plan::BLOCK_LEN;
 
-/// Positions of a block of the cache.
+/// Number of positions of a KV block.
 pub(super) const BLOCK: usize = BLOCK_LEN as usize;
 
 /// Maximum number of rows of a pass for which all logits are kept until the pass ends.

@@ -13,7 +13,7 @@ use crate::constraint::{self, Compiled, Matcher};
 
 use super::event::Failure;
 
-/// Why a constrained completion cannot go on.
+/// Why a constrained completion cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     /// The grammar allows no further token.

@@ -1,8 +1,8 @@
 //! Speculative decoding: draft tokens that one pass verifies together.
 //!
 //! A draft token costs a row of the next pass and nothing else: it is accepted only if the sampler, given the
-//! model's logits, chooses the same token. The distribution of completions is therefore the same as without drafts.
-//! Not here: the choice of tokens.
+//! model's logits, chooses the same token. The distribution of completions is therefore the same as without drafts,
+//! whatever tokens are proposed. Not here: the choice of tokens.
 
 use std::collections::HashMap;
 

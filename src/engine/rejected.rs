@@ -10,7 +10,7 @@ pub enum Rejected {
     /// The prompt is empty.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
-    /// The prompt leaves no positions for a completion.
+    /// The prompt leaves no position for a completion.
     #[error("the prompt has {found} tokens, and the context holds {limit}")]
     TooLong {
         /// Tokens of the prompt.

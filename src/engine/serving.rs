@@ -55,7 +55,7 @@ pub struct Served {
     workers: Vec<Arc<Worker>>,
     /// The results of pooling, or the reason why there are none.
     pub pooled: Result<Pooled, String>,
-    /// The prompts of an embedding model.
+    /// The prompts that an embedding model defines for its texts.
     pub prompts: Prompts,
     /// The template that makes one text of query and document, for a reranker that reads them together.
     pub rerank_template: Option<String>,
@@ -95,7 +95,7 @@ impl Identity {
         for tensor in weights.tensors() {
             let (name, ty) = (&tensor.name, tensor.ty.name());
             hash.update(format!("{name} {ty} {:?}\n", tensor.shape));
-            // A row that is computed may be one element of each row that is stored.
+            // Rows of lazy tensors are left out: one may need an element of each stored row.
             if let Some((bytes, start)) = weights.place(tensor) {
                 hash.update(&bytes[start..start + tensor.row_bytes() as usize]);
             }

@@ -27,7 +27,7 @@ pub(super) enum Decoding {
     Autoregressive(Sampler),
     /// Token by token; all candidates for a token are read before one is chosen.
     Contrastive(Contrastive),
-    /// In denoising steps.
+    /// Text diffusion, in denoising steps.
     Diffusion(Sampler, Settings),
     /// Nothing is decoded: the hidden states are pooled. The number is the start of the second text of a pair.
     Pooling(PooledModel, Option<usize>),

@@ -23,7 +23,7 @@ const BLOCK_LENGTH: usize = 32;
 pub(in crate::engine) struct ModelConfig {
     /// The mask token.
     pub(super) mask: u32,
-    /// How many positions before a token its logits are.
+    /// Number of positions by which the logits of a token precede it.
     pub(super) shift: usize,
     /// The remasking rule of requests that set none.
     pub(super) remasking: Remasking,

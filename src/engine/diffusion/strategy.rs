@@ -32,7 +32,7 @@ struct Proposal {
 pub(in crate::engine) struct Denoising {
     settings: Settings,
     sampler: Sampler,
-    /// Which positions of the completion are fixed.
+    /// For each position of the completion, whether it is fixed.
     is_fixed: Vec<bool>,
     /// The log-probabilities of fixed tokens that are not reported yet.
     entries: Vec<Entry>,

@@ -122,7 +122,7 @@ impl<C: Compute> EngineLoop<C> {
         );
         let mut cuts = Vec::new();
         if self.model.has_states() {
-            // A later request may continue where this one leaves a known prefix, and where its prompt ends.
+            // A later request may continue where this one leaves a known prefix, and where its present tokens end.
             cuts.push((n_tokens - 1) / BLOCK * BLOCK);
             cuts.push(known.n_known);
             cuts.retain(|cut| *cut > known.n_cached);

@@ -20,7 +20,7 @@ pub enum Among {
 pub struct Attribution {
     /// The token of the logit.
     pub of: u32,
-    /// The parts.
+    /// The parts that the logit is attributed to.
     pub among: Among,
     /// The positions after which the logit is attributed.
     pub positions: Where,
