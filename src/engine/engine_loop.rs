@@ -110,12 +110,12 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// The same loop with the points of the model.
+    /// This engine loop with the points of the model.
     pub(super) fn with_points(self, points: Arc<Points>) -> Self {
         Self { points, ..self }
     }
 
-    /// The same loop, which reports its work to `stats`.
+    /// This engine loop, reporting its work to `stats`.
     pub(super) fn reporting(mut self, stats: Arc<Stats>) -> Self {
         self.stats = stats;
         self.report();

@@ -83,7 +83,7 @@ impl Adapters {
         })
     }
 
-    /// The same without reading data or taking memory.
+    /// Lays out the adapters of a plan without reading data or taking memory.
     pub(super) fn stand_in(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
         Self::place(plan, adapters, |planned, adapter| {
             let devices = [Device::cpu()?];

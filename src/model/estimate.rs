@@ -1,8 +1,8 @@
 //! The memory that loading and running a model takes, computed without taking it.
 //!
-//! The same steps as [`Model::load`](super::Model::load) in the same order and with the same code, up to the point
-//! where memory would be taken: weights are laid out, caches are described, the graph of the largest pass is built
-//! and measured. Nothing is approximated. Called by `inspect`.
+//! An estimate takes the same steps as [`Model::load`](super::Model::load) in the same order and with the same
+//! code, up to the point where memory would be taken: weights are laid out, caches are described, the graph of the
+//! largest pass is built and measured. Nothing is approximated. Called by `inspect`.
 
 use crate::arch::Mode;
 use crate::blocks::cache::Cache;
@@ -46,7 +46,7 @@ impl<'p> Estimator<'p> {
         Self::with(plan, weights, &[])
     }
 
-    /// The same with adapters, all of which are on.
+    /// [`Self::new`] with adapters, all of which are on.
     ///
     /// # Errors
     /// The errors of [`Self::new`].

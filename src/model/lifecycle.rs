@@ -70,7 +70,7 @@ impl Model {
         Self::load_with(plan, weights, &[], options, progress)
     }
 
-    /// The same with adapters. They apply with their own scales to sequences that set none.
+    /// [`Self::load`] with adapters, which apply with their own scales to sequences that set none.
     ///
     /// # Errors
     /// The errors of [`Self::load`], or an update of a weight that is used in other ways than in products.

@@ -81,7 +81,8 @@ impl Model {
         self.begin(sequence, scales, None);
     }
 
-    /// The same with captures and edits. Results that are computed with edits are reused only with the same edits.
+    /// [`Self::set_scales`] with captures and edits. Results that are computed with edits are reused only with the
+    /// same edits.
     pub fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
         self.release(sequence);
         let had_lab = match lab {

@@ -45,8 +45,8 @@ pub(super) fn build_head(
     .map(Some)
 }
 
-/// The same from hidden states before the final norm, `[width, n_rows]`: one for each row, or all that the head
-/// reads.
+/// The graph that computes logits from hidden states before the final norm, `[width, n_rows]`: one for each row, or
+/// all that the head reads.
 pub(super) fn build_lens(
     parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
@@ -123,7 +123,7 @@ fn build_stage(
     build_stage_of(parts, (parts.plan.n_embd, n_rows), adapters, stage)
 }
 
-/// The same for rows `[width]`.
+/// The graph of a stage that reads each row `[width]` by itself.
 fn build_stage_of(
     parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),

@@ -17,7 +17,7 @@ pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options, Error> {
     usable_by(plan, options, &|device, op| op.runs_on(device))
 }
 
-/// The same, with `runs` to tell whether a device runs an operation.
+/// [`usable`] with a function `runs` that tells whether a device runs an operation.
 fn usable_by(
     plan: &Plan,
     options: Options,

@@ -38,7 +38,7 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
     Ok(steps)
 }
 
-/// The same without reading a source: the operations of a pass whose source was read before.
+/// [`trace`] without reading a source: the operations of a pass whose source was read before.
 ///
 /// # Errors
 /// The errors of [`trace`].

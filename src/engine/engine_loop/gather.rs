@@ -15,7 +15,8 @@ use super::{ActiveRequest, EngineLoop};
 /// Hidden states that lenses read in a step of several requests. Their logits take about the time of one token: the
 /// output head is a part of the weights, and these rows read it once.
 const N_LENS: usize = 8;
-/// The same if no other request is active, so that the request can still be cancelled.
+/// Hidden states that lenses read in a step if no other request is active. The request can be cancelled between
+/// steps.
 const N_LENS_ALONE: usize = 64;
 
 /// The output head of a model for a sequence.

@@ -159,7 +159,7 @@ impl BlockManager {
         }
     }
 
-    /// The same, with the blocks of a sequence in one run; `n_seqs` runs have a home of their own.
+    /// A manager that keeps the blocks of a sequence in one run; `n_seqs` runs have a home of their own.
     pub(in crate::model) fn in_runs(
         groups: Vec<Group>,
         n_rows: Option<usize>,

@@ -63,7 +63,7 @@ impl PrefixTree {
         self.by_key.get(&(node, *tokens)).copied()
     }
 
-    /// The same, created if it does not exist.
+    /// The child of `node` for the next block of tokens, created if it does not exist.
     pub(super) fn grow(&mut self, node: NodeId, tokens: &[u32; BLOCK]) -> NodeId {
         if let Some(child) = self.child(node, tokens) {
             return child;
@@ -92,7 +92,7 @@ impl PrefixTree {
         id
     }
 
-    /// The same for the last tokens of a sequence, which may be fewer than a block.
+    /// The child of `node` for the last tokens of a sequence, at most a block, created if it does not exist.
     pub(super) fn grow_end(&mut self, node: NodeId, tokens: &[u32]) -> NodeId {
         let mut key = [NO_TOKEN; BLOCK];
         key[..tokens.len()].copy_from_slice(tokens);

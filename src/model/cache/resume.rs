@@ -397,7 +397,7 @@ fn of_block(pool: usize, from: BlockId, to: BlockId, n: usize) -> SlotCopy {
     SlotCopy { pool, from, to, n }
 }
 
-/// The same copies, with those of consecutive slots merged.
+/// The copies, with those of consecutive slots merged.
 fn joined(copies: Vec<SlotCopy>) -> Vec<SlotCopy> {
     let mut out: Vec<SlotCopy> = Vec::new();
     for copy in copies {

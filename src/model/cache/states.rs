@@ -24,7 +24,7 @@ const MIN_PIECE: u64 = 64;
 pub(in crate::model) struct RowIds {
     /// Rows `[n_seqs]`.
     pub(in crate::model) rows: Tensor,
-    /// The same for a table whose rows are cut into [`STATE_PIECES`]: `[STATE_PIECES * n_seqs]`.
+    /// Rows of a table whose rows are cut into [`STATE_PIECES`]: `[STATE_PIECES * n_seqs]`.
     pub(in crate::model) pieces: Tensor,
 }
 
