@@ -1,4 +1,4 @@
-//! The adapters of an engine's model: their scales where a request has none of its own.
+//! The adapters of an engine's model, and their scales for requests that set none.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,24 +26,24 @@ impl Adapters {
         self.scales.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where each was read from, and its scale for requests that name none.
+    /// The path of each adapter's file, and its scale for requests that set none.
     pub fn all(&self) -> Vec<(&Path, f32)> {
         let scales = self.lock();
         let paths = self.paths.iter().map(PathBuf::as_path);
         paths.zip(scales.iter().copied()).collect()
     }
 
-    /// Sets the scales of requests from now on that name none; those that are not named are off.
+    /// Sets the scales for later requests that set none. Adapters that `named` leaves out are off.
     ///
     /// # Errors
-    /// An id that no adapter has, or a scale that is not a finite number.
+    /// An id is unknown, or a scale is not a finite number.
     pub fn set(&self, named: &[(usize, f32)]) -> Result<(), Rejected> {
         let scales = self.named(named)?;
         *self.lock() = scales;
         Ok(())
     }
 
-    /// The scales of a request that names some, or none.
+    /// The scale of each adapter for a request: the scales that it sets, or the defaults.
     pub(super) fn of(&self, named: Option<&[(usize, f32)]>) -> Result<Vec<f32>, Rejected> {
         match named {
             Some(named) => self.named(named),

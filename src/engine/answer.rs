@@ -1,4 +1,4 @@
-//! What is reported of a request: who waits for it, the text gate, the usage.
+//! The report of a request: the receiver of its events, the text gate, the usage.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::limits::Limits;
 use super::request::{Ends, Request};
 use super::stats;
 
-/// What a token carries through the text gate.
+/// The log-probabilities of a token on its way through the text gate.
 #[derive(Default)]
 pub(super) struct Entry {
     id: u32,
@@ -22,7 +22,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// What is reported of a token that was drawn so.
+    /// The entry of a token that was drawn.
     pub(super) fn drawn(drawn: &Drawn) -> Self {
         Self {
             id: drawn.chosen.id,
@@ -32,7 +32,7 @@ impl Entry {
         }
     }
 
-    /// The same with its bytes.
+    /// The entry as a token of the answer, with its bytes.
     fn of(self, bytes: Vec<u8>) -> AnswerToken {
         AnswerToken {
             id: self.id,
@@ -44,37 +44,37 @@ impl Entry {
     }
 }
 
-/// What was reported to whoever waits for a request, and how that is done.
+/// The report of a request: the events sent so far, the text gate and the receiver.
 pub(super) struct Answer {
     gate: Gate<Entry>,
     stops: Vec<Vec<u8>>,
-    /// What of the request stopped the completion.
+    /// The stop sequence or token of the request that stopped the completion.
     stopped: Option<Stopped>,
-    /// The token that ended it, if one did.
+    /// The token that ended the completion, if one did.
     ended: Option<AnswerToken>,
     top_logprobs: Option<usize>,
     /// Whether log-probabilities are those after all stages of sampling.
     pub(super) post_sampling: bool,
-    /// What was reported last of how much of the prompt is processed; none where that is not wanted.
+    /// The last reported progress of the prompt; none where progress is not reported.
     progress: Option<Progress>,
     prompt_logprobs: Option<usize>,
-    /// Tokens of the prompt that are scored and not sent.
+    /// Scored tokens of the prompt that are not sent yet.
     scored: Vec<AnswerToken>,
     ends: Ends,
     /// Whether the prompt may come from the prefix cache.
     pub(super) reads_cache: bool,
     caller: Caller,
-    /// Tokens of the source: they are what is counted as prompt.
+    /// Tokens of the source. If there are any, they are counted as the prompt.
     n_source: usize,
     started: Option<Instant>,
     prefilled: Option<Instant>,
-    /// When its last token was chosen.
+    /// When the last token was chosen.
     last_token: Option<Instant>,
     pub(super) usage: Usage,
 }
 
 impl Answer {
-    /// Of a request whose prompt follows a source of so many tokens.
+    /// The report of a request whose prompt follows a source of `n_source` tokens; 0 = no source.
     pub(super) fn new(request: &Request, n_source: usize, caller: Caller) -> Self {
         let n_prompt = match n_source {
             0 => request.prompt.len(),
@@ -107,12 +107,12 @@ impl Answer {
         }
     }
 
-    /// Whether nobody waits for it any more.
+    /// Whether the receiver is gone.
     pub(super) fn is_cancelled(&self) -> bool {
         self.caller.events.is_closed()
     }
 
-    /// Which time limit has passed.
+    /// The time limit that the request has exceeded.
     pub(super) fn overdue(&self, limits: &Limits, now: Instant) -> Option<Failure> {
         let (since, limit, failure): (_, _, fn(_) -> _) = match self.started {
             None => (self.caller.arrived, limits.queue_time, Failure::QueueTime),
@@ -122,12 +122,12 @@ impl Answer {
         Some(failure(limit))
     }
 
-    /// Whether it is to be reaped before it is complete.
+    /// Whether the request is to be reaped: cancelled or out of time.
     pub(super) fn is_over(&self, limits: &Limits, now: Instant) -> bool {
         self.is_cancelled() || self.overdue(limits, now).is_some()
     }
 
-    /// Ends a request that is over.
+    /// Ends a request that is cancelled or out of time.
     pub(super) fn end_early(self, limits: &Limits, now: Instant) {
         match self.overdue(limits, now) {
             Some(failure) if !self.is_cancelled() => self.fail(failure),
@@ -138,7 +138,8 @@ impl Answer {
         }
     }
 
-    /// Takes note that it became active, with so many tokens from the prefix cache; the first time counts.
+    /// Notes that the request became active, with `n_cached` tokens from the prefix cache. Only the first call
+    /// counts.
     pub(super) fn start(&mut self, n_cached: usize) {
         let n_cached = self.of_prompt(n_cached);
         if self.started.is_none() {
@@ -152,7 +153,8 @@ impl Answer {
         }
     }
 
-    /// Tokens of the prompt that are read with the first `n` tokens: all of a source are read before them.
+    /// Tokens of the prompt that are read together with the first `n` tokens. A source is read as a whole before
+    /// them.
     fn of_prompt(&self, n: usize) -> usize {
         match self.n_source {
             0 => n,
@@ -160,14 +162,14 @@ impl Answer {
         }
     }
 
-    /// Takes note that the first `n` tokens are read, as far as they are the prompt's.
+    /// Reports progress: the first `n` tokens are read. Tokens after the prompt do not count.
     pub(super) fn progressed(&mut self, n: usize) {
         let n = self.of_prompt(n);
         let Some(progress) = &mut self.progress else {
             return;
         };
         let n = n.min(progress.total);
-        // What is read once more after a pause is no progress.
+        // Tokens that are read again after a preemption are no progress.
         if n > progress.processed {
             progress.processed = n;
             progress.time = self.started.map_or(Duration::ZERO, |at| at.elapsed());
@@ -176,7 +178,7 @@ impl Answer {
         }
     }
 
-    /// Takes note that its prompt is read; the first time counts.
+    /// Notes that the prompt is read. Only the first call counts.
     pub(super) fn prefilled(&mut self) {
         if self.prefilled.is_none() {
             self.prefilled = Some(Instant::now());
@@ -189,7 +191,7 @@ impl Answer {
         tokenizer.is_end_of_generation(token) || self.ends.stop_tokens.contains(&token)
     }
 
-    /// Takes note of the token that ends the completion.
+    /// Notes the token that ends the completion.
     pub(super) fn end_at(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) {
         let entry = Entry { id: token, ..entry };
         self.ended = Some(entry.of(tokenizer.piece(token).to_vec()));
@@ -197,7 +199,8 @@ impl Answer {
         self.stopped = is_requested.then_some(Stopped::Token(token));
     }
 
-    /// Logits without the tokens that would end a completion of `n` tokens too early; none if any may.
+    /// The logits, with the tokens that end a completion set to -inf if its `n` tokens are fewer than the minimum;
+    /// none if it may end.
     pub(super) fn held_open(
         &self,
         n: usize,
@@ -221,23 +224,23 @@ impl Answer {
         self.top_logprobs.is_some()
     }
 
-    /// What is reported of a token that was chosen from `logits`.
+    /// The log-probabilities that are reported of a token chosen from `logits`.
     pub(super) fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
         match self.top_logprobs {
             None => Ok(Entry::default()),
-            // Nothing was drawn: no other token could have come.
+            // Nothing was drawn: no other token was possible.
             Some(_) if self.post_sampling => Ok(Entry::drawn(&Drawn::certain(token))),
             Some(_) => Ok(self.entry_of(token, &Logprobs::new(logits)?)),
         }
     }
 
-    /// How many of the most probable tokens are reported after all stages of sampling; none where those are not
+    /// How many of the most probable tokens are reported after all stages of sampling; none where they are not
     /// wanted.
     pub(super) fn n_drawn(&self) -> Option<usize> {
         self.top_logprobs.filter(|_| self.post_sampling)
     }
 
-    /// [`Self::entry`] where the log-probabilities are at hand.
+    /// [`Self::entry`] with log-probabilities that are computed already.
     pub(super) fn entry_of(&self, token: u32, logprobs: &Logprobs<'_>) -> Entry {
         let Some(n_top) = self.top_logprobs else {
             return Entry::default();
@@ -250,7 +253,7 @@ impl Answer {
         self.prompt_logprobs.is_some()
     }
 
-    /// Takes a token of the prompt with the logits of the token before it; the first one has none.
+    /// Scores a token of the prompt by the logits of the token before it. The first token has none.
     pub(super) fn score(
         &mut self,
         token: u32,
@@ -267,7 +270,7 @@ impl Answer {
         Ok(())
     }
 
-    /// Sends the tokens of the prompt that were scored since the last time.
+    /// Sends the scored tokens of the prompt that were not sent yet.
     pub(super) fn send_scored(&mut self) {
         if !self.scored.is_empty() {
             let scored = std::mem::take(&mut self.scored);
@@ -275,7 +278,7 @@ impl Answer {
         }
     }
 
-    /// Puts a token through the gate. Returns whether a stop sequence ends the completion there.
+    /// Puts a token through the text gate. Returns whether a stop sequence ends the completion there.
     pub(super) fn push(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) -> bool {
         let now = Instant::now();
         let since = self.last_token.replace(now);
@@ -294,7 +297,7 @@ impl Answer {
         is_stopped
     }
 
-    /// Releases what is held back: nothing more will come.
+    /// Releases the text that the gate holds back, at the end of the completion.
     pub(super) fn flush(&mut self) {
         let released = self.gate.finish();
         self.release(released);
@@ -312,7 +315,7 @@ impl Answer {
         });
     }
 
-    /// Sends an event. That nobody listens any more is noticed before the next step.
+    /// Sends an event. A closed channel is noticed before the next step.
     pub(super) fn send(&self, event: Event) {
         let _ = self.caller.events.send(event);
     }

@@ -1,8 +1,8 @@
-//! Autoregressive decoding: the next token from the logits of the last one, with draft tokens
+//! Autoregressive decoding: each token is chosen from the logits of the one before it, with draft tokens
 //! (speculative decoding) or under a constraint.
 //!
-//! A pass reads the pending tokens and the draft tokens that may follow them. Its rows are, in order,
-//! those of forced tokens, whose log-probabilities they give, and those that tokens are chosen from.
+//! A pass reads the pending tokens and the draft tokens that may follow them. First come the rows of forced tokens,
+//! which give their log-probabilities, then the rows from which tokens are chosen.
 
 use crate::model::Batch;
 use crate::sampling::{SampleError, Sampler};
@@ -17,7 +17,7 @@ use super::sequence::Sequence;
 use super::strategy::{Ending, Row, Strategy};
 use super::thinking::ThinkingBudget;
 
-/// The state of one request.
+/// The decoding state of one request.
 pub(super) struct Autoregressive {
     sampler: Sampler,
     /// Maximum length of prompt and completion.
@@ -25,9 +25,9 @@ pub(super) struct Autoregressive {
     drafter: Option<Drafter>,
     constrained: Option<Constrained>,
     thinking: Option<ThinkingBudget>,
-    /// Length of the sequence when the step under way was read; tokens chosen since are beyond it.
+    /// Length of the sequence when the current step was read; tokens chosen since then are beyond it.
     n_before: usize,
-    /// Whether further rows of the step follow from a token that was not chosen.
+    /// Whether the further rows of the step follow a draft token that was not chosen.
     is_diverged: bool,
 }
 
@@ -41,7 +41,7 @@ impl Autoregressive {
         thinking: Option<ThinkingBudget>,
     ) -> Self {
         sampler.accept_prompt(prompt);
-        // What may follow a draft token would be known only when the grammar has moved on.
+        // The mask after a draft token would be known only when the grammar has advanced.
         let has_draft = n_drafted > 0 && constrained.is_none();
         Self {
             sampler,
@@ -58,7 +58,7 @@ impl Autoregressive {
         self.drafter.as_ref().map_or(&[], Drafter::tokens)
     }
 
-    /// Takes in the tokens that the constraint forces, which are pending from then on.
+    /// Adds the tokens that the constraint forces. They are pending from then on.
     fn force(&mut self, sequence: &mut Sequence, forced: Forced, tokenizer: &Tokenizer) {
         let Forced {
             mut tokens,
@@ -79,7 +79,7 @@ impl Autoregressive {
         } else if sequence.tokens.len() >= self.limit {
             sequence.ending = Some(FinishReason::Length);
         }
-        // With log-probabilities they wait for their rows.
+        // With log-probabilities, the tokens are reported with their rows.
         while !sequence.answer.wants_logprobs() && sequence.is_unreported() {
             sequence.report(Entry::default(), tokenizer);
         }
@@ -103,7 +103,7 @@ impl Autoregressive {
                 return self.sampler.sample_masked(logits, mask);
             };
             match self.sampler.sample_masked(open, mask) {
-                // A grammar that is complete ends the completion, however short.
+                // A complete grammar ends the completion, even below the minimum length.
                 Err(SampleError::NothingLeft { .. }) if mask.is_some() => {
                     self.sampler.sample_masked(logits, mask)
                 }
@@ -209,7 +209,7 @@ impl Strategy for Autoregressive {
             return sequence.score(next, row.logits, tokenizer);
         }
         if next < self.n_before {
-            // A row may be there for its values alone.
+            // This row may be computed only for its captured values.
             if !sequence.is_stopped && next >= sequence.n_reported {
                 let entry = sequence.answer.entry(sequence.tokens[next], row.logits)?;
                 sequence.report(entry, tokenizer);
@@ -226,7 +226,7 @@ impl Strategy for Autoregressive {
             return Ok(());
         }
         let token = self.choose(sequence, row.logits, tokenizer)?;
-        // The next row is what the model predicts after the draft token, so it counts if that is right.
+        // The next row follows the draft token, so it counts only if the draft token was right.
         let drafted = self.drafted().get(next - self.n_before);
         self.is_diverged = drafted != Some(&token);
         Ok(())
@@ -237,7 +237,7 @@ impl Strategy for Autoregressive {
         let n_chosen = sequence.tokens.len() - self.n_before;
         let mut n_accepted = 0;
         if is_last && let Some(drafter) = &mut self.drafter {
-            // The last token chosen is that of a row, and not read yet; so is one that ends.
+            // The last chosen token is not read yet, whether or not it ends the completion.
             n_accepted = n_chosen.saturating_sub(1);
             sequence.answer.usage.drafted_tokens += drafter.tokens().len();
             sequence.answer.usage.accepted_tokens += n_accepted;

@@ -1,4 +1,4 @@
-//! Who waits for a request, and its place in the queue.
+//! The receiver of a request's events, and its place in the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,21 +9,21 @@ use tokio::sync::mpsc;
 use super::event::Event;
 use super::stats::Stats;
 
-/// Who waits for a request.
+/// The receiver of a request's events, and its place in the queue.
 pub(super) struct Caller {
-    /// Closed by the receiver when nobody waits any more.
+    /// The receiver closes the channel to cancel the request.
     pub(super) events: mpsc::UnboundedSender<Event>,
     pub(super) arrived: Instant,
     pub(super) stats: Arc<Stats>,
     pub(super) _ticket: Ticket,
 }
 
-/// A place among the requests that wait or run, given back when it is dropped.
+/// A place among the waiting and active requests, given back when it is dropped.
 pub(super) struct Ticket(Arc<AtomicUsize>);
 
 impl Ticket {
-    /// Takes `n` places if fewer than `limit` are taken: the completions of one request
-    /// are queued together, however many they are.
+    /// Takes `n` places if fewer than `limit` are taken. The completions of one request are queued together,
+    /// whatever their number.
     pub(super) fn take(places: &Arc<AtomicUsize>, limit: usize, n: usize) -> Option<Vec<Self>> {
         let more = |taken| (taken < limit).then_some(taken + n);
         let taken = places.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);

@@ -1,4 +1,4 @@
-//! What an engine can do with a model, as far as its plan, vocabulary and options decide it.
+//! What an engine can do with a model, as far as plan, vocabulary and options decide it.
 
 use crate::model::Options;
 use crate::plan::Plan;
@@ -7,13 +7,13 @@ use crate::text::tokenizer::Tokenizer;
 /// Why a model cannot answer with text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// It has no logits.
+    /// The model has no logits.
     #[error("the model ends in vectors of {n_embd} elements, and has no logits to choose text by")]
     Vectors {
         /// Elements of a vector.
         n_embd: u64,
     },
-    /// It decodes by text diffusion, and its vocabulary has no mask token.
+    /// The model decodes by text diffusion, and its vocabulary has no mask token.
     #[error("the vocabulary names no mask token (`tokenizer.ggml.mask_token_id`)")]
     NoMask,
 }
@@ -26,7 +26,7 @@ pub fn ends_in_vectors(plan: &Plan) -> bool {
 /// Whether a model with this vocabulary answers with text.
 ///
 /// # Errors
-/// What it lacks.
+/// The model has no logits, or no mask token for text diffusion.
 pub fn can_answer(plan: &Plan, tokenizer: &Tokenizer) -> Result<(), Unfit> {
     if ends_in_vectors(plan) {
         return Err(Unfit::Vectors {
@@ -46,10 +46,10 @@ pub(super) fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unfit> 
         .ok_or(Unfit::NoMask)
 }
 
-/// Whether tokens of a sequence can be taken back, which speculative decoding and contrastive search need.
+/// Whether the last tokens of a sequence can be removed, which speculative decoding and contrastive search need.
 ///
 /// # Errors
-/// Why they cannot.
+/// The reason why they cannot.
 pub fn can_take_back(plan: &Plan, options: &Options) -> Result<(), &'static str> {
     match (options.n_ctx, plan.recurrent().next()) {
         (0, _) => Err("without a context nothing of a sequence is cached"),
@@ -58,10 +58,10 @@ pub fn can_take_back(plan: &Plan, options: &Options) -> Result<(), &'static str>
     }
 }
 
-/// Whether the hidden states of a text can be pooled: always, unless the model has logits too.
+/// Whether the hidden states of a text can be pooled. Always so for models without logits.
 ///
 /// # Errors
-/// Why they cannot, as what the model does.
+/// The reason why they cannot: a verb phrase about the model.
 pub fn can_pool(plan: &Plan) -> Result<(), &'static str> {
     if ends_in_vectors(plan) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What the engine loop needs of a model, so that tests can run it over one whose logits they know.
+//! The interface of the engine loop to a model. Tests run the loop over a model with known logits.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use crate::model::{
 };
 use crate::plan::BLOCK_LEN;
 
-/// Positions of a block of the cache.
+/// Number of positions of a KV block.
 pub(super) const BLOCK: usize = BLOCK_LEN as usize;
 
-/// Maximum number of rows of a pass whose logits are kept until all are computed.
+/// Maximum number of rows of a pass for which all logits are kept until the pass ends.
 const KEPT_ROWS: usize = 64;
 
-/// Takes the logits `[n_vocab]` of a row and the hidden state `[n_embd]` after the final norm, which is
-/// empty where the batch did not want it.
+/// Receives the logits `[n_vocab]` of a row and its hidden state `[n_embd]` after the final norm. The hidden state
+/// is empty where the batch does not want it.
 pub(super) type EachRow<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 
-/// What runs forward passes.
+/// Runs forward passes.
 pub(super) trait Compute {
-    /// Runs a pass and hands out its rows in order. Where a pass fails, rows may have been handed out.
+    /// Runs a pass and hands out its rows in order. A pass that fails may have handed out some rows before.
     fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error>;
     /// See [`Model::pool`].
     fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error>;
@@ -49,7 +49,7 @@ pub(super) trait Compute {
     fn direct_heads(&mut self, at: usize, _along: &[f64]) -> Result<DirectHeads, model::Error> {
         Err(model::Error::Internal(format!("no heads {at}")))
     }
-    /// See [`Model::set_source`]. Of a sequence whose source is refused no token is read.
+    /// See [`Model::set_source`]. After an error no token of the sequence is read.
     fn set_source(&mut self, sequence: SequenceId, source: &[u32]);
     /// See [`Model::resume`].
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed;
@@ -61,16 +61,15 @@ pub(super) trait Compute {
     fn release(&mut self, sequence: SequenceId);
     /// See [`Model::rest`].
     fn rest(&self);
-    /// Free blocks of the cache; none if nothing is cached between passes.
+    /// Free blocks of the cache; none if no block is kept between passes.
     fn n_blocks(&self) -> Option<usize>;
     /// Maximum number of tokens of a pass.
     fn n_batch(&self) -> usize;
-    /// Whether a recurrent state is kept of each sequence, which cannot be taken back.
+    /// Whether each sequence has a recurrent state, which cannot be taken back.
     fn has_states(&self) -> bool;
     /// Whether there is a prefix cache.
     fn is_shared(&self) -> bool;
-    /// Where these tokens first give a value that is not finite, in words; see
-    /// [`Model::first_not_finite`].
+    /// The first value that is not finite in a pass over these tokens, in words; see [`Model::first_not_finite`].
     fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String>;
 }
 
@@ -78,7 +77,7 @@ impl Compute for Model {
     fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
         let n_vocab = self.row_width();
         if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden {
-            // Text diffusion, or a prompt that is scored: too many logits to keep them all.
+            // Text diffusion or a scored prompt: too many logits to keep them all.
             return self.forward_each(batch, &mut |_, rows: &[f32]| {
                 rows.chunks_exact(n_vocab).for_each(|row| each(row, &[]));
             });

@@ -1,9 +1,9 @@
 //! Constraints of active requests: a thread that advances matchers while passes run.
 //!
-//! A chosen token goes to the [`Worker`] with its matcher. What the grammar forces next comes back
-//! first, because it belongs into the next pass; the mask for the token after that is computed
-//! while that pass runs. The engine waits only for what it needs now. One thread for each engine,
-//! started with the first constraint; it ends with the engine. Nothing here knows the model.
+//! A chosen token goes to the [`Worker`] with its matcher. The forced tokens come back first, because they belong
+//! to the next pass. The mask for the token after them is computed while that pass runs. The engine waits only for
+//! the reply that it needs next. Each engine has one thread, which starts with the first constraint and ends with
+//! the engine. Nothing here knows the model.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -13,13 +13,13 @@ use crate::constraint::{self, Compiled, Matcher};
 
 use super::event::Failure;
 
-/// Why a constrained completion cannot go on.
+/// Why a constrained completion cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// The grammar has no way on.
+    /// The grammar allows no further token.
     #[error(transparent)]
     Constraint(#[from] constraint::Error),
-    /// The thread that advances matchers is not there.
+    /// The thread that advances matchers has ended.
     #[error("the thread for constraints has ended")]
     NoWorker,
 }
@@ -34,21 +34,21 @@ impl From<Fault> for Failure {
 #[derive(Debug)]
 pub(super) struct Forced {
     pub(super) tokens: Vec<u32>,
-    /// Whether the completion is complete with them.
+    /// Whether the completion ends after them.
     pub(super) is_complete: bool,
 }
 
-/// A matcher and what it shall do.
+/// A matcher, what to do with it, and where the replies go.
 struct Job {
     matcher: Origin,
     replies: SyncSender<Reply>,
 }
 
-/// Where a matcher comes from.
+/// The origin of a matcher.
 enum Origin {
-    /// A new completion.
+    /// The matcher of a new completion.
     New(Compiled),
-    /// A completion whose next token was chosen.
+    /// The matcher of a completion, and its chosen token.
     Chosen(Matcher, u32),
 }
 
@@ -58,14 +58,14 @@ enum Reply {
     Fault(constraint::Error),
 }
 
-/// The way to the thread.
+/// The channel to the thread.
 #[derive(Default)]
 pub(super) struct Worker {
     jobs: OnceLock<Option<Sender<Job>>>,
 }
 
 impl Worker {
-    /// The constraint of a new completion, under way at once.
+    /// The constraint of a new completion. Its matcher starts at once.
     pub(super) fn start(&self, compiled: &Compiled) -> Constrained {
         let jobs = self.jobs.get_or_init(spawn);
         let mut this = Constrained {
@@ -77,7 +77,7 @@ impl Worker {
     }
 }
 
-/// Starts the thread; without one, constrained requests fail, and only they.
+/// Starts the thread. Without it only constrained requests fail.
 fn spawn() -> Option<Sender<Job>> {
     let (jobs, queue) = channel();
     let thread = std::thread::Builder::new()
@@ -92,7 +92,7 @@ fn spawn() -> Option<Sender<Job>> {
     }
 }
 
-/// Serves jobs until the engine is gone. What is forced comes before any mask: passes wait for it.
+/// Serves jobs until the engine ends. Forced tokens come before any mask, because passes wait for them.
 fn work(queue: &Receiver<Job>) {
     let mut open = VecDeque::new();
     loop {
@@ -124,8 +124,8 @@ fn work(queue: &Receiver<Job>) {
     }
 }
 
-/// Advances a matcher over the chosen token and the forced ones after it. Returns it if there is
-/// more to choose.
+/// Advances a matcher over the chosen token and the forced tokens after it. Returns the matcher if tokens remain to
+/// be chosen.
 fn advance(origin: Origin, replies: &SyncSender<Reply>) -> Option<Matcher> {
     let advanced = match origin {
         Origin::New(compiled) => Ok(compiled.matcher()),
@@ -156,21 +156,21 @@ pub(super) struct Constrained {
 }
 
 enum State {
-    /// What is forced has not been fetched.
+    /// The forced tokens have not been received.
     Moving(Receiver<Reply>),
-    /// The mask has not been fetched.
+    /// The mask has not been received.
     Masking(Receiver<Reply>),
     /// A token can be chosen.
     Ready(Vec<u32>, Box<Matcher>),
     /// The completion is complete.
     Complete,
-    /// Something failed, and was reported.
+    /// An error occurred and was reported.
     Lost,
 }
 
 impl Constrained {
-    /// The tokens that must come next, to be fetched once after each choice; `None` if they were.
-    /// Waits for the worker.
+    /// The tokens that must come next, received once after each choice; `None` if they were received before. Waits
+    /// for the worker.
     pub(super) fn forced(&mut self) -> Result<Option<Forced>, Fault> {
         let State::Moving(replies) = &self.state else {
             return match self.state {
@@ -215,7 +215,7 @@ impl Constrained {
         }
     }
 
-    /// Takes the token that was chosen under the mask.
+    /// Accepts the token that was chosen under the mask.
     pub(super) fn choose(&mut self, token: u32) {
         if let State::Ready(_, matcher) = std::mem::replace(&mut self.state, State::Lost) {
             self.send(Origin::Chosen(*matcher, token));
@@ -223,7 +223,7 @@ impl Constrained {
     }
 
     fn send(&mut self, matcher: Origin) {
-        // Capacity for both replies, so that the worker never waits for the engine.
+        // The channel has room for both replies, so that the worker never waits for the engine.
         let (replies, inbox) = sync_channel(2);
         let is_sent = self
             .jobs

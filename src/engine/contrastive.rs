@@ -1,9 +1,8 @@
 //! Contrastive search: every candidate is read once before one is chosen.
 //!
-//! The candidates for a token are read one after another in the steps that follow, each as a token
-//! that is taken back again; other requests go on meanwhile. The chosen one is then read for good,
-//! together with the first candidate for the next token. Not for models with recurrent states, which
-//! cannot be taken back.
+//! The following steps read the candidates for a token one after another. Each candidate is taken back after its
+//! step. Other requests continue meanwhile. The chosen candidate is then read again and kept, together with the
+//! first candidate for the next token. Models with recurrent states, which cannot be taken back, are excluded.
 
 use crate::model::Batch;
 use crate::sampling::{Candidate, Contrastive, SampleError};
@@ -14,20 +13,20 @@ use super::scheduler::Job;
 use super::sequence::Sequence;
 use super::strategy::{Ending, Row, Strategy};
 
-/// The search of one request.
+/// The contrastive search of one request.
 pub(super) struct Search {
     search: Contrastive,
     /// Maximum length of prompt and completion.
     limit: usize,
-    /// Tokens whose hidden states the search has taken in: positions before this need no row.
+    /// Tokens whose hidden states the search has read. Earlier positions need no row.
     n_taken: usize,
-    /// Logits that the candidates come from.
+    /// The logits that the candidates come from.
     from: Vec<f32>,
     candidates: Vec<Candidate>,
     /// Logits and hidden states of the candidates read so far.
     logits: Vec<Vec<f32>>,
     hidden: Vec<f32>,
-    /// Whether the step under way reads all pending tokens.
+    /// Whether the current step reads all pending tokens.
     is_last: bool,
 }
 
@@ -45,13 +44,13 @@ impl Search {
         }
     }
 
-    /// The candidate that is to be read next.
+    /// The candidate to be read next.
     fn probe(&self) -> Option<u32> {
         let next = self.candidates.get(self.logits.len());
         next.map(|candidate| candidate.id)
     }
 
-    /// Finds the candidates for the token that follows from `logits`.
+    /// Finds the candidates for the token that follows `logits`.
     fn look_ahead(&mut self, logits: Vec<f32>) -> Result<(), SampleError> {
         self.candidates = self.search.candidates(&logits, None)?;
         self.from = logits;
@@ -60,8 +59,8 @@ impl Search {
         Ok(())
     }
 
-    /// Takes in the row of the candidate that was read. Chooses one when all were, and returns it with
-    /// the logits that it was a candidate of.
+    /// Adds the row of a candidate. After the last one, chooses a candidate and returns it with the logits that it
+    /// came from.
     fn add(&mut self, row: &Row<'_>) -> Result<Option<(u32, Vec<f32>)>, SampleError> {
         self.logits.push(row.logits.to_vec());
         self.hidden.extend_from_slice(row.hidden);

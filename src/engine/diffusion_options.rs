@@ -1,25 +1,24 @@
-//! Options of text diffusion as a request or an engine sets them, and what a step reports.
+//! Options of text diffusion as a request or an engine sets them, and the report of a step.
 
 use super::remasking::Remasking;
 
-/// Options of text diffusion; what is not set is as the engine and the model have it.
+/// Options of text diffusion. Unset ones are those of the engine and the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Diffusion {
-    /// Denoising steps for the whole completion, at least 1; at least one for each block is taken, and
-    /// at most one for each position. Default: one for each position.
+    /// Denoising steps for the whole completion, at least 1. Each block takes at least one step, and at most one
+    /// for each position. Default: one for each position.
     pub steps: Option<usize>,
     /// Positions of a block, at least 1; the last one may be shorter. Default: 32.
     pub block_length: Option<usize>,
     /// Which masked positions a step fixes. Default: see [`Remasking::usual`].
     pub remasking: Option<Remasking>,
-    /// Scale of classifier-free guidance, 0 to 100: logits are those of the sequence moved away from
-    /// those of the same sequence with a masked prompt. Default: 0 = off.
+    /// Scale of classifier-free guidance, 0 to 100: how far the logits move away from those of the same sequence
+    /// with a masked prompt. Default: 0 = off.
     pub cfg_scale: Option<f64>,
-    /// Probability from which a token is fixed beyond the number that a step fixes, above 0 up to 1.
-    /// Default: off.
+    /// Probability above 0, up to 1, from which a step fixes further tokens beyond its number. Default: off.
     pub threshold: Option<f64>,
-    /// Whether keys and values from before a block are those of the block's first step, which is
-    /// faster and gives other completions. Default: no.
+    /// Whether keys and values before a block stay those of the block's first step, which is faster and gives other
+    /// completions. Default: no.
     pub approximate_cache: Option<bool>,
 }
 
@@ -30,7 +29,7 @@ impl Default for Diffusion {
 }
 
 impl Diffusion {
-    /// Nothing set.
+    /// No option set.
     pub const UNSET: Self = Self {
         steps: None,
         block_length: None,
@@ -40,7 +39,7 @@ impl Diffusion {
         approximate_cache: None,
     };
 
-    /// What this sets, and `other` where it sets nothing.
+    /// These options, completed with those of `other`.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self {
@@ -54,13 +53,13 @@ impl Diffusion {
     }
 }
 
-/// A position that a step fixed.
+/// A position whose token a step fixed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fixed {
     /// Position within the completion, from 0.
     pub position: usize,
-    /// Its token.
+    /// The token.
     pub token: u32,
-    /// Natural logarithm of the probability it was fixed with.
+    /// Natural logarithm of the token's probability when it was fixed.
     pub logprob: f64,
 }

@@ -1,21 +1,22 @@
-//! Speculative decoding: draft tokens, which one pass confirms or refutes together.
+//! Speculative decoding: draft tokens that one pass verifies together.
 //!
-//! A draft token costs a row of the next pass and nothing else: it is accepted only if the sampler, given
-//! the model's logits, chooses just it. The completion is therefore distributed as without a draft,
-//! whatever drafts. Not here: what is chosen.
+//! A draft token costs a row of the next pass and nothing else: it is accepted only if the sampler, given the
+//! model's logits, chooses the same token. The distribution of completions is therefore the same as without drafts,
+//! whatever tokens are proposed. Not here: the choice of tokens.
 
 use std::collections::HashMap;
 
-/// Lengths of the ends of the sequence that are looked up, the longest first.
+/// Numbers of last tokens of the sequence that are looked up, the largest first.
 const LENGTHS: [usize; 3] = [4, 3, 2];
 const LONGEST: usize = LENGTHS[0];
 
-/// Drafts that the sequence goes on as it did when it last had the same end: prompt lookup (Saxena
-/// 2023, "Prompt Lookup Decoding").
+/// Drafts the tokens that followed the last occurrence of the sequence's last tokens: prompt lookup (Saxena 2023,
+/// "Prompt Lookup Decoding").
 #[derive(Debug, Default)]
 struct Lookup {
     tokens: Vec<u32>,
-    /// What follows the last occurrence of some tokens, the unused ones 0, and their number.
+    /// The position after the last occurrence of some tokens. The key is the tokens, padded with 0, and their
+    /// number.
     places: HashMap<([u32; LONGEST], usize), usize>,
 }
 
@@ -28,7 +29,7 @@ impl Lookup {
     }
 
     fn push(&mut self, token: u32) {
-        // The end of the sequence itself is noted only when something follows it.
+        // The last tokens of the sequence are recorded only when a token follows them.
         let end = self.tokens.len();
         for len in LENGTHS {
             if let Some(key) = self.key(len, end) {
@@ -38,7 +39,7 @@ impl Lookup {
         self.tokens.push(token);
     }
 
-    /// At most `n` tokens that may follow, into `out`.
+    /// Appends at most `n` draft tokens to `out`.
     fn propose(&self, n: usize, out: &mut Vec<u32>) {
         let end = self.tokens.len();
         let place = LENGTHS
@@ -50,7 +51,7 @@ impl Lookup {
     }
 }
 
-/// How many tokens are worth drafting, by what became of earlier drafts.
+/// How many tokens to draft, by the success of earlier drafts.
 #[derive(Debug)]
 struct Effort {
     n: usize,
@@ -65,7 +66,7 @@ impl Effort {
         }
     }
 
-    /// Takes note that `accepted` of `drafted` tokens were right.
+    /// Adapts the number after `accepted` of `drafted` tokens were right.
     fn learn(&mut self, drafted: usize, accepted: usize) {
         if drafted == 0 {
             return;
@@ -88,7 +89,7 @@ pub(super) struct Drafter {
 }
 
 impl Drafter {
-    /// Drafts at most `most` tokens per step.
+    /// A drafter of at most `most` tokens per step.
     pub(super) fn new(prompt: &[u32], most: usize) -> Self {
         let mut lookup = Lookup::default();
         prompt.iter().for_each(|token| lookup.push(*token));
@@ -99,12 +100,12 @@ impl Drafter {
         }
     }
 
-    /// Takes note of the next token of the sequence.
+    /// Adds the next token of the sequence.
     pub(super) fn push(&mut self, token: u32) {
         self.lookup.push(token);
     }
 
-    /// Drafts at most `n` tokens that may follow.
+    /// Drafts at most `n` tokens.
     pub(super) fn propose(&mut self, n: usize) {
         self.tokens.clear();
         self.lookup.propose(n.min(self.effort.n), &mut self.tokens);
@@ -115,12 +116,12 @@ impl Drafter {
         &self.tokens
     }
 
-    /// Takes note that only the first `n` draft tokens are read.
+    /// Keeps only the first `n` draft tokens, which the pass reads.
     pub(super) fn truncate(&mut self, n: usize) {
         self.tokens.truncate(n);
     }
 
-    /// Ends the draft of this step, of which `n_accepted` tokens were right.
+    /// Ends the draft of this step, of which `n_accepted` tokens were accepted.
     pub(super) fn learn(&mut self, n_accepted: usize) {
         self.effort.learn(self.tokens.len(), n_accepted);
         self.tokens.clear();
@@ -144,14 +145,14 @@ mod tests {
         assert_eq!(draft(&[1, 2, 3, 4, 5, 1, 2], 3), [3, 4, 5]);
         assert_eq!(draft(&[1, 2, 3, 4, 5, 1, 2], 9), [3, 4, 5, 1, 2]);
         assert_eq!(draft(&[1, 2, 7, 1, 2, 8, 1, 2], 2), [8, 1]);
-        // The longer end decides.
+        // The longer match decides.
         assert_eq!(draft(&[5, 1, 2, 7, 6, 1, 2, 8, 5, 1, 2], 1), [7]);
         assert_eq!(draft(&[9, 9, 9], 2), [9]);
         assert!(draft(&[1, 2, 3], 2).is_empty());
         assert!(draft(&[], 2).is_empty());
     }
 
-    /// The same by looking everywhere.
+    /// The same draft by linear search.
     fn draft_slowly(tokens: &[u32], n: usize) -> Vec<u32> {
         for len in LENGTHS.into_iter().filter(|len| *len < tokens.len()) {
             let end = &tokens[tokens.len() - len..];

@@ -1,8 +1,8 @@
-//! The engine's loop: reap, admit, plan a step, run it, commit it, end what has ended.
+//! The engine's loop: reap, admit, plan a step, run it, commit it, end completed requests.
 //!
-//! The only place where requests are admitted, preempted, retried and ended. A step that fails is
-//! retried for each of its requests alone, so that it ends those that cannot go on, never the others
-//! or the engine. Not here: how tokens are found ([`Strategy`]), who runs in a step (`scheduler.rs`).
+//! The only place where requests are admitted, preempted, retried and ended. Each request of a failed step is
+//! retried alone, so that only requests that cannot continue end, never the others or the engine. Not here: how
+//! tokens are found ([`Strategy`]), which requests run in a step (`scheduler.rs`).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,14 +27,13 @@ use super::submission::Submitted;
 mod admission;
 mod gather;
 
-/// Maximum number of draft tokens of a step, of all requests together: each costs about a token's
-/// computation.
+/// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
 const N_DRAFTED: usize = 32;
 
-/// Sequences that a request may run under: with guidance, text diffusion reads two.
+/// Sequences that a request may take: with guidance, text diffusion reads two.
 const N_PARTS: SequenceId = 2;
 
-/// A request that waits or is active.
+/// A request that is waiting or active.
 struct ActiveRequest {
     sequence: Sequence,
     strategy: Box<dyn Strategy>,
@@ -47,12 +46,12 @@ impl ActiveRequest {
     }
 }
 
-/// Requests that one pass serves alike, by their places among the active ones, and what it reads.
+/// Requests that share the rows of a pass, by their indices among the active ones, and the size of their part.
 struct Group {
     members: Vec<usize>,
     n_tokens: usize,
     n_rows: usize,
-    /// Whether all of it goes into one pass.
+    /// Whether all its tokens must go into one pass.
     is_whole: bool,
 }
 
@@ -61,29 +60,29 @@ pub(super) struct EngineLoop<C> {
     model: C,
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
-    /// Requests that wait.
+    /// Waiting requests.
     queue: VecDeque<ActiveRequest>,
-    /// Active requests in the order of their arrival; those that need a pass as a whole, in the order
-    /// in which they last had one.
+    /// Active requests in the order of arrival. Requests whose tokens must all go into one pass are in the order of
+    /// their last pass.
     active: Vec<ActiveRequest>,
-    /// Requests whose tokens are complete and whose lens is not; they keep their ids.
+    /// Requests whose tokens are complete and whose lens is not. They keep their ids.
     awaiting_lens: Vec<(Sequence, FinishReason)>,
-    /// Ids that no request runs under, each with those up to the next one.
+    /// Free sequence ids. Each stands for the `N_PARTS` ids from it on.
     free_ids: Vec<SequenceId>,
-    /// Requests of a step that failed, each of which runs alone next.
+    /// Requests of a failed step, to be retried alone.
     quarantined: Vec<SequenceId>,
     batch: Batch,
-    /// Logits that are made of several rows.
+    /// Logits that are computed from several rows.
     buffer: Vec<f32>,
     /// Computes the masks of constrained requests.
     worker: Worker,
     n_steps: usize,
     stats: Arc<Stats>,
-    /// Blocks of the cache.
+    /// Blocks of the cache; none if no block is kept between passes.
     n_blocks: Option<usize>,
-    /// Values that requests can read and change.
+    /// The points of the model.
     points: Arc<Points>,
-    /// Logits of the step under way that are captured.
+    /// Captured logits of the current step.
     captured_rows: Vec<CapturedRow>,
 }
 
@@ -111,19 +110,19 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// The same with the values of the model that requests can read and change.
+    /// This engine loop with the points of the model.
     pub(super) fn with_points(self, points: Arc<Points>) -> Self {
         Self { points, ..self }
     }
 
-    /// The same engine, which reports to `stats` what it does.
+    /// This engine loop, reporting its work to `stats`.
     pub(super) fn reporting(mut self, stats: Arc<Stats>) -> Self {
         self.stats = stats;
         self.report();
         self
     }
 
-    /// Reports what is active and what waits.
+    /// Reports the active and waiting requests.
     fn report(&self) {
         let free = self.model.n_blocks();
         let active = self.active.iter().map(|request| &request.sequence);
@@ -142,7 +141,7 @@ impl<C: Compute> EngineLoop<C> {
         });
     }
 
-    /// Serves requests until the last handle is gone and every completion is complete.
+    /// Serves requests until the last handle is dropped and every completion has ended.
     pub(super) fn serve(mut self, mut requests: mpsc::UnboundedReceiver<Submitted>) {
         loop {
             if self.is_idle() {
@@ -166,12 +165,12 @@ impl<C: Compute> EngineLoop<C> {
         &self.model
     }
 
-    /// Whether nothing waits and nothing is active.
+    /// Whether no request is waiting or active.
     pub(super) fn is_idle(&self) -> bool {
         self.active.is_empty() && self.queue.is_empty() && self.awaiting_lens.is_empty()
     }
 
-    /// One step, with all that is to be done around it.
+    /// One step: reaps, admits, runs the pass and the lenses.
     pub(super) fn step(&mut self) {
         self.reap();
         self.admit();
@@ -214,7 +213,7 @@ impl<C: Compute> EngineLoop<C> {
             .collect()
     }
 
-    /// The active requests, duplicates together; while some are quarantined, one of these alone.
+    /// The active requests, with duplicates in one group. While requests are quarantined, only one of them.
     fn groups(&mut self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::with_capacity(self.active.len());
         let alone = self.quarantined.last().copied();
@@ -236,7 +235,7 @@ impl<C: Compute> EngineLoop<C> {
         groups
     }
 
-    /// Who takes part in the next pass, and with how many tokens.
+    /// The groups of the next pass, with their numbers of tokens.
     #[tracing::instrument(name = "schedule", level = "trace", target = "phase", skip_all)]
     fn plan(&mut self) -> Vec<Group> {
         loop {
@@ -284,7 +283,7 @@ impl<C: Compute> EngineLoop<C> {
             group.n_rows = wanted.iter().filter(|wanted| **wanted).count();
         }
         if self.batch.is_empty() {
-            // Only a request that is alone gets here, and what it needs is more than there is.
+            // Only a request that runs alone gets here, and the cache is too small for it.
             let full = "the KV cache has too few blocks";
             return self.end(0, Err(Failure::Computation(full.into())));
         }
@@ -295,7 +294,7 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Has each request decide what it reads next, so that it goes into the pass.
+    /// Lets each request choose the tokens of its next batch.
     fn prepare(&mut self) {
         let mut at = 0;
         while at < self.active.len() {
@@ -307,8 +306,8 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Runs the pass. Each row goes to the requests of its group; the first fault of each is left in
-    /// `faults`.
+    /// Runs the pass. Each row goes to the requests of its group. `faults` receives the first fault of each
+    /// request.
     fn forward(
         &mut self,
         groups: &[Group],
@@ -353,8 +352,8 @@ impl<C: Compute> EngineLoop<C> {
         })
     }
 
-    /// Commits what each request of a step got, brings the cache in line with it, and ends those that
-    /// have ended.
+    /// Commits the results of a step for each request, trims the cache to the committed tokens, and ends completed
+    /// requests.
     fn settle(&mut self, groups: &[Group], mut faults: Vec<Option<Failure>>) {
         self.quarantined.pop();
         let mut took_part: Vec<(usize, bool)> = Vec::with_capacity(self.active.len());
@@ -365,7 +364,7 @@ impl<C: Compute> EngineLoop<C> {
         let mut captured_rows = self.model.captured_rows();
         captured_rows.append(&mut self.captured_rows);
         let mut moved = Vec::new();
-        // From the last one on, so that places before it stay what they are.
+        // In reverse order, so that earlier indices stay valid.
         for (i, is_whole) in took_part.into_iter().rev() {
             let ActiveRequest { sequence, strategy } = &mut self.active[i];
             let result = match faults[i].take() {
@@ -386,7 +385,7 @@ impl<C: Compute> EngineLoop<C> {
         self.active.extend(moved.into_iter().rev());
     }
 
-    /// Has each request of a failed step run alone, so that only those fail that cannot go on.
+    /// Quarantines the requests of a failed step, so that only those fail that cannot continue.
     fn step_failed(&mut self, groups: &[Group], error: model::Error) {
         let taking_part: Vec<usize> = groups.iter().flat_map(|g| g.members.clone()).collect();
         for i in &taking_part {
@@ -422,7 +421,7 @@ impl<C: Compute> EngineLoop<C> {
         let sequence = request.sequence;
         let result = result.map_err(|failure| match failure {
             Failure::NotFinite { fault, .. } => {
-                // What is cached of it would spoil the completions that share its prefix.
+                // Its cached keys and values would spoil the completions that share its prefix.
                 if self.model.n_blocks().is_some() && !self.model.has_states() {
                     self.model.forget(sequence.id, 0);
                 }
@@ -435,7 +434,7 @@ impl<C: Compute> EngineLoop<C> {
             return self.await_lens(sequence, *reason);
         }
         self.release(&sequence);
-        // Who has the answer finds its place free.
+        // A client that has the answer finds its place free.
         self.report();
         match result {
             Ok(reason) => sequence.finish(reason),

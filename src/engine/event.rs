@@ -1,4 +1,4 @@
-//! What an engine reports of a request: text, denoising steps, the end. Plain data.
+//! The events of a request: text, denoising steps, the end. Plain data.
 
 use std::time::Duration;
 
@@ -9,49 +9,49 @@ use crate::sampling::{SampleError, TokenLogprob};
 use super::diffusion_options::Fixed;
 use super::recorder::LabResult;
 
-/// A token of the prompt, or of the completion as far as it is part of the released text.
+/// A token of the prompt, or a token of the completion whose bytes are in the released text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerToken {
-    /// Its id.
+    /// Token id.
     pub id: u32,
     /// The bytes it contributes to the text.
     pub bytes: Vec<u8>,
-    /// The token; none if no log-probabilities are wanted.
+    /// The token with its log-probability; none if log-probabilities are not wanted.
     pub chosen: Option<TokenLogprob>,
-    /// Its place among all tokens by probability, from 1; 0 where it has none.
+    /// The token's rank among all tokens by probability, from 1; 0 without log-probabilities.
     pub rank: usize,
-    /// The most probable tokens, falling.
+    /// The most probable tokens, in descending order.
     pub top: Vec<TokenLogprob>,
 }
 
 /// Why a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model ended it, or a stop sequence did.
+    /// The model or a stop sequence ended it.
     Stop,
     /// The limit of tokens or the context was reached.
     Length,
 }
 
-/// What of the request ended a completion that stopped; the model's own end is none of these.
+/// The part of the request that stopped a completion. A token of the vocabulary that ends a completion is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// A stop sequence.
     Text(String),
-    /// A token that ends the completion.
+    /// A stop token of the request.
     Token(u32),
 }
 
-/// What a completion took.
+/// The tokens and the time of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were in the prefix cache.
+    /// Tokens of the prompt that were in the prefix cache.
     pub cached_tokens: usize,
-    /// Tokens generated, the ending one included.
+    /// Tokens of the completion, the ending one included.
     pub completion_tokens: usize,
-    /// Those of them that are reasoning, as far as who reads the text tells it from content.
+    /// Tokens of the completion that are reasoning, as counted by the reader of the text.
     pub reasoning_tokens: usize,
     /// Draft tokens that were read.
     pub drafted_tokens: usize,
@@ -59,95 +59,95 @@ pub struct Usage {
     pub accepted_tokens: usize,
     /// Denoising steps (text diffusion).
     pub passes: usize,
-    /// Positions that these computed; what several completions share counts for one of them.
+    /// Positions that these steps computed. Positions that several completions share count for one of them.
     pub positions: usize,
     /// Time until the prompt was read.
     pub prefill: Duration,
-    /// Time from there to the end.
+    /// Time from the end of prefill to the end of the completion.
     pub decode: Duration,
 }
 
-/// How far the prompt of a request is read.
+/// How much of the prompt of a request is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Tokens of the prompt.
     pub total: usize,
-    /// Those of them that were in the prefix cache.
+    /// Tokens of the prompt that were in the prefix cache.
     pub cached: usize,
-    /// Those that are read, those in the prefix cache included.
+    /// Tokens of the prompt that are read, including those in the prefix cache.
     pub processed: usize,
-    /// Time since its first step.
+    /// Time since the request's first step.
     pub time: Duration,
 }
 
-/// What the engine reports of a request.
+/// An event of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Tokens of the prompt with the log-probabilities that the model gives them, in order; the first
-    /// token follows nothing and has none.
+    /// Tokens of the prompt with their log-probabilities, in order. The first token follows nothing and has none.
     Prompt(Vec<AnswerToken>),
-    /// How much of the prompt is processed, where that is wanted: before the first step and after each one.
+    /// How much of the prompt is read, if the request asks for it: before the first step and after each step.
     Progress(Progress),
-    /// Text that is final, with the tokens it is made of.
+    /// Final text, with its tokens.
     Text {
         /// Complete characters.
         text: String,
-        /// The tokens whose bytes are the text's.
+        /// The tokens whose bytes make up the text.
         tokens: Vec<AnswerToken>,
     },
-    /// The token that ended the completion, if one did; its bytes are in no text.
+    /// The token that ended the completion, if one did. Its bytes are in no text.
     Ended(AnswerToken),
-    /// What the plan of a request gave; comes last before the end.
+    /// The results of the request's lab plan, the last event before the end.
     Lab(Box<LabResult>),
     /// The vector of a text, or the scores of its classes.
     Pooled(Vec<f32>),
-    /// A denoising step, if these are traced.
+    /// A denoising step, if the request asks for them.
     Step {
         /// Number of the step, from 0.
         step: usize,
-        /// The positions that it fixed, the most certain first.
+        /// The positions that the step fixed, the most certain first.
         fixed: Vec<Fixed>,
         /// Positions that are still masked.
         n_masked: usize,
     },
     /// The completion is complete.
     Done {
-        /// Why.
+        /// Why it ended.
         reason: FinishReason,
-        /// What of the request stopped it.
+        /// The stop sequence or token of the request that stopped it.
         stopped: Option<Stopped>,
-        /// What it took.
+        /// Its tokens and times.
         usage: Usage,
     },
-    /// The completion cannot be completed.
+    /// The request failed.
     Failed(Failure),
 }
 
-/// Why a completion cannot be completed.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// It waited too long in the queue.
+    /// The request waited too long in the queue.
     #[error("waited {0:?} in the queue, which is the limit")]
     QueueTime(Duration),
-    /// It took too long.
+    /// The completion took too long.
     #[error("not complete after {0:?}, which is the limit")]
     AnswerTime(Duration),
     /// The request excludes every token.
     #[error("{0}; see `logit_bias`, the constraint and the sampling parameters")]
     NothingLeft(String),
-    /// What was computed cannot be used, or could not be computed.
+    /// The computation failed, or its results cannot be used.
     #[error("{0}")]
     Computation(String),
-    /// The file of the model was changed in place while it was used: it has to be loaded again.
+    /// The file of the model was changed while it was in use. The model must be loaded again.
     #[error("{0}")]
     Changed(String),
-    /// A worker of another machine, which computes parts of the model, is lost: the model has to be loaded again.
+    /// The connection to a worker of another machine, which computes parts of the model, is lost. The model must be
+    /// loaded again.
     #[error("{0}")]
     Lost(String),
     /// The model computed values that are not finite numbers.
     #[error("{fault}{}", place.as_deref().map(|place| format!("; {place}")).unwrap_or_default())]
     NotFinite {
-        /// What is wrong with its logits.
+        /// The fault of the logits.
         fault: String,
         /// The first value that is not finite, if it was found.
         place: Option<String>,

@@ -1,4 +1,4 @@
-//! The way to the engine thread: requests are checked here, before anything is queued.
+//! The interface to the engine thread. Requests are checked here, before they are queued.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -24,7 +24,7 @@ use super::request::Request;
 use super::stats::{self, Stats};
 use super::submission::{Decoding, Submitted};
 
-/// The way to the engine thread. Cloned freely; the engine ends when the last one goes.
+/// The interface to the engine thread. It can be cloned freely; the engine ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Handle {
     pub(super) queue: mpsc::UnboundedSender<Submitted>,
@@ -44,40 +44,40 @@ pub struct Handle {
 pub(super) enum Kind {
     /// Token by token.
     Autoregressive {
-        /// Width of the hidden state of a model whose tokens can be taken back.
+        /// Width of the hidden state, if tokens of a sequence can be taken back.
         takes_back: Option<usize>,
-        /// What it does with prompts, if it reads them as a source.
+        /// How the model reads prompts, if it reads them as a source.
         source: Option<SourceOf>,
     },
     /// By text diffusion: masked tokens become fixed in any order.
     Diffusion(ModelConfig),
-    /// Not at all: it ends in vectors.
+    /// The model does not decode: its results are vectors.
     Vectors(Unfit),
 }
 
 /// A model that reads prompts as a source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourceOf {
-    /// The token with which completions start.
+    /// The token that completions start with.
     pub(super) start: u32,
-    /// Maximum number of tokens of a source: it is read in one pass.
+    /// Maximum number of tokens of a source, which is read in one pass.
     pub(super) n_most: usize,
 }
 
 impl Handle {
-    /// Queues a request. Events come in the order of the completion and end with `Done` or `Failed`.
+    /// Queues a request. Its events come in the order of the completion and end with `Done` or `Failed`.
     ///
     /// # Errors
-    /// A request that cannot be served, refused before anything is queued.
+    /// The request cannot be served. It is refused before it is queued.
     pub fn submit(&self, request: Request) -> Result<mpsc::UnboundedReceiver<Event>, Rejected> {
         let mut all = self.submit_all(vec![request])?;
         all.pop().ok_or(Rejected::EmptyPrompt)
     }
 
-    /// Queues requests that belong together: all of them or none.
+    /// Queues all of several requests, or none.
     ///
     /// # Errors
-    /// The first request that cannot be served, refused before anything is queued.
+    /// A request cannot be served. The error is that of the first such request, and nothing is queued.
     pub fn submit_all(
         &self,
         requests: Vec<Request>,
@@ -105,12 +105,11 @@ impl Handle {
         self.enqueue(checked.collect::<Result<_, Rejected>>()?)
     }
 
-    /// Queues texts of which vectors or scores are wanted: all of them or none. Of each comes one
+    /// Queues all of several passages, whose vectors or scores are wanted, or none. Each gives one
     /// [`Event::Pooled`], then the end.
     ///
     /// # Errors
-    /// The first text that cannot be read, refused before anything is queued, or a model that gives no
-    /// vector of a text.
+    /// A passage cannot be read, or the model gives no vector of a text. Nothing is queued.
     pub fn submit_passages(
         &self,
         passages: Vec<Passage>,
@@ -175,7 +174,7 @@ impl Handle {
         submitted.collect()
     }
 
-    /// What decodes a request, unless this kind of model cannot.
+    /// The way to decode a request, unless this kind of model cannot.
     fn decoding(&self, request: &Request) -> Result<Decoding, Rejected> {
         let is_diffusion = self.is_diffusion();
         let searches = request.sampling.penalty_alpha != 0.0;
@@ -233,7 +232,7 @@ impl Handle {
         }
     }
 
-    /// The plan of a request for its prompt; its results take from what is left of `bytes`.
+    /// The lab plan of a request for its prompt. The size of its results is subtracted from `bytes`.
     fn lab(
         &self,
         request: &Request,
@@ -262,14 +261,14 @@ impl Handle {
         Ok(Some(compiled))
     }
 
-    /// The values of the model that can be read and changed.
+    /// The points of the model.
     pub fn points(&self) -> &Points {
         &self.points
     }
 
     fn check_length(&self, request: &Request) -> Result<(), Rejected> {
         let (found, limit) = (request.prompt.len(), self.limits.n_ctx);
-        // With a source, the token with which the completion starts is one more.
+        // With a source, the start token of the completion takes one more position.
         let n_start = usize::from(self.source().is_some());
         let n_more = usize::from(request.max_tokens != Some(0)) + n_start;
         match found + n_more <= limit {
@@ -278,7 +277,7 @@ impl Handle {
         }
     }
 
-    /// What the model does with prompts, if it reads them as a source.
+    /// How the model reads prompts, if it reads them as a source.
     fn source(&self) -> Option<SourceOf> {
         match self.kind {
             Kind::Autoregressive { source, .. } => source,
@@ -291,10 +290,10 @@ impl Handle {
         matches!(self.kind, Kind::Diffusion(_))
     }
 
-    /// Compiles a constraint for this model's completions. Blocks, milliseconds as a rule.
+    /// Compiles a constraint for completions of this model. Blocks the caller, usually for milliseconds.
     ///
     /// # Errors
-    /// A constraint that cannot be enforced, with what is wrong and where.
+    /// The constraint cannot be enforced. The error says what is wrong and where.
     pub fn compile(&self, constraint: Constraint) -> Result<Compiled, constraint::Error> {
         self.constraints.compile(constraint)
     }
@@ -309,17 +308,17 @@ impl Handle {
         &self.adapters
     }
 
-    /// What the engine has done and does now.
+    /// Counters and the current state of the engine.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// Whether it answers with text.
+    /// Whether the model answers with text.
     pub fn writes_text(&self) -> bool {
         !matches!(self.kind, Kind::Vectors(_))
     }
 
-    /// Whether a step takes longer than it may.
+    /// Whether the current step has exceeded its time limit.
     pub fn is_stalled(&self) -> bool {
         let limit = self.limits.step_time;
         limit.is_some_and(|limit| self.stats.step_time() > Some(limit))
@@ -331,7 +330,7 @@ impl Handle {
     }
 }
 
-/// A request that can be served, with all that decodes it.
+/// A request that can be served, with the way to decode it.
 struct Checked {
     request: Request,
     /// See [`Submitted::source`].
@@ -342,7 +341,7 @@ struct Checked {
 }
 
 impl SourceOf {
-    /// Refuses prompts that cannot be read, and what is asked of prompts that tokens follow.
+    /// Refuses prompts that are too long for one pass, and fields that do not apply to a source.
     fn check(self, request: &Request) -> Result<(), Rejected> {
         let (found, limit) = (request.prompt.len(), self.n_most);
         if found > limit {
@@ -361,7 +360,7 @@ impl SourceOf {
     }
 }
 
-/// Contrastive search with a model whose tokens can be taken back, of hidden states of that width.
+/// Contrastive search. `takes_back` is the width of the hidden states, if tokens can be taken back.
 fn contrastive(request: &Request, takes_back: Option<usize>) -> Result<Decoding, Rejected> {
     let states = "it needs a KV cache and a model without recurrent states";
     let n_embd = takes_back.ok_or(Rejected::NoSearch(states))?;

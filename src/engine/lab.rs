@@ -1,7 +1,7 @@
-//! What a request reads and changes of the values of its passes, and the checks of that. Plain data.
+//! What a request captures and edits in its passes, with the checks. Plain data.
 //!
-//! A [`LabPlan`] names points as people do. [`LabPlan::compiled`] finds them among the points of the model,
-//! checks lengths and numbers, and says how many bytes the results take before anything runs.
+//! A [`LabPlan`] names points or patterns of points. [`LabPlan::compiled`] finds them among the points of the
+//! model, checks lengths and numbers, and computes the size of the results in bytes before anything runs.
 
 use std::sync::Arc;
 
@@ -21,92 +21,92 @@ use edit::skip;
 pub use edit::{Edit, EditOp};
 pub use vector::Vector;
 
-/// Which tokens of a sequence.
+/// A set of tokens of a sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Where {
-    /// The last one of the prompt.
+    /// The last token of the prompt.
     #[default]
     Last,
-    /// All.
+    /// All tokens.
     All,
-    /// Those of the prompt.
+    /// The tokens of the prompt.
     Prompt,
-    /// Those of the completion, as far as they are read: the last one is not.
+    /// The tokens of the completion that are read. The last one is not.
     Answer,
-    /// These positions; below 0, counted from the end of the prompt.
+    /// These positions. Negative ones count from the end of the prompt.
     List(Vec<i64>),
 }
 
-/// What is made of the rows of a capture.
+/// How the rows of a capture are reduced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduce {
-    /// Nothing.
+    /// No reduction.
     #[default]
     None,
-    /// Their mean.
+    /// The mean of the rows.
     Mean,
-    /// The length of each row.
+    /// The Euclidean norm of each row.
     Norm,
-    /// The largest of each element.
+    /// The maximum of each element over the rows.
     Max,
-    /// The largest elements of each row, with their places.
+    /// The largest elements of each row, with their indices.
     TopK(usize),
 }
 
-/// Values to read.
+/// Points to capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
     /// A point, or a pattern of points.
     pub point: String,
-    /// Of which tokens.
+    /// The tokens whose rows are captured.
     pub positions: Where,
-    /// What is made of them.
+    /// How the rows are reduced.
     pub reduce: Reduce,
 }
 
-/// Logits of the hidden state after layers.
+/// The logit lens: logits of the hidden states after layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lens {
-    /// Points or patterns of points with the hidden state.
+    /// Points with a hidden state, or patterns of them.
     pub points: Vec<String>,
-    /// Of which tokens.
+    /// The tokens whose hidden states are read.
     pub positions: Where,
     /// Length of the list of most probable tokens.
     pub top_k: usize,
-    /// Tokens whose place and probability are wanted.
+    /// Tokens whose rank and probability are wanted.
     pub targets: Vec<u32>,
-    /// What makes of a hidden state one that the output head reads.
+    /// Maps from the hidden state of each layer to one that the output head reads.
     pub translators: Option<Arc<Translators>>,
 }
 
-/// What a request reads and changes.
+/// What a request captures and edits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabPlan {
-    /// Values to read.
+    /// Points to capture.
     pub captures: Vec<Capture>,
-    /// Changes, in their order.
+    /// Edits, in the order in which they apply.
     pub edits: Vec<Edit>,
     /// The logit lens.
     pub lens: Option<Lens>,
-    /// The parts of a logit.
+    /// The logit to attribute to parts of the model.
     pub attribution: Option<Attribution>,
 }
 
-/// A plan for one prompt of a model.
+/// A plan, compiled for one prompt of a model.
 #[derive(Clone, Debug)]
 pub(super) struct Compiled {
-    /// What the model is asked.
+    /// The captures and edits that the model executes.
     pub(super) lab: Arc<Lab>,
-    /// For each captured point which of [`LabPlan::captures`] it is of, its name there, and what is made of
-    /// it.
+    /// For each captured point: the index of its capture in [`LabPlan::captures`], its name there, the capture of
+    /// the model, and the reduction.
     pub(super) captures: Vec<(usize, String, LabCapture, Reduce)>,
-    /// Points with hidden states, by their names, each with the layer that it goes into.
+    /// Points with hidden states: name, capture, and the layer that reads it.
     pub(super) lens: Vec<(String, LabCapture, Option<u64>)>,
     pub(super) translators: Option<Arc<Translators>>,
     pub(super) attribution: Option<Split>,
     pub(super) top_k: usize,
     pub(super) targets: Vec<u32>,
-    /// Bytes of its results and edits at most.
+    /// Maximum size of the results and edits in bytes.
     pub(super) n_bytes: u64,
 }
 
@@ -115,7 +115,7 @@ fn refuse<T>(message: String) -> Result<T, Rejected> {
     Err(Rejected::Field { field, message })
 }
 
-/// The length of a prompt and that of the sequence at most.
+/// The length of the prompt, and the maximum length of the sequence.
 #[derive(Clone, Copy)]
 struct Lengths {
     prompt: u32,
@@ -154,8 +154,8 @@ impl Where {
 }
 
 impl LabPlan {
-    /// The plan for a prompt, with a completion of at most `n_more` tokens. Results and edits of more
-    /// than `limit` bytes are refused.
+    /// The plan for a prompt with a completion of at most `n_more` tokens. Results and edits of more than `limit`
+    /// bytes are refused.
     pub(super) fn compiled(
         &self,
         points: &Points,
@@ -203,7 +203,7 @@ impl LabPlan {
                     });
                 }
                 let n_rows = positions.n_below(n.all) as u64;
-                // Of attention weights for each position that may be attended to.
+                // Attention weights have a row for each position that may be attended to.
                 let n_rows = n_rows.saturating_mul(if is_pairs { u64::from(n.all) } else { 1 });
                 let numbers = match capture.reduce {
                     Reduce::None => n_rows.saturating_mul(own.width()),
@@ -244,7 +244,7 @@ impl LabPlan {
                     }
                     let positions = wanted.positions.resolved(n)?;
                     let per_row = 16 * (wanted.top_k + wanted.targets.len()) as u64;
-                    // The rows wait for their logits.
+                    // The rows are stored until their logits are computed.
                     let per_row = per_row.saturating_add(4 * own.width());
                     let n_rows = positions.n_below(n.all) as u64;
                     n_bytes = n_bytes.saturating_add(n_rows.saturating_mul(per_row));
@@ -320,7 +320,7 @@ impl LabPlan {
     }
 }
 
-/// The layer that a hidden state goes into, as far as its names say.
+/// The layer that reads a hidden state, if an alias of the point names it.
 fn layer_into(point: &Point) -> Option<u64> {
     let mut names = point.aliases.iter().filter_map(|name| {
         let (layer, end) = name.strip_prefix("layers.")?.split_once('.')?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::diffusion_options::Diffusion;
 
-/// Limits of an engine, and what holds where a request sets nothing.
+/// Limits of an engine, and the defaults of its requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Positions of one sequence.
@@ -19,12 +19,12 @@ pub struct Limits {
     pub n_drafted: usize,
     /// Options of text diffusion where a request sets none.
     pub diffusion: Diffusion,
-    /// Maximum number of bytes that one request's captured values take.
+    /// Maximum size of the captured values of one request, in bytes.
     pub lab_bytes: u64,
     /// Maximum time a request waits in the queue.
     pub queue_time: Option<Duration>,
     /// Maximum time from a request's first step to the end of its completion.
     pub answer_time: Option<Duration>,
-    /// Time after which a step that has not ended counts as stalled.
+    /// Time after which a running step counts as stalled.
     pub step_time: Option<Duration>,
 }

@@ -1,10 +1,10 @@
-//! Requests to tokens: one thread that owns the model, and the handle that others talk to it by.
+//! Requests to tokens: one thread that owns the model, and the handle through which other threads reach it.
 //!
-//! The engine thread is the only one that touches ggml. A request goes in over a bounded queue, its
-//! events come back over a channel of its own; dropping the receiver cancels it within one step. One
-//! loop (`engine_loop.rs`) admits, runs, fails and ends requests; how tokens are found is a strategy
-//! (`strategy.rs`): autoregressive decoding with draft tokens and constraints, contrastive search,
-//! text diffusion. Nothing here knows HTTP.
+//! The engine thread is the only one that calls ggml. A request goes in over a bounded queue, its events come back
+//! over a channel of its own. Dropping the receiver cancels the request within one step. One loop
+//! (`engine_loop.rs`) admits, runs, fails and ends requests. A strategy (`strategy.rs`) finds the tokens:
+//! autoregressive decoding with draft tokens and constraints, contrastive search, text diffusion. Nothing here
+//! knows HTTP.
 
 mod adapters;
 mod answer;

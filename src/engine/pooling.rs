@@ -1,7 +1,7 @@
-//! One vector of a text, or the scores of its classes: the text is read and its hidden states are pooled.
+//! Pooling: the vector of a text, or the scores of its classes, made of its hidden states.
 //!
-//! Nothing is generated. Here the hidden states are gathered that the model's pooling needs; the model
-//! makes the result of them when all are there ([`Compute::pool`](super::compute::Compute::pool)).
+//! Nothing is generated. This strategy gathers the hidden states that the model's pooling needs. Once all are
+//! there, the model computes the result ([`Compute::pool`](super::compute::Compute::pool)).
 
 use crate::arch::Mode;
 use crate::model::Batch;
@@ -15,27 +15,27 @@ use super::scheduler::Job;
 use super::sequence::Sequence;
 use super::strategy::{Ending, Row, Strategy};
 
-/// Rows of a step whose hidden states are kept alongside their logits, where a model has both.
+/// Rows of a step whose hidden states are kept with their logits, where a model has both.
 const N_ROWS: usize = 4 * BLOCK;
 
-/// A text of which a vector or scores are wanted.
+/// A text, or a pair of texts, whose vector or scores are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// Token ids.
     pub tokens: Vec<u32>,
-    /// Where the second text of a pair starts, whose tokens are of type 1.
+    /// Where the second text of a pair starts. Its tokens are of type 1.
     pub second: Option<usize>,
 }
 
-/// What a model gives of a whole text.
+/// How a model pools a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PooledModel {
     pooling: Pooling,
-    /// Whether results of its passes are hidden states, because it has no logits.
+    /// Whether the results of the model's passes are hidden states, because it has no logits.
     pub(super) ends_in_vectors: bool,
-    /// Whether every token attends to those after it, so that all are read in one pass.
+    /// Whether tokens attend to later ones, so that one pass reads all of them.
     is_whole: bool,
-    /// Rows of its table of token types.
+    /// Rows of the table of token types.
     n_types: u64,
 }
 
@@ -46,7 +46,7 @@ impl PooledModel {
             pooling: plan.pooling(),
             ends_in_vectors: ends_in_vectors(plan),
             is_whole: plan.mode != Mode::Causal,
-            // A single row is a vector.
+            // A tensor of one dimension is one row.
             n_types: types.map_or(0, |at| plan.tensors[at].shape.get(1).copied().unwrap_or(1)),
         }
     }
@@ -57,7 +57,7 @@ pub(super) struct Gathered {
     model: PooledModel,
     second: Option<usize>,
     rows: Vec<f32>,
-    /// Whether the step under way reads the last token.
+    /// Whether the current step reads the last token.
     is_last: bool,
 }
 
@@ -126,7 +126,7 @@ impl Strategy for Gathered {
             true => row.logits,
             false => row.hidden,
         };
-        // A row may be there for its values alone.
+        // This row may be computed only for its captured values.
         if !self.needs(row.position, sequence.tokens.len()) {
             return Ok(());
         }
@@ -134,7 +134,7 @@ impl Strategy for Gathered {
             let missing = "the model gives no hidden states";
             return Err(Failure::Computation(missing.into()));
         }
-        // A step that is run again hands out rows once more.
+        // A repeated step hands out its rows again.
         let at = if self.needs_all() { row.position } else { 0 };
         self.rows.truncate(at * hidden.len());
         self.rows.extend_from_slice(hidden);

@@ -1,7 +1,7 @@
-//! What a request gathers of its plan: captured rows, and logits of hidden states.
+//! The results of a request's lab plan: captured rows, lens logits, attributions.
 //!
-//! Rows are taken once, in the order of positions, and only of tokens that are part of the sequence: those
-//! of draft tokens that were wrong are dropped. What is computed again after a pause is not taken again.
+//! Each row is recorded once, in the order of positions, and only if its token is part of the sequence. Rows of
+//! rejected draft tokens are dropped. Rows that are computed again after a preemption are not recorded again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,111 +17,111 @@ use super::lab::{Compiled, Reduce};
 /// A captured value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Captured {
-    /// Which capture of the plan it is of.
+    /// Index of its capture in the plan.
     pub of: usize,
-    /// The name of its point in the plan.
+    /// The name of the point in the plan.
     pub point: String,
-    /// Positions of its tokens.
+    /// The positions of the rows.
     pub positions: Vec<u32>,
-    /// Dimensions of one row in ggml order, after what was made of it.
+    /// Dimensions of one row in ggml order, after the reduction.
     pub shape: Vec<u64>,
-    /// What was made of the rows.
+    /// How the rows were reduced.
     pub reduce: Reduce,
-    /// One row after another.
+    /// Elements, row by row.
     pub elements: Vec<f32>,
-    /// With [`Reduce::TopK`] the places of the elements.
+    /// With [`Reduce::TopK`], the indices of the elements in their rows.
     pub places: Vec<u32>,
 }
 
-/// What the lens shows of one token after one layer.
+/// The lens result of one token at one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LensRow {
     /// The position.
     pub position: u32,
     /// The most probable next tokens.
     pub top: Vec<TokenLogprob>,
-    /// Log-probability of each target, and its place among all tokens from 1.
+    /// Log-probability of each target, and its rank among all tokens, from 1.
     pub targets: Vec<(TokenLogprob, usize)>,
 }
 
-/// What the lens shows at one point.
+/// The lens results at one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LensPoint {
     /// The name of the point in the plan.
     pub point: String,
-    /// Of each token.
+    /// The result of each token.
     pub rows: Vec<LensRow>,
 }
 
-/// The parts that a token's logit has at one position.
+/// The parts of a token's logit at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttributedRow {
     /// The position.
     pub position: u32,
     /// The logit, after scale and softcap.
     pub logit: f32,
-    /// What the biases of norm and head give.
+    /// The contribution of the biases of norm and output head.
     pub constant: f64,
-    /// What each part gives.
+    /// The contribution of each part.
     pub values: Vec<f64>,
 }
 
-/// How a token's logit is the sum of parts.
+/// A logit, attributed to parts of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attributed {
-    /// The token.
+    /// The token of the logit.
     pub of: u32,
-    /// What adds to the hidden state, in order.
+    /// The parts that add to the hidden state, in order.
     pub parts: Vec<String>,
-    /// Of each position.
+    /// The result of each position.
     pub rows: Vec<AttributedRow>,
 }
 
-/// The head of a model.
+/// The output head of a model.
 pub(super) trait Probe {
-    /// Why it computes nothing.
+    /// The error of a failed computation.
     type Error: From<SampleError>;
-    /// The logits of hidden states of so many numbers each.
+    /// The logits of hidden states. The second number is the width of each.
     fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Self::Error>;
     /// A logit as a linear map; see [`crate::model::Model::direct_logit`].
     fn direct(&mut self, token: u32) -> Result<DirectLogit, Self::Error>;
-    /// What heads add along a direction; see [`crate::model::Model::direct_heads`].
+    /// The contributions of attention heads along a direction; see [`crate::model::Model::direct_heads`].
     fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, Self::Error>;
 }
 
-/// What a plan gave.
+/// The results of a plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabResult {
-    /// In the order of the plan, then of the points.
+    /// Captured values in the order of the plan, then of the points.
     pub captures: Vec<Captured>,
-    /// In the order of the points.
+    /// Lens results in the order of the points.
     pub lens: Vec<LensPoint>,
-    /// The parts of a logit, where these are wanted.
+    /// The attributed logit, if the plan has one.
     pub attribution: Option<Attributed>,
-    /// The tokens that were read, and the last one of the completion.
+    /// The tokens of the sequence. All but the last one of the completion are read.
     pub tokens: Vec<u32>,
 }
 
-/// A hidden state of which the lens shows logits.
+/// A hidden state whose lens logits are not computed yet.
 struct Waiting {
-    /// Which of the points of the lens it is of.
+    /// Index of the point among those of the lens.
     at: usize,
     position: u32,
     row: Vec<f32>,
 }
 
-/// What a request gathers.
+/// Records the results of a request's plan.
 pub(super) struct Recorder {
     plan: Compiled,
     points: Arc<Points>,
-    /// Tokens whose rows were taken.
+    /// Tokens whose rows are recorded.
     n_taken: u32,
     result: LabResult,
-    /// Elements of the rows taken by each capture.
+    /// Numbers of elements of the rows that each capture has recorded.
     row_lens: Vec<Vec<usize>>,
-    /// Hidden states that the lens has not looked at yet.
+    /// Hidden states whose lens logits are not computed yet.
     waiting: VecDeque<Waiting>,
-    /// The logit that is split, and what its heads add to it, once they are known.
+    /// The attributed logit, and the contributions of its heads, once they are known.
     direct: Option<(DirectLogit, Vec<DirectHeads>)>,
 }
 
@@ -165,7 +165,7 @@ impl Recorder {
         }
     }
 
-    /// What the model is asked.
+    /// The captures and edits that the model executes.
     pub(super) fn lab(&self) -> &Arc<Lab> {
         &self.plan.lab
     }
@@ -176,7 +176,8 @@ impl Recorder {
         next.map(|next| next as usize)
     }
 
-    /// Has the head run for tokens of a batch, from a place on, of which a value after it is captured.
+    /// Requests an output row for the tokens of a batch, from index `from` on, of which a value in the head is
+    /// captured.
     pub(super) fn want(&self, batch: &mut Batch, from: usize) {
         let of_head = |capture: &&LabCapture| self.point(capture).path.starts_with("head.");
         let captures = self.plan.lab.captures().iter().filter(of_head);
@@ -188,7 +189,7 @@ impl Recorder {
         }
     }
 
-    /// The logits of a token, if they are captured.
+    /// The row of a token's logits, if they are captured.
     pub(super) fn logits(&self, place: (SequenceId, u32), logits: &[f32]) -> Option<CapturedRow> {
         let (sequence, position) = place;
         let is_it =
@@ -206,11 +207,11 @@ impl Recorder {
         &self.points.all[capture.point]
     }
 
-    /// Takes rows of the tokens before `n`, whose positions rise for each point. `head` makes logits of
-    /// hidden states; those of the lens wait for [`Self::run_lens`].
+    /// Records the rows of tokens before position `n`; at each point their positions ascend. `head` computes the
+    /// logits of the attribution. The hidden states of the lens wait for [`Self::run_lens`].
     ///
     /// # Errors
-    /// Logits that are not numbers, or none at all.
+    /// The logits are not numbers, are all excluded, or cannot be computed.
     pub(super) fn take<'a, P: Probe>(
         &mut self,
         rows: impl Iterator<Item = &'a CapturedRow>,
@@ -248,11 +249,11 @@ impl Recorder {
         !self.waiting.is_empty()
     }
 
-    /// Runs the lens on the first `most` of the hidden states that wait, all in one product. Returns how many
-    /// it looked at.
+    /// Runs the lens on at most the first `most` waiting hidden states, all in one product. Returns how many it
+    /// read.
     ///
     /// # Errors
-    /// Logits that are not numbers, or none at all.
+    /// The logits are not numbers, are all excluded, or cannot be computed.
     pub(super) fn run_lens<P: Probe>(
         &mut self,
         most: usize,
@@ -292,7 +293,7 @@ impl Recorder {
         Ok(n)
     }
 
-    /// Splits the logit that is asked for among the parts of the hidden states of new tokens.
+    /// Attributes the logit to its parts at the positions of new tokens.
     fn attribute<'a, P: Probe>(
         &mut self,
         new: impl Iterator<Item = &'a CapturedRow>,
@@ -315,7 +316,7 @@ impl Recorder {
         };
         let last = by_position.values().filter_map(|rows| rows.get(&end.point));
         let last: Vec<f32> = last.flat_map(|x| x.to_vec()).collect();
-        // All at once: a single row reads as many weights.
+        // All rows at once, because a single row reads as many weights.
         let logits = head.logits((&last, last.len() / by_position.len()))?;
         let width = logits.len() / by_position.len();
         if self.direct.is_none() {
@@ -368,7 +369,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// What it gave of these tokens.
+    /// The results, with the tokens of the sequence.
     pub(super) fn finish(self, tokens: Vec<u32>) -> LabResult {
         let mut result = self.result;
         result.tokens = tokens;
@@ -388,8 +389,8 @@ impl Recorder {
     }
 }
 
-/// Rows of these lengths, in which every head has `most` elements: later tokens attend to more keys, and those that one
-/// does not attend to have no weight.
+/// Pads rows of these lengths so that each head has `most` elements. Later tokens attend to more keys. Keys that a
+/// token does not attend to have weight zero.
 fn padded(elements: &[f32], lens: &[usize], heads: usize, most: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(lens.len() * heads * most);
     let mut rest = elements;
@@ -404,13 +405,13 @@ fn padded(elements: &[f32], lens: &[usize], heads: usize, most: usize) -> Vec<f3
     out
 }
 
-/// The product of a row with a direction.
+/// The dot product of a row and a direction.
 fn product(row: &[f32], direction: &[f64]) -> f64 {
     let pairs = row.iter().zip(direction);
     pairs.map(|(x, d)| f64::from(*x) * d).sum()
 }
 
-/// Adds a row to what is made of rows.
+/// Adds a row to the reduced rows.
 fn add(out: &mut Captured, reduce: Reduce, row: &[f32]) {
     match reduce {
         Reduce::None => out.elements.extend(row),
@@ -432,7 +433,7 @@ fn add(out: &mut Captured, reduce: Reduce, row: &[f32]) {
 }
 
 impl Captured {
-    /// Adds the `k` largest elements of a row, with their places.
+    /// Adds the `k` largest elements of a row, with their indices.
     pub fn push_top(&mut self, k: usize, row: &[f32]) {
         let mut places: Vec<u32> = (0..row.len() as u32).collect();
         let larger = |a: &u32, b: &u32| {

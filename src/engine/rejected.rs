@@ -7,10 +7,10 @@ use super::capabilities::Unfit;
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
-    /// Nothing to continue.
+    /// The prompt is empty.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
-    /// The prompt leaves no positions for a completion.
+    /// The prompt leaves no position for a completion.
     #[error("the prompt has {found} tokens, and the context holds {limit}")]
     TooLong {
         /// Tokens of the prompt.
@@ -33,15 +33,15 @@ pub enum Rejected {
     /// The model cannot do what a field asks for.
     #[error("`{field}`: {message}")]
     Field {
-        /// The field.
+        /// The name of the field.
         field: &'static str,
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// The model gives no vector of a text.
+    /// The model cannot pool a text.
     #[error("this model {0}")]
     NotPooled(&'static str),
-    /// The model gives no text.
+    /// The model does not write text.
     #[error("{0}; ask for vectors at `/v1/embeddings`, or for scores at `/v1/rerank`")]
     NoText(Unfit),
     /// The engine has ended.

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Which of the masked positions are fixed in a denoising step; the others are masked again.
+/// Rules for the masked positions that a denoising step fixes. The others are masked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remasking {
-    /// Those whose tokens are most probable.
+    /// The positions with the most probable tokens.
     LowConfidence,
-    /// Those whose best token is furthest ahead of the second.
+    /// The positions with the largest difference in probability between the two best tokens.
     Margin,
-    /// Those whose distribution has the least entropy.
+    /// The positions whose distribution has the least entropy.
     Entropy,
-    /// As many, drawn at random.
+    /// The same number of positions, drawn at random.
     Random,
-    /// Each by a draw of its own, whatever the others do.
+    /// Each position by a random draw of its own, independent of the others.
     None,
 }
 
@@ -27,9 +27,9 @@ impl Remasking {
         ("none", Self::None),
     ];
 
-    /// The rule where neither the request nor the server sets one: the vendors' own. Models adapted from
-    /// autoregressive ones (Ye et al. 2025, arXiv 2508.15487), whose logits are those of the next token, fix
-    /// the lowest entropy first; others (Nie et al. 2025, arXiv 2502.09992) the most probable tokens.
+    /// The default rule, that of the models' publishers. Models adapted from autoregressive ones (Ye et al. 2025,
+    /// arXiv 2508.15487), whose logits are those of the next token, fix the lowest entropy first; others (Nie et
+    /// al. 2025, arXiv 2502.09992) the most probable tokens.
     pub fn usual(shift_logits: bool) -> Self {
         match shift_logits {
             true => Self::Entropy,

@@ -9,55 +9,53 @@ use super::diffusion_options::Diffusion;
 use super::lab::LabPlan;
 use super::thinking::Thinking;
 
-/// What shall be generated.
+/// A request for a completion.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Token ids of the prompt. A model that reads a source reads them as such, and the completion starts with a
+    /// Token ids of the prompt. An encoder-decoder model reads them as its source, and the completion starts with a
     /// token of the model's.
     pub prompt: Vec<u32>,
-    /// Maximum number of generated tokens, 0 = the prompt is only read; none: as many as the context
-    /// holds.
+    /// Maximum number of tokens of the completion. 0: the prompt is only read; none: as many as the context holds.
     pub max_tokens: Option<usize>,
-    /// How tokens are sampled.
+    /// Parameters of sampling.
     pub sampling: Params,
-    /// Which of several completions of the same prompt; each draws its own random numbers.
+    /// Index among the completions of the same prompt. Each draws its own random numbers.
     pub choice: u32,
     /// Stop sequences, which end the completion and are not part of it.
     pub stops: Vec<Vec<u8>>,
-    /// What else ends the completion, and when.
+    /// Further conditions that end the completion.
     pub ends: Ends,
     /// Length of the list of most probable tokens, if log-probabilities are wanted.
     pub top_logprobs: Option<usize>,
-    /// Whether log-probabilities are those after all stages of sampling, from which tokens are drawn; the model's
-    /// own otherwise.
+    /// Whether log-probabilities are those after all stages of sampling, from which tokens are drawn, or those of
+    /// the model.
     pub post_sampling: bool,
-    /// Whether it is reported how much of the prompt is processed.
+    /// Whether the progress of the prompt is reported.
     pub progress: bool,
-    /// Length of the list of most probable tokens of each prompt position, if log-probabilities of the
-    /// prompt are wanted.
+    /// Length of the list of most probable tokens at each prompt position; none: no log-probabilities of the
+    /// prompt.
     pub prompt_logprobs: Option<usize>,
-    /// Maximum number of draft tokens per step (speculative decoding by prompt lookup, 0 = off);
-    /// none: as the engine is set. The completion does not depend on it.
+    /// Maximum number of draft tokens per step (speculative decoding by prompt lookup, 0 = off); none: the engine's
+    /// setting. The completion does not depend on it.
     pub n_drafted: Option<usize>,
-    /// Whether the prefix cache may spare the model the start of the prompt. The completion does not depend
-    /// on it.
+    /// Whether the prompt may be read from the prefix cache. The completion does not depend on it.
     pub cache_prompt: bool,
     /// The grammar of the completion, compiled by [`Handle::compile`](super::Handle::compile).
     pub constraint: Option<Compiled>,
     /// The limit on reasoning.
     pub thinking: Option<Thinking>,
-    /// Adapters and their scales, the others being off; none: as the engine is set.
+    /// Adapters and their scales, the others being off; none: the engine's scales.
     pub adapters: Option<Vec<(usize, f32)>>,
-    /// What is read and changed of the values of its passes.
+    /// What is captured and edited in its passes.
     pub lab: Option<Arc<LabPlan>>,
-    /// Options of text diffusion; only for models that decode so.
+    /// Options of text diffusion, only for models that decode by it.
     pub diffusion: Option<Diffusion>,
     /// Whether every denoising step is reported; only for models that decode by text diffusion.
     pub trace: bool,
 }
 
 impl Request {
-    /// A request of which nothing is generated: the tokens are only read.
+    /// A request that generates nothing: its tokens are only read.
     pub fn reading(tokens: Vec<u32>) -> Self {
         Self {
             prompt: tokens,
@@ -82,12 +80,12 @@ impl Request {
     }
 }
 
-/// What ends a completion other than stop sequences.
+/// Conditions other than stop sequences that end a completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
-    /// Number of tokens that are generated before one may end the completion.
+    /// Number of tokens before a token may end the completion.
     pub min_tokens: usize,
-    /// Further tokens that end the completion, in addition to those of the vocabulary. The completion does not contain them.
+    /// Tokens that end the completion in addition to those of the vocabulary. The completion does not contain them.
     pub stop_tokens: Vec<u32>,
     /// Whether the stop sequence that ends the completion is part of it.
     pub keeps_stop: bool,

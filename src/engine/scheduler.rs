@@ -1,9 +1,9 @@
-//! Who runs in the next step: pure, from numbers to numbers.
+//! Which requests run in the next step, and with how many tokens: a pure function of numbers.
 //!
-//! Decoding requests come first, one token each, so that a long prompt never stalls them; while any
-//! runs, prompts share a small budget, otherwise the whole step. Half of it is for the earliest
-//! prompt and half for the shortest, so that neither a long one holds up short ones nor short ones a
-//! long one. Draft tokens are read last. Where blocks run out, the latest request is preempted.
+//! Decoding requests come first, with one token each, so that a long prompt never stalls them. While any of them
+//! runs, prompts share a small budget, otherwise the whole step. Half of it is for the earliest prompt and half for
+//! the shortest, so that long prompts do not delay short ones, nor short ones a long one. Draft tokens come last.
+//! If blocks run out, the latest request is preempted.
 
 use crate::plan::BLOCK_LEN;
 
@@ -14,23 +14,23 @@ const BLOCK: usize = BLOCK_LEN as usize;
 pub(super) struct Job {
     /// Tokens that must be read before the next one can be chosen, at least 1.
     pub(super) pending: usize,
-    /// Draft tokens that may be read after them.
+    /// Draft tokens that may be read after the pending ones.
     pub(super) drafted: usize,
     /// Whether its prompt is still being read.
     pub(super) is_prefill: bool,
     /// Whether its tokens must all go into one pass.
     pub(super) is_whole: bool,
-    /// Positions that are left in its last block.
+    /// Positions left in its last block.
     pub(super) room: usize,
-    /// Positions that are taken before that of its first token.
+    /// Positions that are taken before its first token, such as those of a source.
     pub(super) ahead: usize,
-    /// Blocks that are set aside for it beyond those of its pending tokens.
+    /// Blocks reserved for it beyond those of its pending tokens.
     pub(super) reserved: usize,
-    /// Number of tokens after which a pass shall end.
+    /// Number of tokens after which a pass must end.
     pub(super) cut: Option<usize>,
 }
 
-/// What a step may take.
+/// The limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     /// Maximum number of tokens.
@@ -43,12 +43,12 @@ pub(super) struct Budget {
     pub(super) n_blocks: Option<usize>,
 }
 
-/// A step.
+/// The plan of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Tokens of each job, draft tokens included.
+    /// Number of tokens of each job, draft tokens included.
     Run(Vec<usize>),
-    /// This job must give back its blocks first.
+    /// The index of a job that must be preempted first.
     Preempt(usize),
 }
 
@@ -60,7 +60,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Maximum number of tokens of a job that blocks are left for.
+    /// Maximum number of tokens of a job for which blocks are left.
     fn fits(&self, i: usize) -> usize {
         let (room, ahead) = self.room(i);
         self.blocks.map_or(usize::MAX, |blocks| {
@@ -68,7 +68,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Positions that are left in the last block of a job, and those that are taken before its next token.
+    /// Positions left in the last block of a job, and those that are taken before its next token.
     fn room(&self, i: usize) -> (usize, usize) {
         match (self.jobs[i], self.shares[i]) {
             (job, 0) => (job.room, job.ahead),
@@ -76,7 +76,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Gives a job at most `n` more tokens.
+    /// Gives a job at most `n` more tokens. Returns their number.
     fn give(&mut self, i: usize, n: usize) -> usize {
         let n = n.min(self.left).min(self.fits(i));
         let (room, ahead) = self.room(i);
@@ -88,7 +88,7 @@ impl Planner<'_> {
         n
     }
 
-    /// Gives a job at most `n` tokens, once in a step: all that are pending, or so many that a block ends after them.
+    /// Gives a job at most `n` tokens, once in a step: all pending ones, or as many as end at a block boundary.
     fn give_part(&mut self, i: usize, n: usize) -> usize {
         let job = self.jobs[i];
         if self.shares[i] > 0 {
@@ -128,8 +128,8 @@ impl Planner<'_> {
     }
 }
 
-/// Plans a step. `jobs` are in the order of their arrival; `n_steps` counts the steps, so that decoding
-/// requests alternate where there are more of them than a step holds.
+/// Plans a step. `jobs` are in the order of arrival. `n_steps` counts the steps, so that decoding requests
+/// alternate if there are more of them than a step holds.
 pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> Step {
     let mut planner = Planner {
         jobs,
@@ -169,7 +169,7 @@ pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> Step {
     Step::Run(planner.shares)
 }
 
-/// Whether another request can start whose tokens need `n_tokens` positions, while `jobs` run.
+/// Whether another request, whose tokens need `n_tokens` positions, can start while `jobs` run.
 pub(super) fn can_start(jobs: &[Job], n_tokens: usize, n_blocks: Option<usize>) -> bool {
     let Some(n_blocks) = n_blocks.filter(|_| !jobs.is_empty()) else {
         return true;
@@ -225,7 +225,7 @@ mod tests {
         check(&[decode(), decode()], BUDGET, &[1, 1]);
         check(&[prompt(500)], BUDGET, &[256]);
         check(&[prompt(500), decode()], BUDGET, &[64, 1]);
-        // The earliest and the shortest have a half each, the others what is left.
+        // The earliest and the shortest get a half each, the others the rest.
         check(&[prompt(500), prompt(20), decode()], BUDGET, &[32, 20, 1]);
         check(&[prompt(500), prompt(400)], BUDGET, &[128, 128]);
         check(&[prompt(3), prompt(500), decode()], BUDGET, &[3, 48, 1]);
@@ -329,7 +329,7 @@ mod tests {
         );
     }
 
-    /// A request of a history: tokens of its prompt and its answer.
+    /// A request of a history: its arrival, and the tokens of its prompt and its answer.
     #[derive(Clone, Debug)]
     struct Life {
         arrives: usize,
@@ -357,7 +357,7 @@ mod tests {
     #[derive(Debug)]
     struct Running {
         life: usize,
-        /// Tokens in the cache, and of prompt and answer so far.
+        /// Tokens in the cache, and tokens of prompt and answer so far.
         n_cached: usize,
         len: usize,
         is_prefill: bool,
@@ -386,8 +386,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// Every request that is not cancelled is answered, within the budgets and the blocks, and no
-        /// running answer waits longer than a round of steps unless it was preempted.
+        /// Every request that is not cancelled completes, within the budgets and the blocks. No running request
+        /// waits longer than a round of steps unless it was preempted.
         #[test]
         fn random_histories_keep_the_invariants(
             lives in lives(),
@@ -422,7 +422,7 @@ mod tests {
                 tick += 1;
                 prop_assert!(tick < 20_000, "somebody starves: {running:?} {queue:?}");
                 if running.is_empty() {
-                    // A cancelled life may arrive after its end.
+                    // A request may be cancelled before it arrives.
                     let arrived = lives.iter().filter(|l| l.arrives < tick).count();
                     prop_assert!(queue.is_empty() || arrived > 0);
                     continue;

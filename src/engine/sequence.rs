@@ -1,6 +1,6 @@
-//! The tokens of one request: which of them are cached, which are reported, and how it ends.
+//! The tokens of one request: how many are cached, how many are reported, and how the completion ends.
 //!
-//! Here is what all strategies have in common; what each needs beyond it is in its own file.
+//! The state that all strategies share. The state of each strategy is in its own file.
 
 use crate::model::{Resumed, SequenceId};
 use crate::text::tokenizer::Tokenizer;
@@ -11,28 +11,28 @@ use super::event::{Event, Failure, FinishReason};
 use super::recorder::Recorder;
 use super::scheduler::Job;
 
-/// The tokens of a request that waits or is active.
+/// The tokens of a waiting or active request.
 pub(super) struct Sequence {
-    /// The first of its sequences in the cache, while it is active.
+    /// The first of its sequence ids in the cache, while it is active.
     pub(super) id: SequenceId,
-    /// How many there are; they follow each other.
+    /// Number of its sequences, whose ids are consecutive.
     pub(super) n_parts: usize,
-    /// What is read before its tokens, where the model reads a source: they follow it in the cache.
+    /// The source, if the model reads one. In the cache, the tokens follow it.
     pub(super) source: Vec<u32>,
     /// Prompt and completion.
     pub(super) tokens: Vec<u32>,
     pub(super) n_prompt: usize,
     /// Tokens whose keys and values are cached.
     pub(super) n_cached: usize,
-    /// Tokens that the step under way reads for good.
+    /// Tokens of the current step that stay in the sequence.
     n_step: usize,
-    /// Whether the tokens it was started with are still being read.
+    /// Whether the tokens that it started with are still being read.
     pub(super) is_prefill: bool,
-    /// Positions at which a pass shall end so that a state is kept there, falling.
+    /// Positions at which a pass must end so that a state is cached there, in descending order.
     cuts: Vec<usize>,
     /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
-    /// Tokens of the prompt whose log-probabilities are known; all where none are wanted.
+    /// Tokens of the prompt whose log-probabilities are known; all of them if none are wanted.
     pub(super) n_scored: usize,
     /// Tokens that are part of the prompt or went through the text gate.
     pub(super) n_reported: usize,
@@ -40,14 +40,14 @@ pub(super) struct Sequence {
     pub(super) is_stopped: bool,
     /// How the completion ends once all its tokens are reported.
     pub(super) ending: Option<FinishReason>,
-    /// What it reads and changes of values.
+    /// Records the values that the request captures.
     pub(super) recorder: Option<Recorder>,
-    /// What was reported of it.
+    /// The report of the request.
     pub(super) answer: Answer,
 }
 
 impl Sequence {
-    /// A sequence that waits, of which the first `n_prompt` tokens are the prompt.
+    /// A waiting sequence. Its first `n_prompt` tokens are the prompt.
     pub(super) fn new(
         tokens: Vec<u32>,
         n_prompt: usize,
@@ -81,7 +81,8 @@ impl Sequence {
         (self.id..).take(self.n_parts)
     }
 
-    /// Positions that it may take in the cache as it is, blocks of all its sequences.
+    /// Positions that its sequences may take in the cache with their present tokens; whole blocks if there are
+    /// several.
     pub(super) fn n_positions(&self) -> usize {
         match self.n_parts {
             1 => self.source.len() + self.tokens.len(),
@@ -89,7 +90,7 @@ impl Sequence {
         }
     }
 
-    /// Tells the model how its sequences from `id` on are computed.
+    /// Tells the model the scales, edits and source of its sequences, from `id` on.
     pub(super) fn prepare(&self, id: SequenceId, model: &mut impl Compute) {
         for id in (id..).take(self.n_parts) {
             model.begin(id, &self.scales, self.recorder.as_ref().map(Recorder::lab));
@@ -99,7 +100,7 @@ impl Sequence {
         }
     }
 
-    /// Starts or goes on, with what is known of its tokens.
+    /// Makes the sequence active, with the cached prefix that was found.
     pub(super) fn start(&mut self, id: SequenceId, known: &Resumed, cuts: Vec<usize>) {
         self.id = id;
         self.is_prefill = true;
@@ -108,21 +109,21 @@ impl Sequence {
         self.answer.start(known.n_cached);
     }
 
-    /// Goes back to waiting: nothing of it is cached any more.
+    /// Makes the sequence wait again, with no cached tokens.
     pub(super) fn suspend(&mut self) {
         self.id = SequenceId::MAX;
         self.n_cached = 0;
     }
 
-    /// The tokens of which as many as are known need not be read: those up to the first whose
-    /// log-probabilities are wanted, or of which a value is.
+    /// The tokens that may come from the prefix cache: those up to the first one whose log-probabilities or values
+    /// are wanted.
     pub(super) fn reusable(&self) -> &[u32] {
         let tokens = self.unscored();
         let wanted = self.recorder.as_ref().and_then(Recorder::next_wanted);
         &tokens[..wanted.map_or(tokens.len(), |at| tokens.len().min(at + 1))]
     }
 
-    /// Whether what is computed of it is the same as of another sequence.
+    /// Whether the results for the same tokens are the same in both sequences.
     pub(super) fn is_computed_as(&self, other: &Self) -> bool {
         let key = |of: &Self| {
             of.recorder
@@ -140,12 +141,12 @@ impl Sequence {
         }
     }
 
-    /// Whether the logits from which the token at `next` follows are wanted to score the prompt.
+    /// Whether the row that predicts the token at `next` is needed to score the prompt.
     pub(super) fn is_scored_next(&self, next: usize) -> bool {
         next < self.n_prompt && next >= self.n_scored
     }
 
-    /// Scores the first token of the prompt, which follows nothing.
+    /// Scores the first token of the prompt, which has no logits.
     pub(super) fn score_first(&mut self, tokenizer: &Tokenizer) -> Result<(), Failure> {
         if self.n_scored == 0 {
             self.answer.score(self.tokens[0], None, tokenizer)?;
@@ -154,14 +155,14 @@ impl Sequence {
         Ok(())
     }
 
-    /// Scores the token of the prompt at `next` by the logits of the token before it.
+    /// Scores the prompt token at `next` by the logits of the token before it.
     pub(super) fn score(
         &mut self,
         next: usize,
         logits: &[f32],
         tokenizer: &Tokenizer,
     ) -> Result<(), Failure> {
-        // A step that is run again hands out rows once more.
+        // A repeated step hands out its rows again.
         if next == self.n_scored {
             self.answer
                 .score(self.tokens[next], Some(logits), tokenizer)?;
@@ -175,9 +176,9 @@ impl Sequence {
         &self.tokens[self.n_cached..]
     }
 
-    /// What it is to the scheduler.
+    /// The sequence as a job of the scheduler.
     pub(super) fn job(&self) -> Job {
-        // Nothing of a sequence is cached without its source.
+        // A sequence without cached tokens has no cached source either.
         let (n_kept, ahead) = match self.n_cached {
             0 => (0, self.source.len()),
             n => (self.source.len() + n, 0),
@@ -192,7 +193,7 @@ impl Sequence {
         }
     }
 
-    /// Asks for a state to be kept at `position`, if it has not been read yet.
+    /// Makes a pass end at `position`, so that a state is cached there, if that position is not read yet.
     pub(super) fn cut_at(&mut self, position: usize) {
         if position > self.n_cached && !self.cuts.contains(&position) {
             self.cuts.push(position);
@@ -200,17 +201,17 @@ impl Sequence {
         }
     }
 
-    /// Takes note that a step reads the first `n` pending tokens, or all.
+    /// Notes that a step reads the first `n` pending tokens, or all.
     pub(super) fn read(&mut self, n: usize) {
         self.n_step = n.min(self.pending().len());
     }
 
-    /// Tokens that are read with the step under way.
+    /// Tokens that are read after the current step.
     pub(super) fn n_read(&self) -> usize {
         self.n_cached + self.n_step
     }
 
-    /// Takes note that the tokens of a step are cached, and `n_more` chosen ones with them.
+    /// Notes that the tokens of a step are cached, and `n_more` chosen ones with them.
     pub(super) fn commit(&mut self, is_last: bool, n_more: usize) {
         self.n_cached = self.n_read() + n_more;
         self.n_step = 0;
@@ -223,8 +224,7 @@ impl Sequence {
         }
     }
 
-    /// Adds a token that was chosen, and reports it. A token that ends the completion is not part of
-    /// its text.
+    /// Adds a chosen token and reports it. A token that ends the completion is not part of its text.
     pub(super) fn push(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) {
         self.tokens.push(token);
         if self.answer.ends_at(token, tokenizer) {
@@ -236,7 +236,7 @@ impl Sequence {
         self.report(entry, tokenizer);
     }
 
-    /// Puts the first unreported token through the gate; a stop sequence ends the completion there.
+    /// Puts the first unreported token through the text gate. A stop sequence ends the completion there.
     pub(super) fn report(&mut self, entry: Entry, tokenizer: &Tokenizer) {
         let token = self.tokens[self.n_reported];
         self.n_reported += 1;
@@ -246,12 +246,12 @@ impl Sequence {
         }
     }
 
-    /// Whether tokens wait for their report.
+    /// Whether tokens remain to be reported.
     pub(super) fn is_unreported(&self) -> bool {
         self.n_reported < self.tokens.len() && !self.is_stopped
     }
 
-    /// How the completion ends, if that is decided and all of it is reported.
+    /// How the completion ends, once that is decided and all its tokens are reported.
     pub(super) fn conclude(&mut self) -> Option<FinishReason> {
         let ending = self.ending.filter(|_| !self.is_unreported())?;
         if !self.is_stopped {
@@ -260,7 +260,7 @@ impl Sequence {
         Some(ending)
     }
 
-    /// Whether hidden states wait for its lens.
+    /// Whether its lens has hidden states to read.
     pub(super) fn awaits_lens(&self) -> bool {
         self.recorder.as_ref().is_some_and(Recorder::is_waiting)
     }

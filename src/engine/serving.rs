@@ -1,6 +1,6 @@
-//! A model that serves requests: its engine, its vocabulary and its chat template.
+//! A model that serves requests: engine, vocabulary and chat template.
 //!
-//! Joins what the command line and the API both need, so that they serve the same thing.
+//! The command line and the API both use it, so that they serve the same.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,54 +26,54 @@ use crate::text::template::{
 use crate::text::tokenizer;
 use crate::weights::{Array, Bytes, Metadata, Weights};
 
-/// The key of a reranker's template.
+/// The metadata key of a reranker's template.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
 /// A running model.
 pub struct Served {
-    /// Name under which it is served.
+    /// Name of the model for clients.
     pub name: String,
     /// The engine.
     pub handle: Handle,
-    /// Names what the results depend on: program, ggml, model, definition and options.
+    /// Identifies what the results depend on: program, ggml, model, definition and options.
     pub fingerprint: String,
-    /// Seconds since 1970 at which it was started.
+    /// Unix time in seconds at which the model was started.
     pub created: u64,
-    /// Length of the context it was trained for; 0 if unknown.
+    /// Context length of the training; 0 if unknown.
     pub n_ctx_train: u64,
-    /// For conversations without tools and with tools on offer.
+    /// The chat templates for conversations without tools and with tools.
     templates: [Option<ChatTemplate>; 2],
-    /// The chat template as the model has it.
+    /// The source of the chat template.
     pub chat_template: Option<String>,
-    /// How it writes reasoning and calls of tools.
+    /// How the model writes reasoning and tool calls.
     pub dialect: Dialect,
     bos: String,
     eos: String,
-    /// The files that its weights are used in.
+    /// The files whose bytes are used as weights.
     files: Vec<Bytes>,
-    /// The workers of other machines that compute parts of it.
+    /// The workers on other machines that compute parts of the model.
     workers: Vec<Arc<Worker>>,
-    /// What it gives of a whole text, or why it gives nothing.
+    /// The results of pooling, or the reason why there are none.
     pub pooled: Result<Pooled, String>,
-    /// The prompts of an embedding model.
+    /// The prompts that an embedding model defines for its texts.
     pub prompts: Prompts,
-    /// What a query and a document are made into for a reranker that reads them as one text.
+    /// The template that makes one text of query and document, for a reranker that reads them together.
     pub rerank_template: Option<String>,
-    /// Names of the classes that it scores, as far as it has them.
+    /// Names of the classes, if the model scores classes and names them.
     pub labels: Vec<String>,
-    /// Its numbers.
+    /// Numbers of the model.
     pub info: ModelInfo,
-    /// What it takes on each device.
+    /// Memory use on each device.
     pub memory: Vec<DeviceUse>,
-    /// What tells its results from those of others.
+    /// Identifies what the stored results were computed with.
     pub identity: Identity,
-    /// Where results are kept for later requests.
+    /// The store of results for later requests.
     pub shelf: Option<Shelf>,
     /// The vectors that requests may name.
     pub vectors: Arc<Vectors>,
 }
 
-/// What results are computed with, for whoever keeps them.
+/// Identifies what results are computed with, for those who store them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// SHA-256, in hexadecimal digits, of the metadata, and of name, type, shape and first row of each tensor.
@@ -95,7 +95,7 @@ impl Identity {
         for tensor in weights.tensors() {
             let (name, ty) = (&tensor.name, tensor.ty.name());
             hash.update(format!("{name} {ty} {:?}\n", tensor.shape));
-            // A row that is computed may be one element of each row that is stored.
+            // Rows of lazy tensors are left out: one may need an element of each stored row.
             if let Some((bytes, start)) = weights.place(tensor) {
                 hash.update(&bytes[start..start + tensor.row_bytes() as usize]);
             }
@@ -110,12 +110,12 @@ impl Identity {
     }
 }
 
-/// What a model gives of a whole text.
+/// The results of a model that pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooled {
-    /// A vector of so many elements.
+    /// A vector of this many elements.
     Vector(u64),
-    /// The scores of so many classes.
+    /// Scores of classes.
     Scores {
         /// Number of classes.
         n_classes: u64,
@@ -125,15 +125,15 @@ pub enum Pooled {
 }
 
 impl Pooled {
-    /// What a model gives that was opened; `metadata` says whether one that writes text is meant for it.
+    /// The result of pooling with a model. `metadata` says whether a model that writes text is meant for it.
     ///
     /// # Errors
-    /// Why nothing is pooled, or that a model that writes text names no pooling.
+    /// The model cannot pool, or it writes text and names no pooling.
     pub fn of(plan: &Plan, metadata: &Metadata) -> Result<Self, String> {
         engine::can_pool(plan).map_err(|why| format!("the model {why}"))?;
         let width = |key: &str| {
             let tensor = plan.pool.weight(key).map(|at| &plan.tensors[at]);
-            // A single row is a vector.
+            // A tensor of one dimension is one row.
             tensor.map(|tensor| tensor.shape.get(1).copied().unwrap_or(1))
         };
         if let Some(n_classes) = width("cls.output").or_else(|| width("cls")) {
@@ -162,22 +162,22 @@ fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
     labels.into_iter().flatten().map(Cow::into_owned).collect()
 }
 
-/// The numbers of a model that clients ask for.
+/// Numbers of a model that clients ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// Name of its architecture.
+    /// Name of the architecture.
     pub arch: String,
-    /// How it is executed.
+    /// How the model is executed.
     pub mode: Mode,
-    /// Tokens of its vocabulary.
+    /// Tokens of the vocabulary.
     pub n_vocab: u64,
     /// Elements of a hidden state.
     pub n_embd: u64,
-    /// Elements of all its tensors.
+    /// Elements of all tensors.
     pub n_params: u64,
-    /// Bytes of all its tensors.
+    /// Size of all tensors in bytes.
     pub n_bytes: u64,
-    /// Length of the context it was trained for; 0 if unknown.
+    /// Context length of the training; 0 if unknown.
     pub n_ctx_train: u64,
 }
 
@@ -197,47 +197,47 @@ impl ModelInfo {
     }
 }
 
-/// A conversation to be continued.
+/// A conversation to continue.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
     /// An array of messages.
     pub messages: Value,
-    /// Tools on offer, or null.
+    /// Tools that the model may call, or null.
     pub tools: Value,
-    /// Whether the prompt ends with the start of the assistant's message; none: unless the last message
-    /// is continued.
+    /// Whether the prompt ends with the start of the assistant's message; none: yes, unless the last message is
+    /// continued.
     pub add_generation_prompt: Option<bool>,
-    /// Whether the last message is continued rather than replied to.
+    /// Whether the last message is continued instead of answered.
     pub continue_final_message: bool,
-    /// Further variables of the template.
+    /// Further variables for the template.
     pub kwargs: Map<String, Value>,
 }
 
-/// Why a model does not run.
+/// Why a model cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its vocabulary cannot be used.
+    /// The vocabulary cannot be used.
     #[error("{model}: {source}")]
     Tokenizer {
         /// The model.
         model: String,
-        /// Why.
+        /// The error.
         source: tokenizer::Error,
     },
-    /// Its chat template cannot be used.
+    /// The chat template cannot be used.
     #[error("{model}: {source}")]
     Template {
         /// The model.
         model: String,
-        /// Why.
+        /// The error.
         source: TemplateError,
     },
-    /// It has no chat template of the requested name.
+    /// The model has no chat template of the requested name.
     #[error("{model}: {source}")]
     UnknownTemplate {
         /// The model.
         model: String,
-        /// Why.
+        /// The error.
         source: UnknownTemplate,
     },
     /// The engine did not start.
@@ -245,7 +245,7 @@ pub enum Error {
     Start {
         /// The model.
         model: String,
-        /// Why.
+        /// The error.
         source: StartError<model::Error>,
     },
 }
@@ -256,22 +256,22 @@ pub enum PromptError {
     /// The model has no chat template.
     #[error("the model has no chat template")]
     NoTemplate,
-    /// The template refuses it or fails.
+    /// The template refuses the conversation or fails.
     #[error(transparent)]
     Render(#[from] RenderError),
-    /// The text has no tokens.
+    /// The text cannot be tokenized.
     #[error(transparent)]
     Tokenizer(#[from] tokenizer::Error),
 }
 
-/// Called with the bytes loaded and the bytes in all, on the engine's thread.
+/// Called on the engine's thread with the number of bytes loaded and the total.
 pub type Progress = Box<dyn FnMut(u64, u64) + Send>;
 
 impl Served {
     /// Loads a model and starts its engine.
     ///
     /// # Errors
-    /// A vocabulary, a template or weights that cannot be used, or memory that is not there.
+    /// The vocabulary, the template or the weights cannot be used, or memory is missing.
     pub fn start(
         opened: Opened,
         options: Options,
@@ -294,9 +294,9 @@ impl Served {
             model: model.clone(),
             source,
         })?;
-        // Before anything is loaded: weights may take minutes.
+        // Checked before the weights are loaded, which may take minutes.
         match engine::can_answer(&plan, &tokenizer) {
-            // It gives vectors.
+            // The model gives vectors.
             Ok(()) | Err(Unfit::Vectors { .. }) => {}
             Err(unfit) => {
                 return Err(Error::Start {
@@ -382,10 +382,10 @@ impl Served {
         })
     }
 
-    /// Whether what it was loaded into is as it was: the files that its weights are used in, and workers of other machines.
+    /// Checks that the files of its weights are unchanged, and that no worker on another machine is lost.
     ///
     /// # Errors
-    /// A file that was changed in place, or a worker that is lost: the model has to be loaded again.
+    /// A file was changed in place, or a worker is lost. The model must be loaded again.
     pub fn check(&self) -> Result<(), Failure> {
         let mut files = self.files.iter();
         files.try_for_each(Bytes::check).map_err(Failure::Changed)?;
@@ -404,25 +404,25 @@ impl Served {
     /// The prompt of a conversation.
     ///
     /// # Errors
-    /// As [`Self::chat_text`], and text that cannot be tokenized.
+    /// The errors of [`Self::chat_text`], or the text cannot be tokenized.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, PromptError> {
         self.prompt_of(&self.chat_text(conversation)?)
     }
 
-    /// The prompt of a text that the chat template made.
+    /// The prompt for a text that the chat template rendered.
     ///
     /// # Errors
-    /// Text that cannot be tokenized.
+    /// The text cannot be tokenized.
     pub fn prompt_of(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        // A template that writes the BOS token itself must not get a second one.
+        // If the template writes the BOS token itself, no second one is added.
         let writes_bos = !self.bos.is_empty() && text.starts_with(&self.bos);
         Ok(self.handle.tokenizer().encode(text, !writes_bos, true)?)
     }
 
-    /// The text that the chat template makes of a conversation.
+    /// The text that the chat template renders for a conversation.
     ///
     /// # Errors
-    /// No template, or one that refuses the conversation.
+    /// The model has no template, or the template refuses the conversation.
     pub fn chat_text(&self, conversation: &Conversation) -> Result<String, PromptError> {
         let has_tools = conversation
             .tools
@@ -445,16 +445,16 @@ impl Served {
         })?)
     }
 
-    /// The prompt of a plain text.
+    /// The prompt for a plain text.
     ///
     /// # Errors
-    /// Text that cannot be tokenized.
+    /// The text cannot be tokenized.
     pub fn text_prompt(&self, text: &str) -> Result<Vec<u32>, PromptError> {
         Ok(self.handle.tokenizer().encode(text, true, false)?)
     }
 }
 
-/// Twelve hexadecimal digits, others where something differs that results depend on.
+/// Twelve hexadecimal digits that differ if anything differs on which results depend.
 fn fingerprint(name: &str, plan: &Plan, options: &Options) -> String {
     let (version, ggml) = (env!("CARGO_PKG_VERSION"), crate::ggml::version());
     let all = format!("{version} {ggml} {name} {plan:?} {options:?}");
@@ -463,7 +463,7 @@ fn fingerprint(name: &str, plan: &Plan, options: &Options) -> String {
     format!("fp_{}", digits.collect::<String>())
 }
 
-/// Seconds since 1970.
+/// Unix time in seconds.
 pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! Starts the engine thread, and decides how its model decodes.
+//! Starts the engine thread and determines how its model decodes.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,10 +18,10 @@ use super::limits::Limits;
 use super::pooling::PooledModel;
 use super::stats::Stats;
 
-/// Starts the engine thread. `load` makes the model there, since models do not change threads.
+/// Starts the engine thread. `load` creates the model there, because models cannot change threads.
 ///
 /// # Errors
-/// The error of `load`, or that no thread could be started.
+/// `load` failed, the model cannot answer, or the thread could not be started.
 pub fn start<E: Send + 'static>(
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
@@ -45,7 +45,7 @@ pub fn start<E: Send + 'static>(
                 let made = kind
                     .map_err(StartError::Unfit)
                     .map(|kind| (kind, pooled, adapters, points));
-                // Nobody waiting for the answer means nobody wants the engine.
+                // If the receiver is gone, the engine is not needed.
                 if ready.send(made).is_err() {
                     return;
                 }
@@ -112,7 +112,7 @@ pub enum StartError<E> {
     /// The model does not answer with text.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// No thread.
+    /// The thread could not be started.
     #[error("could not start the engine's thread: {0}")]
     Thread(std::io::Error),
     /// The thread ended while it loaded the model.

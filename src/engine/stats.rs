@@ -1,6 +1,6 @@
-//! What an engine has done and does now, counted where it happens and read by whoever asks.
+//! Counters and the current state of an engine, written by the engine and read by others.
 //!
-//! Counters only grow. Not here: how they are shown.
+//! Counters only grow. Not here: their presentation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use super::event::{FinishReason, Usage};
 
-/// Upper bounds of the intervals of time to the first token, in seconds.
+/// Upper bounds of the histogram of the time to the first token, in seconds.
 static FIRST_TOKEN: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
-/// Upper bounds of the intervals of time between two tokens, in seconds.
+/// Upper bounds of the histogram of the time between two tokens, in seconds.
 static BETWEEN_TOKENS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
-/// Durations counted by intervals.
+/// A histogram of durations.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// Of each interval, and of what is above the last bound.
+    /// The count of each interval, and of durations above the last bound.
     counts: Vec<AtomicU64>,
     sum_micros: AtomicU64,
 }
@@ -43,7 +43,7 @@ impl Histogram {
         self.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// The bounds in seconds, each with the number of durations up to it.
+    /// The bounds in seconds, each with the number of durations not above it.
     pub fn cumulative(&self) -> Vec<(f64, u64)> {
         let mut n = 0;
         let counts = self.counts.iter().map(|count| {
@@ -54,13 +54,13 @@ impl Histogram {
         bounds.zip(counts).collect()
     }
 
-    /// Seconds in all.
+    /// Sum of all durations in seconds.
     pub fn sum(&self) -> f64 {
         self.sum_micros.load(Ordering::Relaxed) as f64 / 1e6
     }
 }
 
-/// A sequence that is active.
+/// An active sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActiveSequence {
     /// Tokens of the prompt.
@@ -73,29 +73,29 @@ pub struct ActiveSequence {
     pub is_prefill: bool,
 }
 
-/// What an engine does now.
+/// The current state of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Number of requests that wait.
+    /// Number of waiting requests.
     pub n_waiting: usize,
     /// Active requests.
     pub active: Vec<ActiveSequence>,
-    /// KV blocks in use and in all; none if nothing is cached.
+    /// KV blocks in use and their total; none if no block is kept between passes.
     pub blocks: Option<(usize, usize)>,
 }
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts of an engine since it started.
+        /// Counters of an engine since its start.
         #[derive(Debug)]
         pub struct Stats {
             $($(#[$doc])* pub $name: AtomicU64,)*
-            /// From the arrival of a request to its first token.
+            /// Time from the arrival of a request to its first token.
             pub first_token: Histogram,
-            /// Between two tokens of a completion.
+            /// Time between two tokens of a completion.
             pub between_tokens: Histogram,
             now: Mutex<Now>,
-            /// When the step that runs began.
+            /// When the current step began; none between steps.
             step: Mutex<Option<Instant>>,
         }
 
@@ -114,13 +114,13 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Requests that ended because the model or a stop sequence ended them.
+    /// Requests that the model or a stop sequence ended.
     n_stopped,
-    /// Requests that ended at the limit of tokens.
+    /// Requests that reached the limit of tokens.
     n_cut,
     /// Requests that failed.
     n_failed,
-    /// Requests that nobody waited for any more.
+    /// Requests that were cancelled.
     n_cancelled,
     /// Requests that were refused because too many waited.
     n_refused,
@@ -136,13 +136,13 @@ counters! {
     accepted_tokens,
 }
 
-/// Counts `n` more.
+/// Adds `n` to a counter.
 pub(super) fn count(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Ordering::Relaxed);
 }
 
 impl Stats {
-    /// What the engine does now: as it was after the last step.
+    /// The state of the engine after its last step.
     pub fn now(&self) -> Now {
         let now = self.now.lock();
         now.unwrap_or_else(PoisonError::into_inner).clone()
@@ -152,13 +152,13 @@ impl Stats {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// Time since the step that runs began; none between steps.
+    /// Time since the current step began; none between steps.
     pub fn step_time(&self) -> Option<Duration> {
         let began = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
         began.map(|began| began.elapsed())
     }
 
-    /// Takes note that a step begins or, with none, has ended.
+    /// Notes that a step began, or, with none, that it has ended.
     pub(super) fn set_step(&self, began: Option<Instant>) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = began;
     }
@@ -175,8 +175,8 @@ impl Stats {
         count(&self.accepted_tokens, usage.accepted_tokens);
     }
 
-    /// Takes note of a token, this long after the token before it or, if it is the first, after the
-    /// request's arrival.
+    /// Counts a token. `after` is the time since the token before it or, for the first one, since the arrival of
+    /// the request.
     pub(super) fn token(&self, is_first: bool, after: Duration) {
         match is_first {
             true => self.first_token.add(after),

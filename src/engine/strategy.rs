@@ -1,5 +1,5 @@
-//! How the tokens of one request are found. The engine loop runs requests and knows no strategy; a
-//! strategy sees one [`Sequence`] and its rows, and neither the model nor any other request.
+//! How the tokens of one request are found. The engine loop runs requests and knows no strategy. A strategy reads
+//! one [`Sequence`] and its rows, and knows neither the model nor other requests.
 
 use std::any::Any;
 
@@ -10,38 +10,38 @@ use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
 use super::sequence::Sequence;
 
-/// Why a completion ends in a step, if it does.
+/// How a completion ends in a step, if it does.
 pub(super) type Ending = Result<Option<FinishReason>, Failure>;
 
-/// What a pass computed of one token.
+/// The results of a pass for one token.
 #[derive(Clone, Copy)]
 pub(super) struct Row<'l> {
-    /// Which of the request's sequences the token is of, from 0.
+    /// The index of the token's sequence among those of the request.
     pub(super) part: usize,
     /// Position of the token.
     pub(super) position: usize,
-    /// `[n_vocab]`.
+    /// Logits `[n_vocab]`.
     pub(super) logits: &'l [f32],
-    /// `[n_embd]`, the hidden state after the final norm; empty where it was not wanted.
+    /// The hidden state `[n_embd]` after the final norm; empty where it was not wanted.
     pub(super) hidden: &'l [f32],
 }
 
-/// A way of decoding one request. A step calls these methods from the first to the last.
+/// A way of decoding one request. A step calls these methods in this order.
 pub(super) trait Strategy: Any {
     /// Whether the prompt may come from the prefix cache.
     fn reuses_prefix(&self) -> bool {
         false
     }
 
-    /// Decides what the next step shall read beyond the pending tokens, forced and draft tokens.
+    /// Chooses the tokens of the next step beyond the pending ones: forced and draft tokens.
     fn prepare(&mut self, _sequence: &mut Sequence, _tokenizer: &Tokenizer) -> Ending {
         Ok(None)
     }
 
-    /// What the request is to the scheduler.
+    /// The request as a job of the scheduler.
     fn job(&self, sequence: &Sequence) -> Job;
 
-    /// Whether a pass over the other request is one over this request too.
+    /// Whether the pass of the other request gives the rows of this one too.
     fn is_duplicate(&self, _sequence: &Sequence, _other: (&Sequence, &dyn Strategy)) -> bool {
         false
     }
@@ -49,12 +49,12 @@ pub(super) trait Strategy: Any {
     /// Adds the next `n` tokens to a pass.
     fn read(&mut self, sequence: &mut Sequence, n: usize, batch: &mut Batch);
 
-    /// The logits to choose by, made from a row; none as long as other rows belong to them.
+    /// The logits to choose from, made of a row; none while they need further rows.
     fn logits<'l>(&self, row: &Row<'l>, _buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
         Some(row.logits)
     }
 
-    /// Takes in a row, and the logits to choose by.
+    /// Processes a row, which has the logits to choose from.
     fn take(
         &mut self,
         sequence: &mut Sequence,
@@ -62,16 +62,16 @@ pub(super) trait Strategy: Any {
         tokenizer: &Tokenizer,
     ) -> Result<(), Failure>;
 
-    /// Commits what a step brought, after all its rows. Leaves in the sequence how much of what is
-    /// cached stays true.
+    /// Commits the results of a step, after all its rows. Sets in the sequence how many of the cached tokens stay
+    /// valid.
     fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending;
 
-    /// The hidden states that the model shall make the result of, once all are there.
+    /// The hidden states to pool, once all are there.
     fn gathered(&self) -> Option<&[f32]> {
         None
     }
 
-    /// Drops what a failed step had started. Returns whether what is cached must go too.
+    /// Drops the state of a failed step. Returns whether the cached tokens must be dropped too.
     fn abort(&mut self) -> bool {
         false
     }

@@ -8,15 +8,15 @@ use super::lab::Compiled;
 use super::pooling::PooledModel;
 use super::request::Request;
 
-/// A checked request with all that decodes it.
+/// A checked request with the way to decode it.
 pub(super) struct Submitted {
     pub(super) request: Request,
-    /// What is read before the prompt, where the model reads a source.
+    /// The source, if the model reads one.
     pub(super) source: Vec<u32>,
     pub(super) decoding: Decoding,
     /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
-    /// What it reads and changes of values.
+    /// What the request captures and edits.
     pub(super) lab: Option<Compiled>,
     pub(super) caller: Caller,
 }
@@ -25,10 +25,10 @@ pub(super) struct Submitted {
 pub(super) enum Decoding {
     /// Token by token, with draft tokens or a constraint where the request has them.
     Autoregressive(Sampler),
-    /// Token by token, each candidate read before one is chosen.
+    /// Token by token; all candidates for a token are read before one is chosen.
     Contrastive(Contrastive),
-    /// In denoising steps.
+    /// Text diffusion, in denoising steps.
     Diffusion(Sampler, Settings),
-    /// Nothing is decoded: the hidden states are pooled. The second text of a pair starts there.
+    /// Nothing is decoded: the hidden states are pooled. The number is the start of the second text of a pair.
     Pooling(PooledModel, Option<usize>),
 }

@@ -1,17 +1,17 @@
-//! The budget of a block of reasoning: when it is spent, the tokens that close the block come next.
+//! The budget of reasoning: when it is spent, the next tokens are those that close the reasoning.
 //!
-//! Counts tokens after the opening mark. Not here: what the marks are, and how tokens are chosen otherwise.
+//! Counts tokens after the opening mark. Not here: the marks, and other choices of tokens.
 
 /// A limit on reasoning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thinking {
-    /// What opens the block; none if the prompt has.
+    /// The mark that opens the reasoning; none if the prompt opens it.
     pub open: Option<Vec<u8>>,
-    /// What closes it.
+    /// The mark that closes it.
     pub close: Vec<u8>,
-    /// The tokens with which it is closed.
+    /// The tokens that close it.
     pub closing: Vec<u32>,
-    /// Tokens that the block may have.
+    /// Maximum number of tokens of reasoning.
     pub most: usize,
 }
 
@@ -19,17 +19,17 @@ pub struct Thinking {
 enum State {
     Before,
     Inside(usize),
-    /// So many closing tokens were chosen.
+    /// The number of closing tokens that were chosen.
     Closing(usize),
     Ended,
 }
 
-/// The state of one completion.
+/// The budget of one completion.
 #[derive(Debug)]
 pub(super) struct ThinkingBudget {
     thinking: Thinking,
     state: State,
-    /// The last bytes of the completion, as many as a mark has.
+    /// The last bytes of the completion, as many as the longest mark has.
     tail: Vec<u8>,
 }
 
@@ -56,12 +56,12 @@ impl ThinkingBudget {
         self.thinking.closing.get(at).copied()
     }
 
-    /// Gives up: the forced token cannot come.
+    /// Gives up the budget, because the forced token is not allowed.
     pub(super) fn abandon(&mut self) {
         self.state = State::Ended;
     }
 
-    /// Takes note of a token of the completion.
+    /// Reads a token of the completion.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         if self.state == State::Ended {
             return;
@@ -116,7 +116,7 @@ mod tests {
         })
     }
 
-    /// Pushes tokens; the forced token before each and after the last.
+    /// Pushes tokens. Returns the forced token before the first and after each one.
     fn forced(budget: &mut ThinkingBudget, tokens: &[&str]) -> Vec<Option<u32>> {
         let mut out = vec![budget.forced()];
         for token in tokens {

@@ -1,8 +1,8 @@
-//! Adapters on a device, and the scales that sequences run them with.
+//! Adapters on a device, and their scales for each sequence.
 //!
-//! A sequence has one scale for each adapter, from its start to its end: what is kept of it was
-//! computed with them. A scale of zero is an adapter that is off; where it is off for all tokens of a
-//! pass, the pass has none of its operations.
+//! A sequence keeps one scale for each adapter from its start to its end, because its cache was computed with them.
+//! A scale of zero turns an adapter off. If an adapter is off for all tokens of a pass, the pass has none of its
+//! operations.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -22,20 +22,20 @@ use super::options::Options;
 /// An adapter of a loaded model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedAdapter {
-    /// Where it was read from.
+    /// The path of its file.
     pub path: PathBuf,
-    /// The scale of sequences that have no other.
+    /// The scale of sequences that set none.
     pub scale: f32,
 }
 
-/// The weights of a model as a graph takes them.
+/// The weights of a model as a graph uses them.
 #[derive(Clone, Copy)]
 pub(super) struct OnDevice<'a> {
-    /// Data of [`Plan::tensors`], in their order.
+    /// Data of [`Plan::tensors`], in the same order.
     pub(super) tensors: &'a [Tensor],
-    /// Updates by adapters, if there are any.
+    /// Updates of weights by adapters, if there are any.
     pub(super) updates: Option<&'a Updates>,
-    /// Most operations and leaves that these add.
+    /// Maximum number of operations and leaves that the updates add.
     pub(super) update_nodes: usize,
 }
 
@@ -49,7 +49,7 @@ impl<'a> OnDevice<'a> {
         }
     }
 
-    /// The adapters of a pass with such scales.
+    /// The adapters of a pass with these scales.
     pub(super) fn at_work(&self, scales: Vec<(usize, Tensor)>) -> AtWork<'a> {
         AtWork {
             updates: self.updates,
@@ -64,12 +64,12 @@ impl<'a> OnDevice<'a> {
 pub(super) struct Adapters {
     pub(super) all: Vec<LoadedAdapter>,
     pub(super) updates: Updates,
-    /// Updates of all weights, as often as a part of the model uses the weight.
+    /// Number of updates, counted once for each part of the model that uses the weight.
     n_uses: usize,
-    /// Bytes used in place, and in memory of our own.
+    /// Bytes that are used in place in their files, and bytes that are copied.
     pub(super) mapped_bytes: u64,
     pub(super) copied_bytes: u64,
-    /// Scales of the sequences that have some of their own.
+    /// Scales of the sequences that set their own.
     scales: HashMap<SequenceId, Vec<f32>>,
 }
 
@@ -83,7 +83,7 @@ impl Adapters {
         })
     }
 
-    /// The same without reading or taking anything.
+    /// Lays out the adapters of a plan without reading data or taking memory.
     pub(super) fn stand_in(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
         Self::place(plan, adapters, |planned, adapter| {
             let devices = [Device::cpu()?];
@@ -161,21 +161,22 @@ impl Adapters {
         Ok(out)
     }
 
-    /// Most operations that the updates add to a graph, and its further leaves.
+    /// Maximum number of operations and leaves that the updates add to a graph.
     pub(super) fn capacity(&self) -> usize {
         let n = self.n_uses;
-        // The matrices, and for each adapter its scales and the rows of them that want a result.
+        // The matrices of each update, and for each adapter its scales and their rows that want a result.
         (MAX_UPDATE_NODES + 2) * n + 2 * self.all.len()
     }
 
-    /// Refuses updates of weights that no product of a graph with all adapters was made with.
+    /// Refuses updates of weights that are not in `updated`, the weights that a graph with all adapters used in
+    /// products.
     pub(super) fn check(
         &self,
         plan: &Plan,
         options: &Options,
         updated: &BTreeSet<usize>,
     ) -> Result<(), Error> {
-        // Where vectors are wanted there is no head.
+        // With `embeddings` the graph has no output head.
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         let head = head.filter(|_| options.embeddings);
         let is_left_out = |at: &usize| head.is_some_and(|head| head.weights.contains(&Some(*at)));
@@ -203,7 +204,7 @@ impl Adapters {
         self.scales.insert(sequence, scales);
     }
 
-    /// What tells apart what is computed of a sequence with its scales.
+    /// Identifies the scales of a sequence, so that only results with equal scales are shared.
     pub(super) fn key_of(&self, sequence: SequenceId) -> Vec<u32> {
         match self.scales.get(&sequence) {
             Some(scales) => key(scales.iter().copied()),
@@ -211,7 +212,7 @@ impl Adapters {
         }
     }
 
-    /// What tells apart what is computed of sequences without scales of their own.
+    /// Identifies the scales of sequences that set none.
     pub(super) fn default_key(&self) -> Vec<u32> {
         key(self.all.iter().map(|adapter| adapter.scale))
     }
@@ -231,9 +232,9 @@ impl Adapters {
     }
 }
 
-/// What tells apart what is computed with these scales; nothing where all adapters are off.
+/// Identifies these scales; empty if all adapters are off.
 fn key(scales: impl Iterator<Item = f32>) -> Vec<u32> {
-    // Both zeros are the same.
+    // Makes both zeros equal.
     let bits: Vec<u32> = scales.map(|scale| (scale + 0.0).to_bits()).collect();
     match bits.iter().all(|bits| *bits == 0) {
         true => Vec::new(),

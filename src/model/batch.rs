@@ -1,4 +1,4 @@
-//! The tokens of a pass, where they stand, and which of them want a result.
+//! The tokens of a pass, their positions, and which of them want a result.
 
 use super::cache::SequenceId;
 use super::error::Error;
@@ -10,12 +10,11 @@ pub struct Batch {
     pub tokens: Vec<u32>,
     /// Sequence and position of each token.
     pub places: Vec<(SequenceId, u32)>,
-    /// Which tokens want logits.
+    /// For each token, whether it wants logits.
     pub outputs: Vec<bool>,
-    /// Type of each token, 0 but for the second text of a pair; without a meaning in models that have no
-    /// token types.
+    /// Type of each token: 0 except for the second text of a pair. Models without token types ignore it.
     pub types: Vec<u32>,
-    /// Whether those tokens want the hidden state after the final norm as well.
+    /// Whether the tokens that want logits want the hidden state after the final norm too.
     pub wants_hidden: bool,
 }
 
@@ -25,7 +24,7 @@ impl Batch {
         self.push_of_type(token, (sequence, position), 0, wants_logits);
     }
 
-    /// Adds a token of a type.
+    /// Adds a token with a token type.
     pub fn push_of_type(
         &mut self,
         token: u32,
@@ -54,7 +53,7 @@ impl Batch {
         self.tokens.is_empty()
     }
 
-    /// Removes all tokens and keeps the memory.
+    /// Removes all tokens and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.places.clear();
@@ -63,10 +62,11 @@ impl Batch {
         self.wants_hidden = false;
     }
 
-    /// Checks that a model with so many tokens to choose from can run it.
+    /// Checks that a model with a vocabulary of `n_vocab` tokens can run the batch.
     ///
     /// # Errors
-    /// Too many tokens, lists of different lengths, an unknown token, a place twice.
+    /// There are no tokens or too many, the lists have different lengths, a token is unknown, a place occurs twice,
+    /// or a position is too large.
     pub(super) fn check(&self, n_batch: usize, n_vocab: u64) -> Result<(), Error> {
         let fault = |found: String, expected: String| Err(Error::Batch { found, expected });
         let n = self.len();

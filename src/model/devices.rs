@@ -1,13 +1,13 @@
-//! The devices of a plan, and tensors described for each of them.
+//! The devices of a plan, and descriptions of tensors for each of them.
 
 use crate::ggml::{Arena, Device, Error, Tensor};
 use crate::plan::{Plan, TensorPlan};
 use crate::weights::TensorType;
 
-/// The devices of a plan in the order in which its parts count them: the processor first.
+/// The devices of a plan by the indices that its parts use. The processor is the first.
 ///
 /// # Errors
-/// A device that does not exist.
+/// A device does not exist.
 pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
     let others = plan.devices.iter().map(|name| Device::named(name));
     std::iter::once(Device::cpu()).chain(others).collect()
@@ -16,13 +16,13 @@ pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
 /// Descriptions of tensors, in an arena for each device.
 pub(super) struct Arenas<'d> {
     devices: &'d [Device],
-    /// By device; none where nothing is described.
+    /// Arena and tensors of each device; none if nothing is described there.
     arenas: Vec<Option<(Arena, Vec<Tensor>)>>,
     capacity: usize,
 }
 
 impl<'d> Arenas<'d> {
-    /// For at most `capacity` tensors on each device.
+    /// Arenas for at most `capacity` tensors on each device.
     pub(super) fn new(devices: &'d [Device], capacity: usize) -> Self {
         Self {
             devices,
@@ -31,10 +31,10 @@ impl<'d> Arenas<'d> {
         }
     }
 
-    /// Describes a planned tensor on its device; ids have their bound.
+    /// Describes a planned tensor on its device. Tensors of ids get their bound.
     ///
     /// # Errors
-    /// As [`Arena::tensor`].
+    /// The errors of [`Arena::tensor`].
     pub(super) fn weight(&mut self, planned: &TensorPlan, ty: TensorType) -> Result<Tensor, Error> {
         self.describe(planned.device, |arena| match planned.below {
             Some(below) => arena.indices(&planned.name, ty, &planned.shape, below),
@@ -45,7 +45,7 @@ impl<'d> Arenas<'d> {
     /// Describes a tensor on a device.
     ///
     /// # Errors
-    /// As [`Arena::tensor`].
+    /// The errors of [`Arena::tensor`].
     pub(super) fn tensor(
         &mut self,
         device: usize,
@@ -70,13 +70,13 @@ impl<'d> Arenas<'d> {
         Ok(tensor)
     }
 
-    /// Everything that is described, by device.
+    /// Each device with its arena and tensors.
     fn each(&self) -> impl Iterator<Item = (Device, &(Arena, Vec<Tensor>))> {
         let arenas = self.devices.iter().zip(&self.arenas);
         arenas.filter_map(|(device, arena)| Some((*device, arena.as_ref()?)))
     }
 
-    /// Bytes that the tensors take on each device, before they have memory.
+    /// Bytes that the tensors will take on each device.
     pub(super) fn bytes(&self) -> Vec<u64> {
         let of = |(device, arena): (&Device, &Option<(Arena, Vec<Tensor>)>)| {
             let arena = arena.as_ref();
@@ -85,10 +85,10 @@ impl<'d> Arenas<'d> {
         self.devices.iter().zip(&self.arenas).map(of).collect()
     }
 
-    /// Takes memory for all tensors, `allocate` for those of one device; returns the bytes on each.
+    /// Takes memory for all tensors with `allocate`, which serves one device. Returns the bytes on each device.
     ///
     /// # Errors
-    /// As `allocate`.
+    /// The errors of `allocate`.
     pub(super) fn allocate(
         &self,
         allocate: impl Fn(Device, &Arena) -> Result<usize, Error>,
@@ -100,20 +100,20 @@ impl<'d> Arenas<'d> {
         self.devices.iter().zip(&self.arenas).map(of).collect()
     }
 
-    /// Gives all tensors places without memory, for measuring.
+    /// Gives all tensors stand-in places without memory, for measuring.
     ///
     /// # Errors
-    /// As [`Device::stand_in`].
+    /// The errors of [`Device::stand_in`].
     pub(super) fn stand_in(&self) -> Result<(), Error> {
         self.each().try_for_each(|(device, (arena, tensors))| {
             device.stand_in(arena, &tensors.iter().collect::<Vec<_>>())
         })
     }
 
-    /// The same for weights.
+    /// Gives all weights stand-in places without memory.
     ///
     /// # Errors
-    /// As [`Device::stand_in_weights`].
+    /// The errors of [`Device::stand_in_weights`].
     pub(super) fn stand_in_weights(&self) -> Result<(), Error> {
         self.each().try_for_each(|(device, (arena, tensors))| {
             device.stand_in_weights(arena, &tensors.iter().collect::<Vec<_>>())

@@ -1,5 +1,5 @@
-//! The logit of a token as a linear map of the final hidden state, and of what heads of attention add to that: a norm divides
-//! by a number that depends on what it reads, and where that is taken from one row, the rest is linear.
+//! The logit of a token as a linear map of the final hidden state, and the contributions of attention heads to it.
+//! A norm divides by a number that depends on its input. If that number is taken from one row, the rest is linear.
 
 use crate::arch::Resolved;
 use crate::plan::{NormUse, Unit};
@@ -9,19 +9,19 @@ use super::lifecycle::Model;
 use super::points::HEADS_MATRIX;
 use super::stage;
 
-/// Most numbers of a matrix that are read at once.
+/// Maximum number of elements of a matrix that are read at once.
 const MAX_NUMBERS: usize = 1 << 20;
 
-/// What a norm divides by.
+/// The divisor of a norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Divisor {
-    /// Whether the mean is taken out first.
+    /// Whether the mean is subtracted first.
     is_layer: bool,
     eps: f64,
 }
 
 impl Divisor {
-    /// For one row.
+    /// The divisor for the row `x`.
     pub fn of(&self, x: &[f32]) -> f64 {
         let n = x.len() as f64;
         let mean = match self.is_layer {
@@ -33,32 +33,32 @@ impl Divisor {
     }
 }
 
-/// A logit is the product of `direction` and the hidden state, divided by what the final norm divides by, and `constant`.
-/// Softcaps are not part of it.
+/// A logit is the product of `direction` and the hidden state, divided by the divisor of the final norm, plus
+/// `constant`. Softcaps are not part of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectLogit {
-    /// `[n_embd]`.
+    /// The direction `[n_embd]`.
     pub direction: Vec<f64>,
-    /// What no hidden state has a part in: the biases of norm and head.
+    /// The part that no hidden state contributes to: the biases of norm and output head.
     pub constant: f64,
-    /// Of the final norm, where there is one.
+    /// The divisor of the final norm, if there is one.
     pub divisor: Option<Divisor>,
 }
 
 impl DirectLogit {
-    /// What the product is divided by, where the hidden state before the final norm is `x`.
+    /// The divisor for the hidden state `x` before the final norm.
     pub fn divisor_of(&self, x: &[f32]) -> f64 {
         self.divisor.map_or(1.0, |divisor| divisor.of(x))
     }
 }
 
-/// What heads add to a number that is a product with the hidden state: the product of `direction` and their results, divided by
-/// what each norm after them divides by.
+/// The contribution of heads to a product with the hidden state: the product of `direction` and their results,
+/// divided by the divisors of the norms after them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectHeads {
-    /// `[d * heads]`.
+    /// The direction `[d * heads]`.
     pub direction: Vec<f64>,
-    /// Of the norms, in the order in which their points are listed.
+    /// The divisors of the norms, in the order of their points.
     pub divisors: Vec<Divisor>,
 }
 
@@ -66,7 +66,7 @@ impl Model {
     /// The logit of a token as a linear map. Adapters are not part of it.
     ///
     /// # Errors
-    /// A model without a head, or a failed computation.
+    /// The model has no output head, the token is unknown, or a computation fails.
     pub fn direct_logit(&mut self, token: u32) -> Result<DirectLogit, Error> {
         let head = self.plan.head.clone();
         let unit = head.as_ref().and_then(|head| head.unit.as_ref());
@@ -96,11 +96,11 @@ impl Model {
         })
     }
 
-    /// The part of the heads of a place of [`Points::head_sums`](super::Points::head_sums) in a product of `direction [n_embd]`
-    /// with the hidden state after their slot. Adapters are not part of it.
+    /// The contribution of the heads at index `at` of [`Points::head_sums`](super::Points::head_sums) to a product
+    /// of `direction [n_embd]` and the hidden state after their slot. Adapters are not part of it.
     ///
     /// # Errors
-    /// There is no such place, or a failed computation.
+    /// There are no heads at this index, or a computation fails.
     pub fn direct_heads(&mut self, at: usize, direction: &[f64]) -> Result<DirectHeads, Error> {
         let sum = self.points.head_sums.get(at);
         let [layer, slot, branch] = sum
@@ -114,7 +114,7 @@ impl Model {
         for (factor, norm) in [(scale, post), (branch.factor, branch.post)] {
             along.iter_mut().for_each(|e| *e *= factor.unwrap_or(1.0));
             if let Some(norm) = norm {
-                // Biases are parts of no head.
+                // Biases belong to no head.
                 divisors.push(self.through(&norm, &mut along, &mut 0.0)?);
             }
         }
@@ -124,7 +124,7 @@ impl Model {
         let mut from = 0;
         while from < along.len() {
             let at_once = (MAX_NUMBERS / out.len().max(1)).clamp(1, along.len() - from);
-            // The first row says how long they are.
+            // The first row gives the length of the rows.
             let n = if out.is_empty() { 1 } else { at_once };
             let rows = self.weight_rows(place, from, n)?;
             let width = rows.len() / n;
@@ -142,7 +142,8 @@ impl Model {
         })
     }
 
-    /// Makes of a direction for what a norm gives one for what it reads, but for what it divides by.
+    /// Turns a direction for the result of a norm into one for its input, up to the divisor. Adds the bias to
+    /// `constant`.
     fn through(
         &mut self,
         norm: &NormUse,
@@ -163,14 +164,14 @@ impl Model {
             *e *= weight;
         }
         if divisor.is_layer {
-            // To take the mean out of every state is to take it out of what it is multiplied by.
+            // Subtracting the mean from every state is the same as subtracting it from the direction.
             let mean = direction.iter().sum::<f64>() / direction.len() as f64;
             direction.iter_mut().for_each(|e| *e -= mean);
         }
         Ok(divisor)
     }
 
-    /// `n` rows of a weight, or numbers of a bias, from one on.
+    /// `n` rows of a weight, or `n` numbers of a bias, from index `from` on.
     fn weight_rows(
         &mut self,
         place: (&Unit, &str),
@@ -188,7 +189,8 @@ impl Model {
         Ok(rows)
     }
 
-    /// Weight and bias of a norm, from what it makes of a state of mean 0 and mean square 1 and of its opposite.
+    /// Weight and bias of a norm, from its results for a state of mean 0 and mean square 1 and for the opposite
+    /// state.
     fn norm_weights(&mut self, norm: &NormUse, eps: f64) -> Result<[Vec<f64>; 2], Error> {
         let n = self.plan.n_embd as usize;
         if !n.is_multiple_of(2) {

@@ -14,44 +14,45 @@ pub enum Error {
     /// A weight cannot be used.
     #[error("tensor `{tensor}` {message}")]
     Weight {
-        /// Its name.
+        /// The name of the tensor.
         tensor: String,
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// A cache of this type is impossible.
+    /// A cache of this type is not possible.
     #[error(
         "a cache of {ty} needs rows of whole blocks of {block}: the model's rows have {row} elements"
     )]
     CacheType {
         /// The requested type.
         ty: TensorType,
-        /// Its block.
+        /// Elements of a block of the type.
         block: u64,
         /// The row or head that does not fit.
         row: u64,
     },
-    /// The file of weights was changed in place while they were used.
+    /// The file of weights was changed while it was in use.
     #[error("{0}")]
     Changed(String),
     /// The source of a sequence cannot be read, or is missing.
     #[error("the source of a sequence: found {found}, expected {expected}")]
     Source {
-        /// What was given.
+        /// The given source, in words.
         found: String,
-        /// What can be read.
+        /// What can be read, in words.
         expected: String,
     },
-    /// More sequences at the same time than there is space for.
+    /// There are more sequences at the same time than space for them.
     #[error("more than {0} sequences at the same time")]
     Sequences(usize),
-    /// Attention that is not paged adds up in an order that depends on the batch.
+    /// The settings are not deterministic: attention that is not paged adds up in an order that depends on the
+    /// batch.
     #[error(
         "not deterministic with these settings: flash attention on, and keys and values of f32, \
          f16, bf16, q8_0 or q4_0, are needed"
     )]
     NotDeterministic,
-    /// A device cannot keep keys and values, or attend to them.
+    /// A device cannot store keys and values, or attend to them.
     #[error(
         "{device} does not run {op} over {rows} of {path}: try another --kv-type (f16 runs on most \
          devices), fewer layers there (--gpu-layers), or --device none"
@@ -59,58 +60,58 @@ pub enum Error {
     Lacking {
         /// The device.
         device: String,
-        /// The operation, by ggml's name.
+        /// The operation, by its name in ggml.
         op: String,
-        /// The unit it belongs to.
+        /// The path of the unit.
         path: String,
-        /// Type and shape of what is kept.
+        /// Type and shape of the stored rows.
         rows: String,
     },
-    /// It would not fit into memory.
+    /// There is not enough memory.
     #[error("not enough memory for {what}: {}", sentence(*what, *needed, *available))]
     Memory {
-        /// What for.
+        /// The purpose of the memory.
         what: Purpose,
         /// Bytes needed.
         needed: u64,
         /// Bytes available.
         available: u64,
     },
-    /// What is placed on a device would not fit there.
+    /// The parts that are placed on a device do not fit there.
     #[error(
         "not enough memory on {}: {} needed (weights {}, key/value cache and states {}, scratch memory {}), {} free{advice}",
         used.device, bytes(used.taken()), bytes(used.weights), bytes(used.cache), bytes(used.compute), bytes(*free)
     )]
     DeviceMemory {
-        /// What would be taken there.
+        /// The memory that they would take there.
         used: Box<DeviceUse>,
         /// Bytes that the device has free.
         free: u64,
-        /// Settings with which it would fit, after a separator; empty if none is known.
+        /// Settings with which the parts would fit, after a separator; empty if none is known.
         advice: String,
     },
     /// No slot is left for a token.
     #[error("the cache is full: {needed} positions needed, {free} of {n_ctx} free")]
     CacheFull {
-        /// Slots needed.
+        /// Number of slots needed.
         needed: usize,
-        /// Slots free.
+        /// Number of free slots.
         free: usize,
-        /// Slots in all.
+        /// Number of all slots.
         n_ctx: usize,
     },
-    /// The batch itself is wrong.
+    /// The batch is invalid.
     #[error("a pass of {found}: {expected}")]
     Batch {
-        /// What was passed.
+        /// The given batch, in words.
         found: String,
-        /// What is accepted.
+        /// What is accepted, in words.
         expected: String,
     },
-    /// A fault of this program, which the pass ended with.
+    /// A bug of this program, which ended the pass.
     #[error("internal error: {0}")]
     Internal(String),
-    /// The data of a weight could not be had.
+    /// The data of a weight could not be read.
     #[error(transparent)]
     Data(#[from] weights::Error),
     /// The tensor library refused or failed.
@@ -118,14 +119,14 @@ pub enum Error {
     Ggml(#[from] ggml::Error),
 }
 
-/// What memory is taken for.
+/// The purpose of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Weights that the file does not hold as they are computed with.
+    /// Weights that are copied, because the file has them in another form.
     Weights,
-    /// Keys and values, and states.
+    /// Keys and values, and recurrent states.
     Cache,
-    /// Values of one pass.
+    /// Intermediate values of one pass.
     Scratch,
 }
 
@@ -139,7 +140,7 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// Both numbers for people, and what takes less.
+/// Both numbers in readable units, and advice on how to need less.
 fn sentence(what: Purpose, needed: u64, available: u64) -> String {
     let advice = match what {
         Purpose::Weights => "try a smaller --type",

@@ -1,8 +1,8 @@
-//! What loading and running a model would take, without taking it.
+//! The memory that loading and running a model takes, computed without taking it.
 //!
-//! The same steps as [`Model::load`](super::Model::load) in the same order, with the same code, up to
-//! where it would take memory: weights are laid out, caches described, the graph of the largest pass
-//! built and measured. Nothing here is an approximation. Called by `inspect`.
+//! An estimate takes the same steps as [`Model::load`](super::Model::load) in the same order and with the same
+//! code, up to the point where memory would be taken: weights are laid out, caches are described, the graph of the
+//! largest pass is built and measured. Nothing is approximated. Called by `inspect`.
 
 use crate::arch::Mode;
 use crate::blocks::cache::Cache;
@@ -26,33 +26,33 @@ use super::points::Points;
 use super::shape::{GraphParts, Shape};
 use super::support;
 
-/// A model that is laid out and not loaded.
+/// A model that is laid out but not loaded.
 pub struct Estimator<'p> {
     plan: &'p Plan,
     laid_out: StandIns,
     adapters: Adapters,
     executor: Executor,
     devices: Vec<Device>,
-    /// Free bytes of each when this began; none where it does not say.
+    /// Free bytes of each device at the start; none if the device does not report them.
     free: Vec<Option<u64>>,
 }
 
 impl<'p> Estimator<'p> {
-    /// Lays out the weights of a plan; none of their data is read.
+    /// Lays out the weights of a plan without reading their data.
     ///
     /// # Errors
-    /// Weights that cannot be used.
+    /// The weights cannot be used.
     pub fn new(plan: &'p Plan, weights: &Weights) -> Result<Self, Error> {
         Self::with(plan, weights, &[])
     }
 
-    /// The same with adapters, all of which are on.
+    /// [`Self::new`] with adapters, all of which are on.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The errors of [`Self::new`].
     pub fn with(plan: &'p Plan, weights: &Weights, adapters: &[Adapter]) -> Result<Self, Error> {
         let devices = devices::of_plan(plan)?;
-        // Asked before: what a device uses in place may count as taken from here on.
+        // Read first, because memory that a device uses in place may count as taken from here on.
         let free = devices.iter().map(|device| device.free_memory()).collect();
         let layout = Layout::new(&plan.tensors, &devices, weights, &mut |_, _| {})?;
         let laid_out = layout.stand_in(&plan.tensors, &devices)?;
@@ -68,10 +68,10 @@ impl<'p> Estimator<'p> {
         })
     }
 
-    /// What the model would take with these settings, in bytes.
+    /// The memory that the model takes with these options, in bytes.
     ///
     /// # Errors
-    /// What [`Model::load`](super::Model::load) says of the settings, but for memory that is not there.
+    /// The errors of [`Model::load`](super::Model::load) for these options, except missing memory.
     pub fn memory(&mut self, options: &Options) -> Result<MemoryUse, Error> {
         let options = &support::usable(self.plan, options.clone())?;
         if options.deterministic {
@@ -107,12 +107,12 @@ impl<'p> Estimator<'p> {
         })
     }
 
-    /// Whether loading would find enough memory on every device, by the loader's own checks in the same order.
-    /// At the loader's last check the copied weights are in memory already; here they are added to what the
-    /// check needs.
+    /// Checks that loading finds enough memory on every device, by the loader's own checks in the same order. At
+    /// the loader's last check the copied weights are in memory already. Here they are added to what the check
+    /// needs.
     ///
     /// # Errors
-    /// What [`Model::load`](super::Model::load) would say.
+    /// The error of [`Model::load`](super::Model::load).
     pub fn check(&mut self, options: &Options) -> Result<(), Error> {
         if self.plan.devices.is_empty() {
             memory::check(Purpose::Cache, options.check_cache(self.plan)?)?;
@@ -130,17 +130,17 @@ impl<'p> Estimator<'p> {
         memory::check(Purpose::Scratch, compute)
     }
 
-    /// Bytes of weights that a pass of one token of one sequence reads: of tables the row of the
-    /// token, of experts at most as many as are selected.
+    /// Bytes of weights that a pass over one token of one sequence reads. Of tables it reads the token's row, of
+    /// experts at most the selected number.
     ///
     /// # Errors
-    /// Blocks that refuse their arguments.
+    /// A block refuses its arguments.
     pub fn weight_bytes_read(&self, options: &Options) -> Result<u64, Error> {
         let one = Options {
             n_batch: 1,
             ..options.clone()
         };
-        // Most tokens are not the last one of a block that has a key.
+        // Most tokens do not end a block that has a key.
         let shape = Shape {
             n_ended: vec![0; self.plan.caches.len()],
             ..Shape::largest(&one, self.plan, &options.n_slots(self.plan))
@@ -150,11 +150,11 @@ impl<'p> Estimator<'p> {
             .bytes_read(&self.laid_out.tensors))
     }
 
-    /// Operations of the largest pass that the devices of the plan cannot compute, of units that are placed
-    /// there. What runs is the same, with them on the processor.
+    /// Operations of the largest pass that cannot run on the devices where their units are placed. They run on the
+    /// processor instead.
     ///
     /// # Errors
-    /// Blocks that refuse their arguments.
+    /// A block refuses its arguments.
     pub fn lacking(&self, options: &Options) -> Result<Vec<Misplaced>, Error> {
         options.check_cache(self.plan)?;
         let shape = Shape::largest(options, self.plan, &options.n_slots(self.plan));
@@ -165,7 +165,7 @@ impl<'p> Estimator<'p> {
             .collect())
     }
 
-    /// The graph of a pass, over caches without memory.
+    /// The graph of a pass over caches without memory.
     fn graph(&self, options: &Options, shape: &Shape) -> Result<Graph, Error> {
         let plan = self.plan;
         let n_slots = options.n_slots(plan);
@@ -197,7 +197,7 @@ impl<'p> Estimator<'p> {
     }
 }
 
-/// Makes each number that of `other` where that is larger.
+/// Replaces each number by that of `other` if that is larger.
 pub(super) fn larger(bytes: &mut [u64], other: &[u64]) {
     for (bytes, other) in bytes.iter_mut().zip(other) {
         *bytes = (*bytes).max(*other);
@@ -205,8 +205,8 @@ pub(super) fn larger(bytes: &mut [u64], other: &[u64]) {
 }
 
 impl Plan {
-    /// Bytes of keys and values that a token at `position`, the last one so far, attends to, in all
-    /// layers, with keys and values of these types.
+    /// Bytes of keys and values that the token at `position`, the last one so far, attends to, over all layers,
+    /// with keys and values of these types.
     ///
     /// `None` if a row is not a whole number of blocks of its type, or no sequence is as long.
     pub fn cache_bytes_read(&self, position: u64, k: TensorType, v: TensorType) -> Option<u64> {
@@ -225,12 +225,12 @@ impl Plan {
                 ..rule
             };
             let seen = rule.visible(position, len).len() as u64;
-            // Where there are more, all of them are looked at by their index.
+            // A selection reads the index rows of all positions.
             let selection = self.selection(unit);
             let selection = selection.map(|of| Selection::read(&of.options));
             let few = selection.and_then(|of| Some((of.of_seen(seen)?, of.d)));
             if let Some(whole) = seen.checked_div(rule.span) {
-                // The last positions, and whole blocks, all of them or those that are selected.
+                // The last positions, and whole blocks: all blocks, or the selected ones.
                 let near = rule.near().min(seen);
                 let top = few.map_or(whole, |(few, _)| few / rule.span);
                 let judged = few.map_or(0, |_| whole * rule.span);

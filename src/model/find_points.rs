@@ -1,4 +1,4 @@
-//! How the points of a plan are found: its graph is built over tensors that are only described, and nothing is loaded.
+//! Finds the points of a plan. Its graph is built over tensors that are only described; nothing is loaded.
 
 use crate::arch::Parts;
 use crate::blocks::points::{BRANCH_RAW, SLOT_SUM, SLOT_X};
@@ -11,17 +11,17 @@ use super::points::{HEADS_MATRIX, HeadSum, Point, Points};
 use super::shape::Shape;
 use super::trace;
 
-/// Positions for which the described cache has room.
+/// Number of positions of the described cache.
 const N_CTX: usize = 64;
 
-/// Tokens of the described pass: no other dimension tells as well where the tokens are.
+/// Tokens of the described pass. The last dimension of this size is taken as that of the tokens.
 const N_TOKENS: usize = 2;
 
 impl Points {
     /// The points of a plan.
     ///
     /// # Errors
-    /// Blocks that refuse their arguments.
+    /// A block refuses its arguments.
     pub fn of(plan: &Plan) -> Result<Self, Error> {
         let options = Options {
             flash_attn: false,
@@ -64,7 +64,8 @@ impl Points {
         Ok(this)
     }
 
-    /// The slots whose heads are summed up by a matrix. A norm after the addition would read other parts too, so these have none.
+    /// The slots in which a matrix sums the heads. Slots with a norm after the addition are left out, because it
+    /// reads other parts too.
     fn sums(&self, plan: &Plan) -> Vec<HeadSum> {
         let place = |path: &str, name: &str| self.by_name.get(&format!("{path}.{name}")).copied();
         let mut out = Vec::new();
@@ -96,7 +97,7 @@ impl Points {
         out
     }
 
-    /// Gives a point another name, unless that is taken.
+    /// Adds an alias to a point, unless the name is taken.
     fn call(&mut self, path: &str, alias: String) {
         let Some(at) = self.by_name.get(path).copied() else {
             return;
@@ -115,7 +116,7 @@ impl Points {
                 self.call(&path, alias.to_owned());
             }
         }
-        // The hidden state between layers is what the slot before left.
+        // The hidden state before a layer is the result of the slot before it.
         let start = plan.write.as_ref().unwrap_or(&plan.embed);
         let mut before = format!("{}.x", start.path);
         for layer in &plan.layers {
@@ -140,7 +141,7 @@ impl Points {
                 match (attention.as_slice(), others.as_slice()) {
                     ([_], []) => both(self, &out(&slot.path), None, "hook_attn_out"),
                     ([], _) if is_mlp => both(self, &out(&slot.path), None, "hook_mlp_out"),
-                    // In parallel: each adds its own part.
+                    // Parallel branches: each adds its own part.
                     ([attention], [mlp]) if is_mlp => {
                         both(self, &out(&attention.block.path), None, "hook_attn_out");
                         both(self, &out(&mlp.block.path), None, "hook_mlp_out");
@@ -152,7 +153,7 @@ impl Points {
                     for spec in unit.contract.0.points {
                         let Some(alias) = spec.alias else { continue };
                         let has_gate = self.by_name.contains_key(&format!("{}.gate", unit.path));
-                        // Without a gate the up product is what is activated.
+                        // Without a gate, the up product is the input of the activation.
                         let alias = match alias {
                             "mlp.hook_pre_linear" if !has_gate => "mlp.hook_pre",
                             alias => alias,
@@ -170,7 +171,7 @@ impl Points {
                 );
             }
             if let Some(last) = layer.slots.last() {
-                // Several hidden states are what was written last.
+                // With several hidden states, the result is that of the last write.
                 let path = last.write.as_ref().map_or(&last.path, |write| &write.path);
                 before = format!("{path}.x");
             }
@@ -179,7 +180,7 @@ impl Points {
     }
 }
 
-/// The group of layers of the keys that attention weights are for.
+/// The KV group whose keys attention weights belong to; none if they cannot be captured.
 fn group_of(plan: &Plan, path: &str) -> Option<usize> {
     let path = path.strip_suffix(".weights")?;
     let mut units = plan.key_values();

@@ -1,7 +1,7 @@
-//! Which value of a pass is the first that is not a finite number.
+//! Finds the first value of a pass that is not a finite number.
 //!
-//! Logits are looked at where they are used; this finds out, once that went wrong, where it began: the same
-//! tokens run again, alone and without a cache, with all values kept. Called by the engine and `bench logits`.
+//! Logits are checked where they are used. If they are not finite, the same tokens run again, alone and without a
+//! cache, with all values captured, to find the first such value. Called by the engine and `bench logits`.
 
 use std::fmt;
 
@@ -12,24 +12,24 @@ use super::lifecycle::Model;
 use super::options::Options;
 use super::results::Value;
 
-/// Most tokens that are run again: all their values are kept at once.
+/// Maximum number of tokens that are run again, because all their values are stored at once.
 const MAX_TOKENS: usize = 4096;
 
 /// The first value of a computation that is not a finite number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NotFinite {
-    /// Its path, such as `layers.3.attn.q`.
+    /// The path of the value, such as `layers.3.attn.q`.
     pub path: String,
-    /// The first such element, counted from 0, fastest dimension first.
+    /// Index of the first such element, from 0, with the fastest dimension first.
     pub index: usize,
-    /// What it is: NaN or infinity.
+    /// The element: NaN or infinity.
     pub found: f32,
-    /// The token it belongs to, counted from 0, where the value has a row for each.
+    /// Index of its token, from 0, if the value has a row for each token.
     pub token: Option<usize>,
 }
 
 impl NotFinite {
-    /// The first of values in the order of computation. Minus infinity is not a fault: masks have it.
+    /// The first such value in the order of computation. Minus infinity is no fault, because masks contain it.
     pub fn first_of(values: &[Value]) -> Option<Self> {
         values.iter().find_map(|value| {
             let elements = &value.elements;
@@ -70,19 +70,19 @@ impl fmt::Display for NotFinite {
     }
 }
 
-/// Whether no element is NaN or plus infinity; minus infinity stands for what is masked.
+/// Whether no element is NaN or plus infinity. Minus infinity marks masked elements.
 pub fn is_finite(elements: &[f32]) -> bool {
-    // Parts without an exit in them compile to vector instructions.
+    // Chunks without an early exit compile to vector instructions.
     let mut parts = elements.chunks(1024);
     parts.all(|part| part.iter().fold(true, |all, e| all & (*e < f32::INFINITY)))
 }
 
 impl Model {
-    /// The first value that is not finite where these tokens of a sequence are run in one pass, alone and
-    /// without a cache.
+    /// The first value that is not finite when these tokens of a sequence run in one pass, alone and without a
+    /// cache.
     ///
     /// # Errors
-    /// Too many tokens, no memory for all values, or a failed computation.
+    /// There are too many tokens, memory for all values is missing, or a computation fails.
     pub fn first_not_finite(
         &self,
         sequence: SequenceId,

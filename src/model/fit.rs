@@ -1,7 +1,7 @@
-//! Placements of a plan that the devices have memory for, by what loading would take.
+//! Finds placements of a plan for which the devices have memory, by the amounts that loading takes.
 //!
-//! Every answer is that of the [`Estimator`]: weights, caches and states as they are laid out on each device,
-//! and the scratch memory of the largest pass. What is refused comes with the nearest settings that fit.
+//! All amounts are those of the [`Estimator`]: weights, caches and states as they are laid out on each device, and
+//! the scratch memory of the largest pass. A refusal names the nearest settings that fit.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,38 +17,38 @@ use super::estimate::Estimator;
 use super::memory_use::DeviceUse;
 use super::options::Options;
 
-/// Types of caches that are smaller than the usual ones, the largest first.
+/// Smaller cache types to suggest, the largest first.
 const SMALLER: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType::Q4_0];
 
 /// A model whose layers are to be placed.
 pub struct Placing<'a> {
-    /// Its plan, which is not placed.
+    /// The plan, not yet placed.
     pub plan: &'a Plan,
-    /// Its weights.
+    /// The weights.
     pub weights: &'a Weights,
-    /// Its adapters.
+    /// The adapters.
     pub adapters: &'a [Adapter],
-    /// How it is run.
+    /// The options with which the model runs.
     pub options: &'a Options,
     /// The devices that may be used besides the processor.
     pub devices: &'a [Device],
-    /// Shares of the layers of each device, if they are given.
+    /// The share of layers of each device, if given.
     pub shares: Option<&'a [f64]>,
-    /// Parts that lie elsewhere than their layers.
+    /// Parts that are placed elsewhere than their layers.
     pub moves: &'a [Move],
-    /// Bytes of each device that [`Self::auto`] leaves free.
+    /// Bytes that [`Self::auto`] leaves free on each device.
     pub margin: u64,
 }
 
-/// What splits take, as far as it was asked for, and what the devices have.
+/// The memory that splits take, as far as it was computed, and the free memory of the devices.
 struct Known {
     taken: RefCell<HashMap<Vec<usize>, Vec<DeviceUse>>>,
-    /// Free bytes of each device; none where it does not say.
+    /// Free bytes of each device; none if the device does not report them.
     free: Vec<Option<u64>>,
 }
 
 impl Placing<'_> {
-    /// The plan with so many layers on each device.
+    /// The plan with these numbers of layers on the devices.
     pub fn placed(&self, split: &[usize]) -> Plan {
         let shares = self.devices.iter().zip(split);
         let shares = shares.map(|(device, n_layers)| Share {
@@ -60,19 +60,20 @@ impl Placing<'_> {
         plan
     }
 
-    /// As many layers as fit, less the margin.
+    /// The split with the most layers that fit, with the margin left free.
     ///
     /// # Errors
-    /// What loading would say of the settings.
+    /// The errors of loading with these options.
     pub fn auto(&self) -> Result<Vec<usize>, Error> {
         let known = self.known();
         self.most(self.plan.n_placeable(), &known, self.margin)
     }
 
-    /// `n` layers: by the given shares, or else in proportion to free memory, or else filled up in order.
+    /// A split of `n` layers: by the given shares, or else in proportion to free memory. If that does not fit, the
+    /// devices are filled one after another.
     ///
     /// # Errors
-    /// That they do not fit, with settings that do.
+    /// The layers do not fit. The error names settings that do.
     pub fn count(&self, n: usize) -> Result<Vec<usize>, Error> {
         let known = self.known();
         let by_memory: Vec<f64> = known
@@ -107,7 +108,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Whether a device's part of a split fits there, less a margin.
+    /// Whether a device's part of a split fits there, with a margin left free.
     fn fits(&self, split: &[usize], at: usize, known: &Known, margin: u64) -> Result<bool, Error> {
         let Some(free) = known.free[at] else {
             return Ok(true);
@@ -121,14 +122,14 @@ impl Placing<'_> {
         Ok(used.is_none_or(|used| used.taken() <= free.saturating_sub(margin)))
     }
 
-    /// What a split takes on each device.
+    /// The memory that a split takes on each device.
     fn taken(&self, split: &[usize], options: &Options) -> Result<Vec<DeviceUse>, Error> {
         let plan = self.placed(split);
         let mut estimator = Estimator::with(&plan, self.weights, self.adapters)?;
         Ok(estimator.memory(options)?.devices)
     }
 
-    /// Why a split is refused; `most` is the most layers that fit.
+    /// The error for a split that does not fit; `most` is the split with the most layers that fit.
     fn refusal(&self, split: &[usize], most: &[usize], known: &Known) -> Result<Error, Error> {
         let taken = self.taken(split, self.options)?;
         let lacks = |(device, free): (&Device, &Option<u64>)| {
@@ -160,7 +161,7 @@ impl Placing<'_> {
         })
     }
 
-    /// The longest context with which the same placement fits.
+    /// The longest context for which the same placement fits.
     fn smaller_context(&self, fits: &dyn Fn(&Options) -> bool) -> Option<usize> {
         let options = self.options;
         let (of_one, block) = (options.n_ctx_seq, BLOCK_LEN as usize);
@@ -181,7 +182,7 @@ impl Placing<'_> {
         found.ok().filter(|n| *n > 0).map(|n| n * block)
     }
 
-    /// The largest of the usual smaller types of caches with which the same placement fits.
+    /// The largest of the smaller cache types for which the same placement fits.
     fn smaller_type(&self, fits: &dyn Fn(&Options) -> bool) -> Option<TensorType> {
         let options = self.options;
         let bits = |ty: TensorType| ty.block_bytes() * 8 / ty.block_len();
@@ -199,7 +200,7 @@ impl Placing<'_> {
     }
 }
 
-/// The part of a device.
+/// The memory use of a device.
 fn part<'u>(taken: &'u [DeviceUse], name: &str) -> Option<&'u DeviceUse> {
     taken.iter().find(|used| used.device == name)
 }

@@ -1,4 +1,4 @@
-//! From a plan to a graph: the slot formula, once, for every model.
+//! Builds the graph of a plan: the slot formula, once, for all models.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -17,18 +17,17 @@ use super::points::Points;
 use super::shape::{GraphParts, Shape};
 use super::split::MAX_GROUPS;
 
-/// A value that can be read after a pass.
+/// A named value that can be read after a pass.
 pub(super) struct Captured {
     pub(super) path: String,
     pub(super) spec: &'static PointSpec,
     /// Whether its rows are those of the source.
     pub(super) is_of_source: bool,
-    /// A contiguous copy where the value itself is not.
+    /// The value, or a contiguous copy of it.
     pub(super) tensor: Tensor,
 }
 
-/// Operations of a branch's norms and factor and copies of its values, of a slot's, and of the stages,
-/// generously.
+/// Generous bounds on the operations of a branch (norms, factor, copies of values), of a slot, and of the stages.
 const NODES_PER_BRANCH: usize = 20;
 const NODES_PER_SLOT: usize = 16;
 pub(super) const NODES_ELSEWHERE: usize = 64;
@@ -51,23 +50,23 @@ pub(super) fn n_leaves(plan: &Plan, update_nodes: usize) -> usize {
     plan.tensors.len() + 3 * plan.key_values().count() + parts.sum::<usize>() + update_nodes
 }
 
-/// Nodes and leaves of the largest graph of a plan.
+/// Maximum number of nodes and leaves of a graph of a plan.
 pub(super) fn capacity(plan: &Plan, update_nodes: usize) -> usize {
     n_tensors(plan, update_nodes, MAX_GROUPS, MAX_VIEWS) + n_leaves(plan, update_nodes)
 }
 
-/// What a pass writes and reads of its graph.
+/// The inputs and outputs of the graph of a pass.
 pub(super) struct PassGraph {
     pub(super) inputs: Inputs,
-    /// Weights that adapters updated, as places in the plan.
+    /// Weights that adapters update, as indices of tensors of the plan.
     pub(super) updated: BTreeSet<usize>,
-    /// Values by their paths, where they are captured.
+    /// Captured values with their paths.
     pub(super) captured: Vec<Captured>,
-    /// Rows that are captured, by point.
+    /// Captured rows, by point.
     pub(super) captured_rows: CapturedTensors,
-    /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
+    /// Logits `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants a result.
     pub(super) logits: Option<Tensor>,
-    /// The hidden state after the final norm `[n_embd, n_outputs]`, where it is wanted.
+    /// The hidden state after the final norm `[n_embd, n_outputs]`, if it is wanted.
     pub(super) hidden: Option<Tensor>,
 }
 
@@ -149,13 +148,13 @@ pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, Pas
     Ok((g, pass))
 }
 
-/// A list of tokens that is not empty.
+/// A list of tokens with its ids; none if it is empty.
 fn with_tokens(list: Option<&ListInputs>) -> Option<(&ListInputs, &Tensor)> {
     let list = list?;
     Some((list, &list.tokens.as_ref()?.0))
 }
 
-/// Makes named values outputs of the graph; the first ones are those of the source.
+/// Makes named values outputs of the graph. The first `n_of_source` are those of the source.
 fn capture(g: &mut Graph, named: Vec<Named>, n_of_source: usize) -> Result<Vec<Captured>, Error> {
     let capture = |(at, value): (usize, Named)| {
         let tensor = match value.tensor.is_contiguous() {
@@ -190,15 +189,15 @@ fn capture_rows(
     Ok(all)
 }
 
-/// What is asked of a graph.
+/// The results that a graph must give.
 struct Wants {
-    /// Rows that want a result.
+    /// Number of rows that want a result.
     n_outputs: u64,
-    /// Whether the result is the hidden state after the final norm.
+    /// Whether the result is the hidden state after the final norm instead of logits.
     is_headless: bool,
-    /// Whether that hidden state is needed in addition to the result.
+    /// Whether the hidden state after the final norm is needed in addition to the result.
     hidden: bool,
-    /// Whether every value is wanted of every row.
+    /// Whether all rows of every value are needed.
     all_values: bool,
 }
 
@@ -213,29 +212,29 @@ impl Wants {
     }
 }
 
-/// The hidden state on its way through the layers.
+/// Builds the graph while the hidden state passes through the layers.
 struct Assembly<'a> {
     build: Build<'a>,
     /// Values that later slots and layers can read.
     taps: HashMap<String, Tensor>,
-    /// The rows that want a result, until the hidden state has no others.
+    /// Indices of the rows that want a result, until the other rows are dropped.
     rows: Option<Tensor>,
-    /// Those rows, from then on.
+    /// These indices, after the other rows are dropped.
     chosen: Option<Tensor>,
-    /// Values from before that, with all rows.
+    /// Taps from before the other rows were dropped, with all rows.
     of_all: HashMap<String, Tensor>,
-    /// Several hidden states while one that is read of them goes through slots.
+    /// The hidden states of a mix, while the one that is read from them passes through slots.
     held: Option<Held>,
 }
 
-/// Layers that read the source: the first of a plan.
+/// Number of layers that read the source, the first ones of a plan.
 fn n_of_source(plan: &Plan) -> usize {
     let source = plan.source.as_ref();
     source.map_or(0, |source| source.n_layers)
 }
 
-/// The last slot whose rows look at each other: its layer and its place there. After it a row is on
-/// its own.
+/// The last slot in which rows depend on each other: the index of its layer, and its index there. After it each row
+/// is computed on its own.
 fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
     let keeps = |slot: &SlotPlan| slot.branches.iter().any(|b| b.block.state.is_some());
     let layers = plan.layers.iter().enumerate().rev();
@@ -255,21 +254,22 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// Has what follows compute the rows of a list of so many tokens.
+    /// Sets the list of `n_tokens` tokens whose rows are built next.
     fn read(&mut self, n_tokens: usize, list: &'a ListInputs) {
         self.build.n_tokens = n_tokens as u64;
         self.build.inputs = &list.derived;
         self.build.adapters.scales = list.scales.0.clone();
     }
 
-    /// Has blocks find what belongs to the tokens of the rows: `tokens [n_tokens]`.
+    /// Sets the token ids of the rows, `tokens [n_tokens]`, for blocks that look up values by token.
     fn name_tokens(&mut self, tokens: &Tensor) -> Result<(), Error> {
         let shape = [1, self.build.n_tokens, 1, 1];
         self.build.ids = Some(self.build.g.reshape(tokens, shape)?);
         Ok(())
     }
 
-    /// The layers that read the source, and what the others keep of it: the last hidden state.
+    /// Builds the layers that read the source, and stores what the other layers need of it. Returns the last hidden
+    /// state.
     fn source(&mut self, tokens: &Tensor) -> Result<Tensor, Error> {
         let plan = self.build.plan;
         let (own, others) = plan.layers.split_at(n_of_source(plan));
@@ -294,8 +294,8 @@ impl<'a> Assembly<'a> {
         Ok(x)
     }
 
-    /// The last hidden state, the results of the rows that want one (logits, or vectors), and what they were
-    /// made from if that is wanted.
+    /// Builds the other layers and the output head. Returns the last hidden state, the results of the rows that
+    /// want one (logits or vectors), and the hidden states of these rows if they are wanted.
     fn model(
         &mut self,
         tokens: &Tensor,
@@ -358,7 +358,7 @@ impl<'a> Assembly<'a> {
         Ok((x, Some(result), hidden))
     }
 
-    /// The rows of the hidden state that want a result; rows without a requested result end here.
+    /// The rows of the hidden state that want a result. The other rows end here.
     fn only_wanted(&mut self, x: Tensor, n_outputs: u64) -> Result<Tensor, Error> {
         let Some(rows) = self.rows.take() else {
             return Ok(x);
@@ -415,7 +415,7 @@ impl<'a> Assembly<'a> {
                 Some(sum) => self.build.g.add(&sum, &y)?,
             });
         }
-        // A planned slot has a branch.
+        // Every slot of a plan has a branch.
         let Some(y) = sum else { return Ok(x) };
         let y = self.normed_point(slot.post.as_ref(), (&slot.path, &points::SLOT_SUM), y)?;
         let y = self.factor(slot.scale, y)?;
@@ -434,8 +434,8 @@ impl<'a> Assembly<'a> {
             }
         };
         if !self.build.plan.devices.is_empty() {
-            // Otherwise what reads the state of a later layer comes before the rest of this one, and the
-            // scheduler would put that on the later one's device.
+            // Otherwise operations that read the state of a later layer come before the rest of this one, and the
+            // scheduler would put that rest on the later layer's device.
             self.build.g.expand(&joined)?;
         }
         Ok(joined)
@@ -445,7 +445,7 @@ impl<'a> Assembly<'a> {
         let input = self.tap(branch.from.as_deref(), h)?;
         let input = self.norm(branch.pre.as_ref(), input)?;
         self.build.side = match branch.side.as_deref() {
-            // What the source left is kept.
+            // The keys and values of the source are stored already.
             Some(name) if !self.build.keys_are_of_source(&branch.block) => {
                 Some(self.tap(Some(name), h)?)
             }
@@ -485,7 +485,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// The same for a value that has a point where there is a norm.
+    /// Applies a norm to a value, which has a point before it. Without a norm the value has no point.
     fn normed_point(
         &self,
         norm: Option<&NormUse>,

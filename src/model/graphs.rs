@@ -1,28 +1,27 @@
-//! Built graphs of the latest shapes, and the executor that runs them.
+//! The built graphs of the latest shapes, and the executor that runs them.
 //!
-//! Prefill and decode steps alternate between few shapes. A graph that was built for one of them is
-//! loaded again as long as its tensors have their memory. The graph of at most one entry is absent:
-//! it is the one that the executor has loaded.
+//! Prefill and decode steps alternate between few shapes. A graph that was built for a shape is loaded again as
+//! long as its tensors have their memory. At most one entry has no graph: the executor has it loaded.
 
 use crate::ggml::{Error, Executor, Graph};
 
 use super::graph::PassGraph;
 use super::shape::Shape;
 
-/// Graphs that are kept; the one used least recently goes first.
+/// Maximum number of graphs that are kept. The least recently used one is dropped first.
 const N_KEPT: usize = 8;
 
 struct Kept {
     shape: Shape,
     pass: PassGraph,
-    /// None while it is loaded.
+    /// None while the executor has it loaded.
     graph: Option<Graph>,
 }
 
 /// The graphs of a model.
 pub(super) struct Graphs {
     pub(super) executor: Executor,
-    /// The latest first.
+    /// The kept graphs, the latest first.
     kept: Vec<Kept>,
     n_built: u64,
 }
@@ -36,21 +35,21 @@ impl Graphs {
         }
     }
 
-    /// Graphs of passes built so far.
+    /// Number of graphs of passes that were built.
     pub(super) fn n_built(&self) -> u64 {
         self.n_built
     }
 
-    /// Inputs and outputs of the pass whose graph is loaded.
+    /// Inputs and outputs of the loaded graph.
     pub(super) fn loaded(&self) -> Option<&PassGraph> {
         let kept = self.kept.first().filter(|kept| kept.graph.is_none());
         kept.map(|kept| &kept.pass)
     }
 
-    /// The executor and what is loaded in it.
+    /// The executor, and the pass of the graph that it has loaded.
     ///
     /// # Errors
-    /// Nothing is loaded.
+    /// No graph is loaded.
     pub(super) fn split(&mut self) -> Result<(&mut Executor, &PassGraph), Error> {
         let kept = self.kept.first().filter(|kept| kept.graph.is_none());
         match kept {
@@ -59,7 +58,7 @@ impl Graphs {
         }
     }
 
-    /// Forgets the loaded graph, so that it is not run again.
+    /// Drops the loaded graph, so that it is not run again.
     pub(super) fn forget_loaded(&mut self) {
         self.kept.retain(|kept| kept.graph.is_some());
     }
@@ -75,10 +74,10 @@ impl Graphs {
         graph.is_none_or(|graph| self.executor.can_reload(graph))
     }
 
-    /// Loads the graph of a shape that it [`Self::holds`].
+    /// Loads the graph of a shape for which [`Self::holds`] is true.
     ///
     /// # Errors
-    /// As [`Executor::load`].
+    /// The errors of [`Executor::load`].
     pub(super) fn reload(&mut self, shape: &Shape) -> Result<(), Error> {
         let Some(at) = self.kept.iter().position(|kept| kept.shape == *shape) else {
             return Err(Error::Computation("no graph of this shape is kept".into()));
@@ -94,7 +93,7 @@ impl Graphs {
     /// Loads a new graph and keeps it for passes of its shape.
     ///
     /// # Errors
-    /// As [`Executor::load`].
+    /// The errors of [`Executor::load`].
     pub(super) fn add(&mut self, shape: Shape, graph: Graph, pass: PassGraph) -> Result<(), Error> {
         self.n_built += 1;
         self.load(graph)?;
@@ -108,10 +107,10 @@ impl Graphs {
         Ok(())
     }
 
-    /// Loads a graph that is not kept: a stage by itself.
+    /// Loads a graph that is not kept: that of a single stage.
     ///
     /// # Errors
-    /// As [`Executor::load`]; nothing is loaded then.
+    /// The errors of [`Executor::load`]. After an error no graph is loaded.
     pub(super) fn load(&mut self, graph: Graph) -> Result<(), Error> {
         let (before, result) = match self.executor.load(graph) {
             Ok(before) => (before, Ok(())),

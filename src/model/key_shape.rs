@@ -1,26 +1,26 @@
-//! The keys that the graph of a pass attends to, as far as the graph depends on them.
+//! The shape of the keys that a pass attends to, on which its graph depends.
 
 use crate::blocks::Runs;
 
-/// Tables have a multiple of so many blocks, so that a graph serves many steps.
+/// The length of a table is a multiple of this number of blocks, so that a graph serves many steps.
 const TABLE_STEP: usize = 64;
 
-/// Length of the table of a graph that holds `n_blocks`.
+/// Length of a table for `n_blocks` blocks.
 pub(super) fn table_len(n_blocks: usize) -> usize {
     n_blocks.max(1).next_multiple_of(TABLE_STEP)
 }
 
-/// What the graph of a pass is built for, of the keys of a KV group.
+/// The shape of the keys of a KV group, for which a graph is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KeyShape {
-    /// A table of so many blocks.
+    /// A table of this many blocks.
     Table(usize),
     /// Runs of rows.
     Runs(Vec<Runs>),
 }
 
 impl KeyShape {
-    /// `n` rows, of which all queries attend to some.
+    /// One run of `n` rows for all queries, each of which attends to some.
     pub(super) fn one_run(n_tokens: usize, n: usize) -> Self {
         Self::Runs(vec![Runs {
             n_tokens,
@@ -31,7 +31,7 @@ impl KeyShape {
         }])
     }
 
-    /// Operations of attention.
+    /// Number of attention operations.
     pub(super) fn n_views(&self) -> usize {
         match self {
             Self::Table(_) => 1,

@@ -1,8 +1,8 @@
-//! What sequences ask of the points of their passes: rows to capture, edits of rows.
+//! The captures and edits of sequences at the points of their passes.
 //!
-//! A sequence has one [`Lab`] from its start to its end, as it has scales of adapters. Sequences with and
-//! without share a pass: an edit writes only the rows of its own tokens. What a pass asks is collected
-//! point by point, so that all sequences that read a point share one operation.
+//! A sequence has one [`Lab`] from its start to its end, as it has scales of adapters. Sequences with and without
+//! one share a pass, because an edit writes only the rows of its own tokens. Captures and edits of a pass are
+//! collected by point, so that all sequences that capture a point share one operation.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -25,60 +25,60 @@ use super::batch::Batch;
 use super::cache::SequenceId;
 use super::points::{LOGITS, Points};
 
-/// Rows of a point that are captured.
+/// A capture of rows of a point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LabCapture {
-    /// Its place among the points of the model.
+    /// Index of the point among those of the model.
     pub point: usize,
-    /// Of which tokens.
+    /// The positions whose rows are captured.
     pub positions: Positions,
 }
 
-/// What an edit makes of a row `x` of `width` numbers.
+/// The operation of an edit on a row `x` of `width` elements.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LabOp {
-    /// `x * factor + offset`; one offset for all positions, or one for each.
+    /// `x * factor + offset`, with one offset for all positions or one for each.
     Affine {
-        /// By elements.
+        /// A factor for each element.
         factor: Vec<f32>,
-        /// By elements.
+        /// Rows of offsets, with an offset for each element.
         offsets: Vec<Vec<f32>>,
     },
-    /// Chosen elements are bounded.
+    /// Clamps chosen elements.
     Clamp {
-        /// Which elements.
+        /// For each element, whether it is clamped.
         chosen: Vec<bool>,
-        /// The bounds.
+        /// The lower and the upper bound.
         bounds: [f32; 2],
     },
-    /// Takes out a share of what lies along a direction of length 1.
+    /// Subtracts a share of the component along a direction of norm 1.
     Project {
         /// The direction.
         direction: Vec<f32>,
-        /// The share; 1 takes out all.
+        /// The share; 1 removes the whole component.
         share: f32,
     },
-    /// Adds a direction, as long as the row.
+    /// Adds a direction, scaled by the norm of the row.
     Match {
-        /// The direction, whose length is the factor.
+        /// The direction. Its norm is the factor.
         direction: Vec<f32>,
     },
-    /// Puts an earlier value there, by the place of its point.
+    /// Replaces the row with that of an earlier point.
     Copy {
-        /// That place.
+        /// Index of that point.
         from: usize,
     },
-    /// Bounds a feature: what it changes by is added along a direction.
+    /// Clamps a feature. Its change is added along a direction.
     Feature {
-        /// What the row is multiplied by to give the feature.
+        /// The vector whose product with the row gives the feature.
         encoder: Vec<f32>,
-        /// The direction.
+        /// The direction along which the change is added.
         decoder: Vec<f32>,
-        /// What is added to the product.
+        /// The bias of the product.
         bias: f32,
-        /// The feature is 0 unless it is above.
+        /// The feature is 0 unless it is above this.
         threshold: f32,
-        /// The bounds.
+        /// The lower and the upper bound.
         bounds: [f32; 2],
     },
 }
@@ -104,8 +104,8 @@ impl LabOp {
         }
     }
 
-    /// Its numbers, of each row in turn if they differ: `places` are those of the rows among the positions
-    /// of the edit.
+    /// The numbers that the operation reads, row by row if rows differ; `places` are the indices of the rows among
+    /// the positions of the edit.
     fn numbers(&self, places: &[usize]) -> [Cow<'_, [f32]>; 2] {
         let number = |is: bool| if is { 1.0 } else { 0.0 };
         match self {
@@ -135,7 +135,7 @@ impl LabOp {
         }
     }
 
-    /// Whether each row has numbers of its own.
+    /// Whether each row has its own numbers.
     fn is_of_rows(&self) -> bool {
         matches!(self, Self::Affine { offsets, .. } if offsets.len() != 1)
     }
@@ -153,20 +153,20 @@ impl LabOp {
     }
 }
 
-/// A change of rows of a point.
+/// An edit of rows of a point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LabEdit {
-    /// Its place among the points of the model.
+    /// Index of the point among those of the model.
     pub point: usize,
-    /// Of which positions.
+    /// The positions whose rows are edited.
     pub positions: Positions,
-    /// Of these, the ones where a token with one of these ids is read, in rising order; none: any token.
+    /// Only those positions whose token has one of these ids, in ascending order; none: any token.
     pub tokens: Option<Arc<[u32]>>,
-    /// What it does.
+    /// The operation.
     pub op: LabOp,
 }
 
-/// What a sequence asks of points.
+/// The captures and edits of a sequence.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lab {
     captures: Vec<LabCapture>,
@@ -175,10 +175,10 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Most edits of points: an edit of a value in every layer is one for each.
+    /// Maximum number of edits. An edit of a value in every layer counts once for each layer.
     pub const MAX_EDITS: usize = 512;
 
-    /// What these ask.
+    /// A lab of these captures and edits.
     pub fn new(captures: Vec<LabCapture>, edits: Vec<LabEdit>) -> Self {
         let mut hash = Sha256::new();
         for edit in &edits {
@@ -192,7 +192,7 @@ impl Lab {
             edit.op.digest(&mut hash);
         }
         let digest = hash.finalize();
-        // The first bit keeps them apart from what stands for no token.
+        // The first bit is 0, so that no word is the padding token of the prefix cache.
         let word = |bytes: &[u8]| bytes.iter().fold(0, |n, byte| n << 8 | u32::from(*byte)) >> 1;
         let key = match edits.is_empty() {
             true => Vec::new(),
@@ -205,18 +205,18 @@ impl Lab {
         }
     }
 
-    /// What tells apart what is computed with its edits; nothing without.
+    /// Identifies the edits, so that only results with equal edits are shared; empty without edits.
     pub fn key(&self) -> &[u32] {
         &self.key
     }
 
-    /// The first position from `from` on of which something is captured.
+    /// The first captured position from `from` on.
     pub fn next_captured(&self, from: u32) -> Option<u32> {
         let all = self.captures.iter();
         all.filter_map(|c| c.positions.next(from)).min()
     }
 
-    /// The points and positions that are captured.
+    /// The captured points and positions.
     pub fn captures(&self) -> &[LabCapture] {
         &self.captures
     }
@@ -225,28 +225,28 @@ impl Lab {
 /// A captured row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CapturedRow {
-    /// Its sequence.
+    /// The sequence.
     pub sequence: SequenceId,
-    /// Its position.
+    /// The position.
     pub position: u32,
-    /// The place of its point among those of the model.
+    /// Index of the point among those of the model.
     pub point: usize,
-    /// Its numbers.
+    /// The elements.
     pub row: Vec<f32>,
 }
 
-/// What the graph of a pass is built for: points in order, each with a number of rows.
+/// The captures and edits for which a graph is built: points in order, each with a number of rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LabShape {
     pub(super) captures: Vec<(usize, usize)>,
     pub(super) edits: Vec<EditShape>,
-    /// Tokens and keys of attention weights: group of layers, keys, tokens.
+    /// Sets of attention weights: KV group, number of keys, number of tokens.
     pub(super) sets: Vec<(usize, usize, usize)>,
-    /// Points of attention weights, each with its set.
+    /// Points of attention weights, each with the index of its set.
     pub(super) pairs: Vec<(usize, usize)>,
 }
 
-/// An edit of a sequence: point, kind, rows, and whether each has numbers of its own.
+/// An edit in a graph: point, kind, number of rows, and whether each row has its own numbers.
 pub(super) type EditShape = (usize, EditKind, usize, bool);
 
 impl LabShape {
@@ -254,20 +254,20 @@ impl LabShape {
         self.captures.is_empty() && self.edits.is_empty() && self.pairs.is_empty()
     }
 
-    /// Operations and inputs that it adds to a graph.
+    /// Maximum number of operations and inputs that the captures and edits add to a graph.
     pub(super) fn n_nodes(&self) -> usize {
         let n_captures = self.captures.len() + self.pairs.len() + self.sets.len();
         n_captures * NODES_PER_CAPTURE + self.edits.len() * NODES_PER_EDIT
     }
 }
 
-/// An edit of tokens of a sequence.
+/// An edit of a sequence, for its tokens in a pass.
 pub(super) struct PassEdit {
     lab: Arc<Lab>,
-    /// Which of its edits.
+    /// Index of the edit in the lab.
     at: usize,
     pub(super) rows: Vec<i32>,
-    /// The places of the rows among the positions of the edit.
+    /// Indices of the rows among the positions of the edit.
     places: Vec<usize>,
 }
 
@@ -276,26 +276,27 @@ impl PassEdit {
         &self.lab.edits[self.at]
     }
 
-    /// The numbers of its inputs.
+    /// The numbers that the operation reads.
     pub(super) fn numbers(&self) -> [Cow<'_, [f32]>; 2] {
         self.edit().op.numbers(&self.places)
     }
 }
 
-/// What a pass asks of its points.
+/// The captures and edits of a pass.
 #[derive(Default)]
 pub(super) struct PassLab {
     pub(super) sets: Vec<PairSet>,
-    /// Points of attention weights, each with its set.
+    /// Points of attention weights, each with the index of its set.
     pairs: Vec<(usize, usize)>,
-    /// Rows by point, by the places of their tokens in the batch.
+    /// Captured rows by point, then by the index of the token in the batch.
     pub(super) captures: BTreeMap<usize, BTreeMap<usize, i32>>,
-    /// Those of a sequence in their order; sequences have different rows.
+    /// Edits; those of one sequence are in their order. Different sequences edit different rows.
     pub(super) edits: Vec<PassEdit>,
 }
 
 impl PassLab {
-    /// What the sequences of a batch ask. Points after the head have rows for outputs alone.
+    /// The captures and edits of the sequences of a batch. Points of the output head have rows only for tokens that
+    /// want a result.
     pub(super) fn of(
         labs: &HashMap<SequenceId, Arc<Lab>>,
         points: &Points,
@@ -306,7 +307,7 @@ impl PassLab {
         if labs.is_empty() {
             return this;
         }
-        // Tokens of each sequence: their places in the batch and, if they have one, among the outputs.
+        // Tokens of each sequence: their indices in the batch, and among the outputs if they want a result.
         let mut tokens: BTreeMap<SequenceId, Vec<(usize, Option<i32>)>> = BTreeMap::new();
         let mut n_outputs = 0;
         for (at, (sequence, _)) in batch.places.iter().enumerate() {
@@ -327,7 +328,7 @@ impl PassLab {
                         false => Some((*at, *at as i32)),
                     })
             };
-            // The logits are a result of every pass.
+            // Every pass returns the logits anyway.
             let captures = lab.captures.iter();
             let captures = captures.filter(|c| points.all[c.point].path != LOGITS);
             for capture in captures {
@@ -367,8 +368,7 @@ impl PassLab {
         this
     }
 
-    /// Takes attention weights out of what is captured: points of one group and of the same tokens share
-    /// their keys.
+    /// Moves captured attention weights to sets. Points of one KV group with the same tokens share their keys.
     fn set_apart(&mut self, points: &Points, batch: &Batch, keys: Keys<'_>) {
         let is_pairs = |at: &usize| points.all[*at].spec.parts == Parts::Pairs;
         let of_pairs: Vec<usize> = self.captures.keys().copied().filter(is_pairs).collect();
@@ -407,7 +407,7 @@ impl PassLab {
     }
 }
 
-/// Captured rows of a graph by point.
+/// The tensors of captured rows, by point.
 pub(super) type CapturedTensors = Vec<(usize, Tensor)>;
 
 /// Reads the rows that a pass captured.
@@ -422,7 +422,7 @@ pub(super) fn read(
     for (point, tensor) in captured {
         let set = pass.pairs.iter().find(|(own, _)| own == point);
         let set = set.map(|(_, set)| &pass.sets[*set]);
-        // Places in the batch, and in the value.
+        // Indices in the batch and in the value.
         let tokens: Vec<(usize, usize)> = match (set, pass.captures.get(point)) {
             (Some(set), _) => set.tokens.iter().copied().zip(0..).collect(),
             (None, Some(rows)) => rows.iter().map(|(at, row)| (*at, *row as usize)).collect(),
@@ -441,7 +441,7 @@ pub(super) fn read(
         }
         let width = n / n_rows.max(1);
         for (i, (at, row)) in tokens.iter().enumerate() {
-            // The value has the rows that are captured, or all.
+            // The value has only the captured rows, or all rows.
             let row = if n_rows == tokens.len() { i } else { *row };
             let row = &numbers[row * width..(row + 1) * width];
             let (sequence, position) = batch.places[*at];

@@ -1,4 +1,4 @@
-//! A model's life: loading, the memory it takes, its graphs, its end.
+//! The lifecycle of a model: loading, the memory that it takes, its graphs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,35 +32,35 @@ use super::token_sources::TokenSources;
 pub struct Model {
     pub(super) plan: Plan,
     pub(super) options: Options,
-    /// Whether attention reads block tables rather than runs.
+    /// Whether attention reads block tables instead of runs.
     pub(super) is_paged: bool,
     pub(super) loaded: Loaded,
     pub(super) adapters: Adapters,
     pub(super) cache: KeyValues,
     pub(super) states: States,
     pub(super) block_manager: BlockManager,
-    /// What sequences read before their tokens, where the model reads a source.
+    /// The sources of sequences, if the model reads any.
     pub(super) sources: TokenSources,
-    /// Slots of each group of layers.
+    /// Slots of each KV group.
     pub(super) n_slots: Vec<usize>,
     pub(super) graphs: Graphs,
     pub(super) logits: Vec<f32>,
     pub(super) hidden: Vec<f32>,
-    /// Values that can be read and changed.
+    /// The points of the model.
     pub(super) points: Arc<Points>,
-    /// What sequences ask of them.
+    /// The captures and edits of sequences.
     pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
-    /// Rows that the last pass captured.
+    /// The rows that the last pass captured.
     pub(super) captured_rows: Vec<CapturedRow>,
-    /// Scratch memory on each device.
+    /// Scratch memory on each device, in bytes.
     pub(super) compute_bytes: Vec<u64>,
 }
 
 impl Model {
-    /// Loads the weights of a plan and takes the memory for running it.
+    /// Loads the weights of a plan and takes the memory to run it.
     ///
     /// # Errors
-    /// Weights that cannot be used, or memory that is not there: refused before it is taken.
+    /// The weights cannot be used, or memory is missing, which is checked before it is taken.
     pub fn load(
         plan: Plan,
         weights: &Weights,
@@ -70,10 +70,10 @@ impl Model {
         Self::load_with(plan, weights, &[], options, progress)
     }
 
-    /// The same with adapters, which are on with their own scales for sequences that have no others.
+    /// [`Self::load`] with adapters, which apply with their own scales to sequences that set none.
     ///
     /// # Errors
-    /// As [`Self::load`], and updates of weights that are used in another way than in products.
+    /// The errors of [`Self::load`], or an update of a weight that is used in other ways than in products.
     pub fn load_with(
         plan: Plan,
         weights: &Weights,
@@ -98,7 +98,7 @@ impl Model {
         Self::of_loaded(plan, loaded, adapters, options)
     }
 
-    /// Takes the memory for running a plan whose weights are there.
+    /// Takes the memory to run a plan whose weights are loaded.
     pub(super) fn of_loaded(
         plan: Plan,
         loaded: Loaded,
@@ -113,7 +113,7 @@ impl Model {
             .iter()
             .zip(&n_slots)
             .map(|(cache, n_slots)| Group {
-                // Where nothing is kept, slots are counted as elsewhere and have no memory.
+                // Groups without stored keys count the slots of the others, and take no memory.
                 n_slots: match cache.keys {
                     KeysOf::Pass => n_slots_of_all,
                     _ => *n_slots,
@@ -161,7 +161,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Measures the largest pass, checks that it fits and takes its memory.
+    /// Measures the largest pass, checks that it fits, and takes its memory.
     fn reserve(&mut self) -> Result<(), Error> {
         let mut shape = Shape::largest(&self.options, &self.plan, &self.n_slots);
         shape.adapters = (0..self.adapters.all.len()).collect();
@@ -189,7 +189,7 @@ impl Model {
         Ok(())
     }
 
-    /// What its graphs are built from.
+    /// The parts from which its graphs are built.
     pub(super) fn graph_parts(&self) -> GraphParts<'_> {
         GraphParts {
             plan: &self.plan,
@@ -206,48 +206,48 @@ impl Model {
         }
     }
 
-    /// Its values that can be read and changed.
+    /// The points of the model.
     pub fn points(&self) -> &Arc<Points> {
         &self.points
     }
 
-    /// The plan it runs.
+    /// The plan that the model runs.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Elements of a row of results: the vocabulary for logits, the hidden state for vectors.
+    /// Elements of a row of results: the vocabulary size for logits, the width of the hidden state for vectors.
     pub fn row_width(&self) -> usize {
         self.options.row_width(&self.plan)
     }
 
-    /// Rows of results that are computed at a time.
+    /// Maximum number of rows of results that are computed at a time.
     pub(super) fn n_outputs(&self) -> usize {
         self.options.outputs_at_once(&self.plan)
     }
 
     /// Results of the last pass: logits `[n_vocab, n_outputs]`, and the hidden state after the final norm
-    /// `[n_embd, n_outputs]` if the batch wanted it of a model without states.
+    /// `[n_embd, n_outputs]` if the batch wanted it.
     pub fn results(&self) -> (&[f32], &[f32]) {
         (&self.logits, &self.hidden)
     }
 
-    /// How it is run.
+    /// The options with which the model runs.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The files that weights are used in where they lie.
+    /// The files that are used in place as weights.
     pub fn files(&self) -> &[Bytes] {
         &self.loaded.files
     }
 
-    /// The workers of other machines that compute parts of it.
+    /// The workers on other machines that compute parts of the model.
     pub fn workers(&self) -> &[Arc<Worker>] {
         self.graphs.executor.workers()
     }
 
-    /// What it takes.
+    /// The memory that the model takes.
     pub fn memory(&self) -> MemoryUse {
         let caches = [self.cache.bytes(), self.states.bytes()];
         let mapped = [&self.loaded.mapped[..], &[self.adapters.mapped_bytes]];
@@ -267,23 +267,23 @@ impl Model {
         }
     }
 
-    /// Positions that fit into the cache of every layer, in whole blocks. Blocks that are only cached
-    /// count as free. Layers with a window free theirs as a sequence goes on.
+    /// Number of positions that fit into the cache of every layer, in full blocks. Blocks that are only cached
+    /// count as free. Layers with a window free blocks as a sequence continues.
     pub fn free_slots(&self) -> usize {
         self.block_manager.free().unwrap_or(self.options.n_ctx)
     }
 
-    /// Graphs of passes built so far; a pass of a shape that was used recently adds none.
+    /// Number of graphs of passes built so far. A pass of a recently used shape adds none.
     pub fn n_graphs(&self) -> u64 {
         self.graphs.n_built()
     }
 
-    /// Whether a recurrent state is kept of each sequence, which cannot be rolled back.
+    /// Whether each sequence has a recurrent state, which cannot be taken back.
     pub fn has_states(&self) -> bool {
         !self.states.is_empty()
     }
 
-    /// Whether sequences share what is known of their tokens.
+    /// Whether sequences share cached prefixes.
     pub fn is_shared(&self) -> bool {
         self.options.n_ctx > 0 && self.block_manager.is_shared()
     }

@@ -1,9 +1,9 @@
-//! Tensor data for a plan: used where it lies, converted or copied where it must be.
+//! Loads the tensor data of a plan: used in place, or converted or copied if necessary.
 //!
-//! A tensor that the plan does not name is never read. Scales and biases that are stored as half
-//! floats become f32 here, once, since element-wise operations compute in f32. What is copied is made
-//! in pieces of rows by all cores, while earlier pieces are on their way to their devices. What that takes of
-//! the process's memory does not grow with the size of the file.
+//! Tensors that the plan does not name are never read. Scales and biases that are stored as half floats are
+//! converted to f32 here, once, since element-wise operations compute in f32. All cores prepare copies in pieces of
+//! rows, while earlier pieces are sent to their devices. The memory that the process needs for this does not grow
+//! with the size of the file.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -16,7 +16,7 @@ use super::devices::Arenas;
 use super::error::{Error, Purpose};
 use super::memory;
 
-/// The tensors of a plan on a device; a clone has the same memory.
+/// The tensors of a plan on its devices. A clone shares the memory.
 #[derive(Clone)]
 pub(super) struct Loaded {
     /// Data of the planned tensors, in their order.
@@ -25,41 +25,41 @@ pub(super) struct Loaded {
     pub(super) mapped: Vec<u64>,
     /// The files that are used in place.
     pub(super) files: Vec<Bytes>,
-    /// Bytes copied into memory of our own.
+    /// Bytes that are copied into other memory.
     pub(super) copied_bytes: u64,
-    /// Bytes that memory takes on each device, with what rounds its parts up.
+    /// Bytes of the memory taken on each device, including the padding of its parts.
     pub(super) taken: Vec<u64>,
 }
 
-/// The tensors of a plan that are laid out and not loaded.
+/// The tensors of a plan, laid out but not loaded.
 pub(super) struct StandIns {
     pub(super) tensors: Vec<Tensor>,
-    /// As [`Loaded::mapped`].
+    /// See [`Loaded::mapped`].
     pub(super) mapped: Vec<u64>,
     pub(super) copied_bytes: u64,
-    /// As [`Loaded::taken`].
+    /// See [`Loaded::taken`].
     pub(super) taken: Vec<u64>,
 }
 
-/// Bytes that are made before mapped pages, from which lazy tensors are made, are given back.
+/// Number of bytes after which mapped pages that were read for copies or lazy tensors are released.
 const RELEASED_AFTER: u64 = 16 << 20;
 
-/// Called with the bytes done and the bytes in all.
+/// Called with the number of bytes loaded and the total.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Where the tensors of a plan will be: in the file, or in memory that is still to be taken.
+/// Where the tensors of a plan will be: in the file, or in memory that is not taken yet.
 pub(super) struct Layout {
     /// The tensor of each planned one, in the order of the plan; none until it is laid out.
     slots: Vec<Option<Tensor>>,
-    /// The others, with the type they get.
+    /// Indices of the tensors to be copied, with their types in memory.
     copies: Vec<(usize, TensorType)>,
     /// Bytes used in place, by device.
     mapped: Vec<u64>,
-    /// The files that they are in.
+    /// The files of the tensors that are used in place.
     files: Vec<Bytes>,
 }
 
-/// Tensors that a device is to use where they lie in a file: their places among the planned ones and in the file.
+/// Tensors that a device uses in place in a file: index among the planned ones, and offset in the file.
 struct InFile {
     device: usize,
     file: Bytes,
@@ -67,7 +67,7 @@ struct InFile {
 }
 
 impl Layout {
-    /// Uses what can be used where it lies.
+    /// Lays out the tensors that can be used in place.
     pub(super) fn new(
         planned: &[TensorPlan],
         devices: &[Device],
@@ -82,7 +82,7 @@ impl Layout {
         for (i, tensor) in planned.iter().enumerate() {
             let info = find(weights, tensor)?;
             let ty = target_type(tensor, info);
-            // What is checked must not change afterwards, as a file may.
+            // Checked data must not change afterwards, as data in a file may.
             let is_checked = tensor.below.is_some();
             let is_usable = ty == info.ty && takes_files[tensor.device] && !is_checked;
             let Some((bytes, offset)) = weights.place(info).filter(|_| is_usable) else {
@@ -134,7 +134,7 @@ impl Layout {
         })
     }
 
-    /// Describes the tensors that are copied.
+    /// Describes the tensors to be copied.
     fn describe_copies<'d>(
         &mut self,
         planned: &[TensorPlan],
@@ -149,7 +149,7 @@ impl Layout {
         Ok(copied)
     }
 
-    /// The tensors that are copied.
+    /// The tensors to be copied.
     fn copies(&self) -> Vec<&Tensor> {
         let copies = self.copies.iter();
         copies
@@ -157,7 +157,7 @@ impl Layout {
             .collect()
     }
 
-    /// All tensors, those to be copied without memory.
+    /// All tensors. Those to be copied get no memory.
     pub(super) fn stand_in(
         mut self,
         planned: &[TensorPlan],
@@ -174,7 +174,7 @@ impl Layout {
         })
     }
 
-    /// Bytes of the tensors that are copied, once they are described.
+    /// Bytes of the tensors to be copied, once they are described.
     fn copied_bytes(&self) -> u64 {
         let sizes = self.copies().into_iter().map(|tensor| tensor.bytes());
         sizes.fold(0, |sum, bytes| sum.saturating_add(bytes as u64))
@@ -193,7 +193,7 @@ fn bytes_of(planned: &[TensorPlan]) -> u64 {
     planned.iter().map(|tensor| tensor.bytes).sum()
 }
 
-/// Refuses copies of weights that the machine has no memory for.
+/// Refuses copies of weights for which the machine has no memory.
 pub(super) fn check(copied_bytes: u64) -> Result<(), Error> {
     memory::check(Purpose::Weights, copied_bytes)
 }
@@ -253,8 +253,8 @@ fn find<'w>(weights: &'w Weights, planned: &TensorPlan) -> Result<&'w TensorInfo
     })
 }
 
-/// The type a tensor has in memory: vectors are f32, whatever they are stored as. Programs that quantise by the number of
-/// dimensions quantise tables of vectors, too.
+/// The type of a tensor in memory: vectors are f32, whatever their stored type. Programs that quantise by the
+/// number of dimensions quantise tables of vectors too.
 fn target_type(planned: &TensorPlan, info: &TensorInfo) -> TensorType {
     let is_vector = matches!(
         planned.role,
@@ -267,7 +267,7 @@ fn target_type(planned: &TensorPlan, info: &TensorInfo) -> TensorType {
     if is_vector { TensorType::F32 } else { info.ty }
 }
 
-/// Refuses ids, from row `first` on, that are not below what the plan says.
+/// Refuses ids that are not below the bound of the plan. `out` starts at row `first`.
 fn check_ids(planned: &TensorPlan, first: u64, out: &[u8]) -> Result<(), Error> {
     let Some(below) = planned.below else {
         return Ok(());
@@ -291,7 +291,7 @@ fn check_ids(planned: &TensorPlan, first: u64, out: &[u8]) -> Result<(), Error> 
     })
 }
 
-/// Rows of a tensor as type `ty`, which is its own or f32.
+/// Reads rows of a tensor as type `ty`, which is its own type or f32.
 fn rows(
     weights: &Weights,
     info: &TensorInfo,

@@ -1,9 +1,9 @@
-//! How much memory there is, asked before any is taken.
+//! The available memory, checked before any is taken.
 
 use super::error::{Error, Purpose};
 use super::memory_use::DeviceUse;
 
-/// Refuses to take `needed` bytes if the machine does not have them.
+/// Refuses to take `needed` bytes if the machine does not have them available.
 pub(super) fn check(what: Purpose, needed: u64) -> Result<(), Error> {
     match available() {
         Some(available) if needed > available => Err(Error::Memory {
@@ -15,7 +15,8 @@ pub(super) fn check(what: Purpose, needed: u64) -> Result<(), Error> {
     }
 }
 
-/// Refuses what a device other than the processor has no memory for; `free` is `None` where it does not say.
+/// Refuses a use of a device other than the processor that exceeds its free memory. `free` is `None` if the device
+/// does not report it.
 pub(super) fn check_device(used: &DeviceUse, free: Option<u64>) -> Result<(), Error> {
     match free {
         Some(free) if used.taken() > free => Err(Error::DeviceMemory {
@@ -27,7 +28,7 @@ pub(super) fn check_device(used: &DeviceUse, free: Option<u64>) -> Result<(), Er
     }
 }
 
-/// Bytes that can be taken without swapping; `None` where the system does not say.
+/// Bytes that can be taken without swapping; `None` if the system does not report them.
 pub fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_advice() {
-        // Where the system does not say how much there is nothing is refused.
+        // If the system does not report the available memory, nothing is refused.
         if available().is_none() {
             return;
         }

@@ -4,24 +4,24 @@ use serde::Serialize;
 
 use crate::plan::{PROCESSOR, Plan};
 
-/// What a model takes on a device, in bytes.
+/// The memory that a model takes on a device, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceUse {
-    /// Its name.
+    /// The name of the device.
     pub device: String,
-    /// Weights used in the mapped file, of which nothing is in memory of its own. Another device than the processor
-    /// may hold no more of them than it has memory.
+    /// Weights used in place in the mapped file, without a copy. A device other than the processor can use no more
+    /// of them than it has memory.
     pub mapped: u64,
-    /// Weights in memory of its own.
+    /// Weights in memory taken for them.
     pub weights: u64,
-    /// Caches and states.
+    /// KV caches and recurrent states.
     pub cache: u64,
     /// Scratch memory of the largest pass.
     pub compute: u64,
 }
 
 impl DeviceUse {
-    /// Bytes that are taken.
+    /// Bytes that are taken of the device's memory.
     pub fn taken(&self) -> u64 {
         let mapped = if self.device == PROCESSOR {
             0
@@ -32,8 +32,8 @@ impl DeviceUse {
         all.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The parts of a model on the devices of its plan. Adapters, what is used of them in place and what is
-    /// copied, are on the processor.
+    /// The memory that a model takes on the devices of its plan. Adapters, used in place or copied, are on the
+    /// processor.
     pub(super) fn of_plan(
         plan: &Plan,
         mapped: &[u64],
@@ -58,17 +58,17 @@ impl DeviceUse {
     }
 }
 
-/// What a model takes, in bytes.
+/// The memory that a model takes, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Weights used in the mapped file.
+    /// Weights used in place in the mapped file.
     pub mapped: u64,
-    /// Weights copied.
+    /// Weights that are copied.
     pub copied: u64,
-    /// Caches.
+    /// KV caches and recurrent states.
     pub cache: u64,
     /// Scratch memory of the largest pass.
     pub compute: u64,
-    /// The parts on each device, the processor first.
+    /// The memory on each device, the processor first.
     pub devices: Vec<DeviceUse>,
 }

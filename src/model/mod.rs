@@ -1,9 +1,8 @@
 //! A plan with its weights on devices: placement, graphs, caches, the forward pass.
 //!
-//! [`Model::forward`] takes tokens with (sequence, position) pairs and says which rows want logits.
-//! One sequence is the simple case, not another path. A pass whose shape is as before replays the
-//! graph that stands: inputs are written, nothing is built or allocated. Called by the engine and by
-//! the tools that look at raw logits.
+//! [`Model::forward`] takes tokens with (sequence, position) pairs and the rows that want logits. A single sequence
+//! takes the same path. A pass of a known shape reuses the built graph: inputs are written, nothing is built or
+//! allocated. Called by the engine and by tools that read raw logits.
 
 mod adapters;
 mod batch;

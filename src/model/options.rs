@@ -1,4 +1,4 @@
-//! How a model is run, and what follows from that for a plan.
+//! The options with which a model runs, and what follows from them for a plan.
 
 use crate::arch::Mode;
 use crate::blocks::cache::Cache as Visibility;
@@ -8,48 +8,47 @@ use crate::weights::TensorType;
 
 use super::error::Error;
 
-/// How a model is run.
+/// The options with which a model runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Slots of the cache: positions of all sequences together. 0 keeps nothing between passes.
+    /// Slots of the cache: positions of all sequences together. 0: nothing is cached between passes.
     pub n_ctx: usize,
-    /// Positions that one sequence may reach, which decides between rope tables for short and for
-    /// long contexts; 0: what the model was trained for.
+    /// Maximum number of positions of a sequence, which decides between RoPE tables for short and for long
+    /// contexts; 0: the context length of the training.
     pub n_ctx_seq: usize,
-    /// Sequences that may run at the same time, where the model has recurrent states; at least 1.
+    /// Maximum number of sequences that run at the same time, if the model has recurrent states; at least 1.
     pub n_seqs: usize,
-    /// States of ended sequences, and of places within running ones, that are cached so that a
-    /// later sequence can go on from there; only of models that keep states.
+    /// Number of checkpoints: cached states of ended sequences, and of positions within running ones, from which a
+    /// later sequence can continue. Only for models with recurrent states.
     pub n_checkpoints: usize,
-    /// Most tokens of a pass.
+    /// Maximum number of tokens of a pass.
     pub n_batch: usize,
-    /// Most rows of logits that are computed at a time, in turn with what reads them; 0: as many as
-    /// take 64 MB.
+    /// Maximum number of rows of logits that are computed before they are read; 0: as many as take 64 MB.
     pub n_outputs: usize,
-    /// Threads that compute.
+    /// Number of threads that compute.
     pub n_threads: usize,
     /// Element type of cached keys.
     pub k_type: TensorType,
     /// Element type of cached values.
     pub v_type: TensorType,
-    /// Whether attention is flash attention.
+    /// Whether flash attention is used.
     pub flash_attn: bool,
-    /// Whether the bits of a sequence's results must not depend on what else is in its passes. Holds
-    /// for the process: it slows products of some types in other models as well.
+    /// Whether the bits of a sequence's results must not depend on the rest of its batches. Applies to the whole
+    /// process: it slows products of some types in other models as well.
     pub deterministic: bool,
-    /// Whether vectors are wanted rather than logits: the hidden state after the final norm.
+    /// Whether results are vectors instead of logits: the hidden state after the final norm.
     pub embeddings: bool,
-    /// Whether every token attends to the whole pass, whatever the definition says.
+    /// Whether every token attends to the whole pass, regardless of the definition.
     pub non_causal: bool,
     /// Whether the values of a pass can be read after it, which takes memory for all of them.
     pub capture: bool,
-    /// Whether plain loops compute instead of the processor's kernels: slow, and independent of them.
+    /// Whether plain loops compute instead of the processor's kernels, which is slow and independent of them.
     pub plain: bool,
 }
 
 impl Options {
-    /// One sequence on one thread, 16-bit keys and values, flash attention, nothing else: `n_ctx` slots, passes of at
-    /// most `n_batch` tokens.
+    /// Options for one sequence on one thread, 16-bit keys and values and flash attention, with `n_ctx` slots and
+    /// passes of at most `n_batch` tokens.
     pub fn plain(n_ctx: usize, n_batch: usize) -> Self {
         Self {
             n_ctx,
@@ -70,7 +69,7 @@ impl Options {
         }
     }
 
-    /// Most tokens of a pass where nobody asks for another number.
+    /// The default maximum number of tokens of a pass.
     pub const N_BATCH: usize = 512;
 
     pub(super) fn capacity(&self) -> Capacity {
@@ -81,7 +80,7 @@ impl Options {
         }
     }
 
-    /// The largest context, in whole blocks, whose caches take at most `bytes`.
+    /// The largest context, in whole blocks, whose caches and states take at most `bytes`.
     pub fn n_ctx_within(&self, plan: &Plan, bytes: u64) -> usize {
         let states = plan.recurrent_bytes(self.n_rows() as u64 + 1);
         let left = bytes.saturating_sub(states.unwrap_or(u64::MAX));
@@ -120,7 +119,7 @@ impl Options {
         n as usize
     }
 
-    /// Rows of results that are computed at a time.
+    /// Maximum number of rows of results that are computed at a time.
     pub(super) fn outputs_at_once(&self, plan: &Plan) -> usize {
         const BYTES: usize = 64 << 20;
         match self.n_outputs {
@@ -130,14 +129,14 @@ impl Options {
         }
     }
 
-    /// Slots of each group of layers.
+    /// Slots of each KV group.
     pub(super) fn n_slots(&self, plan: &Plan) -> Vec<usize> {
         let capacity = self.capacity();
         let groups = plan.caches.iter();
         groups.map(|group| capacity.slots(group) as usize).collect()
     }
 
-    /// Whether attention reads block tables rather than runs: an operation of the processor alone.
+    /// Whether attention reads block tables instead of runs. Only the processor has this operation.
     pub(super) fn is_paged(&self, plan: &Plan) -> bool {
         let fits = |(unit, rows): (&Unit, &KeyValuePlan)| {
             let (k, v) = (rows.k / rows.heads, rows.v / rows.heads);
@@ -160,7 +159,7 @@ impl Options {
         }
     }
 
-    /// States that are kept, where a model has any.
+    /// Number of states that are stored, if the model has any.
     pub(super) fn n_rows(&self) -> usize {
         match self.n_ctx {
             0 => 0,
@@ -168,7 +167,7 @@ impl Options {
         }
     }
 
-    /// Checks the types of the caches. Returns the bytes of caches and states.
+    /// Checks the types of the caches. Returns the size of caches and states in bytes.
     pub(super) fn check_cache(&self, plan: &Plan) -> Result<u64, Error> {
         let states = plan
             .recurrent_bytes((self.n_rows() as u64).saturating_add(1))
@@ -203,7 +202,7 @@ impl Options {
         Ok(rows.unwrap_or(u64::MAX).saturating_add(states))
     }
 
-    /// What the queries of a group of layers see.
+    /// The positions that the queries of a KV group attend to.
     pub(super) fn visibility(&self, plan: &Plan, group: &CachePlan) -> Visibility {
         let rule = Visibility::read(&group.unit.options);
         Visibility {

@@ -1,4 +1,4 @@
-//! One pass: the slots it is given, the graph it replays or builds, what is written and read.
+//! One pass: its slots, its graph, the inputs that are written and the results that are read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -17,19 +17,18 @@ use super::shape::{self, Shape};
 use super::split::{self, MAX_GROUPS, Part};
 use super::stage::{self, StageEnds};
 
-/// Most rows that the head reads at once for a lens.
+/// Maximum number of rows that the output head reads at once for a lens.
 const MAX_LENS_ROWS: usize = 64;
 
-/// Takes rows of results as they are computed: the index of the first, and the rows.
+/// Receives rows of results as they are computed: the index of the first row, and the rows.
 pub type EachRows<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 impl Model {
-    /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in
-    /// their order.
+    /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in order.
     ///
     /// # Errors
-    /// A batch that does not fit the model, a full cache, a failed computation. The cache then
-    /// holds none of the batch's tokens.
+    /// The batch does not fit the model, the cache is full, or a computation fails. The cache then holds none of
+    /// the batch's tokens.
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         self.check(batch)?;
         self.captured_rows.clear();
@@ -71,7 +70,7 @@ impl Model {
     }
 
     /// The batch with its positions shifted by the length of each sequence's source, and the sources that this pass
-    /// computes. Without a source the batch stays as it is: none.
+    /// computes. The batch is none if the model reads no source.
     fn placed(&mut self, batch: &Batch) -> Result<(Option<Batch>, Batch), Error> {
         if !self.reads_source() {
             return Ok((None, Batch::default()));
@@ -80,7 +79,7 @@ impl Model {
         Ok((Some(placed), source))
     }
 
-    /// Whether several runs are read, of which those of equal length at equal distances go together.
+    /// Whether attention reads several runs. Those of equal length at equal distances are read together.
     fn reads_runs(&self, batch: &Batch) -> bool {
         let is_one = batch.places.windows(2).all(|pair| pair[0].0 == pair[1].0);
         self.options.n_ctx > 0 && !self.is_paged && !is_one
@@ -91,11 +90,10 @@ impl Model {
         self.pass((&part.batch, &Batch::default()), groups, None)
     }
 
-    /// [`Self::forward`] without keeping all logits: `each` gets some rows at a time, in order, as
-    /// long as they are there.
+    /// [`Self::forward`] without storing all logits: `each` receives some rows at a time, in order.
     ///
     /// # Errors
-    /// As [`Self::forward`]; rows may have been handed out before.
+    /// The errors of [`Self::forward`]. Some rows may have been handed out before.
     pub fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), Error> {
         if self.states.is_empty() {
             self.check(batch)?;
@@ -116,7 +114,7 @@ impl Model {
         Ok(())
     }
 
-    /// Runs one pass of a batch, after the sources that are computed in the same pass; with a KV cache one of the two is
+    /// Runs one pass of a batch, and of the sources that are computed with it. With a KV cache one of the two is
     /// empty. `groups` lists the sequences of the batch if the model has recurrent states, and is empty otherwise.
     pub(super) fn pass(
         &mut self,
@@ -126,7 +124,7 @@ impl Model {
     ) -> Result<(), Error> {
         let kept = if batch.is_empty() { source } else { batch };
         let allocated = self.allocate(kept, groups)?;
-        // Nothing is left half done: what the pass was given is freed below.
+        // A panic leaves nothing half done: the slots of the pass are freed below.
         let compute = AssertUnwindSafe(|| self.compute((batch, source), &allocated, groups, each));
         let result = catch_unwind(compute);
         let result = result.map(|result| result.and_then(|()| self.check_files()));
@@ -136,7 +134,7 @@ impl Model {
             Err(Error::Internal(text.unwrap_or_default()))
         });
         if result.is_err() {
-            // A graph that failed half-way is not replayed, and its rows are not believed.
+            // A graph that failed is not run again, and its results are not used.
             self.graphs.forget_loaded();
             if self.options.n_ctx > 0 {
                 self.block_manager.take_back(&kept.places);
@@ -145,13 +143,13 @@ impl Model {
         result
     }
 
-    /// Refuses results of weights that were changed in their file.
+    /// Refuses results if a file of the weights was changed.
     fn check_files(&self) -> Result<(), Error> {
         let mut files = self.loaded.files.iter();
         files.try_for_each(Bytes::check).map_err(Error::Changed)
     }
 
-    /// What the tokens of a pass are given of what is kept.
+    /// Allocates slots and state rows for the tokens of a pass.
     fn allocate(&mut self, batch: &Batch, groups: &[SequenceGroup]) -> Result<Allocated, Error> {
         if self.options.n_ctx == 0 {
             let n_seqs = groups.iter().map(|group| group.n_seqs).sum();
@@ -174,7 +172,7 @@ impl Model {
             },
         })?;
         if let Err(error) = self.cache.copy(&allocated.copies) {
-            // Runs that have not moved do not hold what their tokens say.
+            // Runs that were not copied do not hold the keys and values of their tokens.
             self.block_manager.abandon();
             return Err(error.into());
         }
@@ -258,7 +256,7 @@ impl Model {
         Ok(())
     }
 
-    /// Loads the graph of a shape: the one that is there, or a new one.
+    /// Loads the graph of a shape: a kept one, or a new one.
     fn load_graph(&mut self, shape: Shape) -> Result<(), Error> {
         if self.graphs.holds(&shape) {
             return Ok(self.graphs.reload(&shape)?);
@@ -268,11 +266,11 @@ impl Model {
         Ok(self.graphs.add(shape, graph, pass)?)
     }
 
-    /// The values of the last pass in the order of computation, after those of sources that were read before it; none
-    /// unless they are captured.
+    /// The values of the last pass in the order of computation, after those of sources that were read before it.
+    /// Empty unless values are captured.
     ///
     /// # Errors
-    /// The tensor library refuses to read one.
+    /// The tensor library refuses to read a value.
     pub fn values(&self) -> Result<Vec<Value>, Error> {
         let of_source = self.sources.values.iter().cloned();
         Ok(of_source.chain(self.values_of_pass()?).collect())
@@ -287,16 +285,16 @@ impl Model {
         captured.map(|value| Value::read(executor, value)).collect()
     }
 
-    /// The rows that the last pass captured, in the order of points, then of tokens. They are gone then.
+    /// Takes the rows that the last pass captured, in the order of points, then of tokens.
     pub fn captured_rows(&mut self) -> Vec<CapturedRow> {
         std::mem::take(&mut self.captured_rows)
     }
 
-    /// The logits `[n_vocab, n]` that the final norm and the head make of hidden states `[n_embd, n]` of a sequence. Where the
-    /// head reads several states of a token, these may be all of them: `rows` is `[size, n]`.
+    /// The logits `[n_vocab, n]` that the final norm and the output head make of hidden states `[n_embd, n]` of a
+    /// sequence. If the head reads several states of a token, `rows` may have all of them: `[size, n]`.
     ///
     /// # Errors
-    /// A model without a head, rows of another width, or a failed computation.
+    /// The model has no output head, the rows have another width, or a computation fails.
     pub fn lens(
         &mut self,
         sequence: SequenceId,
@@ -330,8 +328,8 @@ impl Model {
         Ok(logits)
     }
 
-    /// Makes logits of the hidden states that the pass left, each of a sequence, some at a time;
-    /// all are kept unless somebody takes each.
+    /// Computes the logits of the hidden states of the pass, some rows at a time. `sequences` has the sequence of
+    /// each row. All logits are stored unless `each` receives them.
     fn project(
         &mut self,
         sequences: &[SequenceId],
@@ -376,7 +374,7 @@ impl Model {
     }
 }
 
-/// Copies rows of `width` to their places, where there are any.
+/// Copies rows of `width` elements to their places in `out`. An `out` without places stays as it is.
 fn scatter(rows: &[f32], places: &[usize], width: usize, out: &mut [f32]) {
     for (row, at) in rows.chunks_exact(width).zip(places) {
         if let Some(out) = out.get_mut(at * width..(at + 1) * width) {
@@ -385,7 +383,7 @@ fn scatter(rows: &[f32], places: &[usize], width: usize, out: &mut [f32]) {
     }
 }
 
-/// The sequences of a batch.
+/// The sequences of a batch, each once.
 fn sequences(batch: &Batch) -> Vec<SequenceId> {
     let mut sequences: Vec<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
     sequences.sort_unstable();

@@ -1,6 +1,6 @@
-//! The points of a plan: every value that a pass names, with its shape, meaning and other names.
+//! The points of a plan: all values that a pass names, with shape, meaning and other names.
 //!
-//! A point is what a block lets its value pass ([`Build::point`](crate::blocks::Build::point)).
+//! A block makes a point by passing a value through [`Build::point`](crate::blocks::Build::point).
 
 use std::collections::HashMap;
 
@@ -10,53 +10,53 @@ use serde::{Serialize, Serializer};
 use crate::arch::{Parts, PointSpec, nearest};
 use crate::weights::TensorType;
 
-/// A value that can be read, and as a rule changed.
+/// A value that can be captured, and usually edited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Its path, such as `layers.3.attn.q`.
+    /// The path of the value, such as `layers.3.attn.q`.
     pub path: String,
     /// Other names: `layers.3.out`, `blocks.3.hook_resid_post`.
     pub aliases: Vec<String>,
     /// Dimensions for one token in ggml order; 0 stands for the number of keys.
     pub shape: Vec<u64>,
-    /// Type of its elements.
+    /// Type of the elements.
     pub ty: TensorType,
-    /// Of attention weights the group of layers whose keys they are for; none where keys are selected, where scores have a
-    /// bias by distance, and in models that read a source.
+    /// For attention weights, the KV group of their keys; none if keys are selected, if scores have a bias by
+    /// distance, or if the model reads a source.
     pub(super) group: Option<usize>,
-    /// What is stated of it.
+    /// The specification of the point.
     pub spec: &'static PointSpec,
 }
 
 impl Point {
-    /// Elements for one token; of attention weights, for each key.
+    /// Number of elements for one token; for attention weights, for each key.
     pub fn width(&self) -> u64 {
         self.shape.iter().filter(|n| **n > 0).product()
     }
 
-    /// The name by which a pattern finds it.
+    /// The name that matches a pattern.
     pub fn name_by(&self, pattern: &str) -> &str {
         let mut names = self.aliases.iter().chain([&self.path]);
         let found = names.find(|name| *name == pattern || is_like(pattern, name));
         found.unwrap_or(&self.path)
     }
 
-    /// Whether edits can change it.
+    /// Whether edits can change the value.
     pub fn is_editable(&self) -> bool {
         !matches!(self.spec.parts, Parts::Pairs | Parts::Indices) && self.path != LOGITS
     }
 
-    /// Whether it has a row for each output alone, not for each token.
+    /// Whether it has rows only for outputs, instead of for all tokens.
     pub(super) fn is_of_head(&self) -> bool {
         self.path.starts_with("head.")
     }
 
-    /// Whether requests can capture it: scores before the softmax are there where passes keep all values.
+    /// Whether requests can capture it. Scores before the softmax exist only in passes that store all values.
     pub fn is_capturable(&self) -> bool {
         self.spec.parts != Parts::Pairs || self.group.is_some()
     }
 
-    /// How it is computed, where that is not as part of the pass.
+    /// How the value is computed, if not as part of the pass.
     pub fn forces(&self) -> Option<&'static str> {
         match (self.spec.parts, self.group) {
             (Parts::Pairs, None) => Some("only without flash attention, in `bench compare`"),
@@ -69,7 +69,7 @@ impl Point {
 /// The path of the logits.
 pub const LOGITS: &str = "head.logits";
 
-/// Why a name stands for no point.
+/// The error for a name that matches no point.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no point is named `{name}`{}", nearest.as_deref().map(|n| format!("; nearest: `{n}`")).unwrap_or_default())]
 pub struct UnknownPoint {
@@ -79,47 +79,47 @@ pub struct UnknownPoint {
     pub nearest: Option<String>,
 }
 
-/// Heads whose results one matrix sums up: what follows it in their slot is linear but for the sizes of what norms read.
+/// Heads whose results one matrix sums. The rest of their slot is linear, up to the divisors of norms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadSum {
-    /// The place of the point that the matrix reads, `[d, heads]`.
+    /// Index of the point that the matrix reads, `[d, heads]`.
     pub heads: usize,
-    /// The places of the points that norms after it read, in their order.
+    /// Indices of the points that the norms after it read, in order.
     pub normed: Vec<usize>,
-    /// The place of the hidden state after the slot.
+    /// Index of the hidden state after the slot.
     pub after: usize,
-    /// Layer, slot and branch in the plan.
+    /// Indices of layer, slot and branch in the plan.
     pub(super) at: [usize; 3],
 }
 
 /// The points of a model.
 #[derive(Clone, Debug, Default)]
 pub struct Points {
-    /// In the order of computation.
+    /// The points in the order of computation.
     pub all: Vec<Point>,
-    /// Where attention adds the results of its heads to the hidden state.
+    /// The matrices by which attention adds the results of heads to the hidden state.
     pub head_sums: Vec<HeadSum>,
     pub(super) by_name: HashMap<String, usize>,
 }
 
-/// The weight that sums up the heads of a block.
+/// The name of the weight that sums the heads of a block.
 pub(super) const HEADS_MATRIX: &str = "o";
 
-/// Longest name of a point in a request, in bytes.
+/// Maximum length of the name of a point in a request, in bytes.
 const MAX_NAME: usize = 200;
 
 impl Points {
-    /// Numbers of the hidden states of a token that the head reads.
+    /// Number of elements of the hidden states of a token that the output head reads.
     pub fn read_width(&self) -> Option<usize> {
         let outs = self.find("layers.*.out").ok()?;
         outs.last().map(|at| self.all[*at].width() as usize)
     }
 
-    /// The points that a pattern stands for, in the order of computation. A part of it may be `*`, or a
-    /// list `{3,7}` or range `{3-7}`.
+    /// The points that match a pattern, in the order of computation. A part of the pattern may be `*`, a list
+    /// `{3,7}` or a range `{3-7}`.
     ///
     /// # Errors
-    /// No point has such a name.
+    /// No point has a matching name.
     pub fn find(&self, pattern: &str) -> Result<Vec<usize>, UnknownPoint> {
         if let Some(at) = self.by_name.get(pattern) {
             return Ok(vec![*at]);
@@ -149,14 +149,14 @@ impl Points {
     }
 }
 
-/// Whether a name fits a pattern.
+/// Whether a name matches a pattern.
 fn is_like(pattern: &str, name: &str) -> bool {
     let (parts, own) = (pattern.split('.'), name.split('.'));
     parts.clone().count() == own.clone().count()
         && own.zip(parts).all(|(own, part)| fits(part, own))
 }
 
-/// Whether a part of a name fits a part of a pattern.
+/// Whether a part of a name matches a part of a pattern.
 fn fits(pattern: &str, part: &str) -> bool {
     if pattern == "*" || pattern == part {
         return true;

@@ -1,4 +1,4 @@
-//! One vector, or the scores of the classes, of the hidden states of a sequence.
+//! Pools the hidden states of a sequence to one vector, or to the scores of classes.
 
 use crate::blocks::pool;
 
@@ -7,12 +7,12 @@ use super::lifecycle::Model;
 use super::stage;
 
 impl Model {
-    /// The vector of a sequence, of the hidden states after the final norm `[n_embd, n_tokens]` of
-    /// all its tokens: pooled, then through the dense layers of the model; of a classifier the scores
+    /// The vector of a sequence, from the hidden states `[n_embd, n_tokens]` of all its tokens after the final
+    /// norm. They are pooled, then pass through the model's dense layers. The result of a classifier is its scores
     /// `[n_classes]`.
     ///
     /// # Errors
-    /// No hidden states, or a failed computation.
+    /// There are no hidden states, or a computation fails.
     pub fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, Error> {
         let width = self.plan.n_embd as usize;
         if rows.is_empty() || !rows.len().is_multiple_of(width) {

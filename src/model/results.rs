@@ -1,4 +1,4 @@
-//! The named values of the last pass, as a model gives them.
+//! The named values of the last pass.
 
 use crate::arch::Parts;
 use crate::ggml::Executor;
@@ -10,18 +10,18 @@ use super::graph::Captured;
 /// A value of the last pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
-    /// Its path, such as `layers.3.attn.q`.
+    /// The path of the value, such as `layers.3.attn.q`.
     pub path: String,
-    /// Its shape, fastest dimension first, without trailing ones.
+    /// The shape, fastest dimension first, without trailing ones.
     pub shape: Vec<u64>,
-    /// Whether its last dimension is the tokens of the pass, one row for each.
+    /// Whether the last dimension is that of the pass's tokens, with one row for each.
     pub is_per_token: bool,
-    /// Its elements.
+    /// The elements.
     pub elements: Vec<f32>,
 }
 
 impl Value {
-    /// A captured value of the loaded graph.
+    /// Reads a captured value of the loaded graph.
     pub(super) fn read(executor: &Executor, captured: &Captured) -> Result<Self, Error> {
         let tensor = &captured.tensor;
         let shape = tensor.shape();

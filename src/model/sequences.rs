@@ -1,4 +1,4 @@
-//! The sequences of a model: where each goes on, what is shared, how each ends.
+//! The sequences of a model: where each continues, what is shared, how each ends.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::lab::Lab;
 use super::lifecycle::Model;
 
 impl Model {
-    /// Starts a sequence with what is known of its tokens from others, short of the last token; where
-    /// states are kept, as far as a block ends. A sequence that runs goes on where it is.
+    /// Starts a sequence with the cached prefix of its tokens, without the last token. With recurrent states, the
+    /// prefix ends with a block. A running sequence continues where it is.
     pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
         let source = self.sources.of(sequence);
         let n_source = source.len();
@@ -28,8 +28,8 @@ impl Model {
         }
     }
 
-    /// The position among its tokens at which a sequence goes on that goes on at `next` in the cache. A part of a
-    /// source is of no use: it is read as a whole.
+    /// Converts the position `next` in the cache, at which a sequence continues, to a position among its tokens. A
+    /// part of a source is released, because sources are read as a whole.
     fn after_source(&mut self, sequence: SequenceId, next: usize) -> usize {
         let n_source = self.sources.of(sequence).len();
         if next > 0 && next < n_source {
@@ -38,7 +38,7 @@ impl Model {
         next.saturating_sub(n_source)
     }
 
-    /// Takes over what lies elsewhere; without it every sequence starts anew.
+    /// Makes copies in the cache. If that fails, every sequence starts anew.
     fn copied(&mut self, next: usize, copies: &[SlotCopy]) -> usize {
         let Err(error) = self.cache.copy(copies) else {
             return next;
@@ -48,25 +48,24 @@ impl Model {
         0
     }
 
-    /// The position at which a sequence goes on; 0 if nothing is kept of it.
+    /// The position of the next token of a sequence; 0 if nothing of it is cached.
     pub fn next(&self, sequence: SequenceId) -> u32 {
         let n_source = self.sources.of(sequence).len() as u32;
         self.block_manager.next(sequence).saturating_sub(n_source)
     }
 
-    /// Forgets the positions of a sequence from `from` on, and earlier ones where what is kept cannot
-    /// be cut there: a state, a window that has moved on. Returns the
-    /// position at which the sequence goes on.
+    /// Removes the positions of a sequence from `from` on, and earlier ones if the cache cannot be cut there
+    /// (recurrent state, window that has moved on). Returns the position at which the sequence continues.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
         let n_source = self.sources.of(sequence).len() as u32;
-        // What is wrong with the first token may be wrong with the source.
+        // A fault of the first token may be a fault of the source.
         let from = if from == 0 { 0 } else { n_source + from };
         let (next, copies) = self.block_manager.forget(sequence, from);
         let next = self.copied(next as usize, &copies);
         self.after_source(sequence, next) as u32
     }
 
-    /// Ends a sequence. What was computed of it stays cached while there is space.
+    /// Ends a sequence. Its blocks stay cached while there is room.
     pub fn release(&mut self, sequence: SequenceId) {
         self.block_manager.release(sequence);
     }
@@ -76,14 +75,14 @@ impl Model {
         &self.adapters.all
     }
 
-    /// Computes sequences of this id with these scales from now on, one for each adapter; missing ones
-    /// are zero. What was there of it is released.
+    /// Sets the scales for later sequences of this id, one for each adapter; missing ones are zero. The present
+    /// sequence is released.
     pub fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
         self.begin(sequence, scales, None);
     }
 
-    /// The same, and what the sequence asks of points. What is computed with edits is never reused where
-    /// others or none are made.
+    /// [`Self::set_scales`] with captures and edits. Results that are computed with edits are reused only with the
+    /// same edits.
     pub fn begin(&mut self, sequence: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {
         self.release(sequence);
         let had_lab = match lab {

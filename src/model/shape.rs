@@ -1,4 +1,4 @@
-//! What the graph of a pass is built from, and the shape of the pass that it is built for.
+//! The parts from which the graph of a pass is built, and the shape for which it is built.
 
 use crate::blocks::SequenceGroup;
 use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, Plan};
@@ -12,7 +12,7 @@ use super::lab::LabShape;
 use super::options::Options;
 use super::points::Points;
 
-/// What the graphs of a model are built from.
+/// The parts from which the graphs of a model are built.
 #[derive(Clone, Copy)]
 pub(super) struct GraphParts<'a> {
     pub(super) plan: &'a Plan,
@@ -20,33 +20,33 @@ pub(super) struct GraphParts<'a> {
     pub(super) cache: &'a KeyValues,
     pub(super) states: &'a States,
     pub(super) options: &'a Options,
-    /// KV slots of each group of layers.
+    /// KV slots of each KV group.
     pub(super) n_slots: &'a [usize],
-    /// Values that can be read and changed; none where nothing asks for them.
+    /// The points of the model; empty if nothing is captured or edited.
     pub(super) points: &'a Points,
 }
 
-/// What a graph was built for; passes of the same shape replay it.
+/// The shape for which a graph is built. Passes of the same shape run the same graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) n_tokens: usize,
-    /// Tokens of sources that it reads.
+    /// Tokens of sources that the pass reads.
     pub(super) n_source: usize,
-    /// Rows that want logits.
+    /// Number of rows that want logits.
     pub(super) n_outputs: usize,
-    /// For each group of layers the keys that are attended to.
+    /// The keys that are attended to, for each KV group.
     pub(super) keys: Vec<KeyShape>,
-    /// For each group of layers the blocks that end in the pass, where whole blocks have keys: see [`n_ended`].
+    /// Number of blocks that end in the pass, for each KV group in which whole blocks have keys: see [`n_ended`].
     pub(super) n_ended: Vec<usize>,
-    /// The sequences, where the model has recurrent states: the shortest first.
+    /// The sequences, if the model has recurrent states: the shortest first.
     pub(super) groups: Vec<SequenceGroup>,
-    /// Whether those rows want the hidden state after the final norm.
+    /// Whether the rows that want logits want the hidden state after the final norm.
     pub(super) wants_hidden: bool,
     /// Whether the projection to logits is left to graphs of [`build_head`](super::stage::build_head).
     pub(super) is_headless: bool,
-    /// The adapters that are on for some token.
+    /// The adapters that are on for any token.
     pub(super) adapters: Vec<usize>,
-    /// What is asked of points.
+    /// The captures and edits.
     pub(super) lab: LabShape,
 }
 
@@ -93,7 +93,7 @@ impl Shape {
 }
 
 impl Shape {
-    /// The shape of the largest pass that reads a source alone; none where there is no such pass.
+    /// The shape of the largest pass that reads only a source; none if there is no such pass.
     pub(super) fn largest_source(options: &Options, plan: &Plan) -> Option<Self> {
         let n_source = match options.n_ctx {
             0 => 0,
@@ -117,14 +117,15 @@ impl Shape {
         })
     }
 
-    /// Operations of attention in a layer, at most.
+    /// Maximum number of attention operations in a layer.
     pub(super) fn n_views(&self) -> usize {
         let views = self.keys.iter().map(KeyShape::n_views);
         views.max().unwrap_or(1)
     }
 }
 
-/// The blocks of positions of each group that end in a pass over tokens at such places, rounded up so that a graph serves many.
+/// Number of blocks that end in a pass over tokens at these places, for each KV group, rounded up so that a graph
+/// serves many passes.
 pub(super) fn n_ended(plan: &Plan, places: &[(SequenceId, u32)]) -> Vec<usize> {
     let of_group = |group: &CachePlan| match group.span() {
         None => 0,
@@ -140,12 +141,12 @@ fn padded_ended(n: usize) -> usize {
     if n == 0 { 0 } else { n.next_power_of_two() }
 }
 
-/// Tokens of a source that a pass of so many tokens reads.
+/// Maximum number of source tokens in a pass of `n_tokens` tokens.
 fn source_of_pass(plan: &Plan, n_tokens: usize) -> usize {
     plan.source.as_ref().map_or(0, |_| n_tokens)
 }
 
-/// The sequences of the largest pass: all but one decode, and the last one is read.
+/// The sequences of the largest pass: all but one decode, and the last one is prefilled.
 fn largest_groups(options: &Options, plan: &Plan) -> Vec<SequenceGroup> {
     if plan.recurrent().next().is_none() {
         return Vec::new();

@@ -1,9 +1,9 @@
-//! Sources: the tokens that sequences of some models read before their own.
+//! Sources: the tokens that an encoder-decoder model reads before those of a sequence.
 //!
-//! A sequence has one source from its start to its end. Layers that read it compute all of it in one pass,
-//! each source by itself, so that no bit depends on what else runs. What its tokens attend to of it is kept in the
-//! cache, in front of what is kept of the tokens: position p of the tokens is position `n_source + p` there. The
-//! prefix cache has one tree for each source.
+//! A sequence has one source from its start to its end. The layers that read it compute all of it in one pass, each
+//! source by itself, so that no bit depends on what else runs. The keys and values of the source are cached before
+//! those of the tokens: position p of the tokens is position `n_source + p` of the cache. The prefix cache has one
+//! tree for each source.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +14,18 @@ use super::lifecycle::Model;
 use super::token_sources::key;
 
 impl Model {
-    /// Whether sequences have a source, without which no token of theirs is computed.
+    /// Whether sequences need a source before their tokens can be computed.
     pub fn reads_source(&self) -> bool {
         self.plan.source.is_some()
     }
 
-    /// Gives a sequence a source. What was there of it is released.
+    /// Sets the source of a sequence. The present sequence is released.
     ///
     /// # Errors
-    /// A model that reads none, a source that is empty or longer than a pass, an unknown token.
+    /// The model reads no source, the source is empty or longer than a pass, or a token is unknown.
     pub fn set_source(&mut self, sequence: SequenceId, source: &[u32]) -> Result<(), Error> {
         self.release(sequence);
-        // Where the new one is refused, the old one is not taken for it.
+        // If the new source is refused, the old one must not be used in its place.
         self.sources.own.remove(&sequence);
         self.check_source(source)?;
         self.sources.own.insert(sequence, source.to_vec());
@@ -33,10 +33,10 @@ impl Model {
         Ok(())
     }
 
-    /// Gives a source to all sequences that have none of their own, before any runs.
+    /// Sets the source of all sequences that have none of their own. To be called before any sequence starts.
     ///
     /// # Errors
-    /// As [`Self::set_source`].
+    /// The errors of [`Self::set_source`].
     pub fn set_default_source(&mut self, source: &[u32]) -> Result<(), Error> {
         self.check_source(source)?;
         self.sources.default = source.to_vec();
@@ -65,7 +65,7 @@ impl Model {
         }
     }
 
-    /// Tells the prefix cache how a sequence is computed.
+    /// Sets the prefix key of a sequence, made of its adapters, edits and source.
     pub(super) fn set_prefix_key(&mut self, sequence: SequenceId) {
         let source = self.sources.of(sequence);
         let mut computed = self.adapters.key_of(sequence);
@@ -76,7 +76,7 @@ impl Model {
         self.block_manager.set_prefix_key(sequence, &key, n_source);
     }
 
-    /// A batch with its places among the tokens of each sequence, where those in the cache are others.
+    /// A batch with positions among the tokens of each sequence; none if the model reads no source.
     pub(super) fn of_tokens(&self, batch: &Batch) -> Option<Batch> {
         if !self.reads_source() {
             return None;
@@ -88,8 +88,8 @@ impl Model {
         Some(of_tokens)
     }
 
-    /// The tokens of a batch at their places in the cache, after their sources, and the sources that are read in
-    /// the same pass. Where something is kept, sources that were not read yet are read before, each in a pass.
+    /// The batch with positions in the cache, after the sources, and the sources that are read in the same pass.
+    /// With a cache, sources that were not read yet are read first, each in its own pass.
     pub(super) fn after_sources(&mut self, batch: &Batch) -> Result<(Batch, Batch), Error> {
         let sequences: BTreeSet<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
         let mut together = Batch::default();

@@ -1,5 +1,5 @@
-//! A batch as passes whose tokens are in the order that recurrent states and attention over runs need: the
-//! sequences of equal length together, each sequence by itself.
+//! Splits a batch into passes in the token order that recurrent states and attention over runs need: sequences of
+//! equal length together, each sequence by itself.
 
 use std::collections::HashMap;
 
@@ -9,29 +9,29 @@ use super::batch::Batch;
 use super::cache::SequenceId;
 use super::error::Error;
 
-/// Groups of sequences of equal length that one pass has at most: a graph runs the operators over time
-/// for each.
+/// Maximum number of groups of sequences of equal length in a pass. A graph runs the operators over time once for
+/// each group.
 pub(super) const MAX_GROUPS: usize = 8;
 
-/// A pass of a batch.
+/// The part of a batch that one pass reads.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Its tokens, group after group, sequence after sequence.
+    /// The tokens, by group, then by sequence.
     pub(super) batch: Batch,
-    /// Its sequences, the shortest first.
+    /// The groups of sequences, the shortest first.
     pub(super) groups: Vec<SequenceGroup>,
-    /// For each of its rows that want logits, which of the whole batch's it is.
+    /// For each row that wants logits, its index among the outputs of the whole batch.
     pub(super) outputs: Vec<usize>,
 }
 
 impl Part {
-    /// Whether its outputs come in the order of the whole batch.
+    /// Whether the outputs are in the order of the whole batch.
     pub(super) fn is_in_order(&self) -> bool {
         self.outputs.iter().enumerate().all(|(i, at)| i == *at)
     }
 }
 
-/// The tokens of each sequence of a batch, by their places in it.
+/// The tokens of each sequence of a batch, by their indices in it.
 fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
     let mut sequences: Vec<(SequenceId, Vec<usize>)> = Vec::new();
     for (i, (sequence, _)) in batch.places.iter().enumerate() {
@@ -43,11 +43,10 @@ fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
     sequences
 }
 
-/// Checks that the tokens of every sequence follow each other from `next` on, the position at which
-/// it goes on.
+/// Checks that the tokens of every sequence are consecutive from `next` on, the position at which it continues.
 ///
 /// # Errors
-/// The first that does not.
+/// A token is out of order. The error names the first one.
 pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Result<(), Error> {
     let mut expected: HashMap<SequenceId, u32> = HashMap::new();
     for &(sequence, found) in &batch.places {
@@ -63,8 +62,8 @@ pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Re
     Ok(())
 }
 
-/// Splits a batch into passes of at most `n_groups` lengths. Sequences of equal length are in the order of
-/// `place`.
+/// Splits a batch into passes with at most `n_groups` different sequence lengths. Sequences of equal length are in
+/// the order of `place`.
 pub(super) fn by_sequence(
     batch: &Batch,
     n_groups: usize,

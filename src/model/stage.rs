@@ -1,5 +1,5 @@
-//! Graphs of the stages after the last layer by themselves: the head, where logits are computed some
-//! rows at a time, and what follows pooling. Called by passes and by pooling.
+//! Graphs of single stages: the output head, where logits are computed some rows at a time, the layers after
+//! pooling, a norm, rows of a weight. Called by passes, by pooling and by attribution.
 
 use std::cell::RefCell;
 
@@ -15,22 +15,22 @@ use super::graph::{NODES_ELSEWHERE, n_leaves};
 use super::inputs::{AdapterScales, Derived};
 use super::shape::GraphParts;
 
-/// A graph of a stage after the last layer, and what it takes and gives.
+/// The graph of a stage, with its inputs and its result.
 pub(super) type Stage = (Graph, StageEnds);
 
-/// What a graph of a stage after the last layer takes and gives.
+/// The inputs and the result of the graph of a stage.
 #[derive(Clone)]
 pub(super) struct StageEnds {
-    /// `[width, n_rows]`, as a rule `[n_embd, n_rows]`.
+    /// Input rows `[width, n_rows]`, usually `[n_embd, n_rows]`.
     pub(super) hidden: Tensor,
-    /// `[width, n_rows]`.
+    /// Result rows `[width, n_rows]`.
     pub(super) result: Tensor,
     /// Scales of the rows for each adapter that is on.
     pub(super) scales: AdapterScales,
 }
 
-/// The graph that makes logits `[n_vocab, n_rows]` of rows of hidden states after the final norm
-/// `[n_embd, n_rows]`; none if the model ends in vectors.
+/// The graph that computes logits `[n_vocab, n_rows]` from hidden states after the final norm `[n_embd, n_rows]`;
+/// none if the model ends in vectors.
 pub(super) fn build_head(
     parts: &GraphParts<'_>,
     n_rows: usize,
@@ -45,7 +45,8 @@ pub(super) fn build_head(
     .map(Some)
 }
 
-/// The same from rows `[width, n_rows]` of hidden states before the final norm, one or all that the head reads.
+/// The graph that computes logits from hidden states before the final norm, `[width, n_rows]`: one for each row, or
+/// all that the head reads.
 pub(super) fn build_lens(
     parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
@@ -70,7 +71,7 @@ pub(super) fn build_lens(
     .map(Some)
 }
 
-/// The graph of a norm by itself, of `n_rows` rows.
+/// The graph of a norm alone, for `n_rows` rows.
 pub(super) fn build_norm(
     parts: &GraphParts<'_>,
     norm: &NormUse,
@@ -79,7 +80,8 @@ pub(super) fn build_norm(
     build_stage(parts, n_rows, &[], |b, x| b.norm(norm, x))
 }
 
-/// The graph that gives rows of a weight `[width, n_rows]`, of a bias `[1, n_rows]`, and the places of the rows.
+/// The graph that reads rows of a weight `[width, n_rows]` or numbers of a bias `[1, n_rows]`, and the input with
+/// the row indices.
 pub(super) fn build_rows(
     parts: &GraphParts<'_>,
     (unit, key): (&Unit, &str),
@@ -104,14 +106,14 @@ pub(super) fn build_rows(
     Ok((stage, places))
 }
 
-/// The graph of what follows pooling: `[n_embd, 1]` to `[width, 1]`.
+/// The graph of the layers after pooling: `[n_embd, 1]` to `[width, 1]`.
 pub(super) fn build_pool(parts: &GraphParts<'_>) -> Result<Stage, Error> {
     build_stage(parts, 1, &[], |b, x| {
         blocks::pool::build(b, &parts.plan.pool, x)
     })
 }
 
-/// The graph of a stage after the last layer, which looks at each row `[n_embd]` by itself.
+/// The graph of a stage that reads each row `[n_embd]` by itself.
 fn build_stage(
     parts: &GraphParts<'_>,
     n_rows: usize,
@@ -121,7 +123,7 @@ fn build_stage(
     build_stage_of(parts, (parts.plan.n_embd, n_rows), adapters, stage)
 }
 
-/// The same where each row is `[width]`.
+/// The graph of a stage that reads each row `[width]` by itself.
 fn build_stage_of(
     parts: &GraphParts<'_>,
     (width, n_rows): (u64, usize),
@@ -145,7 +147,7 @@ fn build_stage_of(
             plan,
             tensors: weights.tensors,
             adapters: weights.at_work(scales.0.clone()),
-            // What follows the last layer has no updates.
+            // Stages after the last layer have no updates by switched adapters.
             switched: None,
             ids: None,
             n_tokens: n,

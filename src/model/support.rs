@@ -1,5 +1,4 @@
-//! Whether the devices of a plan can keep keys and values and attend to them, asked before any memory is
-//! taken.
+//! Checks whether the devices of a plan can store keys and values and attend to them, before any memory is taken.
 
 use crate::ggml::{Device, KeptOp};
 use crate::plan::Plan;
@@ -10,16 +9,15 @@ use super::options::Options;
 use super::shape::Shape;
 use super::trace;
 
-/// The options with which the devices of a plan run it: without flash attention where that alone is
-/// missing.
+/// The options with which the devices of a plan can run it: without flash attention if only that is missing.
 ///
 /// # Errors
-/// A device lacks an operation that there is no other way for.
+/// A device lacks an operation that has no alternative.
 pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options, Error> {
     usable_by(plan, options, &|device, op| op.runs_on(device))
 }
 
-/// The same for devices that run what `runs` says.
+/// [`usable`] with a function `runs` that tells whether a device runs an operation.
 fn usable_by(
     plan: &Plan,
     options: Options,
@@ -59,8 +57,8 @@ fn refusal(device: Device, op: &KeptOp) -> Error {
     }
 }
 
-/// The first operation over keys and values that its device does not run; one that is not flash attention,
-/// if there is such.
+/// The first operation over keys and values that its device does not run. Flash attention is returned only if no
+/// other operation is missing.
 fn first_lacking(
     plan: &Plan,
     options: &Options,
@@ -110,7 +108,7 @@ mod tests {
     use crate::plan::Share;
     use crate::weights;
 
-    /// A model with attention.
+    /// The plan of a model with attention.
     fn plan() -> Plan {
         let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
         let scratch = tempfile::tempdir().expect("a folder");
@@ -125,7 +123,7 @@ mod tests {
         made.next().expect("a definition with attention")
     }
 
-    /// The same on a device other than the first; that this one is the processor too changes nothing.
+    /// The same plan on a second device. It is the processor too, which changes nothing.
     fn placed() -> Plan {
         let mut plan = plan();
         plan.place(&[Share {
@@ -163,7 +161,7 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        // Neither way: the step that is missing is named.
+        // Without both, the missing operation of the other way is named.
         let missing = ["FLASH_ATTN_EXT", "MUL_MAT"];
         let refused = usable(&|op| missing.contains(&&*op.op)).expect_err("no way is left");
         assert!(refused.to_string().contains("MUL_MAT"), "{refused}");

@@ -1,4 +1,4 @@
-//! The sources of the sequences of a model, and what keys of the prefix cache are made of them.
+//! The sources of the sequences of a model, and the prefix keys made of them.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,9 @@ use super::results::Value;
 #[derive(Default)]
 pub(super) struct TokenSources {
     pub(super) own: HashMap<SequenceId, Vec<u32>>,
-    /// That of sequences without one of their own.
+    /// The source of sequences without one of their own.
     pub(super) default: Vec<u32>,
-    /// What was captured of those that were read before the last pass.
+    /// The captured values of sources that were read before the last pass.
     pub(super) values: Vec<Value>,
 }
 
@@ -22,7 +22,7 @@ impl TokenSources {
     }
 }
 
-/// What tells apart what is computed so, as `computed` says, and after this source.
+/// The prefix key of sequences that are computed as `computed` says, after this source.
 pub(super) fn key(computed: &[u32], source: &[u32]) -> Vec<u32> {
     match source.is_empty() {
         true => computed.to_vec(),

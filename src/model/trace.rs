@@ -1,8 +1,7 @@
-//! The graph of a plan without its weights: what a pass computes, as data.
+//! The graph of a plan without its weights: the operations of a pass, as data.
 //!
-//! Tensors are described and never allocated, so a plan of any size is walked in milliseconds, with
-//! or without a file. The graph is the one that [`Model::forward`](super::Model::forward) runs with
-//! its usual settings: a cache, and flash attention.
+//! Tensors are described and never allocated, so a plan of any size takes milliseconds, with or without a file. The
+//! graph is the one that [`Model::forward`](super::Model::forward) runs with a cache and flash attention.
 
 use crate::arch::WeightRole;
 use crate::ggml::{Arena, Error, Graph, GraphOp, Tensor};
@@ -18,14 +17,15 @@ use super::options::Options;
 use super::points::Points;
 use super::shape::{GraphParts, Shape};
 
-/// Positions for which the described cache has room.
+/// Number of positions of the described cache.
 const N_CTX: usize = 64;
 
-/// The operations of a pass over `n_tokens` tokens of one sequence, all of which want a result, in the
-/// order of execution; where the model reads a source, after those of a pass over as many tokens of it. Weights are places in [`Plan::tensors`].
+/// The operations of a pass over `n_tokens` tokens of one sequence, all of which want a result, in the order of
+/// execution. If the model reads a source, those of a pass over as many source tokens come first. Weights are
+/// indices of [`Plan::tensors`].
 ///
 /// # Errors
-/// Blocks that refuse their arguments.
+/// A block refuses its arguments.
 pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
     let options = Options::plain(N_CTX, n_tokens);
     let mut steps = match Shape::largest_source(&options, plan) {
@@ -38,10 +38,10 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
     Ok(steps)
 }
 
-/// The same without a source: what runs where it was read before.
+/// [`trace`] without reading a source: the operations of a pass whose source was read before.
 ///
 /// # Errors
-/// As [`trace`].
+/// The errors of [`trace`].
 pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
     let options = Options::plain(N_CTX, n_tokens);
     let shape = Shape {
@@ -56,10 +56,10 @@ fn walked(plan: &Plan, options: &Options, shape: &Shape) -> Result<Vec<GraphOp>,
     Ok(graph.walk(&tensors))
 }
 
-/// The graph of a pass over tensors that are only described, what it takes and gives, and the weights.
+/// The graph of a pass over tensors that are only described, its inputs and outputs, and the weights.
 ///
 /// # Errors
-/// Blocks that refuse their arguments, devices that do not exist.
+/// A block refuses its arguments, or a device does not exist.
 pub(super) fn described(
     plan: &Plan,
     options: &Options,
@@ -92,7 +92,7 @@ pub(super) fn described(
     Ok((graph, pass, tensors))
 }
 
-/// As loading has it: vectors as f32, matrices as they are stored.
+/// The type after loading: vectors as f32, matrices and tables as they are stored.
 fn type_in_memory(tensor: &TensorPlan) -> TensorType {
     match tensor.role {
         WeightRole::Matrix | WeightRole::Table => tensor.ty.unwrap_or(TensorType::F32),

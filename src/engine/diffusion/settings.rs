@@ -1,4 +1,4 @@
-//! Settings of one request: its options, those of the engine and the model, checked and complete.
+//! The settings of one request: its own options, completed with those of the engine and the model, and checked.
 
 use std::ops::Range;
 
@@ -12,29 +12,29 @@ use super::super::rejected::Rejected;
 use super::super::remasking::Remasking;
 use super::super::request::Request;
 
-/// Positions of a completion whose request sets no length.
+/// Positions of a completion if a request sets no length.
 const LENGTH: usize = 128;
 
 /// Positions of a block if a request sets none.
 const BLOCK_LENGTH: usize = 32;
 
-/// What a model fixes of its text diffusion.
+/// The fixed text diffusion settings of a model.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct ModelConfig {
     /// The mask token.
     pub(super) mask: u32,
-    /// By how many positions the logits of a token come before it.
+    /// Number of positions by which the logits of a token precede it.
     pub(super) shift: usize,
-    /// The rule of requests that set none.
+    /// The remasking rule of requests that set none.
     pub(super) remasking: Remasking,
     /// Maximum number of tokens of a pass.
     pub(super) n_batch: usize,
-    /// Whether anything is cached between passes.
+    /// Whether keys and values are cached between passes.
     pub(super) is_kept: bool,
 }
 
 impl ModelConfig {
-    /// That of a model with this mask token; none if it does not decode by text diffusion.
+    /// The settings of a model with this mask token; none if it does not decode by text diffusion.
     pub(in crate::engine) fn of(
         plan: &Plan,
         mask: u32,
@@ -54,7 +54,7 @@ impl ModelConfig {
     /// The settings of a request.
     ///
     /// # Errors
-    /// What the model cannot do, by the name of the field.
+    /// The model cannot do what an option asks for. The error names the field.
     pub(in crate::engine) fn settings(
         &self,
         request: &Request,
@@ -65,7 +65,7 @@ impl ModelConfig {
         let n_prompt = request.prompt.len();
         let is_guided = options.cfg_scale.is_some_and(|scale| scale > 0.0);
         let capacity = match is_guided {
-            // Each of the two takes whole blocks of the cache.
+            // Each of the two sequences takes whole blocks of the cache.
             true => (limits.n_ctx.min(self.n_batch) / 2) / BLOCK * BLOCK,
             false => limits.n_ctx.min(self.n_batch),
         };
@@ -157,16 +157,16 @@ impl ModelConfig {
     }
 }
 
-/// Options of text diffusion with everything set.
+/// Options of text diffusion, all set.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::engine) struct Settings {
     /// Positions of the completion.
     pub(in crate::engine) length: usize,
-    /// Denoising steps for all of them.
+    /// Denoising steps for the whole completion.
     steps: usize,
     block_length: usize,
     pub(super) remasking: Remasking,
-    /// Scale of guidance, if there is any.
+    /// Scale of guidance; none without guidance.
     pub(super) cfg_scale: Option<f64>,
     pub(super) threshold: Option<f64>,
     pub(super) approximate_cache: bool,
@@ -175,7 +175,7 @@ pub(in crate::engine) struct Settings {
 }
 
 impl Settings {
-    /// Sequences that are read in each pass: with guidance, one with a masked prompt too.
+    /// Sequences that each pass reads. Guidance adds one with a masked prompt.
     pub(in crate::engine) fn n_parts(&self) -> usize {
         1 + usize::from(self.cfg_scale.is_some())
     }
@@ -185,7 +185,7 @@ impl Settings {
         start..start.saturating_add(self.block_length).min(self.length)
     }
 
-    /// Steps of a block: its share of all, at least one, and none in which nothing is fixed.
+    /// Steps of a block: its share of all steps, at least one, at most one for each position.
     pub(super) fn steps_of(&self, block: &Range<usize>) -> usize {
         let until = |at: usize| self.steps * at / self.length;
         (until(block.end) - until(block.start)).clamp(1, block.len())

@@ -1,4 +1,4 @@
-//! Denoising of one request: the block that it is at, and what a step fixes.
+//! Text diffusion of one request: the current block, and the tokens that a step fixes.
 
 use std::any::Any;
 use std::ops::Range;
@@ -17,31 +17,31 @@ use super::super::sequence::Sequence;
 use super::super::strategy::{Ending, Row, Strategy};
 use super::settings::Settings;
 
-/// What a step would put at a masked position.
+/// The token that a step proposes for a masked position.
 struct Proposal {
     at: usize,
     token: u32,
     logprob: f64,
-    /// The higher, the sooner it is fixed.
+    /// Proposals with a higher rank are fixed first.
     rank: f64,
     entry: Entry,
 }
 
-/// The state of one request. Its sequence holds prompt and completion, masked positions as the mask
-/// token; with guidance a second one, whose prompt is masked too.
+/// The state of one request. Its sequence holds prompt and completion, with the mask token at masked positions.
+/// Guidance adds a second sequence, whose prompt is masked too.
 pub(in crate::engine) struct Denoising {
     settings: Settings,
     sampler: Sampler,
-    /// Which positions of the completion are fixed.
+    /// For each position of the completion, whether it is fixed.
     is_fixed: Vec<bool>,
-    /// What is reported of fixed tokens that have not been released.
+    /// The log-probabilities of fixed tokens that are not reported yet.
     entries: Vec<Entry>,
-    /// Positions of the completion that are denoised now, and the steps left for them.
+    /// The positions of the completion that are being denoised, and the steps left for them.
     block: Range<usize>,
     steps_left: usize,
     n_steps: usize,
     proposals: Vec<Proposal>,
-    /// Whether keys and values of what is before the block stay cached.
+    /// Whether keys and values before the block stay cached.
     is_kept: bool,
     /// Whether every step is reported.
     is_traced: bool,
@@ -65,7 +65,7 @@ impl Denoising {
         }
     }
 
-    /// The place in the completion whose token a row at `position` chooses.
+    /// The position in the completion whose token the row at `position` predicts.
     fn chosen_at(&self, sequence: &Sequence, position: usize) -> Option<usize> {
         (position + self.settings.shift).checked_sub(sequence.n_prompt)
     }
@@ -74,7 +74,7 @@ impl Denoising {
         self.block.contains(&at) && !self.is_fixed[at]
     }
 
-    /// Fixes some of what the last pass proposed.
+    /// Fixes some of the tokens that the last pass proposed.
     fn fix(&mut self, sequence: &mut Sequence) {
         let mut proposals = std::mem::take(&mut self.proposals);
         let n_fixed = self.choose(&mut proposals);
@@ -100,7 +100,7 @@ impl Denoising {
         }
     }
 
-    /// Sorts those that are to be fixed to the front and returns their number.
+    /// Sorts the proposals to be fixed to the front and returns their number.
     fn choose(&self, proposals: &mut [Proposal]) -> usize {
         let left = self.steps_left.max(1);
         if self.settings.remasking == Remasking::None {
@@ -118,7 +118,7 @@ impl Denoising {
         share + proposals[share..].iter().filter(|p| is_sure(p)).count()
     }
 
-    /// Goes on to the next block where this one is complete.
+    /// Goes to the next block if this one is complete.
     fn advance(&mut self) {
         self.n_steps += 1;
         self.steps_left = self.steps_left.saturating_sub(1);
@@ -139,7 +139,7 @@ impl Denoising {
                 return;
             }
             if tokenizer.is_end_of_generation(sequence.tokens[sequence.n_reported]) {
-                // What is fixed after the end is not part of the completion.
+                // Fixed tokens after the end are not part of the completion.
                 sequence.n_reported += 1;
                 sequence.tokens.truncate(sequence.n_reported);
                 sequence.ending = Some(FinishReason::Stop);
@@ -165,7 +165,7 @@ impl Strategy for Denoising {
         }
     }
 
-    /// Nothing that goes into the pass differs.
+    /// Whether both requests have the same input to the pass.
     fn is_duplicate(&self, sequence: &Sequence, other: (&Sequence, &dyn Strategy)) -> bool {
         let (other_sequence, other) = other;
         let other: &dyn Any = other;
@@ -197,8 +197,8 @@ impl Strategy for Denoising {
         }
     }
 
-    /// With guidance complete only with the row of the second sequence, which the first is moved away
-    /// from: `u + (1 + s) (c - u)`. The mask token cannot be chosen.
+    /// With guidance, the result needs the rows of both sequences: `u + (1 + s) (c - u)`, where `c` is the first
+    /// row and `u` the second, with a masked prompt. The mask token cannot be chosen.
     fn logits<'l>(&self, row: &Row<'l>, buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
         if row.part == 0 {
             buffer.clear();
@@ -217,7 +217,7 @@ impl Strategy for Denoising {
         Some(buffer)
     }
 
-    /// Chooses what would stand at a masked position.
+    /// Proposes a token for a masked position.
     fn take(
         &mut self,
         sequence: &mut Sequence,
@@ -269,7 +269,7 @@ impl Strategy for Denoising {
     }
 }
 
-/// How much more probable the best token is than the second.
+/// The difference in probability between the best token and the second.
 fn margin(logprobs: &Logprobs<'_>) -> f64 {
     let top = logprobs.top(2);
     let p = |i: usize| top.get(i).map_or(0.0, |t| t.logprob.exp());

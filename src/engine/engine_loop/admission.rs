@@ -1,4 +1,4 @@
-//! How a request gets from waiting to active and back: enqueued, admitted, preempted, reaped.
+//! How a request becomes active and waiting again: enqueued, admitted, preempted, reaped.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use super::super::thinking::ThinkingBudget;
 use super::{ActiveRequest, EngineLoop};
 
 impl<C: Compute> EngineLoop<C> {
-    /// Takes a request, which waits from then on.
+    /// Adds a request to the waiting ones.
     pub(in crate::engine) fn enqueue(&mut self, submitted: Submitted) {
         let Submitted {
             request,
@@ -38,7 +38,7 @@ impl<C: Compute> EngineLoop<C> {
         let (mut tokens, mut n_parts) = (request.prompt, 1);
         let strategy: Box<dyn Strategy> = match decoding {
             Decoding::Autoregressive(sampler) => {
-                // A wrong draft token has to be taken back.
+                // A wrong draft token must be taken back.
                 let n_drafted = match self.model.has_states() || self.model.n_blocks().is_none() {
                     true => 0,
                     false => request.n_drafted.unwrap_or(self.limits.n_drafted),
@@ -65,7 +65,7 @@ impl<C: Compute> EngineLoop<C> {
         self.queue.push_back(ActiveRequest { sequence, strategy });
     }
 
-    /// Ends requests that nobody waits for and those that take too long.
+    /// Ends requests that are cancelled or out of time.
     pub(super) fn reap(&mut self) {
         let (limits, now) = (self.limits, Instant::now());
         let is_over = |r: &ActiveRequest| r.sequence.answer.is_over(&limits, now);
@@ -83,8 +83,8 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Starts requests in the order of their arrival, as far as the cache holds them. One whose prefix
-    /// another is reading waits for that.
+    /// Starts requests in the order of their arrival, as far as the cache has room. A request waits while an active
+    /// one reads its prefix.
     pub(super) fn admit(&mut self) {
         let mut at = 0;
         while at < self.queue.len() && !self.free_ids.is_empty() {
@@ -122,7 +122,7 @@ impl<C: Compute> EngineLoop<C> {
         );
         let mut cuts = Vec::new();
         if self.model.has_states() {
-            // A later request may go on where this one leaves a known prefix, and where it ends.
+            // A later request may continue where this one leaves a known prefix, and where its present tokens end.
             cuts.push((n_tokens - 1) / BLOCK * BLOCK);
             cuts.push(known.n_known);
             cuts.retain(|cut| *cut > known.n_cached);
@@ -131,7 +131,7 @@ impl<C: Compute> EngineLoop<C> {
         sequence.start(id, &known, cuts);
     }
 
-    /// Whether a waiting request has a prefix that an active one is about to have read.
+    /// Whether an active request is still reading the prefix of a waiting one.
     fn awaits_prefix(&mut self, at: usize) -> bool {
         let waiting = &self.queue[at];
         if !self.model.is_shared() || !waiting.strategy.reuses_prefix() {
@@ -155,15 +155,15 @@ impl<C: Compute> EngineLoop<C> {
         awaits
     }
 
-    /// Gives back what a request ran under.
+    /// Frees the sequence ids and cache entries of a request.
     pub(super) fn release(&mut self, sequence: &Sequence) {
         sequence.ids().for_each(|id| self.model.release(id));
         self.free_ids.push(sequence.id);
         self.quarantined.retain(|id| *id != sequence.id);
     }
 
-    /// Makes a request wait again, so that others have its blocks. What it read stays in the prefix
-    /// cache until it is evicted.
+    /// Preempts an active request, so that others have its blocks. Its tokens stay in the prefix cache until they
+    /// are evicted.
     pub(super) fn preempt(&mut self, at: usize) {
         let mut request = self.active.remove(at);
         tracing::debug!(sequence = request.sequence.id, "preempted");

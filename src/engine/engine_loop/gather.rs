@@ -1,5 +1,5 @@
-//! What requests gather of a step besides tokens: captured values and pooled hidden states; and what of their
-//! cache stays true after it.
+//! The results of a step other than tokens: captured values, lens logits and pooled hidden states. Also trims the
+//! cache after the step.
 
 use std::time::Instant;
 
@@ -12,13 +12,14 @@ use super::super::recorder::Probe;
 use super::super::sequence::Sequence;
 use super::{ActiveRequest, EngineLoop};
 
-/// Hidden states that lenses read in a step of several requests. Their logits take about the time of a token: the
-/// output head is a part of the weights, and so many rows read it once.
+/// Hidden states that lenses read in a step of several requests. Their logits take about the time of one token: the
+/// output head is a part of the weights, and these rows read it once.
 const N_LENS: usize = 8;
-/// The same where nobody else waits; then the request can be cancelled.
+/// Hidden states that lenses read in a step if no other request is active. The request can be cancelled between
+/// steps.
 const N_LENS_ALONE: usize = 64;
 
-/// The head of a model for a sequence.
+/// The output head of a model for a sequence.
 struct Head<'a, C> {
     model: &'a mut C,
     id: SequenceId,
@@ -43,7 +44,7 @@ impl<C: Compute> Probe for Head<'_, C> {
     }
 }
 
-/// Runs the lens of a request on as many hidden states as are left to this step.
+/// Runs the lens of a request on at most `left` hidden states, and subtracts their number.
 fn run_lens(
     model: &mut impl Compute,
     sequence: &mut Sequence,
@@ -60,7 +61,7 @@ fn run_lens(
 }
 
 impl<C: Compute> EngineLoop<C> {
-    /// Gives a request the rows that its plan captures, of the tokens that are part of it.
+    /// Gives a request its captured rows, those of committed tokens.
     pub(super) fn record(&mut self, at: usize, rows: &[CapturedRow]) -> Result<(), Failure> {
         let (sequence, model) = (&mut self.active[at].sequence, &mut self.model);
         let (id, n) = (sequence.id, sequence.n_cached as u32);
@@ -71,8 +72,8 @@ impl<C: Compute> EngineLoop<C> {
         recorder.take(own, n, &mut Head { model, id })
     }
 
-    /// Runs the lenses: on few hidden states while other requests want tokens, so that these wait no longer than for a
-    /// token of one more request.
+    /// Runs the lenses. While other requests want tokens, a step reads few hidden states, so that they wait no
+    /// longer than for a token of one more request.
     pub(super) fn run_lenses(&mut self) {
         let is_shared = !self.active.is_empty() && self.active.len() + self.awaiting_lens.len() > 1;
         let mut left = if is_shared { N_LENS } else { N_LENS_ALONE };
@@ -96,14 +97,14 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Keeps a request whose tokens are complete until its lens is; what is cached of it is free.
+    /// Keeps a request whose tokens are complete until its lens is. Its cache entries are released.
     pub(super) fn await_lens(&mut self, sequence: Sequence, reason: FinishReason) {
         sequence.ids().for_each(|id| self.model.release(id));
         self.quarantined.retain(|id| *id != sequence.id);
         self.awaiting_lens.push((sequence, reason));
     }
 
-    /// Ends such a request.
+    /// Ends a request that was kept for its lens.
     pub(super) fn end_lens(&mut self, at: usize, result: Result<(), Failure>) {
         let (sequence, reason) = self.awaiting_lens.remove(at);
         self.release(&sequence);
@@ -114,7 +115,7 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Ends such requests that nobody waits for and those that take too long.
+    /// Ends requests that were kept for their lens and are cancelled or out of time.
     pub(super) fn reap_lenses(&mut self, limits: &Limits, now: Instant) {
         let is_over = |(s, _): &(Sequence, _)| s.answer.is_over(limits, now);
         while let Some(at) = self.awaiting_lens.iter().position(is_over) {
@@ -125,7 +126,7 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
-    /// Has the model make the result of the hidden states that a request has gathered.
+    /// Pools the hidden states of a request, once all are there, and sends the result.
     pub(super) fn pool(&mut self, at: usize) -> Result<(), Failure> {
         let ActiveRequest { sequence, strategy } = &self.active[at];
         let Some(rows) = strategy.gathered() else {
@@ -144,11 +145,11 @@ impl<C: Compute> EngineLoop<C> {
         Ok(())
     }
 
-    /// Drops what is cached of a request beyond what is true of it.
+    /// Removes cache entries after the committed tokens of a request.
     pub(super) fn trim(&mut self, at: usize) {
         let sequence = &mut self.active[at].sequence;
         if self.model.n_blocks().is_none() {
-            // All tokens are read again in every pass.
+            // Every pass reads all tokens again.
             sequence.n_cached = 0;
             return;
         }

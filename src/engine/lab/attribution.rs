@@ -1,60 +1,60 @@
-//! A logit as a sum of what parts of the model add to the hidden state: which hidden states are captured for that.
+//! Attribution of a logit to the parts of a model that add to the hidden state: which hidden states are captured.
 
 use crate::model::{LOGITS, LabCapture, Points};
 
 use super::{Lengths, Rejected, Where, refuse};
 
-/// What a logit is split among.
+/// The parts that a logit is attributed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Among {
     /// The embedding and the layers.
     Layers,
     /// The embedding and the slots of the layers: attention, MLP.
     Slots,
-    /// The same, where what each head of attention adds is a part of its own.
+    /// As `Slots`, with each attention head as a part of its own.
     Heads,
 }
 
-/// A logit as a sum of what parts of the model add to the hidden state.
+/// A logit as the sum of what parts of the model add to the hidden state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribution {
-    /// The token.
+    /// The token of the logit.
     pub of: u32,
-    /// The parts.
+    /// The parts that the logit is attributed to.
     pub among: Among,
-    /// After which tokens.
+    /// The positions after which the logit is attributed.
     pub positions: Where,
 }
 
-/// A logit that is split.
+/// A compiled attribution.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Split {
     pub(in crate::engine) of: u32,
-    /// Names of the parts. Those of heads come before what else their slot adds.
+    /// Names of the parts. The heads of a slot come before the rest of the slot.
     pub(in crate::engine) parts: Vec<String>,
-    /// Hidden states, the first after the embedding and the last before the head.
+    /// Hidden states, from the one after the embedding to the last one before the output head.
     pub(in crate::engine) states: Vec<LabCapture>,
-    /// In the order of these.
+    /// The heads that are separate parts, in the order of `states`.
     pub(in crate::engine) heads: Vec<SplitHeads>,
 }
 
-/// Heads whose parts are told apart.
+/// The attention heads of a slot, as separate parts.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct SplitHeads {
-    /// Their place in [`Points::head_sums`].
+    /// Index in [`Points::head_sums`].
     pub(in crate::engine) at: usize,
-    /// How many there are.
+    /// Number of heads.
     pub(in crate::engine) n: usize,
-    /// The state of [`Split::states`] that they are the first to add to.
+    /// Index in [`Split::states`] of the first hidden state that contains their results.
     pub(in crate::engine) state: usize,
-    /// Their results.
+    /// The results of the heads.
     pub(in crate::engine) results: LabCapture,
-    /// What norms after them read.
+    /// The inputs of the norms after the heads.
     pub(in crate::engine) normed: Vec<LabCapture>,
 }
 
 impl Split {
-    /// All that is captured for it.
+    /// All captures that the attribution needs.
     pub(in crate::engine) fn captures(&self) -> impl Iterator<Item = &LabCapture> {
         let of_heads = self.heads.iter();
         let of_heads = of_heads.flat_map(|of| std::iter::once(&of.results).chain(&of.normed));
@@ -63,7 +63,7 @@ impl Split {
 }
 
 impl Attribution {
-    /// The hidden states whose differences are what parts add.
+    /// The hidden states whose differences are the contributions of the parts.
     pub(super) fn compiled(
         &self,
         points: &Points,

@@ -1,4 +1,4 @@
-//! Edits of a plan, and what they are at a point of a model.
+//! Edits of a plan, and the operation of each at a point of a model.
 
 use std::sync::Arc;
 
@@ -10,61 +10,61 @@ use crate::model::{LabOp, Point, Points};
 use super::super::rejected::Rejected;
 use super::{Vector, Where, refuse};
 
-/// What an edit does.
+/// The operation of an edit.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum EditOp {
-    /// Adds the vector.
+    /// Adds the vector to the value.
     Add,
-    /// Puts the vector there. Mean ablation is the same with a mean as the vector.
+    /// Replaces the value with the vector. Mean ablation is this with a mean as the vector.
     #[serde(alias = "mean")]
     Set,
-    /// Multiplies.
+    /// Multiplies the value by a factor.
     Scale,
-    /// Puts zeros there.
+    /// Replaces the value with zeros.
     Zero,
-    /// Takes out what lies along the vector.
+    /// Removes the component along the vector.
     ProjectOut,
-    /// Bounds elements.
+    /// Clamps elements, or a feature.
     Clamp,
-    /// Puts the hidden state before a layer in place of that after it.
+    /// Replaces the hidden state after a layer with the one before it.
     Skip,
-    /// Has experts not picked.
+    /// Prevents experts from being selected.
     Exclude,
-    /// Has experts picked.
+    /// Makes the router select experts.
     Force,
 }
 
-/// A change of values.
+/// An edit of values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edit {
     /// A point, or a pattern of points.
     pub point: String,
-    /// What it does.
+    /// The operation.
     pub op: EditOp,
-    /// Of which tokens.
+    /// The positions whose rows are edited.
     pub positions: Where,
-    /// Of these, the ones that are among those as well.
+    /// Only those positions that are in this set too.
     pub when: Where,
-    /// Of these, the ones where a token with one of these ids is read; none: any token.
+    /// Only those positions whose token has one of these ids; none: any token.
     pub tokens: Option<Vec<u32>>,
-    /// What it adds or sets.
+    /// The vector that is added or set.
     pub vector: Vector,
-    /// Which heads, elements or experts; none: all.
+    /// The edited heads, elements or experts; none: all.
     pub parts: Option<(Parts, Vec<u64>)>,
-    /// The factor of the vector, or of the value.
+    /// The factor of the vector or of the value.
     pub scale: f32,
-    /// Bounds of elements.
+    /// Lower and upper bound of elements.
     pub bounds: [f32; 2],
-    /// Whether the vector is as long as the value that it is added to, times the factor.
+    /// Whether the vector is scaled to the norm of the value that it is added to, times the factor.
     pub norm_match: bool,
 }
 
-/// Beyond every score by which experts are picked.
+/// Larger than every score by which experts are selected.
 const BEYOND: f32 = 1e30;
 
 impl Edit {
-    /// The ids of its tokens in rising order.
+    /// The token ids of the edit in ascending order, without duplicates.
     pub(super) fn sorted_tokens(&self, n_vocab: usize) -> Result<Option<Arc<[u32]>>, Rejected> {
         let Some(tokens) = &self.tokens else {
             return Ok(None);
@@ -81,7 +81,7 @@ impl Edit {
         Ok(Some(tokens.into()))
     }
 
-    /// What it does at a point, with a row for each of `n_positions`.
+    /// The operation at a point, with `vector` of one row, or of a row for each of `n_positions`.
     pub(super) fn op_of(
         &self,
         point: &Point,
@@ -173,7 +173,7 @@ impl Edit {
         })
     }
 
-    /// Which elements it changes.
+    /// For each element of a row, whether it is edited.
     fn chosen(&self, point: &Point, width: usize) -> Result<Vec<bool>, Rejected> {
         let Some((parts, list)) = &self.parts else {
             return Ok(vec![true; width]);
@@ -201,7 +201,7 @@ impl Edit {
         Ok(chosen)
     }
 
-    /// Its rows, zero where nothing is changed, times the factor.
+    /// The rows times the factor, with zeros at elements that are not edited.
     fn rows(
         &self,
         path: &str,
@@ -219,7 +219,7 @@ impl Edit {
         rows.map(|row| self.row(path, chosen, row)).collect()
     }
 
-    /// A row of the width of the value, from one of that width or of the elements that are changed.
+    /// A row of the width of the value, from a row of that width or of the edited elements alone.
     fn row(&self, path: &str, chosen: &[bool], row: &[f32]) -> Result<Vec<f32>, Rejected> {
         let (width, n) = (chosen.len(), chosen.iter().filter(|c| **c).count());
         if row.iter().any(|e| !(e * self.scale).is_finite()) {
@@ -246,7 +246,7 @@ impl Edit {
         Ok(chosen.iter().enumerate().map(number).collect())
     }
 
-    /// The direction of its only row, with a length.
+    /// The only row, scaled to a norm of `length`.
     fn direction(
         &self,
         path: &str,
@@ -276,7 +276,7 @@ impl Edit {
     }
 }
 
-/// What leaves out the layer whose result a point is.
+/// The operation that skips the layer whose result is at the point.
 pub(super) fn skip(points: &Points, point: &Point) -> Result<LabOp, Rejected> {
     let mut names = point.aliases.iter();
     let layer = names.find_map(|name| {

@@ -1,4 +1,4 @@
-//! What an edit adds or sets: rows of the request, directions that are kept, a feature that is bounded.
+//! The vector of an edit: rows of the request, stored directions, or a feature to clamp.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use crate::model::Point;
 /// The vector of an edit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Vector {
-    /// One row for all positions, or one for each.
+    /// One row for all positions, or one for each position.
     Rows(Vec<Vec<f32>>),
-    /// A direction for each point, and the id under which they are kept.
+    /// An id of stored directions, and the directions: one for each point.
     Stored(String, Arc<Directions>),
-    /// A feature of an autoencoder that is bounded.
+    /// A feature of an autoencoder, to be clamped.
     Feature(Feature),
 }
 
 impl Vector {
-    /// The rows for a point; none if nothing is kept for it.
+    /// The rows for a point; none if no direction is stored for it.
     pub(super) fn of(&self, point: &Point) -> Option<Vec<Vec<f32>>> {
         match self {
             Self::Rows(rows) => Some(rows.clone()),

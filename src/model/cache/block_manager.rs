@@ -1,7 +1,7 @@
 //! The KV block manager: the block table of every sequence, over all pools.
 //!
-//! A sequence's own blocks are committed to the prefix cache when it continues after them or ends: until then
-//! its last pass can be taken back.
+//! A sequence's own blocks are committed to the prefix cache when it continues after them or ends. Until then its
+//! last pass can be taken back.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,42 +16,42 @@ use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 /// A position of a sequence.
 type Place = (SequenceId, u32);
 
-/// What stands in a block table for a block that has left the attention window.
+/// The entry of a block table for a block that has left the attention window.
 pub(super) const OUT_OF_WINDOW: BlockId = BlockId::MAX;
 
 /// Layers with the same attention view.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct Group {
-    /// Slots of their pool.
+    /// Slots of the group's pool.
     pub(in crate::model) n_slots: usize,
-    /// What a query attends to.
+    /// The positions that a query attends to.
     pub(in crate::model) rule: Visibility,
-    /// The tokens that its keys belong to.
+    /// The tokens that the keys belong to.
     pub(in crate::model) keys: KeysOf,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Sequence {
     pub(super) tokens: Vec<u32>,
-    /// Blocks of each pool.
+    /// The block table in each pool.
     pub(super) tables: Vec<Vec<BlockId>>,
-    /// Blocks at the start of each table that have left the window.
+    /// Number of blocks at the start of each table that have left the window.
     pub(super) n_out_of_window: Vec<usize>,
-    /// The home of its blocks in each pool where only a window is attended to, in runs.
+    /// The home of its blocks in each pool with an attention window, if blocks lie in runs.
     pub(super) homes: Vec<Option<usize>>,
-    /// The node of the blocks that others know, and their number.
+    /// The node of the last committed block, and the number of committed blocks.
     pub(super) node: NodeId,
     pub(super) n_known: usize,
-    /// Row of its state.
+    /// Row of its recurrent state.
     pub(super) row: Option<BlockId>,
     /// Whether its last pass was one token.
     was_decode: bool,
-    /// Row and node of a state from within its answer: only the latest is cached.
+    /// Row and node of the last state committed while it decodes. Only the latest one stays cached.
     mark: Option<(BlockId, NodeId)>,
 }
 
 impl Sequence {
-    /// One that starts at a node.
+    /// A sequence that starts at a node.
     pub(super) fn new(n_pools: usize, node: NodeId) -> Self {
         Self {
             tokens: Vec::new(),
@@ -77,40 +77,40 @@ impl Sequence {
     }
 }
 
-/// The rows that hold the states of the sequences of a pass, in their order.
+/// The rows with the recurrent states of the sequences of a pass, in the order of the sequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::model) struct Rows {
-    /// Rows that are read; for a sequence that starts, that of zeros.
+    /// Rows that are read. A new sequence reads the row of zeros.
     pub(in crate::model) read: Vec<usize>,
-    /// Rows that are written; empty if nothing is kept.
+    /// Rows that are written; empty if no state is stored.
     pub(in crate::model) write: Vec<usize>,
 }
 
-/// What a pass was given.
+/// Slots and rows that were allocated for a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::model) struct Allocated {
     /// Slot of each token in each pool.
     pub(in crate::model) slots: Vec<Vec<usize>>,
-    /// What is to be copied before the pass, in this order.
+    /// The copies to be made before the pass, in this order.
     pub(in crate::model) copies: Vec<SlotCopy>,
-    /// Rows of states.
+    /// Rows of the recurrent states.
     pub(in crate::model) rows: Rows,
 }
 
-/// What there is not enough of.
+/// The resource that is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::model) enum Shortage {
     Slots,
     Rows,
 }
 
-/// Where the positions of the sequences of a pass lie, for one pool.
+/// The block tables of the sequences of a pass, in one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::model) struct Table {
-    /// For each token: start of its sequence in `blocks`, its position, the first it attends to and the
-    /// end of those.
+    /// For each token: the start of its sequence in `blocks`, its position, the first position that it attends to,
+    /// and the end of those positions.
     pub(in crate::model) queries: Vec<[i32; 4]>,
-    /// Blocks of the sequences, one after another.
+    /// Blocks of the sequences, one sequence after another.
     pub(in crate::model) blocks: Vec<i32>,
 }
 
@@ -119,26 +119,26 @@ pub(in crate::model) struct Table {
 pub(in crate::model) struct BlockManager {
     pub(super) groups: Vec<Group>,
     pub(super) pools: Vec<BlockPool>,
-    /// Rows of states; none if the model keeps none.
+    /// Rows of recurrent states; none if the model has none.
     pub(super) rows: Option<BlockPool>,
     pub(super) tree: PrefixTree,
     pub(super) sequences: HashMap<SequenceId, Sequence>,
-    /// Where sequences start that do not start where the others do; each is pinned.
+    /// The root nodes of sequences with a prefix key of their own; each is pinned.
     roots: HashMap<SequenceId, NodeId>,
-    /// Where the others start.
+    /// The root node of the other sequences.
     root: NodeId,
-    /// Positions at the start of sequences that are those of their source, where they have one.
+    /// Length of the source at the start of sequences that set their own.
     n_source: HashMap<SequenceId, u32>,
-    /// The same of the others.
+    /// Length of the source of the other sequences.
     n_source_default: u32,
-    /// Whether no token's results depend on later ones.
+    /// Whether no result of a token depends on later tokens.
     pub(super) is_causal: bool,
-    /// Homes of each pool, where the blocks of a sequence lie in one run; none where they lie anywhere.
+    /// Number of homes of each pool, if the blocks of a sequence lie in one run; none if they may lie anywhere.
     pub(super) n_homes: Option<usize>,
 }
 
 impl BlockManager {
-    /// A manager of pools of so many slots, and of `n_rows` states if the model has any.
+    /// A manager for these groups, each with its own pool, and for `n_rows` states if the model has any.
     pub(in crate::model) fn new(groups: Vec<Group>, n_rows: Option<usize>) -> Self {
         let pool = |group: &Group| BlockPool::new(group.n_slots / BLOCK);
         Self {
@@ -159,7 +159,7 @@ impl BlockManager {
         }
     }
 
-    /// The same, where the blocks of a sequence lie in one run; `n_seqs` runs have a home of their own.
+    /// A manager that keeps the blocks of a sequence in one run; `n_seqs` runs have a home of their own.
     pub(in crate::model) fn in_runs(
         groups: Vec<Group>,
         n_rows: Option<usize>,
@@ -171,8 +171,8 @@ impl BlockManager {
         }
     }
 
-    /// Sets how sequences without a key of their own are computed, and the length of their source, before any
-    /// starts.
+    /// Sets the prefix key and the source length of sequences that set none of their own. To be called before a
+    /// sequence starts.
     pub(in crate::model) fn set_default_key(&mut self, key: &[u32], n_source: u32) {
         let old = std::mem::replace(&mut self.root, self.tree.root_of(key));
         self.tree.pin(self.root);
@@ -180,8 +180,8 @@ impl BlockManager {
         self.n_source_default = n_source;
     }
 
-    /// Sets how sequences of an id are computed from now on, and the length of their source: only prefixes with the
-    /// same key are shared with them. The key tells sources apart.
+    /// Sets the prefix key and the source length of later sequences with this id. They share only prefixes with the
+    /// same key. Different sources have different keys.
     pub(in crate::model) fn set_prefix_key(&mut self, id: SequenceId, key: &[u32], n_source: u32) {
         self.n_source.insert(id, n_source);
         let root = self.tree.root_of(key);
@@ -191,23 +191,23 @@ impl BlockManager {
         }
     }
 
-    /// Where a sequence starts.
+    /// The node where a sequence starts.
     pub(super) fn root(&self, id: SequenceId) -> NodeId {
         self.roots.get(&id).copied().unwrap_or(self.root)
     }
 
-    /// Which part of a node its state is.
+    /// The index of the state among the parts of a node.
     pub(super) fn state_part(&self) -> usize {
         self.groups.len()
     }
 
-    /// Positions at the start of a sequence that are those of its source: its tokens follow them.
+    /// Length of the source at the start of a sequence. Its tokens follow the source.
     pub(in crate::model) fn n_source(&self, id: SequenceId) -> u32 {
         let own = self.n_source.get(&id).copied();
         own.unwrap_or(self.n_source_default)
     }
 
-    /// The positions that a token of a sequence of `len` positions attends to in a group.
+    /// The positions that the token at `position` attends to in a group, in a sequence of `len` positions.
     pub(super) fn visible(&self, group: usize, (id, position): Place, len: u32) -> Range<u32> {
         let (n, Group { rule, keys, .. }) = (self.n_source(id), &self.groups[group]);
         match keys {
@@ -219,7 +219,7 @@ impl BlockManager {
         }
     }
 
-    /// What the queries of a group attend to.
+    /// The rule for what the queries of a group attend to.
     pub(in crate::model) fn rule(&self, group: usize) -> &Visibility {
         &self.groups[group].rule
     }
@@ -229,30 +229,30 @@ impl BlockManager {
         self.groups[group].keys
     }
 
-    /// Groups of layers, each with a pool.
+    /// Number of groups, each with a pool.
     pub(in crate::model) fn n_groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// Positions that can be taken in every pool; none if there is no pool.
+    /// Number of positions that are available in every pool; none if there is no pool.
     pub(in crate::model) fn free(&self) -> Option<usize> {
         let blocks = self.pools.iter().map(BlockPool::available).min();
         blocks.map(|n| n * BLOCK)
     }
 
-    /// Whether what is computed of a token depends on earlier ones only, so that others can use it.
+    /// Whether results of a token depend on earlier tokens only, so that sequences can share them.
     pub(in crate::model) fn is_shared(&self) -> bool {
         self.is_causal
     }
 
-    /// The position at which a sequence goes on.
+    /// The position of the next token of a sequence.
     pub(in crate::model) fn next(&self, sequence: SequenceId) -> u32 {
         self.sequences
             .get(&sequence)
             .map_or(0, |s| s.tokens.len() as u32)
     }
 
-    /// Commits the whole blocks of a sequence to the prefix cache.
+    /// Commits the full blocks of a sequence to the prefix cache.
     fn commit(&mut self, id: SequenceId) {
         if !self.is_causal {
             return;
@@ -273,8 +273,8 @@ impl BlockManager {
         tokens.get(position as usize).copied()
     }
 
-    /// Commits the tokens after the last whole block of a sequence, which ends. A state is only
-    /// known where a block ends, and what cannot be gone on from is of no use.
+    /// Commits the tokens after the last full block of a sequence that ends. Not with recurrent states: they are
+    /// cached only at block ends, and a sequence cannot continue without one.
     fn commit_tail(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
@@ -286,7 +286,7 @@ impl BlockManager {
         }
     }
 
-    /// Commits the state after the last token of a sequence, if a block ends there.
+    /// Commits the state after the last token of a sequence, if its block ends there.
     fn commit_state(&mut self, id: SequenceId) {
         let part = self.state_part();
         let (Some(rows), Some(sequence)) = (&mut self.rows, self.sequences.get_mut(&id)) else {
@@ -317,12 +317,12 @@ impl BlockManager {
         }
     }
 
-    /// Takes a slot for each token in every pool and a row for each sequence, or nothing if there is
-    /// not room for all. The positions of each sequence follow each other. What the tokens and all
-    /// later ones cannot attend to any more is freed first.
+    /// Allocates a slot for each token in every pool and a row for each sequence, or nothing if there is not room
+    /// for all. The positions of each sequence must be consecutive. Blocks that these and later tokens do not
+    /// attend to are freed first.
     ///
     /// # Errors
-    /// What there is not enough of.
+    /// The slots or rows are not sufficient.
     pub(in crate::model) fn allocate(
         &mut self,
         places: &[(SequenceId, u32)],
@@ -372,7 +372,7 @@ impl BlockManager {
         })
     }
 
-    /// Gives a sequence `n` more blocks of a pool, of which there are so many.
+    /// Gives a sequence `n` more blocks of a pool. The caller has checked that so many are available.
     fn extend(
         &mut self,
         pool: usize,
@@ -390,8 +390,8 @@ impl BlockManager {
         Some(())
     }
 
-    /// The rows that sequences read and write, each with its number of tokens; nothing changes if
-    /// there are not enough. A row that others depend on is read, and another one written.
+    /// Takes the rows that the sequences read and write; each sequence comes with its number of tokens. Nothing
+    /// changes if there are not enough. A row that others depend on is only read, and another one is written.
     fn take_rows(&mut self, sequences: &[(SequenceId, usize)]) -> Option<Rows> {
         let mut out = Rows::default();
         let part = self.state_part();
@@ -429,7 +429,7 @@ impl BlockManager {
         Some(out)
     }
 
-    /// Frees blocks that no query of a sequence attends to from its next position on.
+    /// Frees the blocks that no query of a sequence attends to from its next position on.
     fn free_unseen(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
@@ -449,7 +449,7 @@ impl BlockManager {
         }
     }
 
-    /// Takes back the places of a pass that failed. Where states are kept they are lost with it.
+    /// Takes back the positions of a failed pass. Recurrent states of its sequences are lost.
     pub(in crate::model) fn take_back(&mut self, places: &[(SequenceId, u32)]) {
         for (id, n) in counts(places) {
             if self.rows.is_some() {
@@ -465,7 +465,7 @@ impl BlockManager {
         }
     }
 
-    /// The state of a sequence is not what its tokens say.
+    /// Drops the state of a sequence, which does not match its tokens.
     fn drop_state(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
@@ -476,7 +476,7 @@ impl BlockManager {
         }
     }
 
-    /// Frees the blocks of a sequence after a position, from its last known block on.
+    /// Shortens a sequence to `len` positions and frees the blocks after them. Committed blocks must stay whole.
     pub(in crate::model) fn truncate(&mut self, id: SequenceId, len: usize) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
@@ -491,7 +491,7 @@ impl BlockManager {
         }
     }
 
-    /// Ends a sequence. What it computed stays cached while there is space.
+    /// Ends a sequence. Its blocks stay cached while there is room.
     pub(in crate::model) fn release(&mut self, id: SequenceId) {
         self.commit(id);
         self.commit_tail(id);
@@ -511,7 +511,8 @@ impl BlockManager {
         self.tree.unpin(sequence.node);
     }
 
-    /// Ends all sequences and forgets what they hold, which is not what their tokens say.
+    /// Ends all sequences and removes their blocks from the prefix cache, because the contents do not match the
+    /// tokens.
     pub(in crate::model) fn abandon(&mut self) {
         for (_, sequence) in std::mem::take(&mut self.sequences) {
             for (i, (table, pool)) in sequence.tables.iter().zip(&mut self.pools).enumerate() {
@@ -527,7 +528,7 @@ impl BlockManager {
         }
     }
 
-    /// Where the positions of the sequences of a pass lie in a pool.
+    /// The block tables of the sequences of a pass, in one pool.
     pub(in crate::model) fn table(&self, pool: usize, queries: &[(SequenceId, u32)]) -> Table {
         let mut out = Table::default();
         let mut starts: Vec<(SequenceId, usize)> = Vec::new();
@@ -554,7 +555,7 @@ impl BlockManager {
     }
 }
 
-/// Moves a sequence to the node of its next block, which remembers what it holds.
+/// Moves a sequence to the node of its next block, which caches the blocks of the sequence.
 fn move_to(node: NodeId, sequence: &mut Sequence, tree: &mut PrefixTree, pools: &mut [BlockPool]) {
     tree.pin(node);
     for (i, pool) in pools.iter_mut().enumerate() {
@@ -569,12 +570,12 @@ fn move_to(node: NodeId, sequence: &mut Sequence, tree: &mut PrefixTree, pools: 
     sequence.n_known += 1;
 }
 
-/// Blocks that a sequence of `len` positions needs for `n` more.
+/// Number of blocks that a sequence of `len` positions needs for `n` more.
 fn needed_blocks(len: usize, n: usize) -> usize {
     (len + n).div_ceil(BLOCK) - len.div_ceil(BLOCK)
 }
 
-/// Tokens of each sequence, in the order of their first.
+/// Number of tokens of each sequence, in the order of their first token.
 fn counts(places: &[(SequenceId, u32)]) -> Vec<(SequenceId, usize)> {
     let mut counts: Vec<(SequenceId, usize)> = Vec::new();
     for (id, _) in places {

@@ -1,4 +1,4 @@
-//! Blocks of one pool: their users, which of them are cached, and the order in which cached ones are evicted.
+//! The blocks of one pool: their users, which of them are cached, and the order of eviction.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,17 +9,17 @@ use super::prefix::{NodeId, PrefixTree};
 /// The blocks of a pool.
 #[derive(Clone, Debug)]
 pub(super) struct BlockPool {
-    /// Sequences that use each block.
+    /// Number of sequences that use each block.
     users: Vec<u32>,
-    /// The node that remembers each block.
+    /// The node of the prefix tree for which each block is cached.
     node: Vec<Option<NodeId>>,
-    /// At least every block that is neither used nor cached, at most once; the lowest is taken first, so
-    /// that those in use stay together.
+    /// Includes every block that is neither used nor cached, at most once. The lowest is taken first, so that used
+    /// blocks stay together.
     free: BinaryHeap<Reverse<BlockId>>,
     is_listed: Vec<bool>,
-    /// Blocks that are used.
+    /// Number of blocks in use.
     n_used: usize,
-    /// At least every such block, at most once, by a time not later than that of its last use.
+    /// Includes every block that is cached and not used, at most once, with a time not later than its last use.
     idle: BinaryHeap<Reverse<(u64, BlockId)>>,
     is_queued: Vec<bool>,
 }
@@ -41,13 +41,13 @@ impl BlockPool {
         self.users.len()
     }
 
-    /// Blocks that can be taken: free ones, and cached ones that nobody uses.
+    /// Number of blocks that can be taken: free ones, and cached ones that nobody uses.
     pub(super) fn available(&self) -> usize {
         self.len() - self.n_used
     }
 
-    /// A block for a new user. If none is free, the cached one is evicted that was used least
-    /// recently; `part` says which of a node's parts this pool's blocks are.
+    /// Takes a block for a new user. If none is free, evicts the least recently used cached one. `part` is the
+    /// index of this pool among the parts of a node.
     pub(super) fn take(&mut self, tree: &mut PrefixTree, part: usize) -> Option<BlockId> {
         let block = match self.pop_free() {
             Some(block) => block,
@@ -79,19 +79,19 @@ impl BlockPool {
         }
     }
 
-    /// Whether nobody uses a block; it may be cached.
+    /// Whether no sequence uses a block. It may be cached.
     pub(super) fn is_unused(&self, block: BlockId) -> bool {
         self.users.get(block as usize) == Some(&0)
     }
 
-    /// Gives this block, which nobody uses, to a user. What was cached in it is evicted.
+    /// Gives an unused block to a user. Its cached contents are evicted.
     pub(super) fn claim(&mut self, block: BlockId, tree: &mut PrefixTree, part: usize) {
         self.forget(block, tree, part);
         self.join(block);
     }
 
-    /// Lets block `to`, which has a user, be what `from` was to the same user: the node that remembers it
-    /// remembers `to`.
+    /// Replaces block `from` of a user by block `to`, which the user has claimed. If `from` is cached, `to` takes
+    /// its place.
     pub(super) fn relocate(
         &mut self,
         from: BlockId,
@@ -103,7 +103,7 @@ impl BlockPool {
         self.leave(from);
     }
 
-    /// Lets the node that remembers `from` remember `to` instead; returns whether there is one.
+    /// Caches `to` in place of `from`. Returns whether `from` was cached.
     fn hand_over(
         &mut self,
         from: BlockId,
@@ -119,7 +119,7 @@ impl BlockPool {
         true
     }
 
-    /// The block that is only cached and was used least recently.
+    /// The least recently used block that is cached and not used.
     fn oldest(&mut self, tree: &PrefixTree) -> Option<BlockId> {
         loop {
             let Reverse((time, block)) = self.idle.pop()?;
@@ -142,7 +142,8 @@ impl BlockPool {
         }
     }
 
-    /// Lets an empty block be what the cached block `from` was, which is empty then; nobody uses either.
+    /// Moves the cached contents of `from` to the empty block `to`, so that `from` is empty. Nobody uses either
+    /// block.
     pub(super) fn transfer(
         &mut self,
         from: BlockId,
@@ -156,7 +157,7 @@ impl BlockPool {
         }
     }
 
-    /// Ends the remembering of a block.
+    /// Removes a block from the prefix cache.
     pub(super) fn forget(&mut self, block: BlockId, tree: &mut PrefixTree, part: usize) {
         let at = block as usize;
         let Some(node) = self.node[at].take() else {
@@ -168,14 +169,14 @@ impl BlockPool {
         }
     }
 
-    /// Another user of a block.
+    /// Adds a user to a block.
     pub(super) fn join(&mut self, block: BlockId) {
         let at = block as usize;
         self.n_used += usize::from(self.users[at] == 0);
         self.users[at] += 1;
     }
 
-    /// A user less.
+    /// Removes a user from a block.
     pub(super) fn leave(&mut self, block: BlockId) {
         let at = block as usize;
         self.users[at] -= 1;
@@ -190,17 +191,17 @@ impl BlockPool {
         }
     }
 
-    /// Notes that `node` remembers a block that is in use.
+    /// Notes that a block in use is cached for `node`.
     pub(super) fn remember(&mut self, block: BlockId, node: NodeId) {
         self.node[block as usize] = Some(node);
     }
 
-    /// Whether anything other than its one user depends on the contents of a block.
+    /// Whether a block has a second user or is cached.
     pub(super) fn is_shared(&self, block: BlockId) -> bool {
         self.users[block as usize] > 1 || self.node(block).is_some()
     }
 
-    /// The node that remembers a block.
+    /// The node for which a block is cached.
     pub(super) fn node(&self, block: BlockId) -> Option<NodeId> {
         self.node[block as usize]
     }

@@ -1,21 +1,21 @@
-//! Blocks that hold nothing, as runs of neighbours, while some of them are taken.
+//! Runs of consecutive empty blocks, from which blocks are taken.
 //!
-//! It knows nothing of what blocks are for. Each taking costs the logarithm of the number of runs.
+//! The use of the blocks is not known here. Taking a block costs the logarithm of the number of runs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Runs of blocks that hold nothing; no two of them touch.
+/// Runs of empty blocks. No two runs are adjacent.
 pub(super) struct EmptyRuns {
     /// End of each run by its start.
     ends: BTreeMap<usize, usize>,
-    /// Length and start of each, the longest last, of equal ones the first.
+    /// Length and start of each run: the longest run is last, and among equal ones the one with the lowest start.
     by_length: BTreeSet<(usize, Reverse<usize>)>,
 }
 
 impl EmptyRuns {
-    /// The runs of these blocks, which are in ascending order.
+    /// The runs of these blocks, which must be in ascending order.
     pub(super) fn of(blocks: impl Iterator<Item = usize>) -> Self {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for at in blocks {
@@ -39,7 +39,7 @@ impl EmptyRuns {
         }
     }
 
-    /// Takes a block; false if it is not among them.
+    /// Takes a block. Returns false if it is not among the empty ones.
     pub(super) fn take(&mut self, at: usize) -> bool {
         let found = self.ends.range(..=at).next_back();
         let Some((start, end)) = found.map(|(start, end)| (*start, *end)) else {
@@ -67,7 +67,7 @@ impl EmptyRuns {
 mod tests {
     use super::*;
 
-    /// Against a search through all blocks.
+    /// Compared with a search through all blocks.
     #[test]
     fn the_middle_of_the_longest_run_is_taken() {
         let mut state = 1u64;

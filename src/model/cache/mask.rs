@@ -1,4 +1,4 @@
-//! What queries attend to, as a mask.
+//! The attention mask of queries.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use crate::blocks::cache::Cache as Visibility;
 
 use super::SequenceId;
 
-/// Visible keys, as a mask `[n_kv, n_tokens]`: 0 or a bias where visible, -inf where not.
+/// An attention mask `[n_kv, n_tokens]`: 0 or a bias for keys that a token attends to, -inf for others.
 pub(in crate::model) struct Mask {
     values: Vec<f32>,
 }
 
 impl Mask {
-    /// Of keys that lie anywhere: `slot(i, position)` is the slot of a position of query `i`'s
-    /// sequence, which attends to the positions `visible(i)`.
+    /// The mask of keys in any slots: `slot(i, position)` is the slot of a position in the sequence of query `i`,
+    /// which attends to the positions `visible(i)`.
     pub(super) fn of_slots(
         n_kv: usize,
         queries: &[(SequenceId, u32)],
@@ -30,12 +30,12 @@ impl Mask {
         Self { values }
     }
 
-    /// Of these values.
+    /// A mask of these values.
     pub(in crate::model) fn of_values(values: Vec<f32>) -> Self {
         Self { values }
     }
 
-    /// Of tokens of the pass itself.
+    /// The mask of queries over keys of the same pass.
     pub(in crate::model) fn of_tokens(
         queries: &[(SequenceId, u32)],
         keys: &[(SequenceId, u32)],
@@ -103,7 +103,7 @@ mod tests {
             visible(&Mask::of_tokens(&tokens, &tokens, &causal), 4),
             rows
         );
-        // The positions of a sequence in every other slot.
+        // The slots of the two sequences alternate.
         let slot = |i: usize, position: u32| 2 * position as usize + tokens[i].0 as usize;
         let mask = Mask::of_slots(
             4,

@@ -1,18 +1,18 @@
-//! KV caches and recurrent states: which sequence holds which slots, what a query attends to, and the storage.
+//! KV caches and recurrent states: the slots of each sequence, the positions that a query attends to, and the
+//! storage.
 //!
-//! Layers with the same attention view have a pool of blocks of slots, which all sequences share; a slot holds
-//! one position in each of those layers. A sequence is a table of blocks ([`block_manager`]). Full blocks
-//! are known by the tokens that lead to them ([`prefix`]), so that a later sequence that starts with
-//! the same tokens goes on from them, and takes over a copy of what is alike at the start of the
-//! block in which it goes another way; a block that nobody uses is kept until its space is needed.
-//! Where only a window is attended to, a sequence frees a block when all of it has left the window.
-//! The state of a recurrent layer is one row, known by the tokens read so far in the same way.
+//! Layers with the same attention view have a pool of blocks, which all sequences share. A slot of a block holds
+//! one position in each of these layers. A sequence is a table of blocks ([`block_manager`]). The prefix cache
+//! finds full blocks by the tokens that lead to them ([`prefix`]). A later sequence that starts with the same
+//! tokens uses these blocks, and copies the equal slots of the first block in which it differs. Blocks that nobody
+//! uses stay cached until their space is needed. With an attention window, a sequence frees a block once the whole
+//! block has left the window. The state of a recurrent layer is one row, cached by the tokens read so far.
 //!
-//! Where attention is paged the blocks of a sequence lie anywhere, and sequences share them. Elsewhere they
-//! lie in one run ([`runs`]), which attention reads as it is ([`views`]), and shared prefixes are copied.
+//! With paged attention, the blocks of a sequence lie anywhere, and sequences share them. Otherwise they lie in one
+//! run ([`runs`]), which attention reads as it is ([`views`]), and shared prefixes are copied.
 //!
-//! The block manager is pure; storage is one tensor of keys and one of values for each layer
-//! ([`store`]) and one tensor for each part of a state ([`states`]).
+//! The block manager does no I/O and calls no ggml. Storage is one tensor of keys and one of values for each layer
+//! ([`store`]), and one tensor for each part of a state ([`states`]).
 
 mod block_manager;
 mod blocks;
@@ -37,11 +37,11 @@ use crate::plan::BLOCK_LEN;
 /// Id of a sequence.
 pub type SequenceId = u32;
 
-/// Slots of a pool whose rows are copied to other slots of it, in all layers.
+/// A copy of slots of a pool to other slots of it, in all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotCopy {
     pub(super) pool: usize,
-    /// The first slot that is read, and the first that is written; they do not overlap.
+    /// The first slot to read, and the first slot to write. The ranges do not overlap.
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) n: usize,

@@ -1,10 +1,9 @@
-//! The prefix cache of earlier sequences: a tree whose nodes are blocks of tokens.
+//! The prefix cache: a tree whose nodes are blocks of tokens.
 //!
-//! A node stands for all tokens from the root to it. Its parts are the blocks that hold its keys and
-//! values, one for each pool, and the state after its last token; any of them may have been
-//! forgotten. A node without parts, children and pins is removed. Where a sequence ended within a block
-//! its node has fewer tokens, and no children. Sequences that were computed in another way (with other
-//! adapters) start at a node of their own.
+//! A node stands for all tokens from the root to it. Its parts are the blocks with its keys and values, one for
+//! each pool, and the state after its last token. Any of them may have been evicted. A node without parts, children
+//! and pins is removed. The node of a sequence that ended within a block has fewer tokens and no children.
+//! Sequences that are computed differently (with other adapters) start at a node of their own.
 
 use std::collections::HashMap;
 
@@ -13,11 +12,10 @@ use super::{BLOCK, BlockId};
 /// A node of the tree.
 pub(super) type NodeId = usize;
 
-/// The node of no tokens.
+/// The node without tokens.
 pub(super) const ROOT: NodeId = 0;
 
-/// Stands after the last token of a sequence that ended within a block, and before what tells apart how
-/// sequences were computed.
+/// Pads the tokens of a sequence that ended within a block, and marks the blocks of a prefix key.
 const NO_TOKEN: u32 = u32::MAX;
 
 type Key = (NodeId, [u32; BLOCK]);
@@ -27,12 +25,12 @@ struct Node {
     key: Key,
     parts: Vec<Option<BlockId>>,
     children: Vec<NodeId>,
-    /// Sequences that end in this node.
+    /// Number of sequences that end in this node.
     n_pins: u32,
     last_used: u64,
 }
 
-/// The tree.
+/// The prefix tree.
 #[derive(Clone, Debug)]
 pub(super) struct PrefixTree {
     nodes: Vec<Node>,
@@ -60,12 +58,12 @@ impl PrefixTree {
         }
     }
 
-    /// The node after `node` for the next block of tokens.
+    /// The child of `node` for the next block of tokens.
     pub(super) fn child(&self, node: NodeId, tokens: &[u32; BLOCK]) -> Option<NodeId> {
         self.by_key.get(&(node, *tokens)).copied()
     }
 
-    /// The same, made if there is none.
+    /// The child of `node` for the next block of tokens, created if it does not exist.
     pub(super) fn grow(&mut self, node: NodeId, tokens: &[u32; BLOCK]) -> NodeId {
         if let Some(child) = self.child(node, tokens) {
             return child;
@@ -94,15 +92,14 @@ impl PrefixTree {
         id
     }
 
-    /// The same for a sequence that ends here, within a block.
+    /// The child of `node` for the last tokens of a sequence, at most a block, created if it does not exist.
     pub(super) fn grow_end(&mut self, node: NodeId, tokens: &[u32]) -> NodeId {
         let mut key = [NO_TOKEN; BLOCK];
         key[..tokens.len()].copy_from_slice(tokens);
         self.grow(node, &key)
     }
 
-    /// The node where sequences start that are computed in the way that `key` tells from others; nothing
-    /// tells the usual one.
+    /// The node where sequences with this prefix key start; the root if the key is empty.
     pub(super) fn root_of(&mut self, key: &[u32]) -> NodeId {
         key.chunks(BLOCK - 1).fold(ROOT, |node, part| {
             let mut block = [NO_TOKEN; BLOCK];
@@ -111,8 +108,8 @@ impl PrefixTree {
         })
     }
 
-    /// What lies after `node` and starts like `tokens`: the one that does so the longest of those
-    /// that `is_usable` accepts, with the number of equal tokens.
+    /// The child of `node` with the longest common start with `tokens`, among those that `is_usable` accepts, and
+    /// the length of that start.
     pub(super) fn most_alike(
         &self,
         node: NodeId,
@@ -129,12 +126,12 @@ impl PrefixTree {
             .max_by_key(|(_, n)| *n)
     }
 
-    /// The node before a node.
+    /// The parent of a node.
     pub(super) fn parent(&self, node: NodeId) -> NodeId {
         self.nodes[node].key.0
     }
 
-    /// Tokens of a node's own block.
+    /// Number of tokens in a node's own block.
     pub(super) fn n_tokens(&self, node: NodeId) -> usize {
         let key = &self.nodes[node].key.1;
         key.iter().take_while(|token| **token != NO_TOKEN).count()
@@ -148,13 +145,13 @@ impl PrefixTree {
         self.nodes[node].parts[part] = Some(block);
     }
 
-    /// Takes note that a part is gone.
+    /// Removes a part of a node.
     pub(super) fn clear(&mut self, node: NodeId, part: usize) {
         self.nodes[node].parts[part] = None;
         self.prune(node);
     }
 
-    /// Keeps a node while a sequence ends in it; the root is always kept.
+    /// Keeps a node while a sequence ends in it. The root is always kept.
     pub(super) fn pin(&mut self, node: NodeId) {
         if node != ROOT {
             self.nodes[node].n_pins += 1;
@@ -168,7 +165,7 @@ impl PrefixTree {
         }
     }
 
-    /// Removes a node that says nothing, and what becomes of its parents by that.
+    /// Removes a node without pins, children and parts, and then each parent that has become one.
     fn prune(&mut self, mut id: NodeId) {
         loop {
             let node = &self.nodes[id];
@@ -188,8 +185,8 @@ impl PrefixTree {
         self.nodes[node].last_used
     }
 
-    /// Marks a node and those it stands after as used now, the nearer to the root the later, so that
-    /// the ends of texts are forgotten first.
+    /// Marks a node and its ancestors as used now. Nodes nearer to the root get later times, so that the ends of
+    /// texts are evicted first.
     pub(super) fn touch(&mut self, mut node: NodeId) {
         while node != ROOT {
             self.clock += 1;
@@ -198,7 +195,7 @@ impl PrefixTree {
         }
     }
 
-    /// Whether every node but the root says something.
+    /// Whether every node but the root has a pin, a child or a part.
     #[cfg(test)]
     pub(super) fn is_tidy(&self) -> bool {
         let says = |node: &Node| {

@@ -1,21 +1,21 @@
-//! The cached prefix of a prompt, and a sequence that continues after it.
+//! Finds the cached prefix of a prompt, and starts a sequence after it.
 
 use super::block_manager::{BlockManager, Group, OUT_OF_WINDOW, Sequence};
 use super::blocks::BlockPool;
 use super::prefix::NodeId;
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
-/// Why no more of a prompt was cached.
+/// The reason why not more of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Miss {
-    /// All of it but the last token is found, as far as whole blocks go.
+    /// All full blocks before the last token are cached.
     #[default]
     None,
-    /// Its tokens are not known from here on.
+    /// The tokens from here on are not in the prefix cache.
     Unknown,
-    /// They are known, but what was computed of them was evicted.
+    /// The tokens are known, but their blocks were evicted.
     Evicted,
-    /// They are known, but no state was stored after them.
+    /// The tokens are known, but no state was stored after them.
     NoState,
     /// The model's keys depend on later tokens.
     NotCausal,
@@ -33,33 +33,33 @@ impl std::fmt::Display for Miss {
     }
 }
 
-/// What was found of a prompt.
+/// The cached prefix of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resumed {
     /// Tokens that need not be computed.
     pub n_cached: usize,
-    /// Tokens that were read before, though what was computed of them may be gone.
+    /// Tokens that were read before, even if their blocks were evicted.
     pub n_known: usize,
-    /// Why it is not more.
+    /// The reason why not more is cached.
     pub miss: Miss,
 }
 
-/// What is known of the tokens of a sequence that starts.
+/// The cached prefix of a sequence that starts.
 struct Known<'a> {
-    /// The nodes of its whole blocks.
+    /// The nodes of the full blocks.
     path: &'a [NodeId],
-    /// The last of them, or where it starts.
+    /// The last of these nodes, or the root node of the sequence.
     node: NodeId,
-    /// A node whose block starts like its next tokens, and the number of these.
+    /// A node whose block starts with the next tokens, and the number of these tokens.
     start: Option<(NodeId, usize)>,
-    /// The tokens of both.
+    /// The tokens of `path` and `start`.
     tokens: &'a [u32],
 }
 
 impl BlockManager {
-    /// Forgets the positions of a sequence from `from` on. Returns the position at which it goes on:
-    /// an earlier one where others depend on the last block, where what `from` attends to is gone, or where
-    /// a state would have to be taken back. What is to be copied must be before the next pass.
+    /// Removes the positions of a sequence from `from` on. Returns the position at which the sequence continues,
+    /// and the copies to be made before the next pass. The position is earlier than `from` if others depend on the
+    /// last block, if positions that `from` attends to are gone, or if a state would have to be taken back.
     pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> (u32, Vec<SlotCopy>) {
         let Some(sequence) = self.sequences.get(&id) else {
             return (0, Vec::new());
@@ -83,8 +83,8 @@ impl BlockManager {
         (resumed.n_cached as u32, copies)
     }
 
-    /// Starts a sequence with what is known of its tokens. A sequence that exists goes on as it is.
-    /// What is to be copied must be before the next pass.
+    /// Starts a sequence with the cached prefix of its tokens. A sequence that exists continues unchanged. The
+    /// copies must be made before the next pass.
     pub(in crate::model) fn resume(
         &mut self,
         id: SequenceId,
@@ -155,8 +155,8 @@ impl BlockManager {
         (resumed, copies)
     }
 
-    /// A block that starts like `rest`, after a node of `len` tokens: not where states are kept, which belong to the
-    /// end of a block.
+    /// The node after `node`, which ends at position `len`, whose block starts with tokens of `rest`, and their
+    /// number. None with recurrent states, which belong to the end of a block.
     fn known_start(&self, node: NodeId, len: usize, rest: &[u32]) -> Option<(NodeId, usize)> {
         if self.rows.is_some() {
             return None;
@@ -171,8 +171,8 @@ impl BlockManager {
         self.tree.most_alike(node, rest, is_usable)
     }
 
-    /// The nodes of the whole blocks of `tokens` after `root`, as far as they are known. At least one token is
-    /// left over.
+    /// The nodes of the full blocks of `tokens` after `root`, as far as they exist. At least one token is left
+    /// after them.
     fn walk(&self, root: NodeId, tokens: &[u32]) -> (Vec<NodeId>, Miss) {
         let mut path = Vec::new();
         let mut node = root;
@@ -187,9 +187,10 @@ impl BlockManager {
         (path, Miss::None)
     }
 
-    /// How many nodes of a path can be gone on from: all that the next query attends to is there.
+    /// How many nodes of a path can be reused: all positions that the next query attends to, and the state, are
+    /// cached.
     fn usable(&self, path: &[NodeId]) -> usize {
-        // Blocks without a gap that end with each node.
+        // Number of consecutive cached blocks up to each node, for each pool.
         let mut runs = vec![0usize; self.pools.len()];
         let mut usable = 0;
         for (i, node) in path.iter().enumerate() {
@@ -208,11 +209,11 @@ impl BlockManager {
         usable
     }
 
-    /// A sequence that continues after what is known; none if there is no place for it.
+    /// A sequence with the cached prefix; none if there is no room for it.
     fn adopt(&mut self, known: &Known<'_>) -> Option<(Sequence, Vec<SlotCopy>)> {
         let mut sequence = Sequence::new(self.pools.len(), known.node);
         sequence.n_known = known.path.len();
-        // Evicting what is in the way does not remove what is known.
+        // Pinned nodes stay when blocks are evicted for the sequence.
         self.tree.pin(known.node);
         known
             .start
@@ -237,8 +238,7 @@ impl BlockManager {
         Some((sequence, copies))
     }
 
-    /// Lets a sequence use the whole blocks that are known, and a copy of the start of the next one if there
-    /// is room.
+    /// Lets a sequence use the cached full blocks, and a copy of the start of the next one if there is room.
     fn share_blocks(
         &mut self,
         sequence: &mut Sequence,
@@ -266,7 +266,7 @@ impl BlockManager {
         }
         for (i, pool) in self.pools.iter_mut().enumerate() {
             let from = self.tree.part(start, i);
-            // Used meanwhile, it is not evicted for its own copy.
+            // A block in use cannot be evicted for its own copy.
             from.into_iter().for_each(|block| pool.join(block));
             let to = pool.take(&mut self.tree, i)?;
             from.into_iter().for_each(|block| pool.leave(block));
@@ -277,8 +277,8 @@ impl BlockManager {
         Some(copies)
     }
 
-    /// Gives a sequence blocks of its own with what is known: where it lies, if nobody uses that, or copies;
-    /// none if there is no room.
+    /// Gives a sequence its own blocks with the cached prefix: the cached blocks themselves if nobody uses them,
+    /// otherwise copies; none if there is no room.
     fn take_over(&mut self, sequence: &mut Sequence, known: &Known<'_>) -> Option<Vec<SlotCopy>> {
         let places: Vec<(Vec<BlockId>, usize)> = (0..self.pools.len())
             .map(|pool| self.place_of(pool, known))
@@ -299,7 +299,7 @@ impl BlockManager {
                     copies.push(copy_of(at, from, to));
                 }
                 if from == to && at >= known.path.len() {
-                    // It goes on in another way within the block.
+                    // The sequence continues with other tokens within this block.
                     self.pools[pool].forget(to, &mut self.tree, pool);
                 }
                 sequence.tables[pool].push(to);
@@ -312,8 +312,7 @@ impl BlockManager {
         Some(joined(copies))
     }
 
-    /// The blocks of a pool that hold what is known and seen, in order, and the first block of their run or
-    /// home.
+    /// The cached blocks of a pool that the sequence attends to, in order, and the first block of its run or home.
     fn place_of(&self, pool: usize, known: &Known<'_>) -> Option<(Vec<BlockId>, usize)> {
         let n = known.tokens.len();
         let first = self.groups[pool].rule.first_visible(n as u32) as usize / BLOCK;
@@ -330,7 +329,7 @@ impl BlockManager {
             let place = self.place(pool, sources.len(), &sources)?;
             return Some((sources, place));
         }
-        // What is read is not evicted for what is written.
+        // Blocks that are read must not be evicted for those that are written.
         let is_idle = |block: &&BlockId| self.pools[pool].is_unused(**block);
         let n_idle = sources.iter().filter(is_idle).count();
         if self.pools[pool].available() < sources.len() + n_idle {
@@ -340,7 +339,7 @@ impl BlockManager {
         Some((sources, home))
     }
 
-    /// Takes a block for each of `sources`: itself, if it lies there and nobody uses it.
+    /// Takes a block for each of `sources`: the source itself if it lies in place and nobody uses it.
     fn take_places(
         &mut self,
         pool: usize,
@@ -392,13 +391,13 @@ impl BlockManager {
     }
 }
 
-/// The copy of the first slots of a block.
+/// The copy of the first `n` slots of a block.
 fn of_block(pool: usize, from: BlockId, to: BlockId, n: usize) -> SlotCopy {
     let [from, to] = [from, to].map(|block| block as usize * BLOCK);
     SlotCopy { pool, from, to, n }
 }
 
-/// The same copies, those of neighbouring slots as one.
+/// The copies, with those of consecutive slots merged.
 fn joined(copies: Vec<SlotCopy>) -> Vec<SlotCopy> {
     let mut out: Vec<SlotCopy> = Vec::new();
     for copy in copies {

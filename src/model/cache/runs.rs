@@ -1,12 +1,12 @@
-//! Runs: the blocks of a sequence one after another, where attention reads slots as they lie.
+//! Runs: the blocks of a sequence lie one after another, because attention reads slots as they lie.
 //!
-//! Every pool is divided into homes of equal length, one for each sequence that runs at the same time. A
-//! sequence starts at a home, or where what is cached of its tokens lies, and takes the blocks after its
-//! last one. Where these are used by others it moves to a place with more room; where there is none all
-//! sequences move together, so that a sequence gets blocks as long as there are any. Where only a
-//! window is seen, the blocks lie in the home in any order, since old ones are freed; a pass that needs more takes
-//! the nearest others. No block has two users: what sequences share is copied on the device. What is cached in
-//! a block that a run takes is copied to an empty one, so that runs do not evict while there are such.
+//! Every pool is divided into homes of equal length, one for each sequence that runs at the same time. A sequence
+//! starts at a home, or where its cached prefix lies, and takes the blocks after its last one. If these are in use,
+//! it moves to a place with more room. If there is none, all sequences move together, so that a sequence gets
+//! blocks as long as there are any. With an attention window, the blocks lie in the home in any order, since old
+//! ones are freed. A pass that needs more takes the nearest others. No block has two users: shared prefixes are
+//! copied on the device. Cached contents of a block that a run takes are copied to an empty block, so that runs do
+//! not evict while there are empty blocks.
 
 use std::ops::Range;
 
@@ -15,12 +15,12 @@ use super::empty_runs::EmptyRuns;
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
 impl BlockManager {
-    /// Blocks of a home of a pool.
+    /// Number of blocks of a home in a pool.
     pub(super) fn home_len(&self, pool: usize) -> usize {
         (self.pools[pool].len() / self.n_homes.unwrap_or(1)).max(1)
     }
 
-    /// First blocks of the homes of a pool.
+    /// The first block of each home in a pool.
     fn homes(&self, pool: usize) -> impl Iterator<Item = usize> {
         let (len, home) = (self.pools[pool].len(), self.home_len(pool));
         (0..self.n_homes.unwrap_or(1))
@@ -28,12 +28,12 @@ impl BlockManager {
             .take_while(move |start| start + home <= len)
     }
 
-    /// Whether a sequence frees blocks of a pool as it goes on.
+    /// Whether sequences free old blocks of a pool as they continue.
     pub(super) fn is_windowed(&self, pool: usize) -> bool {
         self.groups[pool].rule.kept() > 0
     }
 
-    /// Gives a sequence `n` more blocks of a pool, in its run.
+    /// Gives a sequence `n` more blocks of a pool, at the end of its run.
     pub(super) fn extend_run(
         &mut self,
         pool: usize,
@@ -70,8 +70,8 @@ impl BlockManager {
         Some(())
     }
 
-    /// Copies what is cached in blocks that are about to be used to ones that hold nothing, outside of these:
-    /// after the block that holds the text before them, if that is possible.
+    /// Moves cached contents out of unused blocks of `region`, to empty blocks outside of it: after the block of
+    /// the preceding tokens, if that is empty.
     pub(super) fn clear(&mut self, pool: usize, region: Range<usize>, copies: &mut Vec<SlotCopy>) {
         let blocks = &self.pools[pool];
         let is_cached = |at: usize| blocks.node(at as BlockId).is_some();
@@ -90,7 +90,7 @@ impl BlockManager {
             let before = self.tree.part(self.tree.parent(node), pool);
             let after = before.map(|before| before as usize + 1);
             let after = after.filter(|at| empty.take(*at));
-            // Of a run, the first half is for the sequence before it.
+            // The first half of an empty run is left to the sequence before it.
             let Some(to) = after.or_else(|| empty.take_middle()) else {
                 return;
             };
@@ -104,8 +104,8 @@ impl BlockManager {
         }
     }
 
-    /// The best place for a run of `n` blocks that takes over what lies in the blocks `sources`: it has room
-    /// for a home, if there is such a place, and little is copied and evicted.
+    /// The best place for a run of `n` blocks that takes over the contents of blocks `sources`. It has room for a
+    /// home if possible, and needs few copies and evictions.
     pub(super) fn place(&self, pool: usize, n: usize, sources: &[BlockId]) -> Option<usize> {
         let blocks = &self.pools[pool];
         let mut room = vec![0usize; blocks.len() + 1];
@@ -114,7 +114,7 @@ impl BlockManager {
                 room[block] = room[block + 1] + 1;
             }
         }
-        // In the middle of what is free between two runs, so that both have room.
+        // The middle of the free blocks between two runs, so that both have room.
         let is_begin = |block: &usize| room[*block] > 0 && (*block == 0 || room[block - 1] == 0);
         let between = (0..blocks.len()).filter(is_begin).map(|begin| match begin {
             0 => 0,
@@ -138,7 +138,7 @@ impl BlockManager {
             let lost = region.filter(|block| !kept(*block));
             let lost: Vec<u64> = lost.filter_map(|b| self.last_used(pool, b)).collect();
             let newest = lost.iter().max().copied();
-            // Where there is no room it will be copied again, and what is there then evicted.
+            // Missing blocks count twice: the run is copied again later, and blocks are evicted then.
             let n_copied = sources.len() - n_kept;
             (2 * missing + lost.len() + n_copied, newest, *start)
         };
@@ -146,13 +146,13 @@ impl BlockManager {
         all.filter(is_apart).min_by_key(cost)
     }
 
-    /// When what is cached in a block was used; none if it holds nothing.
+    /// When the cached contents of a block were last used; none if it has none.
     fn last_used(&self, pool: usize, block: usize) -> Option<u64> {
         let node = self.pools[pool].node(block as BlockId);
         node.map(|node| self.tree.last_used(node))
     }
 
-    /// Moves a run to blocks that nobody uses.
+    /// Moves a run to unused blocks.
     fn move_run(
         &mut self,
         pool: usize,
@@ -180,8 +180,8 @@ impl BlockManager {
         Some(())
     }
 
-    /// Moves all runs of a pool so that one of them can take `n` more blocks and what is left is between
-    /// them in equal parts. Returns the first of those blocks.
+    /// Moves all runs of a pool so that one of them can take `n` more blocks and the gaps between runs are equal.
+    /// Returns the first of those blocks.
     fn compact(
         &mut self,
         pool: usize,
@@ -191,7 +191,7 @@ impl BlockManager {
     ) -> Option<usize> {
         let runs = self.sequences.iter().map(|(id, s)| (*id, &s.tables[pool]));
         let runs = runs.filter(|(of, table)| *of == id || !table.is_empty());
-        // A run that has no block yet is the last one.
+        // A run without blocks is the last one.
         let runs = runs.map(|(id, table)| {
             let start = table.first().map_or(usize::MAX, |first| *first as usize);
             (start, id, table.len())
@@ -216,15 +216,15 @@ impl BlockManager {
                 false => {}
             }
         }
-        // Nothing is overwritten before it has moved: those that go down from the lowest on, then those that
-        // go up from the highest on.
+        // Nothing is overwritten before it has moved: first runs that move down, from the lowest on, then runs that
+        // move up, from the highest on.
         for (of, to) in down.into_iter().chain(up.into_iter().rev()) {
             self.shift_run(pool, of, to, copies)?;
         }
         end
     }
 
-    /// Moves a run to where it may overlap with itself.
+    /// Moves a run to a place that may overlap with its present one.
     fn shift_run(
         &mut self,
         pool: usize,
@@ -260,7 +260,7 @@ impl BlockManager {
         Some(())
     }
 
-    /// Gives a sequence `n` more blocks of a pool with a window, the last ones in its home.
+    /// Gives a sequence `n` more blocks of a pool with a window. Blocks of its home come last.
     fn extend_window(&mut self, pool: usize, id: SequenceId, n: usize) -> Option<()> {
         let home = match self.sequences.get(&id)?.homes[pool] {
             Some(home) => home,
@@ -276,7 +276,7 @@ impl BlockManager {
         Some(())
     }
 
-    /// The home with the fewest blocks in use, then with the least to be copied and evicted.
+    /// The home with the fewest blocks in use; among equal ones, that with the fewest copies and evictions.
     pub(super) fn choose_home(&self, pool: usize, sources: &[BlockId]) -> Option<usize> {
         let blocks = &self.pools[pool];
         let cost = |home: &usize| {
@@ -293,8 +293,8 @@ impl BlockManager {
         self.homes(pool).min_by_key(cost)
     }
 
-    /// A block of a home, or the nearest one that nobody uses; of those of the home what was cached least
-    /// recently.
+    /// Takes an unused block of a home, or else the nearest unused one. At equal distance, empty blocks come first,
+    /// then the least recently used.
     pub(super) fn take_near(&mut self, pool: usize, home: usize) -> Option<BlockId> {
         let region = home..home + self.home_len(pool);
         let distance = |block: usize| match block < home {
@@ -309,8 +309,8 @@ impl BlockManager {
         Some(block)
     }
 
-    /// Lets the nodes of a sequence that ends remember its blocks where theirs were evicted: in runs each
-    /// sequence has its own copy.
+    /// When a sequence ends, caches its blocks for nodes whose own blocks were evicted. In runs each sequence has
+    /// its own copy.
     pub(super) fn remember_again(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.get(&id).filter(|_| self.n_homes.is_some()) else {
             return;

@@ -1,8 +1,8 @@
-//! Recurrent states of sequences.
+//! Storage of recurrent states.
 //!
-//! Every part of a recurrent unit's state is one tensor with a row for each state that is kept, and
-//! one row of zeros after them, which a new sequence reads. A state belongs to one
-//! position: it can be continued there or dropped, not taken back.
+//! Each part of a recurrent unit's state is one tensor with a row for each stored state. A row of zeros after them
+//! is read by new sequences. A state belongs to one position: it can be continued there or dropped, but not taken
+//! back.
 
 use std::collections::HashMap;
 
@@ -13,29 +13,29 @@ use crate::weights::TensorType;
 
 use super::super::devices::Arenas;
 
-/// Rows that large rows are cut into when they are copied: threads share the copying of rows, not of one row.
+/// Number of pieces of a large row. Threads share the copying of rows, but not that of a single row.
 pub const STATE_PIECES: u64 = 16;
 
-/// Shortest piece, in elements: some cache lines.
+/// Minimum length of a piece, in elements: some cache lines.
 const MIN_PIECE: u64 = 64;
 
-/// Which rows of a table: one for each sequence.
+/// Row indices of a table, one for each sequence.
 #[derive(Clone)]
 pub(in crate::model) struct RowIds {
-    /// `[n_seqs]`.
+    /// Rows `[n_seqs]`.
     pub(in crate::model) rows: Tensor,
-    /// The same of a table whose rows are cut into [`STATE_PIECES`], `[STATE_PIECES * n_seqs]`.
+    /// Rows of a table whose rows are cut into [`STATE_PIECES`]: `[STATE_PIECES * n_seqs]`.
     pub(in crate::model) pieces: Tensor,
 }
 
 impl RowIds {
-    /// Those that a graph reads, with the number of pieces.
+    /// The index tensors that a graph reads, each with the number of pieces of a row.
     pub(in crate::model) fn each(&self) -> impl Iterator<Item = (&Tensor, u64)> {
         let all = [(&self.rows, 1), (&self.pieces, STATE_PIECES)];
         all.into_iter().filter(|(ids, _)| ids.is_allocated())
     }
 
-    /// A table `[size, n_rows]` with its rows as they are copied, and their ids.
+    /// A table `[size, n_rows]`, with its rows cut for copying if they are large, and the matching row indices.
     fn of(&self, g: &Graph, table: &Tensor) -> Result<(Tensor, Tensor), Error> {
         let [size, n_rows, ..] = table.shape();
         match size.is_multiple_of(STATE_PIECES) && size / STATE_PIECES >= MIN_PIECE {
@@ -48,11 +48,11 @@ impl RowIds {
     }
 }
 
-/// The rows.
+/// The stored states.
 pub(in crate::model) struct States {
-    /// `[size, n_rows + 1]` by path and part.
+    /// Tensors `[size, n_rows + 1]` by path of the unit and name of the part.
     parts: HashMap<(String, &'static str), Tensor>,
-    /// On each device.
+    /// Bytes on each device.
     bytes: Vec<u64>,
 }
 
@@ -68,7 +68,7 @@ impl States {
         Ok(described)
     }
 
-    /// The same without memory, and what describes it.
+    /// The states without memory, and the arenas that describe them.
     pub(in crate::model) fn describe<'d>(
         plan: &Plan,
         devices: &'d [Device],
@@ -99,22 +99,22 @@ impl States {
     }
 }
 
-/// The states as a pass reads and writes them.
+/// The states that a pass reads and writes.
 pub(in crate::model) struct PassStates<'a> {
     pub(in crate::model) states: &'a States,
-    /// What the sequences of each group read, i32.
+    /// The rows that the sequences of each group read, i32.
     pub(in crate::model) read: Vec<RowIds>,
-    /// What the sequences write, i64; none if nothing is kept.
+    /// The rows that the sequences write, i64; none if no state is stored.
     pub(in crate::model) write: Option<RowIds>,
-    /// Whether they are written right after the unit that they are of. Among operations of other devices the
-    /// scheduler would have what is written computed there.
+    /// Whether a state is written right after the unit that computes it. Among operations of another device, the
+    /// scheduler would compute the written value there.
     pub(in crate::model) at_once: bool,
-    /// What else has to be computed for the next pass.
+    /// The writes that the graph must compute for the next pass.
     pub(in crate::model) written: Vec<Tensor>,
 }
 
 impl<'a> PassStates<'a> {
-    /// Those of a graph without sequences.
+    /// The states of a graph without sequences.
     pub(in crate::model) fn without_rows(states: &'a States) -> Self {
         Self {
             states,

@@ -1,6 +1,6 @@
-//! Storage of keys and values, and how the graph of a pass reaches it.
+//! Storage of keys and values, and the access of a graph to it.
 //!
-//! Rows are written by index, so that one built graph serves any slots.
+//! Rows are written by index, so that one graph serves any slots.
 
 use std::collections::HashMap;
 
@@ -13,15 +13,16 @@ use crate::weights::TensorType;
 
 /// Storage of keys and values for the slots of all pools.
 pub(in crate::model) struct KeyValues {
-    /// Keys and values of each unit by its path: `[row, n_slots]`.
+    /// Keys and values of each unit `[row, n_slots]`, by path.
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
-    /// The rows by which a unit selects keys.
+    /// The index rows by which a unit selects keys, by path.
     indexes: HashMap<String, Tensor>,
-    /// The rows of which a unit makes the keys of whole blocks.
+    /// The rows from which a unit makes the keys of whole blocks, by path.
     pooled: HashMap<String, Tensor>,
-    /// The same tensors with the pool of their slots, and where their rows lie if there are others than those of slots.
+    /// All these tensors with the pool of their slots, and their row layout if they have further rows than those of
+    /// slots.
     pools: Vec<(usize, Tensor, Option<RowLayout>)>,
-    /// On each device.
+    /// Bytes on each device.
     bytes: Vec<u64>,
 }
 
@@ -38,7 +39,7 @@ impl KeyValues {
         Ok(described)
     }
 
-    /// The same without memory, and what describes it.
+    /// The storage without memory, and the arenas that describe it.
     pub(in crate::model) fn describe<'d>(
         plan: &Plan,
         devices: &'d [Device],
@@ -71,7 +72,7 @@ impl KeyValues {
                 width => Some(rows_of("cache_index", k, width, n_slots)?),
             };
             if let Some(from) = &state.pooled {
-                // As states are, whatever the type of the cache.
+                // F32 like states, whatever the type of the cache.
                 let n_slots = all_slots[from.cache] as u64;
                 let rows = rows_of("cache_pooled", TensorType::F32, from.width, n_slots)?;
                 pools.push((from.cache, rows.clone(), None));
@@ -96,17 +97,17 @@ impl KeyValues {
         Ok((described, arenas))
     }
 
-    /// Copies rows in all layers, on their devices and in this order.
+    /// Copies rows in all layers on their devices, in this order.
     ///
     /// # Errors
-    /// Slots that do not exist.
+    /// A slot does not exist.
     pub(in crate::model) fn copy(&self, copies: &[SlotCopy]) -> Result<(), Error> {
         for copy in copies {
             let tensors = self.pools.iter().filter(|(pool, ..)| *pool == copy.pool);
             for (_, tensor, layout) in tensors {
                 let (from, to, n) = match layout {
                     None => (copy.from, copy.to, copy.n),
-                    // Whole blocks: what lies after the last slot is written before it is read.
+                    // Copies whole blocks: slots after the last one are written before they are read.
                     Some(layout) => {
                         let row = |slot: usize| layout.rows(slot as u64) as usize;
                         (
@@ -130,22 +131,21 @@ impl KeyValues {
 /// The store of a pass over cached keys and values.
 pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) cache: &'a KeyValues,
-    /// Slot of each token in each pool, i64 `[n_tokens]`.
-    /// None where the pass writes none.
+    /// Slot of each token in each pool, i64 `[n_tokens]`; none if the pass writes none there.
     pub(in crate::model) slots: Vec<Option<Tensor>>,
     /// The tokens that the keys of each pool belong to.
     pub(in crate::model) keys: Vec<KeysOf>,
     /// The attention view of each KV group.
     pub(in crate::model) views: Vec<AttentionView>,
-    /// The same of rows of positions and of whole blocks, where these have keys.
+    /// The view over rows of positions and of whole blocks, for each KV group in which whole blocks have keys.
     pub(in crate::model) whole: Vec<Option<WholeView>>,
-    /// Rows of blocks, by cache group, where keys are pooled.
+    /// Rows of blocks, for each KV group whose keys are pooled.
     pub(in crate::model) blocks: Vec<Option<SpanRows>>,
-    /// What the units of this pass may attend to, by their paths.
+    /// Keys and values that the units of this pass have stored, by path.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
-/// The attention view of a group where whole spans have keys.
+/// The attention view of a KV group in which whole blocks have keys.
 #[derive(Clone)]
 pub(in crate::model) struct WholeView {
     pub(in crate::model) view: AttentionView,
@@ -153,7 +153,7 @@ pub(in crate::model) struct WholeView {
     pub(in crate::model) ended: Option<EndedSpans>,
 }
 
-/// The view of a group where whole blocks have keys.
+/// The view of a KV group in which whole blocks have keys.
 fn whole_view<'a>(
     whole: &'a [Option<WholeView>],
     path: &str,
@@ -170,7 +170,7 @@ fn missing(op: &'static str, path: &str, what: &str) -> Error {
     }
 }
 
-/// What a unit stored in this pass.
+/// The keys and values that a unit stored in this pass.
 fn stored(
     visible: &HashMap<String, (Tensor, Option<Tensor>)>,
     views: &[AttentionView],
@@ -201,7 +201,7 @@ impl CachedStore<'_> {
     }
 }
 
-/// The rows of the blocks of a group.
+/// The rows of blocks of a KV group.
 fn block_rows(blocks: &[Option<SpanRows>], state: &KeyValuePlan) -> Result<SpanRows, Error> {
     let known = blocks.get(state.cache).cloned().flatten();
     known.ok_or_else(|| Error::Arguments {
@@ -231,7 +231,7 @@ impl KeyValueStore for CachedStore<'_> {
             });
         };
         let slots = self.slots_of(path, state)?;
-        // Reading what `set_rows` returns orders the reading after the writing.
+        // Reading the result of `set_rows` orders the read after the write.
         let k = g.set_rows(keys, k, slots)?;
         let v = match (values, v) {
             (Some(values), Some(v)) => Some(g.set_rows(values, v, slots)?),
@@ -243,7 +243,7 @@ impl KeyValueStore for CachedStore<'_> {
 
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
         match self.cache.rows.get(path) {
-            // Of a source that was read in an earlier pass.
+            // The keys of a source that an earlier pass read.
             Some((k, v)) if self.slots[state.cache].is_none() => Ok(VisibleKeyValues {
                 k: k.clone(),
                 v: v.clone(),
@@ -345,7 +345,7 @@ impl KeyValueStore for CachedStore<'_> {
     }
 }
 
-/// Writes a row `rows [width, m]` of each block to the rows of all its positions.
+/// Writes the row of each block in `rows [width, m]` to the rows of all its positions.
 fn write_each(
     g: &Graph,
     all: &Tensor,
@@ -362,18 +362,18 @@ fn write_each(
     )
 }
 
-/// The store of a pass that keeps nothing: it attends to its own tokens alone.
+/// The store of a pass without a cache: its tokens attend to each other alone.
 #[derive(Default)]
 pub(in crate::model) struct PassStore {
-    /// Rows of which the keys of whole blocks are made, by the paths of units.
+    /// Rows from which the keys of whole blocks are made, by path.
     pub(in crate::model) pooled: HashMap<String, Tensor>,
     /// The attention view of each KV group.
     pub(in crate::model) views: Vec<AttentionView>,
-    /// The same of rows of positions and of whole blocks, where these have keys.
+    /// The view over rows of positions and of whole blocks, for each KV group in which whole blocks have keys.
     pub(in crate::model) whole: Vec<Option<WholeView>>,
-    /// Rows of blocks, by cache group, where keys are pooled.
+    /// Rows of blocks, for each KV group whose keys are pooled.
     pub(in crate::model) blocks: Vec<Option<SpanRows>>,
-    /// What the units of this pass may attend to, by their paths.
+    /// Keys and values that the units of this pass have stored, by path.
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
@@ -436,7 +436,7 @@ impl KeyValueStore for PassStore {
             view,
             ended: places,
         } = whole_view(&self.whole, path, state)?;
-        // A row for each token, of which those at the end of a span are attended to.
+        // A row for each token. Only those at the end of a span are attended to.
         let mut further = g.fill(k, 0.0)?;
         if let (Some(keys), Some(places)) = (ended, places) {
             further = g.set_rows(&further, keys, &places.write)?;
@@ -455,7 +455,7 @@ impl KeyValueStore for PassStore {
         let Some(rows) = self.pooled.get(path) else {
             return Err(missing("append_index_of_ended", path, "rows to select by"));
         };
-        // A row for each token: of those in blocks that are not whole nothing reads it.
+        // A row for each token. Rows of tokens in incomplete blocks are never read.
         let (n, row) = (rows.shape()[1], rows.strides()[1]);
         let like = g.cont(&g.view(rows, [state.index, n, 1, 1], [row; 3], 0)?)?;
         let nothing = g.fill(&like, 0.0)?;

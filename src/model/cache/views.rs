@@ -1,4 +1,4 @@
-//! What a pass looks at of every pool: the runs of its sequences, those at equal distances together.
+//! The views of every pool for a pass: the runs of its sequences, with those at equal distances in one view.
 
 use std::ops::Range;
 
@@ -8,23 +8,23 @@ use super::block_manager::{BlockManager, OUT_OF_WINDOW};
 use super::mask::Mask;
 use super::{BLOCK, SequenceId};
 
-/// Slots are looked at in multiples of this, so that a graph serves many steps.
+/// The number of slots of a view is a multiple of this, so that a graph serves many steps.
 const VIEW_STEP: usize = 256;
 
-/// Operations of attention over one pool that a pass has at most.
+/// Maximum number of attention operations over one pool in a pass.
 pub(in crate::model) const MAX_VIEWS: usize = 16;
 
-/// Tokens of a pass that follow each other in one sequence.
+/// Consecutive tokens of a pass that belong to one sequence.
 struct Segment {
     id: SequenceId,
     n_tokens: usize,
-    /// Slots that hold all that they attend to.
+    /// Slots of all positions that the tokens attend to.
     slots: Range<usize>,
 }
 
 impl BlockManager {
-    /// The slot where the run of a sequence starts, in the first pool: sequences in this order are read
-    /// together; none of a sequence without a run.
+    /// The first slot of a sequence's run in the first pool; none without a run. Sequences in this order are read
+    /// together.
     pub(in crate::model) fn run_start(&self, id: SequenceId) -> Option<usize> {
         self.n_homes?;
         let sequence = self.sequences.get(&id)?;
@@ -32,7 +32,7 @@ impl BlockManager {
             .map(|slots| slots.start)
     }
 
-    /// The runs of a pool that a pass looks at, in the order of its tokens.
+    /// The views of a pool for a pass, in the order of its tokens.
     pub(in crate::model) fn views_of(
         &self,
         pool: usize,
@@ -72,7 +72,7 @@ impl BlockManager {
         span.unwrap_or(0..BLOCK)
     }
 
-    /// The slots in which the blocks of a table lie, from the start of their home on if all lie in it.
+    /// The slots of the blocks of a table, from the start of their home on if all lie in it.
     fn span(&self, pool: usize, table: &[u32], home: Option<usize>) -> Option<Range<usize>> {
         let blocks = || {
             table
@@ -90,7 +90,7 @@ impl BlockManager {
         Some(first * BLOCK..(last + 1) * BLOCK)
     }
 
-    /// The row of a position of a sequence in a pool, if it is there.
+    /// The row of a position of a sequence in a pool, if its block is in the table.
     pub(in crate::model) fn row(
         &self,
         pool: usize,
@@ -120,7 +120,7 @@ impl BlockManager {
         seen.map(|p| (p, sequence.slot(pool, p) - start)).collect()
     }
 
-    /// The slot of a position of a sequence in a pool, once it is there.
+    /// The slot of a position of a sequence in a pool, if the position is stored.
     pub(in crate::model) fn slot_of(
         &self,
         pool: usize,
@@ -132,7 +132,7 @@ impl BlockManager {
         is_there.then(|| sequence.slot(pool, position))
     }
 
-    /// The mask of queries over the keys that a view of a pool looks at: `[n_kv, n_queries]`.
+    /// The mask `[n_kv, n_queries]` of queries over the keys of a view of a pool.
     pub(in crate::model) fn mask(
         &self,
         pool: usize,
@@ -160,19 +160,19 @@ fn padded(n: usize) -> usize {
     n.next_multiple_of(VIEW_STEP)
 }
 
-/// A view of `n` slots at least from `first` on, of a pool of `n_slots`.
+/// The first slot and the number of slots of a view of at least `n` slots from `first` on, in a pool of `n_slots`.
 fn view(first: usize, n: usize, n_slots: usize) -> (usize, usize) {
     let n_kv = padded(n).min(n_slots);
     (first.min(n_slots - n_kv), n_kv)
 }
 
-/// One view of all that segments attend to.
+/// One view of all slots that the segments attend to.
 fn all_of(segments: &[Segment], n_slots: usize) -> Runs {
     let starts = segments.iter().map(|segment| segment.slots.start);
     let ends = segments.iter().map(|segment| segment.slots.end);
     let first = starts.min().unwrap_or(0);
     let end = ends.max().unwrap_or(BLOCK);
-    // Whatever the padding reaches into, it looks no further back than it has to.
+    // Padding extends a view forwards. It starts earlier only at the end of the pool.
     let (first, n_kv) = view(first, end - first, n_slots);
     Runs {
         n_tokens: segments.iter().map(|segment| segment.n_tokens).sum(),
@@ -183,8 +183,8 @@ fn all_of(segments: &[Segment], n_slots: usize) -> Runs {
     }
 }
 
-/// One view of segments with a run each, if their runs are at equal distances, they have equally many tokens,
-/// and padding the shorter ones costs at most as much as looking at each by itself.
+/// One view of segments with a run each, if the runs are at equal distances, they have equally many tokens, and
+/// padding at most doubles the number of slots that are read.
 fn together(segments: &[Segment], n_slots: usize) -> Option<Runs> {
     let [one, two, ..] = segments else {
         return None;
@@ -201,11 +201,11 @@ fn together(segments: &[Segment], n_slots: usize) -> Option<Runs> {
     let len = |segment: &Segment| padded(segment.slots.len());
     let longest = segments.iter().map(len).max()?;
     let last = segments.last()?.slots.start;
-    // Padding that would reach beyond the pool begins earlier, as far as there are slots before.
+    // Padding beyond the end of the pool starts earlier instead, as far as there are slots before.
     let back = (last + longest)
         .saturating_sub(n_slots)
         .min(one.slots.start);
-    // Runs do not overlap, nor does what is looked at of them.
+    // Runs do not overlap, so their views must not either.
     let n_kv = longest.min(n_slots - (last - back)).min(stride);
     let is_seen = segments.iter().all(|s| s.slots.len() + back <= n_kv);
     let apart: usize = segments.iter().map(len).sum();

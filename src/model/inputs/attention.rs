@@ -1,4 +1,4 @@
-//! What the queries of a pass attend to of the keys of a KV group: block tables, or runs with a mask.
+//! Inputs for the keys of a KV group that the queries of a pass attend to: block tables, or runs with a mask.
 
 use crate::blocks::cache::Cache as Visibility;
 use crate::blocks::selection::{Selection, TAIL};
@@ -12,23 +12,23 @@ use super::super::cache::{BlockManager, Mask, SequenceId, Table};
 use super::super::key_shape::{KeyShape, table_len};
 use super::PassData;
 
-/// What stands after the end of a table.
+/// The entry that pads a table.
 const NO_BLOCK: i32 = -1;
 
 /// The keys that the queries of a pass attend to in a KV group.
 pub(in crate::model) enum VisibleKeys {
-    /// Those in the blocks of a table.
+    /// Keys in the blocks of a table.
     Table(Table),
-    /// Runs of slots.
+    /// Keys in runs of slots.
     Runs(Vec<Runs>),
-    /// Rows of the pass itself: the numbers of queries and of keys.
+    /// Keys of the pass itself: the number of queries and the number of keys.
     Pass(usize, usize),
-    /// None: the pass has no queries.
+    /// No keys, because the pass has no queries.
     Nothing,
 }
 
 impl VisibleKeys {
-    /// Those of every group, for tokens for which slots are allocated, and sources that are read in the pass.
+    /// The keys of every group, for tokens with allocated slots and for sources that the pass reads.
     pub(in crate::model) fn of(
         block_manager: &BlockManager,
         (batch, source): (&Batch, &Batch),
@@ -48,7 +48,7 @@ impl VisibleKeys {
         groups.map(of_group).collect()
     }
 
-    /// What the graph is built for.
+    /// The shape for which the graph is built.
     pub(in crate::model) fn shape(&self) -> KeyShape {
         match self {
             Self::Table(table) => KeyShape::Table(table_len(table.blocks.len())),
@@ -62,16 +62,16 @@ impl VisibleKeys {
 /// The attention view of one KV group.
 pub(super) struct ViewInput {
     pub(super) view: AttentionView,
-    /// That of rows of positions and of whole blocks, where blocks have keys.
+    /// The view over rows of positions and of whole blocks, if blocks have keys.
     pub(super) whole: Option<AttentionView>,
-    /// The selection of blocks of positions.
+    /// The selection of blocks of positions, if there is one.
     selection: Option<Selection>,
-    /// Distances from which a bias of the scores is the same.
+    /// The distance from which the bias of the scores is constant, if there is a bias.
     far: Option<u64>,
 }
 
 impl ViewInput {
-    /// Of a group of layers, for a pass of `n` tokens. Block tables: `queries` i32 `[4, n]` and `table` i32
+    /// The view of a KV group for a pass of `n` tokens. Block tables: `queries` i32 `[4, n]` and `table` i32
     /// `[len]`. Runs: masks `[n_kv, n_tokens, 1, n_runs]`, f16 for flash attention, else f32.
     pub(super) fn new(
         g: &Graph,
@@ -208,8 +208,8 @@ impl ViewInput {
 }
 
 impl ViewInput {
-    /// Writes the blocks of positions of the queries of a view; `seen` are the positions that one attends to, with their
-    /// rows.
+    /// Writes the blocks of positions for the queries of a view. `seen` gives the positions that a query attends
+    /// to, with their rows.
     fn write_spans(
         &self,
         executor: &mut Executor,
@@ -219,7 +219,7 @@ impl ViewInput {
         let (Some(spans), Some(selection)) = (&view.spans, &self.selection) else {
             return Ok(());
         };
-        // Where everything is selected nothing reads them.
+        // If all blocks are selected, nothing reads them.
         if !spans.rows.is_allocated() {
             return Ok(());
         }
@@ -233,14 +233,14 @@ impl ViewInput {
             let seen = seen(i);
             let mut is_seen = vec![false; n_kv];
             seen.iter().for_each(|(_, row)| is_seen[*row] = true);
-            // There is one, unless a span of every position is attended to.
+            // A row that the query does not attend to. There is none only if it attends to all rows.
             let hidden = is_seen.iter().position(|seen| !seen).unwrap_or(0);
             let of = &mut rows[i * n_positions..][..n_positions];
             of.fill(hidden as i32);
             for (position, row) in &seen {
                 let block = *position as usize / span;
                 blocks[i * n_kv + row] = block.min(n_blocks - 1) as i32;
-                // Also for those after it in its block, until they are there.
+                // The rest of the block too, until later positions overwrite it.
                 let of_block = (block + 1) * span;
                 let after = *position as usize..of_block.min(n_positions);
                 of.get_mut(after).unwrap_or_default().fill(*row as i32);
@@ -263,7 +263,7 @@ impl ViewInput {
 }
 
 impl ViewInput {
-    /// Writes the mask of rows of positions and of whole blocks of the view at a place; `seen` as for spans.
+    /// Writes the mask over rows of positions and of whole blocks for view `at`; `seen` as in `write_spans`.
     fn write_whole(
         &self,
         executor: &mut Executor,
@@ -296,7 +296,7 @@ impl ViewInput {
     }
 }
 
-/// Where the rows of runs lie: those of a pass have a further row for each token.
+/// The row layout of runs. Rows of a pass without a cache are followed by a further row for each token.
 fn layout(cache: &CachePlan, runs: &Runs, is_cached: bool) -> RowLayout {
     let n = runs.n_kv.max(1) as u64;
     match is_cached {
@@ -308,7 +308,7 @@ fn layout(cache: &CachePlan, runs: &Runs, is_cached: bool) -> RowLayout {
     }
 }
 
-/// Runs of slots as runs of rows: they start and end with blocks.
+/// Runs of slots as runs of rows. They start and end at block boundaries.
 fn rows_of_runs(runs: &Runs, layout: RowLayout) -> Runs {
     let rows = |n: usize| layout.rows(n as u64) as usize;
     Runs {
@@ -320,7 +320,8 @@ fn rows_of_runs(runs: &Runs, layout: RowLayout) -> Runs {
 }
 
 impl ViewInput {
-    /// Writes the distance of each key that a query of a view attends to, as a row of the bias; `seen` as for spans.
+    /// Writes the distance of each key that a query of a view attends to, as a row of the bias; `seen` as in
+    /// `write_spans`.
     fn write_distances(
         &self,
         executor: &mut Executor,
@@ -335,7 +336,7 @@ impl ViewInput {
             return Ok(());
         }
         let far = far as i64;
-        // A position that is not attended to may have any bias.
+        // Positions that are not attended to may have any bias.
         let mut rows = vec![0i32; distances.elements() as usize];
         let of_queries = rows.chunks_exact_mut(view.runs.n_kv).zip(queries);
         for (i, (row, (_, query))) in of_queries.enumerate() {
@@ -348,10 +349,10 @@ impl ViewInput {
     }
 }
 
-/// More than any score.
+/// Larger than any score.
 const ALWAYS: f32 = 1e30;
 
-/// `shape` is that of a mask.
+/// The input of distances for a mask of this shape.
 fn distance_input(g: &Graph, name: &str, shape: &[u64; 4], far: u64) -> Result<Tensor, Error> {
     let n = [shape.iter().product()];
     g.index_input(

@@ -1,4 +1,4 @@
-//! Inputs that follow from the tokens' positions, or from options alone, as blocks ask for them.
+//! Inputs that follow from tokens and positions, or from options alone, made when blocks ask for them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,25 +10,25 @@ use crate::weights::TensorType;
 use super::super::batch::Batch;
 use super::super::cache::SequenceId;
 
-/// What is known of the sequences of a list of tokens.
+/// Knowledge of the sequences of a list of tokens.
 pub(super) trait Known {
-    /// The place of a sequence from which its positions count.
+    /// The place from which the positions of a sequence count.
     fn first(&self, sequence: SequenceId) -> u32;
-    /// The token at a place of a sequence, of this pass or of one before it.
+    /// The token at a place of a sequence, read in this pass or before it.
     fn token(&self, sequence: SequenceId, place: u32) -> Option<u32>;
 }
 
 /// The derived inputs of a graph.
 pub(in crate::model) struct Derived {
-    /// Begins the names of their tensors.
+    /// Prefix of the names of the tensors.
     prefix: &'static str,
     n_tokens: u64,
-    /// Those that some block declares.
+    /// The inputs that blocks have asked for.
     made: RefCell<Vec<(DerivedInput, Tensor)>>,
 }
 
 impl Derived {
-    /// None yet, of so many tokens of a pass.
+    /// No inputs yet, for a pass of `n_tokens` tokens.
     pub(in crate::model) fn new(prefix: &'static str, n_tokens: u64) -> Self {
         Self {
             prefix,
@@ -37,7 +37,7 @@ impl Derived {
         }
     }
 
-    /// Writes those of a batch.
+    /// Writes the inputs for a batch.
     pub(super) fn write(
         &self,
         executor: &mut Executor,
@@ -64,7 +64,7 @@ impl DerivedInputs for Derived {
     }
 }
 
-/// Its tensor in a pass of `n` tokens.
+/// The tensor of an input in a pass of `n` tokens.
 fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor, Error> {
     let (f32, i32) = (TensorType::F32, TensorType::I32);
     let input_of = |name: &str, ty, shape: &[u64]| g.input(&format!("{prefix}{name}"), ty, shape);
@@ -89,7 +89,7 @@ fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor,
     }
 }
 
-/// Writes its values for the tokens of a batch.
+/// Writes the values of an input for the tokens of a batch.
 fn write(
     executor: &mut Executor,
     input: &DerivedInput,
@@ -127,7 +127,7 @@ fn write(
             executor.write(tensor, &sections)
         }
         DerivedInput::Adapters(switches) => {
-            // A text is read once, however many of its tokens are in the batch.
+            // A sequence is read once, however many of its tokens are in the batch.
             let mut read: HashMap<SequenceId, (u32, Switched)> = HashMap::new();
             let adapter = |(token, &(id, place)): (&u32, &(SequenceId, u32))| {
                 let of_text = read.entry(id).or_default();

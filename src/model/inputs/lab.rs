@@ -1,4 +1,4 @@
-//! The inputs of what is captured and changed at points: rows, numbers of edits, queries and keys of attention weights.
+//! The inputs of captures and edits of points: rows, numbers of edits, queries and keys of attention weights.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,9 +10,9 @@ use super::super::lab::{LabShape, PassLab};
 use super::super::points::Points;
 use super::super::shape::{GraphParts, Shape};
 
-/// Those of a graph, in the order of its [`LabShape`].
+/// The inputs of a graph, in the order of its [`LabShape`].
 pub(super) struct LabInputs {
-    /// i32 `[n]`: the rows that are captured, by point.
+    /// i32 `[n]`: the captured rows of each point.
     captures: Vec<Tensor>,
     /// i32 `[n]`: the rows of each edit; f32 `[width, 1]` and `[width, 1 or n]`: its numbers.
     edits: Vec<(Tensor, [Tensor; 2])>,
@@ -62,7 +62,7 @@ impl LabInputs {
         })
     }
 
-    /// What the graph captures and changes at each point, read from these inputs.
+    /// The captures and edits of the graph at each point, which read these inputs.
     pub(super) fn uses(&self, points: &Points, shape: &LabShape) -> Lab {
         let mut uses: HashMap<String, PointUse> = HashMap::new();
         let mut copied = HashSet::new();

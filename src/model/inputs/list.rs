@@ -1,4 +1,4 @@
-//! The inputs of a list of tokens: those of the sequences of a pass, or of their sources.
+//! The inputs of a list of tokens: the tokens of a pass, or those of its sources.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::rows::{AdapterScales, Tokens};
 
 /// The inputs of a list of tokens.
 pub(in crate::model) struct ListInputs {
-    /// None of an empty list.
+    /// Token ids; none if the list is empty.
     pub(in crate::model) tokens: Option<Tokens>,
     pub(in crate::model) scales: AdapterScales,
     pub(in crate::model) derived: Derived,
@@ -54,10 +54,10 @@ impl ListInputs {
     }
 }
 
-/// What is known of sequences whose tokens a pass reads.
+/// Knowledge of the sequences whose tokens a pass reads.
 pub(super) struct OfTokens<'a> {
     block_manager: &'a BlockManager,
-    /// The tokens of the pass, where nothing is kept of those before it.
+    /// The tokens of the pass by sequence and place; empty if the block manager has them.
     own: HashMap<(SequenceId, u32), u32>,
 }
 
@@ -88,7 +88,7 @@ impl Known for OfTokens<'_> {
     }
 }
 
-/// The same of those of sources.
+/// Knowledge of the sources that a pass reads: positions count from 0, and no token is known.
 pub(super) struct OfSource;
 
 impl Known for OfSource {

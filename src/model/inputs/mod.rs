@@ -1,4 +1,4 @@
-//! The inputs of a pass: each kind is a type with its shape, how it is made and how it is written.
+//! The inputs of a pass. Each kind is a type that knows the shape and how to make and write the input.
 //!
 //! Inputs that the graph does not read have no memory and are not written.
 

@@ -1,4 +1,4 @@
-//! All inputs of the graph of a pass, and what is written into them.
+//! All inputs of the graph of a pass, and the data that is written into them.
 
 use std::collections::HashMap;
 
@@ -21,45 +21,46 @@ use super::lab::LabInputs;
 use super::list::{ListInputs, OfSource, OfTokens};
 use super::rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowsOf, StateRows};
 
-/// What is written into the inputs of a pass.
+/// The data that is written into the inputs of a pass.
 pub(in crate::model) struct PassData<'a> {
     pub(in crate::model) batch: &'a Batch,
-    /// The tokens of sources that it reads.
+    /// The tokens of sources that the pass reads.
     pub(in crate::model) source: &'a Batch,
     /// Slots and state rows of the pass.
     pub(in crate::model) allocated: &'a Allocated,
-    /// Keys that its queries attend to.
+    /// The keys that its queries attend to.
     pub(in crate::model) keys: &'a [VisibleKeys],
     pub(in crate::model) block_manager: &'a BlockManager,
     pub(in crate::model) adapters: &'a Adapters,
-    /// What it captures and changes at points.
+    /// The captures and edits of the pass.
     pub(in crate::model) lab: &'a PassLab,
 }
 
 /// All inputs of the graph of a pass.
 pub(in crate::model) struct Inputs {
     pub(in crate::model) tokens: ListInputs,
-    /// Where sources are read.
+    /// The inputs of the sources; none if the pass reads no source.
     pub(in crate::model) source: Option<ListInputs>,
-    /// Rows that want a result; none if all or no row does.
+    /// Rows that want a result; none if all rows do, or no row does.
     pub(in crate::model) output_rows: Option<OutputRows>,
-    /// For each KV group, with a cache that the pass writes to.
+    /// The slots that the pass writes, for each KV group with a cache.
     slots: Vec<Option<KvSlots>>,
-    /// For each KV group.
+    /// The attention view of each KV group.
     views: Vec<ViewInput>,
-    /// For each KV group, where keys are pooled.
+    /// The rows of pooled keys, for each KV group that has them.
     pooled: Vec<Option<PooledRows>>,
-    /// For each KV group, where whole blocks have keys and some end in the pass; with the group of the rows these are made of.
+    /// For each KV group in which whole blocks have keys and some end in the pass: their rows, and the group of the
+    /// rows from which these keys are made.
     ended: Vec<Option<(EndedRows, usize)>>,
-    /// Where the rows of each KV group lie.
+    /// The row layout of each KV group.
     layouts: Vec<RowLayout>,
-    /// Where the model has recurrent states.
+    /// The rows of recurrent states, if the model has any.
     states: Option<StateRows>,
-    /// What is captured and changed at points.
+    /// The captures and edits of points.
     lab: LabInputs,
 }
 
-/// How blocks of positions of a KV group are selected, where they are.
+/// The selection of blocks of positions in a KV group, if there is one.
 fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
     let of_group = plan
         .key_values()
@@ -69,13 +70,13 @@ fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
     read.find(|selection| selection.span > 1)
 }
 
-/// What the keys of whole blocks of a KV group are made of, in all of its units.
+/// The rows from which the keys of whole blocks of a KV group are made, the same in all its units.
 fn pooled_of(plan: &Plan, group: usize) -> Option<&PooledPlan> {
     let of_group = plan.key_values().filter(|(_, rows)| rows.cache == group);
     of_group.filter_map(|(_, rows)| rows.pooled.as_ref()).next()
 }
 
-/// The distance from which a bias of the scores of a KV group is the same, where there is one.
+/// The distance from which the bias of the scores of a KV group is constant, if there is a bias.
 fn far_of(plan: &Plan, group: usize) -> Option<u64> {
     let is_of_group = |unit: &&Unit| unit.key_values().is_some_and(|rows| rows.cache == group);
     let mut biased = plan.units().filter(is_of_group);
@@ -83,7 +84,7 @@ fn far_of(plan: &Plan, group: usize) -> Option<u64> {
 }
 
 impl Inputs {
-    /// The inputs of the graph of a shape.
+    /// The inputs of a graph of this shape.
     pub(in crate::model) fn new(
         g: &Graph,
         parts: &GraphParts<'_>,
@@ -174,7 +175,7 @@ impl Inputs {
         })
     }
 
-    /// Where the keys and values of the pass go, and what its queries attend to.
+    /// The store that receives the keys and values of the pass, with the attention views of its queries.
     pub(in crate::model) fn key_value_store<'a>(
         &self,
         parts: &GraphParts<'a>,
@@ -225,12 +226,12 @@ impl Inputs {
         }
     }
 
-    /// What the graph captures and changes at each point.
+    /// The captures and edits of the graph at each point.
     pub(in crate::model) fn lab(&self, parts: &GraphParts<'_>, shape: &Shape) -> Lab {
         self.lab.uses(parts.points, &shape.lab)
     }
 
-    /// Writes all of them.
+    /// Writes all inputs.
     pub(in crate::model) fn write(
         &self,
         executor: &mut Executor,
@@ -277,7 +278,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Writes the spans that end in the pass.
+    /// Writes the inputs of the blocks that end in the pass.
     fn write_ended(&self, executor: &mut Executor, data: &PassData<'_>) -> Result<(), Error> {
         let places = data.batch.places.as_slice();
         for (group, input) in self.ended.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Inputs with an element for each token or sequence: ids, rows of tables, slots, scales.
+//! Inputs with an element for each token or sequence: token ids, rows of tables, slots, scales.
 
 use crate::blocks::{EndedSpans, SequenceGroup, SpanRows};
 use crate::ggml::{Error, Executor, Graph, Tensor};
@@ -21,7 +21,7 @@ impl Tokens {
     }
 
     pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<(), Error> {
-        // Tokens with stand-ins are read as those.
+        // A graph that reads stand-ins for the tokens does not read their ids.
         if !self.0.is_allocated() {
             return Ok(());
         }
@@ -69,17 +69,17 @@ impl KvSlots {
     }
 }
 
-/// The rows of the blocks that tokens are in, of one group whose keys are pooled.
+/// The rows of the blocks that contain the tokens, in one KV group whose keys are pooled.
 pub(super) struct PooledRows {
     pub(super) rows: SpanRows,
     span: u32,
 }
 
-/// Less than any gate.
+/// Smaller than any gate.
 const MISSING: f32 = -1e30;
 
 impl PooledRows {
-    /// For a pass of `n` tokens over `n_rows` rows.
+    /// The inputs of a pass of `n` tokens over `n_rows` rows.
     pub(super) fn new(
         g: &Graph,
         group: &str,
@@ -99,7 +99,7 @@ impl PooledRows {
         })
     }
 
-    /// Writes them; `row` is the row of a position of a token's sequence, once it is there.
+    /// Writes the inputs. `row` gives the row of a position of a sequence, if it is there.
     pub(super) fn write(
         &self,
         executor: &mut Executor,
@@ -130,15 +130,16 @@ impl PooledRows {
     }
 }
 
-/// The blocks of positions that end in a pass, of one group where whole blocks have keys.
+/// The blocks of positions that end in a pass, in one KV group in which whole blocks have keys.
 pub(super) struct EndedRows {
     pub(super) blocks: EndedSpans,
     span: u32,
     reach: u32,
 }
 
-/// Where rows are: of a position of a sequence those from which keys are made, those of which there is one for each position, and
-/// those of whole blocks; none where they are not there.
+/// Lookups of rows. `read` and `each` give rows of a position of a sequence, none if it is not there: the row from
+/// which keys are made, and the row of which each position has one. `whole` gives the row of a block's key from the
+/// row of its last position.
 pub(super) struct RowsOf<'a> {
     pub(super) read: &'a dyn Fn(SequenceId, u32) -> Option<usize>,
     pub(super) each: &'a dyn Fn(SequenceId, u32) -> Option<usize>,
@@ -146,8 +147,8 @@ pub(super) struct RowsOf<'a> {
 }
 
 impl EndedRows {
-    /// Of `m` blocks, at least 1: `n_read` rows from which keys are made, `n_keys` rows of keys, and `n_each` with one for
-    /// each position.
+    /// The inputs of `m` blocks, at least 1: `n_read` rows from which keys are made, `n_keys` rows of keys, and
+    /// `n_each` rows, one for each position.
     pub(super) fn new(
         g: &Graph,
         group: &str,
@@ -172,7 +173,7 @@ impl EndedRows {
         })
     }
 
-    /// Writes them for the tokens of a pass.
+    /// Writes the inputs for the tokens of a pass.
     pub(super) fn write(
         &self,
         executor: &mut Executor,
@@ -183,7 +184,7 @@ impl EndedRows {
         let ends = places
             .iter()
             .filter(|(_, at)| (at + 1).is_multiple_of(self.span));
-        // Those that there are not are the first one again: the same is written to the same rows.
+        // Missing blocks repeat the first one, which writes the same values to the same rows.
         let ends: Vec<_> = ends.copied().collect();
         let first = ends.first().copied().into_iter().cycle();
         let m = blocks.positions.elements() as usize;
@@ -222,9 +223,9 @@ impl EndedRows {
 
 /// Rows of recurrent states.
 pub(super) struct StateRows {
-    /// What the sequences of each group read, i32; the last row is zeros.
+    /// The rows that the sequences of each group read, i32. The last row is zeros.
     pub(super) read: Vec<RowIds>,
-    /// What the sequences write, i64; none if no state is stored.
+    /// The rows that the sequences write, i64; none if no state is stored.
     pub(super) write: Option<RowIds>,
 }
 
@@ -273,7 +274,7 @@ impl StateRows {
     }
 }
 
-/// The rows, each cut into `n` rows.
+/// The indices of the rows after each is cut into `n` rows.
 fn pieces_of(rows: &[usize], n: u64) -> impl Iterator<Item = u64> {
     let rows = rows.iter();
     rows.flat_map(move |row| (0..n).map(move |piece| *row as u64 * n + piece))
@@ -297,7 +298,7 @@ impl AdapterScales {
         scales.collect::<Result<_, Error>>().map(Self)
     }
 
-    /// Writes the scales of rows, each of a sequence.
+    /// Writes the scales of rows, given the sequence of each row.
     pub(in crate::model) fn write(
         &self,
         executor: &mut Executor,

@@ -1,4 +1,4 @@
-//! Attention weights that are captured: their tokens, and the keys that these attend to.
+//! Captured attention weights: their tokens, and the keys that these attend to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -6,20 +6,20 @@ use std::ops::Range;
 use super::super::batch::Batch;
 use super::super::cache::{BlockManager, SequenceId};
 
-/// Tokens whose attention weights are captured, and the keys of one group of layers that they attend to.
+/// Tokens whose attention weights are captured, and the keys of one KV group that they attend to.
 pub(in crate::model) struct PairSet {
     pub(in crate::model) group: usize,
-    /// Places of the tokens in the batch.
+    /// Indices of the tokens in the batch.
     pub(in crate::model) tokens: Vec<usize>,
     /// Rows of the keys.
     pub(in crate::model) keys: Vec<i32>,
-    /// Of each token: the first position that it attends to, the place of its key, and their number.
+    /// For each token: the first position that it attends to, the index of its key, and the number of positions.
     seen: Vec<(u32, usize, usize)>,
-    /// `[n_keys, n_tokens]`.
+    /// The mask `[n_keys, n_tokens]`.
     pub(in crate::model) mask: Vec<f32>,
 }
 
-/// Keys of a set are a multiple of so many, so that a graph serves many steps.
+/// The number of keys of a set is a multiple of this, so that a graph serves many steps.
 const KEY_STEP: usize = 64;
 
 impl PairSet {
@@ -31,7 +31,7 @@ impl PairSet {
     ) -> Self {
         let rule = blocks.rule(group);
         let place = |at: &usize| batch.places[*at];
-        // Without a cache the tokens of the pass are all there is.
+        // Without a cache there are only the tokens of the pass.
         let own = batch.places.iter().enumerate();
         let own: HashMap<(SequenceId, u32), usize> = match is_cached {
             true => HashMap::new(),
@@ -49,7 +49,7 @@ impl PairSet {
             true => blocks.row(group, id, position),
             false => own.get(&(id, position)).copied(),
         };
-        // Of each sequence the positions that some token attends to.
+        // For each sequence, the range of positions that its tokens attend to, and the index of the first key.
         let mut ranges: BTreeMap<SequenceId, (Range<u32>, usize)> = BTreeMap::new();
         for (id, position) in tokens.iter().map(place) {
             let visible = rule.visible(position, len(id));
@@ -86,7 +86,7 @@ impl PairSet {
         }
     }
 
-    /// The weights of a token over the positions from 0 on, head after head, from those over all keys.
+    /// The weights of a token over the positions from 0 on, head after head, given its weights over all keys.
     pub(super) fn row(&self, token: usize, weights: &[f32]) -> Vec<f32> {
         let (start, first, n) = self.seen[token];
         let heads = weights.chunks(self.keys.len());
@@ -98,5 +98,5 @@ impl PairSet {
     }
 }
 
-/// Where keys lie, and whether they are cached.
+/// The block manager with the rows of keys, and whether keys are cached.
 pub(super) type Keys<'a> = (&'a BlockManager, bool);

@@ -1,23 +1,23 @@
-//! Which positions of a sequence something is asked of.
+//! Sets of positions of a sequence.
 
 use std::sync::Arc;
 
 /// Positions of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Positions {
-    /// From the first number to before the second.
+    /// From the first number up to, and without, the second.
     Range(u32, u32),
-    /// These, rising.
+    /// A list in ascending order.
     List(Arc<[u32]>),
 }
 
 impl Positions {
-    /// Whether a position is one of them.
+    /// Whether a position is in the set.
     pub fn contains(&self, position: u32) -> bool {
         self.place(position).is_some()
     }
 
-    /// Which of them a position is.
+    /// The index of a position in the set.
     pub fn place(&self, position: u32) -> Option<usize> {
         match self {
             Self::Range(from, to) => {
@@ -28,7 +28,7 @@ impl Positions {
         }
     }
 
-    /// Those that are among others as well.
+    /// The positions that are in both sets.
     #[must_use]
     pub fn within(&self, other: &Self) -> Self {
         match (self, other) {
@@ -39,7 +39,7 @@ impl Positions {
         }
     }
 
-    /// The first of them from a position on.
+    /// The first position of the set from `from` on.
     pub fn next(&self, from: u32) -> Option<u32> {
         match self {
             Self::Range(first, end) => Some(from.max(*first)).filter(|next| next < end),
@@ -47,7 +47,7 @@ impl Positions {
         }
     }
 
-    /// How many there are below a position.
+    /// Number of positions of the set below `end`.
     pub fn n_below(&self, end: u32) -> usize {
         match self {
             Self::Range(first, last) => end.min(*last).saturating_sub(*first) as usize,
