@@ -33,7 +33,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "cache",
     title: "Cache",
     noun: "a cache",
-    phrase: "{size > 0: {window == 'chunked': its chunk of {=size} tokens | {window == 'symmetric': a band of {=size} tokens around it | the last {=size} tokens}{not causal:  and all that follow}} | {causal: all tokens so far | all tokens}}{span > 0:  and one key for every {=span} tokens so far}{alibi > 0: , ALiBi slope {=alibi}}",
+    phrase: "{size > 0: {window == 'symmetric': a band of {=size} tokens around it | {window == 'chunked': its chunk of {=size} tokens | the last {=size} tokens}{not causal:  and all that follow}} | {causal: all tokens so far | all tokens}}{span > 0:  and one key for every {=span} tokens so far}{alibi > 0: , ALiBi slope {=alibi}}",
     summary: "Defines which keys a query attends to.",
     formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window{span > 0: , or k of a whole span of {=span} that ends at pos_q or before}",
     options: Cache::OPTIONS,

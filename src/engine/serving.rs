@@ -154,6 +154,38 @@ impl Pooled {
     }
 }
 
+/// What the engine thread has loaded.
+#[derive(Clone, Default)]
+struct Loaded {
+    memory: Vec<DeviceUse>,
+    files: Vec<Bytes>,
+    workers: Vec<Arc<Worker>>,
+}
+
+/// The text of the chat template, and the template without tools and with tools; none if the model has none.
+fn templates_of(
+    weights: &Weights,
+    template: Option<&str>,
+    model: &str,
+) -> Result<(Option<String>, [Option<ChatTemplate>; 2]), Error> {
+    let source = |has_tools: bool| {
+        let source = template::choose(weights.metadata(), template, has_tools);
+        source.map_err(|source| Error::UnknownTemplate {
+            model: model.to_owned(),
+            source,
+        })
+    };
+    let compiled = |has_tools: bool| {
+        let compiled = source(has_tools)?.map(ChatTemplate::new).transpose();
+        compiled.map_err(|source| Error::Template {
+            model: model.to_owned(),
+            source,
+        })
+    };
+    let text = source(false)?.map(str::to_owned);
+    Ok((text, [compiled(false)?, compiled(true)?]))
+}
+
 /// The names of the classes of a model.
 fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
     let key = format!("{arch}.classifier.output_labels");
@@ -305,22 +337,7 @@ impl Served {
                 });
             }
         }
-        let source = |has_tools: bool| {
-            let source = template::choose(weights.metadata(), template.as_deref(), has_tools);
-            source.map_err(|source| Error::UnknownTemplate {
-                model: model.clone(),
-                source,
-            })
-        };
-        let chat_template = source(false)?.map(str::to_owned);
-        let compiled = |has_tools: bool| {
-            let compiled = source(has_tools)?.map(ChatTemplate::new).transpose();
-            compiled.map_err(|source| Error::Template {
-                model: model.clone(),
-                source,
-            })
-        };
-        let templates = [compiled(false)?, compiled(true)?];
+        let (chat_template, templates) = templates_of(&weights, template.as_deref(), &model)?;
         let text = |id: Option<u32>| {
             id.and_then(|id| tokenizer.token_text(id))
                 .unwrap_or_default()
@@ -343,20 +360,19 @@ impl Served {
         let labels = labels(&plan.arch, weights.metadata());
         let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
-        let taken = Arc::new(OnceLock::new());
-        let of_engine = Arc::clone(&taken);
+        let loaded = Arc::new(OnceLock::new());
+        let of_engine = Arc::clone(&loaded);
         let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
             let model = Model::load_with(plan, &weights, &adapters, options, &mut *progress)?;
-            let parts = (
-                model.memory(),
-                model.files().to_vec(),
-                model.workers().to_vec(),
-            );
-            let _ = of_engine.set(parts);
+            let _ = of_engine.set(Loaded {
+                memory: model.memory().devices,
+                files: model.files().to_vec(),
+                workers: model.workers().to_vec(),
+            });
             Ok(model)
         })
         .map_err(|source| Error::Start { model, source })?;
-        let taken = taken.get();
+        let loaded = loaded.get().cloned().unwrap_or_default();
         Ok(Self {
             name,
             handle,
@@ -373,9 +389,9 @@ impl Served {
             rerank_template,
             labels,
             info,
-            memory: taken.map_or_else(Vec::new, |(memory, ..)| memory.devices.clone()),
-            files: taken.map_or_else(Vec::new, |(_, files, _)| files.clone()),
-            workers: taken.map_or_else(Vec::new, |(.., workers)| workers.clone()),
+            memory: loaded.memory,
+            files: loaded.files,
+            workers: loaded.workers,
             identity,
             shelf: None,
             vectors: Arc::default(),

@@ -111,41 +111,7 @@ impl<'a> Planner<'a> {
         if let Some(width) = ple.filter(|width| *width > 0) {
             self.taps.insert("ple".into(), width);
         }
-        let (mut layers, mut n_branches) = (Vec::new(), 0);
-        let mut n_of_source = 0;
-        for (at, stack) in def.stacks.iter().enumerate() {
-            if stack.reads == Reads::Tokens && at > 0 && def.stacks[at - 1].reads == Reads::Source {
-                n_of_source = layers.len();
-                self.end_of_source(n_embd);
-            }
-            let count = self.evaluate(
-                &stack.count,
-                &global,
-                &format_args!("{}: count", stack.name),
-            );
-            let count = match count {
-                Some(Value::Int(n)) if (0..=MAX_LAYERS as i64).contains(&n) => n as u64,
-                Some(other) => self.problem(format!(
-                    "{}: the number of layers is {other}, expected 0 to {MAX_LAYERS}",
-                    stack.name
-                ))?,
-                None => continue,
-            };
-            for depth in 0..count {
-                layers.extend(self.layer((at, stack), depth, n_embd));
-                let branches = stack.slots.iter().map(|slot| slot.branches.len().max(1));
-                n_branches += branches.sum::<usize>();
-                if n_branches > MAX_BRANCHES {
-                    let path = &stack.name;
-                    self.problem::<()>(format!(
-                        "{path}.{depth}: the model has more than {MAX_BRANCHES} branches of slots"
-                    ))?;
-                }
-                if self.is_hopeless() {
-                    return None;
-                }
-            }
-        }
+        let (layers, n_of_source) = self.layers(n_embd)?;
         if layers.is_empty() {
             self.problem::<()>("there are no layers".into());
         }
@@ -205,6 +171,47 @@ impl<'a> Planner<'a> {
             unclaimed,
             unread,
         })
+    }
+
+    /// The layers of all stacks, and how many of them read the source; none if the rest need not be looked at.
+    fn layers(&mut self, n_embd: u64) -> Option<(Vec<LayerPlan>, usize)> {
+        let (mut layers, mut n_branches) = (Vec::new(), 0);
+        let mut n_of_source = 0;
+        let (def, global) = (self.facts.def, self.facts.global());
+        for (at, stack) in def.stacks.iter().enumerate() {
+            if stack.reads == Reads::Tokens && at > 0 && def.stacks[at - 1].reads == Reads::Source {
+                n_of_source = layers.len();
+                self.end_of_source(n_embd);
+            }
+            let count = self.evaluate(
+                &stack.count,
+                &global,
+                &format_args!("{}: count", stack.name),
+            );
+            let count = match count {
+                Some(Value::Int(n)) if (0..=MAX_LAYERS as i64).contains(&n) => n as u64,
+                Some(other) => self.problem(format!(
+                    "{}: the number of layers is {other}, expected 0 to {MAX_LAYERS}",
+                    stack.name
+                ))?,
+                None => continue,
+            };
+            for depth in 0..count {
+                layers.extend(self.layer((at, stack), depth, n_embd));
+                let branches = stack.slots.iter().map(|slot| slot.branches.len().max(1));
+                n_branches += branches.sum::<usize>();
+                if n_branches > MAX_BRANCHES {
+                    let path = &stack.name;
+                    self.problem::<()>(format!(
+                        "{path}.{depth}: the model has more than {MAX_BRANCHES} branches of slots"
+                    ))?;
+                }
+                if self.is_hopeless() {
+                    return None;
+                }
+            }
+        }
+        Some((layers, n_of_source))
     }
 
     /// A layer of a stack.
