@@ -16,7 +16,7 @@ pub struct Contract {
     pub name: &'static str,
     /// Title in headings.
     pub title: &'static str,
-    /// Short name within a sentence, with its article.
+    /// Short name for use in sentences, with its article.
     pub noun: &'static str,
     /// The phrase for one use, in the form of [`Self::formula`]; empty: the noun.
     pub phrase: &'static str,
@@ -157,7 +157,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All kinds.
+    /// All kinds of resources.
     pub const ALL: [Self; 6] = [
         Self::Norm,
         Self::Act,

@@ -21,7 +21,7 @@ use super::contract::{Contract, Presence, Resource};
 use super::diagnostic::{Span, Spanned};
 use super::expr::Expr;
 
-/// How the model is executed.
+/// The mode of execution of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Causal attention; completions grow at the end.
@@ -59,7 +59,7 @@ pub struct ArchDef {
     pub names: Vec<String>,
     /// The comment at the head of the file: the special properties of the family.
     pub notes: String,
-    /// How the model is executed.
+    /// The mode of execution.
     pub mode: Mode,
     /// Parameters by name: the common ones and those of the definition.
     pub params: BTreeMap<String, Param>,
@@ -278,7 +278,7 @@ pub struct Slot {
     pub name: String,
     /// The place in the text.
     pub span: Span,
-    /// Layers that have it; none: all.
+    /// The layers that have it, as a condition; none: all layers.
     pub when: Option<Expr>,
     /// The mix that reads one hidden state of several; none: there is only one, or an earlier slot read it.
     pub read: Option<Setting>,
@@ -314,9 +314,9 @@ pub struct Head {
 /// How a slot's result joins the hidden state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// Added to it.
+    /// The result is added to the hidden state.
     Add,
-    /// Replaces it.
+    /// The result replaces the hidden state.
     Set,
 }
 
@@ -325,7 +325,7 @@ pub enum Join {
 pub struct Branch {
     /// Name in value paths.
     pub name: String,
-    /// Layers that have it; none: all.
+    /// The layers that have it, as a condition; none: all layers.
     pub when: Option<Expr>,
     /// The tap that the branch reads in place of the slot's normed input.
     pub from: Option<Spanned<String>>,

@@ -25,7 +25,7 @@ pub struct Source {
     pub path: String,
     /// The TOML.
     pub text: String,
-    /// Whether it is built into the program.
+    /// Whether the definition is built into the program.
     pub is_embedded: bool,
 }
 

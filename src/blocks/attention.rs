@@ -41,7 +41,7 @@ choices! {
 }
 
 choices! {
-    /// When queries and keys are normalised.
+    /// Whether queries and keys are normalised before or after the rotation.
     pub(super) enum NormAt {
         /// Before the rotation.
         Before = "before",

@@ -75,7 +75,7 @@ pub struct Selections(pub(super) HashMap<usize, Selected>);
 
 /// A value with a name.
 pub struct Named {
-    /// Its path, such as `layers.3.attn.q`.
+    /// The path, such as `layers.3.attn.q`.
     pub path: String,
     /// The description of the value in its contract.
     pub spec: &'static PointSpec,
@@ -199,7 +199,7 @@ impl Build<'_> {
             let is_token = |dim: usize| dim >= first;
             std::array::from_fn(|dim| if is_token(dim) { shape[dim] } else { 1 })
         });
-        // Where no dimension is the tokens, an update is refused by the shapes of its scales.
+        // Without a dimension of tokens, the shapes of the scales make the update fail.
         let weight = self.need(unit, key)?;
         self.product_of(unit, key, &weight, x, of_tokens.unwrap_or([0; 4]))
     }
@@ -241,7 +241,7 @@ impl Build<'_> {
         self.add_switched(unit, at, y, x)
     }
 
-    /// `w_e.x` of the experts that `picked [used, n_tokens]` names, with the weight `key [n, m,
+    /// `w_e.x` for the experts that `picked [used, n_tokens]` selects, with the weight `key [n, m,
     /// experts]` and `x [n, 1 or used, n_tokens]`: `[m, used, n_tokens]`.
     ///
     /// # Errors
@@ -280,7 +280,7 @@ impl Build<'_> {
         self.adapters.add(g, at, y, of_tokens, first, second)
     }
 
-    /// Rows `[n]` that the ids of the tokens name in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
+    /// Rows `[n]` that the tokens' ids select in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
     ///
     /// # Errors
     /// The errors of [`Self::linear`], or the pass has no token ids.
@@ -309,7 +309,7 @@ impl Build<'_> {
         }
     }
 
-    /// A norm at a place in the wiring.
+    /// Applies a norm at a place in the wiring.
     ///
     /// # Errors
     /// An operation rejects its inputs.

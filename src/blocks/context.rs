@@ -35,7 +35,7 @@ impl Ngrams {
         (self.longest - 1) * self.heads
     }
 
-    /// The rows of a token; `before(i)` is the token i places before it, if there is one.
+    /// The rows that a token's n-grams select; `before(i)` is the token i places before it, if there is one.
     pub fn rows(&self, token: u32, before: impl Fn(u32) -> Option<u32>) -> Vec<u64> {
         let mut mixed = u64::from(token).wrapping_mul(self.multipliers[0]);
         let mut is_cut = false;
@@ -122,11 +122,11 @@ pub enum DerivedInput {
     Back,
     /// f32 `[1, 1, n_tokens]`: `1 + scale * ln(1 + floor((pos + offset) / floor))`.
     Temperature {
-        /// Strength.
+        /// Strength of the temperature.
         scale: f32,
-        /// Positions of one step.
+        /// Number of positions of one step.
         floor: f32,
-        /// Added to the position.
+        /// Offset that is added to the position.
         offset: f32,
     },
     /// i32 `[n_tokens]`: the positions as rows of a table of so many rows.
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(rows([Some(6), None]), [5, 11, 21, 35]);
     }
 
-    /// The adapters of a text of such tokens.
+    /// The adapters of the tokens of a text.
     fn adapters(gain: f32, text: &[u32]) -> Vec<u64> {
         let switches = Switches {
             tokens: vec![7, 8, 9],
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(adapters(15.0, &[9, 7, 0]), [3, 2, 2]);
         // One and a half is rounded up.
         assert_eq!(adapters(15.0, &[7, 8, 0]), [1, 2, 2]);
-        // Where all tokens count alike a switch wears off.
+        // If all tokens have equal weight, later tokens outweigh a switch.
         assert_eq!(adapters(0.0, &[8, 0, 0, 0, 0]), [2, 1, 1, 1, 0]);
     }
 }

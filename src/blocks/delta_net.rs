@@ -20,7 +20,7 @@ use crate::plan::Unit;
 use crate::{choices, options};
 
 choices! {
-    /// Which key head a value head reads, if there are fewer key heads.
+    /// The key head that a value head reads, if there are fewer key heads.
     pub(super) enum HeadMap {
         /// Head h reads head `h % k_heads`.
         Tiled = "tiled",

@@ -1,4 +1,4 @@
-//! Token ids to the hidden state: `x = norm(tokens[id] * scale + types[type] + positions[pos])`.
+//! The token embedding: ids to the hidden state, `x = norm(tokens[id] * scale + types[type] + positions[pos])`.
 //!
 //! Ids `[n_tokens]` in, hidden state `[n_embd, n_tokens]` out, f32.
 

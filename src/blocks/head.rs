@@ -1,4 +1,4 @@
-//! The hidden state to logits: `z = softcap(scale * (output . norm(x) + bias))`.
+//! The output head: hidden state to logits, `z = softcap(scale * (output . norm(x) + bias))`.
 //!
 //! Hidden state `[n_embd, n_rows]` in, logits `[n_vocab, n_rows]` out, f32. Without its own matrix the head projects
 //! with the token table.

@@ -4,7 +4,7 @@
 //! copied, so they keep their bits. All numbers of edits are inputs: one graph serves every pass with as many rows and
 //! edits of the same kinds.
 //!
-//! Invariant: a point that nothing asks for adds no operation.
+//! Invariant: a point without captures and edits adds no operation.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -37,17 +37,17 @@ use crate::{choices, options};
 choices! {
     /// How several hidden states become one, and one becomes several.
     pub(super) enum Kind {
-        /// Copies, and their mean.
+        /// Copies at the start, their mean at the end.
         Mean = "mean",
-        /// Projections of the length of the first one.
+        /// Projections, scaled to the length of the first state.
         Projected = "projected",
-        /// Sums with factors that follow from all of them.
+        /// Sums with factors that follow from all states.
         Gated = "gated",
         /// All states are predicted; the result of the first one corrects them.
         Predicted = "predicted",
         /// The first state is read, all others are written.
         Others = "others",
-        /// Means of their norms with a gate for each element.
+        /// Means of the states' norms, with a gate for each element.
         LowRank = "low_rank",
         /// All states are read and written as one long row.
         All = "all",

@@ -12,7 +12,7 @@ use crate::arch::{Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::{choices, options};
 
 choices! {
-    /// Which elements form a pair.
+    /// The elements that form a pair.
     pub(super) enum Pairing {
         /// Neighbouring elements.
         Norm = "norm",

@@ -29,9 +29,9 @@ use crate::{choices, options};
 choices! {
     /// The rotated elements of an indexer's heads, where not all are rotated.
     pub(crate) enum RopeAt {
-        /// The first ones.
+        /// The first elements.
         First = "first",
-        /// The last ones.
+        /// The last elements.
         Last = "last",
     }
 }

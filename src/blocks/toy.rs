@@ -72,7 +72,7 @@ mod tests {
     use crate::weights::{self, TensorType, Weights};
 
     const TOY: &str = r#"block = "toy", level = 2.5"#;
-    /// The same computation by another block.
+    /// The computation of the toy block by another block.
     const LINEAR: &str = r#"block = "linear", factor = 2.5, weights = { weight = "toy" }"#;
 
     fn source(branch: &str) -> String {

@@ -402,7 +402,7 @@ impl Quantised {
             .map_err(|error| error.to_string())
     }
 
-    /// Refuses values that the type cannot represent, from row `first` on.
+    /// Refuses values, from row `first` on, that the type cannot represent.
     fn check(&self, values: &[f32], first: u64) -> Result<(), String> {
         // f16 rounds values to infinity from this limit on.
         let limit = match self.ty {

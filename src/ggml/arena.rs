@@ -193,7 +193,7 @@ impl Arena {
         self.0.hosts.borrow_mut().extend(host);
     }
 
-    /// Whether the arena's data lies in host memory that must not be written.
+    /// Whether the arena's data is in host memory that must not be written.
     pub(super) fn is_host_memory(&self) -> bool {
         !self.0.hosts.borrow().is_empty()
     }

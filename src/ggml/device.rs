@@ -126,7 +126,7 @@ impl Device {
         }
     }
 
-    /// Free and total memory in bytes, as far as the device knows.
+    /// Free and total memory in bytes, as the device reports it.
     pub fn memory(self) -> (usize, usize) {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both pointers are valid for writing.

@@ -8,7 +8,7 @@ pub enum Error {
     Arguments {
         /// The operation.
         op: &'static str,
-        /// What was found and expected.
+        /// The found and the expected value.
         message: String,
     },
     /// A graph needs more tensors or nodes than were planned.

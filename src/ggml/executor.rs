@@ -322,7 +322,7 @@ impl Executor {
         unsafe { sys::ggml_backend_sched_get_tensor_backend(self.sched(), node) }
     }
 
-    /// The backend of the device at a place of the list, which has the processor last.
+    /// The backend of the device at a place of the list of devices; the processor is the last one.
     pub(super) fn backend(&self, at: usize) -> sys::ggml_backend_t {
         let backend = self.backends.get(at);
         backend.map_or(std::ptr::null_mut(), |backend| backend.0.as_ptr())

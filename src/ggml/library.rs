@@ -211,7 +211,7 @@ fn check_file(path: &Path) -> Result<(), String> {
 /// Opens a library and resolves all its functions at once, so that missing ones are noticed now.
 ///
 /// # Safety
-/// Its initialisers run.
+/// The initialisers of the library run.
 unsafe fn open(path: &Path) -> Result<Library, libloading::Error> {
     #[cfg(unix)]
     {

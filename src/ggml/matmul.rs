@@ -188,7 +188,7 @@ mod tests {
         for is_invariant in [false, true] {
             let _held = invariant(is_invariant);
             for (i, &ty) in TYPES.iter().enumerate() {
-                // Rows of single values may end within a vector register.
+                // Rows of unquantised values may end within a vector register.
                 for k in [1280, 1283, 8] {
                     if k % ty.block_len() as usize != 0 {
                         continue;

@@ -64,7 +64,7 @@ pub struct Cost {
     pub calls: u64,
     /// Time from the start to the end.
     pub time: Duration,
-    /// Bytes of weights read.
+    /// Number of bytes of weights that are read.
     pub weight_bytes: u64,
 }
 

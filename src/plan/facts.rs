@@ -298,7 +298,7 @@ impl<'a> Facts<'a> {
         found.cloned()
     }
 
-    /// Why a parameter without a default has no value.
+    /// The reason why a parameter without a default has no value.
     fn why_missing(&self, name: &str, keys: &[String], absolute: bool) -> String {
         let full = |key: &String| self.full(key, absolute);
         let there = keys.iter().map(full);

@@ -7,7 +7,7 @@
 /// Answers whether a device's part of a split fits there.
 pub type Fits<'a, E> = &'a mut dyn FnMut(&[usize], usize) -> Result<bool, E>;
 
-/// The maximum number of layers out of `n` that fit, filled into the first devices first. It may be 0.
+/// The maximum number of layers out of `n` that fit; the first devices are filled first. It may be 0.
 ///
 /// # Errors
 /// `fits` fails.
@@ -129,7 +129,7 @@ mod tests {
             (&EVEN, 7, &[17], &[1]),
             (&EVEN, 7, &[16], &[0]),
             (&EVEN, 7, &[0], &[0]),
-            // The first device is filled first; the rest goes to the next.
+            // The first device is filled first; the next ones get the remaining layers.
             (&EVEN, 7, &[57, 57], &[5, 0]),
             (&EVEN, 7, &[47, 57], &[4, 1]),
             (&EVEN, 7, &[27, 37], &[2, 3]),

@@ -8,11 +8,11 @@ use crate::arch::Join;
 pub struct NormUse {
     /// Path of the norm's result.
     pub path: String,
-    /// Kind and eps, a place in [`super::Plan::norms`].
+    /// Kind and eps, as a place in [`super::Plan::norms`].
     pub norm: usize,
-    /// Weight, a place in [`super::Plan::tensors`].
+    /// Weight, as a place in [`super::Plan::tensors`].
     pub weight: Option<usize>,
-    /// Bias, a place in [`super::Plan::tensors`].
+    /// Bias, as a place in [`super::Plan::tensors`].
     pub bias: Option<usize>,
 }
 

@@ -4,7 +4,7 @@ use crate::weights::{TensorType, Weights};
 
 /// The existing tensors, as a plan reads them.
 pub trait TensorSet {
-    /// Whether a tensor exists. `required` says whether the definition requires it.
+    /// Whether a tensor exists. `required` states whether the definition requires it.
     fn has(&self, name: &str, required: bool) -> bool;
     /// Type, shape and bytes as stored; `None` if the tensor does not exist or there is no file.
     fn stored(&self, name: &str) -> Option<(TensorType, &[u64], u64)>;

@@ -81,7 +81,7 @@ impl Deref for Found<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Root<'a> {
     before: &'a str,
-    /// Whether it replaces the prefix in the map's names.
+    /// Whether the prefix replaces that in the map's names.
     is_other: bool,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Map {
     pub(super) prefixes: Vec<String>,
     /// Values of keys that a configuration may omit. A key that is not read has no effect if it has this value.
     pub(super) defaults: BTreeMap<String, Fallback>,
-    /// The meaning of keys that no map reads, for messages.
+    /// The meaning of keys that maps do not read, for messages.
     pub(super) meanings: BTreeMap<String, String>,
     /// Warnings about parts that are not computed, each with its condition.
     pub(super) notes: Vec<(String, Requirement)>,

@@ -23,7 +23,7 @@ impl UnitRows {
     /// The type and the data of a tensor of this shape (slowest axis first).
     ///
     /// # Errors
-    /// A recipe that cannot be in f32.
+    /// The recipe cannot be in f32.
     pub(super) fn data(
         parts: Vec<Part>,
         shape: &[u64],

@@ -20,9 +20,9 @@ pub enum Checked {
     Values,
     /// The scales and minima of every block.
     Scales,
-    /// Nothing: all patterns of the type are finite numbers.
+    /// No values: all bit patterns of the type are finite numbers.
     AlwaysFinite,
-    /// Nothing: the file has no tensor of this name.
+    /// No values: the file has no tensor of this name.
     Missing,
 }
 

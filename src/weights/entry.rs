@@ -14,7 +14,7 @@ pub struct Entry {
     pub ty: TensorType,
     /// Dimensions in ggml order, 1 to 4 of them.
     pub shape: Vec<u64>,
-    /// Its data.
+    /// Data of the tensor.
     pub data: Data,
 }
 

@@ -119,7 +119,7 @@ impl fmt::Debug for MappedFile {
 /// Maps a regular file for reading.
 ///
 /// # Errors
-/// An error of the operating system, or a path that is not a regular file.
+/// The operating system fails, or the path is not that of a regular file.
 pub(super) fn map(path: &Path) -> Result<Bytes, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),

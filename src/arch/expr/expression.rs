@@ -19,7 +19,7 @@ impl Expr {
     /// Parses `text`, which begins at byte `offset` of its file.
     ///
     /// # Errors
-    /// The first problem of the text, at its place.
+    /// The text has a problem; the first one is returned with its place.
     pub fn parse(text: &str, offset: usize) -> Result<Self, Diagnostic> {
         let node = parse::parse(text, offset)?;
         Ok(Self {
@@ -31,7 +31,7 @@ impl Expr {
     /// The expression `text` of a contract, parsed once per process.
     ///
     /// # Errors
-    /// The first problem of the text.
+    /// The text has a problem; the first one is returned.
     pub fn of_program(text: &'static str) -> Result<Self, Diagnostic> {
         static PARSED: LazyLock<Mutex<HashMap<&'static str, Expr>>> = LazyLock::new(Mutex::default);
         // A panic elsewhere leaves the table valid.

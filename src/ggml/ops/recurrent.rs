@@ -33,7 +33,8 @@ impl Graph {
     /// columns `[kept * channels, seqs]`; contiguous f32. Only the processor has this operation.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types, ids without a bound, more columns than [`Self::can_convolve`] allows.
+    /// The shapes do not fit each other, a type is not supported, the ids have no bound, or there are more columns than
+    /// [`Self::can_convolve`] allows.
     pub fn convolve(
         &self,
         x: &Tensor,

@@ -204,7 +204,7 @@ impl Known {
 
 /// A worker, and the connection of this process to it.
 pub struct Worker {
-    /// `HOST:PORT` as the user wrote it.
+    /// `HOST:PORT` of the worker, as the user wrote it.
     name: String,
     /// The address of the relay, to which ggml connects.
     relay: SocketAddr,
@@ -280,7 +280,7 @@ impl Worker {
     /// Whether all answers of this session were correct.
     ///
     /// # Errors
-    /// The first fault, with the worker's name.
+    /// The session has a fault; the first one is returned with the worker's name.
     pub fn check(&self) -> Result<(), Error> {
         match &*lock(&self.fault) {
             Some(fault) => Err(super::fault(&self.name, fault)),
