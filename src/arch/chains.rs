@@ -1,4 +1,4 @@
-//! How the parameters of a definition follow from each other: circles, and chains too long to be evaluated.
+//! Dependencies between the parameters of a definition: cycles, and chains too long to be evaluated.
 //!
 //! Every parameter is visited once, without recursion: chains may be as long as a file.
 
@@ -18,19 +18,19 @@ pub(super) fn param_exprs(param: &Param) -> impl Iterator<Item = &Expr> {
     .flatten()
 }
 
-/// Maximum number of parameters of which each follows from the next: evaluating one recurses through them.
+/// Maximum length of a chain of parameters that follow from each other: evaluation recurses through it.
 const MAX_CHAIN: usize = 32;
 
-/// How parameters follow from each other.
+/// The dependencies between parameters.
 #[derive(Default)]
 struct Chains<'a> {
-    /// The number of parameters of the longest chain that starts with each.
+    /// The number of parameters of the longest chain that starts with each parameter.
     lengths: BTreeMap<&'a str, usize>,
-    /// The first parameter of each circle that was found, and the way from it back to itself.
+    /// The first parameter of each cycle that was found, and the path from it back to itself.
     cycles: Vec<(&'a str, Vec<&'a str>)>,
 }
 
-/// What is wrong with how parameters follow from each other.
+/// The problems of the dependencies between parameters.
 pub(super) fn problems(params: &BTreeMap<String, Param>) -> Vec<Diagnostic> {
     let span = |name: &str| params[name].span.clone();
     let chains = Chains::of(params);
@@ -41,7 +41,7 @@ pub(super) fn problems(params: &BTreeMap<String, Param>) -> Vec<Diagnostic> {
     }
     let lengths = chains.lengths.into_iter();
     let long = lengths.filter_map(|(name, n)| Some((n, name, span(name)?)));
-    // The shortest of them: those that depend on it need no words of their own.
+    // Only the shortest chain is reported: longer ones that depend on it need no message.
     let first = long
         .filter(|(n, ..)| *n > MAX_CHAIN)
         .min_by_key(|(n, ..)| *n);
@@ -67,7 +67,7 @@ impl<'a> Chains<'a> {
         };
         let mut found = Self::default();
         for start in params.keys().map(String::as_str) {
-            // The way to a parameter, with those it follows from that are not visited yet.
+            // The path to a parameter; each entry has the dependencies of a parameter that are not visited yet.
             let mut way: Vec<(&str, Vec<&str>)> = Vec::new();
             let mut on_way = BTreeSet::new();
             let mut next = (!found.lengths.contains_key(start)).then_some(start);
@@ -85,7 +85,8 @@ impl<'a> Chains<'a> {
                         let names = way.iter().map(|(name, _)| *name);
                         let mut circle: Vec<&str> =
                             names.skip_while(|name| *name != other).collect();
-                        // It is told from a name of the definition, the same wherever it was entered.
+                        // The cycle starts with a name of the definition, so the message is the same wherever the cycle
+                        // was entered.
                         let is_common = |name: &str| params[name].span.is_none();
                         let first =
                             (0..circle.len()).min_by_key(|i| (is_common(circle[*i]), circle[*i]));

@@ -1,7 +1,7 @@
-//! What is wrong with a definition as a whole: names, cycles, types.
+//! Checks a definition as a whole: names, cycles, types.
 //!
-//! Everything that can be checked without a model file is checked here, before any weight is read.
-//! Each rule is a function that appends to the problems; none depends on another's result.
+//! Everything that can be checked without a model file is checked here, before any weight is read. Each rule is a
+//! function that appends to the problems; no rule depends on the result of another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +14,18 @@ use super::definition::{
 use super::diagnostic::{Diagnostic, MANY, Span};
 use super::expr::{Expr, Value};
 
-/// The norm and the mix of names that are not declared.
+/// The norm or mix for names that are not declared.
 const DEFAULT: &str = "default";
 
-/// What a check finds.
+/// The result of a check.
 pub(super) struct Found {
     pub(super) problems: Vec<Diagnostic>,
-    /// The resources without a declaration that something names.
+    /// The used resources that have no declaration.
     pub(super) defaults: Resources,
 }
 
-/// All problems of a definition. Of one that lacks parts which could not be read, nothing is said to
-/// be unused: the missing part may be its user.
+/// All problems of a definition. If parts of it could not be read, nothing is reported as unused: the missing part may
+/// use it.
 pub(super) fn check(def: &ArchDef, is_whole: bool) -> Found {
     let mut checker = Checker::new(&def.params, &def.resources, &def.defaults);
     checker.params();
@@ -67,7 +67,7 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Found {
     }
 }
 
-/// All problems of what definitions share.
+/// All problems of the part that definitions share.
 pub(super) fn check_common(common: &Common) -> Vec<Diagnostic> {
     let none = Resources::new();
     let mut checker = Checker::new(&common.params, &common.resources, &none);
@@ -78,14 +78,14 @@ pub(super) fn check_common(common: &Common) -> Vec<Diagnostic> {
 
 struct Checker<'a> {
     params: &'a BTreeMap<String, Param>,
-    /// Resources that are declared.
+    /// The declared resources.
     declared: &'a Resources,
     /// Resources that need no declaration.
     defaults: &'a Resources,
     problems: Vec<Diagnostic>,
-    /// Parameters and resources that something speaks of.
+    /// Parameters and resources that are referred to.
     used: BTreeSet<(Option<Resource>, String)>,
-    /// Names that the option at hand takes, which an expression has in quotes.
+    /// The names that the current option may have; in an expression they are in quotes.
     choices: &'static [&'static str],
 }
 
@@ -105,7 +105,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether a name is that of a resource.
+    /// Whether a resource of this name exists.
     fn is_resource(&self, kind: Resource, name: &str) -> bool {
         let key = (kind, name.to_owned());
         self.declared.contains_key(&key) || self.defaults.contains_key(&key)
@@ -120,7 +120,7 @@ impl<'a> Checker<'a> {
     }
 
     fn params(&mut self) {
-        // Common parameters, which have no place, count as users of others only when they are used themselves.
+        // Common parameters have no place; they count as users of others only when they are used themselves.
         for param in self.params.values() {
             let Some(span) = &param.span else { continue };
             for expr in param_exprs(param) {
@@ -136,7 +136,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The resources without a declaration that something names, and what these speak of.
+    /// The used resources that have no declaration, including those that only other such resources use.
     fn used_defaults(&mut self) -> Resources {
         let mut found = Resources::new();
         loop {
@@ -161,7 +161,7 @@ impl<'a> Checker<'a> {
         let mut taps: BTreeSet<String> = TAPS
             .iter()
             .filter(|tap| **tap != "ple" || def.per_layer.is_some())
-            // There is no single hidden state before a layer.
+            // With several hidden states there is no single one before a layer.
             .filter(|tap| **tap != "layer_in" || def.write.is_none())
             .map(|tap| (*tap).to_owned())
             .collect();
@@ -209,7 +209,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Stacks that read a source come first, and only a model that writes text after it has one.
+    /// Checks that stacks that read a source come first, and that only a model that writes text has a source.
     fn source(&mut self, def: &ArchDef) {
         if !def.reads_source() {
             return;
@@ -307,7 +307,7 @@ impl<'a> Checker<'a> {
                 let name = name.strip_prefix(OF_FILE).unwrap_or(name);
                 names.push(name.to_owned());
             });
-            // What follows from parameters may be any name.
+            // An expression over parameters may give any name.
             if names.is_empty() {
                 names.push(DEFAULT.to_owned());
             }
@@ -333,7 +333,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A mix by its name: a declared one, or the default with the weights of that name.
+    /// Checks a mix by its name: a declared mix, or the default with the weights of that name.
     fn mix(&mut self, mix: Option<&Setting>, span: Span, in_layer: bool) {
         let Some(mix) = mix else { return };
         let span = mix.span.clone().unwrap_or(span);
@@ -358,7 +358,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Several hidden states begin with the embedding and end with the head.
+    /// Checks that several hidden states start with the embedding and end with the head.
     fn ends_of_mixes(&mut self, def: &ArchDef) {
         let read = def.head.as_ref().and_then(|head| head.read.as_ref());
         let span = |mix: &Setting| mix.span.clone().unwrap_or(0..0);
@@ -393,7 +393,7 @@ impl<'a> Checker<'a> {
             self.option(instance, spec, setting, in_layer);
         }
         for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
-            // A second input may stand for a product; else there is no block without its matrices.
+            // A second input may take the place of a product; otherwise a block needs its matrices.
             if weight.presence == Presence::Forbidden && !spec.may_forbid && !has_side {
                 let problem = format!(
                     "weight `{}` is required by `{}` and cannot be forbidden",
@@ -424,7 +424,7 @@ impl<'a> Checker<'a> {
         in_layer: bool,
     ) {
         let Some(span) = &setting.span else {
-            // A contract's default may also speak of the options before its own.
+            // A contract's default may also refer to the options before its own.
             let options = instance.contract.options.iter().map(|o| o.name);
             let options = options.take_while(|name| *name != spec.name);
             let options: Vec<&str> = options.chain(GIVEN).collect();
@@ -453,7 +453,7 @@ impl<'a> Checker<'a> {
         self.choices(spec, setting, span);
     }
 
-    /// Names an option can result in: each must be one of its choices or a declared resource.
+    /// Checks the names that an option can result in: each must be one of its choices or a declared resource.
     fn choices(&mut self, spec: &OptionSpec, setting: &Setting, span: &Span) {
         let mut results = Vec::new();
         setting
@@ -495,7 +495,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Every name of an expression is a parameter, the layer, or one of `also`.
+    /// Checks that every name of an expression is a parameter, the layer, or one of `also`.
     fn names(&mut self, expr: &Expr, span: &Span, in_layer: bool, also: &[&str]) {
         let mut unknown = Vec::new();
         expr.for_each_name(&mut |name, at| {
@@ -539,7 +539,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Taps that nothing reads.
+    /// Reports taps that are not read.
     fn unread_taps(&mut self, def: &ArchDef) {
         let slots = || def.stacks.iter().flat_map(|stack| &stack.slots);
         let branches = || slots().flat_map(|slot| &slot.branches);
@@ -560,7 +560,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Parameters and resources that nothing refers to.
+    /// Reports parameters and resources that are not referred to.
     fn unused(&mut self) {
         let mut pending: Vec<String> = self
             .used

@@ -1,27 +1,26 @@
-//! Contracts: what blocks, stages and resources state about themselves, as data.
+//! Contracts: the descriptions of blocks, stages and resources, as data.
 //!
-//! Every block, stage and resource states its options, weights, state and rules in one
-//! [`Contract`]. The checker, the planner, the reference documentation and the diagrams read
-//! this table and nothing else, so none of them knows a block by name. Shapes, defaults and
-//! rules are expressions over the options and the parameters, so they can be shown as symbols
-//! and evaluated as numbers.
+//! Every block, stage and resource states its options, weights, state and rules in one [`Contract`]. The checker, the
+//! planner, the reference documentation and the diagrams read only this table, so none of them refers to a block by
+//! name. Shapes, defaults and rules are expressions over the options and the parameters, so they can be shown as
+//! symbols and evaluated as numbers.
 
 use super::expr::Value;
 use super::point::PointSpec;
 use super::state::StateSpec;
 
-/// What a block, stage or resource takes.
+/// The description of a block, stage or resource.
 #[derive(Debug)]
 pub struct Contract {
     /// Name in the TOML, the registry, the file and the documentation.
     pub name: &'static str,
-    /// Heading for people.
+    /// Title in headings.
     pub title: &'static str,
-    /// Short name within a sentence, with its article.
+    /// Short name for use in sentences, with its article.
     pub noun: &'static str,
-    /// What one use is, in the form of [`Self::formula`]; empty: its noun.
+    /// The phrase for one use, in the form of [`Self::formula`]; empty: the noun.
     pub phrase: &'static str,
-    /// One sentence.
+    /// One sentence for the documentation.
     pub summary: &'static str,
     /// The computation in the contract's own names, with conditions as [`super::formula`] reads them.
     pub formula: &'static str,
@@ -29,26 +28,26 @@ pub struct Contract {
     pub options: &'static [OptionSpec],
     /// Weights, in the order of their use.
     pub weights: &'static [WeightSpec],
-    /// Width of input and result.
+    /// Number of elements of the rows of input and result.
     pub rows: Rows,
     /// The second input of a branch; none if the block takes one input.
     pub side: Option<Side>,
     /// State that is stored between passes.
     pub state: StateSpec,
-    /// Values that can be read and changed, in the order of computation.
+    /// The points, in the order of computation.
     pub points: &'static [PointSpec],
     /// Conditions on the resolved options.
     pub rules: &'static [Rule],
 }
 
 impl Contract {
-    /// Short name without its article.
+    /// The noun without its article.
     pub fn short(&self) -> &'static str {
         let rest = self.noun.strip_prefix("an ");
         rest.or(self.noun.strip_prefix("a ")).unwrap_or(self.noun)
     }
 
-    /// Whether its second input is what its keys are made of, so that they may be those of a source.
+    /// Whether the keys are made of the second input, which may then be the source.
     pub fn takes_source(&self) -> bool {
         self.side.is_some() && matches!(self.state, StateSpec::KeyValue { .. })
     }
@@ -58,8 +57,8 @@ impl Contract {
         self.options.iter().find(|o| o.name == name)
     }
 
-    /// The kinds of a resource that are named where they are used, without a declaration: nothing else
-    /// must be stated, and no weight must be there.
+    /// The kinds of a resource that can be used without a declaration: all other options have defaults, and no weight
+    /// is required.
     pub fn plain_kinds(&self) -> &'static [&'static str] {
         let is_kind = |option: &&OptionSpec| option.name == "kind" && option.default.is_none();
         let has_default = |option: &&OptionSpec| option.default.is_some();
@@ -76,7 +75,7 @@ impl Contract {
         }
     }
 
-    /// The kind of this name, if neither a definition nor a file says more of it.
+    /// The kind of this name, if it needs neither a declaration nor weights.
     pub fn bare_kind(&self, name: &str) -> Option<&'static str> {
         let mut kinds = self.plain_kinds().iter().copied();
         kinds.find(|kind| *kind == name && self.weights.is_empty())
@@ -88,10 +87,10 @@ impl Contract {
     }
 }
 
-/// Elements of the rows that a block reads and computes.
+/// Number of elements of the rows that a block reads and computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Those of the hidden state.
+    /// As many as the hidden state has.
     Hidden,
     /// Any number; the result has as many as the input.
     Any,
@@ -100,9 +99,9 @@ pub enum Rows {
 /// The second input of a branch.
 #[derive(Clone, Copy, Debug)]
 pub struct Side {
-    /// Elements of its rows, an expression over options and parameters.
+    /// Number of elements of the rows, an expression over options and parameters.
     pub width: &'static str,
-    /// What it is for.
+    /// The purpose of the input.
     pub doc: &'static str,
 }
 
@@ -111,26 +110,26 @@ pub struct Side {
 pub struct OptionSpec {
     /// Name in the TOML.
     pub name: &'static str,
-    /// Its values.
+    /// The kind of its values.
     pub kind: OptionKind,
     /// Expression over options and parameters, or none if the definition must state it.
     pub default: Option<&'static str>,
-    /// Whether it always follows from `default`: no definition sets it.
+    /// Whether the value always follows from `default`: no definition sets it.
     pub is_derived: bool,
-    /// When it has an effect: an expression over the options and the presence of weights.
+    /// The condition under which the option has an effect: an expression over the options and the presence of weights.
     pub when: &'static str,
     /// One phrase for the documentation.
     pub doc: &'static str,
 }
 
-/// The values of an option. Each may be given as an expression.
+/// The kinds of values of an option. Each value may be given as an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionKind {
-    /// A whole number, not negative.
+    /// A whole number of at least 0.
     Int,
     /// A finite number.
     Float,
-    /// Whole numbers, not negative: those of a parameter that the file has as a list.
+    /// Whole numbers of at least 0, from a parameter that the file has as a list.
     List,
     /// True or false.
     Bool,
@@ -140,7 +139,7 @@ pub enum OptionKind {
     Resource(Resource),
 }
 
-/// Resources a definition declares once and names where they are used.
+/// Kinds of resources, which a definition declares once and names where they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resource {
     /// A normalisation.
@@ -149,16 +148,16 @@ pub enum Resource {
     Act,
     /// A rotary position embedding.
     Rope,
-    /// A group of layers that attend to the same positions.
+    /// An attention view.
     Cache,
-    /// A choice among the keys that a query attends to.
+    /// A selection among the keys that a query attends to.
     Selection,
-    /// How several hidden states are made, read as one and written back.
+    /// A mix: how several hidden states are made, read as one and written back.
     Mix,
 }
 
 impl Resource {
-    /// All kinds.
+    /// All kinds of resources.
     pub const ALL: [Self; 6] = [
         Self::Norm,
         Self::Act,
@@ -168,7 +167,7 @@ impl Resource {
         Self::Mix,
     ];
 
-    /// Name of the table that declares such resources.
+    /// Name of the table that declares resources of this kind.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Norm => "norm",
@@ -191,25 +190,25 @@ pub struct WeightSpec {
     pub tensor: &'static str,
     /// Dimensions in ggml order, as expressions over options and parameters.
     pub shape: &'static [&'static str],
-    /// When the weight belongs to the instance at all: an expression over options and the
-    /// presence of other weights. `true` for most.
+    /// The condition under which the instance has the weight: an expression over options and the presence of other
+    /// weights. `true` for most.
     pub when: &'static str,
-    /// Whether it must be there unless a definition says otherwise.
+    /// Whether the weight must exist, unless a definition says otherwise.
     pub presence: Presence,
-    /// Whether a definition may forbid it.
+    /// Whether a definition may forbid the weight.
     pub may_forbid: bool,
-    /// What it does: how `synth` fills it, and whether it is quantised.
+    /// The role, which decides how `synth` fills the weight, and whether it is quantised.
     pub role: WeightRole,
-    /// Which types a quantiser may choose for it.
+    /// The class by which a quantiser chooses the type.
     pub quantised: QuantClass,
-    /// Keys of the weights whose rows it has, one after another; none: its own.
+    /// Keys of the weights whose rows this weight consists of, one after another; empty: it has its own rows.
     pub parts: &'static [&'static str],
     /// One phrase for the documentation.
     pub doc: &'static str,
 }
 
 impl WeightSpec {
-    /// A weight that is always there.
+    /// A required weight without a condition.
     pub const fn new(
         role: WeightRole,
         key: &'static str,
@@ -223,7 +222,7 @@ impl WeightSpec {
             shape,
             when: "true",
             presence: Presence::Required,
-            // A norm without its weight is still a norm.
+            // A norm needs no weight.
             may_forbid: matches!(role, WeightRole::Scale),
             role,
             quantised: QuantClass::Usual,
@@ -232,19 +231,19 @@ impl WeightSpec {
         }
     }
 
-    /// One whose types a quantiser chooses otherwise than those of most matrices.
+    /// Sets the class by which a quantiser chooses the type.
     #[must_use]
     pub const fn quantised_as(self, quantised: QuantClass) -> Self {
         Self { quantised, ..self }
     }
 
-    /// One that has the rows of others, by their keys, one after another.
+    /// Sets the weights, by their keys, whose rows this weight consists of, one after another.
     #[must_use]
     pub const fn made_of(self, parts: &'static [&'static str]) -> Self {
         Self { parts, ..self }
     }
 
-    /// One that may be absent.
+    /// Makes the weight optional.
     #[must_use]
     pub const fn optional(self) -> Self {
         Self {
@@ -254,7 +253,7 @@ impl WeightSpec {
         }
     }
 
-    /// One that is there unless a definition forbids it.
+    /// Makes the weight required unless a definition forbids it.
     #[must_use]
     pub const fn unless_forbidden(self) -> Self {
         Self {
@@ -263,21 +262,21 @@ impl WeightSpec {
         }
     }
 
-    /// One that belongs to the instance only under a condition.
+    /// Sets the condition under which the instance has the weight.
     #[must_use]
     pub const fn when(self, when: &'static str) -> Self {
         Self { when, ..self }
     }
 }
 
-/// Whether a weight must be there.
+/// Whether a weight must exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// An error if absent.
+    /// The weight must exist.
     Required,
-    /// Used if present.
+    /// The weight is used if it exists.
     Optional,
-    /// Never used, whether present or not.
+    /// The weight is not used, whether it exists or not.
     Forbidden,
 }
 
@@ -298,11 +297,11 @@ pub enum WeightRole {
     Convolution,
     /// Exponents of a decay, negative.
     Decay,
-    /// Integers from 0 (i32) that name rows or experts, below the number that this option gives.
+    /// Integers from 0 (i32) that name rows or experts; the option of this name gives their upper bound.
     Ids(&'static str),
 }
 
-/// Matrices and tables whose types a quantiser chooses alike; see `files::quantise`.
+/// Classes of matrices and tables for which a quantiser chooses the same types; see `files::quantise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantClass {
     /// The requested type.
@@ -322,34 +321,34 @@ pub enum QuantClass {
 /// A condition on the resolved options of an instance.
 #[derive(Debug)]
 pub struct Rule {
-    /// Must be true.
+    /// The condition, which must be true.
     pub holds: &'static str,
-    /// What is wrong when it is not.
+    /// The problem if the condition is false.
     pub message: &'static str,
 }
 
-/// A value of the Rust side that an option resolves to.
+/// A Rust value to which an option resolves.
 pub trait OptionValue: Sized {
-    /// The kind in the contract.
+    /// The kind of the option in the contract.
     const KIND: OptionKind;
-    /// The value, from what the planner resolved for this kind.
+    /// The value of an option of this kind, as the planner resolved it.
     fn read(resolved: &Resolved) -> Option<Self>;
 }
 
 /// A resolved option.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resolved {
-    /// Of [`OptionKind::Int`].
+    /// A value of [`OptionKind::Int`].
     Int(u64),
-    /// Of [`OptionKind::Float`].
+    /// A value of [`OptionKind::Float`].
     Float(f64),
-    /// Of [`OptionKind::List`].
+    /// A value of [`OptionKind::List`].
     List(Vec<u64>),
-    /// Of [`OptionKind::Bool`].
+    /// A value of [`OptionKind::Bool`].
     Bool(bool),
-    /// Of [`OptionKind::Choice`].
+    /// A value of [`OptionKind::Choice`].
     Choice(&'static str),
-    /// Of [`OptionKind::Resource`]: its place in the plan's table, or none.
+    /// A value of [`OptionKind::Resource`]: the place in the plan's table, or none.
     Resource(Option<usize>),
 }
 
@@ -459,11 +458,11 @@ macro_rules! choices {
     };
 }
 
-/// Declares the options of a contract and the struct they resolve to, once: `OPTIONS` is the
-/// table, `read` makes the struct from a planned unit.
+/// Declares the options of a contract and the struct to which they resolve, once: `OPTIONS` is the table, `read` makes
+/// the struct from a planned unit.
 ///
-/// A field without a default must be stated by the definition. One with `=>` follows from parameters and
-/// the file, and a definition does not set it. `when` says when it has an effect.
+/// A definition must state a field without a default. A field with `=>` follows from parameters and the file, and a
+/// definition does not set it. `when` is the condition under which the field has an effect.
 #[macro_export]
 macro_rules! options {
     ($(#[$doc:meta])* $vis:vis struct $name:ident {
@@ -517,13 +516,13 @@ macro_rules! options {
 pub struct Registry {
     /// The blocks a branch may run.
     pub blocks: &'static [&'static Contract],
-    /// Token ids to the hidden state.
+    /// The embedding: token ids to the hidden state.
     pub embed: &'static Contract,
     /// A further input for each layer.
     pub per_layer: &'static Contract,
-    /// The hidden state to logits.
+    /// The head: hidden state to logits.
     pub head: &'static Contract,
-    /// Hidden states to the vector of a sequence.
+    /// Pooling: hidden states to the vector of a sequence.
     pub pool: &'static Contract,
     /// Normalisations.
     pub norm: &'static Contract,
@@ -533,11 +532,11 @@ pub struct Registry {
     pub rope: &'static Contract,
     /// Groups of layers with the same attention view.
     pub cache: &'static Contract,
-    /// Choices among the keys that a query attends to.
+    /// Selections among the keys that a query attends to.
     pub selection: &'static Contract,
-    /// Ways between several hidden states and one.
+    /// Mixes of several hidden states.
     pub mix: &'static Contract,
-    /// Values of the wiring between blocks.
+    /// The points of the wiring between blocks.
     pub wiring: &'static [&'static PointSpec],
 }
 

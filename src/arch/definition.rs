@@ -1,7 +1,7 @@
-//! A definition as read from TOML: every expression parsed, every name still a name.
+//! A definition as read from TOML: expressions are parsed, names are not yet resolved.
 //!
-//! These values are inert. `read` makes them from text, `check` finds what is wrong with them,
-//! the planner gives them numbers. The residual wiring of every layer is the slot formula:
+//! These values are inert. `read` makes them from text, `check` finds their problems, and the planner resolves them to
+//! numbers. The residual wiring of every layer is the slot formula:
 //!
 //! ```text
 //! x  = read ? read(X) : x    X: several hidden states, where a model has them
@@ -21,7 +21,7 @@ use super::contract::{Contract, Presence, Resource};
 use super::diagnostic::{Span, Spanned};
 use super::expr::Expr;
 
-/// How the model is executed.
+/// The mode of execution of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Causal attention; completions grow at the end.
@@ -33,14 +33,14 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Names in the TOML.
+    /// Names of the modes in the TOML.
     pub const NAMES: [(&'static str, Self); 3] = [
         ("causal", Self::Causal),
         ("diffusion", Self::Diffusion),
         ("encoder", Self::Encoder),
     ];
 
-    /// Name in the TOML.
+    /// Name of the mode in the TOML.
     pub fn name(self) -> &'static str {
         Self::NAMES
             .iter()
@@ -49,44 +49,45 @@ impl Mode {
     }
 }
 
-/// One architecture.
+/// The definition of one architecture.
 #[derive(Clone, Debug)]
 pub struct ArchDef {
-    /// Value of `general.architecture` in the files it describes; of several names the requested one.
+    /// Value of `general.architecture` in the files it describes. If it describes several architectures, the requested
+    /// one.
     pub name: String,
-    /// All architectures that it describes; the first one is the stem of its own file.
+    /// All architectures that it describes; the first one is the stem of the definition's file.
     pub names: Vec<String>,
-    /// The comment at the head of the file: what is notable about the family.
+    /// The comment at the head of the file: the special properties of the family.
     pub notes: String,
-    /// How the model is executed.
+    /// The mode of execution.
     pub mode: Mode,
-    /// Parameters by name: the common ones and its own.
+    /// Parameters by name: the common ones and those of the definition.
     pub params: BTreeMap<String, Param>,
-    /// Those that it declares, and of the others those that it names.
+    /// The declared resources, and those without a declaration that are used.
     pub resources: Resources,
-    /// Resources that need no declaration. A name that follows from parameters may be that of any.
+    /// Resources that need no declaration. A name that follows from parameters may be any of them.
     pub defaults: Arc<Resources>,
-    /// From token ids to the hidden state.
+    /// The token embedding: token ids to the hidden state.
     pub embed: Instance,
-    /// How the embedded tokens become several hidden states, as a mix; none: there is one.
+    /// The mix that makes several hidden states of the embedded tokens; none: there is one hidden state.
     pub write: Option<Setting>,
     /// A further input for each layer.
     pub per_layer: Option<Instance>,
     /// The stacks of layers, in order.
     pub stacks: Vec<Stack>,
-    /// From the hidden state to logits.
+    /// The end of the model: hidden state to logits.
     pub head: Option<Head>,
-    /// From the hidden states of a sequence to one vector.
+    /// Pooling: the hidden states of a sequence to one vector.
     pub pool: Instance,
-    /// Conditions on a file's numbers, evaluated for every layer; if one is false, the definition
-    /// is wrong for the file.
+    /// Conditions on a file's numbers, evaluated for every layer; if one is false, the definition is wrong for the
+    /// file.
     pub require: Vec<Spanned<Expr>>,
-    /// What a file may hold that nothing reads.
+    /// The tensors and keys that a file may have without being used.
     pub ignore: Ignore,
-    /// Models that it is drawn for, by names: `KEY=VALUE` sets a parameter, another word is an optional
-    /// tensor without its `.weight`. `default` is the first one.
+    /// The settings for drawings, by names: `KEY=VALUE` sets a parameter, another word is an optional tensor without
+    /// its `.weight`. `default` is the first one.
     pub variants: BTreeMap<String, String>,
-    /// Where it was read from, for messages.
+    /// The text of the definition, for messages.
     pub text: Arc<Text>,
 }
 
@@ -96,7 +97,7 @@ impl ArchDef {
         self.stacks.iter().any(|stack| stack.reads == Reads::Source)
     }
 
-    /// A resource by its name: a declared one, or one that needs no declaration.
+    /// A resource by its name: a declared resource, or one that needs no declaration.
     pub fn resource(&self, kind: Resource, name: &str) -> Option<&Instance> {
         let key = (kind, name.to_owned());
         self.resources.get(&key).or_else(|| self.defaults.get(&key))
@@ -111,14 +112,14 @@ impl ArchDef {
 /// The text of a definition.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// What names it in messages.
+    /// The name of the text in messages.
     pub path: String,
     /// The TOML.
     pub source: String,
 }
 
-/// What a file may hold that nothing reads, without a warning. In names and keys, `*` stands for
-/// anything.
+/// Tensors and keys that a file may have without being used; they cause no warning. In names and keys, `*` stands for
+/// any characters.
 #[derive(Clone, Debug, Default)]
 pub struct Ignore {
     /// Names of tensors.
@@ -127,10 +128,10 @@ pub struct Ignore {
     pub keys: BTreeMap<String, Ignored>,
 }
 
-/// A key that does not matter.
+/// An ignored key.
 #[derive(Clone, Debug)]
 pub struct Ignored {
-    /// Why not.
+    /// The reason why it is ignored.
     pub reason: String,
     /// Whether all definitions ignore it.
     pub is_common: bool,
@@ -151,42 +152,42 @@ pub(super) fn names_of<'a>(
     all.map(|(_, name)| name.as_str())
 }
 
-/// What all definitions have in common.
+/// The part that all definitions have in common.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
     /// Parameters by name.
     pub params: BTreeMap<String, Param>,
-    /// Resources that need no declaration: those of the common part, and every kind that says all.
+    /// Resources that need no declaration: those of the common part, and the kinds that need nothing but their name.
     pub resources: Arc<Resources>,
-    /// Keys that do not matter in any of them.
+    /// The tensors and keys that all definitions ignore.
     pub ignore: Ignore,
 }
 
 /// A number or a name that the definition computes with.
 #[derive(Clone, Debug)]
 pub struct Param {
-    /// Where its value comes from.
+    /// The source of its value.
     pub source: ParamSource,
-    /// Where it is declared; `None` for the common ones.
+    /// The place of its declaration; `None` for common parameters.
     pub span: Option<Span>,
-    /// For a value that follows from the model's size because files do not state it: the reason.
+    /// The reason of an assumption: a value that follows from the model's size because files do not state it.
     pub assumption: Option<String>,
 }
 
-/// Where a parameter's value comes from.
+/// The source of a parameter's value.
 #[derive(Clone, Debug)]
 pub enum ParamSource {
-    /// From other parameters.
+    /// An expression over other parameters.
     Derived(Expr),
-    /// From the model file.
+    /// The metadata of the model file.
     Key {
-        /// Metadata keys, the first that is set wins; relative to `<arch>.` unless absolute.
+        /// Metadata keys; the first one that is set is used. They are relative to `<arch>.` unless absolute.
         keys: Vec<String>,
-        /// Whether the keys stand as they are.
+        /// Whether the keys are full names.
         absolute: bool,
-        /// Value if no key is set; without one a missing key is an error.
+        /// Value if no key is set; without a default a missing key is an error.
         default: Option<Expr>,
-        /// Whether a zero counts as a value rather than as unset.
+        /// Whether a zero is a value, not unset.
         zero_is_value: bool,
         /// Value in a random model.
         synth: Option<Expr>,
@@ -196,7 +197,7 @@ pub enum ParamSource {
 /// A use of a contract: a block, a stage or a resource with its settings.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// What it is a use of.
+    /// The contract that is used.
     pub contract: &'static Contract,
     /// The options in the order of the contract, with the contract's defaults.
     pub options: Vec<Setting>,
@@ -204,21 +205,20 @@ pub struct Instance {
     pub weights: Vec<WeightUse>,
     /// The contract's rules, parsed.
     pub rules: Vec<Expr>,
-    /// Elements of the rows of the second input, parsed.
+    /// Number of elements of the rows of the second input, parsed.
     pub side: Option<Expr>,
     /// Sizes of the state's rows, parsed, in the order of the state's fields.
     pub state: Vec<Expr>,
-    /// Where it stands; for messages.
+    /// The place in the text, for messages.
     pub span: Span,
 }
 
 /// The expression of one option.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// What gives the value.
+    /// The expression that gives the value.
     pub expr: Expr,
-    /// Where the definition sets it; `None` for a contract's default, which may refer to other
-    /// options.
+    /// Where the definition sets the option; `None` for a contract's default, which may refer to other options.
     pub span: Option<Span>,
 }
 
@@ -227,11 +227,11 @@ pub struct Setting {
 pub struct WeightUse {
     /// Name of the tensor, relative to the layer's prefix, or after [`OF_FILE`] to the file.
     pub tensor: String,
-    /// When it belongs to the instance.
+    /// The condition under which the instance has the weight.
     pub when: Expr,
     /// Dimensions.
     pub shape: Vec<Expr>,
-    /// Whether it must be there, may be, or must not be read.
+    /// Whether the weight must exist, may exist, or is not used.
     pub presence: Presence,
 }
 
@@ -240,28 +240,28 @@ pub struct WeightUse {
 pub struct Stack {
     /// Name in value paths.
     pub name: String,
-    /// Where it is named, or stands.
+    /// The place of the name, or of the stack if it has no name.
     pub name_span: Span,
     /// Prefix of its tensors; `{il}` stands for the layer of the file.
     pub prefix: String,
-    /// Where the prefix is given, or the stack stands.
+    /// The place of the prefix, or of the stack if it has no prefix.
     pub prefix_span: Span,
     /// Number of layers.
     pub count: Expr,
     /// The layer of the file, an expression over `depth`; none: `depth`.
     pub il: Option<Setting>,
-    /// The tokens whose hidden states it computes.
+    /// The tokens whose hidden states the stack computes.
     pub reads: Reads,
-    /// What each layer does, in order.
+    /// The slots of each layer, in order.
     pub slots: Vec<Slot>,
 }
 
 /// The tokens that a stack reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// Those of the sequence, which completions extend.
+    /// The tokens of the sequence, which completions extend.
     Tokens,
-    /// Those of another text, the source of the sequence, all of which are there before its first token.
+    /// The tokens of the source of the sequence, which are all known before the sequence's first token.
     Source,
 }
 
@@ -276,47 +276,47 @@ impl Reads {
 pub struct Slot {
     /// Name in value paths.
     pub name: String,
-    /// Where it stands.
+    /// The place in the text.
     pub span: Span,
-    /// Layers that have it; none: all.
+    /// The layers that have it, as a condition; none: all layers.
     pub when: Option<Expr>,
-    /// How one hidden state is read of several, as a mix; none: the one there is.
+    /// The mix that reads one hidden state of several; none: there is only one, or an earlier slot read it.
     pub read: Option<Setting>,
-    /// Tap it reads instead of the hidden state.
+    /// The tap that the slot reads in place of the hidden state.
     pub from: Option<Spanned<String>>,
-    /// Norm before, as a name.
+    /// Norm of the input, as a name.
     pub pre: Option<Setting>,
     /// The branches; those whose `when` holds are summed.
     pub branches: Vec<Branch>,
-    /// Norm after the sum.
+    /// Norm of the sum.
     pub post: Option<Setting>,
     /// Factor of the sum.
     pub scale: Option<Setting>,
     /// How the sum joins the hidden state.
     pub join: Join,
-    /// Norm after joining.
+    /// Norm of the joined hidden state.
     pub after: Option<Setting>,
-    /// How the several hidden states are written, as a mix.
+    /// The mix that writes the several hidden states.
     pub write: Option<Setting>,
 }
 
 /// The end of the model: a norm, then the projection to logits.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// How one hidden state is read of several, as a mix.
+    /// The mix that reads one hidden state of several.
     pub read: Option<Setting>,
     /// Final norm, as a name.
     pub norm: Option<Setting>,
-    /// Projection and what follows it.
+    /// Projection to logits.
     pub unit: Instance,
 }
 
 /// How a slot's result joins the hidden state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// Added to it.
+    /// The result is added to the hidden state.
     Add,
-    /// Replaces it.
+    /// The result replaces the hidden state.
     Set,
 }
 
@@ -325,9 +325,9 @@ pub enum Join {
 pub struct Branch {
     /// Name in value paths.
     pub name: String,
-    /// Layers that have it; none: all.
+    /// The layers that have it, as a condition; none: all layers.
     pub when: Option<Expr>,
-    /// Tap it reads instead of the slot's normed input.
+    /// The tap that the branch reads in place of the slot's normed input.
     pub from: Option<Spanned<String>>,
     /// Tap that the block reads in addition to its input.
     pub side: Option<Spanned<String>>,
@@ -337,20 +337,21 @@ pub struct Branch {
     pub post: Option<Setting>,
     /// Factor of the result.
     pub factor: Option<Setting>,
-    /// Tap under which the result stays readable.
+    /// Tap that holds the result.
     pub save: Option<Spanned<String>>,
     /// The block.
     pub block: Instance,
 }
 
-/// Begins the name of a tensor of the file, as opposed to one of the layer.
+/// First character of the name of a tensor of the file; other names are relative to the layer.
 pub const OF_FILE: char = '/';
 
-/// The names that stand for the layer: `il` is the layer of the file, whose tensors and metadata are used,
-/// `depth` the place in the stack. They are equal unless a stack says otherwise.
+/// The names for the layer: `il` is the layer of the file, whose tensors and metadata are used, `depth` the place in
+/// the stack. They are equal unless a stack sets `il`.
 pub(super) const LAYER: [&str; 2] = ["il", "depth"];
 
-/// The names that a place of use gives to contracts: the width of a norm, the place of a mix and the hidden states there.
+/// The names whose values contracts get from the place of use: the width of a norm, the place of a mix and the number
+/// of hidden states there.
 pub(super) const GIVEN: [&str; 3] = ["width", "place", "states"];
 
 /// The parameter of text diffusion: whether the logits at a position predict the next token.
@@ -359,10 +360,10 @@ pub const SHIFT_LOGITS: &str = "shift_logits";
 /// The parameter of models that read a source: the token with which every completion starts.
 pub const START_TOKEN: &str = "start_token";
 
-/// Taps that exist without being saved.
+/// Taps that exist without `save`.
 pub const TAPS: [&str; 5] = ["x", "h", "layer_in", "embd", "ple"];
 
-/// Whether a name fits a pattern in which `*` stands for anything.
+/// Whether a name fits a pattern in which `*` stands for any characters.
 pub fn fits_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {

@@ -1,8 +1,8 @@
-//! Problems of a definition: where, what, and what was probably meant.
+//! Problems of a definition: the place, the message, and advice.
 //!
-//! A definition reports all its problems at once, so checking collects [`Diagnostic`] values
-//! and goes on. Rendering shows file:line:column, the source line with a caret, and a hint.
-//! Nothing here knows the language; the same values serve every TOML file of the project.
+//! A definition reports all its problems at once: checks collect [`Diagnostic`] values and continue. Rendering shows
+//! file:line:column, the source line with a caret, and a hint. This module is independent of the language, so it serves
+//! every TOML file of the project.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,12 +12,12 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, renderer::Deco
 
 /// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 48;
-/// Maximum number of problems that are shown with their lines; further ones are counted.
+/// Maximum number of problems that are shown with their lines; the number of further ones is shown.
 const SHOWN: usize = 40;
-/// Number of problems after which no more are looked for: the advice of each costs as much as there are names.
+/// Number of problems after which checks stop: the time for the advice of each problem grows with the number of names.
 pub(crate) const MANY: usize = 500;
 
-/// Bytes of a source text.
+/// A range of bytes of a source text.
 pub type Span = Range<usize>;
 
 /// A value and its place in the source.
@@ -25,7 +25,7 @@ pub type Span = Range<usize>;
 pub struct Spanned<T> {
     /// The value.
     pub value: T,
-    /// Where it was written.
+    /// The place in the source.
     pub span: Span,
 }
 
@@ -39,11 +39,11 @@ impl<T> Spanned<T> {
 /// One problem of a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Where in the source.
+    /// The place in the source.
     pub span: Span,
-    /// What is wrong: found and expected.
+    /// The problem: the found and the expected value.
     pub message: String,
-    /// The remedy, if it is known.
+    /// The remedy, if there is one.
     pub help: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl Diagnostic {
         self
     }
 
-    /// A problem with a name that does not exist, with those that do, the nearest first.
+    /// The problem of an unknown name, with the known names, the nearest first.
     pub fn unknown<'a>(
         span: Span,
         what: &str,
@@ -73,7 +73,7 @@ impl Diagnostic {
     ) -> Self {
         let mut known: BTreeSet<&str> = known.into_iter().collect();
         let problem = Self::new(span, format!("unknown {what} `{found}`"));
-        // A long list does not help.
+        // A long list is not shown, since it does not help.
         let is_listed = !known.is_empty() && known.len() <= MAX_LISTED;
         let near = nearest(found, known.iter().copied());
         let meant = near.map(|near| format!("did you mean `{near}`?"));
@@ -88,10 +88,10 @@ impl Diagnostic {
     }
 }
 
-/// Names longer than this many bytes are not compared: the cost of a comparison grows with its length.
+/// Maximum length in bytes of a name that is compared with others: the cost of a comparison grows with the length.
 const MAX_NAME: usize = 128;
 
-/// The known name nearest to `found`, if one is near enough to have been meant.
+/// The known name nearest to `found`, if it is near enough.
 pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if found.len() > MAX_NAME {
         return None;
@@ -150,7 +150,7 @@ pub struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// Joins problems with the text they were found in, in the order of the text.
+    /// The problems of a text, sorted by their places.
     pub fn new(
         path: impl Into<String>,
         source: impl Into<String>,
@@ -170,7 +170,8 @@ impl Diagnostics {
         &self.problems
     }
 
-    /// The first problems with source lines and carets, and the number of further ones; `styled` adds terminal colours.
+    /// The first problems with source lines and carets, and the number of further problems; `styled` adds terminal
+    /// colours.
     pub fn render(&self, styled: bool) -> String {
         let renderer = if styled {
             Renderer::styled()
@@ -203,7 +204,7 @@ impl Diagnostics {
         out
     }
 
-    /// A span that lies in the source and is not empty, on character borders.
+    /// A span within the source that is not empty and lies on character borders.
     fn visible(&self, span: &Span) -> Span {
         let text = self.source.as_str();
         let mut start = span.start.min(text.len());

@@ -1,17 +1,17 @@
-//! Formulas of contracts: text with pieces that depend on conditions.
+//! Formulas of contracts: texts with conditional pieces.
 //!
 //! - `{COND: TEXT}` is TEXT if COND holds; `{COND: TEXT | OTHER}` is OTHER if it does not.
 //! - `{COND -> NAME: TEXT}` is `NAME(TEXT)` if COND holds, and TEXT if it does not.
 //! - `{=OPTION}` is the value of an option.
 //!
-//! Conditions are expressions over options and weights, as in the rest of a contract. Pieces may be
-//! nested. The documentation prints the fullest form, a picture the formula of one use. A piece that
-//! begins with `{!` is left out of the fullest form.
+//! Conditions are expressions over options and weights, as in the rest of a contract. Pieces may be nested. The
+//! documentation prints the general form, a diagram the formula of one use. A piece that begins with `{!` is omitted in
+//! the general form.
 
 use super::expr::{Expr, Scope, Value};
 
-/// The fullest form: every piece, alternatives joined by `or`, names of options for their values. Pieces for different
-/// values of one option have a line each.
+/// The general form: all pieces, with alternatives joined by `or`, and names of options in place of their values.
+/// Pieces for different values of one option have separate lines.
 pub fn general(formula: &str) -> String {
     let everything = |piece: &Piece<'_>| match piece {
         Piece::Value(name) => (*name).to_owned(),
@@ -36,18 +36,18 @@ pub fn general(formula: &str) -> String {
             full.push('\n');
         }
         full.push_str(&everything(piece));
-        // Without text between them, two pieces are one after another.
+        // Pieces with no text between them follow each other directly.
         before = option.or_else(|| before.filter(|_| matches!(piece, Piece::Text(""))));
     }
     full
 }
 
-/// The formula of one use, whose options and weights `scope` gives. If `value` gives a text for an option,
-/// the text replaces the option's value.
+/// The formula of one use, whose options and weights `scope` gives. If `value` gives a text for an option, the text
+/// replaces the option's value.
 ///
 /// # Errors
 ///
-/// If a condition cannot be read or names what the scope does not know.
+/// A condition cannot be read, or has a name that the scope does not have.
 pub fn particular(
     formula: &str,
     scope: &dyn Scope,
@@ -112,7 +112,7 @@ struct Choice<'f> {
 }
 
 impl<'f> Piece<'f> {
-    /// The option whose value decides whether the piece is there, if its condition is `OPTION == VALUE`.
+    /// The option whose value decides about the piece, if the condition is `OPTION == VALUE`.
     fn option(&self) -> Option<&'f str> {
         match self {
             Self::When { condition, .. } => Some(condition.split_once(" == '")?.0),
@@ -130,7 +130,7 @@ impl<'f> Piece<'f> {
     }
 }
 
-/// The pieces of a formula, those within others left as text.
+/// The pieces of a formula; nested pieces are left as text.
 fn pieces(formula: &str) -> Vec<Piece<'_>> {
     let mut out = Vec::new();
     let mut rest = formula;
@@ -169,7 +169,7 @@ fn piece(inner: &str) -> Piece<'_> {
     }
 }
 
-/// The position of a text outside of inner pieces.
+/// The position of a text outside of nested pieces.
 fn outside(text: &str, what: &str) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -189,7 +189,7 @@ fn outside(text: &str, what: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Options `gate` and `act`, and the weight `bias`.
+    /// A scope with the options `gate` and `act`, and the weight `bias`.
     struct Known {
         gate: bool,
         bias: bool,

@@ -1,8 +1,7 @@
-//! The definitions at hand: those built into the program and those of the user's folders.
+//! The library of definitions: those built into the program and those of the user's folders.
 //!
-//! A definition is read and checked when it is requested, so that one broken file does not stop
-//! the others. A folder's file replaces a built-in of the same name, and a later folder an
-//! earlier one.
+//! A definition is read and checked when it is requested, so a broken file does not affect other definitions. A file of
+//! a folder replaces a built-in definition of the same name, and later folders take precedence over earlier ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -22,33 +21,33 @@ pub const ENDING: &str = ".arch.toml";
 /// The text of one definition.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Where it comes from, for messages.
+    /// The origin of the text, for messages.
     pub path: String,
     /// The TOML.
     pub text: String,
-    /// Whether it is built into the program.
+    /// Whether the definition is built into the program.
     pub is_embedded: bool,
 }
 
-/// All definitions at hand, by name.
+/// All available definitions, by name.
 #[derive(Clone, Debug)]
 pub struct Library {
     registry: &'static Registry,
     common: Common,
     sources: BTreeMap<String, Source>,
-    /// What stands for every architecture, if something does.
+    /// The definition that is used for every architecture, if one is chosen.
     chosen: Option<Source>,
 }
 
-/// Why a definition could not be had.
+/// The reason why a definition is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// No definition of that name.
+    /// There is no definition of that name.
     #[error("unknown architecture `{name}`{}", hint(.near.as_deref()))]
     Unknown {
         /// The requested name.
         name: String,
-        /// The nearest name there is.
+        /// The nearest existing name.
         near: Option<String>,
     },
     /// The definition has problems.
@@ -57,9 +56,9 @@ pub enum LibraryError {
     /// A folder or file could not be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The folder or file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -75,7 +74,7 @@ impl Library {
     /// The built-in definitions and those in `folders`.
     ///
     /// # Errors
-    /// A folder that cannot be read, or common parameters that have problems.
+    /// The folder cannot be read, or the common parameters have problems.
     pub fn open(registry: &'static Registry, folders: &[PathBuf]) -> Result<Self, LibraryError> {
         let common = super::parse_common("archs/common.toml", EMBEDDED_COMMON, registry)?;
         let mut sources = BTreeMap::new();
@@ -110,11 +109,10 @@ impl Library {
         })
     }
 
-    /// The same definitions, of which one is used whatever architecture a model has: that of this name, or
-    /// else of the file at this path.
+    /// The same library with one definition for all architectures: the one of this name, or the file at this path.
     ///
     /// # Errors
-    /// Neither a name nor a file that can be read.
+    /// There is no definition of this name, or the file cannot be read.
     pub fn only(self, name_or_path: &str) -> Result<Self, LibraryError> {
         let is_path = name_or_path.ends_with(ENDING);
         let chosen = match is_path {
@@ -136,7 +134,7 @@ impl Library {
         })
     }
 
-    /// Names and texts in the order of the names.
+    /// Names and texts of the definitions, in the order of the names.
     pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
         self.sources
             .iter()
@@ -146,7 +144,7 @@ impl Library {
     /// The text of a definition.
     ///
     /// # Errors
-    /// An unknown name.
+    /// The name is unknown.
     pub fn source(&self, name: &str) -> Result<&Source, LibraryError> {
         self.sources.get(name).ok_or_else(|| LibraryError::Unknown {
             name: name.to_owned(),
@@ -157,7 +155,7 @@ impl Library {
     /// The checked definition of this name.
     ///
     /// # Errors
-    /// An unknown name, or all problems of the text.
+    /// The name is unknown, or the text has problems; all are returned together.
     pub fn get(&self, name: &str) -> Result<ArchDef, LibraryError> {
         let source = match &self.chosen {
             Some(chosen) => chosen,
@@ -182,12 +180,12 @@ impl Library {
         Ok(ArchDef { name, ..def })
     }
 
-    /// A definition that is built in, read once per process.
+    /// A built-in definition, read once per process.
     fn embedded(&self, source: &Source) -> Result<ArchDef, Diagnostics> {
-        /// By the address of the registry and the path of the definition.
+        /// Definitions by the address of the registry and the path of the definition.
         type Known = HashMap<(usize, String), ArchDef>;
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-        // Every state of the table is a sound one.
+        // A panic elsewhere leaves the table valid.
         let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (
             std::ptr::from_ref(self.registry).addr(),
@@ -201,8 +199,8 @@ impl Library {
         Ok(def)
     }
 
-    /// The reference of blocks, stages and resources as Markdown, with the sound definitions that
-    /// use each block.
+    /// The reference of blocks, stages and resources as Markdown, with the names of the valid definitions that use each
+    /// block.
     pub fn reference(&self) -> String {
         let defs: Vec<ArchDef> = self
             .sources()
@@ -222,15 +220,15 @@ impl Library {
     /// Reads and checks a text as a definition of this library.
     ///
     /// # Errors
-    /// All problems of the text.
+    /// The text has problems; all are returned.
     pub fn check(&self, path: &str, text: &str) -> Result<ArchDef, Diagnostics> {
         super::parse(path, text, self.registry, &self.common)
     }
 }
 
-/// The names of a definition after its first one; none if the text is not a definition.
+/// The further names of a definition; empty if the text is not a definition.
 fn further_names(text: &str) -> Vec<String> {
-    // Few definitions have several names, and reading all of them would take a while.
+    // Few definitions have several names, and parsing all definitions is slow: texts without a list are skipped.
     let is_list = |line: &str| {
         let value = line.strip_prefix("name").map(str::trim_start);
         value.is_some_and(|value| value.strip_prefix('=').is_some_and(|v| v.contains('[')))
@@ -244,11 +242,10 @@ fn further_names(text: &str) -> Vec<String> {
     names.into_iter().flatten().skip(1).collect()
 }
 
-/// The files in `folders` whose names have this ending, by their stems; a later folder
-/// wins.
+/// The files in `folders` with this ending, by their stems; files of later folders replace earlier ones.
 ///
 /// # Errors
-/// A folder or file that cannot be read.
+/// A folder or file cannot be read.
 pub(crate) fn sources_in(
     folders: &[PathBuf],
     ending: &str,

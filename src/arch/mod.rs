@@ -1,9 +1,9 @@
-//! TOML text to a checked definition of an architecture. Pure: no ggml, no tensors, no device.
+//! Reads and checks definitions of architectures in TOML. Pure: no ggml, no tensors, no device.
 //!
-//! Text goes through `read` (keys and types of tables) and `check` (names, cycles, types of
-//! expressions); all problems come back together, each with its place. What a block, stage or
-//! resource takes is stated by contracts, which the caller passes as a [`Registry`], so this module
-//! names no block. The planner gives a definition its numbers.
+//! Text goes through `read` (keys and types of tables) and `check` (names, cycles, types of expressions). All problems
+//! are returned together, each with its place. Contracts state the options and weights of blocks, stages and resources;
+//! the caller passes them as a [`Registry`], so this module names no block. The planner resolves a definition to
+//! numbers.
 
 mod chains;
 mod check;

@@ -1,4 +1,4 @@
-//! Reading and checking a definition, or what all definitions share.
+//! Reads and checks a definition, or the part that all definitions share.
 
 use std::sync::Arc;
 
@@ -6,11 +6,10 @@ use toml::de::DeTable;
 
 use super::{ArchDef, Common, Diagnostics, Registry, Text, check, read};
 
-/// Reads and checks one definition. `path` names the text in messages; `common` is what all definitions
-/// share.
+/// Reads and checks one definition. `path` names the text in messages; `common` is the part that all definitions share.
 ///
 /// # Errors
-/// All problems of the text together.
+/// The text has problems; all are returned together.
 pub fn parse(
     path: &str,
     source: &str,
@@ -22,7 +21,7 @@ pub fn parse(
     let mut def = reader.definition(root.get_ref(), common);
     let mut problems = reader.problems();
     if !syntax.is_empty() {
-        // After a syntax error the tree is incomplete, and missing parts need no message.
+        // After a syntax error the tree is incomplete: missing parts are not reported.
         problems = syntax.iter().map(read::syntax_problem).collect();
     } else if let Some(def) = &mut def {
         let found = check::check(def, problems.is_empty());
@@ -39,10 +38,10 @@ pub fn parse(
     }
 }
 
-/// Reads what all definitions share.
+/// Reads the part that all definitions share.
 ///
 /// # Errors
-/// All problems of the text together.
+/// The text has problems; all are returned together.
 pub fn parse_common(
     path: &str,
     source: &str,

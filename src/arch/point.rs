@@ -1,15 +1,15 @@
-//! Points: the values of contracts that have a name, and can be read and changed by it.
+//! Points: named values of contracts that can be captured and edited.
 
-/// A value of a contract that has a name, and can be read and changed by it.
+/// A named value of a contract that can be captured and edited.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PointSpec {
-    /// Last part of its path.
+    /// Last part of the value's path.
     pub name: &'static str,
     /// Dimensions for one token in ggml order, as expressions over options and parameters.
     pub shape: &'static [&'static str],
-    /// What the parts of a row are, where edits can select some of them.
+    /// The kind of the parts of a row, where edits can select parts.
     pub parts: Parts,
-    /// Its name in TransformerLens, within a layer for values of layers.
+    /// The name in TransformerLens; within a layer for values of layers.
     pub alias: Option<&'static str>,
     /// One phrase for the documentation.
     pub doc: &'static str,
@@ -31,7 +31,7 @@ impl PointSpec {
         }
     }
 
-    /// One whose second dimension is heads.
+    /// Declares that the second dimension is heads.
     #[must_use]
     pub const fn of_heads(self) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl PointSpec {
         }
     }
 
-    /// One whose elements are experts.
+    /// Declares that the elements are experts.
     #[must_use]
     pub const fn of_experts(self) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl PointSpec {
         }
     }
 
-    /// One that TransformerLens has too.
+    /// Sets the name in TransformerLens.
     #[must_use]
     pub const fn known_as(self, alias: &'static str) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl PointSpec {
         }
     }
 
-    /// One that can be read and not changed: numbers for pairs of keys and queries.
+    /// Declares numbers for pairs of keys and queries, which can be captured but not edited.
     #[must_use]
     pub const fn of_pairs(self) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl PointSpec {
         }
     }
 
-    /// One that can be read and not changed: indices.
+    /// Declares indices, which can be captured but not edited.
     #[must_use]
     pub const fn of_indices(self) -> Self {
         Self {
@@ -77,23 +77,23 @@ impl PointSpec {
     }
 }
 
-/// What the parts of a row of a value are.
+/// The kinds of parts of a row of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
-    /// Elements.
+    /// The elements.
     Neurons,
-    /// Heads: the second dimension.
+    /// The heads: the second dimension.
     Heads,
-    /// Experts: the elements.
+    /// The experts: the elements.
     Experts,
-    /// A number for each key and head; cannot be changed.
+    /// A number for each key and head; it cannot be edited.
     Pairs,
-    /// Indices, which cannot be changed.
+    /// Indices, which cannot be edited.
     Indices,
 }
 
 impl Parts {
-    /// Their name.
+    /// The name of the parts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Neurons => "neurons",

@@ -1,5 +1,5 @@
-//! A definition as TOML again, with comments on what it does not state: defaults of options, and the
-//! tensors of every block. Read again, the text means the same.
+//! Prints a definition as TOML, with comments on the values that it does not state: defaults of options, and the
+//! tensors of every block. The printed text has the same meaning when it is read.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -48,7 +48,7 @@ impl ArchDef {
             writeln!(out, "{name} = {}", param_text(param))?;
         }
         for ((kind, name), own) in &self.resources {
-            // A kind that says all cannot be declared.
+            // A kind that needs no declaration cannot be declared.
             if own.contract.plain_kinds().contains(&name.as_str()) {
                 continue;
             }
@@ -102,7 +102,7 @@ impl ArchDef {
         Ok(())
     }
 
-    /// Parameters that something reads, directly or through others.
+    /// The parameters that are used, directly or through others.
     fn used_params(&self) -> BTreeSet<String> {
         let mut open: Vec<String> = Vec::new();
         self.for_each_expr(&mut |expr| expr.for_each_name(&mut |name, _| open.push(name.into())));
@@ -290,7 +290,7 @@ fn setting(out: &mut String, key: &str, setting: Option<&Setting>) -> fmt::Resul
 
 fn instance(out: &mut String, instance: &Instance) -> fmt::Result {
     for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
-        // A default may speak of other options, which a setting cannot.
+        // A default may refer to other options, which a setting cannot.
         let mark = if setting.span.is_some() { "" } else { "# " };
         let value = quoted(setting.expr.source());
         writeln!(out, "{mark}{} = {value}  # {}", spec.name, spec.doc)?;
@@ -300,7 +300,7 @@ fn instance(out: &mut String, instance: &Instance) -> fmt::Result {
         .filter_map(|(spec, weight)| {
             let value = match weight.presence {
                 Presence::Forbidden => "false".to_owned(),
-                // A name with a dot stands as it is; one without gets it at the end.
+                // A name with a dot stays as it is; a name without one gets a dot at the end.
                 presence => {
                     let dot = if weight.tensor.contains('.') { "" } else { "." };
                     let mark = if presence == Presence::Optional {

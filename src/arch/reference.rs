@@ -1,12 +1,12 @@
-//! The reference of the language's parts as Markdown, from their contracts.
+//! Prints the reference of the language as Markdown, from the contracts.
 
 use super::contract::{Contract, OptionKind, OptionSpec, Presence, Registry, Resource};
 use super::point::PointSpec;
 use super::state::StateSpec;
 
 impl Registry {
-    /// Every block, stage and resource: what it computes, its options, weights and state, and
-    /// which of `users` (architecture, what it uses) use it.
+    /// Every block, stage and resource: its computation, options, weights and state, and the `users` (architectures)
+    /// that use it.
     pub fn to_markdown(&self, users: &dyn Fn(&str) -> Vec<String>) -> String {
         let mut out = String::from(
             "# Blocks, stages and resources\n\n\
@@ -121,7 +121,7 @@ fn section(out: &mut String, title: &str, contract: &Contract, users: &[String])
     }
 }
 
-/// The values that can be read and changed.
+/// The points of contracts.
 fn points(out: &mut String, points: impl ExactSizeIterator<Item = &'static PointSpec>) {
     if points.len() == 0 {
         return;
@@ -155,9 +155,9 @@ fn kind(kind: OptionKind) -> String {
     }
 }
 
-/// What an option is for, and when it has an effect.
+/// The purpose of an option, and the condition under which it has an effect.
 pub(super) fn meaning(option: &OptionSpec) -> String {
-    // Of an option that turns itself off, its words say so.
+    // The text of an option that turns itself off already states its condition.
     let is_own = option.when.starts_with(option.name);
     match option.when {
         when if is_own || when == "true" => option.doc.to_owned(),
@@ -165,7 +165,7 @@ pub(super) fn meaning(option: &OptionSpec) -> String {
     }
 }
 
-/// A text within a table.
+/// A text as a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

@@ -1,8 +1,8 @@
-//! The language as a JSON Schema, for editors: of the keys that the readers ask for ([`Form`]).
+//! The JSON Schema of the language, for editors, from the keys that the readers ask for ([`Form`]).
 //!
-//! A text with every kind of table is read, its problems are of no interest, and what was asked for is
-//! written down. So there is no second list of keys that could differ from the reader's. A schema knows
-//! keys, types and words; names, expressions and shapes are checked by `bench arch check` alone.
+//! A text with every kind of table is read, its problems are dropped, and the keys that were asked for are recorded. So
+//! there is no second list of keys that could differ from the reader's. The schema has keys, types and words; only
+//! `bench arch check` checks names, expressions and shapes.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::definition::Common;
 use super::read::Reader;
 use super::table::{Form, Known};
 
-/// Anything that is no plain word: an expression.
+/// A character that is not part of a plain word: the text is an expression.
 const EXPRESSION: &str = "[^A-Za-z0-9_./-]";
 
 impl Registry {
@@ -45,7 +45,8 @@ impl Registry {
     }
 }
 
-/// A JSON Schema of tables by their kinds. `root` is the kind of the whole file, `blocks` are what a branch may run.
+/// A JSON Schema of tables by their kinds. `root` is the kind of the whole file; `blocks` are the blocks that a branch
+/// may run.
 pub(crate) fn described(
     root: &str,
     kinds: &BTreeMap<&'static str, Vec<Known>>,
@@ -74,7 +75,7 @@ pub(crate) fn described(
     whole.into()
 }
 
-/// A noun without its article.
+/// The last word of a kind.
 fn short(kind: &str) -> &str {
     kind.rsplit(' ').next().unwrap_or(kind)
 }
@@ -106,8 +107,8 @@ fn table(keys: &[Known], block: Option<&Contract>) -> Value {
     object
 }
 
-/// A branch: the block's name says which keys there are. Editors that propose keys without deciding on conditions find
-/// those of all blocks.
+/// The schema of a branch: the block's name decides about the other keys. Editors that propose keys without evaluating
+/// conditions see the keys of all blocks.
 fn branch(blocks: &[&'static Contract], tables: &Map<String, Value>) -> Value {
     let names: Vec<&str> = blocks.iter().map(|block| block.name).collect();
     let mut properties = Map::new();

@@ -1,8 +1,8 @@
-//! Keys of a TOML table, taken one by one, and their values as texts, numbers, expressions and
-//! tables. Reading goes on after a problem, so that all of them are reported together.
+//! Reads the keys of a TOML table one by one, and their values as texts, numbers, expressions and tables. Reading
+//! continues after a problem, so that all problems are reported together.
 //!
-//! Who takes a key says what its value may be ([`Form`]), so that what was asked for is a description of the
-//! language at the same time: `schema` makes a JSON Schema of it.
+//! The caller that takes a key states the form of its value ([`Form`]), so the recorded keys describe the language:
+//! `schema` makes a JSON Schema of them.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use super::definition::OF_FILE;
 use super::diagnostic::{Diagnostic, MANY, Span, Spanned, nearest};
 use super::expr::{Expr, Value};
 
-/// Maximum number of items of a list or table, far above what any needs: work may grow with the square of that.
+/// Maximum number of items of a list or table, far above every need: work may grow with its square.
 const MAX_ITEMS: usize = 1024;
 
 /// A value in a TOML file.
 pub(crate) type Item<'a> = &'a TomlSpanned<DeValue<'a>>;
 
-/// What the value of a key may be.
+/// The form of the value of a key.
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
     /// A text.
@@ -43,24 +43,24 @@ pub(crate) enum Form {
     Either(&'static [Self]),
     /// An array.
     List(&'static Self),
-    /// A table with names of the writer's choice.
+    /// A table with any keys.
     Map(&'static Self),
     /// A table of this kind.
     Table(&'static str),
-    /// Tables under names of the writer's choice, of this kind.
+    /// Tables of this kind under any keys.
     Tables(&'static str),
     /// A block with its options.
     Branch,
     /// An option of a contract.
     Option(&'static OptionSpec),
-    /// Which tensors the weights of a contract are.
+    /// The tensors of the weights of a contract.
     Weights(&'static Contract),
-    /// None: the value follows from parameters, which a message can say.
+    /// No value is allowed: it follows from parameters, which a message can state.
     Derived(&'static OptionSpec),
 }
 
 impl Form {
-    /// One text, or several.
+    /// One text or several texts.
     pub(crate) const TEXT_OR_TEXTS: Self = Self::Either(&[Self::Text, Self::Texts]);
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// What a value that no definition sets follows from.
+    /// The expression from which a value follows that no definition sets.
     fn follows_from(&self) -> Option<&'static str> {
         match self.form {
             Form::Derived(spec) => spec.default,
@@ -81,13 +81,13 @@ impl Known {
         }
     }
 
-    /// Whether the key may be there.
+    /// Whether a table may have the key.
     pub(crate) fn is_possible(&self) -> bool {
         self.follows_from().is_none()
     }
 }
 
-/// Reads values and collects what is wrong with them.
+/// Reads values and collects problems.
 pub(crate) struct TableReader<'a> {
     pub(crate) source: &'a str,
     pub(crate) problems: Vec<Diagnostic>,
@@ -95,11 +95,11 @@ pub(crate) struct TableReader<'a> {
     pub(crate) kinds: BTreeMap<&'static str, Vec<Known>>,
 }
 
-/// A table whose keys are taken one by one; what is left at the end is unknown.
+/// A table whose keys are taken one by one; remaining keys are unknown.
 pub(crate) struct Fields<'a> {
     table: &'a DeTable<'a>,
     pub(crate) span: Span,
-    /// What kind of table it is: a noun with its article, or a name of the language.
+    /// The kind of the table: a noun with its article, or a name of the language.
     pub(crate) kind: &'static str,
     pub(crate) known: Vec<Known>,
 }
@@ -114,7 +114,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// What it is, in messages.
+    /// The kind of the table, for messages.
     fn what(&self) -> String {
         match self.kind.contains(' ') {
             true => self.kind.to_owned(),
@@ -132,7 +132,7 @@ impl<'a> Fields<'a> {
         self.given(key)
     }
 
-    /// The value of a key without which the table is incomplete; who asks says so.
+    /// The value of a required key; the caller reports a missing one.
     pub(crate) fn take_required(&mut self, key: &'static str, form: Form) -> Option<Item<'a>> {
         self.known.push(Known {
             key,
@@ -142,7 +142,7 @@ impl<'a> Fields<'a> {
         self.given(key)
     }
 
-    /// The value of a key, taken or not.
+    /// The value of a key, whether taken or not.
     pub(crate) fn given(&self, key: &str) -> Option<Item<'a>> {
         self.table
             .iter()
@@ -150,7 +150,7 @@ impl<'a> Fields<'a> {
             .map(|(_, value)| value)
     }
 
-    /// The keys nobody took.
+    /// The keys that were not taken.
     pub(crate) fn rest(&self) -> impl Iterator<Item = (&'a str, Span, Item<'a>)> {
         self.table
             .iter()
@@ -172,12 +172,12 @@ impl<'a> TableReader<'a> {
         self.problems.push(Diagnostic::new(span, message));
     }
 
-    /// Whether so much is wrong that the rest need not be looked at.
+    /// Whether there are too many problems to continue.
     fn is_full(&self) -> bool {
         self.problems.len() >= MANY
     }
 
-    /// Whether a list or a table has no more items than any needs; else that is a problem.
+    /// Whether a list or table has at most the allowed number of items; otherwise a problem is reported.
     pub(crate) fn is_short(&mut self, item: Item<'a>, n: usize) -> bool {
         if n > MAX_ITEMS {
             let message = format!("{n} items, expected at most {MAX_ITEMS}");
@@ -186,7 +186,7 @@ impl<'a> TableReader<'a> {
         n <= MAX_ITEMS
     }
 
-    /// Reports the keys that nobody took.
+    /// Reports the keys that were not taken.
     pub(crate) fn finish(&mut self, fields: Fields<'_>) {
         for (name, span, _) in fields.rest() {
             if self.is_full() {
@@ -242,7 +242,7 @@ impl<'a> TableReader<'a> {
         item.map_or_else(Vec::new, |item| self.texts(item, key))
     }
 
-    /// One text or several.
+    /// One text or several texts.
     pub(crate) fn any_texts(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Vec<String> {
         let item = fields.take(key, Form::TEXT_OR_TEXTS);
         item.map_or_else(Vec::new, |item| self.text_or_texts(item, key))
@@ -282,7 +282,7 @@ impl<'a> TableReader<'a> {
         literal.map(Expr::literal)
     }
 
-    /// A value that is a name: a plain word is the name itself, anything else an expression.
+    /// A value that is a name: a plain word is the name itself, any other text is an expression.
     pub(crate) fn name(&mut self, item: Item<'a>) -> Option<Expr> {
         let plain = |text: &str| {
             let text = text.strip_prefix(OF_FILE).unwrap_or(text);
@@ -307,7 +307,7 @@ impl<'a> TableReader<'a> {
     }
 
     pub(crate) fn expr_text(&mut self, text: &str, span: Span) -> Option<Expr> {
-        // Without escapes the text stands in the file as it is, and problems point into it.
+        // A text without escapes is in the file as it is, so problems can point into it.
         let written = self.source.get(span.clone()).unwrap_or_default();
         let start = written.find(text).filter(|_| !text.is_empty());
         match Expr::parse(text, span.start + start.unwrap_or(0)) {
@@ -358,7 +358,7 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// Reports a key that a table has not.
+    /// Reports a missing key of a table.
     pub(crate) fn missing(&mut self, fields: &Fields<'_>, key: &str) {
         let problem = format!("missing key `{key}` (required in {})", fields.what());
         self.report(fields.span.clone(), problem);

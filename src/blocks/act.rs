@@ -1,4 +1,4 @@
-//! Activations: functions of each element, of a hidden layer or of a gate.
+//! Activations: elementwise functions of a hidden layer or of a gate.
 //!
 //! ```text
 //! plain       act(x)
@@ -11,7 +11,7 @@
 //! xielu       p * x^2 + beta * x                         x > 0;  p = softplus(alpha_p)
 //!             n * (exp(min(x, eps)) - 1 - x) + beta * x  else;   n = beta + softplus(alpha_n)
 //! ```
-//! xIELU: Huang and Schlag 2024, arXiv 2411.13010. A kind without parameters is named without a declaration.
+//! xIELU: Huang and Schlag 2024, arXiv 2411.13010. A kind without parameters needs no declaration to be named.
 
 use super::build::{Build, softcap};
 use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec};
@@ -19,7 +19,7 @@ use crate::ggml::{Error, Glu, Tensor, Unary};
 use crate::{choices, options};
 
 choices! {
-    /// A function of an element.
+    /// An elementwise function.
     pub(super) enum Kind {
         /// `x * sigmoid(x)`.
         Silu = "silu",
@@ -47,7 +47,7 @@ choices! {
 }
 
 choices! {
-    /// Where a gate is clamped.
+    /// Whether a gate is clamped before or after its activation.
     pub(super) enum ClampAt {
         /// Before its activation.
         Before = "before",
@@ -71,7 +71,7 @@ options! {
     }
 }
 
-/// `[act.NAME]`.
+/// The contract of `[act.NAME]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "act",
     title: "Activation",
@@ -116,7 +116,7 @@ impl Build<'_> {
     /// `act(x)`; unchanged without an activation.
     ///
     /// # Errors
-    /// The activation needs a gate, or as the operation.
+    /// The activation needs a gate, or the operation rejects its inputs.
     pub(super) fn activate(&self, act: ActRef, x: &Tensor) -> Result<Tensor, Error> {
         match self.act(act) {
             Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(Error::Arguments {
@@ -130,7 +130,7 @@ impl Build<'_> {
     /// `act(gate) * up`, both `[width, ..]` and contiguous.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn activate_gate(
         &self,
         act: ActRef,
@@ -172,8 +172,8 @@ impl Build<'_> {
         act.0.map(|at| Act::read(&self.plan.acts[at].options))
     }
 
-    /// What the elements of `x [width, ..]` exceed the mean of their row by, less so many standard deviations; `x`
-    /// where an activation has no cutoff. The deviation is that of a sample.
+    /// The excess of `x [width, ..]` over the mean of its row plus `cutoff` standard deviations; `x` where the
+    /// activation has no cutoff. The standard deviation is that of a sample.
     fn exceeding(&self, act: Option<&Act>, x: &Tensor) -> Result<Tensor, Error> {
         let g = self.g;
         let Some(act) = act.filter(|act| act.cutoff > 0.0) else {
@@ -188,7 +188,7 @@ impl Build<'_> {
         g.unary(&excess, Unary::Relu)
     }
 
-    /// The function of each element, without the clamp and the cutoff.
+    /// Applies the function to each element, without the clamp and the cutoff.
     fn elements(&self, act: Option<&Act>, x: &Tensor) -> Result<Tensor, Error> {
         let g = self.g;
         let Some(act) = act else { return Ok(x.clone()) };

@@ -10,7 +10,7 @@ use super::cache::Cache;
 use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
 use super::selection::Selected;
 
-/// What softmax adds to the denominator of each head.
+/// The sinks: a score of each head that softmax adds to its denominator.
 pub(super) const SINKS: WeightSpec = WeightSpec::new(
     WeightRole::Bias,
     "sinks",
@@ -28,7 +28,7 @@ pub(super) const SCORES_POINT: PointSpec = PointSpec::new(
 )
 .of_pairs();
 
-/// The weights of attention.
+/// The attention weights.
 pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
     "weights",
     &["n_kv", "heads"],
@@ -37,23 +37,23 @@ pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
 .of_pairs()
 .known_as("attn.hook_pattern");
 
-/// Operations that attention over runs at other distances adds; generously.
+/// Maximum number of operations that attention adds for each further view of keys; an upper estimate.
 pub(super) const NODES_PER_VIEW: usize = 20;
 
-/// Keys and values of a pass.
+/// The keys and values of a pass.
 pub struct KeyRows<'a> {
-    /// `k [dk, heads, n_tokens]`, `v [dv, heads, n_tokens]` or none if values are the head of the
-    /// keys; nothing if the rows of another unit are used.
+    /// `k [dk, heads, n_tokens]` and `v [dv, heads, n_tokens]`. `v` is none if the values are the head of the keys.
+    /// None if the rows of another unit are used.
     pub new: Option<(&'a Tensor, Option<&'a Tensor>)>,
-    /// Heads of keys and values.
+    /// Number of heads of the keys and values.
     pub heads: u64,
-    /// Elements of a value head.
+    /// Number of elements of a value head.
     pub dv: u64,
-    /// Which of the keys are attended to; none: all that are visible.
+    /// The selected keys; none: all visible keys are attended to.
     pub(super) selected: Option<Selected>,
     /// The bias of the scores for each distance, `[heads, 2 far + 1]`.
     pub(super) bias: Option<Tensor>,
-    /// Keys `[dk, 1, m]` of the whole blocks that end in the pass, where blocks have keys.
+    /// The keys `[dk, 1, m]` of the whole blocks that end in the pass, where blocks have keys.
     pub(super) ended: Option<Tensor>,
 }
 
@@ -61,10 +61,10 @@ impl Build<'_> {
     /// Stores keys and values and computes the attention of each query.
     ///
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
-    /// `[dv * heads, n_tokens]`. The cache says how far the linear position bias reaches.
+    /// `[dv * heads, n_tokens]`. The options of the cache give the reach of the linear position bias.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub fn attend(
         &mut self,
         unit: &Unit,
@@ -90,7 +90,7 @@ impl Build<'_> {
         self.take_weights(unit, q, (&visible.k, kv_heads), &scores)?;
         let heads_of = KeyHeads {
             k: &visible.k,
-            // Without values of their own the head of each row is the values.
+            // Without separate values, the head of each key row is the value.
             v: visible.v.as_ref().unwrap_or(&visible.k),
             dk,
             dv,
@@ -171,8 +171,8 @@ impl Build<'_> {
         }
     }
 
-    /// The bias of each key and query of a view, `[n_kv, n_tokens, heads, n_runs]`, of that for each distance
-    /// `[heads, 2 far + 1]`.
+    /// The bias of each key and query of a view, `[n_kv, n_tokens, heads, n_runs]`, looked up in the bias of each
+    /// distance `[heads, 2 far + 1]`.
     fn bias_of_view(&self, unit: &Unit, bias: &Tensor, view: &RunView) -> Result<Tensor, Error> {
         let (g, runs) = (self.g, &view.runs);
         let Some(distances) = &view.distances else {
@@ -187,8 +187,8 @@ impl Build<'_> {
         g.cont(&g.permute(&rows, [2, 0, 1, 3])?)
     }
 
-    /// The attention of the queries `[dk, n_tokens, heads, n_runs]` of some runs, the `i`-th of the
-    /// pass: `[dv, heads, n_tokens, n_runs]`. With a bias of the scores it is computed step by step.
+    /// The attention of the queries `[dk, n_tokens, heads, n_runs]` of some runs, the `i`-th of the pass:
+    /// `[dv, heads, n_tokens, n_runs]`. Flash attention is not used with a bias of the scores.
     fn attend_runs(
         &self,
         unit: &Unit,
@@ -207,8 +207,8 @@ impl Build<'_> {
         }
     }
 
-    /// The same with masks of what is selected, `[n_kv, n_tokens, n_runs, 1 or kv_heads]`: where each key head has one
-    /// of its own, they attend one after another.
+    /// [`Self::attend_runs`] with masks of a selection, `[n_kv, n_tokens, n_runs, 1 or kv_heads]`. If each key head has
+    /// its own mask, the key heads attend one after another.
     fn attend_selected(
         &self,
         unit: &Unit,
@@ -221,7 +221,7 @@ impl Build<'_> {
         let ([n_kv, n, n_runs, parts], strides) = (masks.shape(), masks.strides());
         let mut all: Option<Tensor> = None;
         for at in 0..parts {
-            // Its share of the heads, dimension `dim`.
+            // The part of the heads for mask `at`, along dimension `dim`.
             let part = |x: &Tensor, dim: usize| {
                 let (mut shape, steps) = (x.shape(), x.strides());
                 shape[dim] /= parts;
@@ -236,7 +236,7 @@ impl Build<'_> {
                 ..scores
             };
             let of = (&part(q, 2)?, &part(k, 1)?, &part(v, 1)?);
-            // Values of a share of the heads have no name.
+            // The values of a part of the heads get no name.
             let i = Some(i).filter(|_| parts == 1);
             let y = self.attend_runs(unit, i, of, (&mask, None), scores)?;
             all = Some(match all {
@@ -250,8 +250,8 @@ impl Build<'_> {
         })
     }
 
-    /// The mask `[n_rows, n_tokens, 1, n_runs]` of rows of positions and of whole blocks, of which those are left that a mask of
-    /// positions `[n_kv, n_tokens, n_runs, 1]` leaves.
+    /// The mask `[n_rows, n_tokens, 1, n_runs]` of the rows of positions and of whole blocks, restricted to the blocks
+    /// that the mask of positions `[n_kv, n_tokens, n_runs, 1]` selects.
     fn mask_of_whole(
         &self,
         mask: &Tensor,
@@ -281,7 +281,7 @@ impl Build<'_> {
         }
     }
 
-    /// The rows that a unit attends to: its own, which it stores, or those of another unit.
+    /// The rows that a unit attends to: its own, which this stores, or those of another unit.
     fn visible(
         &mut self,
         unit: &Unit,
@@ -313,7 +313,7 @@ impl Build<'_> {
         }
     }
 
-    /// Whether a unit attends to keys that were made of the source.
+    /// Whether a unit attends to keys that are made of the source.
     pub fn keys_are_of_source(&self, unit: &Unit) -> bool {
         let rows = unit.key_values();
         rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeysOf::Source)
@@ -322,7 +322,7 @@ impl Build<'_> {
     /// Stores the keys and values of a unit for rows of the source `[n_embd, n_tokens]`.
     ///
     /// # Errors
-    /// As the operations, or the unit makes no keys of a source.
+    /// An operation rejects its inputs, or the unit makes no keys of a source.
     pub fn keep_source(&mut self, unit: &Unit, x: &Tensor) -> Result<(), Error> {
         let _scope = self
             .g
@@ -339,13 +339,14 @@ impl Build<'_> {
         let kept = self
             .store
             .append(g, &unit.path, state, &rows(&k)?, Some(&rows(&v)?))?;
-        // Nothing in a pass over a source alone reads them.
+        // A pass over a source alone has no later operation that reads the rows.
         g.expand(&kept.k)?;
         kept.v.iter().try_for_each(|v| g.expand(v))
     }
 
-    /// Attention without flash attention, step by step, with a bias `[n_kv, n_tokens, heads, n_runs]`: `q [dk, n_tokens, heads, n_runs]`, `k [dk, n_kv,
-    /// kv_heads, n_runs]`, `v [dv, kv_heads, n_kv, n_runs]` -> `[dv, heads, n_tokens, n_runs]`.
+    /// Attention without flash attention, one operation after another, with a bias `[n_kv, n_tokens, heads, n_runs]`:
+    /// `q [dk, n_tokens, heads, n_runs]`, `k [dk, n_kv, kv_heads, n_runs]`, `v [dv, kv_heads, n_kv, n_runs]` ->
+    /// `[dv, heads, n_tokens, n_runs]`.
     fn attend_plainly(
         &self,
         unit: &Unit,
@@ -383,7 +384,7 @@ impl Build<'_> {
     }
 }
 
-/// The rows of all keys and values, and their heads.
+/// The rows of all keys and values, and their numbers of heads.
 struct KeyHeads<'a> {
     k: &'a Tensor,
     v: &'a Tensor,
@@ -394,7 +395,7 @@ struct KeyHeads<'a> {
 }
 
 impl KeyHeads<'_> {
-    /// Those of some runs: `k [dk, k_heads, n_kv, n_runs]` and `v [dv, v_heads, n_kv, n_runs]`, in place.
+    /// The keys `[dk, k_heads, n_kv, n_runs]` and values `[dv, v_heads, n_kv, n_runs]` of some runs, as views.
     fn of(&self, g: &Graph, runs: &Runs) -> Result<(Tensor, Tensor), Error> {
         let heads = |rows: &Tensor, d: u64, heads: u64| {
             let Some(head) = rows.ty().row_bytes(d) else {
@@ -413,8 +414,7 @@ impl KeyHeads<'_> {
     }
 }
 
-/// The queries of some runs, from token `first` of `q [dk, heads, n]` on: `[dk, n_tokens, heads, n_runs]`, in
-/// place.
+/// The queries of some runs, from token `first` of `q [dk, heads, n]` on: `[dk, n_tokens, heads, n_runs]`, as a view.
 pub(super) fn queries_of(
     g: &Graph,
     q: &Tensor,

@@ -25,13 +25,13 @@ use crate::plan::Unit;
 use crate::{choices, options};
 
 choices! {
-    /// What is normalised of queries and keys.
+    /// How queries and keys are normalised.
     pub(super) enum QkNorm {
-        /// Nothing.
+        /// Queries and keys are not normalised.
         None = "none",
-        /// Each head by itself, one weight for all.
+        /// Each head by itself, with one weight for all heads.
         Head = "head",
-        /// Each head by itself, with a weight of its own.
+        /// Each head by itself, with its own weight.
         Each = "each",
         /// Each head by itself, with one factor for all its elements.
         Factor = "factor",
@@ -41,7 +41,7 @@ choices! {
 }
 
 choices! {
-    /// When queries and keys are normalised.
+    /// Whether queries and keys are normalised before or after the rotation.
     pub(super) enum NormAt {
         /// Before the rotation.
         Before = "before",
@@ -51,9 +51,9 @@ choices! {
 }
 
 choices! {
-    /// Where values come from.
+    /// The origin of the values.
     pub(super) enum Values {
-        /// A projection of their own.
+        /// A separate projection.
         Proj = "proj",
         /// The projected keys, before their norm.
         Key = "key",
@@ -93,7 +93,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
     title: "Attention",
@@ -402,8 +402,8 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     b.linear(unit, "o", &y)
 }
 
-/// The keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]` that tokens of the sequence attend to, of
-/// rows of the source `[n_embd, n]`.
+/// The keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]` that tokens of the sequence attend to, made of rows of
+/// the source `[n_embd, n]`.
 pub(super) fn keys_of_source(
     b: &Build<'_>,
     unit: &Unit,
@@ -415,10 +415,10 @@ pub(super) fn keys_of_source(
     keys(b, unit, &c, &(k, v))
 }
 
-/// Projected keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]`, which may be the keys.
+/// Projected keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]`; without values, the keys are the values.
 type Keys = (Tensor, Option<Tensor>);
 
-/// The same after their norms and the rotation.
+/// The keys and values after their norms and the rotation of the keys.
 fn keys(b: &Build<'_>, unit: &Unit, c: &Config, (k, v): &Keys) -> Result<(Tensor, Tensor), Error> {
     let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
     let k = b.point(unit, "k", rotated(b, unit, c, "k_norm", k)?)?;
@@ -452,13 +452,13 @@ fn normalise(
     b.g.reshape(&y, shape)
 }
 
-/// What is projected from the input.
+/// The projections of the input.
 struct Projected {
     /// `[dk, heads, n]`.
     q: Tensor,
-    /// Nothing if the keys of another layer or of the source are used.
+    /// None if the keys of another layer or of the source are used.
     kv: Option<Keys>,
-    /// `[dv * heads, n]`, if it is projected together with the queries.
+    /// `[dv * heads, n]`, if the gate is projected together with the queries.
     gate: Option<Tensor>,
 }
 
@@ -501,7 +501,7 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
     Ok(Projected { q, kv, gate })
 }
 
-/// Keys and values of rows `[n_embd, n]`, with projections of their own.
+/// Keys and values of rows `[n_embd, n]`, by the separate projections `k` and `v`.
 fn project_keys(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Keys, Error> {
     let (g, n) = (b.g, b.n_tokens);
     let k = clamped(b, c, b.linear(unit, "k", x)?)?;

@@ -1,8 +1,7 @@
-//! The interface with which a block builds: the graph, its weights, and helpers that all blocks share.
+//! The interface with which a block builds its graph: weights, inputs, and helpers that all blocks share.
 //!
 //! A block defines the computation; the [`KeyValueStore`] decides where keys and values are stored.
-//! Cached, stateless and bidirectional execution differ in the store alone, so each block has one
-//! `build`.
+//! Cached, stateless and bidirectional execution differ only in the store, so each block has one `build`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,72 +20,72 @@ use super::selection::Selected;
 
 /// The graph under construction.
 pub struct Build<'a> {
-    /// Where operations go.
+    /// The graph to which operations are added.
     pub g: &'a Graph,
-    /// The model.
+    /// The plan of the model.
     pub plan: &'a Plan,
-    /// Data of [`Plan::tensors`], in their order.
+    /// The tensors of [`Plan::tensors`], in the same order.
     pub tensors: &'a [Tensor],
-    /// Adapters of the pass.
+    /// The adapters of the pass.
     pub adapters: AtWork<'a>,
-    /// The adapter in the file of each row, i32 `[1, n_tokens]`, where tokens switch between such.
+    /// The adapter in the file for each row, i32 `[1, n_tokens]`, where tokens switch between adapters.
     pub switched: Option<Tensor>,
     /// The token of each row, i32 `[1, n_tokens]`; none where a stage is computed by itself.
     pub ids: Option<Tensor>,
     /// Number of tokens of the pass.
     pub n_tokens: u64,
-    /// Positions that a sequence may reach.
+    /// Maximum number of positions of a sequence.
     pub n_ctx: u64,
     /// Inputs that follow from the tokens' positions.
     pub inputs: &'a dyn DerivedInputs,
     /// Second input of the branch under construction.
     pub side: Option<Tensor>,
-    /// What the branch under construction saves, where that is not its result.
+    /// The value that the branch under construction saves, where it is not the branch's result.
     pub saved: Option<Tensor>,
-    /// Keys and values.
+    /// The keys and values.
     pub store: &'a mut dyn KeyValueStore,
     /// The sequences of the pass in the order of its tokens, where the model has recurrent states.
     pub groups: &'a [SequenceGroup],
-    /// Recurrent states of each sequence.
+    /// The recurrent states of the sequences.
     pub states: &'a mut dyn StateStore,
-    /// Whether attention is flash attention.
+    /// Whether flash attention is used.
     pub flash_attn: bool,
-    /// The latest of each selection, by its place in the plan.
+    /// The latest result of each selection, by its place in the plan.
     pub selected: Selections,
-    /// What is asked of points.
+    /// The captures and edits of the pass.
     pub lab: Lab,
-    /// Values that have got a name, in the order of computation.
+    /// The values that have got a name, in the order of computation.
     pub named: RefCell<Vec<Named>>,
 }
 
-/// How far heads are rotated.
+/// The positions by which heads are rotated.
 #[derive(Clone, Copy)]
 pub(super) enum Turn<'a> {
-    /// By the positions of the first of each token's block of so many.
+    /// The first position of each token's block of so many positions.
     Blocks(u64),
-    /// Back by the tokens' positions.
+    /// The tokens' positions, negated: a rotation back.
     Back,
-    /// By these positions, i32 `[n]`.
+    /// The given positions, i32 `[n]`.
     At(&'a Tensor),
 }
 
-/// What queries attend to by the latest selections, by their places in the plan.
+/// The latest result of each selection, by its place in the plan.
 #[derive(Default)]
 pub struct Selections(pub(super) HashMap<usize, Selected>);
 
 /// A value with a name.
 pub struct Named {
-    /// Its path, such as `layers.3.attn.q`.
+    /// The path, such as `layers.3.attn.q`.
     pub path: String,
-    /// What its contract says of it.
+    /// The description of the value in its contract.
     pub spec: &'static PointSpec,
     /// The value.
     pub tensor: Tensor,
 }
 
 impl Build<'_> {
-    /// Lets a value of a unit pass its point, which has a name in the unit's contract: `x [.., n_tokens]`,
-    /// which goes on as what this returns.
+    /// Applies the captures and edits of a point to a unit's value `x [.., n_tokens]`, and returns the value that later
+    /// operations read. The unit's contract states the point `name`.
     ///
     /// # Errors
     /// The contract does not state the point.
@@ -101,10 +100,10 @@ impl Build<'_> {
         self.point_at(&unit.path, spec, x)
     }
 
-    /// The same for a value of the wiring, below `path`.
+    /// [`Self::point`] for a value of the wiring, below `path`.
     ///
     /// # Errors
-    /// As the operations of what is asked of the point.
+    /// An operation of a capture or edit rejects its inputs.
     pub fn point_at(
         &self,
         path: &str,
@@ -117,7 +116,7 @@ impl Build<'_> {
         Ok(x)
     }
 
-    /// Names a value for pairs of keys and queries, `[n_kv, n_tokens, heads]`, of the `i`-th of the pass's runs.
+    /// Names a value for pairs of keys and queries, `[n_kv, n_tokens, heads]`, of the pass's `i`-th group of runs.
     pub(super) fn name_pairs(
         &self,
         path: &str,
@@ -141,10 +140,10 @@ impl Build<'_> {
         });
     }
 
-    /// The hidden layer of an MLP, from its gate and up products, which pass their points.
+    /// The hidden layer of an MLP, from its gate and up products, with their points.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn hidden(
         &self,
         unit: &Unit,
@@ -170,7 +169,7 @@ impl Build<'_> {
     /// A weight of a unit that its contract requires.
     ///
     /// # Errors
-    /// It is absent, which the contract should have prevented.
+    /// The weight is absent, which the contract should have prevented.
     pub fn need(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
         self.weight(unit, key)
             .cloned()
@@ -192,7 +191,7 @@ impl Build<'_> {
     /// `w.x` with the weight `key` and its updates; the last dimensions of `x` are the tokens.
     ///
     /// # Errors
-    /// As [`Self::linear`].
+    /// The errors of [`Self::linear`].
     pub fn product(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
         let shape = x.shape();
         let first = (1..4).find(|dim| shape[*dim..].iter().product::<u64>() == self.n_tokens);
@@ -200,16 +199,16 @@ impl Build<'_> {
             let is_token = |dim: usize| dim >= first;
             std::array::from_fn(|dim| if is_token(dim) { shape[dim] } else { 1 })
         });
-        // Where no dimension is the tokens, an update is refused by the shapes of its scales.
+        // Without a dimension of tokens, the shapes of the scales make the update fail.
         let weight = self.need(unit, key)?;
         self.product_of(unit, key, &weight, x, of_tokens.unwrap_or([0; 4]))
     }
 
-    /// Each head of `x [d, n_tokens, heads]` times its own matrix of the weight `key [d, m, heads]`, or
+    /// The product of each head of `x [d, n_tokens, heads]` with its own matrix of the weight `key [d, m, heads]`, or
     /// `[d, m * heads]`: `[m, n_tokens, heads]`.
     ///
     /// # Errors
-    /// As [`Self::linear`].
+    /// The errors of [`Self::linear`].
     pub fn product_by_head(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
         let (weight, heads) = (self.need(unit, key)?, x.shape()[2]);
         let weight = match weight.shape() {
@@ -219,7 +218,8 @@ impl Build<'_> {
         self.product_of(unit, key, &weight, x, [1, self.n_tokens, 1, 1])
     }
 
-    /// `w.x` of a weight in this shape; `of_tokens` is the shape of one number for each token that is repeated to `x`.
+    /// `w.x` for a weight in this shape. `of_tokens` is the shape that one number for each token has when it is
+    /// repeated to `x`.
     fn product_of(
         &self,
         unit: &Unit,
@@ -231,7 +231,7 @@ impl Build<'_> {
         let g = self.g;
         let y = g.mul_mat(weight, x)?;
         let at = unit.weight(key).filter(|at| {
-            // The update of a table is one of the table: a head that projects with it has its own.
+            // The update of a table updates its lookup: a head that projects with the table has its own update.
             self.plan.tensors[*at].role != WeightRole::Table
         });
         let Some(at) = at else { return Ok(y) };
@@ -241,11 +241,11 @@ impl Build<'_> {
         self.add_switched(unit, at, y, x)
     }
 
-    /// `w_e.x` of the experts that `picked [used, n_tokens]` names, with the weight `key [n, m,
+    /// `w_e.x` for the experts that `picked [used, n_tokens]` selects, with the weight `key [n, m,
     /// experts]` and `x [n, 1 or used, n_tokens]`: `[m, used, n_tokens]`.
     ///
     /// # Errors
-    /// As [`Self::linear`].
+    /// The errors of [`Self::linear`].
     pub fn product_of_experts(
         &self,
         unit: &Unit,
@@ -267,7 +267,7 @@ impl Build<'_> {
     /// Rows `ids [n_tokens]` of the table `key [n, rows]`: `[n, n_tokens]`.
     ///
     /// # Errors
-    /// As [`Self::linear`].
+    /// The errors of [`Self::linear`].
     pub fn table_rows(&self, unit: &Unit, key: &str, ids: &Tensor) -> Result<Tensor, Error> {
         let (g, table) = (self.g, self.need(unit, key)?);
         let y = g.get_rows(&table, ids)?;
@@ -280,10 +280,10 @@ impl Build<'_> {
         self.adapters.add(g, at, y, of_tokens, first, second)
     }
 
-    /// Rows `[n]` that the ids of the tokens name in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
+    /// Rows `[n]` that the tokens' ids select in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
     ///
     /// # Errors
-    /// As [`Self::linear`], or rows without tokens.
+    /// The errors of [`Self::linear`], or the pass has no token ids.
     pub(super) fn ids_of_tokens(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
         let table = self.need(unit, key)?;
         match &self.ids {
@@ -301,7 +301,7 @@ impl Build<'_> {
     /// `x` plus the weight `key`, if there is one.
     ///
     /// # Errors
-    /// As the operation.
+    /// The operation rejects its inputs.
     pub fn with_bias(&self, unit: &Unit, key: &str, x: Tensor) -> Result<Tensor, Error> {
         match self.weight(unit, key) {
             Some(bias) => self.g.add(&x, bias),
@@ -309,10 +309,10 @@ impl Build<'_> {
         }
     }
 
-    /// A norm at a place in the wiring.
+    /// Applies a norm at a place in the wiring.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub fn norm(&self, norm: &NormUse, x: &Tensor) -> Result<Tensor, Error> {
         let _scope = self.g.scope("norm", &norm.path);
         let weight = norm.weight.map(|at| &self.tensors[at]);
@@ -324,10 +324,10 @@ impl Build<'_> {
         Ok(y)
     }
 
-    /// Rows of `x` normalised with the kind and eps of `norm` and, if there is one, a weight.
+    /// The rows of `x`, normalised with the kind and eps of `norm` and, if there is one, a weight.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub fn normalise_with(
         &self,
         norm: NormRef,
@@ -355,15 +355,16 @@ impl Build<'_> {
     /// `x [d, heads, n_tokens]` rotated by the tokens' positions; unchanged without a rope.
     ///
     /// # Errors
-    /// As the operation.
+    /// The operation rejects its inputs.
     pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
         self.rope_by(rope, x, Turn::Blocks(1))
     }
 
-    /// The last elements of each head of `x [d, heads, n]` rotated by so much, the others as they are.
+    /// Rotates the last elements of each head of `x [d, heads, n]` by `turn`, and leaves the other elements as they
+    /// are.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn rope_last(
         &self,
         rope: RopeRef,
@@ -380,10 +381,10 @@ impl Build<'_> {
         self.g.concat(&plain, &rotated, 0)
     }
 
-    /// `x [d, heads, n]` rotated by so much.
+    /// Rotates `x [d, heads, n]` by `turn`.
     ///
     /// # Errors
-    /// As the operation, and sections with positions that are not those of the tokens.
+    /// The operation rejects its inputs, or sections get positions that are not those of the tokens.
     pub(super) fn rope_by(
         &self,
         rope: RopeRef,
@@ -426,7 +427,7 @@ impl Build<'_> {
     /// Softmax over each row of `x [n, m]`.
     ///
     /// # Errors
-    /// As the operation.
+    /// The operation rejects its inputs.
     pub fn softmax(&self, x: &Tensor) -> Result<Tensor, Error> {
         let plain = Scores {
             scale: 1.0,
@@ -440,7 +441,7 @@ impl Build<'_> {
     /// The two halves of each row of `x [2n, ..]`, contiguous.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub fn halves(&self, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
         let (shape, strides) = (x.shape(), x.strides());
         let half = shape[0] / 2;
@@ -453,7 +454,7 @@ impl Build<'_> {
     /// An input that follows from the tokens' positions.
     ///
     /// # Errors
-    /// As an input.
+    /// The input cannot be made.
     pub fn input(&self, input: DerivedInput) -> Result<Tensor, Error> {
         self.inputs.get(self.g, input)
     }
@@ -462,7 +463,7 @@ impl Build<'_> {
     /// `1 + scale * ln(1 + floor((pos + offset) / floor))`. A scale of 0 changes nothing.
     ///
     /// # Errors
-    /// As an input.
+    /// The input cannot be made.
     pub fn tempered(&self, q: Tensor, [scale, floor, offset]: [f32; 3]) -> Result<Tensor, Error> {
         if scale == 0.0 {
             return Ok(q);
@@ -478,7 +479,7 @@ impl Build<'_> {
     /// Elements `[start, start + width)` of each row of `x [.., n]`, contiguous.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub fn columns(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
         let (shape, strides) = (x.shape(), x.strides());
         let window = [width, shape[1], shape[2], shape[3]];
@@ -491,14 +492,14 @@ impl Build<'_> {
 /// `cap * tanh(scale * x / cap)`.
 ///
 /// # Errors
-/// As the operations.
+/// An operation rejects its inputs.
 pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Tensor, Error> {
     let y = g.unary(&g.scale(x, scale / cap)?, Unary::Tanh)?;
     g.scale(&y, cap)
 }
 
-/// YaRN's magnitude: ggml multiplies by `1 + 0.1 ln(factor)` when it mixes angles; a definition
-/// with a logarithmic multiplier m wants that divided by `1 + 0.1 m ln(factor)`.
+/// Corrects YaRN's magnitude: ggml multiplies by `1 + 0.1 ln(factor)` when it mixes angles; a definition with a
+/// logarithmic multiplier m needs the quotient of that and `1 + 0.1 m ln(factor)`.
 fn rope_params(rope: &Rope) -> RopeParams {
     let is_yarn = rope.scaling == Scaling::Yarn;
     let spread = if rope.factor > 1.0 {

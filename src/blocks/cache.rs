@@ -6,7 +6,7 @@ use crate::arch::{Contract, Rows, Rule, StateSpec};
 use crate::{choices, options};
 
 choices! {
-    /// Which positions are within a window.
+    /// The positions within a window.
     pub enum Window {
         /// The `size` positions that end with the query's own.
         Standard = "standard",
@@ -28,7 +28,7 @@ options! {
     }
 }
 
-/// `[cache.NAME]`.
+/// The contract of `[cache.NAME]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "cache",
     title: "Cache",
@@ -59,23 +59,23 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 impl Cache {
-    /// Positions of the window; 0: none. Where whole blocks have keys nothing leaves it: what is made of them may be looked
-    /// at by [`Self::is_near`] alone.
+    /// Number of positions of the window; 0: no window. Where whole blocks have keys, no position leaves the window:
+    /// [`Self::is_near`] alone limits which keys of single positions are visible.
     pub fn kept(&self) -> u64 {
         if self.span > 0 { 0 } else { self.size }
     }
 
-    /// Whether a query at position `q` attends to the key at position `k` itself, where whole blocks have keys too.
+    /// Whether a query at position `q` attends to the key of position `k` itself, where whole blocks have keys too.
     pub fn is_near(&self, q: u32, k: u32) -> bool {
         k <= q && u64::from(q - k) < self.near()
     }
 
-    /// Positions whose keys a query attends to themselves, where whole blocks have keys too.
+    /// Number of positions whose own keys a query attends to, where whole blocks have keys too.
     pub fn near(&self) -> u64 {
         if self.size > 0 { self.size } else { u64::MAX }
     }
 
-    /// Whether a query at position `q` attends to a key of its sequence at position `k`.
+    /// Whether a query at position `q` attends to the key of its sequence at position `k`.
     pub fn is_visible(&self, q: u32, k: u32) -> bool {
         let (q, k) = (u64::from(q), u64::from(k));
         if self.causal && k > q {
@@ -104,8 +104,7 @@ impl Cache {
         first as u32
     }
 
-    /// The positions that a query at position `q` of a sequence of `len` positions attends to: they are
-    /// contiguous.
+    /// The positions that a query at position `q` of a sequence of `len` positions attends to. They are contiguous.
     pub fn visible(&self, q: u32, len: u32) -> std::ops::Range<u32> {
         let end = match self.window {
             _ if self.causal => q.saturating_add(1),
@@ -133,7 +132,7 @@ impl Cache {
 mod tests {
     use super::*;
 
-    /// Every rule with windows up to 6.
+    /// All kinds of windows, with sizes up to 6.
     fn rules() -> impl Iterator<Item = Cache> {
         let windows = [Window::Standard, Window::Chunked, Window::Symmetric];
         let pairs = windows

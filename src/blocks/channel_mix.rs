@@ -4,7 +4,7 @@
 //! d = h(t-1) - h(t)
 //! y = sigmoid(receptance . (h + r * d)) * (value . relu(key . (h + k * d))^2)
 //! ```
-//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last input. Without the weight `receptance`
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last input. Without the weight `receptance`
 //! the result has no gate.
 
 use super::build::Build;
@@ -20,7 +20,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "channel_mix",
     title: "Channel mixing",

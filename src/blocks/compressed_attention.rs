@@ -1,4 +1,5 @@
-//! Compressed attention: a query attends to the rows of its last positions, and one row for each whole block of positions before.
+//! Compressed attention: a query attends to the rows of its last positions, and to one row for each earlier whole block
+//! of positions.
 //!
 //! ```text
 //! l    = norm(q_a . h),  q = rope(unit(q_b . l))       the last elements of each head are rotated
@@ -8,8 +9,9 @@
 //! a    = concat over heads of softmax(scale * q . [K | C], sinks) . [K | C]
 //! y    = o . concat over groups of o_a . rope_back(a)
 //! ```
-//! `[n_embd, n_tokens]` in and out. A selection chooses among the blocks, by rows of an indexer that are made as those of blocks are.
-//! Kept are the rows of all positions, those of blocks, and what these are made of as far as blocks reach.
+//! `[n_embd, n_tokens]` in and out. A selection chooses among the blocks, by rows of an indexer that are made like
+//! those of the blocks. The caches hold the rows of all positions, the rows of blocks, and the inputs of these rows as
+//! far back as a block reaches.
 
 use super::attend::{self, KeyRows};
 use super::build::{Build, Turn};
@@ -42,7 +44,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "compressed_attention",
     title: "Compressed attention",
@@ -226,7 +228,7 @@ PointSpec::new("mixed", &["d", "heads"], "results of the heads, rotated back, be
     ],
 };
 
-/// Operations that the rows of blocks add, generously.
+/// Maximum number of operations that the rows of blocks add; an upper estimate.
 pub(super) const NODES: usize = 128;
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
@@ -279,7 +281,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     )
 }
 
-/// What is made of the blocks that end in a pass, m of them; none if no block does.
+/// The rows of the m blocks that end in a pass; none if no block does.
 struct Blocks {
     /// `[d, 1, m]`.
     keys: Option<Tensor>,
@@ -287,14 +289,14 @@ struct Blocks {
     index: Option<Tensor>,
 }
 
-/// Stores what rows of blocks are made of, and makes those of the blocks that end.
+/// Stores the inputs of the rows of blocks, and computes the rows of the blocks that end.
 fn pool(b: &mut Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Blocks, Error> {
     let state = key_values(unit)?;
     let own = b.point(unit, "pool", b.product(unit, "pool", x)?)?;
     let gate = b.point(unit, "pool_gate", b.product(unit, "pool_gate", x)?)?;
     let mut rows = vec![own, gate];
     if c.selection.0.is_some() {
-        // First, where what has no row yet is made of them.
+        // The indexer's parts come first: the stateless store makes its index rows in the shape of the start of a row.
         rows.insert(0, b.product(unit, "index_pool", x)?);
         rows.insert(1, b.product(unit, "index_pool_gate", x)?);
     }
@@ -338,20 +340,20 @@ fn pool(b: &mut Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Blocks
     Ok(Blocks { keys, index })
 }
 
-/// A kind of rows of blocks.
+/// One of the two kinds of rows of blocks.
 struct Pooled {
-    /// Where what they are made of begins in the kept rows: the elements, then their gates.
+    /// The first element of their inputs in the stored rows: the elements, then their gates.
     first: u64,
-    /// Their elements.
+    /// Number of elements of a row.
     d: u64,
-    /// What the keys of their weights begin with.
+    /// The prefix of the keys of their weights.
     key: &'static str,
     rope: RopeRef,
     norm: NormRef,
 }
 
 impl Pooled {
-    /// The rows `[d, 1, m]` of the blocks that end, of the kept rows `read [width, reach * m]`.
+    /// The rows `[d, 1, m]` of the blocks that end, computed from the stored rows `read [width, reach * m]`.
     fn keys(
         &self,
         b: &Build<'_>,
@@ -395,7 +397,8 @@ impl Pooled {
     }
 }
 
-/// The blocks that queries attend to, by the rows `[d_head_index, 1, m]` of the indexer; none: all of them.
+/// The blocks that queries attend to, chosen by the indexer's rows `[d_head_index, 1, m]`; none without a selection:
+/// all of them.
 fn select(
     b: &mut Build<'_>,
     unit: &Unit,

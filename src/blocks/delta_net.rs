@@ -1,6 +1,5 @@
-//! Gated delta rule attention (Yang et al. 2024): a matrix for each head that is corrected towards
-//! what each position says, and forgets. The decay is a number for each head, or one for each
-//! element of its keys (arXiv 2510.26692).
+//! Gated delta rule attention (Yang et al. 2024): each head has a matrix that decays, and that each position corrects
+//! towards its value. The decay is a number for each head, or one for each element of its keys (arXiv 2510.26692).
 //!
 //! ```text
 //! q|k|v  = silu(conv(qkv.h))                   q and k of unit length
@@ -9,8 +8,8 @@
 //! S(t)   = exp(g) S(t-1) + beta (v - exp(g) S(t-1) k) k^T
 //! y      = out . (norm(S q / sqrt(d)) * act(gate.h))
 //! ```
-//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution
-//! and `S [d, d, heads]`.
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution and
+//! `S [d, d, heads]`.
 
 use super::build::Build;
 use crate::arch::{
@@ -21,7 +20,7 @@ use crate::plan::Unit;
 use crate::{choices, options};
 
 choices! {
-    /// Which key head a value head reads, if there are fewer key heads.
+    /// The key head that a value head reads, if there are fewer key heads.
     pub(super) enum HeadMap {
         /// Head h reads head `h % k_heads`.
         Tiled = "tiled",
@@ -31,11 +30,11 @@ choices! {
 }
 
 choices! {
-    /// What fades together.
+    /// The part of a head's matrix that has one decay.
     pub(super) enum Decay {
-        /// The matrix of a head.
+        /// The whole matrix of a head.
         Head = "head",
-        /// A row of it, one element of the keys.
+        /// A row of the matrix, one element of the keys.
         Element = "element",
     }
 }
@@ -58,7 +57,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "delta_net",
     title: "Gated delta net",
@@ -337,8 +336,8 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
 }
 
-/// Queries, keys and values in a row, `[2 * k_heads * d + heads * d, n_tokens]`, and their
-/// convolution `[kernel, the same]`.
+/// Queries, keys and values in a row, `[2 * k_heads * d + heads * d, n_tokens]`, and the weight of their convolution
+/// `[kernel, the same]`.
 fn projected(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
     let g = b.g;
     let qkv = if b.weight(unit, "q").is_some() {
@@ -356,7 +355,7 @@ fn projected(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor),
     Ok((qkv, g.reshape(&conv, [kernel, channels, 1, 1])?))
 }
 
-/// A projection, through a narrow one if the file has it.
+/// A projection, of low rank if the file has two matrices for it.
 fn narrowed(
     b: &Build<'_>,
     unit: &Unit,
@@ -370,7 +369,7 @@ fn narrowed(
     }
 }
 
-/// Each key head as often as value heads read it: `[d, k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
+/// Repeats each key head for the value heads that read it: `[d, k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
 fn spread(b: &Build<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
     let (g, n) = (b.g, b.n_tokens);
     let times = c.heads / c.k_heads;
@@ -379,8 +378,8 @@ fn spread(b: &Build<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
     g.reshape(&x, [c.d, c.heads, n, 1])
 }
 
-/// What beta and alpha are made of, `[heads, n_tokens]` each; alpha `[d * heads, n_tokens]` if
-/// elements fade by themselves.
+/// The inputs of beta and of the decay, `[heads, n_tokens]` each. The input of the decay is `[d * heads, n_tokens]` if
+/// each element has its own decay.
 fn strengths(
     b: &Build<'_>,
     unit: &Unit,
@@ -391,7 +390,7 @@ fn strengths(
         let alpha = narrowed(b, unit, "alpha_down", "alpha", x)?;
         return Ok((b.linear(unit, "beta", x)?, alpha));
     }
-    // For each key head: beta of its value heads, then alpha.
+    // Each key head has the beta of its value heads, then their alpha.
     let (g, n) = (b.g, b.n_tokens);
     let times = c.heads / c.k_heads;
     let rows = b.linear(unit, "ba", x)?;

@@ -1,4 +1,4 @@
-//! Token ids to the hidden state: `x = norm(tokens[id] * scale + types[type] + positions[pos])`.
+//! The token embedding: ids to the hidden state, `x = norm(tokens[id] * scale + types[type] + positions[pos])`.
 //!
 //! Ids `[n_tokens]` in, hidden state `[n_embd, n_tokens]` out, f32.
 
@@ -25,7 +25,7 @@ options! {
     }
 }
 
-/// `[embed]`.
+/// The contract of `[embed]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "embed",
     title: "Token embedding",
@@ -100,7 +100,7 @@ PointSpec::new("x", &["n_embd"], "the first hidden state"),
     ],
 };
 
-/// The tokens that switch between adapters in the file, where there are such.
+/// The tokens that switch between adapters in the file, if there are any.
 fn switches(c: &Config) -> Option<Arc<Switches>> {
     let switches = || Switches {
         tokens: c.switches.clone(),
@@ -110,7 +110,7 @@ fn switches(c: &Config) -> Option<Arc<Switches>> {
     (c.rank > 0).then(|| Arc::new(switches()))
 }
 
-/// The adapter in the file of each token, i32 `[1, n_tokens]`, where there are such.
+/// The adapter in the file for each token, i32 `[1, n_tokens]`, if the file has adapters.
 pub(crate) fn adapters(b: &Build<'_>, unit: &Unit) -> Result<Option<Tensor>, Error> {
     let switches = switches(&Config::read(&unit.options));
     let input = |switches| b.input(DerivedInput::Adapters(switches));

@@ -28,7 +28,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ffn",
     title: "MLP",

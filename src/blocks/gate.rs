@@ -1,6 +1,6 @@
-//! Output gates: what heads give, times activated numbers, before the output projection.
+//! Output gates: factors of the heads' results, before the output projection.
 //!
-//! A block that may have one has the options `gate` and `gate_act` and the weight `gate`.
+//! A block that may have a gate has the options `gate` and `gate_act` and the weight `gate`.
 
 use super::build::Build;
 use crate::arch::{ActRef, PointSpec};
@@ -17,7 +17,7 @@ pub(super) const O_IN_POINT: PointSpec = PointSpec::new(
 .of_heads();
 
 choices! {
-    /// What has a number of its own in an output gate.
+    /// The part of the heads' results that has its own factor.
     pub(super) enum Gate {
         /// There is no gate.
         None = "none",
@@ -31,10 +31,10 @@ choices! {
 }
 
 impl Build<'_> {
-    /// Lets `y [dv * heads, n_tokens]` pass [`O_IN_POINT`].
+    /// Applies the captures and edits of [`O_IN_POINT`] to `y [dv * heads, n_tokens]`.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn heads_read(&self, unit: &Unit, heads: u64, y: &Tensor) -> Result<Tensor, Error> {
         let (g, shape) = (self.g, y.shape());
         let by_head = g.reshape(y, [shape[0] / heads.max(1), heads, self.n_tokens, 1])?;
@@ -45,7 +45,7 @@ impl Build<'_> {
     /// `y [d * heads, n_tokens] * act(gate)`, where `gate` has the shape of `y`, or is `[heads, n_tokens]`.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn gate_heads(
         &self,
         act: ActRef,

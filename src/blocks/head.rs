@@ -1,7 +1,7 @@
-//! The hidden state to logits: `z = softcap(scale * (output . norm(x) + bias))`.
+//! The output head: hidden state to logits, `z = softcap(scale * (output . norm(x) + bias))`.
 //!
-//! Stream `[n_embd, n_rows]` in, logits `[n_vocab, n_rows]` out, f32. Without a matrix of its own
-//! the head projects with the token table.
+//! Hidden state `[n_embd, n_rows]` in, logits `[n_vocab, n_rows]` out, f32. Without its own matrix the head projects
+//! with the token table.
 
 use super::build::{Build, softcap};
 use super::points;
@@ -18,7 +18,7 @@ options! {
     }
 }
 
-/// `[head]`, besides its `norm`.
+/// The contract of `[head]`, without its `norm`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "head",
     title: "Head",

@@ -1,14 +1,14 @@
 //! The input, times a stored scale, plus a stored vector: `y = scale * h + bias`.
 //!
-//! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the hidden state; reading a tap,
-//! it adds an earlier value once more. A vector makes a learned initial state.
+//! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the hidden state; with a tap as input, the slot
+//! adds an earlier value once more. The vector `bias` makes a learned initial state.
 
 use super::build::Build;
 use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::plan::Unit;
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "identity",
     title: "Identity",

@@ -1,10 +1,10 @@
-//! What a pass reads and changes at points: rows that are captured, and edits of rows.
+//! The captures and edits of rows at the points of a pass.
 //!
-//! An edit takes the rows that it changes out of a value, computes them, and writes them into a copy of
-//! the value. Other rows are copied, so they keep their bits. All numbers of edits are inputs: a graph
-//! serves every pass with as many rows and edits of the same kinds.
+//! An edit takes its rows out of a value, changes them, and writes them into a copy of the value. Other rows are
+//! copied, so they keep their bits. All numbers of edits are inputs: one graph serves every pass with as many rows and
+//! edits of the same kinds.
 //!
-//! Invariant: a point that nothing asks for adds no operation.
+//! Invariant: a point without captures and edits adds no operation.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ use crate::weights::TensorType;
 use super::attend::WEIGHTS_POINT;
 use super::build::{Build, softcap};
 
-/// How rows `x [width, m]` are changed, with inputs `p0 [width, 1]` and `p1 [width, 1 or m]`.
+/// How an edit changes rows `x [width, m]`, with inputs `p0 [width, 1]` and `p1 [width, 1 or m]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditKind {
     /// `x * p0 + p1`.
@@ -29,8 +29,8 @@ pub enum EditKind {
     Match,
     /// The rows of an earlier value of the same width, by the place of its point.
     Copy(usize),
-    /// `x + p1 * (clamp(f, low, high) - f)`, where `f` is `sum(p0 * x) + bias`, or 0 unless that is above the threshold. The
-    /// numbers are the bits of f32.
+    /// `x + p1 * (clamp(f, low, high) - f)`, where `f` is `sum(p0 * x) + bias`, or 0 if that is not above the
+    /// threshold. The numbers are the bits of f32.
     Feature {
         /// The bias.
         bias: u32,
@@ -41,63 +41,63 @@ pub enum EditKind {
     },
 }
 
-/// Edits of rows of one value at once.
+/// An edit of rows of one value.
 pub struct RowEdits {
-    /// How.
+    /// The kind of the edit.
     pub kind: EditKind,
-    /// The rows, i32 `[m]`, each once.
+    /// The rows to change, i32 `[m]`, each once.
     pub rows: Tensor,
-    /// Its numbers, `[width, 1]` and `[width, 1 or m]`.
+    /// The inputs `p0 [width, 1]` and `p1 [width, 1 or m]`.
     pub numbers: [Tensor; 2],
-    /// With [`EditKind::Copy`] the path of the value.
+    /// The path of the value to copy, with [`EditKind::Copy`].
     pub from: Option<String>,
 }
 
-/// What a pass captures and changes at one point.
+/// The captures and edits of a pass at one point.
 #[derive(Default)]
 pub struct PointUse {
-    /// Edits, one after another.
+    /// The edits, in the order in which they apply.
     pub edits: Vec<RowEdits>,
     /// The rows to capture, i32 `[m]`.
     pub rows: Option<Tensor>,
 }
 
-/// Tokens whose attention weights are captured, and keys that one of them attends to.
+/// The tokens whose attention weights are captured, and the keys that at least one of them attends to.
 #[derive(Clone)]
 pub struct Pairs {
     /// The tokens, i32 `[m]`.
     pub rows: Tensor,
-    /// Rows of the keys, i32 `[n_keys]`.
+    /// The rows of the keys, i32 `[n_keys]`.
     pub keys: Tensor,
     /// f32 `[n_keys, m]`: 0 or a bias where a key is visible, -inf where not.
     pub mask: Tensor,
 }
 
-/// What a pass asks of its points, and what it got.
+/// The captures and edits of a pass, and the captured values.
 #[derive(Default)]
 pub struct Lab {
-    /// Attention weights by the paths of their points.
+    /// Captures of attention weights, by the paths of their points.
     pub pairs: HashMap<String, Pairs>,
-    /// By the paths of the points.
+    /// Captures and edits, by the paths of the points.
     pub uses: HashMap<String, PointUse>,
-    /// Paths of values that steps at later points copy from.
+    /// The paths of values that edits at later points copy.
     pub copied: HashSet<String>,
-    /// These values `[width, n_tokens]`.
+    /// The values to copy, `[width, n_tokens]`, by their paths.
     pub held: RefCell<HashMap<String, Tensor>>,
-    /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where these are hardly more.
+    /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where most of them are captured.
     pub taken: RefCell<HashMap<String, Tensor>>,
 }
 
-/// Most rows of a value that are kept for each that is captured.
+/// All rows of a value are kept if they are at most this many times the captured ones.
 const MOST_KEPT: u64 = 4;
 
-/// Maximum number of operations and inputs of a step.
+/// Maximum number of operations and inputs of an edit.
 pub(crate) const NODES_PER_EDIT: usize = 28;
 /// Maximum number of operations and inputs of a capture.
 pub(crate) const NODES_PER_CAPTURE: usize = 24;
 
 impl Lab {
-    /// A value `x [.., n_tokens]` as it goes on after its point.
+    /// The value that later operations read, for a value `x [.., n_tokens]` at the point `path`.
     pub(super) fn pass(
         &self,
         g: &Graph,
@@ -125,7 +125,7 @@ impl Lab {
                 .as_ref()
                 .map(|path| self.held.borrow().get(path).cloned());
             let changed = match from {
-                // An earlier value: the order of points is that of computation.
+                // The value is an earlier one: points are in the order of computation.
                 Some(from) => {
                     let from = from.ok_or_else(|| Error::Arguments {
                         op: "copy",
@@ -142,11 +142,11 @@ impl Lab {
                 && matches!(y.ty(), TensorType::F32 | TensorType::I32)
                 && g.is_scratch(&y);
             let taken = match is_whole {
-                // A view costs nothing. An operation costs as much as others of a token, for all threads wait for it.
+                // A view costs nothing. A further operation costs time even for one token, for all threads wait for it.
                 true => g.reshape(&y, [y.shape()[0], n_tokens, 1, 1])?,
                 false => g.get_rows(&y, rows)?,
             };
-            // Now, so that the memory of the value need not outlive what else reads it, unless it is kept.
+            // Expand now: the memory of the value need not outlive its other readers, unless the value is kept.
             g.expand(&taken)?;
             self.taken.borrow_mut().insert(path.to_owned(), taken);
         }
@@ -161,8 +161,8 @@ impl Lab {
 }
 
 impl Build<'_> {
-    /// Computes attention weights that are captured, of the chosen tokens alone: attention itself may not have
-    /// them. `q [dk, heads, n_tokens]`, `k [dk * kv_heads, n_rows]`; the weights are `[n_keys * heads, m]`.
+    /// Computes the captured attention weights, for the chosen tokens alone: attention itself may not store them.
+    /// `q [dk, heads, n_tokens]`, `k [dk * kv_heads, n_rows]`; the weights are `[n_keys * heads, m]`.
     pub(super) fn take_weights(
         &self,
         unit: &Unit,
@@ -203,13 +203,13 @@ impl Build<'_> {
 }
 
 impl RowEdits {
-    /// Rows `x [width, m]` after the edit.
+    /// The rows `x [width, m]` after the edit.
     fn changed(&self, g: &Graph, x: &Tensor) -> Result<Tensor, Error> {
         let [p0, p1] = &self.numbers;
         // `p1 [width, 1]` times a number for each row.
         let outer = |by: Tensor| g.mul(&g.repeat(p1, x.shape())?, &by);
         match self.kind {
-            // Copied where the other value is.
+            // The caller copies the rows of the other value.
             EditKind::Copy(_) => Ok(x.clone()),
             EditKind::Affine => g.add(&g.mul(x, p0)?, p1),
             EditKind::Clamp(low, high) => {
@@ -232,7 +232,7 @@ impl RowEdits {
                 let [bias, threshold] = [bias, threshold].map(f32::from_bits);
                 let [low, high] = bounds.map(f32::from_bits);
                 let product = g.sum_rows(&g.mul(x, p0)?)?; // [1, m]
-                // Every number bounded by a number from both sides is that number.
+                // Clamping to `[by, by]` gives a tensor in which every number is `by`.
                 let plus = |by: f32| g.add(&product, &g.clamp(&product, by, by)?);
                 let is_there = g.unary(&plus(bias - threshold)?, Unary::Step)?;
                 let feature = g.mul(&plus(bias)?, &is_there)?;

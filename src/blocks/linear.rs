@@ -1,4 +1,4 @@
-//! A matrix product: `y = weight . h + bias`, or of low rank: `y = up . (down . h)`, through an activation if set.
+//! A matrix product `y = weight . h + bias`, or one of low rank `y = up . (down . h)`, with an optional activation.
 //!
 //! `[n_embd, n_tokens]` in and out.
 
@@ -16,7 +16,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "linear",
     title: "Linear map",

@@ -1,13 +1,13 @@
-//! Linear attention with a decay of each head (Sun et al. 2023, Qin et al. 2024): a matrix for each head to
-//! which each position adds, and which fades at a rate of its own.
+//! Linear attention with a decay of each head (Sun et al. 2023, Qin et al. 2024): each head has a matrix that decays at
+//! its own rate, and to which each position adds.
 //!
 //! ```text
 //! q|k|v = act(qkv.h)                                 one after the other for each head
 //! S(t)  = exp(-slope * 2^(-8 (i + 1) / heads)) S(t-1) + v k^T     for head i
 //! y     = out . (norm(S q) * gate_act(gate.h))
 //! ```
-//! `[n_embd, n_tokens]` in and out. Kept of each sequence: `S [d, d, heads]`. The recurrence is the scan of
-//! state-space layers, with keys, queries and values for its inputs, outputs and channels, and steps of 1.
+//! `[n_embd, n_tokens]` in and out. State of each sequence: `S [d, d, heads]`. The recurrence is the scan of
+//! state-space layers, with keys, queries and values as its inputs, outputs and channels, and steps of 1.
 
 use super::build::Build;
 use super::context::DerivedInput;
@@ -30,7 +30,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "linear_attention",
     title: "Linear attention",
@@ -90,7 +90,7 @@ pub(super) static CONTRACT: Contract = Contract {
     }],
 };
 
-/// What the scan takes the softplus of to get a step of 1: ln(e - 1).
+/// The input whose softplus is a step of 1: ln(e - 1).
 const STEP: f32 = 0.541_324_85;
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

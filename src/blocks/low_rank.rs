@@ -1,12 +1,12 @@
 //! Low-rank updates of weights (Hu et al. 2021, arXiv 2106.09685): `y = w . x + s * (up . (down . x))`.
 //!
-//! An adapter has two small matrices for each of some weights of a model, which stay as they are. `s`
-//! is one number for each token of the pass, so that sequences with different adapters share a pass.
-//! [`Build`](super::Build) adds the updates wherever a weight becomes a product, so no block knows of
-//! them. Of a table (`x = w[id]`) the update is `s * (up . down[id])`.
+//! An adapter has two small matrices for each of some weights of a model, and does not change the weights. `s` is one
+//! number for each token of the pass, so sequences with different adapters share a pass. [`Build`](super::Build) adds
+//! the updates to every product of a weight, so no block refers to them. The update of a table (`x = w[id]`) is
+//! `s * (up . down[id])`.
 //!
-//! A model file may have adapters of its own, between which tokens switch: of each matrix there is one for each adapter,
-//! and a token is multiplied with those of its own. What was computed with them follows from the tokens alone.
+//! A model file may have its own adapters, between which tokens switch: there is one matrix for each adapter, and a
+//! token is multiplied with those of its adapter. These results follow from the tokens alone.
 //!
 //! Invariant: a pass whose adapters are all off has the same operations as one without adapters.
 
@@ -20,28 +20,27 @@ use crate::plan::Unit;
 /// The update of one weight `[n_in, n_out, ..]` by one adapter.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// Which adapter, by its place in the list of them.
+    /// The place of the adapter in the list of adapters.
     pub adapter: usize,
-    /// `[n_in, rank]`, or one for each expert or head; of a table `[rank, n_rows]`.
+    /// `[n_in, rank]`, or one matrix for each expert or head; of a table `[rank, n_rows]`.
     pub down: Tensor,
-    /// `[rank, n_out]`, or one for each expert or head.
+    /// `[rank, n_out]`, or one matrix for each expert or head.
     pub up: Tensor,
     /// Factor of the product, in addition to the scale of a token.
     pub factor: f32,
 }
 
-/// Updates by places in [`Plan::tensors`](crate::plan::Plan::tensors).
+/// Updates by the places of their weights in [`Plan::tensors`](crate::plan::Plan::tensors).
 pub type Updates = HashMap<usize, Vec<Update>>;
 
 /// The adapters of a pass.
 #[derive(Default)]
 pub struct AtWork<'a> {
-    /// Updates of all adapters; none without adapters.
+    /// The updates of all adapters; none without adapters.
     pub updates: Option<&'a Updates>,
-    /// The adapters that some token of the pass uses, each with the scales of the tokens, f32
-    /// `[1, n_tokens]`.
+    /// The adapters that at least one token of the pass uses, each with the scales of the tokens, f32 `[1, n_tokens]`.
     pub scales: Vec<(usize, Tensor)>,
-    /// Weights that were updated so far, as places in the plan.
+    /// The weights that were updated so far, as places in the plan.
     pub updated: RefCell<BTreeSet<usize>>,
 }
 
@@ -60,8 +59,8 @@ impl AtWork<'_> {
         found
     }
 
-    /// `y` plus the updates of weight `at`: `first` and `second` are the products with the two
-    /// matrices, and `shape` is that of the tokens' scales in what the first of them gives.
+    /// `y` plus the updates of weight `at`: `first` and `second` are the products with the two matrices, and `shape` is
+    /// the shape of the tokens' scales for the result of `first`.
     pub(super) fn add(
         &self,
         g: &Graph,
@@ -86,11 +85,11 @@ impl AtWork<'_> {
 }
 
 impl Build<'_> {
-    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token's by its own:
+    /// `y` plus the updates of weight `at` of a unit by the adapters in the file, each token with its own adapter:
     /// `x [n_in, n_tokens]`, `y [n_out, n_tokens]`.
     ///
     /// # Errors
-    /// As the operations, or `x` has not one row for each token.
+    /// An operation rejects its inputs, or `x` has not one row for each token.
     pub(super) fn add_switched(
         &self,
         unit: &Unit,

@@ -8,8 +8,8 @@
 //! s(t)     = exp(softplus(dt) a) s(t-1) + softplus(dt) B x
 //! y        = out . ((C . s + d x) * silu(z))
 //! ```
-//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution
-//! and `s [n_state, n_inner]`. With fewer heads than channels dt, a and d are numbers of heads.
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution and
+//! `s [n_state, n_inner]`. With fewer heads than channels, dt, a and d have one number for each head.
 
 use super::build::Build;
 use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
@@ -29,7 +29,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba",
     title: "Selective scan",

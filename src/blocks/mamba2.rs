@@ -6,7 +6,7 @@
 //! s(t)       = exp(softplus(dt + dt.bias) a) s(t-1) + softplus(dt + dt.bias) B x
 //! y          = out . norm(silu(z) * (C . s + d x))        normalised within groups
 //! ```
-//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution
 //! and `s [n_state, n_inner / heads, heads]`.
 
 use super::build::Build;
@@ -27,7 +27,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba2",
     title: "State-space scan",

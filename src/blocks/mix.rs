@@ -1,5 +1,4 @@
-//! Several hidden states for each token: how they begin, how one is read of them and written back, and how they
-//! end as one.
+//! Mixes of several hidden states of a token: how they start, are read as one, are written back, and end as one.
 //!
 //! ```text
 //! mean       X_i = x                                                      at the start
@@ -36,23 +35,23 @@ use crate::plan::Unit;
 use crate::{choices, options};
 
 choices! {
-    /// How several hidden states and one become each other.
+    /// How several hidden states become one, and one becomes several.
     pub(super) enum Kind {
-        /// Copies, and their mean.
+        /// Copies at the start, their mean at the end.
         Mean = "mean",
-        /// Projections of the length of the first one.
+        /// Projections, scaled to the length of the first state.
         Projected = "projected",
-        /// Sums with factors that follow from all of them.
+        /// Sums with factors that follow from all states.
         Gated = "gated",
-        /// Predicted from all, corrected by what became of the first.
+        /// All states are predicted; the result of the first one corrects them.
         Predicted = "predicted",
-        /// Of the first to all others.
+        /// The first state is read, all others are written.
         Others = "others",
-        /// Means of their norms with a gate for each element.
+        /// Means of the states' norms, with a gate for each element.
         LowRank = "low_rank",
-        /// All of them.
+        /// All states are read and written as one long row.
         All = "all",
-        /// Sums with the softmax of their scores; there may be more after a layer than before it.
+        /// Sums with the softmax of the states' scores. A layer may add states.
         Attended = "attended",
     }
 }
@@ -73,8 +72,8 @@ options! {
     }
 }
 
-/// `[mix.NAME]`. `read = "hc_attn"` is the mix declared under that name, or `[mix.default]` with the weights of that
-/// name.
+/// The contract of `[mix.NAME]`. `read = "hc_attn"` is the mix declared under that name, or `[mix.default]` with the
+/// weights of that name.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mix",
     title: "Mix of hidden states",
@@ -256,10 +255,10 @@ pub(super) static CONTRACT: Contract = Contract {
     ],
 };
 
-/// Operations of one use of a mix, generously.
+/// Maximum number of operations of one use of a mix; an upper estimate.
 pub(crate) const NODES: usize = 48;
 
-/// What is kept from the reading of hidden states until they are written.
+/// The values that the reading of hidden states keeps for their writing.
 pub(crate) struct Held {
     /// The states, or their predictions: `[n_embd * count, n_tokens]`.
     pub(crate) all: Tensor,
@@ -268,14 +267,14 @@ pub(crate) struct Held {
     pub(crate) factors: Option<Tensor>,
 }
 
-/// A mix at its place of use.
+/// A mix where it is used.
 struct Mix<'a, 'b> {
     b: &'a Build<'b>,
     unit: &'a Unit,
     c: Config,
 }
 
-/// `x [n_embd, n_tokens]` as several states `[n_embd * count, n_tokens]`.
+/// The states `[n_embd * count, n_tokens]` at the start, of `x [n_embd, n_tokens]`.
 pub(crate) fn start(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("mix", &unit.path);
     let mix = Mix::new(b, unit);
@@ -291,7 +290,7 @@ pub(crate) fn start(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
     b.point(unit, "x", all)
 }
 
-/// What is read of the states `[n_embd * count, n_tokens]`: `[n_embd, n_tokens]`.
+/// The value `[n_embd, n_tokens]` that is read of the states `[n_embd * count, n_tokens]`.
 pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, Held), Error> {
     let _scope = b.g.scope("mix", &unit.path);
     let mix = Mix::new(b, unit);
@@ -312,7 +311,7 @@ pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, 
         }
         Kind::Others => b.g.mul(&mix.first(all)?, &b.need(unit, "gain")?)?,
         Kind::Attended => mix.summed(all, &mix.shares(all)?)?,
-        // Nothing is computed: the value has its name.
+        // The value is not computed here: it has its name already.
         Kind::All => return Ok((all.clone(), held)),
         Kind::LowRank => {
             let normed = mix.normed(all)?;
@@ -330,7 +329,7 @@ pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, 
     Ok((b.point(unit, "x", x)?, held))
 }
 
-/// The states `[n_embd * count, n_tokens]` after what was read of them became `y [n_embd, n_tokens]`.
+/// The states `[n_embd * count, n_tokens]` after the value that was read became `y [n_embd, n_tokens]`.
 pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("mix", &unit.path);
     let (g, mix) = (b.g, Mix::new(b, unit));
@@ -376,7 +375,7 @@ pub(crate) fn write(b: &Build<'_>, unit: &Unit, held: &Held, y: &Tensor) -> Resu
     b.point(unit, "x", written)
 }
 
-/// The states `[n_embd * count, n_tokens]` as one: `[n_embd, n_tokens]`.
+/// The value `[n_embd, n_tokens]` of the states `[n_embd * count, n_tokens]` at the end.
 pub(crate) fn end(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Error> {
     let mix = Mix::new(b, unit);
     let (g, part) = (b.g, 1.0 / mix.c.count as f32);
@@ -391,7 +390,7 @@ pub(crate) fn end(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<Tensor, Er
             let first = mix.first(all)?;
             let others = g.permute(&mix.others(all)?, [0, 2, 1, 3])?;
             let projected = mix.projected(&g.cont(&others)?, &first)?;
-            // `[n_embd, n_tokens, count - 1]` with the states first.
+            // `[count - 1, n_embd, n_tokens]`: the states are the fastest dimension.
             let by_state = g.cont(&g.permute(&projected, [1, 2, 0, 3])?)?;
             g.scale(&g.add(&first, &mix.sum(&by_state)?)?, part)?
         }
@@ -422,19 +421,19 @@ impl<'a, 'b> Mix<'a, 'b> {
         self.b.g.reshape(x, [self.width(), 1, self.b.n_tokens, 1])
     }
 
-    /// `x [n_embd, n_tokens]` for each state: `[n_embd, count, n_tokens]`.
+    /// `x [n_embd, n_tokens]` repeated for each state: `[n_embd, count, n_tokens]`.
     fn repeated(&self, x: &Tensor) -> Result<Tensor, Error> {
         let shape = [self.width(), self.c.count, self.b.n_tokens, 1];
         self.b.g.repeat(&self.one(x)?, shape)
     }
 
-    /// `x [n_embd, n_tokens]` for each state but the first: `[n_embd, n_tokens, count - 1]`.
+    /// `x [n_embd, n_tokens]` repeated for each state but the first: `[n_embd, n_tokens, count - 1]`.
     fn one_each(&self, x: &Tensor) -> Result<Tensor, Error> {
         let shape = [self.width(), self.b.n_tokens, self.c.count - 1, 1];
         self.b.g.repeat(x, shape)
     }
 
-    /// `[n_embd * count, n_tokens]` as `[n_embd, count, n_tokens]`.
+    /// Reshapes `[n_embd * count, n_tokens]` to `[n_embd, count, n_tokens]`.
     fn apart(&self, all: &Tensor) -> Result<Tensor, Error> {
         let shape = [self.width(), self.c.count, self.b.n_tokens, 1];
         self.b.g.reshape(all, shape)
@@ -451,7 +450,7 @@ impl<'a, 'b> Mix<'a, 'b> {
         self.b.columns(all, 0, self.width())
     }
 
-    /// The other states `[n_embd, count - 1, n_tokens]` of `[n_embd * count, n_tokens]`: a window.
+    /// The other states `[n_embd, count - 1, n_tokens]` of `[n_embd * count, n_tokens]`, as a view.
     fn others(&self, all: &Tensor) -> Result<Tensor, Error> {
         let apart = self.apart(all)?;
         let ([n, count, tokens, _], strides) = (apart.shape(), apart.strides());
@@ -489,7 +488,8 @@ impl<'a, 'b> Mix<'a, 'b> {
         g.reshape(&sum, [self.width(), n, 1, 1])
     }
 
-    /// `P_i . x_i` of `x [n_embd, n_tokens, count - 1]`, as long as the rows of `like [n_embd, n_tokens]`.
+    /// `P_i . x_i` for `x [n_embd, n_tokens, count - 1]`, scaled to the lengths of the rows of
+    /// `like [n_embd, n_tokens]`.
     fn projected(&self, x: &Tensor, like: &Tensor) -> Result<Tensor, Error> {
         let (g, b) = (self.b.g, self.b);
         let length = |x: &Tensor| g.unary(&g.sum_rows(&g.unary(x, Unary::Square)?)?, Unary::Sqrt);
@@ -541,7 +541,7 @@ impl<'a, 'b> Mix<'a, 'b> {
         b.softmax(&g.reshape(&scores, [self.c.count, b.n_tokens, 1, 1])?)
     }
 
-    /// The states with `y [n_embd, n_tokens]` as a further one, or with it added to the last one:
+    /// The states with `y [n_embd, n_tokens]` appended as a further one, or added to the last one:
     /// `[n_embd * n, n_tokens]`.
     fn extended(&self, all: &Tensor, y: &Tensor) -> Result<Tensor, Error> {
         let (g, width) = (self.b.g, self.width());

@@ -1,5 +1,5 @@
-//! Multi-head latent attention (Liu et al. 2024, arXiv 2405.04434): keys and values of all heads are projections of
-//! one short row, and that row is what is kept.
+//! Multi-head latent attention (Liu et al. 2024, arXiv 2405.04434): the keys and values of all heads are projections of
+//! one short row, and the cache holds that row.
 //!
 //! ```text
 //! q       = q.h                             or q_b . norm(q_a . h)
@@ -49,7 +49,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
     title: "Latent attention",
@@ -312,7 +312,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     b.linear(unit, "o", &y)
 }
 
-/// Elements `[start, start + d)` of each head of `x [d_all, heads, n]`, in place.
+/// Elements `[start, start + d)` of each head of `x [d_all, heads, n]`, as a view.
 fn window(b: &Build<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error> {
     let (shape, strides) = (x.shape(), x.strides());
     let steps = [strides[1], strides[2], strides[3]];
@@ -320,7 +320,7 @@ fn window(b: &Build<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error
     b.g.view(x, [d, shape[1], shape[2], 1], steps, offset)
 }
 
-/// Each head of `x [d, heads, n]` times its own matrix `[d, m, heads]`: `[m, heads, n]`.
+/// The product of each head of `x [d, heads, n]` with its own matrix `[d, m, heads]`: `[m, heads, n]`.
 fn per_head(b: &Build<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
     let by_head = b.g.permute(x, [0, 2, 1, 3])?; // [d, n, heads]
     let y = b.product_by_head(unit, key, &by_head)?; // [m, n, heads]

@@ -1,7 +1,7 @@
-//! The maths: one file per block, stage and resource, each with its contract.
+//! The maths of the models: one file per block, stage and resource, each with its contract.
 //!
-//! [`REGISTRY`] lists the contracts for the language and the planner, which know no block by name;
-//! [`build_block`] finds the code of a planned unit. Called by the model when it assembles a graph.
+//! [`REGISTRY`] lists the contracts for the language and the planner, which refer to no block by name; [`build_block`]
+//! calls the code of a planned unit. The model calls it when it assembles a graph.
 
 mod act;
 mod attend;
@@ -61,7 +61,7 @@ use crate::arch::Registry;
 use crate::ggml::{Error, Tensor};
 use crate::plan::Unit;
 
-/// Every block a branch may run: one line each.
+/// The blocks that a branch may run, one line each.
 macro_rules! blocks {
     ($($(#[$of:meta])* $block:ident),* $(,)?) => {
         /// All contracts of the language.
@@ -83,7 +83,7 @@ macro_rules! blocks {
         /// Adds the operations of a planned block to the graph: `[n_embd, n_tokens]` in and out.
         ///
         /// # Errors
-        /// As the operations.
+        /// An operation rejects its inputs.
         pub fn build_block(build: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
             let _scope = build.g.scope_on(unit.contract.0.name, &unit.path, unit.device);
             match unit.contract.0.name {

@@ -8,8 +8,9 @@
 //! w    = s[pick]  ->  softmax or sigmoid, sum to one, scale, as set; or those of `sparse_mixer`
 //! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
 //! ```
-//! The last experts may be the identity: their `w_e . h` is added. Experts may work on a narrower hidden state: `h = latent_down . h`, `y = latent_up . y`, through a norm if set.
-//! `[n_embd, n_tokens]` in and out. `r` is `h`, or the branch's `side`, through the router's norm.
+//! The last experts may be the identity: their `w_e . h` is added. Experts may work on a narrower hidden state:
+//! `h = latent_down . h`, `y = latent_up . y`, through a norm if set. `[n_embd, n_tokens]` in and out. `r` is `h`, or
+//! the branch's `side`, through the router's norm.
 
 use super::build::Build;
 use super::sparse_mixer;
@@ -22,39 +23,39 @@ use crate::plan::Unit;
 use crate::{choices, options};
 
 choices! {
-    /// What makes scores of the router's logits.
+    /// How the router's logits become scores.
     pub(super) enum Score {
         /// Softmax over all experts.
         Softmax = "softmax",
         /// The sigmoid of each.
         Sigmoid = "sigmoid",
-        /// None: logits are ranked, and softmax runs over those picked.
+        /// No function: the logits are ranked, and softmax runs over the picked ones.
         SoftmaxAfter = "softmax_after",
-        /// None: logits are ranked, and those picked have their sigmoids.
+        /// No function: the logits are ranked, and the weights are the sigmoids of the picked ones.
         SigmoidAfter = "sigmoid_after",
         /// `sqrt(softplus(x))` of each.
         SqrtSoftplus = "sqrt_softplus",
-        /// None: logits are ranked, and each of those picked has its weight by itself.
+        /// No function: the logits are ranked, and each picked one gets its weight separately.
         SparseMixer = "sparse_mixer",
     }
 }
 
 choices! {
-    /// Where an expert's weight acts.
+    /// Where an expert's weight is applied.
     pub(super) enum WeightAt {
-        /// On its result.
+        /// To the expert's result.
         Output = "output",
-        /// On what it is given.
+        /// To the expert's input.
         Input = "input",
     }
 }
 
 choices! {
-    /// Whose weight an expert has that several of the router's experts share.
+    /// The weight of an expert that several of the router's experts share.
     pub(super) enum ShareWeight {
-        /// That of the selected one.
+        /// The weight of the selected router expert.
         Selected = "selected",
-        /// That of the router's expert with the number of the shared one.
+        /// The weight of the router's expert with the number of the shared one.
         Number = "number",
     }
 }
@@ -85,7 +86,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
     title: "Mixture of experts",
@@ -301,7 +302,7 @@ PointSpec::new("results", &["latent", "used"], "results of the picked experts, b
     ],
 };
 
-/// Below this a sum of weights counts as this: the smallest normal number of half precision.
+/// Lower bound of a sum of weights: the smallest normal number of half precision.
 const MIN_SUM: f32 = 6.103_515_6e-5;
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
@@ -364,7 +365,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     }
 }
 
-/// `w_e . x` of the picked experts, with their factors and biases: `[rows, used, n_tokens]`.
+/// `w_e . x` for the picked experts, with their factors and biases: `[rows, used, n_tokens]`.
 fn experts(
     b: &Build<'_>,
     unit: &Unit,
@@ -390,8 +391,9 @@ fn factors(g: &Graph, values: &Tensor, picked: &Tensor) -> Result<Tensor, Error>
     g.get_rows(&table, picked)
 }
 
-/// Of picked experts `[used, n_tokens]` and their weights `[1, used, n_tokens]` those that are stored, and the sum of
-/// the other weights `[1, n_tokens]`. In the place of one that is not stored is the last stored one, with a weight of 0.
+/// Splits the picked experts `[used, n_tokens]` with weights `[1, used, n_tokens]` into the stored experts, their
+/// weights, and the sum `[1, n_tokens]` of the other weights. The last stored expert, with weight 0, replaces each that
+/// is not stored.
 fn stored(
     g: &Graph,
     c: &Config,
@@ -420,7 +422,7 @@ fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor, Error> {
     if shape[1] == 1 { g.cont(&sum) } else { Ok(sum) }
 }
 
-/// The picked experts `[used, n_tokens]`, by the number of what they share, and their weights `[1, used, n_tokens]`.
+/// The picked experts `[used, n_tokens]`, as numbers of the shared experts, and their weights `[1, used, n_tokens]`.
 fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
     let (g, n) = (b.g, b.n_tokens);
     let x = b.normalise_with(c.router_norm, b.weight(unit, "router_norm"), x)?;
@@ -487,8 +489,8 @@ fn best(b: &Build<'_>, unit: &Unit, c: &Config, scores: &Tensor) -> Result<Tenso
     g.top_k(&ranked, c.used)
 }
 
-/// Scores `[experts, n_tokens]` in which the experts outside the best groups are -inf. A group is
-/// as good as the sum of its best.
+/// Scores `[experts, n_tokens]` in which the experts outside the best groups are -inf. The score of a group is the sum
+/// of its best scores.
 fn best_groups(g: &Graph, c: &Config, ranked: &Tensor) -> Result<Tensor, Error> {
     let (n, size) = (ranked.shape()[1], c.experts / c.groups);
     let rows = g.reshape(ranked, [size, c.groups * n, 1, 1])?;

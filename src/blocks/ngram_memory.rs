@@ -1,5 +1,5 @@
-//! Memory by n-grams (Engram, 2026): rows of a large table that the last tokens name by hashes, read with a gate for each
-//! of several hidden states, and convolved over time.
+//! Memory by n-grams (Engram, 2026): hashes of the last tokens select rows of a large table, which are read with a gate
+//! for each of several hidden states, and convolved over time.
 //!
 //! ```text
 //! e   = table[rows(tokens)]                       one row for each hash of each n-gram, one after another
@@ -36,7 +36,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ngram_memory",
     title: "N-gram memory",
@@ -124,7 +124,7 @@ pub(super) static CONTRACT: Contract = Contract {
     ],
 };
 
-/// Below this the absolute value of a comparison counts as this before its root.
+/// Lower bound of a comparison's absolute value before its root.
 const MIN_SCORE: f32 = 1e-6;
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
@@ -160,7 +160,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     g.add(&values, &g.unary(&y, Unary::Silu)?)
 }
 
-/// The hashes, whose numbers must fit each other and the table.
+/// The hashes; their numbers must fit each other and the table.
 fn ngrams(unit: &Unit, c: &Config) -> Result<Ngrams, Error> {
     let ngrams = Ngrams {
         longest: c.longest,

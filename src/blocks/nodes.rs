@@ -1,14 +1,14 @@
-//! The number of operations that a block adds to a graph at most.
+//! The maximum number of operations that a block adds to a graph.
 
 use super::{attend, compressed_attention, low_rank, recurrent, selection};
 use crate::arch::Resolved;
 use crate::plan::{StatePlan, Unit};
 
-/// No block adds more operations to the graph of a pass with so many groups of sequences and so many views
-/// of keys than this.
+/// The maximum number of operations that a block adds to the graph of a pass with `n_groups` groups of sequences and
+/// `n_views` views of keys.
 ///
-/// Besides a fixed number, a mixture adds the results of its experts one by one, a block with a
-/// recurrent state runs its operators for each group, and one with keys for each view.
+/// Besides a fixed number, a mixture of experts adds the results of its experts one by one, a block with a recurrent
+/// state runs its operators for each group, and a block with keys attends for each view.
 pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
     const FIXED: usize = 96;
     let experts = unit.option_int("used").unwrap_or(0);
@@ -19,7 +19,7 @@ pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
                 0 => (0, 0),
                 _ => (selection::NODES, selection::NODES_PER_VIEW),
             };
-            // With selections of their own, the key heads attend one after another.
+            // If each key head has its own selection, the key heads attend one after another.
             let parts = match unit.option("selection") {
                 Some(Resolved::Resource(Some(_))) => usize::try_from(rows.heads).unwrap_or(1),
                 _ => 1,

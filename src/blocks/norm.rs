@@ -7,7 +7,7 @@ use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::{choices, options};
 
 choices! {
-    /// What a norm divides by.
+    /// The divisor of a norm.
     pub(super) enum Kind {
         /// The root mean square.
         Rms = "rms",
@@ -24,7 +24,7 @@ options! {
     }
 }
 
-/// `[norm.NAME]`. `pre = "attn_norm"` uses the norm declared under that name, or the kind and eps of
+/// The contract of `[norm.NAME]`. `pre = "attn_norm"` uses the norm declared under that name, or the kind and eps of
 /// `[norm.default]` with the weight of that name.
 pub(super) static CONTRACT: Contract = Contract {
     name: "norm",

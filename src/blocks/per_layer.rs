@@ -1,4 +1,4 @@
-//! A further small input for each layer, from the token and from the embedded token.
+//! A further small input for each layer, made of the token and of its embedding.
 //!
 //! ```text
 //! a       = table[id] * sqrt(width)               one row of all layers
@@ -24,7 +24,7 @@ options! {
     }
 }
 
-/// `[per_layer_input]`.
+/// The contract of `[per_layer_input]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "per_layer_input",
     title: "Input of each layer",
@@ -71,7 +71,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rules: &[],
 };
 
-/// The inputs of all layers; none if there are none.
+/// The inputs of all layers; none if the model has no such inputs.
 pub(crate) fn build(
     b: &Build<'_>,
     unit: &Unit,

@@ -2,7 +2,7 @@
 
 use crate::arch::PointSpec;
 
-/// What the branches of a slot read, where the slot has a norm.
+/// The input of the branches of a slot, where the slot has a norm.
 pub static SLOT_IN: PointSpec =
     PointSpec::new("in", &["n_embd"], "what a slot reads, after its norm");
 
@@ -27,7 +27,7 @@ pub static SLOT_SUM: PointSpec = PointSpec::new(
     "sum of the branches of a slot, where a norm follows",
 );
 
-/// What a slot adds to the hidden state.
+/// The value that a slot adds to the hidden state.
 pub static SLOT_OUT: PointSpec = PointSpec::new(
     "out",
     &["n_embd"],
@@ -42,10 +42,10 @@ pub(super) const NORM: PointSpec =
     PointSpec::new("norm", &["n_embd"], "the hidden state after the final norm")
         .known_as("ln_final.hook_out");
 
-/// The same of models that end in vectors.
+/// The hidden state after the final norm, of models that end in vectors.
 pub static FINAL_NORM: PointSpec = NORM;
 
-/// All of them, for the documentation.
+/// All points of the wiring, for the documentation.
 pub static WIRING: &[&PointSpec] = &[
     &SLOT_IN,
     &BRANCH_RAW,

@@ -1,10 +1,10 @@
-//! The hidden states of a sequence to one vector: `y = head(pool(x))`.
+//! Pooling: the hidden states of a sequence become one vector, `y = head(pool(x))`.
 //!
-//! Pooling takes the hidden states after the final norm `[n_embd, n_tokens]` to one vector of
-//! `n_embd` elements ([`pooled`], on the host, in f64). [`build`] computes what follows from that
-//! vector `[n_embd, 1]`: the head of a classifier or reranker, the dense layers of an embedding
-//! model. The dense layers are those of sentence-transformers' `modules.json`; the classification
-//! heads those of `...ForSequenceClassification` in transformers.
+//! Pooling turns the hidden states after the final norm `[n_embd, n_tokens]` into one vector of `n_embd` elements
+//! ([`pooled`], on the host, in f64). [`build`] computes what follows from that vector `[n_embd, 1]`: the head of a
+//! classifier or reranker, or the dense layers of an embedding model. The dense layers are those of
+//! sentence-transformers' `modules.json`; the classification heads are those of `...ForSequenceClassification` in
+//! transformers.
 
 use super::build::Build;
 use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
@@ -35,7 +35,7 @@ const fn weight(
     WeightSpec::new(role, key, tensor, shape, doc).optional()
 }
 
-/// `[pool]`; a definition without it has the defaults.
+/// The contract of `[pool]`; a definition without it has the defaults.
 pub(super) static CONTRACT: Contract = Contract {
     name: "pool",
     title: "Pooling",
@@ -129,7 +129,7 @@ pub(super) static CONTRACT: Contract = Contract {
     }],
 };
 
-/// One vector of `width` elements of the rows of a sequence, one after the other. At least one row.
+/// One vector of `width` elements, pooled from the rows of a sequence, which follow each other. At least one row.
 pub(crate) fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
     let n = rows.len() / width.max(1);
     let sum = |i: usize, weight: &dyn Fn(usize) -> f64| -> f64 {
@@ -156,25 +156,25 @@ pub(crate) fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
     }
 }
 
-/// Whether anything is computed after pooling and before normalising.
+/// Whether the unit computes anything between pooling and normalisation.
 pub(crate) fn has_layers(unit: &Unit) -> bool {
     unit.weights.iter().any(Option::is_some) || Config::read(&unit.options).softmax
 }
 
-/// Divides a vector by its Euclidean length, if the unit normalises. Zeros stay zeros.
+/// Divides a vector by its Euclidean length, if the unit normalises. A zero vector stays zero.
 pub(crate) fn normalise(unit: &Unit, vector: &mut [f32]) {
     if !Config::read(&unit.options).normalise {
         return;
     }
     let length = vector.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
-    // The bound of torch's `normalize`.
+    // The lower bound of torch's `normalize`.
     let length = length.sqrt().max(1e-12);
     vector
         .iter_mut()
         .for_each(|v| *v = (f64::from(*v) / length) as f32);
 }
 
-/// What follows pooling: `[n_embd, 1]` to `[width, 1]`.
+/// The layers after pooling: `[n_embd, 1]` to `[width, 1]`.
 pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("pool", &unit.path);
     let c = Config::read(&unit.options);

@@ -3,9 +3,9 @@
 //! ```text
 //! score(q, k) += table[head, bucket(pos_k - pos_q)]
 //! ```
-//! Near distances have a bucket each, farther ones share buckets that widen with the logarithm, and from
-//! `max_distance` on all share the last one. So the bias is a table of the distances from -far to far, which is
-//! made once for a pass and read by position; [`Buckets`] says which bucket each distance has.
+//! Each near distance has its own bucket, farther ones share buckets that widen with the logarithm, and all from
+//! `max_distance` on share the last one. So the bias is a table of the distances from -far to far, which is made once
+//! for a pass and read by position; [`Buckets`] maps distances to buckets.
 
 use super::build::Build;
 use super::cache::Cache;
@@ -27,14 +27,14 @@ pub(super) const TABLE_WEIGHT: WeightSpec = WeightSpec::new(
 )
 .optional();
 
-/// Which bucket a distance has.
+/// The assignment of distances to buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
     /// Number of buckets.
     pub n: u64,
-    /// The distance from which all share the last bucket.
+    /// The distance from which on all share the last bucket.
     pub far: u64,
-    /// Whether keys after the query have none of their own: they share the bucket of distance 0.
+    /// Whether keys after the query have no buckets: they share the bucket of distance 0.
     pub is_causal: bool,
 }
 
@@ -46,7 +46,7 @@ impl Buckets {
     }
 
     fn of(&self, distance: i64) -> i32 {
-        // Keys after the query have the second half.
+        // Keys after the query have the second half of the buckets.
         let (n, first) = match self.is_causal {
             true => (self.n, 0),
             false => (self.n / 2, if distance > 0 { self.n / 2 } else { 0 }),
@@ -72,10 +72,10 @@ impl Buckets {
 }
 
 impl Build<'_> {
-    /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if it has none.
+    /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if the unit has no bias.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn position_bias(&self, unit: &Unit, far: u64) -> Result<Option<Tensor>, Error> {
         let Some(table) = self.weight(unit, TABLE) else {
             return Ok(None);
@@ -95,8 +95,8 @@ impl Build<'_> {
 mod tests {
     use super::*;
 
-    /// By the formula in integers: the bucket of a distance d is that of the largest d' <= d with
-    /// (d' / exact)^(n - exact) >= (far / exact)^i.
+    /// The formula in powers: the bucket of a distance d of at least `exact` is `exact` plus the largest i < n - exact
+    /// with (d / exact)^(n - exact) >= (far / exact)^i.
     fn by_powers(n: u64, far: u64, distance: u64) -> u64 {
         let exact = n / 2;
         if distance < exact {

@@ -1,16 +1,16 @@
-//! What blocks with a recurrent state share: sequences in groups of equal length, convolution over
-//! time, the token before, the results of scans.
+//! Shared code of blocks with a recurrent state: sequences in groups of equal length, convolution over time, the
+//! previous token, the results of scans.
 //!
-//! ggml's operators over time take as many tokens of each sequence, so an operator runs once for each
-//! group of sequences that have equally many tokens in the pass. Everything else in a block runs over
-//! all tokens. Invariant: the rows of states are written after all groups have read theirs.
+//! ggml's operators over time take equally many tokens of each sequence, so an operator runs once for each group of
+//! sequences that have equally many tokens in the pass. Everything else in a block runs over all tokens. Invariant: the
+//! rows of states are written after all groups have read theirs.
 
 use super::build::Build;
 use crate::arch::NormRef;
 use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::Unit;
 
-/// Operations that a further group adds to those of a block; generously.
+/// Maximum number of operations that a further group adds to a block; an upper estimate.
 pub(super) const NODES_PER_GROUP: usize = 48;
 
 /// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
@@ -19,28 +19,28 @@ pub(super) const NODES_PER_GROUP: usize = 48;
 pub struct SequenceGroup {
     /// Number of sequences.
     pub n_seqs: usize,
-    /// Number of tokens of each.
+    /// Number of tokens of each sequence.
     pub n_steps: usize,
 }
 
 /// A group while the graph is built.
 pub(super) struct Group {
-    /// Its place among the groups of the pass.
+    /// The place of the group among the groups of the pass.
     index: usize,
-    /// Tokens of the groups before it, and of all groups.
+    /// Number of tokens of the groups before it, and of all groups.
     first_token: u64,
     n_all: u64,
     /// Number of sequences.
     pub(super) n_seqs: u64,
-    /// Number of tokens of each.
+    /// Number of tokens of each sequence.
     pub(super) n_steps: u64,
 }
 
 impl Group {
-    /// The columns of its tokens in `x [.., n_tokens]`, contiguous, as a tensor of `shape`.
+    /// The columns of the group's tokens in `x [.., n_tokens]`, contiguous, as a tensor of `shape`.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn of(&self, g: &Graph, x: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         if self.n_seqs * self.n_steps == self.n_all {
             return g.reshape(x, shape);
@@ -50,11 +50,11 @@ impl Group {
         part(g, &flat, first, shape)
     }
 
-    /// The two parts of the result of a scan: rows `[width, n_tokens]` of its tokens, then the new
-    /// states `[size, n_seqs]`.
+    /// The two parts of the result of a scan: rows `[width, n_tokens]` of the group's tokens, then the new states
+    /// `[size, n_seqs]`.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn scanned(
         &self,
         g: &Graph,
@@ -69,11 +69,11 @@ impl Group {
         Ok((rows, states))
     }
 
-    /// A part of the state of each sequence: all rows `[size, rows]`, and which row each sequence
-    /// reads, i32 `[n_seqs]`.
+    /// A part of the state of each sequence: all rows `[size, rows]`, and the row that each sequence reads, i32
+    /// `[n_seqs]`.
     ///
     /// # Errors
-    /// There is none.
+    /// The part does not exist.
     pub(super) fn rows(
         &self,
         b: &Build<'_>,
@@ -86,7 +86,7 @@ impl Group {
     /// A part of the state of each sequence: `[size, n_seqs]`.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn read_state(
         &self,
         b: &Build<'_>,
@@ -105,8 +105,8 @@ fn part(g: &Graph, flat: &Tensor, first: u64, shape: [u64; 4]) -> Result<Tensor,
     g.view(flat, shape, strides, first as usize * element)
 }
 
-/// `n` sums of columns `step` apart, each times its part of `weight [k, channels]`: of `columns [n + (k - 1) * step,
-/// channels, n_seqs]` -> `[channels, n, n_seqs]`.
+/// `n` sums of columns `step` apart, each column times its part of `weight [k, channels]`:
+/// `columns [n + (k - 1) * step, channels, n_seqs]` -> `[channels, n, n_seqs]`.
 fn shifted_sum(
     g: &Graph,
     columns: &Tensor,
@@ -137,7 +137,7 @@ impl Build<'_> {
     /// rows of all tokens and writes the states.
     ///
     /// # Errors
-    /// As the operations, and a pass without sequences.
+    /// An operation rejects its inputs, or the pass has no sequences.
     pub(super) fn over_time(
         &mut self,
         unit: &Unit,
@@ -173,12 +173,11 @@ impl Build<'_> {
         Ok(rows)
     }
 
-    /// `x [channels, n_tokens]` convolved over time, each channel by itself, with the last columns
-    /// of earlier passes (`part`) before it: `y[c, t] = sum over j of w[j, c] x[c, t - k + 1 + j]`
-    /// with `weight [k, channels]`.
+    /// Convolves `x [channels, n_tokens]` over time, each channel by itself, with the last columns of earlier passes
+    /// (`part`) before it: `y[c, t] = sum over j of w[j, c] x[c, t - k + 1 + j]` with `weight [k, channels]`.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn convolve(
         &mut self,
         unit: &Unit,
@@ -189,10 +188,11 @@ impl Build<'_> {
         self.convolve_apart(unit, part, weight, x, 1)
     }
 
-    /// The same with columns that are `step` positions apart: `y[c, t] = sum over j of w[j, c] x[c, t - step * (k - 1 - j)]`.
+    /// [`Self::convolve`] with columns `step` positions apart:
+    /// `y[c, t] = sum over j of w[j, c] x[c, t - step * (k - 1 - j)]`.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn convolve_apart(
         &mut self,
         unit: &Unit,
@@ -233,11 +233,11 @@ impl Build<'_> {
         })
     }
 
-    /// What came before each token, less the token: `x(t-1) - x(t)` of `x [channels, n_tokens]`, with the
-    /// last column of earlier passes (`part`) before it, zeros where a sequence starts.
+    /// The previous token's column less the token's: `x(t-1) - x(t)` for `x [channels, n_tokens]`, with the last column
+    /// of earlier passes (`part`) before it, and zeros before the start of a sequence.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn step_back(
         &mut self,
         unit: &Unit,
@@ -263,11 +263,11 @@ impl Build<'_> {
         g.sub(&before, x)
     }
 
-    /// Inputs between each token and the one before it: `x + by * change` for `by [channels, n_tokens,
-    /// inputs]`, each `[channels, n_tokens]`.
+    /// Interpolations between each token and the previous one: `x + by * change` for `by [channels, n_tokens, inputs]`,
+    /// each `[channels, n_tokens]`.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn between<const N: usize>(
         &self,
         x: &Tensor,
@@ -288,11 +288,11 @@ impl Build<'_> {
         })
     }
 
-    /// Each of `heads` parts of `y [width, n_tokens]` normalised by itself, times the weight `norm` of all
-    /// and with its bias.
+    /// Normalises each of `heads` parts of `y [width, n_tokens]` by itself, and applies the weight `norm` of all parts
+    /// and its bias.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn normalise_heads(
         &self,
         unit: &Unit,

@@ -2,39 +2,39 @@
 //! grows with the position.
 //!
 //! Pair j is rotated by `pos * base^(-2j/dims) / factors[j] / factor`. `norm` pairs (2j, 2j+1), `neox`
-//! pairs (j, j + dims/2); elements beyond `dims` pass through. Multimodal models rotate sections of the pairs by time, height and width
-//! (Wang et al. 2024), which are all the position in text. YaRN (Peng et al. 2023) mixes the
-//! scaled and the unscaled angle by wavelength and raises the magnitude; the bounds of the mixture are
-//! whole pairs or, without `truncate`, between them. LongRoPE (Ding et al. 2024) has
-//! two tables of factors and takes one by the length of the context.
+//! pairs (j, j + dims/2); elements beyond `dims` pass through. Multimodal models rotate sections of the pairs by time,
+//! height and width (Wang et al. 2024); in text all three are the position. YaRN (Peng et al. 2023) mixes the scaled
+//! and the unscaled angle by wavelength and raises the magnitude; the bounds of the mixture are whole pairs or, without
+//! `truncate`, between them. LongRoPE (Ding et al. 2024) has two tables of factors and chooses one by the length of the
+//! context.
 
 use crate::arch::{Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::{choices, options};
 
 choices! {
-    /// Which elements form a pair.
+    /// The elements that form a pair.
     pub(super) enum Pairing {
-        /// Neighbours.
+        /// Neighbouring elements.
         Norm = "norm",
-        /// Halves of the rotated part.
+        /// Elements of the two halves of the rotated part.
         Neox = "neox",
-        /// Halves of the rotated part, in sections that are rotated by positions of their own.
+        /// Elements of the two halves of the rotated part, in sections that have their own positions.
         Mrope = "mrope",
-        /// As `mrope`, the sections interleaved.
+        /// As `mrope`, with interleaved sections.
         Imrope = "imrope",
     }
 }
 
 choices! {
-    /// How positions beyond the trained context are reached.
+    /// How angles are scaled for positions beyond the trained context.
     pub(super) enum Scaling {
-        /// They are not.
+        /// Angles are not scaled.
         None = "none",
         /// All angles are divided by the factor.
         Linear = "linear",
-        /// Each frequency has a divisor of its own, by one of two tables.
+        /// Each frequency has its own divisor, from one of two tables.
         Longrope = "longrope",
-        /// Long wavelengths are divided, short ones kept.
+        /// The angles of long wavelengths are divided, those of short ones are kept.
         Yarn = "yarn",
     }
 }
@@ -61,7 +61,7 @@ options! {
     }
 }
 
-/// `[rope.NAME]`.
+/// The contract of `[rope.NAME]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "rope",
     title: "Rotation",
@@ -70,7 +70,7 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Rotates pairs of query and key elements by an angle proportional to the position.",
     formula: "angle(pos, j) = pos * base^(-2j/dims) / factors[j] / factor",
     options: Rope::OPTIONS,
-    // A table may be longer than the rotated part: its head is used.
+    // A table may be longer than the rotated part: then only its head is used.
     weights: &[
         WeightSpec::new(
             WeightRole::Factors,
@@ -144,7 +144,7 @@ pub struct Mixture {
 }
 
 impl Rope {
-    /// The mixture, unless the operation makes it itself.
+    /// The mixture, where the operation does not make it itself.
     pub(super) fn mixture(&self) -> Option<Mixture> {
         (self.scaling == Scaling::Yarn && !self.truncate).then_some(Mixture {
             dims: self.dims,
@@ -159,13 +159,13 @@ impl Rope {
 }
 
 impl Mixture {
-    /// Rotated pairs of elements.
+    /// Number of rotated pairs of elements.
     pub(crate) fn n_pairs(&self) -> u64 {
         self.dims / 2
     }
 
-    /// `[dims / 2]`. Pair `j` turns `orig_ctx / 2 pi * base^(-2j/dims)` times in the original context:
-    /// from `slow` turns on it is mixed, from `fast` on kept.
+    /// The divisors `[dims / 2]`. Pair `j` turns `orig_ctx / 2 pi * base^(-2j/dims)` times in the original context: a
+    /// pair of at least `slow` turns is mixed, a pair of at least `fast` turns is kept.
     pub(crate) fn divisors(&self) -> Vec<f32> {
         let (dims, factor) = (self.dims as f64, f64::from(self.factor));
         let pairs_per_log = dims / (2.0 * f64::from(self.base).ln());
@@ -188,12 +188,12 @@ impl Mixture {
 mod tests {
     use super::*;
 
-    /// Frequencies as YaRN states them (Peng et al. 2023, section 3.3): by the wavelengths that fit
-    /// into the original context, the share between being linear in the pair.
+    /// The frequencies by the formula of YaRN (Peng et al. 2023, section 3.3), with the number of wavelengths in the
+    /// original context; the share between the bounds is linear in the pair.
     fn frequency(mixture: &Mixture, j: usize) -> f64 {
         let base = f64::from(mixture.base);
         let plain = base.powf(-2.0 * j as f64 / mixture.dims as f64);
-        // The pair, counted with a fraction, that turns so often.
+        // The pair, with a fraction, that has this number of turns.
         let pair_of = |turns: f32| {
             let frequency = f64::from(turns) * std::f64::consts::TAU / mixture.orig_ctx as f64;
             -frequency.log(base) * mixture.dims as f64 / 2.0
@@ -228,7 +228,7 @@ mod tests {
                 "pair {j}: {found} and {expected}"
             );
         }
-        // Where the bounds are: the ninth pair is the first that is mixed, the eighteenth the last.
+        // The bounds: the ninth pair is the first that is mixed, the eighteenth the last.
         assert_eq!((divisors[8], divisors[18]), (1.0, 32.0));
         assert!(divisors[9] > 1.0 && divisors[17] < 32.0);
     }

@@ -11,8 +11,8 @@
 //!                   ik of a whole block = rope(norm(mean over its positions of index_k . h)) without gates, at its first position
 //! selected(q) = the top blocks of span visible keys by their highest s, the last local ones always
 //! ```
-//! A factor of all scores changes no choice, nor does an orthogonal transformation (Hadamard) of `iq` and `ik`: neither
-//! is computed.
+//! A common factor of all scores changes no choice, nor does an orthogonal transformation (Hadamard) of `iq` and `ik`:
+//! neither is computed.
 
 use super::attend::queries_of;
 use super::build::{Build, Turn};
@@ -27,11 +27,11 @@ use crate::weights::TensorType;
 use crate::{choices, options};
 
 choices! {
-    /// Which elements of an indexer's heads are rotated, where not all are.
+    /// The rotated elements of an indexer's heads, where not all are rotated.
     pub(crate) enum RopeAt {
-        /// The first ones.
+        /// The first elements.
         First = "first",
-        /// The last ones.
+        /// The last elements.
         Last = "last",
     }
 }
@@ -53,7 +53,7 @@ options! {
     }
 }
 
-/// `[selection.NAME]`.
+/// The contract of `[selection.NAME]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "selection",
     title: "Selection",
@@ -79,13 +79,13 @@ pub(super) static CONTRACT: Contract = Contract {
     ],
 };
 
-/// Elements of the row that a block with the options `selection` and `selects` keeps of the indexer.
+/// Number of elements of the indexer's row in the cache, for a block with the options `selection` and `selects`.
 pub(super) const ROW: &str = "if(selection and selects, index_width, 0)";
 
-/// When a block has weights of an indexer.
+/// The condition for a block to have weights of an indexer.
 const WHEN: &str = "selection and selects";
 
-/// Query projection of an indexer, from rows of so many elements.
+/// Query projection of an indexer, from rows of the given shape.
 pub(super) const fn q_weight(shape: &'static [&'static str]) -> WeightSpec {
     let doc = "query projection of the indexer";
     let name = "indexer.attn_q_b.weight";
@@ -161,25 +161,26 @@ pub(super) const OFFSET_WEIGHT: WeightSpec = WeightSpec::new(
 .optional()
 .when(WHEN);
 
-/// Operations that a selection adds, and those over further views of keys; generously.
+/// Maximum number of operations that a selection adds, and that each further view of keys adds; upper estimates.
 pub(super) const NODES: usize = 80;
 pub(super) const NODES_PER_VIEW: usize = 32;
 
-/// What the queries of a pass attend to of their visible keys.
+/// The selected keys of the queries of a pass.
 #[derive(Clone)]
 pub(super) enum Selected {
-    /// Lists for attention over KV blocks, and the positions of a block of theirs; none: everything.
+    /// Lists for attention over KV blocks, and the number of positions of a block in them; none: everything.
     Lists(Option<Tensor>, u64),
-    /// A mask `[n_kv, n_tokens, 1, n_runs]` for each view; none: that of the view.
+    /// A mask `[n_kv, n_tokens, n_runs, 1 or kv_heads]` for each view; none: the mask of the view.
     Masks(Vec<Option<Tensor>>),
 }
 
 impl Build<'_> {
-    /// What a selection leaves of the keys, where a unit has one: made from the input `h [n_embd, n_tokens]` and the rows
-    /// `latent` that queries are projected from, or the latest one of the layers before.
+    /// The selected keys, where a unit has a selection. A unit that selects does so with the input
+    /// `h [n_embd, n_tokens]` and the rows `latent` that queries are projected from; other units reuse the latest
+    /// result of the layers before.
     ///
     /// # Errors
-    /// As the operations; there is none before.
+    /// An operation rejects its inputs, or no earlier layer selected.
     pub(super) fn select(
         &mut self,
         unit: &Unit,
@@ -214,7 +215,7 @@ impl Build<'_> {
         self.select_among(unit, s, &visible, (h, latent))
     }
 
-    /// Stores the indexer's keys of the input `h [n_embd, n_tokens]`, and returns all.
+    /// Stores the indexer's keys of the input `h [n_embd, n_tokens]`, and returns all visible ones.
     fn index_rows(
         &mut self,
         unit: &Unit,
@@ -237,10 +238,10 @@ impl Build<'_> {
         }
     }
 
-    /// What a selection leaves of visible keys, for queries made of `h` and the rows `latent`.
+    /// Selects among visible keys, with index queries from the rows `latent` and their weights from `h`.
     ///
     /// # Errors
-    /// As the operations.
+    /// An operation rejects its inputs.
     pub(super) fn select_among(
         &self,
         unit: &Unit,
@@ -304,8 +305,9 @@ impl Build<'_> {
     }
 
     /// Stores keys `[d, n_tokens]` with the gates of `h [n_embd, n_tokens]`, and the one key of a block at each of its
-    /// positions: `[d, n_rows]`. A row is that key, the key of its position, and the gates. A pass that reaches further into a
-    /// block makes its key anew; what it is before the block is whole nothing reads.
+    /// positions. Returns the keys of blocks, `[d, n_rows]`. A row is the block's key, the key of its position, and the
+    /// gates. A pass that reaches further into a block computes its key again; nothing reads the key before the block
+    /// is whole.
     fn append_pooled(
         &mut self,
         unit: &Unit,
@@ -322,7 +324,7 @@ impl Build<'_> {
         let mut visible = self.store.append_index(g, &unit.path, state, &rows)?;
         let blocks = self.store.block_rows(state)?;
         let read = g.get_rows(&visible.k, &blocks.read)?; // [3d or 2d, span * n]
-        // Positions first, so that rows are sums over them.
+        // Positions are the fastest dimension, so that sums of rows are sums over positions.
         let part = |nth: u64| {
             let part = g.reshape(&self.columns(&read, nth * d, d)?, [d, s.span, n, 1])?;
             g.cont(&g.permute(&part, [1, 0, 2, 3])?)
@@ -359,7 +361,8 @@ impl Build<'_> {
         self.rope_index(s, &self.g.reshape(&k, [s.d, 1, self.n_tokens, 1])?, span)
     }
 
-    /// Heads of an indexer `[d, heads, n_tokens]`, rotated by the positions of the first of each token's block of `span`.
+    /// Rotates the heads of an indexer `[d, heads, n_tokens]` by the first position of each token's block of `span`
+    /// positions.
     fn rope_index(&self, s: &Selection, x: &Tensor, span: u64) -> Result<Tensor, Error> {
         match s.rope_at {
             RopeAt::First => self.rope_by(s.rope, x, Turn::Blocks(span)),
@@ -367,7 +370,7 @@ impl Build<'_> {
         }
     }
 
-    /// The masks of what is selected of some runs, whose queries start at `first`; none if that is everything.
+    /// The selection masks of some runs, whose queries start at `first`; none if everything is selected.
     fn selected_run(
         &self,
         s: &Selection,
@@ -406,7 +409,7 @@ impl Build<'_> {
             _ => g.cast(mask, TensorType::F32)?,
         };
         let scores = g.add(&scores, &mask_f32)?;
-        // What is not selected is as far below every score as what is not visible.
+        // Unselected keys get as low a score as invisible ones.
         let hidden = match (spans, s.span) {
             (_, 1) => {
                 let [.., groups, _] = scores.shape();
@@ -451,7 +454,7 @@ impl Build<'_> {
         let hidden = g.largest(&best, s.top.min(n_blocks), NEVER)?;
         let mut hidden = g.reshape(&hidden, [n_blocks, groups, n_all, 1])?;
         if s.pooled {
-            // What is not whole was below every score, and is selected all the same.
+            // Blocks that are not whole have scores below all others, and are always selected.
             let counts = g.affine(&spans.bonus, -1.0 / TAIL, 1.0)?;
             hidden = g.mul(&hidden, &g.reshape(&counts, [n_blocks, 1, n_all, 1])?)?;
         }
@@ -482,13 +485,13 @@ pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
     "weights of the indexer's heads, where the file has them",
 );
 
-/// A mask value that no score outweighs, minus infinity in f16.
+/// A mask value that no score outweighs; it is minus infinity in f16.
 const NEVER: f32 = -1e30;
 
-/// What is added to the score of a block that is not whole, where keys are pooled: lower than any score, a power of two.
+/// The addend of the score of a block that is not whole, where keys are pooled: lower than any score, a power of two.
 pub(crate) const TAIL: f32 = -1.267_650_6e30;
 
-/// What an indexer asks with.
+/// The indexer's queries and the weights of its heads.
 struct Query<'a> {
     /// `[d, heads, n]`.
     q: &'a Tensor,
@@ -506,7 +509,7 @@ impl Selection {
         }
     }
 
-    /// Positions that a query attends to of so many visible ones; none if it attends to all.
+    /// Number of positions that a query attends to among `n_seen` visible ones; none if it attends to all.
     pub(crate) fn of_seen(&self, n_seen: u64) -> Option<u64> {
         let (n_best, tail) = (self.top.saturating_mul(self.span), n_seen % self.span);
         let (judged, tail) = match self.pooled {

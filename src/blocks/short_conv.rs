@@ -4,7 +4,7 @@
 //! b|c|x = in . h
 //! y     = out . (c * conv(b * x))
 //! ```
-//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution.
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution.
 
 use super::build::Build;
 use crate::arch::{Contract, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
@@ -19,7 +19,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "short_conv",
     title: "Short convolution",

@@ -1,4 +1,4 @@
-//! Keys and values of the source, by the block that takes them.
+//! Keys and values of the source, for each kind of block that makes them.
 
 use super::{Build, attention};
 use crate::ggml::{Error, Tensor};

@@ -1,5 +1,5 @@
-//! The weights of experts by the sparse mixer (Liu, Gao, Chen 2024): every pick is weighed by itself,
-//! against those of the logits left that come near it. Nothing is renormalised.
+//! The weights of experts by the sparse mixer (Liu, Gao, Chen 2024): each pick gets its weight separately, compared
+//! with the remaining logits near it. The weights are not renormalised.
 //!
 //! ```text
 //! for each pick, m the largest logit left:
@@ -7,14 +7,14 @@
 //!   w    = 1 / sum over near of exp(s_j - m)
 //!   then the pick is left no more
 //! ```
-//! Called by the mixture of experts, which picks by the same logits.
+//! The mixture of experts calls this and picks by the same logits.
 
 use crate::ggml::{Error, Graph, Scores, Tensor, Unary};
 
-/// Added to a logit, it leaves no share.
+/// The addend that takes a logit out of the softmax.
 const OUT: f32 = -1e30;
 
-/// `logits [experts, n_tokens]` -> `[used, n_tokens]`, the weights of the largest first.
+/// The weights `[used, n_tokens]` of the largest logits, in descending order, of `logits [experts, n_tokens]`.
 pub(super) fn weights(g: &Graph, logits: &Tensor, used: u64, jitter: f32) -> Result<Tensor, Error> {
     let plain = Scores {
         scale: 1.0,
@@ -56,7 +56,7 @@ fn far(g: &Graph, x: &Tensor, largest: &Tensor, jitter: f32) -> Result<Tensor, E
     g.unary(&g.affine(&gap, -1.0, -2.0 * jitter)?, Unary::Step)
 }
 
-/// `x` with the elements at `ids [1, n_tokens]` out of reach.
+/// `x` with [`OUT`] added to the elements at `ids [1, n_tokens]`.
 fn without(g: &Graph, x: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
     let [n, n_tokens, ..] = x.shape();
     let table = g.reshape(x, [1, n, n_tokens, 1])?;

@@ -1,4 +1,4 @@
-//! A toy block, in its file and one line of the registry, for the test that a block needs no other place.
+//! A toy block for the test that a block needs only its file and one line of the registry.
 //!
 //! ```text
 //! y = level * (mix . h + mix.bias)
@@ -18,7 +18,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "toy",
     title: "Toy block",
@@ -72,7 +72,7 @@ mod tests {
     use crate::weights::{self, TensorType, Weights};
 
     const TOY: &str = r#"block = "toy", level = 2.5"#;
-    /// The same computation by another block.
+    /// The computation of the toy block by another block.
     const LINEAR: &str = r#"block = "linear", factor = 2.5, weights = { weight = "toy" }"#;
 
     fn source(branch: &str) -> String {
@@ -159,7 +159,7 @@ mod tests {
         let weights = made_up(&def);
         let quantised = quantise(&weights, &plan(&def, &weights), TensorType::Q4_K).expect("made");
         let ty = |name: &str| quantised.tensor(name).expect("it is there").ty;
-        // Rows of 64 elements take no blocks of 256: a similar type instead. The first eighth has more bits.
+        // Rows of 64 elements do not fit blocks of 256: a similar type is used. The first eighth has more bits.
         assert_eq!(ty("blk.0.toy.weight"), TensorType::Q8_0);
         assert_eq!(ty("blk.1.toy.weight"), TensorType::Q5_0);
     }

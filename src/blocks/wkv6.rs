@@ -1,5 +1,5 @@
-//! Time mixing with a decay of each element of the keys (Peng et al. 2024): what each projection reads is
-//! between a position and the one before it, as far as the position says.
+//! Time mixing with a decay of each element of the keys (Peng et al. 2024): the input of each projection is an
+//! interpolation between a position and the previous one, with shares that depend on the position.
 //!
 //! ```text
 //! d        = h(t-1) - h(t)
@@ -10,7 +10,7 @@
 //! S        = w S + (1 - w) k v;  o = r S / sqrt(d)                        without
 //! y        = out . (norm(o) * act(g))
 //! ```
-//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last input and `S [d, d, heads]`.
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`.
 
 use super::build::Build;
 use crate::arch::{
@@ -33,7 +33,7 @@ options! {
     }
 }
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "wkv6",
     title: "Time mixing with decay",
@@ -252,7 +252,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
 }
 
-/// How far the input of each projection is from a position towards the one before it:
+/// The shares of the interpolation between a position and the previous one, for the input of each projection:
 /// `[n_embd, n_tokens, 5]`.
 fn shares(
     b: &Build<'_>,
@@ -271,7 +271,7 @@ fn shares(
     g.add(&by, &fixed)
 }
 
-/// Each key head as often as there are queries for it: `[d * k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
+/// Repeats each key head for its queries: `[d * k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
 fn spread(b: &Build<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
     let (g, n) = (b.g, b.n_tokens);
     if c.k_heads == c.heads {

@@ -1,5 +1,5 @@
-//! Time mixing with a generalised delta rule (Peng et al. 2025): each position fades the elements of a
-//! matrix, replaces what one key says by another, and reads the position before.
+//! Time mixing with a generalised delta rule (Peng et al. 2025): at each position the elements of a matrix decay, the
+//! value of one key is removed, and that of another is added. Projections read the previous position too.
 //!
 //! ```text
 //! d       = h(t-1) - h(t)
@@ -12,8 +12,8 @@
 //! y       = out . ((norm(S r) + (r . (bonus * k)) v) * g)
 //! g       = gate_up . sigmoid(gate_down . (h + shares * d))
 //! ```
-//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last input and `S [d, d, heads]`. `side` is
-//! the values of an earlier layer: a branch without one saves its own values instead of its result.
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`. `side` is the values
+//! of an earlier layer: a branch without `side` saves its own values instead of its result.
 
 use super::build::Build;
 use crate::arch::{
@@ -39,10 +39,10 @@ options! {
 /// The logarithm of the strongest decay: `-e^(-1/2)`, as models were trained with.
 const STRONGEST: f32 = -0.606_531;
 
-/// The least length of what becomes a vector of length 1.
+/// Lower bound of a vector's length in the normalisation to length 1.
 const LEAST: f32 = 1e-12;
 
-/// The block.
+/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "wkv7",
     title: "Time mixing with a delta rule",
@@ -315,7 +315,7 @@ fn sigmoid(b: &Build<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, 
     b.g.unary(&b.g.add(&up, &b.need(unit, key)?)?, Unary::Sigmoid)
 }
 
-/// The values `[n_embd, n_tokens]`: drawn to those of `side`, or saved for other layers.
+/// The values `[n_embd, n_tokens]`: interpolated towards those of `side`, or saved for other layers.
 fn values(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let g = b.g;
     let v = b.linear(unit, "v", x)?;

@@ -1,7 +1,7 @@
-//! Named arrays as one file: safetensors, or NPZ as NumPy writes it. Writing only.
+//! Writes named arrays as one file: safetensors, or NPZ as NumPy writes it.
 //!
-//! Texts that say what the arrays are lie in the file too: in the metadata of safetensors, and as `metadata.json` in an
-//! NPZ archive. Elements are converted piece by piece, so that nothing is held twice.
+//! The file also has texts that describe the arrays: in the metadata of safetensors, or as `metadata.json` in an NPZ
+//! archive. Elements are converted piece by piece, so no array is in memory twice.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -16,12 +16,12 @@ use crate::weights::safetensors::{self, Dtype};
 
 use super::npy;
 
-/// Name of the texts in an archive.
+/// Name of the entry with the texts in an archive.
 const METADATA: &str = "metadata.json";
-/// Elements that are converted at a time.
+/// Number of elements that are converted at a time.
 const PIECE: usize = 1 << 16;
 
-/// A format of such files.
+/// The format of a file of arrays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
@@ -33,10 +33,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 2] = [Self::Safetensors, Self::Npz];
 
-    /// How names of its files end, without the dot.
+    /// File name extension, without the dot.
     pub fn ending(self) -> &'static str {
         match self {
             Self::Safetensors => safetensors::ENDING,
@@ -44,7 +44,7 @@ impl Format {
         }
     }
 
-    /// The format of a file by the end of its name.
+    /// The format of a file by its extension.
     pub fn of(path: &Path) -> Option<Self> {
         let ending = path.extension()?;
         Self::ALL.into_iter().find(|f| ending == f.ending())
@@ -54,13 +54,13 @@ impl Format {
 /// The elements of an array.
 #[derive(Clone, Copy, Debug)]
 pub enum Elements<'a> {
-    /// As they are.
+    /// f32 values.
     F32(&'a [f32]),
-    /// In 64-bit numbers, as they are.
+    /// f64 values.
     F64(&'a [f64]),
-    /// Rounded to half precision.
+    /// Values that are written as f16.
     F16(&'a [f32]),
-    /// Whole numbers below 2^31.
+    /// Integers below 2^31, written as i32.
     I32(&'a [u32]),
 }
 
@@ -82,7 +82,7 @@ impl Elements<'_> {
         }
     }
 
-    /// Some of them.
+    /// The elements of a range.
     fn part(self, of: std::ops::Range<usize>) -> Self {
         match self {
             Self::F32(all) => Self::F32(&all[of]),
@@ -92,7 +92,7 @@ impl Elements<'_> {
         }
     }
 
-    /// Their bytes, little-endian as the processors are for which ggml is built.
+    /// The bytes of the elements, little-endian like the processors for which ggml is built.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
             Self::F32(all) => Cow::Borrowed(bytemuck::cast_slice(all)),
@@ -106,10 +106,10 @@ impl Elements<'_> {
         }
     }
 
-    /// Writes their bytes.
+    /// Writes the bytes of the elements.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// The bytes cannot be written.
     pub fn write(self, out: &mut impl Write) -> io::Result<()> {
         for from in (0..self.len()).step_by(PIECE) {
             let to = (from + PIECE).min(self.len());
@@ -122,32 +122,32 @@ impl Elements<'_> {
 /// An array with its name.
 #[derive(Clone, Debug)]
 pub struct Named<'a> {
-    /// Its name, of one array of a file.
+    /// Name of the array, unique in a file.
     pub name: String,
     /// Dimensions, the slowest first.
     pub shape: Vec<u64>,
-    /// As many as the shape says.
+    /// The elements, as many as the shape states.
     pub elements: Elements<'a>,
 }
 
-/// Most bytes of a file with these arrays and texts.
+/// Upper bound of the bytes of a file with these arrays and texts.
 pub fn most_bytes(arrays: &[Named<'_>], metadata: &Map<String, Value>) -> u64 {
-    // Elements, a head of each array, and twice its name in an archive.
+    // Each array takes its elements, a header, and in an archive twice its name.
     let array = |array: &Named<'_>| {
         let bits = array.elements.dtype().0.bitsize() as u64;
         array.elements.len() as u64 * bits / 8 + 512
     };
     let names: u64 = arrays.iter().map(|a| 4 * a.name.len() as u64).sum();
     let texts = Value::Object(metadata.clone()).to_string().len() as u64;
-    // Texts are quoted once more in the head.
+    // Texts are quoted once more in the header.
     arrays.iter().map(array).sum::<u64>() + names + 2 * texts + 1024
 }
 
 /// Writes a file of arrays, with texts by their names.
 ///
 /// # Errors
-/// Two arrays of one name, elements that are not as many as the shape says, or an error of the operating system: what was
-/// at `path` before is untouched then.
+/// Two arrays have one name, the number of elements differs from the shape, or the operating system fails: a file at
+/// `path` is then unchanged.
 pub fn write(
     path: &Path,
     format: Format,
@@ -176,7 +176,7 @@ pub fn write(
         }
         Format::Npz => {
             let mut archive = zip::ZipWriter::new(out);
-            // The same bytes at any time.
+            // A fixed time, so that the same input gives the same bytes.
             let options = zip::write::SimpleFileOptions::default()
                 .compression_method(zip::CompressionMethod::Stored)
                 .last_modified_time(zip::DateTime::default())

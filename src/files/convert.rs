@@ -1,8 +1,8 @@
 //! Writes models in other formats and types: GGUF, and folders for editing.
 //!
-//! Rows are read, converted and written in pieces, converted by all cores, so that memory is bounded
-//! however large a tensor is. Files are renamed when they are complete; free disk space is checked
-//! first. [`crate::files::quantise`] decides the types of the tensors.
+//! Rows are read, converted and written in pieces, and converted on all cores, so memory is bounded for tensors of any
+//! size. Files are renamed when they are complete; free disk space is checked first. [`crate::files::quantise`] decides
+//! the types of the tensors.
 
 use std::path::Path;
 
@@ -13,20 +13,20 @@ use crate::weights::folder::{self, NewFolder};
 use crate::weights::gguf::{self, NewTensor, Sink};
 use crate::weights::{Error, Metadata, TensorInfo, TensorType, Value, Weights, check_space};
 
-/// Bytes of a tensor that are converted at a time; a row is never split.
+/// Number of bytes of a tensor that are converted at a time; a row is never split.
 const PIECE_BYTES: u64 = 4 << 20;
 /// Prefix of the keys that describe a split file.
 const SPLIT: &str = "split.";
 
-/// Called with the bytes done and the bytes in all.
+/// Called with the number of bytes done and of all bytes.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Writes a model as GGUF, its matrices in type `ty` if one is given. With `replaces`, an existing file
-/// is replaced.
+/// Writes a model as GGUF, with its matrices in type `ty` if one is given. With `replaces`, an existing file is
+/// replaced.
 ///
 /// # Errors
-/// An existing file, too little disk space, weights that cannot be converted, or an error of the
-/// operating system. The new file is removed then, and an existing one is untouched.
+/// The file exists, the disk space is too small, weights cannot be converted, or the operating system fails. The new
+/// file is then removed, and an existing one is unchanged.
 pub fn to_gguf(
     model: &Opened,
     ty: Option<TensorType>,
@@ -65,12 +65,11 @@ pub fn to_gguf(
     })
 }
 
-/// Writes a model as a folder for editing. Quantised tensors become f32, or `ty`; with a type all
-/// matrices get it. Files with several tensors hold at most `shard_bytes` bytes. With `replaces`, an
-/// existing model is replaced.
+/// Writes a model as a folder for editing. Quantised tensors become f32; with `ty`, all matrices get that type. Files
+/// with several tensors have at most `shard_bytes` bytes. With `replaces`, an existing model is replaced.
 ///
 /// # Errors
-/// As [`to_gguf`], and a type that such a folder does not have.
+/// The errors of [`to_gguf`], or the folder's format lacks a type.
 pub fn to_folder(
     model: &Opened,
     ty: Option<TensorType>,
@@ -103,7 +102,7 @@ pub fn to_folder(
     folder::write(&new, |tensor, out| copy.tensor(tensor, out))
 }
 
-/// Warns if there is no vocabulary, which other readers of the format require.
+/// States that there is no vocabulary, if it is missing: other readers of the format require the key.
 fn with_vocabulary(mut metadata: Metadata) -> Metadata {
     const KEY: &str = "tokenizer.ggml.model";
     if metadata.get(KEY).is_none() {

@@ -1,4 +1,4 @@
-//! Models as files: find, open, recognise, convert, quantise, adapt, synthesise.
+//! Models as files: finding, opening, recognising, converting, quantising, adapting and synthesising them.
 
 pub mod arrays;
 pub mod convert;

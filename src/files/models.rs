@@ -1,7 +1,7 @@
-//! Finding and opening models: a file, a folder of tensors, the model built into the program.
+//! Finds and opens models: a file, a folder of tensors, or a model built into the program.
 //!
-//! Opening reads metadata and shapes and makes the plan; weights are loaded by the engine that
-//! runs them. Called by the command line and the API.
+//! Opening reads metadata and shapes and makes the plan; the engine that runs a model loads its weights. The command
+//! line and the API use this.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::weights::{self, Metadata, TensorType, Weights, experts, gguf};
 /// Name of the default model.
 pub const SHIPPED: &str = "tiny-chat";
 
-/// Bytes aligned as tensor data must be, so that the built-in model is used without a copy.
+/// Bytes with the alignment of tensor data, so that the built-in model is used without a copy.
 #[repr(align(64))]
 struct Aligned<T: ?Sized>(T);
 
@@ -38,7 +38,7 @@ static ALL_SHIPPED: [(&str, &Aligned<[u8]>); 2] = [
     ),
 ];
 
-/// Definitions, maps and strictness with which models are opened.
+/// The definitions, maps and options with which models are opened.
 #[derive(Clone, Debug)]
 pub struct Definitions {
     /// Architectures.
@@ -52,10 +52,10 @@ pub struct Definitions {
 }
 
 impl Definitions {
-    /// The built-in ones and those in `folders`.
+    /// The built-in definitions and maps and those in `folders`.
     ///
     /// # Errors
-    /// A folder that cannot be read.
+    /// The folder cannot be read.
     pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
         Ok(Self {
             archs: Library::open(&REGISTRY, folders)?,
@@ -66,22 +66,22 @@ impl Definitions {
     }
 }
 
-/// Where a model comes from.
+/// The source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// One that is built into the program.
+    /// A model that is built into the program.
     Shipped(&'static str),
     /// A file, or a folder of tensors.
     File(PathBuf),
 }
 
-/// Names, sizes and times of the last change of the files of a model.
+/// Names, sizes and times of the last change of a model's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp(Vec<(PathBuf, u64, std::time::SystemTime)>);
 
 impl Source {
-    /// The source of an optional path: without one the default model; the name of a built-in model if no
-    /// such file exists.
+    /// The source of an optional path: without a path the default model; a built-in model if the path is its name and
+    /// no such file exists.
     pub fn of(path: Option<&Path>) -> Self {
         let Some(path) = path else {
             return Self::Shipped(SHIPPED);
@@ -93,7 +93,7 @@ impl Source {
         }
     }
 
-    /// The path of its file or folder; the name of one that is built in.
+    /// The path of the file or folder; the name of a built-in model.
     pub fn path(&self) -> String {
         match self {
             Self::Shipped(name) => (*name).into(),
@@ -101,7 +101,7 @@ impl Source {
         }
     }
 
-    /// What its file is now, or the files of its folder.
+    /// The current stamp of the model's file, or of the files of its folder.
     pub fn stamp(&self) -> Option<Stamp> {
         let Self::File(path) = self else { return None };
         let about = |path: &Path| {
@@ -120,7 +120,7 @@ impl Source {
         match self {
             Self::Shipped(name) => (*name).into(),
             Self::File(path) => {
-                // `.` and `..` have no name of their own.
+                // `.` and `..` have no name.
                 let whole = match path.file_name() {
                     Some(_) => None,
                     None => path.canonicalize().ok(),
@@ -136,22 +136,22 @@ impl Source {
     }
 }
 
-/// A model that is opened and not yet loaded.
+/// A model that is opened but not loaded.
 #[derive(Debug)]
 pub struct Opened {
-    /// Name under which it is served.
+    /// Name under which the model is served.
     pub name: String,
-    /// The file.
+    /// The weights.
     pub weights: Weights,
-    /// The vocabulary of a folder; that of a file is in its metadata.
+    /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
     pub vocabulary: Option<Folder>,
-    /// Its architecture.
+    /// The definition of the architecture.
     pub def: ArchDef,
-    /// Its plan.
+    /// The plan.
     pub plan: Plan,
-    /// Name of the chat template that is used; none: the one that fits the request.
+    /// Name of the chat template; none: the template that fits the request.
     pub template: Option<String>,
-    /// Its LoRA adapters.
+    /// The LoRA adapters of the model.
     pub adapters: Vec<Adapter>,
     /// The prompts of an embedding model's folder.
     pub prompts: Prompts,
@@ -161,7 +161,7 @@ impl Opened {
     /// The same model with its matrices quantised to another type ([`crate::files::quantise`]).
     ///
     /// # Errors
-    /// A type that is not supported.
+    /// The type is not supported.
     pub fn quantised(self, ty: TensorType) -> Result<Self, Error> {
         let weights = quantise(&self.weights, &self.plan, ty)?;
         let plan = Plan::new(&self.def, weights.metadata(), &weights);
@@ -176,10 +176,10 @@ impl Opened {
         })
     }
 
-    /// The same model with adapters, in this order; `source` is where it was opened from.
+    /// The same model with adapters, in this order; `source` is the source of the model.
     ///
     /// # Errors
-    /// The first that does not fit it.
+    /// An adapter does not fit the model; the error is that of the first one.
     pub fn adapted(
         self,
         adapters: &[lora::Source],
@@ -206,41 +206,41 @@ impl Opened {
     }
 }
 
-/// Why a model could not be opened.
+/// The reason why a model could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file.
+    /// The file has an error.
     #[error(transparent)]
     Weights(#[from] weights::Error),
-    /// A folder.
+    /// The folder does not fit a map.
     #[error(transparent)]
     Folder(#[from] stmap::Error),
-    /// The vocabulary of a folder.
+    /// The vocabulary of the folder has an error.
     #[error(transparent)]
     Vocabulary(#[from] tokenizer::folder::Error),
-    /// Its architecture is not known, or the definition has problems.
+    /// The architecture is unknown, or its definition has problems.
     #[error("{model}: {source}")]
     Arch {
         /// The model.
         model: String,
-        /// Why.
+        /// The reason.
         source: LibraryError,
     },
-    /// The file does not say which architecture it has.
+    /// The file does not state its architecture.
     #[error("{model}: missing metadata key `general.architecture`")]
     NoArch {
         /// The model.
         model: String,
     },
-    /// File and definition do not fit.
+    /// The file and the definition do not fit each other.
     #[error("{model}: {source}")]
     Plan {
         /// The model.
         model: String,
-        /// How.
+        /// The problems.
         source: plan::Error,
     },
-    /// With `strict`: the file holds tensors or keys that nothing reads.
+    /// With `strict`: the file has tensors or keys that are not read.
     #[error(
         "{model}: the definition `{arch}` does not read {unread} (without `--strict` a warning)"
     )]
@@ -249,23 +249,23 @@ pub enum Error {
         model: String,
         /// The definition.
         arch: String,
-        /// Keys and tensors.
+        /// The keys and tensors that are not read.
         unread: String,
     },
-    /// The path does not lead to a model.
+    /// The path is not that of a model.
     #[error("{model}: {what}")]
     Stranger {
         /// The path.
         model: String,
-        /// What it is, and the next step.
+        /// The actual content, and the next step.
         what: String,
     },
-    /// The file belongs to a model and is not one itself.
+    /// The file is used with a model and is not a model itself.
     #[error("{model}: this is {}; {}", kind.name(), kind.next_step())]
     NotAModel {
         /// The file.
         model: String,
-        /// What it is.
+        /// The kind of the file.
         kind: gguf::Kind,
     },
     /// A folder could not be listed.
@@ -283,7 +283,7 @@ pub enum Error {
 pub struct Contents {
     /// Metadata and tensors.
     pub weights: Weights,
-    /// The vocabulary of a folder; that of a file is in its metadata.
+    /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
     pub vocabulary: Option<Folder>,
 }
 
@@ -291,7 +291,7 @@ impl Contents {
     /// The tokenizer.
     ///
     /// # Errors
-    /// A vocabulary that is missing or cannot be used.
+    /// The vocabulary is missing or cannot be used.
     pub fn tokenizer(self) -> Result<Tokenizer, tokenizer::Error> {
         tokenizer_of(self.vocabulary, &self.weights)
     }
@@ -300,7 +300,7 @@ impl Contents {
 /// The tokenizer of a folder's vocabulary, or of the vocabulary in a file's metadata.
 ///
 /// # Errors
-/// A vocabulary that is missing or cannot be used.
+/// The vocabulary is missing or cannot be used.
 pub fn tokenizer_of(
     vocabulary: Option<Folder>,
     weights: &Weights,
@@ -311,10 +311,10 @@ pub fn tokenizer_of(
     }
 }
 
-/// The file or folder of a model, whatever it is.
+/// Reads the file or folder of a model.
 ///
 /// # Errors
-/// A file that cannot be read or breaks its format, a folder that no map fits.
+/// The file cannot be read or breaks its format, or no map fits the folder.
 pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
     let file = |weights| Contents {
         weights,
@@ -336,13 +336,13 @@ pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
     })
 }
 
-/// [`read`] of an existing path.
+/// [`read`] for an existing path.
 fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
     Ok(match stmap::is_folder(path) {
         true => {
             let mut weights = stmap::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
             let folder = stmap::folder_of(path);
-            // Without a vocabulary a model still has logits.
+            // A model without a vocabulary still computes logits.
             let has_vocabulary = tokenizer::folder::has_vocabulary(folder);
             let vocabulary = has_vocabulary.then(|| tokenizer::folder::read(folder));
             let vocabulary = vocabulary.transpose()?;
@@ -361,10 +361,10 @@ fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
     })
 }
 
-/// A model's file, definition and plan.
+/// Opens a model: its file, definition and plan.
 ///
 /// # Errors
-/// Any reason why the model cannot run.
+/// The model cannot run, for any reason.
 pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
     let Contents {
         weights,
@@ -401,13 +401,13 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
     })
 }
 
-/// The metadata keys of a file that nothing reads: of the architecture and of the vocabulary.
+/// The metadata keys of a file that are not read: keys of the architecture and of the vocabulary.
 pub fn unread_keys(plan: &Plan, metadata: &Metadata) -> Vec<String> {
     let keys = plan.unread.iter().cloned();
     keys.chain(tokenizer::unread(metadata)).collect()
 }
 
-/// The first of some names and how many more there are; those that differ in the layer alone are one.
+/// The first names of a list and the number of further ones; names that differ only in the layer count as one.
 pub fn few(names: &[String]) -> String {
     const SHOWN: usize = 3;
     let names = wording::by_layer(names, &wording::without_layer);
@@ -418,7 +418,7 @@ pub fn few(names: &[String]) -> String {
     }
 }
 
-/// Logs the tensors and keys that nothing reads.
+/// Reports the tensors and keys that are not read: an error if `strict`, otherwise a warning.
 fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) -> Result<(), Error> {
     let keys = unread_keys(plan, metadata);
     let unread: Vec<&String> = keys.iter().chain(&plan.unclaimed).collect();
@@ -444,8 +444,8 @@ fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) ->
     Ok(())
 }
 
-/// The models in a folder, by name: files (the first part of a split one) and folders of tensors. GGUF
-/// files that are not models, such as adapters, are left out.
+/// The models in a folder, by name: files (the first part of a split file) and folders of tensors. GGUF files that are
+/// not models, such as adapters, are omitted.
 ///
 /// # Errors
 /// The folder cannot be listed.
@@ -478,8 +478,8 @@ pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
     Ok(found)
 }
 
-/// Models by name. Those that would have the same name, such as `m.gguf` and the folder `m`, are called
-/// like their files, with the ending.
+/// Models by name. Models that would have the same name, such as `m.gguf` and the folder `m`, get the names of their
+/// files, with the extension.
 pub fn by_name(sources: Vec<Source>) -> BTreeMap<String, Source> {
     let mut all: BTreeMap<String, Vec<Source>> = BTreeMap::new();
     for source in sources {

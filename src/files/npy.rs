@@ -1,7 +1,7 @@
-//! Arrays of float32 in NumPy's file format: the values of `bench logits`, and those of other programs.
+//! Arrays of float32 in NumPy's file format: the values of `bench logits`, and arrays of other programs.
 //!
-//! A magic number, the length of a header, the header (a literal of Python: type, order, shape), the elements.
-//! Format: numpy.lib.format, versions 1.0 to 3.0. Other types and column order are refused.
+//! A file is a magic number, the length of a header, the header (a Python literal: type, order, shape), and the
+//! elements. Format: numpy.lib.format, versions 1.0 to 3.0. Other types and column order are refused.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -9,10 +9,10 @@ use std::path::Path;
 use crate::common::reading;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Longest header; those of plain arrays are below 128 bytes.
+/// Maximum length of a header; headers of plain arrays are below 128 bytes.
 const MAX_HEADER: usize = 4096;
 
-/// Elements, and their shape with the dimension of neighbours last (NumPy's order).
+/// An array, with its shape in NumPy's order: the last dimension is the fastest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     /// Dimensions.
@@ -21,13 +21,13 @@ pub struct Array {
     pub elements: Vec<f32>,
 }
 
-/// Why a file is not such an array.
+/// The reason why a file is not such an array.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is something else, or another kind of array.
+    /// The file is no array, or another kind of array.
     #[error("{0}")]
     Form(String),
 }
@@ -36,24 +36,24 @@ fn form(message: impl Into<String>) -> Error {
     Error::Form(message.into())
 }
 
-/// Largest array of an archive, in bytes.
+/// Maximum size of an array of an archive, in bytes.
 const MAX_ARRAY: u64 = 4 << 30;
 
 /// Reads an array.
 ///
 /// # Errors
-/// A file that is not an array of float32 in rows, or is shorter than its shape says.
+/// The file is not an array of float32 in rows, or is shorter than its shape says.
 pub fn read(path: &Path) -> Result<Array, Error> {
     let mut file = reading::open(path)?;
     let size = file.metadata()?.len();
     read_from(&mut file, size, &[Kind::F32])
 }
 
-/// Reads an array of an NPZ archive by its name without `.npy`: float32, or integers that a float32 holds. None if there
-/// is no array of that name.
+/// Reads an array of an NPZ archive by its name without `.npy`: float32, or integers that float32 represents. None if
+/// there is no array of that name.
 ///
 /// # Errors
-/// A file that is not an archive, or an array as for [`read`], or larger than 4 GiB.
+/// The file is not an archive, or the array is refused as by [`read`] or is larger than 4 GiB.
 pub fn of_archive(path: &Path, name: &str) -> Result<Option<Array>, Error> {
     let of_archive = |error: zip::result::ZipError| form(format!("is not an NPZ archive: {error}"));
     let mut archive = zip::ZipArchive::new(reading::open(path)?).map_err(of_archive)?;
@@ -84,9 +84,9 @@ impl Kind {
         Self::ALL[self as usize].2
     }
 
-    /// An element of just its bytes.
+    /// Decodes an element from its bytes.
     fn decode(self, bytes: &[u8]) -> Option<f32> {
-        // Those up to here have no gaps.
+        // A float32 represents all integers up to 2^24.
         let whole = |value: i64| (value.unsigned_abs() <= 1 << 24).then_some(value as f32);
         match self {
             Self::F32 => bytes.try_into().ok().map(f32::from_le_bytes),
@@ -104,7 +104,7 @@ impl Kind {
     }
 }
 
-/// Reads an array of one of these types, of which there are at most `size` bytes.
+/// Reads an array of one of these types, of at most `size` bytes.
 fn read_from(file: &mut impl Read, size: u64, kinds: &[Kind]) -> Result<Array, Error> {
     let (shape, kind) = read_header(file, kinds)?;
     let n_bytes = shape
@@ -125,7 +125,7 @@ fn read_from(file: &mut impl Read, size: u64, kinds: &[Kind]) -> Result<Array, E
     Ok(Array { shape, elements })
 }
 
-/// The shape and the type in a file's header; the file is then at its elements.
+/// The shape and the type in a file's header; the file is then positioned at the elements.
 fn read_header(file: &mut impl Read, kinds: &[Kind]) -> Result<(Vec<u64>, Kind), Error> {
     let mut start = [0; 8];
     let is_npy = file.read_exact(&mut start).is_ok() && start.starts_with(MAGIC);
@@ -200,7 +200,7 @@ fn in_header(header: &str, kinds: &[Kind]) -> Result<(Vec<u64>, Kind), Error> {
     Ok((dims?, known))
 }
 
-/// The bytes of a file with an array, as version 1.0.
+/// The bytes of a file with an array, in version 1.0.
 pub fn bytes_of(elements: &[f32], shape: &[usize]) -> Vec<u8> {
     let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
     let mut bytes = head("<f4", &shape);
@@ -208,14 +208,14 @@ pub fn bytes_of(elements: &[f32], shape: &[usize]) -> Vec<u8> {
     bytes
 }
 
-/// What comes before the elements of a file, as version 1.0: `descr` is NumPy's name of their type.
+/// The bytes of a file before the elements, in version 1.0: `descr` is NumPy's name of their type.
 pub fn head(descr: &str, shape: &[u64]) -> Vec<u8> {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     // A tuple of one element keeps its comma.
     let shape = dims.join(", ") + if dims.len() == 1 { "," } else { "" };
     let mut header =
         format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
-    // Magic, version and length take 10 bytes; the data begins at a multiple of 64.
+    // Magic, version and length take 10 bytes; the data starts at a multiple of 64.
     let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
     header.push_str(&" ".repeat(padded - header.len() - 1));
     header.push('\n');

@@ -1,7 +1,7 @@
-//! The prompts of an embedding model: texts that are put before a text, by the name of its purpose.
+//! The prompts of an embedding model: texts that precede an input text, by the name of the purpose.
 //!
-//! Those of `config_sentence_transformers.json`, which sentence-transformers writes alongside `modules.json`.
-//! Not here: where they are put.
+//! They come from `config_sentence_transformers.json`, which sentence-transformers writes next to `modules.json`. This
+//! module does not insert them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,9 +10,9 @@ use serde::Deserialize;
 
 use crate::weights::safetensors::{is_named, read_small};
 
-/// The file that holds them.
+/// The file that has the prompts.
 const FILE: &str = "config_sentence_transformers.json";
-/// Largest file that is read.
+/// Maximum size of the file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Prompts by name.
@@ -21,14 +21,14 @@ pub struct Prompts {
     /// The texts.
     #[serde(default)]
     pub prompts: BTreeMap<String, String>,
-    /// The name of the one that is used where none is named.
+    /// The name of the prompt that is used if a request names none.
     #[serde(default)]
     pub default_prompt_name: Option<String>,
 }
 
 impl Prompts {
-    /// The prompts of a folder; none if it has no such file. A file that cannot be read is logged: the model
-    /// runs without it.
+    /// The prompts of a folder; empty if it has no such file. A file that cannot be read is logged, and the model runs
+    /// without prompts.
     pub(crate) fn read(folder: &Path) -> Self {
         let path = folder.join(FILE);
         if !is_named(&path) {
@@ -44,10 +44,10 @@ impl Prompts {
         })
     }
 
-    /// The prompt of a name, or the one that is used where none is named; empty if there is none.
+    /// The prompt of this name, or the default prompt without a name; empty if there is none.
     ///
     /// # Errors
-    /// The names that there are, if the name is not among them.
+    /// The name does not exist; the error lists those that do.
     pub fn of(&self, name: Option<&str>) -> Result<&str, String> {
         match (name, &self.default_prompt_name) {
             (Some(name), _) => self.prompts.get(name).map(String::as_str).ok_or_else(|| {

@@ -1,12 +1,12 @@
-//! Weights in other element types: matrices become lazy tensors, quantised row by row when they are
+//! Converts weights to other element types: matrices become lazy tensors that are quantised row by row when they are
 //! read.
 //!
-//! The type of each tensor follows from its role in the plan, as llama.cpp's quantiser decides by
-//! name (`llama_tensor_get_type`): vectors, routers, convolutions and position tables keep their
-//! type; k-quants give more bits to the tensors that are most sensitive to errors. The result is
-//! [`Weights`] like any other. Called between opening a model and loading or writing it.
+//! The role of each tensor in the plan decides its type, as llama.cpp's quantiser decides by name
+//! (`llama_tensor_get_type`): vectors, routers, convolutions and position tables keep their type; k-quants give more
+//! bits to the tensors that are most sensitive to errors. The result is [`Weights`] like any other. It is used between
+//! opening a model and loading or writing it.
 //!
-//! Invariant: loading with a type and loading the file converted to it give the same bytes.
+//! Invariant: loading a model with a type gives the same bytes as loading the file converted to that type.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::weights::{
     Data, Entry, Error, LazyTensor, Metadata, TensorInfo, TensorType, Value, Weights,
 };
 
-/// Types that matrices can be converted to, with the `general.file_type` of such files.
+/// Types to which matrices can be converted, with the `general.file_type` of the resulting files.
 pub const TYPES: [(TensorType, u32); 11] = [
     (TensorType::F32, 0),
     (TensorType::F16, 1),
@@ -28,7 +28,7 @@ pub const TYPES: [(TensorType, u32); 11] = [
     (TensorType::Q4_1, 3),
     (TensorType::Q5_0, 8),
     (TensorType::Q5_1, 9),
-    // Of the k-quants the middle mixes.
+    // The k-quants use the middle (M) mixes.
     (TensorType::Q4_K, 15),
     (TensorType::Q5_K, 17),
     (TensorType::Q6_K, 18),
@@ -36,30 +36,30 @@ pub const TYPES: [(TensorType, u32); 11] = [
 
 /// Value of `general.quantization_version`: the version of the quantised types' formats.
 const QUANTIZATION_VERSION: u32 = 2;
-/// Elements that are converted at a time.
+/// Number of elements that are converted at a time.
 const RUN: usize = 1 << 16;
 
 /// The role of a tensor, which decides its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Keeps its type, unless everything becomes f32.
+    /// A tensor that keeps its type, unless everything becomes f32.
     Kept,
-    /// A vector or the like: elementwise, so f32.
+    /// A vector or a similar tensor that is used elementwise, so it is f32.
     Vector,
     /// The output head, or the token table if the head is tied to it.
     Output,
-    /// Value projection of attention, alone or with queries and keys, and its index among these.
+    /// Value projection of attention, alone or with queries and keys, and its index among the value projections.
     Values(usize),
     Keys,
     /// Output projection of attention.
     Heads,
-    /// Down projection of an MLP, and its layer.
+    /// Down projection of an MLP, and the index of its layer.
     Down(usize),
     /// Any other matrix or table.
     Other,
 }
 
-/// Numbers of the whole model that decide the types.
+/// The numbers of the whole model that decide the types.
 struct ModelShape {
     parts: Vec<Part>,
     n_values: usize,
@@ -108,9 +108,9 @@ impl ModelShape {
         model
     }
 
-    /// The weights of a block, by their classes in its contract.
+    /// Records the parts of a block's weights, by their classes in its contract.
     fn unit(&mut self, unit: &Unit, il: usize, n_down: &mut usize) {
-        // Among experts a layer has several, which are of one type.
+        // With experts a layer has several down projections, which get one type.
         let down = if self.n_experts > 1 { il } else { *n_down };
         for (spec, weight) in unit.contract.0.weights.iter().zip(&unit.weights) {
             let Some(at) = *weight else { continue };
@@ -142,7 +142,7 @@ impl ModelShape {
         }
     }
 
-    /// The type of a tensor whose rows are of length `row`, where others get `base`.
+    /// The type of a tensor with rows of `row` elements, where ordinary matrices get `base`.
     fn choose(&self, part: Part, base: TensorType, row: u64) -> TensorType {
         use TensorType as T;
         let is_mix = matches!(base, T::Q4_K | T::Q5_K);
@@ -165,12 +165,12 @@ fn units(layer: &LayerPlan) -> impl Iterator<Item = &Unit> {
     branches.map(|branch| &branch.block)
 }
 
-/// The first and last eighth, and of those between every third.
+/// Whether layer `i` of `n` gets more bits: the first and last eighth, and every third layer between them.
 fn takes_more_bits(i: usize, n: usize) -> bool {
     i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
 }
 
-/// The type used instead of one whose blocks do not divide a row of this length.
+/// The type in place of one whose blocks do not divide a row of this length.
 fn fitting(ty: TensorType, row: u64) -> TensorType {
     use TensorType as T;
     let fits = |ty: TensorType| row.is_multiple_of(ty.block_len());
@@ -191,7 +191,7 @@ fn fitting(ty: TensorType, row: u64) -> TensorType {
 /// length of a row requires it.
 ///
 /// # Errors
-/// A type that is not one of [`TYPES`].
+/// The type is not one of [`TYPES`].
 pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weights, Error> {
     let Some((_, file_type)) = TYPES.iter().find(|(ty, _)| *ty == base) else {
         let names: Vec<_> = TYPES.iter().map(|(ty, _)| ty.name()).collect();
@@ -242,10 +242,10 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
     })
 }
 
-/// The weights with f16 and bf16 vectors as f32, as files for other engines have them.
+/// The weights with f16 and bf16 vectors as f32, as other engines expect them.
 ///
 /// # Errors
-/// Errors of the given weights.
+/// The given weights cannot be read.
 pub fn with_plain_vectors(weights: &Weights, plan: &Plan) -> Result<Weights, Error> {
     let types = vectors(plan, weights, &ModelShape::new(plan));
     let mut metadata = weights.metadata().clone();
@@ -262,7 +262,7 @@ pub fn with_plain_vectors(weights: &Weights, plan: &Plan) -> Result<Weights, Err
     })
 }
 
-/// The `general.file_type` of a file of these tensors: by the type that has most of the bytes.
+/// The `general.file_type` of a file of these tensors: that of the type with the most bytes.
 fn file_type(weights: &Weights) -> Option<u32> {
     let bytes = |ty| {
         let of_type = weights.tensors().iter().filter(|t| t.ty == ty);
@@ -272,10 +272,10 @@ fn file_type(weights: &Weights) -> Option<u32> {
     Some(most.1)
 }
 
-/// The weights with quantised tensors as `ty`, one of f32, f16 and bf16; the others as they are.
+/// The weights with quantised tensors as `ty`, one of f32, f16 and bf16; other tensors are unchanged.
 ///
 /// # Errors
-/// A quantised type whose values are not known.
+/// The values of the quantised type are not known.
 pub fn without_blocks(weights: &Weights, ty: TensorType) -> Result<Weights, Error> {
     let is_blocks = |tensor: &TensorInfo| !tensor.ty.is_plain();
     if let Some(tensor) = weights
@@ -300,7 +300,7 @@ pub fn without_blocks(weights: &Weights, ty: TensorType) -> Result<Weights, Erro
     )
 }
 
-/// Vectors of half floats, and f32.
+/// The vectors in f16 or bf16, with f32 as their new type.
 fn vectors<'w>(
     plan: &Plan,
     weights: &'w Weights,
@@ -324,7 +324,7 @@ fn is_matrix(tensor: &TensorInfo) -> bool {
     tensor.shape[1..].iter().any(|n| *n > 1)
 }
 
-/// Whether elements of a type can be dequantised.
+/// Whether the elements of a type can be dequantised.
 fn has_values(ty: TensorType) -> bool {
     let zeros = vec![0; ty.block_bytes() as usize];
     let mut values = vec![0.0; ty.block_len() as usize];
@@ -358,7 +358,7 @@ fn with_types(
     Ok(made.with_files(weights.files().cloned()))
 }
 
-/// A tensor of other weights in another type.
+/// A tensor of other weights, in another type.
 #[derive(Debug)]
 struct Quantised {
     source: Arc<Weights>,
@@ -389,7 +389,7 @@ impl LazyTensor for Quantised {
 }
 
 impl Quantised {
-    /// The values of rows, starting at row `first`.
+    /// Reads the values of rows, starting at row `first`.
     fn read(&self, first: u64, values: &mut [f32]) -> Result<(), String> {
         let text = |error: Error| error.to_string();
         let is_done = self.source.values(&self.tensor, first, values);
@@ -402,15 +402,15 @@ impl Quantised {
             .map_err(|error| error.to_string())
     }
 
-    /// Refuses values that the type cannot represent, from row `first` on.
+    /// Refuses values, from row `first` on, that the type cannot represent.
     fn check(&self, values: &[f32], first: u64) -> Result<(), String> {
-        // Half floats round to infinity from here on.
+        // f16 rounds values to infinity from this limit on.
         let limit = match self.ty {
             TensorType::F32 | TensorType::BF16 => return Ok(()),
             TensorType::F16 => 65520.0,
             _ => f32::INFINITY,
         };
-        // All of a run first: the compiler judges many values at once then.
+        // A whole run is tested first, since the compiler vectorises that.
         let fits = |v: &f32| v.abs() < limit;
         if values.iter().fold(true, |all, v| all & fits(v)) {
             return Ok(());

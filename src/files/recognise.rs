@@ -1,7 +1,7 @@
-//! Recognises paths that hold no usable model by their names and the names of files in them.
+//! Recognises paths without a usable model, by their names and the names of files in them.
 //!
-//! Layouts of other programs and incomplete downloads are named, with the next step. Only an adapter's
-//! configuration is read. Called before a format's reader opens a path.
+//! Layouts of other programs and incomplete downloads are recognised, and the message states the next step. Only an
+//! adapter's configuration is read. This runs before the reader of a format opens a path.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::arch::nearest;
 /// Maximum number of names of a folder that are examined.
 const MAX_NAMES: usize = 4096;
 
-/// Why a path holds no usable model, as far as names show; none if a format's reader should open it.
+/// The reason why a path has no usable model, as far as names show; none if the reader of a format should open it.
 pub fn of_path(path: &Path) -> Option<String> {
     if let Err(error) = path.metadata() {
         let is_missing = error.kind() == std::io::ErrorKind::NotFound;
@@ -19,7 +19,7 @@ pub fn of_path(path: &Path) -> Option<String> {
     path.is_dir().then(|| of_folder(path)).flatten()
 }
 
-/// Message for a path that does not exist: the nearest name, or the nearest folder that exists.
+/// Message for a path that does not exist: the nearest name, or the nearest existing folder.
 fn missing(path: &Path) -> String {
     if path.symlink_metadata().is_ok() {
         return "this is a link to a file that does not exist; download what it leads to".into();
@@ -61,7 +61,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What a folder is if it holds no usable model.
+/// The content of a folder without a usable model.
 fn of_folder(folder: &Path) -> Option<String> {
     let names = names(folder);
     let has = |name: &str| names.iter().any(|other| other == name);

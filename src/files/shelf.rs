@@ -1,10 +1,10 @@
-//! A folder of files that some requests leave for others. Results are kept for a time, and the oldest go when there is no
-//! room for a new one.
+//! A folder of result files that requests store for other requests. Results are kept for a limited time, and the oldest
+//! are removed when a new one needs their space.
 //!
-//! The server and its engine processes share the folder, so a result outlives the process that computed it. Nothing is
-//! remembered apart from the files: their names have the ids, their times say how old they are.
+//! The server and its engine processes share the folder, so a result outlives the process that computed it. The files
+//! are the only state: their names are the ids, and their times give their age.
 //!
-//! Invariant: an id that a client sends is looked for among the names, and never becomes a path by itself.
+//! Invariant: an id from a client is compared with the names, and is never used as a path.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
@@ -20,14 +20,14 @@ use crate::common::writing::PartFolder;
 
 use super::arrays::{self, Format, Named};
 
-/// What bounds a shelf.
+/// The limits of a shelf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of all results together.
+    /// Maximum number of bytes of all results together.
     pub bytes: u64,
-    /// How long a result is kept.
+    /// Time for which a result is kept.
     pub time: Duration,
-    /// Bytes of the values of a response above which they become a file.
+    /// Number of bytes of the values of a response above which they are stored as a file.
     pub inline: u64,
 }
 
@@ -38,43 +38,44 @@ pub struct Shelf {
     limits: Limits,
 }
 
-/// A result.
+/// A stored result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Kept {
-    /// Its name.
+    /// The id of the result.
     pub id: String,
     /// `safetensors` or `npz`.
     pub format: &'static str,
     /// Size of the file.
     pub bytes: u64,
-    /// Seconds since 1970 at which it was written.
+    /// Time of writing, in seconds since 1970.
     pub created: u64,
-    /// Seconds since 1970 at which it goes.
+    /// Time of expiry, in seconds since 1970.
     pub expires: u64,
 }
 
-/// Why a result was not kept.
+/// The reason why a result was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is larger than all may be.
+    /// The result is larger than the limit of all results.
     #[error(
         "the result takes up to {found} bytes, results may take {limit} together (`--lab-artifacts`)"
     )]
     TooLarge {
-        /// Its bytes.
+        /// Number of bytes of the result.
         found: u64,
         /// The limit.
         limit: u64,
     },
-    /// It cannot be written.
+    /// The result cannot be written.
     #[error("the result cannot be written: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A folder for results in that of temporary files; it is removed with its contents when this is dropped.
+/// A folder for results in the folder of temporary files. It is removed with its contents when the return value is
+/// dropped.
 ///
 /// # Errors
-/// It cannot be made.
+/// The folder cannot be made.
 pub fn temporary() -> io::Result<impl AsRef<Path>> {
     let folder = PartFolder::new(&std::env::temp_dir().join("bench-lab"))?;
     #[cfg(unix)]
@@ -95,17 +96,17 @@ impl Shelf {
         Self { folder, limits }
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What bounds it.
+    /// The limits of the shelf.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// The results that are there, the oldest first; removes those whose time is over.
+    /// The stored results, the oldest first. Expired ones are removed.
     pub fn list(&self) -> Vec<Kept> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut all: Vec<(SystemTime, Kept)> = entries
@@ -115,14 +116,14 @@ impl Shelf {
         all.into_iter().map(|(_, kept)| kept).collect()
     }
 
-    /// A file as a result, with the time at which it was written; none if it is none, or no more.
+    /// A file as a result, with the time of writing; none if it is not a result or has expired.
     fn kept(&self, path: &Path) -> Option<(SystemTime, Kept)> {
         let format = Format::of(path)?;
         let id = path.file_stem()?.to_str()?.to_owned();
         let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let written = metadata.modified().ok()?;
         if written.elapsed().is_ok_and(|age| age > self.limits.time) {
-            // Another process may have removed it.
+            // Another process may have removed the file.
             let _ = fs::remove_file(path);
             return None;
         }
@@ -141,10 +142,10 @@ impl Shelf {
         self.folder.join(format!("{}.{}", kept.id, kept.format))
     }
 
-    /// Refuses a result of so many bytes.
+    /// Refuses a result of `found` bytes if it is too large.
     ///
     /// # Errors
-    /// It is larger than all may be.
+    /// The result is larger than the limit of all results.
     pub fn check(&self, found: u64) -> Result<(), Error> {
         let limit = self.limits.bytes;
         match found <= limit {
@@ -153,10 +154,10 @@ impl Shelf {
         }
     }
 
-    /// Writes a result. The oldest ones go as far as they leave it no room.
+    /// Stores a result. The oldest results are removed as far as it needs their space.
     ///
     /// # Errors
-    /// It is larger than all may be, or cannot be written.
+    /// The result is larger than the limit of all results, or cannot be written.
     pub fn keep(
         &self,
         format: Format,
@@ -174,7 +175,7 @@ impl Shelf {
             taken -= kept.bytes;
             let _ = fs::remove_file(self.path(kept));
         }
-        // Nobody guesses it, and no two processes have the same.
+        // The id cannot be guessed, and is unique over all processes.
         let [a, b] = [0_u8; 2].map(|n| RandomState::new().hash_one(n));
         let path = self
             .folder
@@ -185,14 +186,14 @@ impl Shelf {
         Ok(kept)
     }
 
-    /// A result by its id, and its file.
+    /// A result by its id, and its opened file.
     pub fn open(&self, id: &str) -> Option<(Kept, File)> {
         let kept = self.list().into_iter().find(|kept| kept.id == id)?;
         let file = File::open(self.path(&kept)).ok()?;
         Some((kept, file))
     }
 
-    /// Removes a result. Returns whether it was there.
+    /// Removes a result. Returns whether it existed.
     pub fn remove(&self, id: &str) -> bool {
         let found = self.list().into_iter().find(|kept| kept.id == id);
         found.is_some_and(|kept| fs::remove_file(self.path(&kept)).is_ok())
@@ -232,7 +233,7 @@ mod tests {
         let shelf = shelf(folder.as_ref(), 10_000, Duration::from_secs(600));
         let ids: Vec<String> = (0..4)
             .map(|_| {
-                // Times of files have a resolution.
+                // File times have a limited resolution.
                 std::thread::sleep(Duration::from_millis(20));
                 keep(&shelf, 1000).expect("it fits").id
             })

@@ -1,8 +1,8 @@
-//! A random model of any architecture and size, from its definition alone.
+//! Makes a random model of any architecture and size, from its definition alone.
 //!
-//! Such models prove an architecture: another engine computes the same file, and its logits are
-//! stored. The same seed gives the same file on every machine: values come from a counter-based
-//! integer generator and from operations that IEEE 754 rounds in one way only.
+//! Random models test an architecture: another engine computes the same file, and its logits are stored. The same seed
+//! gives the same file on every machine: values come from a counter-based integer generator and from operations for
+//! which IEEE 754 defines one rounding.
 
 mod vocabulary;
 
@@ -31,18 +31,18 @@ pub struct Request {
     pub set: Vec<(String, String)>,
     /// Metadata by key that the definition does not read.
     pub meta: Vec<(String, String)>,
-    /// Optional tensors to include: without the layer's prefix and `.weight` in every layer that may
-    /// have them, or one by its whole name. `*` stands for anything.
+    /// Optional tensors to include: a name without the layer's prefix and `.weight` for every layer that may have it,
+    /// or the full name of one tensor. `*` stands for any characters.
     pub with: Vec<String>,
     /// Element type of matrices and tables.
     pub ty: TensorType,
-    /// Metadata of a file whose vocabulary and chat template are copied; without one its tokens
-    /// are numbers. A larger `vocab_size` pads the vocabulary with tokens that no text contains.
+    /// Metadata of a file whose vocabulary and chat template are copied; without it, tokens are numbers. A larger
+    /// `vocab_size` pads the vocabulary with tokens that no text contains.
     pub vocabulary: Option<Metadata>,
 }
 
 impl Default for Request {
-    /// The defaults of the definition, in f32.
+    /// The defaults of the definition, in f32, with seed 0.
     fn default() -> Self {
         Self {
             seed: 0,
@@ -55,20 +55,20 @@ impl Default for Request {
     }
 }
 
-/// Why a random model could not be made.
+/// The reason why a random model could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A parameter that the architecture does not read.
+    /// The architecture does not have the parameter.
     #[error("`{name}` is not a parameter of `{arch}`{}", hint(.near.as_deref()))]
     Parameter {
         /// The given name.
         name: String,
         /// The architecture.
         arch: String,
-        /// The nearest it has.
+        /// The nearest existing name.
         near: Option<String>,
     },
-    /// A parameter that follows from others.
+    /// The parameter follows from others.
     #[error(
         "`{name}` of `{arch}` follows from its other parameters ({from}), so no value can be given for it"
     )]
@@ -80,7 +80,7 @@ pub enum Error {
         /// The expression that gives its value.
         from: String,
     },
-    /// A parameter that nothing reads in a model with the other given values.
+    /// A model with the other given values does not read the parameter.
     #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
     Unread {
         /// The given name.
@@ -88,7 +88,7 @@ pub enum Error {
         /// The architecture.
         arch: String,
     },
-    /// A tensor that the architecture may have, but not with the other given values.
+    /// The architecture may have the tensor, but not with the other given values.
     #[error(
         "`{name}` is a tensor of `{arch}`, but a model with these parameters has none of this name"
     )]
@@ -98,31 +98,31 @@ pub enum Error {
         /// The architecture.
         arch: String,
     },
-    /// An optional tensor that the architecture does not have.
+    /// The architecture does not have the optional tensor.
     #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
     Tensor {
         /// The given name.
         name: String,
         /// The architecture.
         arch: String,
-        /// The nearest it has.
+        /// The nearest existing name.
         near: Option<String>,
     },
-    /// The numbers are inconsistent.
+    /// The numbers contradict each other.
     #[error(transparent)]
     Plan(#[from] plan::Error),
     /// The given vocabulary cannot be used.
     #[error("the vocabulary {message}")]
     Vocabulary {
-        /// Why.
+        /// The reason.
         message: String,
     },
     /// A tensor's type does not fit its shape.
     #[error("tensor `{tensor}`: {source}")]
     Quantize {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// What does not fit.
+        /// The error.
         source: ggml::Error,
     },
     /// The file could not be written.
@@ -138,7 +138,7 @@ fn hint(near: Option<&str>) -> String {
 /// Makes a random model of `def` and writes it to `path`.
 ///
 /// # Errors
-/// Names that do not exist, numbers that do not go together, a file that cannot be written.
+/// A name does not exist, numbers do not fit each other, or the file cannot be written.
 pub fn synth(def: &ArchDef, request: &Request, path: &Path) -> Result<Plan, Error> {
     let (metadata, plan) = design(def, request)?;
     let tensors: Vec<NewTensor> = plan
@@ -170,7 +170,7 @@ pub fn synth(def: &ArchDef, request: &Request, path: &Path) -> Result<Plan, Erro
 /// Metadata and plan of a random model.
 ///
 /// # Errors
-/// Names that do not exist, numbers that do not go together.
+/// A name does not exist, or numbers do not fit each other.
 pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Error> {
     let params = params(def, request)?;
     let n_vocab = params.iter().find(|(name, ..)| *name == VOCAB_SIZE);
@@ -178,7 +178,7 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
 
     let mut metadata = Metadata::default();
     metadata.insert("general.architecture", Meta::Str(def.name.clone()));
-    // Without the family's name: some engines look for the tokens of its vocabulary then.
+    // The name has no family's name: some engines would then look for the tokens of its vocabulary.
     metadata.insert(
         "general.name",
         Meta::Str(format!("made up from seed {}", request.seed)),
@@ -197,7 +197,7 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
     check_with(def, &plan, request)?;
     check_set(def, &plan, request)?;
 
-    // Keys that nothing reads are left out, unless they size the vocabulary.
+    // Keys that are not read are omitted, unless they give the size of the vocabulary.
     let mut lean = Metadata::default();
     for (key, value) in metadata.iter() {
         let param = params.iter().find(|(_, k, _)| k == key);
@@ -242,7 +242,7 @@ fn params<'d>(def: &'d ArchDef, request: &Request) -> Result<Vec<(&'d str, Strin
     Ok(params)
 }
 
-/// The metadata keys that give a parameter, in full.
+/// The full metadata keys that give a parameter.
 fn keys_of(def: &ArchDef, param: &str) -> Vec<String> {
     match &def.params[param].source {
         ParamSource::Key { keys, absolute, .. } if *absolute => keys.clone(),
@@ -305,7 +305,7 @@ fn param_of<'d>(def: &'d ArchDef, name: &str) -> Result<&'d str, Error> {
     })
 }
 
-/// A value as it is written on the command line: `4`, `0.5`, `true`, `yarn`, `1,0,1`, `1u64,0u64`, `[a, b]`.
+/// A value in the notation of the command line: `4`, `0.5`, `true`, `yarn`, `1,0,1`, `1u64,0u64`, `[a, b]`.
 fn parse(text: &str) -> Meta {
     let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
     let items = bracketed.unwrap_or(text).trim();
@@ -321,7 +321,7 @@ fn parse(text: &str) -> Meta {
     }
 }
 
-/// A number, true or false.
+/// A number or a boolean.
 fn scalar(text: &str) -> Option<Meta> {
     let float = || text.parse::<f32>().ok().filter(|v| v.is_finite());
     let integer = text.parse().map(Meta::U32);
@@ -330,7 +330,7 @@ fn scalar(text: &str) -> Option<Meta> {
     value.or_else(|| text.parse().ok().map(Meta::Bool))
 }
 
-/// Items of one type, none of them a text.
+/// Items of one type, none of them text.
 fn array(items: &[&str]) -> Option<Array> {
     fn all<T: std::str::FromStr>(items: &[&str]) -> Option<Vec<T>> {
         items.iter().map(|item| item.parse().ok()).collect()
@@ -372,7 +372,7 @@ fn short(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// Whether a tensor is the given one, by its whole name or as one of all layers; `*` stands for anything.
+/// Whether a tensor has the given name: its full name, or its name in all layers; `*` stands for any characters.
 fn is_named(given: &str, name: &str) -> bool {
     let of_layers = given.strip_suffix(".weight").unwrap_or(given);
     fits_pattern(given, name) || fits_pattern(of_layers, short(name))
@@ -441,7 +441,7 @@ fn stored_type(tensor: &TensorPlan, ty: TensorType) -> TensorType {
     }
 }
 
-/// Rows made at a time.
+/// Number of rows that are made at a time.
 const ROWS_AT_ONCE: usize = 1024;
 
 /// The data of a tensor.
@@ -449,14 +449,14 @@ fn fill(tensor: &TensorPlan, ty: TensorType, seed: u64) -> Result<Vec<u8>, ggml:
     let row = tensor.shape.first().copied().unwrap_or(1) as usize;
     let rows = (tensor.shape.iter().product::<u64>() / row as u64) as usize;
     let (mean, spread) = match tensor.role {
-        // Somewhat more than keeps the variance, so that attention is not uniform.
+        // Somewhat more than the spread that keeps the variance, so that attention is not uniform.
         WeightRole::Matrix => (0.0, 1.4 / (row as f64).sqrt()),
         WeightRole::Table => (0.0, 1.0),
         WeightRole::Scale => (1.0, 0.1),
         WeightRole::Bias => (0.0, 0.2),
         WeightRole::Factors => (2.0, 0.5),
         WeightRole::Convolution => (0.0, 1.0 / (row as f64).sqrt()),
-        // Far enough from zero that none is positive.
+        // Far enough from zero that no value is positive.
         WeightRole::Decay => (-1.0, 0.15),
         WeightRole::Ids(_) => return Ok(ids(tensor, row, hash(seed, &tensor.name))),
     };
@@ -477,7 +477,7 @@ fn fill(tensor: &TensorPlan, ty: TensorType, seed: u64) -> Result<Vec<u8>, ggml:
     Ok(out)
 }
 
-/// Ids as i32, different ones in a row as long as there are so many.
+/// Ids as i32; those of a row differ if there are enough ids.
 fn ids(tensor: &TensorPlan, row: usize, stream: u64) -> Vec<u8> {
     let below = tensor.below.unwrap_or(1).max(1);
     let n = tensor.shape.iter().product::<u64>();

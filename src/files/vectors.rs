@@ -1,10 +1,10 @@
-//! Vectors that edits, captures and lenses name: directions of hidden states, sparse autoencoders, translators of lenses.
+//! Vectors for edits, captures and lenses: directions of hidden states, sparse autoencoders, translators of lenses.
 //!
-//! A file is safetensors, or GGUF as repeng and llama-cvector-generator write control vectors. Its tensors say what it is.
-//! In a control vector `direction.N` is what llama.cpp adds to the hidden state after layer N, layers counted from 0;
-//! layer 0 has none there.
+//! A file is safetensors, or GGUF as repeng and llama-cvector-generator write control vectors. Its tensors decide its
+//! kind. In a control vector `direction.N` is what llama.cpp adds to the hidden state after layer N, with layers
+//! counted from 0; layer 0 has none.
 //!
-//! Invariant: what is read has finite numbers, and one width.
+//! Invariant: all vectors of a file have finite numbers and one width.
 
 mod sae;
 mod store;
@@ -26,26 +26,26 @@ pub use store::{Refused, Stored, Vectors};
 
 /// Prefix of the tensors of a control vector.
 pub const DIRECTION: &str = "direction.";
-/// Ending of the names of control vectors.
+/// File name extension of control vectors.
 pub const GGUF: &str = "gguf";
 
-/// Why a file has no vectors.
+/// The reason why a file has no vectors.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Weights(#[from] weights::Error),
-    /// It has something else.
+    /// The file has other content.
     #[error("{}: {message}", path.display())]
     Unfit {
         /// The file.
         path: PathBuf,
-        /// What was found and expected.
+        /// The found and the expected value.
         message: String,
     },
 }
 
-/// What a file has.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// Directions of hidden states.
@@ -56,17 +56,17 @@ pub enum Content {
     Translators(Arc<Translators>),
 }
 
-/// Directions of values.
+/// Directions of values, by layer or point.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Directions {
     by_layer: BTreeMap<u64, Vec<f32>>,
     by_point: BTreeMap<String, Vec<f32>>,
-    /// For any point.
+    /// A direction for any point.
     any: Option<Vec<f32>>,
 }
 
 impl Directions {
-    /// The direction for a point with these names; `path` is the one that may start with its layer.
+    /// The direction for a point with these names; `path` is the name that may start with the layer.
     pub fn of<'a>(&self, names: impl IntoIterator<Item = &'a str>, path: &str) -> Option<&[f32]> {
         let mut names = names.into_iter();
         let named = names.find_map(|name| self.by_point.get(name));
@@ -78,7 +78,7 @@ impl Directions {
         named.or(of_layer).or(self.any.as_ref()).map(Vec::as_slice)
     }
 
-    /// The layers that have one.
+    /// The layers that have a direction.
     pub fn layers(&self) -> impl Iterator<Item = u64> {
         self.by_layer.keys().copied()
     }
@@ -95,21 +95,23 @@ impl Directions {
     }
 }
 
-/// For layers an affine map of the hidden state before the layer to one that the output head reads: `x + W x + b`.
+/// Translators: for layers, an affine map `x + W x + b` of the hidden state before the layer to one that the output
+/// head reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Translators {
     width: usize,
-    /// By layers: `W`, row by row, and `b`.
+    /// By layer: `W`, row by row, and `b`.
     all: BTreeMap<u64, (Vec<f32>, Vec<f32>)>,
 }
 
 impl Translators {
-    /// Numbers of a hidden state.
+    /// Number of elements of a hidden state.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Hidden states `[width, n]` before a layer as the output head reads them; without a translator as they are.
+    /// Hidden states `[width, n]` before a layer, translated for the output head; unchanged if the layer has no
+    /// translator.
     pub fn translated(&self, layer: u64, rows: &[f32]) -> Vec<f32> {
         let Some((matrix, bias)) = self.all.get(&layer) else {
             return rows.to_vec();
@@ -123,9 +125,9 @@ impl Translators {
     }
 }
 
-/// The sum of the products of two rows.
+/// The dot product of two rows.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
-    // Eight sums at once, as processors add.
+    // Eight partial sums at once, so that the compiler vectorises the loop.
     let (a, a_rest) = a.as_chunks::<8>();
     let (b, b_rest) = b.as_chunks::<8>();
     let mut sums = [0.0f32; 8];
@@ -141,7 +143,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 /// The tensors of a file by name, as f32, with their shapes, the slowest dimension first.
 type Arrays = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-/// The tensors of a file, whose data is not read.
+/// The tensors of a file; their data is not read yet.
 fn opened(path: &Path) -> Result<Weights, Error> {
     Ok(
         match path.extension().is_some_and(|ending| ending == GGUF) {
@@ -168,7 +170,7 @@ fn array(weights: &Weights, tensor: &TensorInfo) -> Result<Vec<f32>, String> {
     }
 }
 
-/// What a file has, by the names of its tensors.
+/// The kind of a file, by the names of its tensors.
 fn kind(weights: &Weights) -> &'static str {
     let mut names = weights.tensors().iter().map(|tensor| tensor.name.as_str());
     if weights.tensor("W_dec").is_some() {
@@ -180,8 +182,8 @@ fn kind(weights: &Weights) -> &'static str {
     }
 }
 
-/// Writes directions by layers: as a control vector that llama.cpp reads if the name of the file ends in `.gguf`, which has
-/// none for layer 0, and as safetensors otherwise. `arch` is the architecture that they are for.
+/// Writes directions by layers: as a control vector for llama.cpp, without layer 0, if the file name ends in `.gguf`;
+/// otherwise as safetensors. `arch` is the architecture of the model.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -210,7 +212,7 @@ pub fn write(path: &Path, arch: &str, by_layer: &BTreeMap<u64, Vec<f32>>) -> Res
     let metadata = Metadata::from_iter([
         ("general.architecture", Value::Str("controlvector".into())),
         ("controlvector.model_hint", Value::Str(arch.into())),
-        // Of this type in files of llama-cvector-generator; no program reads it.
+        // llama-cvector-generator writes this type; no program reads the value.
         ("controlvector.layer_count", Value::I32(rows.len() as i32)),
     ]);
     let bytes =
@@ -218,10 +220,10 @@ pub fn write(path: &Path, arch: &str, by_layer: &BTreeMap<u64, Vec<f32>>) -> Res
     Ok(gguf::write(path, &metadata, &tensors, |at| Ok(bytes(at)))?)
 }
 
-/// What the file at `path` has.
+/// The content of the file at `path`.
 ///
 /// # Errors
-/// A file that cannot be read, or has something else.
+/// The file cannot be read, or has other content.
 pub fn read(path: &Path) -> Result<Content, Error> {
     let weights = opened(path)?;
     let unfit = |message: String| Error::Unfit {
@@ -246,7 +248,7 @@ fn directions(arrays: Arrays) -> Result<Directions, String> {
     let mut out = Directions::default();
     let is_one = arrays.len() == 1;
     for (name, (shape, row)) in arrays {
-        // A row may have been written as a matrix.
+        // A row may be stored as a matrix.
         let n_dims = shape.iter().filter(|n| **n != 1).count();
         if n_dims > 1 || row.is_empty() {
             return Err(format!(
@@ -264,7 +266,7 @@ fn directions(arrays: Arrays) -> Result<Directions, String> {
     }
 }
 
-/// The number before the last part of a name, such as that of `layer_translators.3.weight`.
+/// The number before the last part of a name, such as 3 in `layer_translators.3.weight`.
 fn number(name: &str, ending: &str) -> Option<u64> {
     let rest = name.strip_suffix(ending)?;
     rest.rsplit('.').next()?.parse().ok()

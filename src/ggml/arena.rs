@@ -1,8 +1,7 @@
-//! Tensors and the memory that describes them.
+//! Tensors, and the arenas that hold their descriptions.
 //!
-//! An [`Arena`] holds tensor descriptions, never tensor data. Data lies in device buffers that the
-//! arena owns, or in the executor's scratch memory for the tensors of a graph. A [`Tensor`] is a
-//! counted reference into an arena.
+//! An [`Arena`] holds tensor descriptions, not tensor data. Data is in device buffers that the arena owns, or in the
+//! executor's scratch memory for the tensors of a graph. A [`Tensor`] is a counted reference into an arena.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,7 +16,7 @@ use super::buffer::Buffer;
 use super::error::Error;
 use crate::weights::{Bytes, TensorType};
 
-/// Descriptions of tensors, with the buffers their data lies in.
+/// Descriptions of tensors, with the buffers that hold their data.
 #[derive(Clone)]
 pub struct Arena(pub(super) Rc<Inner>);
 
@@ -30,9 +29,9 @@ pub(super) struct Inner {
     buffers: RefCell<Vec<Buffer>>,
     /// Host memory that buffers point into.
     hosts: RefCell<Vec<Bytes>>,
-    /// Arenas whose tensors this one's refer to.
+    /// Other arenas to whose tensors this arena's tensors refer.
     reads: RefCell<Vec<Arena>>,
-    /// Whether tensors have places without memory ([`super::Device::stand_in`]).
+    /// Whether the tensors have places without memory ([`super::Device::stand_in`]).
     stands_in: Cell<bool>,
 }
 
@@ -48,7 +47,7 @@ impl Arena {
     /// An arena for `capacity` tensors and, if `graph` is not 0, a graph of that many nodes.
     ///
     /// # Errors
-    /// No memory for the descriptions.
+    /// There is no memory for the descriptions.
     pub fn new(capacity: usize, graph: usize) -> Result<Self, Error> {
         // SAFETY: the two functions compute sizes from their arguments alone.
         let bytes = unsafe {
@@ -78,7 +77,7 @@ impl Arena {
         })))
     }
 
-    /// Space for one more tensor, taken.
+    /// Takes the space for one more tensor.
     pub(super) fn reserve(&self) -> Result<*mut sys::ggml_context, Error> {
         let used = self.0.used.get();
         if used >= self.0.capacity {
@@ -90,7 +89,7 @@ impl Arena {
         Ok(self.0.ctx.as_ptr())
     }
 
-    /// Keeps another arena alive as long as this one.
+    /// Keeps another arena alive at least as long as this one.
     pub(super) fn keep(&self, other: &Tensor) {
         if Rc::ptr_eq(&self.0, &other.arena.0) {
             return;
@@ -109,12 +108,12 @@ impl Arena {
         self.0.stands_in.set(true);
     }
 
-    /// Whether this arena's tensors, or any they refer to, have places without memory.
+    /// Whether tensors of this arena, or tensors to which they refer, have places without memory.
     pub(super) fn stands_in(&self) -> bool {
         self.0.stands_in.get() || self.0.reads.borrow().iter().any(Self::stands_in)
     }
 
-    /// Wraps what ggml returned for an operation of this arena.
+    /// Wraps the tensor that ggml returned for an operation of this arena.
     pub(super) fn wrap(
         &self,
         op: &'static str,
@@ -139,7 +138,7 @@ impl Arena {
     /// Describes a tensor. `shape` is in ggml order, 1 to 4 positive dimensions.
     ///
     /// # Errors
-    /// A bad shape, a row that is not a whole number of blocks, or no room.
+    /// The shape is bad, a row is not a whole number of blocks, or there is no room.
     pub fn tensor(&self, name: &str, ty: TensorType, shape: &[u64]) -> Result<Tensor, Error> {
         let fault = |message: String| Error::Arguments {
             op: "tensor",
@@ -165,11 +164,11 @@ impl Arena {
         Ok(tensor)
     }
 
-    /// Describes a tensor of indices below `bound`, such as token ids or cache rows. Operations
-    /// that take rows by index insist on such tensors, and writing checks the values.
+    /// Describes a tensor of indices below `bound`, such as token ids or cache rows. Operations that take rows by index
+    /// accept only such tensors, and writing checks the values.
     ///
     /// # Errors
-    /// As [`Self::tensor`], or a type other than i32 and i64.
+    /// The errors of [`Self::tensor`], or the type is neither i32 nor i64.
     pub fn indices(
         &self,
         name: &str,
@@ -188,18 +187,18 @@ impl Arena {
         Ok(tensor)
     }
 
-    /// Makes the arena the owner of a buffer, and of the host memory it points into.
+    /// Makes the arena the owner of a buffer, and of the host memory to which the buffer points.
     pub(super) fn own(&self, buffer: Buffer, host: Option<Bytes>) {
         self.0.buffers.borrow_mut().push(buffer);
         self.0.hosts.borrow_mut().extend(host);
     }
 
-    /// Whether the arena's data lies in host memory that must not be written.
+    /// Whether the arena's data is in host memory that must not be written.
     pub(super) fn is_host_memory(&self) -> bool {
         !self.0.hosts.borrow().is_empty()
     }
 
-    /// Bytes of the buffers the arena owns.
+    /// Bytes of the buffers that the arena owns.
     pub fn buffer_bytes(&self) -> usize {
         self.0.buffers.borrow().iter().map(Buffer::bytes).sum()
     }
@@ -256,7 +255,7 @@ impl Tensor {
         self.shape().iter().product()
     }
 
-    /// Bytes from the first to the last element.
+    /// Bytes from the start of the first element to the end of the last one.
     pub fn bytes(&self) -> usize {
         // SAFETY: as in `shape`.
         unsafe { sys::ggml_nbytes(self.as_ptr()) }
@@ -299,13 +298,13 @@ impl Tensor {
         unsafe { sys::ggml_set_name(self.as_ptr(), name.as_ptr()) };
     }
 
-    /// Whether data memory is assigned.
+    /// Whether memory for the data is assigned.
     pub fn is_allocated(&self) -> bool {
         // SAFETY: as in `shape`.
         unsafe { sys::shim_tensor_is_allocated(self.as_ptr()) }
     }
 
-    /// Whether it has memory that can be read and written.
+    /// Whether the tensor has memory that can be read and written.
     pub(super) fn has_memory(&self) -> bool {
         self.is_allocated() && !self.arena.stands_in()
     }

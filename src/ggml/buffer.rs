@@ -1,4 +1,4 @@
-//! Device memory, freed with its handle.
+//! Device memory that is freed with its handle.
 
 use std::ptr::NonNull;
 
@@ -8,7 +8,7 @@ use ggml_sys as sys;
 pub struct Buffer(pub(super) NonNull<sys::ggml_backend_buffer>);
 
 impl Buffer {
-    /// Its size.
+    /// Size of the buffer.
     pub fn bytes(&self) -> usize {
         // SAFETY: the buffer is alive until dropped.
         unsafe { sys::ggml_backend_buffer_get_size(self.0.as_ptr()) }

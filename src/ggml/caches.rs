@@ -1,4 +1,4 @@
-//! Which types of keys and values a device can keep: rows are written there, and flash attention reads them.
+//! The types of keys and values that a device can store: it must write rows and read them by flash attention.
 
 use ggml_sys as sys;
 
@@ -21,27 +21,27 @@ pub const CACHE_TYPES: [TensorType; 9] = [
     TensorType::IQ4_NL,
 ];
 
-/// A small cache that devices are asked about.
+/// The size of the small cache about which devices are asked.
 const N_SLOTS: u64 = 256;
 const N_HEADS: u64 = 4;
 
 impl Device {
-    /// Whether this is a device of another machine, which claims every operation without asking there.
+    /// Whether this is a device of another machine. Such a device claims every operation without asking the machine.
     pub fn is_remote(self) -> bool {
         self.backend_name() == "RPC"
     }
 
-    /// Whether the device says that it can compute a node of a graph.
+    /// Whether the device claims to compute a node of a graph.
     pub fn supports(self, node: &Tensor) -> bool {
         // SAFETY: the device lives as long as the program, the node as its arena.
         unsafe { sys::ggml_backend_dev_supports_op(self.as_ptr(), node.as_ptr()) }
     }
 
-    /// Whether keys and values of a type, with heads of `d` elements, can be written on this device and read by
-    /// flash attention there.
+    /// Whether this device can write keys and values of a type, with heads of `d` elements, and read them by flash
+    /// attention.
     ///
     /// # Errors
-    /// Heads that are not whole blocks of the type.
+    /// The heads are not whole blocks of the type.
     pub fn can_cache(self, ty: TensorType, d: u64) -> Result<bool, Error> {
         let g = Graph::new(16, 4)?;
         let cache = g.input("cache", ty, &[d * N_HEADS, N_SLOTS])?;

@@ -1,4 +1,4 @@
-//! Devices that compute, and buffers of their memory.
+//! Devices that compute, and the buffers of their memory.
 
 use std::ptr::NonNull;
 
@@ -15,9 +15,9 @@ use crate::weights::{Bytes, TensorType};
 pub enum DeviceKind {
     /// The processor.
     Cpu,
-    /// A graphics processor with memory of its own.
+    /// A graphics processor with its own memory.
     Gpu,
-    /// A graphics processor in the host's memory.
+    /// A graphics processor that uses the host's memory.
     IntegratedGpu,
     /// A library that speeds up the processor.
     Accelerator,
@@ -29,7 +29,7 @@ pub struct Device(pub(super) NonNull<sys::ggml_backend_device>);
 
 /// All devices, in the order of the registry.
 pub fn devices() -> Vec<Device> {
-    // The first look into the registry starts the backends that are parts of the program, which log what they find.
+    // The first access to the registry starts the built-in backends, which log the devices that they find.
     super::log::install();
     // SAFETY: the registry hands out devices that live as long as the program, for indices below
     // the count.
@@ -40,8 +40,7 @@ pub fn devices() -> Vec<Device> {
     }
 }
 
-/// Bytes that the address of an element, or of a block of them, is a multiple of. Blocks consist of
-/// halves and smaller parts.
+/// Alignment in bytes of an element, or of a block of elements. Blocks consist of 16-bit numbers and smaller parts.
 fn element_align(ty: TensorType) -> usize {
     match ty.block_len() {
         1 => ty.row_bytes(1).map_or(8, |bytes| bytes as usize),
@@ -49,7 +48,7 @@ fn element_align(ty: TensorType) -> usize {
     }
 }
 
-/// The device of a tensor's memory, if the host does not address that.
+/// The device of a tensor's memory, if the host does not address the memory.
 pub(super) fn of_tensor(tensor: &Tensor) -> Result<Option<Device>, Error> {
     // SAFETY: the tensor has memory, so it has a buffer, whose type and device live as long as the program.
     let device = unsafe {
@@ -68,10 +67,10 @@ impl Device {
         self.0.as_ptr()
     }
 
-    /// The device of that name.
+    /// The device of this name.
     ///
     /// # Errors
-    /// There is none; the message names those that are there.
+    /// There is no device of this name; the message names the existing ones.
     pub fn named(name: &str) -> Result<Self, Error> {
         let all = devices();
         let found = all.iter().find(|device| device.name() == name);
@@ -87,7 +86,7 @@ impl Device {
     /// The processor.
     ///
     /// # Errors
-    /// ggml was built without it.
+    /// ggml was built without the processor.
     pub fn cpu() -> Result<Self, Error> {
         devices()
             .into_iter()
@@ -95,13 +94,13 @@ impl Device {
             .ok_or_else(|| Error::Device("ggml has no processor backend".into()))
     }
 
-    /// Name in the registry.
+    /// Name of the device in the registry.
     pub fn name(self) -> String {
         // SAFETY: registered devices have a static name.
         unsafe { text(sys::ggml_backend_dev_name(self.as_ptr())) }
     }
 
-    /// Name of its backend.
+    /// Name of the device's backend.
     pub fn backend_name(self) -> String {
         // SAFETY: registered devices have an entry of a backend, which has a name.
         unsafe {
@@ -110,13 +109,13 @@ impl Device {
         }
     }
 
-    /// What ggml has as its description: of a worker, where ggml is connected to.
+    /// The description by ggml; for a device of a worker, the address to which ggml is connected.
     pub(super) fn endpoint(self) -> String {
         // SAFETY: as in `name`.
         unsafe { text(sys::ggml_backend_dev_description(self.as_ptr())) }
     }
 
-    /// Its kind.
+    /// The kind of the device.
     pub fn kind(self) -> DeviceKind {
         // SAFETY: the device lives as long as the program.
         match unsafe { sys::ggml_backend_dev_type(self.as_ptr()) } {
@@ -127,7 +126,7 @@ impl Device {
         }
     }
 
-    /// Free and total memory in bytes, as far as the device knows.
+    /// Free and total memory in bytes, as the device reports it.
     pub fn memory(self) -> (usize, usize) {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both pointers are valid for writing.
@@ -135,7 +134,7 @@ impl Device {
         (free, total)
     }
 
-    /// Bytes that can be taken; `None` where the device does not say.
+    /// Bytes that can be allocated; `None` where the device does not state it.
     pub fn free_memory(self) -> Option<u64> {
         let (free, total) = self.memory();
         (total > 0).then_some(free as u64)
@@ -146,7 +145,7 @@ impl Device {
         unsafe { sys::ggml_backend_dev_buffer_type(self.as_ptr()) }
     }
 
-    /// Bytes that [`Self::allocate`] would take for an arena whose tensors have no memory yet.
+    /// Bytes that [`Self::allocate`] would take for those tensors of an arena that have no memory yet.
     pub fn bytes_for(self, arena: &Arena) -> u64 {
         // SAFETY: the context and the buffer type are alive; sizes are computed, no memory is taken.
         let bytes = unsafe {
@@ -158,12 +157,12 @@ impl Device {
         bytes as u64
     }
 
-    /// Gives every tensor of an arena that has no memory yet memory on this device, zeroed. Where the
-    /// system allows it, memory becomes resident when it is first used. Operations on it run on this device, unless
-    /// it is the processor: what others lend it they may compute.
+    /// Gives every tensor of an arena that has no memory yet memory on this device, zeroed. Where the system allows it,
+    /// memory becomes resident when it is first used. Operations on the memory run on this device; operations on memory
+    /// of the processor may run on other devices.
     ///
     /// # Errors
-    /// Not enough memory.
+    /// There is not enough memory.
     pub fn allocate(self, arena: &Arena, what: &'static str) -> Result<usize, Error> {
         self.take(arena, what, self.usage())
     }
@@ -171,13 +170,13 @@ impl Device {
     /// [`Self::allocate`] for weights: operations on them run on this device.
     ///
     /// # Errors
-    /// Not enough memory.
+    /// There is not enough memory.
     pub fn allocate_weights(self, arena: &Arena) -> Result<usize, Error> {
         self.take(arena, "weights", sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
     }
 
-    /// How memory is used that is not weights. By itself ggml's scheduler may compute what reads it on another device,
-    /// for which it copies all of it: it follows weights alone.
+    /// The usage of memory that is not for weights. ggml's scheduler keeps operations on the device of their weights
+    /// only; it may compute others on another device, for which it copies all the memory they read.
     fn usage(self) -> sys::ggml_backend_buffer_usage {
         match self.kind() {
             DeviceKind::Cpu => sys::GGML_BACKEND_BUFFER_USAGE_ANY,
@@ -215,19 +214,19 @@ impl Device {
         Ok(bytes)
     }
 
-    /// Whether it uses memory of the host in place.
+    /// Whether the device can use memory of the host in place.
     pub fn takes_host_memory(self) -> bool {
         // SAFETY: the device lives as long as the program.
         unsafe { sys::shim_device_takes_host_ptr(self.as_ptr()) }
     }
 
-    /// Lets tensors use host memory in place. `places` are tensors and offsets in `host`.
-    /// Tensors that do not lie where the device can use them are returned: they need a copy. The processor's kernels
-    /// load vectors from anywhere, and folders align data to 8 bytes only: it asks no more than that elements lie
-    /// where their type may. Other devices ask for their own alignment.
+    /// Lets tensors use host memory in place. `places` are tensors and offsets in `host`. Returns the tensors that the
+    /// device cannot use at their places: they need a copy. The processor's kernels load vectors from any address, and
+    /// folders align data to 8 bytes only, so the processor needs only the alignment of the element type. Other devices
+    /// have their own alignment.
     ///
     /// # Errors
-    /// A tensor that reaches beyond the memory or has memory already, or a refusal by ggml.
+    /// The tensor reaches beyond the memory or has memory already, or ggml refuses.
     pub fn adopt<'t>(
         self,
         arena: &Arena,
@@ -244,7 +243,7 @@ impl Device {
         // SAFETY: the buffer type lives as long as the program.
         let align = unsafe { sys::ggml_backend_buft_get_alignment(self.buffer_type()) };
         let base = host.as_ptr();
-        // What the device is told of: from the first of the tensors to the end of the last one.
+        // The device gets the range from the first of the tensors to the end of the last one.
         let least = places.iter().map(|(_, offset)| *offset).min().unwrap_or(0);
         let ends = places
             .iter()
@@ -324,19 +323,19 @@ impl Device {
         Ok(unaligned)
     }
 
-    /// Gives every tensor of an arena a place without memory, so that a graph over them can
-    /// be measured. Such a graph does not run: the executor refuses it.
+    /// Gives every tensor of an arena a place without memory, so that a graph over the tensors can be measured. The
+    /// executor refuses to run such a graph.
     ///
     /// # Errors
-    /// A refusal by ggml.
+    /// ggml refuses.
     pub fn stand_in(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
         self.stand_in_for(arena, tensors, self.usage())
     }
 
-    /// [`Self::stand_in`] for weights, as [`Self::allocate_weights`] takes memory for them.
+    /// [`Self::stand_in`] for weights, the counterpart of [`Self::allocate_weights`].
     ///
     /// # Errors
-    /// A refusal by ggml.
+    /// ggml refuses.
     pub fn stand_in_weights(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
         self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
     }
@@ -387,8 +386,8 @@ impl Device {
         Ok(())
     }
 
-    /// [`Self::stand_in`] on a device whose memory the host does not address: an empty buffer, which
-    /// tells the scheduler where the tensors belong.
+    /// [`Self::stand_in`] on a device whose memory the host does not address: an empty buffer, which tells the
+    /// scheduler the device of the tensors.
     fn stand_in_elsewhere(
         self,
         arena: &Arena,
@@ -437,10 +436,10 @@ impl Device {
         of_tensor(tensor)?.map_or(Ok(()), Self::check)
     }
 
-    /// Copies `n` rows of a tensor from row `from` on to row `to`, on its device.
+    /// Copies `n` rows of a tensor, from row `from` on, to row `to`, on its device.
     ///
     /// # Errors
-    /// The tensor has no memory, or has not as many rows, or the rows overlap.
+    /// The tensor has no memory or too few rows, or the rows overlap.
     pub fn copy_rows(tensor: &Tensor, from: usize, to: usize, n: usize) -> Result<(), Error> {
         let row = tensor.strides()[1];
         let n_rows = tensor.bytes().checked_div(row).unwrap_or(0);

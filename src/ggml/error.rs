@@ -1,36 +1,36 @@
-//! Errors of this layer.
+//! Errors of the module.
 
-/// Why ggml was not called, or what it reported.
+/// The reason why ggml was not called, or the error that it reported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The arguments of an operation do not go together.
+    /// The arguments of an operation do not fit each other.
     #[error("{op}: {message}")]
     Arguments {
         /// The operation.
         op: &'static str,
-        /// What was found and expected.
+        /// The found and the expected value.
         message: String,
     },
-    /// More tensors or nodes than were planned for.
+    /// A graph needs more tensors or nodes than were planned.
     #[error("the graph needs more than {capacity} tensors")]
     Capacity {
         /// The limit.
         capacity: usize,
     },
-    /// Memory could not be had.
+    /// Memory could not be allocated.
     #[error("{device}: could not allocate {bytes} bytes for {what}")]
     OutOfMemory {
-        /// Where.
+        /// The device.
         device: String,
-        /// How much.
+        /// The number of bytes.
         bytes: usize,
-        /// Its purpose.
+        /// The purpose of the memory.
         what: &'static str,
     },
     /// A backend or device does not exist or does not start.
     #[error("{0}")]
     Device(String),
-    /// A worker of another machine is lost, or its answers are not to be believed.
+    /// A worker of another machine is lost, or its answers are wrong.
     #[error("{0}")]
     Worker(String),
     /// The computation ended with an error.

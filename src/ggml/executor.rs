@@ -1,9 +1,9 @@
-//! Running graphs: backends, their threads, scratch memory, and reading results.
+//! Runs graphs: backends, their threads, scratch memory, and reading of results.
 //!
-//! An [`Executor`] runs one graph at a time. Inputs are written and results read through the
-//! executor, which refuses tensors of any other graph. On one device a graph keeps its places in the
-//! scratch memory when another is loaded, and can be loaded again until that memory is replaced
-//! ([`Executor::can_reload`]); its values are gone, its inputs have to be written again.
+//! An [`Executor`] runs one graph at a time. Inputs are written and results are read through the executor, which
+//! refuses tensors of other graphs. On one device a graph keeps its places in the scratch memory when another graph is
+//! loaded, and can be loaded again until that memory is replaced ([`Executor::can_reload`]). Its values are lost, and
+//! its inputs must be written again.
 
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -20,17 +20,17 @@ use super::rpc::{Worker, workers_of};
 use super::scratch::ScratchId;
 use super::text::text;
 
-/// Threads that persist between graphs.
+/// Threads that are kept between graphs.
 pub struct ThreadPool {
     ptr: NonNull<sys::ggml_threadpool>,
     n_threads: usize,
 }
 
-/// ggml's limit.
+/// Maximum number of threads of ggml.
 const MAX_THREADS: usize = 512;
 
-/// How long an idle thread looks for work before it sleeps, in units of 131 072 pauses of the processor: some milliseconds, which
-/// are longer than what lies between two passes of the same completion.
+/// How long an idle thread polls for work before it sleeps, in units of 131 072 pauses of the processor: some
+/// milliseconds, longer than the time between two passes of the same completion.
 const POLL: u32 = 2;
 
 impl ThreadPool {
@@ -85,7 +85,7 @@ impl Drop for Backend {
 struct Scheduler(NonNull<sys::ggml_backend_sched>);
 
 impl Scheduler {
-    /// One for graphs of up to `capacity` nodes and leaves together. The last backend is the processor's.
+    /// A scheduler for graphs of up to `capacity` nodes and leaves together. The last backend is the processor's.
     fn new(backends: &[Backend], capacity: usize) -> Result<Self, Error> {
         let mut raw: Vec<sys::ggml_backend_t> = backends.iter().map(|b| b.0.as_ptr()).collect();
         // SAFETY: `raw` holds live backends, the processor's last; null buffer types mean the
@@ -120,27 +120,27 @@ pub struct Executor {
     graph: Option<Graph>,
     scheduler: Scheduler,
     backends: Vec<Backend>,
-    /// Of the backends, in their order.
+    /// The devices of the backends, in the same order.
     pub(super) devices: Vec<Device>,
-    /// Of other machines, whose devices are among them.
+    /// The workers to which some of the devices belong.
     workers: Vec<Arc<Worker>>,
     threads: ThreadPool,
     capacity: usize,
-    /// The scratch memory that graphs have places in.
+    /// The scratch memory in which graphs have places.
     scratch: ScratchId,
     scratch_bytes: usize,
-    /// Takes the time of every operation.
+    /// Times every operation, if set.
     profile: Option<Profile>,
-    /// Whether plain loops compute instead of the devices.
+    /// Whether plain loops compute in place of the devices.
     is_plain: bool,
 }
 
 impl Executor {
-    /// An executor whose scheduler has room for `capacity` nodes and leaves together. A larger graph makes it
-    /// grow; those that were loaded before lose their memory then.
+    /// An executor whose scheduler has room for `capacity` nodes and leaves together. A larger graph makes the
+    /// scheduler grow; graphs that were loaded before then lose their memory.
     ///
     /// # Errors
-    /// A device that does not start.
+    /// A device does not start.
     pub fn new(devices: &[Device], n_threads: usize, capacity: usize) -> Result<Self, Error> {
         let cpu = Device::cpu()?;
         let mut order: Vec<Device> = devices.iter().copied().filter(|d| *d != cpu).collect();
@@ -174,10 +174,10 @@ impl Executor {
         })
     }
 
-    /// Has plain loops compute from now on (`plain`), which is slow and independent of the devices' kernels.
+    /// Makes plain loops compute from now on (`plain`), which are slow and independent of the devices' kernels.
     ///
     /// # Errors
-    /// There are other devices than the processor.
+    /// The executor has devices other than the processor.
     pub fn compute_plainly(&mut self) -> Result<(), Error> {
         self.is_plain = self.devices.len() == 1;
         match self.is_plain {
@@ -210,7 +210,7 @@ impl Executor {
         }
     }
 
-    /// Makes room for a graph, and refuses one that can only be measured.
+    /// Makes room for a graph, and refuses a graph that can only be measured.
     fn fit_with_memory(&mut self, graph: &Graph) -> Result<(), Error> {
         self.fit(graph)?;
         match graph.arena().stands_in() {
@@ -221,9 +221,8 @@ impl Executor {
         }
     }
 
-    /// Scratch bytes that a graph would need on each device, the processor first, without taking them. The
-    /// graph is used up where there are several devices: it refers to copies of values that the next one
-    /// replaces.
+    /// Scratch bytes that a graph would need on each device, the processor first, without taking them. With several
+    /// devices the graph cannot be used afterwards: it refers to copies of values that the next graph replaces.
     ///
     /// # Errors
     /// A worker is lost.
@@ -244,11 +243,11 @@ impl Executor {
         Ok(sizes.into_iter().map(|bytes| bytes as u64).collect())
     }
 
-    /// Takes the scratch memory that a graph needs, so that smaller ones need none. Uses the graph up as
-    /// [`Self::measure`] does.
+    /// Takes the scratch memory that a graph needs, so that smaller graphs need no more. The graph cannot be used
+    /// afterwards, as with [`Self::measure`].
     ///
     /// # Errors
-    /// Not enough memory.
+    /// There is not enough memory.
     pub fn reserve(&mut self, graph: Graph) -> Result<(), Error> {
         self.fit_with_memory(&graph)?;
         self.graph = None;
@@ -274,21 +273,21 @@ impl Executor {
     }
 
     /// # Errors
-    /// What a worker computes, keeps or answers is not to be believed.
+    /// A worker is lost, or its answers are wrong.
     fn check_workers(&self) -> Result<(), Error> {
         self.workers.iter().try_for_each(|worker| worker.check())
     }
 
-    /// Whether the tensors of a graph that was loaded before still have their memory.
+    /// Whether the tensors of a graph that was loaded earlier still have their memory.
     pub fn can_reload(&self, graph: &Graph) -> bool {
         graph.scratch().get() == Some(self.scratch)
     }
 
-    /// Makes `graph` the one that runs: its tensors get memory, or have it still. Returns the graph
-    /// that ran before.
+    /// Makes `graph` the loaded graph: its tensors get memory, or still have it. Returns the graph that was loaded
+    /// before.
     ///
     /// # Errors
-    /// Not enough memory, or a graph whose memory is gone.
+    /// There is not enough memory, or the memory of the graph is gone.
     pub fn load(&mut self, graph: Graph) -> Result<Option<Graph>, Error> {
         self.fit_with_memory(&graph)?;
         if graph.scratch().get().is_some() && !self.can_reload(&graph) {
@@ -304,7 +303,7 @@ impl Executor {
                 |b: &Backend| sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr());
             (done, self.backends.iter().map(bytes).sum())
         };
-        // Between several devices values are copied by nodes that live until the next reset.
+        // With several devices, values are copied by nodes that exist until the next reset.
         if !done || bytes != self.scratch_bytes || self.backends.len() > 1 {
             self.scratch = ScratchId::new();
             self.scratch_bytes = bytes;
@@ -323,13 +322,13 @@ impl Executor {
         unsafe { sys::ggml_backend_sched_get_tensor_backend(self.sched(), node) }
     }
 
-    /// The backend of the device at a place of the list, which has the processor last.
+    /// The backend of the device at a place of the list of devices; the processor is the last one.
     pub(super) fn backend(&self, at: usize) -> sys::ggml_backend_t {
         let backend = self.backends.get(at);
         backend.map_or(std::ptr::null_mut(), |backend| backend.0.as_ptr())
     }
 
-    /// The graph that is loaded.
+    /// The loaded graph.
     pub fn graph(&self) -> Option<&Graph> {
         self.graph.as_ref()
     }
@@ -362,12 +361,12 @@ impl Executor {
         self.check_workers()
     }
 
-    /// Workers of other machines whose devices compute.
+    /// The workers whose devices compute.
     pub fn workers(&self) -> &[Arc<Worker>] {
         &self.workers
     }
 
-    /// Sets the profile that times every operation, and returns the one before.
+    /// Sets the profile that times every operation, and returns the previous one.
     pub fn set_profile(&mut self, profile: Option<Profile>) -> Option<Profile> {
         std::mem::replace(&mut self.profile, profile)
     }
@@ -415,7 +414,7 @@ impl Executor {
     /// Writes plain values into an input of the loaded graph.
     ///
     /// # Errors
-    /// A tensor of another graph, a wrong size, or an index tensor (see the functions below).
+    /// The tensor belongs to another graph, has another size, or is an index tensor (see the functions below).
     pub fn write<T: bytemuck::Pod>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error> {
         if tensor.arena.0.bounds.borrow().contains_key(&tensor.key()) {
             let message = format!(
@@ -440,10 +439,10 @@ impl Executor {
         self.check_workers()
     }
 
-    /// Writes an index tensor; values are below its bound, or nothing is written.
+    /// Writes an index tensor. All values must be below its bound, otherwise nothing is written.
     ///
     /// # Errors
-    /// As [`Self::write`], or an index that is out of bounds.
+    /// The errors of [`Self::write`], or an index is out of bounds.
     pub fn write_indices<T>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error>
     where
         T: bytemuck::Pod + TryInto<u64> + std::fmt::Display,
@@ -478,10 +477,10 @@ impl Executor {
         self.write_raw(tensor, values)
     }
 
-    /// Reads a result of the loaded graph. The values are those of the last `run`.
+    /// Reads a result of the loaded graph. The values are those of the last [`Self::run`].
     ///
     /// # Errors
-    /// A tensor of another graph, a wrong size, or a lost worker.
+    /// The tensor belongs to another graph or has another size, or a worker is lost.
     pub fn read<T: bytemuck::Pod>(&self, tensor: &Tensor, values: &mut [T]) -> Result<(), Error> {
         self.check("read", tensor, values.len(), size_of::<T>())?;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);

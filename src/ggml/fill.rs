@@ -1,8 +1,8 @@
-//! Filling tensors from several threads at a time.
+//! Fills tensors from several threads at a time.
 //!
-//! Where the host addresses the memory, rows are made in place; elsewhere in a few slots, from which they are copied
-//! while the next ones are made (`staging`). Handles stay on one thread, so the threads see addresses only, and only
-//! while [`Device::fill`] runs: it holds the one thread that could do something else with these tensors.
+//! Where the host addresses the memory, rows are made in place; elsewhere they are made in a few slots, and are copied
+//! while the next ones are made (`staging`). Handles stay on one thread, so the other threads use only addresses, and
+//! only while [`Device::fill`] runs: it blocks the one thread that could use the tensors otherwise.
 
 use std::collections::HashSet;
 
@@ -14,15 +14,15 @@ use super::error::Error;
 use super::staging::Staging;
 use crate::common::parallel;
 
-/// Bytes that are made at a time; a row is never cut.
+/// Bytes of a piece, which is made at a time; a row is never split.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Whole rows of a tensor.
+/// A piece: whole rows of a tensor.
 struct Piece {
     /// Place of the tensor in the list.
     at: usize,
     ptr: *mut sys::ggml_tensor,
-    /// The device of its memory, if the host does not address that.
+    /// The device of the tensor's memory, if the host does not address the memory.
     device: Option<Device>,
     first_row: u64,
     offset: usize,
@@ -33,7 +33,7 @@ struct Piece {
 unsafe impl Sync for Piece {}
 
 impl Piece {
-    /// Has `make` write the bytes where they belong.
+    /// Lets `make` write the bytes to the memory of the tensor.
     fn fill<E>(
         &self,
         stagings: &[Staging],
@@ -60,7 +60,7 @@ impl Piece {
     }
 }
 
-/// Slots for every device that pieces are copied to.
+/// The staging slots of every device to which pieces are copied.
 fn stagings(pieces: &[Piece]) -> Result<Vec<Staging>, Error> {
     // A thread makes one piece while another one of its pieces is copied.
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -77,13 +77,13 @@ fn stagings(pieces: &[Piece]) -> Result<Vec<Staging>, Error> {
 }
 
 impl Device {
-    /// Fills tensors, all cores at a time: `make(i, row, out)` makes whole rows of `tensors[i]` from
-    /// `row` on, rows being counted over all dimensions above the first. What `out` holds has no meaning. `done`
-    /// hears of the bytes of each piece that is made.
+    /// Fills tensors on all cores: `make(i, row, out)` makes whole rows of `tensors[i]` from `row` on; rows are counted
+    /// over all dimensions above the first. The initial content of `out` has no meaning. `done` gets the number of
+    /// bytes of each piece that is made.
     ///
     /// # Errors
-    /// A tensor without contiguous memory of its own, or one that is named twice, or no memory for staging:
-    /// then nothing is written. The first error of `make`. A lost worker.
+    /// A tensor has no contiguous memory of its own or occurs twice, or there is no memory for staging: then nothing is
+    /// written. `make` fails: its first error is returned. A worker is lost.
     pub fn fill<E: From<Error> + Send>(
         tensors: &[&Tensor],
         make: impl Fn(usize, u64, &mut [u8]) -> Result<(), E> + Sync,
@@ -92,7 +92,7 @@ impl Device {
         let pieces = cut(tensors, PIECE_BYTES)?;
         let stagings = stagings(&pieces)?;
         let fill = |i: usize| -> Result<u64, E> {
-            // The whole of it is captured, not its parts, since only the whole may be shared.
+            // The piece is captured as a whole, since only the whole is `Sync`.
             let piece: &Piece = &pieces[i];
             piece.fill(&stagings, |out| make(piece.at, piece.first_row, out))?;
             Ok(piece.bytes as u64)
@@ -102,14 +102,14 @@ impl Device {
             Ok::<_, E>(())
         })?;
         let devices: Vec<Self> = stagings.iter().map(|staging| staging.device).collect();
-        // Their copies have ended with them.
+        // Dropping the stagings waits for their copies.
         drop(stagings);
         let mut devices = devices.into_iter();
         devices.try_for_each(Self::check).map_err(E::from)
     }
 }
 
-/// The tensors in pieces of about `piece_bytes`, none of which covers another.
+/// The tensors in pieces of about `piece_bytes` that do not overlap.
 fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<Piece>, Error> {
     let mut pieces = Vec::new();
     let mut seen = HashSet::new();
@@ -204,7 +204,7 @@ mod tests {
             ranges,
             [(0, 0, 800), (2, 800, 800), (4, 1600, 800), (6, 2400, 400)]
         );
-        // A row that is larger than a piece is not cut.
+        // A row larger than a piece is not split.
         assert_eq!(cut(&[&tensor], 8).expect("it has memory").len(), 7);
     }
 

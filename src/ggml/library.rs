@@ -1,8 +1,8 @@
-//! Backends of ggml as libraries that are loaded while the program runs.
+//! Backends of ggml that are loaded from libraries while the program runs.
 //!
-//! A library has no copy of ggml's core: its `ggml_*` functions are the program's, so that there is one
-//! registry, one log and one set of structures. A library that was built from other sources is not
-//! initialised: it would read these structures wrongly. Nothing is ever unloaded.
+//! A library has no copy of ggml's core: its `ggml_*` functions are the program's, so there is one registry, one log
+//! and one set of structures. A library that was built from other sources is not initialised, since it would misread
+//! these structures. Libraries are never unloaded.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
@@ -15,10 +15,10 @@ use libloading::Library;
 
 use super::text::text;
 
-/// Folder that is searched besides that of the program.
+/// Environment variable with a folder that is searched in addition to that of the program.
 pub const FOLDER_VARIABLE: &str = "BENCH_BACKEND_DIR";
 
-/// Why a library was not loaded.
+/// The reason why a library was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// The file cannot be read, or is not a library.
@@ -26,10 +26,10 @@ pub enum LibraryError {
     File {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// What the library itself needs is not there, such as a driver.
+    /// A dependency of the library is missing, such as a driver.
     #[error("{path}: cannot be loaded: {problem}")]
     Needs {
         /// The file.
@@ -37,23 +37,23 @@ pub enum LibraryError {
         /// The system's message.
         problem: String,
     },
-    /// It was built from other sources than this program.
+    /// The library was built from other sources than this program.
     #[error("{path}: a backend of {found}; this program has {expected}")]
     OtherSources {
         /// The file.
         path: String,
-        /// What it was built from.
+        /// The sources of the library.
         found: String,
-        /// What it would have to be built from.
+        /// The sources of this program.
         expected: String,
     },
-    /// It finds nothing to compute with.
+    /// The library finds no device.
     #[error("{path}: finds no device here")]
     NoDevice {
         /// The file.
         path: String,
     },
-    /// A backend of this name is there already.
+    /// A backend of this name exists already.
     #[error("{path}: there is a backend {name} already")]
     Again {
         /// The file.
@@ -64,8 +64,7 @@ pub enum LibraryError {
 }
 
 impl LibraryError {
-    /// Whether this says that the machine has no such device, or has it already: nothing is wrong with the
-    /// library.
+    /// Whether the machine has no such device, or the backend is loaded already: then the library is not faulty.
     pub fn is_harmless(&self) -> bool {
         matches!(
             self,
@@ -74,11 +73,10 @@ impl LibraryError {
     }
 }
 
-/// Files that were loaded.
+/// The files that were loaded.
 static LOADED: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(Mutex::default);
 
-/// Adds the devices of a backend library, and returns the name of the backend. A file that was loaded before
-/// is not loaded again.
+/// Adds the devices of a backend library, and returns the name of the backend. A file is loaded only once.
 ///
 /// # Errors
 /// The file is not a library, was built from other sources, or finds no device.
@@ -137,8 +135,8 @@ pub fn load_library(path: &Path) -> Result<String, LibraryError> {
     Ok(name)
 }
 
-/// Adds the devices of the backend libraries next to the program and in the folder that
-/// [`FOLDER_VARIABLE`] names; what was not loaded is returned.
+/// Adds the devices of the backend libraries next to the program and in the folder that [`FOLDER_VARIABLE`] names.
+/// Returns the errors of those that were not loaded.
 pub fn load_found() -> Vec<LibraryError> {
     let own = std::env::current_exe().ok();
     let own = own.and_then(|program| Some(program.parent()?.to_owned()));
@@ -160,7 +158,7 @@ pub fn load_found() -> Vec<LibraryError> {
     errors
 }
 
-/// Backend libraries of a folder, by name.
+/// The backend libraries of a folder, by name.
 fn libraries_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -178,8 +176,8 @@ fn libraries_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Refuses what the system's loader would not survive: it maps a file by the table at its start, and a file that
-/// ends before what the table says ends the process.
+/// Refuses a file that would crash the system's loader: it maps a file by the table at the start, and a file that is
+/// shorter than the table states ends the process.
 fn check_file(path: &Path) -> Result<(), String> {
     let mut file = File::open(path).map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
@@ -189,7 +187,7 @@ fn check_file(path: &Path) -> Result<(), String> {
     if !cfg!(all(unix, not(target_os = "macos"))) {
         return Ok(());
     }
-    // The header of a 64-bit ELF file; the table of sections is its end.
+    // The header of a 64-bit ELF file; the table of sections is at the end of the file.
     let mut header = [0; 64];
     let is_elf = file.read_exact(&mut header).is_ok() && header.starts_with(b"\x7fELF\x02");
     if !is_elf {
@@ -210,10 +208,10 @@ fn check_file(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Opens a library so that functions that it lacks are noticed now.
+/// Opens a library and resolves all its functions at once, so that missing ones are noticed now.
 ///
 /// # Safety
-/// Its initialisers run.
+/// The initialisers of the library run.
 unsafe fn open(path: &Path) -> Result<Library, libloading::Error> {
     #[cfg(unix)]
     {
@@ -229,7 +227,7 @@ unsafe fn open(path: &Path) -> Result<Library, libloading::Error> {
     }
 }
 
-/// Which sources a library says it was built from.
+/// The sources from which a library was built, as it states them.
 fn identity(library: &Library) -> Option<String> {
     // SAFETY: libraries that `scripts/backend.sh` builds have a string of this name.
     unsafe {
@@ -238,7 +236,7 @@ fn identity(library: &Library) -> Option<String> {
     }
 }
 
-/// The registry entry of a library of these sources; none if it finds no device.
+/// The registry entry of a library of the same sources; none if the library finds no device.
 fn initialised(library: &Library) -> Option<sys::ggml_backend_reg_t> {
     type Score = unsafe extern "C" fn() -> c_int;
     type Init = unsafe extern "C" fn() -> sys::ggml_backend_reg_t;

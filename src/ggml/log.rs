@@ -7,7 +7,7 @@ use ggml_sys as sys;
 
 static INSTALLED: Once = Once::new();
 
-/// Sends ggml's log, and its last words before an abort, through `tracing`.
+/// Sends ggml's log, and its last message before an abort, through `tracing`.
 pub(super) fn install() {
     INSTALLED.call_once(|| {
         // SAFETY: both callbacks live as long as the program and take no user data.

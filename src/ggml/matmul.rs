@@ -1,13 +1,13 @@
-//! Matrix products that do not depend on their company: the switch.
+//! The switch for batch-invariant matrix products.
 //!
-//! The products themselves are C (`ggml-sys/src/matmul`). For the types that have a kernel there,
-//! the bits of a column of the result never depend on the other columns. The others follow only
-//! when the switch is on.
+//! The products are implemented in C (`ggml-sys/src/matmul`). For the types that have a kernel there, the bits of a
+//! column of the result do not depend on the other columns. The other types have this property only when the switch is
+//! on.
 
 use ggml_sys as sys;
 
-/// Whether the bits of a product's columns must not depend on how many columns there are, nor on
-/// the number of threads. For the whole process, from the next graph on.
+/// Sets whether the bits of a product's columns must be independent of the number of columns and of threads. It holds
+/// for the whole process, from the next graph on.
 pub fn set_batch_invariant(on: bool) {
     // SAFETY: the function stores a flag atomically.
     unsafe { sys::shim_matmul_set_invariant(on) };
@@ -20,13 +20,13 @@ mod tests {
     use super::set_batch_invariant;
     use crate::weights::TensorType::{self, *};
 
-    /// Every type that [`quantize`] makes.
+    /// The types that [`quantize`] makes.
     const TYPES: &[TensorType] = &[
         F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS,
         MXFP4,
     ];
 
-    /// Sets what holds for the process, as long as what is returned lives.
+    /// Sets the switch of the process while the returned guard lives.
     fn invariant(on: bool) -> std::sync::MutexGuard<'static, ()> {
         static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
         let held = ONE
@@ -36,7 +36,7 @@ mod tests {
         held
     }
 
-    /// Values in -1..1.
+    /// Values from -1 to 1.
     fn values(n: usize, mut seed: u32) -> Vec<f32> {
         let mut next = || {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -52,7 +52,7 @@ mod tests {
         out
     }
 
-    /// `a [k, m] . b [k, n]`, column by column.
+    /// `a [k, m] . b [k, n]`, in the order of the columns.
     fn product(ty: TensorType, a: &[u8], b: &[f32], k: usize, threads: usize) -> Vec<f32> {
         let m = a.len() / ty.row_bytes(k as u64).expect("whole blocks") as usize;
         let n = b.len() / k;
@@ -68,7 +68,7 @@ mod tests {
         run(&mut executor, &z)
     }
 
-    /// The rows of a matrix as ggml reads them.
+    /// The rows of a matrix as ggml decodes them.
     fn dequantized(ty: TensorType, a: &[u8], k: usize) -> Vec<f32> {
         let m = a.len() / ty.row_bytes(k as u64).expect("whole blocks") as usize;
         let mut g = Graph::new(16, 8).expect("a small graph");
@@ -86,8 +86,8 @@ mod tests {
         run(&mut executor, &y)
     }
 
-    /// Codes of 8 bits for blocks of `block` values, as ggml rounds columns: by the largest of a
-    /// block, a step of its 127th part, kept as half a float in blocks of 32.
+    /// The values of 8-bit codes for blocks of `block` values, as ggml rounds columns: the step is the 127th part of
+    /// the largest value of a block; in blocks of 32 it is stored as f16.
     fn eight_bits(x: &[f32], block: usize) -> Vec<f64> {
         let mut out = Vec::with_capacity(x.len());
         for part in x.chunks(block) {
@@ -111,7 +111,7 @@ mod tests {
         out
     }
 
-    /// A column as ggml rounds it for weights of a type.
+    /// A column as ggml rounds it for weights of type `ty`.
     fn rounded(ty: TensorType, x: &[f32]) -> Vec<f64> {
         match ty {
             F32 => x.iter().map(|v| f64::from(*v)).collect(),
@@ -128,8 +128,7 @@ mod tests {
         }
     }
 
-    /// What f32 sums may differ from the exact one, and ggml's half float sums of a block
-    /// (q4_1, q5_1) alongside.
+    /// The bound of the difference of f32 sums from the exact one, plus that of ggml's f16 sums of blocks (q4_1, q5_1).
     fn bound(ty: TensorType, w: &[f32], x: &[f64]) -> f64 {
         let sum: f64 = w
             .iter()
@@ -169,7 +168,7 @@ mod tests {
     #[test]
     fn products_are_the_sums_of_products() {
         let _held = invariant(false);
-        // More than one stretch of unpacked weights, and rows that do not fill a tile.
+        // More than one batch of unpacked weights, and rows that do not fill a tile.
         for (k, m) in [(1280, 37), (256, 16), (512, 1)] {
             for (i, &ty) in TYPES.iter().enumerate() {
                 let a = quantize(&values(k * m, i as u32), k, ty).expect("a type with a maker");
@@ -181,7 +180,7 @@ mod tests {
         }
     }
 
-    /// Matrices of more than half a megabyte are read from memory in other orders.
+    /// Matrices of more than half a megabyte are read from memory in another order.
     #[test]
     fn large_matrices_are_multiplied_like_small_ones() {
         const ROWS: usize = 16;
@@ -189,7 +188,7 @@ mod tests {
         for is_invariant in [false, true] {
             let _held = invariant(is_invariant);
             for (i, &ty) in TYPES.iter().enumerate() {
-                // Rows of single values may end within a vector register.
+                // Rows of unquantised values may end within a vector register.
                 for k in [1280, 1283, 8] {
                     if k % ty.block_len() as usize != 0 {
                         continue;
@@ -244,7 +243,7 @@ mod tests {
             (3, &[5, 64]),
         ] {
             for &n in columns {
-                // The last columns, so that a column's place differs too.
+                // The last columns are taken, so that the place of a column differs too.
                 let part = product(ty, &a, &b[(64 - n) * k..], k, threads);
                 let same = part
                     .iter()
@@ -261,7 +260,7 @@ mod tests {
         for &ty in TYPES {
             same_bits(ty, 1280, 37);
         }
-        // So many rows that threads take them from a common heap.
+        // There are so many rows that the threads take them from a common queue.
         for ty in [F16, Q8_0, Q4_K, Q5_0] {
             same_bits(ty, 512, 2100);
         }
@@ -303,7 +302,7 @@ mod tests {
 
     #[test]
     fn experts_multiply_like_matrices() {
-        // One column, too, in the functions that only it has.
+        // One column is tested too, since it has its own functions.
         for (on, tokens) in [(true, 45), (false, 1)] {
             let _held = invariant(on);
             experts_of(tokens);
@@ -315,7 +314,7 @@ mod tests {
         for ty in [F32, F16, BF16, Q8_0, Q4_K, Q6_K, Q5_0] {
             let a = quantize(&values(k * m * experts, 3), k, ty).expect("a type with a maker");
             let b = values(k * tokens, 4);
-            // The first expert of most tokens is the same, so one gets more than a handful.
+            // Most tokens have the same first expert, so one expert gets many columns.
             let chosen: Vec<i32> = (0..tokens as i32)
                 .flat_map(|t| {
                     [

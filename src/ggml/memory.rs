@@ -1,13 +1,13 @@
-//! Memory that the C library holds and nobody uses, and memory that was mapped and is lost.
+//! Unused memory that the C library keeps, and mapped memory that is lost.
 
-/// From now on an access to a mapped file that is not there any more, because it was cut short or its disk fails, ends this
-/// process with a message and exit code 1 rather than by a signal.
+/// Sets that an access to a mapped file that no longer exists, because it was cut short or its disk fails, ends this
+/// process with a message and exit code 1, not by a signal.
 pub fn report_bus_errors() {
     // SAFETY: takes no pointer; the handler calls only what handlers may call.
     unsafe { ggml_sys::shim_report_bus_errors() }
 }
 
-/// Gives it back to the operating system, where the C library can; takes milliseconds.
+/// Returns unused memory to the operating system, where the C library can; takes milliseconds.
 pub fn release_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -21,9 +21,9 @@ pub fn release_memory() {
     }
 }
 
-/// Makes the C library give large pieces of memory back as soon as they are freed, and all threads share two heaps. Without
-/// it, each thread keeps what its largest request took, and the resident memory of a server grows for as long as there is a
-/// thread that had no such request.
+/// Makes the C library return large pieces of memory as soon as they are freed, and makes all threads share two heaps.
+/// Otherwise each thread keeps the memory of its largest request, and the resident memory of a server grows with every
+/// thread that handles one.
 pub fn return_large_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

@@ -1,9 +1,9 @@
 //! Safe handles over ggml: tensors, graphs, devices, execution. Does not depend on models.
 //!
-//! ggml aborts the process when a contract is broken, so every call here checks its arguments
-//! first (shape, type, layout, place) and returns an [`Error`] where ggml would abort. Lifetimes
-//! are by reference count: a tensor keeps its arena alive, a graph keeps every arena it reads.
-//! The only `unsafe` of `src/` is in this folder. Handles stay on the thread that made them.
+//! ggml aborts the process when a contract is broken, so every call here checks its arguments first (shape, type,
+//! layout, place) and returns an [`Error`] where ggml would abort. Lifetimes are by reference count: a tensor keeps its
+//! arena alive, a graph keeps every arena it reads. In `src/`, `unsafe` is only in this folder and for mapping files.
+//! Handles stay on the thread that made them.
 
 mod arena;
 mod buffer;

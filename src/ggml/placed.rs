@@ -1,7 +1,7 @@
-//! On which device an operation is computed: what a device lacks, and what the scheduler put elsewhere than
-//! on the device of the unit that it was built for.
+//! The device on which an operation is computed: operations that a device lacks, and those that the scheduler put on
+//! another device than that of their unit.
 //!
-//! Views are on no device. Operations outside of units follow their sources and are not expected anywhere.
+//! Views are on no device. Operations outside of units follow their sources and have no expected device.
 
 use ggml_sys as sys;
 
@@ -14,18 +14,18 @@ use super::scope::Place;
 use super::text::text;
 use crate::weights::TensorType;
 
-/// An operation that its unit's device does not compute.
+/// An operation that the device of its unit does not compute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Misplaced {
-    /// The operation, by ggml's name; activations by their own names.
+    /// The operation, by ggml's name; activations have their own names.
     pub op: String,
-    /// The kind of block it was built for.
+    /// The kind of block for which it was built.
     pub kind: &'static str,
-    /// The path of the unit it was built for.
+    /// The path of the unit for which it was built.
     pub path: String,
-    /// Element types: of the result, then of the sources.
+    /// Element types of the result, then of the sources.
     pub types: Vec<&'static str>,
-    /// Dimensions of the result, ggml order.
+    /// Dimensions of the result, in ggml order.
     pub shape: [u64; 4],
     /// Dimensions of the first source.
     pub of: [u64; 4],
@@ -60,7 +60,7 @@ impl Misplaced {
 }
 
 impl Graph {
-    /// The operations of units that are placed, each with its place; views are left out.
+    /// The operations of placed units, each with its place; views are omitted.
     fn placed(&self) -> impl Iterator<Item = (*mut sys::ggml_tensor, Place, usize)> {
         (0..self.n_nodes()).filter_map(|i| {
             // SAFETY: the index is below the number of nodes, which are alive with the graph.
@@ -74,7 +74,7 @@ impl Graph {
         })
     }
 
-    /// Operations of units on the plan's device number `at` that `device` cannot compute.
+    /// The operations of units on the plan's device number `at` that `device` cannot compute.
     pub fn lacking(&self, device: Device, at: usize) -> Vec<Misplaced> {
         let here = self.placed().filter(|(.., place)| *place == at);
         let lacking = here.filter(|(node, ..)| {
@@ -89,8 +89,8 @@ impl Graph {
 }
 
 impl Executor {
-    /// Refuses a graph with an operation on memory of a device that cannot compute it: what lies there cannot be
-    /// computed elsewhere, and ggml's scheduler would end the process.
+    /// Refuses a graph with an operation on memory of a device that cannot compute it: that memory cannot be used
+    /// elsewhere, and ggml's scheduler would end the process.
     pub(super) fn check_kept(&self, graph: &Graph) -> Result<(), Error> {
         for i in 0..graph.n_nodes() {
             // SAFETY: the index is below the number of nodes, which are alive with the graph, and so are
@@ -139,9 +139,9 @@ impl Executor {
         }
     }
 
-    /// Operations of the loaded graph that the scheduler put elsewhere than on the device of their unit: the
-    /// plan's device 0 is the processor, the others follow in their order. Those of units on the processor are
-    /// left out: the scheduler may lend a long prompt's products to a GPU.
+    /// The operations of the loaded graph that the scheduler put on another device than that of their unit. The plan's
+    /// device 0 is the processor; the others follow in their order. Operations of units on the processor are omitted:
+    /// the scheduler may lend the products of a long prompt to a GPU.
     pub fn misplaced(&self) -> Vec<Misplaced> {
         let Some(graph) = self.graph() else {
             return Vec::new();

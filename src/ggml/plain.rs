@@ -1,8 +1,8 @@
-//! A graph computed by plain loops in f64: the referee for the kernels of ggml and of this project.
+//! Computes a graph by plain loops in f64: the referee for the kernels of ggml and of this project.
 //!
-//! It is slow, has one thread, and shares no arithmetic with the kernels: what a tensor holds is decoded, an
-//! operation is its formula, and the result is rounded once, to the type of the tensor. Quantised weights are decoded by
-//! ggml. The memory of the tensors is the loaded graph's.
+//! It is slow, has one thread, and shares no arithmetic with the kernels: tensors are decoded, an operation is computed
+//! by its formula, and the result is rounded once, to the type of the tensor. ggml decodes quantised weights. The
+//! tensors use the memory of the loaded graph.
 
 mod array;
 mod attention;
@@ -20,18 +20,18 @@ use array::{Array, Node};
 use super::error::Error;
 use super::ops::Graph;
 
-/// What an operation writes.
+/// The result of an operation.
 enum Outcome {
-    /// All elements.
+    /// All elements of the result.
     All(Array),
-    /// What it writes is written already, or nothing.
+    /// The operation has written its result itself, or has none.
     Written,
 }
 
-/// Computes every node of a graph whose tensors have memory on the host, in the order of execution.
+/// Computes every node of a graph whose tensors have host memory, in the order of execution.
 ///
 /// # Errors
-/// An operation without a formula here, a type that cannot be decoded or written, a tensor outside the host's memory.
+/// An operation has no formula here, a type cannot be decoded or written, or a tensor is outside the host's memory.
 pub(super) fn run(graph: &Graph) -> Result<(), Error> {
     for at in 0..graph.n_nodes() {
         // SAFETY: the index is below the number of nodes.

@@ -1,8 +1,7 @@
-//! The time of graphs: operation by operation, under the name of the block that built it.
+//! The times of a graph's operations, by the block for which they were built.
 //!
-//! A graph under the clock runs one operation at a time, with all threads meeting after each, so
-//! its total is somewhat larger than that of a plain run, and small operations look dearer than
-//! they are. The results are the same.
+//! A profiled graph runs one operation at a time, and all threads wait for each other after each. So its total time is
+//! larger than that of a plain run, and small operations seem more expensive than they are. The results are the same.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_void;
@@ -28,22 +27,22 @@ impl From<Place> for PlaceCost {
 }
 
 impl Graph {
-    /// Operations added until the result is dropped belong to a use of `kind` at `path`.
+    /// Assigns operations that are added until the result is dropped to a use of `kind` at `path`.
     pub fn scope(&self, kind: &'static str, path: &str) -> Scope<'_> {
         self.scopes().enter_block(kind, path, None)
     }
 
-    /// [`Self::scope`] of a unit that is placed on the plan's device number `device`.
+    /// [`Self::scope`] for a unit that is placed on the plan's device number `device`.
     pub fn scope_on(&self, kind: &'static str, path: &str, device: usize) -> Scope<'_> {
         self.scopes().enter_block(kind, path, Some(device))
     }
 
-    /// Operations added until the result is dropped count for `path` within the enclosing scope.
+    /// Assigns operations that are added until the result is dropped to `path` within the enclosing scope.
     pub fn wiring(&self, path: &str) -> Scope<'_> {
         self.scopes().enter(OUTSIDE, path)
     }
 
-    /// Bytes of `weights` that a run reads: of tables the rows that are looked up, of experts at most as many
+    /// Bytes of `weights` that a run reads. Tables count with the rows that are looked up, experts with at most as many
     /// as are selected.
     pub fn bytes_read(&self, weights: &[Tensor]) -> u64 {
         let weights: HashSet<usize> = weights.iter().map(Tensor::key).collect();
@@ -61,16 +60,16 @@ impl Graph {
 /// The cost of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Times run.
+    /// Number of runs.
     pub calls: u64,
-    /// Time from first to last.
+    /// Time from the start to the end.
     pub time: Duration,
-    /// Bytes of weights read.
+    /// Number of bytes of weights that are read.
     pub weight_bytes: u64,
 }
 
 impl Cost {
-    /// Adds another one.
+    /// Adds another cost.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.time += other.time;
@@ -85,13 +84,13 @@ pub struct PlaceCost {
     pub kind: &'static str,
     /// The path of the unit or place; empty if none was named.
     pub path: String,
-    /// Which use of both in a graph, counted from 0.
+    /// The number of this use of kind and path in a graph, counted from 0.
     pub nth: u32,
-    /// Each operation in the order of execution: its name as in [`super::GraphOp`], and its cost.
+    /// The operations in the order of execution, each with its name as in [`super::GraphOp`] and its cost.
     pub ops: Vec<(String, Cost)>,
 }
 
-/// Costs of the graphs that ran under the clock.
+/// The costs of profiled graphs.
 #[derive(Default)]
 pub struct Profile {
     weights: HashSet<usize>,
@@ -102,7 +101,7 @@ pub struct Profile {
     n_graphs: u64,
 }
 
-/// Kind, path, use, and the operations: graphs of other shapes may have others.
+/// Kind, path, use, and the operations: graphs of other shapes may have other operations.
 type PlaceKey = (&'static str, String, u32, Vec<String>);
 
 impl Profile {
@@ -114,12 +113,12 @@ impl Profile {
         }
     }
 
-    /// Graphs that ran.
+    /// Number of graphs that ran.
     pub fn n_graphs(&self) -> u64 {
         self.n_graphs
     }
 
-    /// How often something of each kind was computed, by kind.
+    /// Number of uses, by the kind of block.
     pub fn uses(&self) -> &BTreeMap<&'static str, u64> {
         &self.uses
     }
@@ -132,8 +131,8 @@ impl Profile {
         })
     }
 
-    /// Costs by what operations were built for, in the order in which that first ran. A place whose
-    /// operations were not the same in all graphs comes once for each list of them.
+    /// Costs by the use for which operations were built, in the order of their first run. A use whose operations differ
+    /// between graphs occurs once for each list of operations.
     pub fn places(&self) -> &[PlaceCost] {
         &self.places
     }
@@ -215,8 +214,8 @@ struct Clock {
     times: Vec<(*mut sys::ggml_tensor, Duration)>,
 }
 
-/// Called before each node, to say whether its result is wanted, and after it. Nodes that only describe
-/// memory are run with the next one.
+/// ggml calls this before each node, to ask whether its result is wanted, and after it. Nodes that only describe memory
+/// run together with the next one.
 unsafe extern "C" fn observe(node: *mut sys::ggml_tensor, ask: bool, data: *mut c_void) -> bool {
     // SAFETY: `data` is the state that `Profile::run` owns while the graph runs, and ggml calls
     // from the thread that runs it.
@@ -271,7 +270,7 @@ pub(super) unsafe fn weight_bytes(node: *mut sys::ggml_tensor, weights: &HashSet
                 return 0;
             }
             let bytes = sys::ggml_nbytes(source) as u64;
-            // Rows and experts are chosen by index: at most one for each index is read.
+            // Rows and experts are selected by index: at most one is read for each index.
             let (parts, asked) = match (op, i) {
                 (sys::GGML_OP_GET_ROWS, 0) => (
                     sys::shim_tensor_ne(source, 1) as u64,

@@ -1,4 +1,4 @@
-//! Rows of f32 to other element types, and back.
+//! Converts rows of f32 to other element types, and back.
 
 use ggml_sys as sys;
 
@@ -8,7 +8,7 @@ use crate::weights::TensorType;
 /// Converts `values`, rows of `row` elements, to `ty`.
 ///
 /// # Errors
-/// A type that cannot be made without further data, or rows that are not whole blocks.
+/// The type needs further data, or the rows are not whole blocks.
 pub fn quantize(values: &[f32], row: usize, ty: TensorType) -> Result<Vec<u8>, Error> {
     let row_bytes = ty.row_bytes(row as u64).unwrap_or(0) as usize;
     let mut out = vec![0; values.len().checked_div(row).unwrap_or(0) * row_bytes];
@@ -16,10 +16,10 @@ pub fn quantize(values: &[f32], row: usize, ty: TensorType) -> Result<Vec<u8>, E
     Ok(out)
 }
 
-/// As [`quantize`], into memory of just the right size.
+/// [`quantize`] into memory of exactly the right size.
 ///
 /// # Errors
-/// As [`quantize`], or memory of another size.
+/// The errors of [`quantize`], or the memory has another size.
 pub fn quantize_into(
     values: &[f32],
     row: usize,
@@ -101,10 +101,10 @@ pub fn quantize_into(
     Ok(())
 }
 
-/// Converts whole blocks of `ty` to floats; `out` has exactly as many elements.
+/// Converts whole blocks of `ty` to floats; `out` must have exactly as many elements.
 ///
 /// # Errors
-/// A type without values of its own, or sizes that do not go together.
+/// The type has no values of its own, or the sizes do not fit each other.
 pub fn dequantize(bytes: &[u8], ty: TensorType, out: &mut [f32]) -> Result<(), Error> {
     let fault = |message: String| Error::Arguments {
         op: "dequantize",
@@ -136,7 +136,7 @@ pub fn dequantize(bytes: &[u8], ty: TensorType, out: &mut [f32]) -> Result<(), E
         }
         _ => {}
     }
-    // Blocks hold 16-bit numbers, and in a mapped file they start anywhere.
+    // Blocks hold 16-bit numbers, and in a mapped file they may start at any address.
     let aligned: Vec<u64>;
     let mut from = bytes.as_ptr();
     if !from.cast::<u64>().is_aligned() {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn blocks_become_values_wherever_they_begin() {
-        // Scale 0.5 and the numbers -16 to 15.
+        // The scale is 0.5 and the numbers are -16 to 15.
         let mut block = half::f16::from_f32(0.5).to_le_bytes().to_vec();
         block.extend((-16i8..16).map(i8::cast_unsigned));
         let expected: Vec<f32> = (-16i8..16).map(|v| 0.5 * f32::from(v)).collect();

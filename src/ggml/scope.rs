@@ -1,4 +1,4 @@
-//! For which block or place an operation was built.
+//! The block or place for which an operation was built.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -9,14 +9,14 @@ use super::arena::Tensor;
 /// The kind of operations that belong to the model as a whole.
 pub(super) const OUTSIDE: &str = "wiring";
 
-/// The origin of an operation: the kind of its block, the path of the unit or place, and which
-/// use of both it is, counted from 0.
+/// The origin of an operation: the kind of its block, the path of the unit or place, and the number of this use of
+/// both, counted from 0.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) kind: &'static str,
     pub(super) path: Rc<str>,
     pub(super) nth: u32,
-    /// The plan's device of the unit, where it is placed.
+    /// The device number of the unit in the plan, if it is placed.
     pub(super) device: Option<usize>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Scopes {
 }
 
 impl Scopes {
-    /// Takes note of a new node.
+    /// Records the origin of a new node.
     pub(super) fn note(&self, node: &Tensor) {
         if let Some(place) = &*self.current.borrow() {
             self.of_node.borrow_mut().insert(node.key(), place.clone());
@@ -53,7 +53,7 @@ impl Scopes {
         self.of_node.borrow().get(&node).cloned()
     }
 
-    /// The same as one more use of a block, on a device of the plan.
+    /// [`Self::enter`] as one more use of a block, on a device of the plan.
     pub(super) fn enter_block(
         &self,
         kind: &'static str,
@@ -68,7 +68,7 @@ impl Scopes {
         scope
     }
 
-    /// Operations noted until the result is dropped belong to `kind` at `path`, on the device of the
+    /// Assigns operations that are recorded until the result is dropped to `kind` at `path`, on the device of the
     /// enclosing scope.
     pub(super) fn enter(&self, kind: &'static str, path: &str) -> Scope<'_> {
         let path: Rc<str> = Rc::from(path);
@@ -90,7 +90,7 @@ impl Scopes {
     }
 }
 
-/// While it lives, new operations have its origin.
+/// While the scope lives, new operations have its origin.
 pub struct Scope<'g> {
     scopes: &'g Scopes,
     before: Option<Place>,

@@ -1,13 +1,13 @@
-//! Which scratch memory the tensors of a graph have places in.
+//! The identity of the scratch memory in which the tensors of a graph have places.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Scratch memory as it is between two allocations, different in all executors.
+/// The identity of scratch memory between two allocations, unique over all executors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScratchId(u64);
 
 impl ScratchId {
-    /// One that nothing has places in.
+    /// A new identity.
     pub(super) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))

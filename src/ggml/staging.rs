@@ -1,9 +1,8 @@
-//! Staging: host memory in which data is made before it is copied to a device whose memory the host does not
-//! address.
+//! Staging: host memory in which data is made before it is copied to a device whose memory the host does not address.
 //!
-//! A few slots of equal size, in memory that the device reads by itself where it offers such (pinned memory).
-//! Where the device copies while the host goes on, a slot is made anew when its last copy has ended. Copies are
-//! begun by one thread at a time.
+//! A few slots of equal size, in memory that the device reads directly if it offers any (pinned memory). Where the
+//! device copies while the host continues, a slot is reused when its last copy has ended. One thread at a time starts
+//! copies.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -16,22 +15,22 @@ use super::device::Device;
 use super::error::Error;
 use super::executor::Backend;
 
-/// Most slots of a device.
+/// Maximum number of slots of a device.
 pub(super) const MAX_SLOTS: usize = 16;
 
 /// Slots for the copies to a device.
 pub(super) struct Staging {
     pub(super) device: Device,
-    /// None where a copy ends before the call returns.
+    /// None where a copy ends before its call returns.
     queue: Option<Queue>,
-    /// Where the slots lie, one after another.
+    /// The memory of the slots, one after another.
     first: NonNull<u8>,
     slot_bytes: usize,
     free: Mutex<VecDeque<usize>>,
     is_free: Condvar,
-    /// Held while a copy is begun or waited for.
+    /// Held while a thread starts or awaits a copy.
     sending: Mutex<()>,
-    /// Dropped last: copies read it.
+    /// Dropped last, since copies read it.
     _memory: Buffer,
 }
 
@@ -39,8 +38,8 @@ pub(super) struct Staging {
 // the thread that holds `sending`.
 unsafe impl Sync for Staging {}
 
-/// Copies that go on while the host does, and when the last one of each slot ends. Events are dropped before
-/// the queue that they are recorded in.
+/// The copies that run while the host continues, and the end of the last copy of each slot. Events are dropped before
+/// the queue in which they are recorded.
 struct Queue {
     ends: Vec<Event>,
     backend: Backend,
@@ -56,7 +55,7 @@ impl Drop for Event {
 }
 
 impl Queue {
-    /// None where the device has no events.
+    /// A queue; none where the device has no events.
     fn new(device: Device, n_slots: usize) -> Result<Option<Self>, Error> {
         // SAFETY: the device lives as long as the program.
         let event = || NonNull::new(unsafe { sys::ggml_backend_event_new(device.as_ptr()) });
@@ -79,10 +78,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Staging {
-    /// Slots of so many bytes, at most [`MAX_SLOTS`].
+    /// At most [`MAX_SLOTS`] slots of `slot_bytes` bytes.
     ///
     /// # Errors
-    /// No memory for them, or a device that does not start.
+    /// There is no memory for the slots, or the device does not start.
     pub(super) fn new(device: Device, n_slots: usize, slot_bytes: usize) -> Result<Self, Error> {
         let n_slots = n_slots.clamp(1, MAX_SLOTS);
         let bytes = n_slots.saturating_mul(slot_bytes).max(1);
@@ -123,7 +122,7 @@ impl Staging {
         })
     }
 
-    /// A slot, once one is free.
+    /// Waits for a free slot.
     pub(super) fn slot(&self) -> Slot<'_> {
         let mut free = lock(&self.free);
         loop {
@@ -138,14 +137,14 @@ impl Staging {
     }
 }
 
-/// A slot that one thread has.
+/// A slot that belongs to one thread.
 pub(super) struct Slot<'s> {
     staging: &'s Staging,
     at: usize,
 }
 
 impl Slot<'_> {
-    /// The first `n` bytes of the slot, once nothing reads them any more; what they hold has no meaning.
+    /// The first `n` bytes of the slot, once no copy reads them any more. Their content has no meaning.
     pub(super) fn bytes(&mut self, n: usize) -> &mut [u8] {
         let Staging {
             queue, slot_bytes, ..
@@ -164,7 +163,7 @@ impl Slot<'_> {
         }
     }
 
-    /// Has the first `n` bytes copied to a tensor and gives the slot back.
+    /// Copies the first `n` bytes to a tensor and returns the slot.
     ///
     /// # Safety
     /// The tensor has memory of the staging's device, which lives until the staging is dropped; the bytes lie within

@@ -1,7 +1,7 @@
-//! What a device does not run of the operations over rows that are kept between passes, and of those over time.
+//! The operations over stored rows, and over time, that a device does not run.
 //!
-//! An operation that a device does not run is run by the processor, which gets a copy of what it reads: a
-//! whole cache. So these are asked for before any memory is taken.
+//! The processor runs an operation that a device does not run, and gets a copy of all that it reads: a whole cache. So
+//! devices are asked about these operations before memory is allocated.
 
 use ggml_sys as sys;
 
@@ -11,34 +11,34 @@ use super::ops::Graph;
 use super::profile::is_view;
 use super::text::text;
 
-/// An operation that writes or reads kept rows.
+/// An operation that writes or reads rows stored between passes.
 pub struct KeptOp {
     /// The operation, by ggml's name.
     pub op: String,
-    /// The path of the unit it was built for.
+    /// The path of the unit for which it was built.
     pub path: String,
     /// Type and shape of the rows.
     pub rows: String,
-    /// Whether it carries states along time in heads.
+    /// Whether the operation carries states of heads over time.
     pub is_of_time: bool,
     node: Tensor,
 }
 
 impl KeptOp {
-    /// Whether a device runs it.
+    /// Whether a device runs the operation.
     pub fn runs_on(&self, device: Device) -> bool {
         // SAFETY: device and node are alive.
         let claims =
             unsafe { sys::ggml_backend_dev_supports_op(device.as_ptr(), self.node.as_ptr()) };
-        // The processor can take over what reads the states of a few sequences, not a whole cache.
+        // The processor can take over an operation that reads the states of a few sequences, but not a whole cache.
         match self.is_of_time {
             true => !claims || self.has_time_kernel(&device.name()),
             false => claims && self.has_kernel(&device.name()),
         }
     }
 
-    /// Whether there is a kernel for heads of this size where a device claims all: those of graphics cards are
-    /// for 64 elements, CUDA's also for 128.
+    /// Whether a device that claims all sizes has a kernel for heads of this size: graphics cards have kernels for 64
+    /// elements, CUDA also for 128.
     fn has_time_kernel(&self, device: &str) -> bool {
         let is = |name: &str| device.starts_with(name);
         // SAFETY: the node is alive and has a first source.
@@ -47,8 +47,8 @@ impl KeptOp {
         d == 64 || !is_graphics || is("CUDA") && d == 128
     }
 
-    /// Whether there is a kernel where a device claims too much: CUDA has capped scores only for some head sizes,
-    /// Metal flash attention only for these pairs of them.
+    /// Whether a device that claims too much has the kernel: CUDA has capped scores only for some head sizes, Metal has
+    /// flash attention only for these pairs of head sizes.
     fn has_kernel(&self, device: &str) -> bool {
         // SAFETY: the node is alive; indices are below the numbers of parameters and sources.
         let (k, softcap, v) = unsafe {
@@ -75,7 +75,7 @@ impl KeptOp {
     }
 }
 
-/// Whether an operation carries states along time in heads whose size devices do not look at.
+/// Whether an operation carries states over time in heads whose size devices do not check.
 fn has_time_heads(op: sys::ggml_op) -> bool {
     const OPS: [sys::ggml_op; 3] = [
         sys::GGML_OP_RWKV_WKV6,
@@ -86,7 +86,8 @@ fn has_time_heads(op: sys::ggml_op) -> bool {
 }
 
 impl Graph {
-    /// The operations over time in heads, and those that write kept rows, or read those that it writes, in the order of execution.
+    /// The operations over time in heads, and those that write stored rows, or read the rows that the graph writes, in
+    /// the order of execution.
     pub fn kept_ops(&self) -> Vec<KeptOp> {
         let nodes = (0..self.n_nodes()).filter_map(|i| {
             // SAFETY: the index is below the number of nodes.
@@ -112,7 +113,7 @@ impl Graph {
         nodes.collect()
     }
 
-    /// The written rows that a node is or reads through views.
+    /// The written rows that a node is, or that it reads through views.
     fn kept_rows(&self, node: *mut sys::ggml_tensor) -> Option<Tensor> {
         // SAFETY: nodes, their sources and what these are views of are alive with the graph.
         unsafe {

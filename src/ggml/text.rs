@@ -1,6 +1,6 @@
 //! Strings of ggml.
 
-/// The version of ggml that is built in.
+/// The version of the built-in ggml.
 pub fn version() -> String {
     // SAFETY: the function takes nothing and returns a static string.
     unsafe { text(ggml_sys::ggml_version()) }

@@ -11,39 +11,39 @@ use super::scope::OUTSIDE;
 use super::text::text;
 use crate::weights::TensorType;
 
-/// Number of parameters of an operation that are stored.
+/// Number of stored parameters of an operation.
 const N_PARAMS: usize = 6;
 
 /// One operation of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraphOp {
-    /// The operation, by ggml's name; activations by their own names.
+    /// The operation, by ggml's name; activations have their own names.
     pub op: String,
-    /// The kind of block it was built for.
+    /// The kind of block for which it was built.
     pub kind: &'static str,
-    /// The path of the unit or place it was built for; empty if none was named.
+    /// The path of the unit or place for which it was built; empty if none was named.
     pub path: String,
-    /// Which use of both in the graph, counted from 0.
+    /// The number of this use of both in the graph, counted from 0.
     pub nth: u32,
     /// Name of the result, if it has one.
     pub name: String,
-    /// Dimensions of the result, ggml order.
+    /// Dimensions of the result, in ggml order.
     pub shape: [u64; 4],
     /// Element type of the result.
     pub ty: TensorType,
-    /// Parameters that are floats; the others read as such mean nothing.
+    /// The parameters as floats; those that are not floats have no meaning.
     pub params: [f32; N_PARAMS],
-    /// Its sources.
+    /// The sources of the operation.
     pub sources: Vec<Origin>,
-    /// Whether it only describes memory, so that nothing is computed.
+    /// Whether the operation only describes memory, so that nothing is computed.
     pub is_view: bool,
-    /// Bytes of weights that it reads: of tables the rows that are looked up, of experts at most as many as are
-    /// selected.
+    /// Bytes of weights that it reads. Tables count with the rows that are looked up, experts with at most as many as
+    /// are selected.
     pub weight_bytes: u64,
 }
 
 impl GraphOp {
-    /// The same where `n` steps are executed before.
+    /// The operation with sources that count from `n` more steps before.
     #[must_use]
     pub fn after(mut self, n: usize) -> Self {
         for source in &mut self.sources {
@@ -67,7 +67,7 @@ pub enum Origin {
 }
 
 impl Graph {
-    /// Every operation, in the order of execution. `weights` are distinguished from other data.
+    /// Every operation, in the order of execution. `weights` get their own kind of origin.
     pub fn walk(&self, weights: &[Tensor]) -> Vec<GraphOp> {
         let weights: HashMap<usize, usize> = (0..)
             .zip(weights)

@@ -5,33 +5,35 @@ use super::assemble::Planner;
 use super::facts::UnitScope;
 use crate::arch::{Instance, Resolved, WeightRole};
 
-/// Ends of the names of the matrices of an update, the one that is multiplied first before the other.
+/// Name suffixes of the two matrices of an update; the first is multiplied first.
 const DOWN: &str = ".lora_a";
 const UP: &str = ".lora_b";
 
-/// Maximum number of tokens that switch: each token of a text is looked for among them.
+/// Maximum number of switching tokens: each token of a text is searched among them.
 const MAX_SWITCHES: usize = 4096;
 
-/// Adapters in the file.
+/// The adapters in the file.
 #[derive(Clone, Copy)]
 pub(super) struct InFile {
     rank: u64,
-    /// The one of texts without a switch included.
+    /// Number of adapters, including the one of texts without a switch.
     count: u64,
 }
 
-/// The update of rows of a weight by adapters in the file; those of one weight follow each other in the order of its rows.
+/// The update of rows of a weight by adapters in the file. The updates of one weight follow each other in the order of
+/// its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdatePlan {
-    /// The weight, a place in [`Unit::weights`].
+    /// The weight, as a place in [`Unit::weights`].
     pub weight: usize,
-    /// The place there of the matrices `[n_in, rank, adapters]`; those of `[rank, n_out, adapters]` follow.
+    /// The place in [`Unit::weights`] of the matrices `[n_in, rank, adapters]`; those of `[rank, n_out, adapters]`
+    /// follow.
     pub down: usize,
 }
 
 impl Unit {
-    /// The updates of a weight, a place in [`Plan::tensors`], by adapters in the file, as places there:
-    /// `[n_in, rank, adapters]` and `[rank, n_out, adapters]` for parts of its rows, one after another.
+    /// The updates of a weight by adapters in the file, as places in [`Plan::tensors`], as is `weight`:
+    /// `[n_in, rank, adapters]` and `[rank, n_out, adapters]` for parts of the weight's rows, one after another.
     pub fn updates_of(&self, weight: usize) -> impl Iterator<Item = (usize, usize)> {
         let of_weight = move |update: &&UpdatePlan| self.weights[update.weight] == Some(weight);
         let updates = self.updates.iter().filter(of_weight);
@@ -42,7 +44,7 @@ impl Unit {
 }
 
 impl Planner<'_> {
-    /// The adapters in the file, where tokens switch between such.
+    /// The adapters in the file, if tokens switch between any.
     pub(super) fn adapters(&mut self, embed: Option<&Unit>, n_vocab: u64) -> Option<InFile> {
         let embed = embed?;
         let rank = embed.option_int("rank").filter(|rank| *rank > 0)?;
@@ -76,8 +78,8 @@ impl Planner<'_> {
         Some(InFile { rank, count })
     }
 
-    /// Appends the weights of updates by adapters in the file, where a layer has such: `X.lora_a` and `X.lora_b` for a
-    /// matrix `X.weight`, or for each of the parts of one.
+    /// Appends the weights of updates by adapters in the file, where a layer has them: `X.lora_a` and `X.lora_b` for a
+    /// matrix `X.weight`, or for each part of a matrix.
     pub(super) fn updates(
         &mut self,
         path: &str,

@@ -1,4 +1,4 @@
-//! A definition's stages, layers and slots, one after the other, with everything that does not fit.
+//! Plans a definition's stages, layers and slots one after the other, and collects all problems.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -18,7 +18,7 @@ use crate::arch::{
 
 /// Maximum number of branches of slots in all layers, so that a hostile definition cannot exhaust memory.
 const MAX_BRANCHES: usize = 1 << 16;
-/// Number of problems after which no more are looked for.
+/// Number of problems after which planning stops.
 const MAX_PROBLEMS: usize = 1 << 14;
 
 pub(super) struct Planner<'a> {
@@ -31,17 +31,17 @@ pub(super) struct Planner<'a> {
     pub(super) caches: Vec<CachePlan>,
     pub(super) selections: Vec<Unit>,
     pub(super) problems: Vec<String>,
-    /// The same, to find one that is there.
+    /// The keys of reported problems, to report each once.
     reported: HashSet<String>,
-    /// Elements of the rows of each tap.
+    /// Number of elements of the rows of each tap.
     pub(super) taps: HashMap<String, u64>,
-    /// The same of what layers that read the source saved.
+    /// Number of elements of the rows of each tap that layers that read the source saved.
     pub(super) source_taps: HashMap<String, u64>,
-    /// Paths of the blocks whose keys are made of such a tap.
+    /// Paths of the blocks whose keys are made of a tap in `source_taps`.
     pub(super) source_keys: HashSet<String>,
-    /// Hidden states of a token after what is planned so far.
+    /// Number of hidden states of a token after the parts planned so far.
     pub(super) states: u64,
-    /// Adapters in the file, between which tokens switch.
+    /// The adapters in the file, between which tokens switch.
     pub(super) adapters: Option<super::adapters::InFile>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The plan, or everything that does not fit.
+    /// The plan, or all problems.
     pub(super) fn plan(mut self) -> Result<Plan, Vec<String>> {
         self.model().ok_or(self.problems)
     }
@@ -78,7 +78,7 @@ impl<'a> Planner<'a> {
         None
     }
 
-    /// Whether so much does not fit that the rest need not be looked at.
+    /// Whether there are too many problems to continue.
     fn is_hopeless(&self) -> bool {
         self.problems.len() >= MAX_PROBLEMS
     }
@@ -92,7 +92,7 @@ impl<'a> Planner<'a> {
             Ok(Value::Int(n)) if n > 0 => n as u64,
             _ => 0,
         };
-        // Without the two sizes everything below would fail for the same reason.
+        // Without the two sizes, all later checks would fail for the same reason.
         let (n_embd, n_vocab) = (n_embd?, n_vocab?);
         let embed = self.unit("embed", &def.embed, &global, &[]);
         self.adapters = self.adapters(embed.as_ref(), n_vocab);
@@ -173,7 +173,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// The layers of all stacks, and how many of them read the source; none if the rest need not be looked at.
+    /// Plans the layers of all stacks. Returns them and how many of them read the source; none if the rest need not be looked at.
     fn layers(&mut self, n_embd: u64) -> Option<(Vec<LayerPlan>, usize)> {
         let (mut layers, mut n_branches) = (Vec::new(), 0);
         let mut n_of_source = 0;
@@ -214,7 +214,7 @@ impl<'a> Planner<'a> {
         Some((layers, n_of_source))
     }
 
-    /// A layer of a stack.
+    /// Plans a layer of a stack.
     fn layer(
         &mut self,
         (at, stack): (usize, &'a Stack),
@@ -280,7 +280,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A problem with its place in the definition, reported once for each `key`.
+    /// Reports a problem with its place in the definition, once for each `key`.
     pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Option<T> {
         if !self.is_hopeless() && self.reported.insert(format!("{}:{key}", span.start)) {
             let text = self.facts.def.text.as_ref();
@@ -291,7 +291,7 @@ impl<'a> Planner<'a> {
         None
     }
 
-    /// A unit that reads the keys of another one uses its slots.
+    /// Checks that a unit that reads the keys of another one has the same cache and row widths.
     fn check_owners(&mut self, layers: &[LayerPlan]) {
         let units = layers
             .iter()
@@ -341,7 +341,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The value of an expression; `what` starts the message if it has none.
+    /// The value of an expression; if it has none, a problem that starts with `what` is reported.
     pub(super) fn evaluate(
         &mut self,
         expr: &Expr,
@@ -350,7 +350,7 @@ impl<'a> Planner<'a> {
     ) -> Option<Value> {
         match expr.evaluate(scope) {
             Ok(value) => Some(value),
-            // A key that is missing is missing everywhere.
+            // A missing key is missing for all expressions: it is reported once.
             Err(error) => match self.facts.missing_key(&error) {
                 Some(key) if !self.reported.insert(key.clone()) => None,
                 _ => self.problem(format!("{what}: {error}")),
@@ -431,7 +431,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// A branch whose slot reads rows of `width` elements.
+    /// Plans a branch whose slot reads rows of `width` elements.
     fn branch(
         &mut self,
         (at, branch): (usize, &'a Branch),
@@ -446,7 +446,7 @@ impl<'a> Planner<'a> {
             false => None,
         };
         let pre = self.norm(branch.pre.as_ref(), path, "in", scope, width);
-        // The result is as wide as the hidden state, or refused below.
+        // The result has the width of the hidden state, or is refused below.
         let post = self.norm(branch.post.as_ref(), path, "out", scope, n_embd);
         let factor = self.factor(branch.factor.as_ref(), path, scope);
         let block = self.unit(path, &branch.block, scope, &[]);
@@ -476,7 +476,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// A norm by name: a declared one, or the default kind with the weight of that name.
+    /// A norm by name: a declared norm, or the default kind with the weight of that name.
     #[expect(
         clippy::option_option,
         reason = "outer: the plan holds; inner: there is a norm"
@@ -547,7 +547,7 @@ impl<'a> Planner<'a> {
             });
         }
         let mut unit = self.unit("head", &head.unit, global, &[])?;
-        // A head without a matrix of its own projects with the token table.
+        // A head without its own matrix projects with the token table.
         if let Some(output) = unit
             .contract
             .0

@@ -7,45 +7,45 @@ use super::{KeysOf, Unit};
 pub struct CachePlan {
     /// Name in the definition.
     pub name: String,
-    /// Its resolved options.
+    /// The options of the attention view, resolved.
     pub unit: Unit,
-    /// What its keys are made of.
+    /// The tokens that the keys belong to.
     pub keys: KeysOf,
 }
 
 impl CachePlan {
-    /// Maximum number of positions that later queries attend to; none if they attend to all.
+    /// Maximum number of positions that later queries attend to; none if they attend to all positions.
     pub fn window(&self) -> Option<u64> {
         let size = self.unit.option_int("size").filter(|size| *size > 0);
         size.filter(|_| self.span().is_none())
     }
 }
 
-/// Positions of a KV block, which are stored, shared and freed together.
+/// Number of positions of a KV block, which are stored, shared and freed together.
 pub const BLOCK_LEN: u64 = 16;
 
 /// Capacity of the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Positions of all sequences together.
+    /// Number of positions of all sequences together.
     pub n_ctx: u64,
-    /// Sequences at the same time.
+    /// Maximum number of sequences at the same time.
     pub n_seqs: u64,
     /// Maximum number of tokens of a pass.
     pub n_batch: u64,
 }
 
 impl Capacity {
-    /// Slots of a group of layers, in whole blocks. Where a window is seen, those of a window of
-    /// each sequence and of a pass, and as many windows again for the cached rows of ended
-    /// sequences, however long the context.
+    /// Number of KV slots of a group of layers, in whole blocks. With a window it is enough for the window of each
+    /// sequence, the tokens of a pass, and one more window of each sequence for the cached rows of ended sequences,
+    /// however long the context is.
     pub fn slots(&self, cache: &CachePlan) -> u64 {
         if cache.keys == KeysOf::Pass {
             return 0;
         }
         let all = self.n_ctx.div_ceil(BLOCK_LEN);
         let blocks = cache.window().map_or(all, |window| {
-            // A window starts and ends anywhere in a block, and so does what a pass adds to it.
+            // A window starts and ends anywhere in a block, and so do the tokens that a pass adds to it.
             let of_window = window.div_ceil(BLOCK_LEN).saturating_add(1);
             let kept = of_window.saturating_mul(2).saturating_add(1);
             let kept = kept.saturating_mul(self.n_seqs);

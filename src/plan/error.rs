@@ -1,19 +1,19 @@
-//! Why a model could not be planned.
+//! The problems of a model that could not be planned.
 
 use std::fmt;
 
 use crate::common::wording;
 
-/// Why a model could not be planned: everything that does not fit, together.
+/// All problems of a model that could not be planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// The definition.
+    /// The name of the definition.
     pub arch: String,
     /// The problems, in the order of the layers.
     pub problems: Vec<String>,
 }
 
-/// Problems shown; every layer tends to repeat the first one's.
+/// Number of problems shown; every layer tends to repeat those of the first one.
 pub(super) const SHOWN: usize = 12;
 
 impl fmt::Display for Error {
@@ -34,7 +34,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// A problem without the parts that differ between layers: their numbers, and the place that reads a key.
+/// A problem without the parts that differ between layers: the layers' numbers, and the place that reads a missing key.
 fn without_layer(problem: &str) -> (String, Option<usize>) {
     const KEY: &str = "missing metadata key";
     match problem.find(KEY) {
@@ -46,7 +46,7 @@ fn without_layer(problem: &str) -> (String, Option<usize>) {
 impl std::error::Error for Error {}
 
 impl Error {
-    /// The problems, each once for all layers.
+    /// The problems, merged over layers.
     pub fn once(&self) -> Vec<String> {
         wording::by_layer(&self.problems, &without_layer)
     }

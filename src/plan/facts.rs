@@ -1,6 +1,5 @@
-//! What expressions can read of a model: parameters by name and layer, metadata, tensors, and the
-//! options of their unit. Values are cached; a parameter that depends on itself is
-//! found here.
+//! The values that expressions can read of a model: parameters by name and layer, metadata, tensors, and the options of
+//! their unit. Values are cached. A parameter that depends on itself is reported.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,36 +12,36 @@ use crate::arch::{
 };
 use crate::weights::{Array, Metadata, Value as Meta};
 
-/// Maximum number of elements of an array that is a parameter.
+/// Maximum number of elements of an array parameter.
 const MAX_ELEMENTS: usize = MAX_LAYERS as usize;
 
-/// What expressions can read: parameters, metadata and tensors, with cached values.
+/// The values that expressions can read: parameters, metadata and tensors, with a cache.
 pub(super) struct Facts<'a> {
     pub(super) def: &'a ArchDef,
     pub(super) metadata: &'a Metadata,
     pub(super) tensors: &'a dyn TensorSet,
-    /// Values by name and place.
+    /// Values of parameters by name and place; a list has the element of the layer.
     pub(super) values: RefCell<HashMap<String, HashMap<Option<Place>, Value>>>,
-    /// Whole values by name and place.
+    /// Values of parameters by name and place; a list is whole.
     whole: RefCell<HashMap<String, HashMap<Option<Place>, Value>>>,
-    /// Values of metadata keys as those of the language.
+    /// Metadata values by key, converted to values of the language.
     converted: RefCell<HashMap<String, Option<Rc<Value>>>>,
-    /// Metadata keys that were read.
+    /// The metadata keys that were read.
     pub(super) keys: RefCell<BTreeSet<String>>,
-    /// Parameters being evaluated, innermost last.
+    /// The parameters that are being evaluated, innermost last.
     pub(super) open: RefCell<Vec<String>>,
-    /// Errors about missing keys, by parameter.
+    /// Errors about missing metadata keys, by parameter.
     missing: RefCell<BTreeMap<String, String>>,
 }
 
 /// A layer of the plan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
-    /// Its stack.
+    /// The stack of the layer.
     pub(super) stack: usize,
-    /// Its index there.
+    /// The index of the layer in the stack.
     pub(super) depth: u64,
-    /// The layer of the file, whose tensors and metadata are its; none until it is known.
+    /// The layer of the file that has the tensors and metadata; none until it is known.
     pub(super) il: Option<u64>,
 }
 
@@ -50,7 +49,7 @@ pub(super) struct Place {
 #[derive(Clone)]
 pub(super) struct LayerScope<'a> {
     pub(super) facts: &'a Facts<'a>,
-    /// Where values are read; none outside layers.
+    /// The layer where values are read; none outside layers.
     pub(super) place: Option<Place>,
     pub(super) prefix: &'a str,
 }
@@ -61,7 +60,7 @@ impl LayerScope<'_> {
         self.place?.il
     }
 
-    /// The whole name of a tensor that a definition names in a layer.
+    /// The full name of a tensor that a definition names in a layer.
     pub(super) fn tensor(&self, name: &str) -> String {
         match name.strip_prefix(OF_FILE) {
             Some(of_file) => of_file.to_owned(),
@@ -157,7 +156,7 @@ impl<'a> Facts<'a> {
         Ok(value)
     }
 
-    /// The value of the layer at hand, of one for each layer.
+    /// The element of a list for the current layer.
     fn of_layer(
         &self,
         name: &str,
@@ -181,7 +180,7 @@ impl<'a> Facts<'a> {
         found.ok_or_else(|| format!("`{name}` has {n} values and none for layer {il}"))
     }
 
-    /// The number of layers of the file, of the part that has most of them, where it says so.
+    /// The file's number of layers, if stated; the larger one of two parts.
     fn n_layers(&self) -> Option<u64> {
         let counts = ["block_count", "decoder_block_count"].iter();
         let counts = counts.filter_map(|key| {
@@ -191,7 +190,7 @@ impl<'a> Facts<'a> {
         counts.max()
     }
 
-    /// The name of a key in the file.
+    /// The full name of a metadata key in the file.
     fn full(&self, key: &str, absolute: bool) -> String {
         match absolute {
             true => key.to_owned(),
@@ -199,7 +198,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Refuses arrays of more elements than there can be layers.
+    /// Refuses an array with more elements than the maximum number of layers.
     fn check_length(&self, name: &str, keys: &[String], absolute: bool) -> Result<(), String> {
         for key in keys.iter().map(|key| self.full(key, absolute)) {
             let n = self.metadata.array(&key).map_or(0, Array::len);
@@ -228,7 +227,7 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// The value of a metadata key, which is made once.
+    /// The value of a metadata key, converted once.
     fn converted(&self, key: &str) -> Option<Rc<Value>> {
         if let Some(known) = self.converted.borrow().get(key) {
             return known.clone();
@@ -239,10 +238,10 @@ impl<'a> Facts<'a> {
         value
     }
 
-    /// Whole metadata keys of the architecture that nothing read, that could mean something and
-    /// that the definition does not ignore, in the order of the file.
+    /// Full names of the metadata keys of the architecture that were not read, may have a meaning and are not ignored
+    /// by the definition, in the order of the file.
     pub(super) fn unread(&self) -> Vec<String> {
-        // What is evaluated here does not count as reading the file.
+        // Evaluations below do not count as reading the file.
         let (keys, values) = (self.keys.take(), self.values.take());
         let prefix = format!("{}.", self.def.name);
         let unread = self.metadata.iter().filter(|(key, value)| {
@@ -259,7 +258,7 @@ impl<'a> Facts<'a> {
         unread
     }
 
-    /// Whether a file with this key means something else than one without it.
+    /// Whether a file with this key has another meaning than a file without it.
     fn matters(&self, key: &str, value: &Meta) -> bool {
         let Some(value) = convert(value) else {
             return true;
@@ -292,20 +291,20 @@ impl<'a> Facts<'a> {
         is_known || !(is_unset(&value) || is_empty(&value))
     }
 
-    /// The missing key of an error, if it is about one.
+    /// The message of a missing key in an error, if there is one.
     pub(super) fn missing_key(&self, error: &str) -> Option<String> {
         let missing = self.missing.borrow();
         let found = missing.values().find(|message| error.ends_with(*message));
         found.cloned()
     }
 
-    /// Why a parameter without a default has no value.
+    /// The reason why a parameter without a default has no value.
     fn why_missing(&self, name: &str, keys: &[String], absolute: bool) -> String {
         let full = |key: &String| self.full(key, absolute);
         let there = keys.iter().map(full);
         let there = there.filter_map(|key| Some((self.metadata.get(&key)?, key)));
         if let Some((value, key)) = there.into_iter().next() {
-            // What is there and was not taken is nothing but zeros, or of no use to expressions.
+            // The value is unset (only zeros) or cannot be used in expressions.
             let found = match convert(value) {
                 Some(Value::List(items)) if items.is_empty() => {
                     "an empty list, which means not set"
@@ -325,7 +324,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Whether a value is a zero, or a list of nothing else.
+/// Whether a value is zero, or a list of zeros.
 fn is_unset(value: &Value) -> bool {
     match value {
         Value::Int(v) => *v == 0,
@@ -335,7 +334,7 @@ fn is_unset(value: &Value) -> bool {
     }
 }
 
-/// Whether a value is false, no text, or a list of nothing else.
+/// Whether a value is false, an empty text, or a list of such values.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Bool(v) => !v,
@@ -345,7 +344,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Whether two values are equal; a list of equal items is as one of them.
+/// Whether two values are equal; a list of equal items equals one of them.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Int(a), Value::Float(b)) | (Value::Float(b), Value::Int(a)) => *a as f64 == *b,
@@ -357,8 +356,8 @@ fn is_same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A metadata value as a value of the language; strings in arrays are of no use to it, and arrays beyond any number of
-/// layers are not taken.
+/// A metadata value as a value of the language. Arrays of strings, and arrays longer than the maximum number of layers,
+/// have none.
 pub(super) fn convert(value: &Meta) -> Option<Value> {
     Some(match value {
         Meta::Bool(v) => Value::Bool(*v),
@@ -376,8 +375,8 @@ pub(super) fn convert(value: &Meta) -> Option<Value> {
     })
 }
 
-/// The shortest decimal that reads back as the same f32: 1e-6 stays 1e-6 in print, and turning
-/// it into f32 again gives the stored bits.
+/// The shortest decimal that reads back as the same f32: 1e-6 stays 1e-6 in print, and its conversion to f32 gives the
+/// stored bits.
 pub(super) fn shortest(v: f32) -> f64 {
     v.to_string().parse().unwrap_or(f64::from(v))
 }
@@ -425,18 +424,18 @@ impl Scope for LayerScope<'_> {
     }
 }
 
-/// An instance as a scope of its contract's expressions: options first, then the layer.
+/// The scope of a contract's expressions at one use: the options first, then the layer.
 pub(super) struct UnitScope<'a> {
     pub(super) layer: &'a LayerScope<'a>,
     pub(super) instance: &'a Instance,
-    /// Options resolved so far, in the order of the contract.
+    /// The options resolved so far, in the order of the contract.
     pub(super) options: &'a [Resolved],
-    /// Names that the place of use gives, such as a norm's width.
+    /// Names whose values come from the place of use, such as a norm's width.
     pub(super) given: &'a [(&'static str, u64)],
 }
 
 impl UnitScope<'_> {
-    /// The number that the ids of a weight of this role are below; none for other weights.
+    /// The upper bound of the ids in a weight of this role; none if the weight has no ids.
     pub(super) fn ids_below(&self, role: WeightRole) -> Option<u64> {
         let WeightRole::Ids(option) = role else {
             return None;
@@ -444,7 +443,7 @@ impl UnitScope<'_> {
         let mut options = self.instance.contract.options.iter().zip(self.options);
         match options.find(|(spec, _)| spec.name == option) {
             Some((_, Resolved::Int(below))) => Some(*below),
-            // Without a bound no id is right.
+            // Without a bound every id is refused.
             _ => Some(0),
         }
     }
@@ -456,7 +455,7 @@ impl Scope for UnitScope<'_> {
             return Ok(Value::Int(*value as i64));
         }
         let specs = self.instance.contract.options;
-        // A default speaks of the options before its own; `causal = "causal"` is the parameter.
+        // A default reads only the options before its own; in `causal = "causal"` the name is the parameter.
         match specs
             .iter()
             .position(|o| o.name == name)

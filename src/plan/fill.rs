@@ -1,18 +1,19 @@
-//! How many layers each device gets, so that what it would take fits.
+//! Distributes layers over devices so that each part fits.
 //!
-//! Pure: what a part takes is asked of a function, so that made-up devices are as good as real ones. Layers
-//! lie on devices in their order, the last ones first: a split is a number of layers for each device, the
-//! head included, and what it leaves stays on the processor.
+//! Pure: a function answers whether a part fits, so tests use simulated devices. Layers lie on devices in their order,
+//! the last ones first: a split is a number of layers for each device, the head included, and the remaining layers stay
+//! on the processor.
 
 /// Answers whether a device's part of a split fits there.
 pub type Fits<'a, E> = &'a mut dyn FnMut(&[usize], usize) -> Result<bool, E>;
 
-/// The most layers of `n` that the devices hold, the first devices filled first. None of them need fit.
+/// The maximum number of layers out of `n` that fit; the first devices are filled first. It may be 0.
 ///
 /// # Errors
-/// Those of `fits`.
+/// `fits` fails.
 pub fn fill<E>(n: usize, n_devices: usize, fits: Fits<'_, E>) -> Result<Vec<usize>, E> {
-    // From the end, which finds how many layers there can be: no device could hold one more of those before.
+    // From the last device on, which gives the maximum number of layers: no device could hold one more of the earlier
+    // layers.
     let mut split = vec![0; n_devices];
     let mut left = n;
     for device in (0..n_devices).rev() {
@@ -24,7 +25,7 @@ pub fn fill<E>(n: usize, n_devices: usize, fits: Fits<'_, E>) -> Result<Vec<usiz
         split[device] = n_here;
         left -= n_here;
     }
-    // The same layers from the front.
+    // The same number of layers, from the first device on.
     let mut packed = vec![0; n_devices];
     let mut left = n - left;
     for device in 0..n_devices {
@@ -38,14 +39,14 @@ pub fn fill<E>(n: usize, n_devices: usize, fits: Fits<'_, E>) -> Result<Vec<usiz
         packed[device] = n_here;
         left -= n_here;
     }
-    // What takes less in another company may leave a layer over.
+    // A part may need more memory beside other parts, so a layer may be left over: then the first split counts.
     Ok(if left == 0 { packed } else { split })
 }
 
-/// The most layers of `n` that the devices hold with such shares of them, and their split.
+/// The maximum number of layers out of `n` that fit on the devices in proportion to `shares`, and their split.
 ///
 /// # Errors
-/// Those of `fits`.
+/// `fits` fails.
 pub fn fill_shares<E>(n: usize, shares: &[f64], fits: Fits<'_, E>) -> Result<Vec<usize>, E> {
     let n = largest(n, &mut |n| all_fit(&split(n, shares), fits))?;
     Ok(split(n, shares))
@@ -54,7 +55,7 @@ pub fn fill_shares<E>(n: usize, shares: &[f64], fits: Fits<'_, E>) -> Result<Vec
 /// Whether every device's part of a split fits.
 ///
 /// # Errors
-/// Those of `fits`.
+/// `fits` fails.
 pub fn all_fit<E>(split: &[usize], fits: Fits<'_, E>) -> Result<bool, E> {
     for device in 0..split.len() {
         if !fits(split, device)? {
@@ -64,10 +65,10 @@ pub fn all_fit<E>(split: &[usize], fits: Fits<'_, E>) -> Result<bool, E> {
     Ok(true)
 }
 
-/// The largest number up to `most` that fits, found in few steps: what fits is taken to fit with less, too.
+/// The largest fitting number up to `most`, by bisection: if a number fits, all smaller ones are assumed to fit.
 ///
 /// # Errors
-/// Those of `fits`.
+/// `fits` fails.
 pub fn largest<E>(most: usize, fits: &mut dyn FnMut(usize) -> Result<bool, E>) -> Result<usize, E> {
     if most == 0 || fits(most)? {
         return Ok(most);
@@ -103,7 +104,7 @@ pub fn split(n: usize, shares: &[f64]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Fills made-up devices with layers of these bytes; every device that computes takes `scratch` too.
+    /// Fills simulated devices with layers of these bytes; every device that computes also needs `scratch`.
     fn filled(layers: &[u64], scratch: u64, free: &[u64]) -> Vec<usize> {
         fill(layers.len(), free.len(), &mut |split, device| {
             let end = layers.len() - split[device + 1..].iter().sum::<usize>();
@@ -114,7 +115,7 @@ mod tests {
         .expect("nothing fails")
     }
 
-    /// Bytes of layers, scratch bytes, free bytes of devices, and the split.
+    /// Bytes of the layers, scratch bytes, free bytes of the devices, and the expected split.
     type Case = (&'static [u64], u64, &'static [u64], &'static [usize]);
 
     #[test]
@@ -122,21 +123,21 @@ mod tests {
         const EVEN: [u64; 5] = [10; 5];
         const UNEQUAL: [u64; 5] = [40, 5, 5, 30, 20];
         let cases: [Case; 14] = [
-            // Exact fit, one byte too little, one layer's worth, nothing.
+            // Layers that fit exactly, with one byte too few, with the bytes of one layer, with none.
             (&EVEN, 7, &[57], &[5]),
             (&EVEN, 7, &[56], &[4]),
             (&EVEN, 7, &[17], &[1]),
             (&EVEN, 7, &[16], &[0]),
             (&EVEN, 7, &[0], &[0]),
-            // The first device is filled first; the rest goes to the next.
+            // The first device is filled first; the next ones get the remaining layers.
             (&EVEN, 7, &[57, 57], &[5, 0]),
             (&EVEN, 7, &[47, 57], &[4, 1]),
             (&EVEN, 7, &[27, 37], &[2, 3]),
             (&EVEN, 7, &[27, 17, 27], &[2, 1, 2]),
-            // A device that holds nothing is left out.
+            // A device without layers is skipped.
             (&EVEN, 7, &[6, 57], &[0, 5]),
             (&EVEN, 7, &[27, 6, 17], &[2, 0, 1]),
-            // Layers of unequal size: counted from the last one, the largest stays behind.
+            // Layers of unequal size are counted from the last one; the largest stays on the processor.
             (&UNEQUAL, 0, &[60], &[4]),
             (&UNEQUAL, 0, &[10, 50], &[2, 2]),
             (&UNEQUAL, 0, &[9, 50], &[1, 2]),
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(filled(&EVEN, 0, &[]), [0usize; 0]);
     }
 
-    /// Against all splits: as many layers as any, on the first devices if there is a choice.
+    /// Compares with all splits: the maximum number of layers, on the first devices if several splits have it.
     #[test]
     fn no_split_holds_more_layers() {
         let mut state = 1u64;

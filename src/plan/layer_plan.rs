@@ -1,18 +1,18 @@
-//! Layers, their slots, the branches of these, and the end of the model.
+//! Layers, slots and branches with their numbers, and the end of the model.
 
 use super::Unit;
 use crate::arch::Join;
 
-/// A norm at a place in the wiring.
+/// A norm where it is used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormUse {
-    /// Path of its result.
+    /// Path of the norm's result.
     pub path: String,
-    /// Kind and eps, a place in [`super::Plan::norms`].
+    /// Kind and eps, as a place in [`super::Plan::norms`].
     pub norm: usize,
-    /// Weight, a place in [`super::Plan::tensors`].
+    /// Weight, as a place in [`super::Plan::tensors`].
     pub weight: Option<usize>,
-    /// Bias, a place in [`super::Plan::tensors`].
+    /// Bias, as a place in [`super::Plan::tensors`].
     pub bias: Option<usize>,
 }
 
@@ -21,13 +21,13 @@ pub struct NormUse {
 pub struct LayerPlan {
     /// Path, such as `layers.3`.
     pub path: String,
-    /// Index in its stack.
+    /// Index in the stack.
     pub depth: u64,
-    /// The layer of the file, whose tensors and metadata are its.
+    /// The layer of the file that has the tensors and metadata.
     pub il: u64,
-    /// Its stack, a place in [`crate::arch::ArchDef::stacks`].
+    /// The stack, as a place in [`crate::arch::ArchDef::stacks`].
     pub stack: usize,
-    /// Its slots, in order.
+    /// The slots, in order.
     pub slots: Vec<SlotPlan>,
 }
 
@@ -39,7 +39,7 @@ pub struct LayerPlan {
 )]
 pub struct SlotPlan {
     pub path: String,
-    /// A place in [`crate::arch::Stack::slots`].
+    /// The place in [`crate::arch::Stack::slots`].
     pub at: usize,
     pub read: Option<Unit>,
     pub from: Option<String>,
@@ -60,7 +60,7 @@ pub struct SlotPlan {
 )]
 pub struct BranchPlan {
     pub name: String,
-    /// A place in [`crate::arch::Slot::branches`].
+    /// The place in [`crate::arch::Slot::branches`].
     pub at: usize,
     pub from: Option<String>,
     pub side: Option<String>,
@@ -72,12 +72,12 @@ pub struct BranchPlan {
 }
 
 impl BranchPlan {
-    /// The purpose of its block, if the definition names it.
+    /// The purpose of the branch's block, if the definition names it.
     pub fn role(&self) -> Option<&str> {
         Some(self.name.as_str()).filter(|name| *name != self.block.contract.0.name)
     }
 
-    /// The block's short name, after its role if it has one: `shared MLP`.
+    /// The short name of the block, after its role if it has one: `shared MLP`.
     pub fn short(&self) -> String {
         let short = self.block.contract.0.short();
         match self.role() {
@@ -90,10 +90,10 @@ impl BranchPlan {
 /// The end of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadPlan {
-    /// Several hidden states to one.
+    /// The mix that makes one of several hidden states.
     pub read: Option<Unit>,
     /// Final norm.
     pub norm: Option<NormUse>,
-    /// Projection to logits and what follows it; none if the normed hidden state is the result.
+    /// Projection to logits; none if the normed hidden state is the result.
     pub unit: Option<Unit>,
 }

@@ -1,4 +1,4 @@
-//! Several hidden states: what makes, reads and writes them, and whether each slot reads one.
+//! Several hidden states: the mixes that make, read and write them, and the check that each slot reads one state.
 
 use super::assemble::Planner;
 use super::facts::LayerScope;
@@ -6,19 +6,19 @@ use super::{LayerPlan, Plan, Unit};
 use crate::arch::expr::Value;
 use crate::arch::{Resolved, Resource, Setting, Slot};
 
-/// Where a mix is used: `place` in its contract.
+/// The place where a mix is used: `place` in its contract.
 #[derive(Clone, Copy)]
 pub(super) enum Use {
-    /// It makes the hidden states.
+    /// The mix makes the hidden states.
     Start = 0,
-    /// It reads or writes them within a layer.
+    /// The mix reads or writes the hidden states within a layer.
     Within = 1,
-    /// It ends them.
+    /// The mix ends the hidden states.
     End = 2,
 }
 
 impl Plan {
-    /// What makes, reads and writes several hidden states, in the order of execution.
+    /// The mixes that make, read and write several hidden states, in the order of execution.
     pub fn mixes(&self) -> impl Iterator<Item = &Unit> {
         let slots = self.layers.iter().flat_map(|layer| &layer.slots);
         let of_slots = slots.flat_map(|slot| slot.read.iter().chain(&slot.write));
@@ -47,7 +47,7 @@ impl Planner<'_> {
         Some([read?, write])
     }
 
-    /// Whether a slot that reads by this mix reads all hidden states as one row.
+    /// Whether a slot with this mix reads all hidden states as one row.
     pub(super) fn reads_all(
         &mut self,
         read: Option<&Setting>,
@@ -55,7 +55,7 @@ impl Planner<'_> {
         scope: &LayerScope<'_>,
     ) -> Option<bool> {
         let Some(read) = read else { return Some(false) };
-        // What is no name is told where the mix is planned.
+        // A value that is not a name is reported where the mix is planned.
         let Value::Str(name) = self.evaluate(&read.expr, scope, &path)? else {
             return Some(false);
         };
@@ -74,7 +74,7 @@ impl Planner<'_> {
         Some(self.evaluate(&kind.expr, scope, &path)? == Value::Str("all".into()))
     }
 
-    /// A mix by name: a declared one, or the default with the weights of that name.
+    /// A mix by name: a declared mix, or the default with the weights of that name.
     #[expect(
         clippy::option_option,
         reason = "outer: the plan holds; inner: there is a mix"
@@ -110,8 +110,8 @@ impl Planner<'_> {
         Some(Some(unit))
     }
 
-    /// Of several hidden states a slot reads the one that it or a slot before it reads, and what is read is
-    /// written before the layer ends.
+    /// Checks that, with several hidden states, each slot reads the one that it or an earlier slot of the layer read,
+    /// and that what was read is written before the layer ends.
     pub(super) fn check_mixes(&mut self, layers: &[LayerPlan], are_several: bool) {
         for layer in layers.iter().filter(|_| are_several) {
             let mut open: Option<&Unit> = None;
@@ -128,7 +128,7 @@ impl Planner<'_> {
                 };
                 open = slot.read.as_ref().or(open);
                 let Some(write) = &slot.write else {
-                    // A row of all has another width than what slots read.
+                    // A row of all hidden states has another width than later slots read.
                     let of_all = Some(&Resolved::Choice("all"));
                     if slot.read.as_ref().and_then(|read| read.option("kind")) == of_all {
                         self.problem::<()>(format!(

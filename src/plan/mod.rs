@@ -1,10 +1,9 @@
-//! A definition and a model file's numbers become a Plan: every layer's slots, blocks, tensor
+//! Plans a model: a definition and the numbers of a model file become a Plan with every layer's slots, blocks, tensor
 //! names, shapes, caches and bytes.
 //!
-//! A plan is inert data that can be printed and compared. It is the one description that is
-//! executed (`model`), measured (memory), drawn (`diagram`) and filled with random weights (`synth`), so
-//! they cannot disagree. Planning reads metadata and tensor shapes, never tensor data; all
-//! problems come back together.
+//! A plan is inert data that can be printed and compared. The same plan is executed (`model`), measured (memory), drawn
+//! (`diagram`) and filled with random weights (`synth`), so these cannot disagree. Planning reads metadata and tensor
+//! shapes, never tensor data. All problems are returned together.
 
 mod adapters;
 mod assemble;

@@ -1,4 +1,4 @@
-//! The plan of a whole model, and the bytes that it takes.
+//! The plan of a whole model, and its size in bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,26 +12,26 @@ use crate::arch::{ArchDef, Mode, OptionValue};
 use crate::choices;
 use crate::weights::{Metadata, TensorType};
 
-/// A model, resolved.
+/// A definition resolved with the numbers of one model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Name of the architecture.
     pub arch: String,
-    /// How it is executed.
+    /// The mode of execution.
     pub mode: Mode,
     /// Width of the hidden state.
     pub n_embd: u64,
     /// Size of the vocabulary.
     pub n_vocab: u64,
-    /// Context length the model was trained for; 0 if the file does not say.
+    /// Context length of the training; 0 if the file does not state it.
     pub n_ctx_train: u64,
-    /// Parameters that something used, with their values.
+    /// The used parameters, with their values.
     pub params: BTreeMap<String, Value>,
-    /// Metadata keys that parameters were read from, whether set or not.
+    /// The metadata keys that parameters read, whether set or not.
     pub keys: BTreeSet<String>,
-    /// Devices other than the processor that parts of it are placed on, by name.
+    /// Names of the devices other than the processor that hold parts of the model.
     pub devices: Vec<String>,
-    /// Tensors that something uses, once for each device that uses them.
+    /// The used tensors, once for each device that uses them.
     pub tensors: Vec<TensorPlan>,
     /// Distinct norms.
     pub norms: Vec<Unit>,
@@ -41,32 +41,32 @@ pub struct Plan {
     pub ropes: Vec<Unit>,
     /// Groups of layers with the same attention view.
     pub caches: Vec<CachePlan>,
-    /// Distinct choices among keys.
+    /// Distinct selections of keys.
     pub selections: Vec<Unit>,
-    /// Token ids to the hidden state.
+    /// The token embedding: token ids to the hidden state.
     pub embed: Unit,
-    /// The hidden state to several ones; none: there is one.
+    /// The mix that makes several hidden states of one; none: there is one hidden state.
     pub write: Option<Unit>,
     /// A further input for each layer.
     pub per_layer: Option<Unit>,
     /// The layers of all stacks, in order.
     pub layers: Vec<LayerPlan>,
-    /// The hidden state to logits.
+    /// The end of the model: hidden state to logits.
     pub head: Option<HeadPlan>,
-    /// Text diffusion, if the model decodes so.
+    /// Text diffusion, if the model decodes by it.
     pub diffusion: Option<DiffusionPlan>,
     /// The source of sequences, if the model reads one.
     pub source: Option<SourcePlan>,
-    /// The hidden states of a sequence to one vector.
+    /// Pooling: the hidden states of a sequence to one vector.
     pub pool: Unit,
-    /// Tensors of the file that nothing uses and the definition does not expect.
+    /// Tensors of the file that are not used and that the definition does not expect.
     pub unclaimed: Vec<String>,
-    /// Metadata keys of the architecture that nothing reads and the definition does not ignore, in
-    /// the order of the file, whole.
+    /// Full names of the metadata keys of the architecture that are not read and that the definition does not ignore,
+    /// in the order of the file.
     pub unread: Vec<String>,
 }
 
-/// What a model fixes of its text diffusion.
+/// The settings of text diffusion that a model fixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiffusionPlan {
     /// Whether the logits at a position predict the next token.
@@ -74,29 +74,28 @@ pub struct DiffusionPlan {
 }
 
 choices! {
-    /// How the vectors of a sequence's tokens become one.
+    /// How the vectors of a sequence's tokens become one vector.
     pub enum Pooling {
-        /// Their mean.
+        /// The mean of the vectors.
         Mean = "mean",
-        /// The first one.
+        /// The first vector.
         First = "first",
-        /// The last one.
+        /// The last vector.
         Last = "last",
-        /// The largest of each element.
+        /// The maximum of each element.
         Max = "max",
-        /// Their sum over the square root of their number.
+        /// The sum of the vectors over the square root of their number.
         MeanSqrt = "mean_sqrt",
-        /// Their mean, each weighted by its position counted from 1.
+        /// The mean of the vectors, each weighted by its position counted from 1.
         Weighted = "weighted",
     }
 }
 
 impl Plan {
-    /// Resolves a definition for a model.
+    /// Resolves a definition with the metadata and tensors of a model.
     ///
     /// # Errors
-    /// Everything that does not fit, together: missing keys and tensors, wrong shapes, broken
-    /// rules.
+    /// Metadata keys or tensors are missing, shapes are wrong, or rules are broken. All problems are returned together.
     pub fn new(def: &ArchDef, metadata: &Metadata, tensors: &dyn TensorSet) -> Result<Self, Error> {
         let facts = Facts::new(def, metadata, tensors);
         Planner::new(&facts).plan().map_err(|problems| Error {
@@ -111,17 +110,17 @@ impl Plan {
         kind.unwrap_or(Pooling::Mean)
     }
 
-    /// Whether its result is the scores of a sequence's classes.
+    /// Whether the result of pooling is the scores of a sequence's classes.
     pub fn is_classifier(&self) -> bool {
         self.pool.weight("cls").is_some() || self.pool.weight("cls.output").is_some()
     }
 
-    /// Bytes of all tensors in use.
+    /// Bytes of all used tensors.
     pub fn weight_bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.bytes).sum()
     }
 
-    /// Number of weights (elements) in use.
+    /// Number of used weights (elements).
     pub fn n_weights(&self) -> u64 {
         self.tensors
             .iter()
@@ -138,7 +137,7 @@ impl Plan {
             .map(|branch| &branch.block)
     }
 
-    /// Bytes of the caches, with keys and values of these types.
+    /// Bytes of the caches, for the given types of keys and values.
     ///
     /// `None` if a row is not a whole number of blocks of its type.
     pub fn cache_bytes(&self, capacity: Capacity, k: TensorType, v: TensorType) -> Option<u64> {

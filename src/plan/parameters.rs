@@ -1,4 +1,4 @@
-//! The parameters of a definition that a file has values for.
+//! The parameters of a definition that have values in a file.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use crate::arch::ArchDef;
 use crate::arch::expr::Value;
 use crate::weights::Metadata;
 
-/// The parameters of a definition that a file has values for, whether something uses them or not; one
-/// with a value for each layer is a list.
+/// The parameters of a definition that have values in a file, whether they are used or not. A parameter with a value
+/// for each layer is a list.
 pub fn parameters(
     def: &ArchDef,
     metadata: &Metadata,

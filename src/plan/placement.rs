@@ -1,37 +1,37 @@
-//! Where a plan's parts are kept: layers, in their order, on one device after another.
+//! The placement of a plan's parts: layers, in their order, on one device after another.
 //!
-//! Inert: devices are names. A device keeps the weights and the states of its layers, and computes
-//! there. The processor keeps the first layers, and what comes before and after all of them unless the
-//! head is placed elsewhere. A tensor that parts on several devices use is planned once for each.
+//! Inert: devices are names. A device holds the weights and states of its layers, and computes them. The processor
+//! holds the first layers, and the parts before and after all layers unless the head is placed elsewhere. A tensor that
+//! parts on several devices use is planned once for each device.
 
 use std::collections::HashMap;
 
 use super::{NormUse, Plan, StatePlan, TensorPlan, Unit};
 
-/// The word for the processor where devices are named.
+/// The name of the processor among devices.
 pub const PROCESSOR: &str = "CPU";
 
 /// A device and the number of layers it gets. The head counts as the last layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Its name.
+    /// Name of the device.
     pub device: String,
-    /// Layers.
+    /// Number of layers.
     pub n_layers: usize,
 }
 
-/// Parts that lie on another device than their layer: those whose path matches a pattern, in which `*`
-/// stands for any characters.
+/// A move of parts to another device than that of their layer: parts whose path matches a pattern, in which `*` stands
+/// for any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The pattern.
+    /// The pattern of paths.
     pub pattern: String,
     /// The device's name, or [`PROCESSOR`].
     pub device: String,
 }
 
 impl Move {
-    /// Whether it moves the part with this path.
+    /// Whether the pattern matches the path of a part.
     pub fn matches(&self, path: &str) -> bool {
         let mut parts = self.pattern.split('*');
         let first = parts.next().unwrap_or_default();
@@ -53,7 +53,7 @@ impl Move {
 }
 
 impl Plan {
-    /// Layers that can be placed, the head included.
+    /// Number of layers that can be placed, the head included.
     pub fn n_placeable(&self) -> usize {
         self.layers.len() + usize::from(self.head.is_some())
     }
@@ -75,10 +75,9 @@ impl Plan {
         self.place_with(shares, &[]);
     }
 
-    /// Places the last layers on devices, in the order of the shares; what the shares leave stays on
-    /// the processor. The first move that matches a part counts, for its weights, its state and its
-    /// computation. A part that reads keys and values of another is placed with it, so that no cache is copied
-    /// between devices. A plan is placed once.
+    /// Places the last layers on devices, in the order of the shares; the remaining layers stay on the processor. The
+    /// first matching move of a part counts, for its weights, state and computation. A part that reads keys and values
+    /// of another part is placed with it, so that no cache is copied between devices. A plan is placed once.
     pub fn place_with(&mut self, shares: &[Share], moves: &[Move]) {
         let shares = || shares.iter().filter(|share| share.n_layers > 0);
         self.devices = shares().map(|share| share.device.clone()).collect();
@@ -168,7 +167,7 @@ impl Plan {
     }
 }
 
-/// The move of a part, if there is one.
+/// The first move that matches a part.
 fn moved<'m>(moves: &'m [Move], path: &str) -> Option<&'m Move> {
     moves.iter().find(|to| to.matches(path))
 }
@@ -176,7 +175,7 @@ fn moved<'m>(moves: &'m [Move], path: &str) -> Option<&'m Move> {
 /// The tensors of a plan while they are placed.
 struct Tensors {
     all: Vec<TensorPlan>,
-    /// The device of each, once something uses it.
+    /// The device of each tensor, once it is used.
     owner: Vec<Option<usize>>,
     /// Places of further copies, by tensor and device.
     copies: HashMap<(usize, usize), usize>,
@@ -197,7 +196,7 @@ impl Tensors {
         }
     }
 
-    /// Has `at` name the tensor on `device`.
+    /// Makes `at` the place of the tensor's copy on `device`.
     fn weight(&mut self, at: &mut usize, device: usize) {
         match self.owner[*at] {
             Some(owner) if owner == device => {}

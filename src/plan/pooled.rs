@@ -1,4 +1,4 @@
-//! Keys of whole blocks of positions: what they are made of, and where they lie. What units select of keys.
+//! Keys of whole blocks of positions: the rows from which they are made, and their place. Checks of selections.
 
 use std::collections::HashMap;
 
@@ -6,26 +6,26 @@ use super::assemble::Planner;
 use super::{BLOCK_LEN, CachePlan, LayerPlan, StatePlan};
 use crate::arch::{OptionKind, Resolved, Resource};
 
-/// Rows of positions of which a unit makes the keys of whole blocks.
+/// Rows of positions from which a unit makes the keys of whole blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PooledPlan {
-    /// The group in which they are kept, a place in [`super::Plan::caches`].
+    /// The group in whose cache the rows are, as a place in [`super::Plan::caches`].
     pub cache: usize,
-    /// Their elements, f32 whatever the type of the cache.
+    /// Number of elements of a row, f32 whatever the type of the cache.
     pub width: u64,
-    /// Positions of a block.
+    /// Number of positions of a block.
     pub span: u64,
-    /// Positions of which a key is made, the last ones of the block.
+    /// Number of positions from which a key is made, the last ones of the block.
     pub reach: u64,
 }
 
 impl CachePlan {
-    /// Positions of a block that has a key, where there are such keys.
+    /// Number of positions of a block that has a key; none if blocks have no keys.
     pub fn span(&self) -> Option<u64> {
         self.unit.option_int("span").filter(|span| *span > 0)
     }
 
-    /// Where the rows of keys lie.
+    /// The layout of the key rows.
     pub fn layout(&self) -> RowLayout {
         RowLayout {
             block: BLOCK_LEN,
@@ -34,18 +34,18 @@ impl CachePlan {
     }
 }
 
-/// Rows of keys in blocks: those of the positions, then further ones for whole blocks of positions, each for the last
-/// position of one: of the last of every `block / further` positions.
+/// The layout of key rows in blocks: the rows of the positions, then further rows for whole blocks of positions. There
+/// is one further row for every `block / further` positions, and it belongs to the last one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowLayout {
-    /// Positions.
+    /// Number of positions of a block.
     pub block: u64,
-    /// Further rows; 0: none.
+    /// Number of further rows of a block; 0: none.
     pub further: u64,
 }
 
 impl RowLayout {
-    /// Rows of so many positions, which are whole blocks.
+    /// Number of rows of `n` positions, which are whole blocks.
     pub fn rows(self, n: u64) -> u64 {
         (n / self.block.max(1)).saturating_mul(self.block + self.further)
     }
@@ -63,7 +63,7 @@ impl RowLayout {
 }
 
 impl Planner<'_> {
-    /// A unit that does not select keys itself uses what a unit before it selects of the same cache.
+    /// Checks that a unit that does not select keys itself uses the selection of an earlier unit with the same cache.
     pub(super) fn check_selections(&mut self, layers: &[LayerPlan]) {
         let slots = layers.iter().flat_map(|layer| &layer.slots);
         let mut made: HashMap<usize, usize> = HashMap::new();
@@ -95,7 +95,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The units of a cache make the keys of whole blocks of the rows of one other cache, and select by blocks of that length.
+    /// Checks that the units of a cache make the keys of whole blocks from rows in one other cache, and select by
+    /// blocks of that length.
     pub(super) fn check_pooled(&mut self, layers: &[LayerPlan]) {
         let slots = layers.iter().flat_map(|layer| &layer.slots);
         let mut known: HashMap<usize, (usize, u64)> = HashMap::new();
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(layout(0).own(37), 37);
         assert_eq!(layout(4).own(37), 45);
         assert_eq!(layout(4).further(39), 57);
-        // Of the tokens of a pass: a further row for each.
+        // For the tokens of a pass each token has a further row.
         let of_pass = RowLayout {
             block: 5,
             further: 5,

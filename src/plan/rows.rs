@@ -1,4 +1,4 @@
-//! Widths of the values between blocks: ggml would silently repeat a tensor that is too narrow.
+//! Widths of the values between blocks. They are checked, since ggml would silently repeat a tensor that is too narrow.
 
 use super::Unit;
 use super::assemble::Planner;
@@ -24,7 +24,7 @@ impl Planner<'_> {
         width
     }
 
-    /// Elements of a block's result. Its inputs must be as wide as it takes them.
+    /// Number of elements of a block's result. The inputs must have the widths that the block takes.
     pub(super) fn result_width(
         &mut self,
         instance: &Instance,

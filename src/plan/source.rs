@@ -1,4 +1,4 @@
-//! The source of sequences: the layers that read it, and the blocks that attend to what they leave.
+//! The source of sequences: the layers that read it, and the blocks that attend to the result of these layers.
 
 use std::collections::HashMap;
 
@@ -11,27 +11,27 @@ use crate::arch::{Branch, Resolved, START_TOKEN, TAPS};
 /// The source of sequences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourcePlan {
-    /// Its token ids to the hidden state, as those of the sequence.
+    /// The embedding of the source's token ids, like that of the sequence.
     pub embed: Unit,
     /// The token with which every completion starts.
     pub start: u32,
-    /// Layers that read the source: the first of the plan.
+    /// Number of layers that read the source; they are the first ones of the plan.
     pub n_layers: usize,
 }
 
 /// The tokens that keys belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysOf {
-    /// Those of the sequence.
+    /// The tokens of the sequence.
     Tokens,
-    /// Those of its source: its tokens attend to all of them.
+    /// The tokens of the source; the sequence's tokens attend to all of them.
     Source,
-    /// Those of its source, in the layers that read it: nothing of them is kept after the pass.
+    /// The tokens of the source, in the layers that read it; nothing of them is stored after the pass.
     Pass,
 }
 
 impl Planner<'_> {
-    /// The width of the second input of a branch: a tap, or what the layers that read the source left.
+    /// The width of the second input of a branch: a tap, or a value that the layers that read the source saved.
     pub(super) fn side(&mut self, branch: &Branch, path: &str, width: u64) -> Option<u64> {
         let tap = branch.side.as_ref();
         let of_source = tap.and_then(|tap| self.source_taps.get(&tap.value).copied());
@@ -44,7 +44,8 @@ impl Planner<'_> {
         }
     }
 
-    /// What the layers that read the source saved is read by blocks that make keys of it alone.
+    /// Ends the layers that read the source: only blocks that make keys of the source may read the values that these
+    /// layers saved.
     pub(super) fn end_of_source(&mut self, n_embd: u64) {
         let own: HashMap<String, u64> = ["layer_in", "embd"]
             .into_iter()
@@ -55,7 +56,8 @@ impl Planner<'_> {
         self.source_taps = all.into_iter().filter(|(tap, _)| is_saved(tap)).collect();
     }
 
-    /// The source of sequences: `n_layers` layers read it, and each group of keys is of the one or the other.
+    /// The source of sequences, which `n_layers` layers read. Each group of keys belongs to the sequence or to the
+    /// source.
     pub(super) fn source(
         &mut self,
         layers: &[LayerPlan],

@@ -1,18 +1,18 @@
-//! What a plan reads of the existing tensors.
+//! The interface by which a plan reads the existing tensors.
 
 use crate::weights::{TensorType, Weights};
 
-/// What a plan reads of the existing tensors.
+/// The existing tensors, as a plan reads them.
 pub trait TensorSet {
-    /// Whether a tensor exists. `required` says whether the definition requires it.
+    /// Whether a tensor exists. `required` states whether the definition requires it.
     fn has(&self, name: &str, required: bool) -> bool;
-    /// Type, shape and bytes as stored; `None` if there is no such tensor or no file.
+    /// Type, shape and bytes as stored; `None` if the tensor does not exist or there is no file.
     fn stored(&self, name: &str) -> Option<(TensorType, &[u64], u64)>;
-    /// All names.
+    /// The names of all tensors.
     fn names(&self) -> Vec<&str>;
     /// Whether shapes and absences are checked against a file.
     fn is_file(&self) -> bool;
-    /// The sources of a tensor, or of one that is missing; for messages.
+    /// The sources of a tensor, or of a missing one; for messages.
     fn origin(&self, _name: &str) -> Option<&str> {
         None
     }

@@ -1,11 +1,11 @@
-//! The tensors of a file that nothing uses, and that the definition does not expect to be there.
+//! The tensors of a file that are not used and that the definition does not expect.
 
 use super::assemble::Planner;
 use crate::arch::expr::Value;
 use crate::arch::fits_pattern;
 
 impl Planner<'_> {
-    /// Their names, in the order of the file.
+    /// The names of the unclaimed tensors, in the order of the file.
     pub(super) fn unclaimed(&self) -> Vec<String> {
         let expected = |name: &str| {
             self.facts
@@ -15,7 +15,7 @@ impl Planner<'_> {
                 .iter()
                 .any(|p| fits_pattern(p, name))
         };
-        // Prediction heads lie after the last layer, as further layers that are left alone.
+        // Prediction heads are further layers after the last one, and are not used.
         let global = self.facts.global();
         let number = |name: &str| match self.facts.param(name, &global, false) {
             Ok(Value::Int(n)) => n,

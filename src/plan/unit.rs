@@ -15,7 +15,7 @@ use crate::arch::{
 };
 use crate::weights::TensorType;
 
-/// A scope in which the name of a list is all of it, not the element of a layer.
+/// A scope in which the name of a list gives the whole list, not the element of a layer.
 struct Whole<'a>(&'a LayerScope<'a>);
 
 impl Scope for Whole<'_> {
@@ -37,7 +37,7 @@ impl Scope for Whole<'_> {
 }
 
 impl Planner<'_> {
-    /// A use of a contract: options, weights, rules and state.
+    /// Plans a use of a contract: options, weights, rules and state.
     pub(super) fn unit(
         &mut self,
         path: &str,
@@ -185,7 +185,7 @@ impl Planner<'_> {
         })
     }
 
-    /// A factor; 1 and "not given" are the same.
+    /// A factor; an expression with value 1 counts as no factor.
     #[expect(
         clippy::option_option,
         reason = "outer: the plan holds; inner: there is a factor"
@@ -207,7 +207,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The path of the same unit in an earlier layer.
+    /// The path of the same unit in the earlier layer `layer`.
     fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Option<String> {
         let depth = scope.place?.depth;
         let own = format!(".{depth}.");
@@ -294,11 +294,11 @@ impl Planner<'_> {
         let path = format!("{}.{name}", kind.name());
         let mut instance = instance.clone();
         for weight in &mut instance.weights {
-            // One table of factors serves every layer.
+            // One table of factors is used by every layer.
             weight.tensor.insert(0, OF_FILE);
         }
         if kind == Resource::Norm {
-            // Named as an option, a norm lends its kind and eps; the block has the weight.
+            // A norm that an option names provides its kind and eps; the block has the weight.
             instance.weights.clear();
         }
         let mut unit = self.unit(&path, &instance, layer, &[])?;
@@ -310,7 +310,7 @@ impl Planner<'_> {
                 unit.path.clear();
                 place_of(&mut self.norms, unit)
             }
-            // No option names one.
+            // No option names a mix.
             Resource::Mix => return None,
             Resource::Cache => place_of(
                 &mut self.caches,
@@ -353,7 +353,7 @@ impl Planner<'_> {
                 .iter()
                 .map(|dim| self.size(dim, scope, &format_args!("{path}: {name}")))
                 .collect();
-            // Trailing ones are not written to files.
+            // Trailing dimensions of 1 are not written to files.
             let shape = shape.map(|mut shape| {
                 while shape.len() > 1 && shape.last() == Some(&1) {
                     shape.pop();
@@ -372,8 +372,7 @@ impl Planner<'_> {
         sound.then_some(out)
     }
 
-    /// Advice on a missing tensor; only alongside problems that are shown, since all
-    /// names are compared for it.
+    /// Advice on a missing tensor. It is given only with problems that are shown, since it compares all names.
     pub(super) fn hint(&self, name: &str) -> String {
         if self.problems.len() >= SHOWN {
             return String::new();
@@ -459,7 +458,7 @@ impl Planner<'_> {
 }
 
 impl Unit {
-    /// What it keeps of each token, its own or another's.
+    /// The rows that a unit reads of each token, its own or those of another unit.
     pub fn key_values(&self) -> Option<&KeyValuePlan> {
         match self.state.as_ref()? {
             StatePlan::KeyValue(rows) => Some(rows),
@@ -469,7 +468,7 @@ impl Unit {
 }
 
 impl KeyValuePlan {
-    /// Elements that are kept of a position.
+    /// Number of elements that are stored of a position.
     pub fn width(&self) -> u64 {
         let values = if self.v_in_k { 0 } else { self.v };
         self.k.saturating_add(values).saturating_add(self.index)
@@ -477,7 +476,7 @@ impl KeyValuePlan {
 }
 
 impl Plan {
-    /// The resource that an option of this kind names.
+    /// The resource that the value of an option of this kind names.
     pub fn resource(&self, kind: OptionKind, value: &Resolved) -> Option<&Unit> {
         let (OptionKind::Resource(kind), Resolved::Resource(Some(at))) = (kind, value) else {
             return None;
@@ -492,7 +491,7 @@ impl Plan {
         })
     }
 
-    /// Every unit that stores keys and values of its own between passes, in the order of execution.
+    /// The units that store their own keys and values between passes, in the order of execution.
     pub fn key_values(&self) -> impl Iterator<Item = (&Unit, &KeyValuePlan)> {
         let is_kept = |rows: &&KeyValuePlan| {
             rows.owner.is_none() && self.caches[rows.cache].keys != KeysOf::Pass
@@ -501,7 +500,7 @@ impl Plan {
         units.filter_map(move |unit| Some((unit, unit.key_values().filter(is_kept)?)))
     }
 
-    /// Every unit with a state, in the order of execution.
+    /// The units with a recurrent state, in the order of execution.
     pub fn recurrent(&self) -> impl Iterator<Item = (&Unit, &[StatePart])> {
         self.units().filter_map(|unit| match unit.state.as_ref()? {
             StatePlan::Recurrent(parts) => Some((unit, parts.as_slice())),
@@ -509,7 +508,7 @@ impl Plan {
         })
     }
 
-    /// The choice among keys by which a unit attends.
+    /// The selection of keys that a unit uses.
     pub fn selection(&self, unit: &Unit) -> Option<&Unit> {
         let mut options = unit.contract.0.options.iter().zip(&unit.options);
         let is_selection = OptionKind::Resource(Resource::Selection);
@@ -518,25 +517,25 @@ impl Plan {
     }
 }
 
-/// Shapes are equal up to trailing ones, which file formats drop.
+/// Whether shapes are equal up to trailing dimensions of 1, which file formats drop.
 fn same_shape(a: &[u64], b: &[u64]) -> bool {
     let n = a.len().max(b.len());
     (0..n).all(|i| a.get(i).unwrap_or(&1) == b.get(i).unwrap_or(&1))
 }
 
-/// Whether numbers of a type can be weights: nothing computes with integers or f64.
+/// Whether numbers of a type can be weights: no operation computes with integers or f64.
 fn has_weights(ty: TensorType) -> bool {
     use TensorType as T;
     !matches!(ty, T::I8 | T::I16 | T::I32 | T::I64 | T::F64)
 }
 
-/// A shape for messages.
+/// The text of a shape, for messages.
 fn show(shape: &[u64]) -> String {
     let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
     format!("[{}]", dims.join(", "))
 }
 
-/// The place of an item among its equals, added if it is new.
+/// The place of an item among equal items; a new item is added.
 pub(super) fn place_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
     if let Some(at) = items.iter().position(|other| *other == item) {
         return at;

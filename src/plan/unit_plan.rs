@@ -1,4 +1,4 @@
-//! A use of a contract with its numbers: tensors, options, state between passes.
+//! A use of a contract with its numbers: tensors, options and the state between passes.
 
 use std::fmt;
 
@@ -11,36 +11,36 @@ use crate::weights::TensorType;
 pub struct TensorPlan {
     /// Name in the file.
     pub name: String,
-    /// Dimensions by the definition, ggml order.
+    /// Dimensions by the definition, in ggml order.
     pub shape: Vec<u64>,
-    /// Element type in the file; in a plan without a file, none.
+    /// Element type in the file; none in a plan without a file.
     pub ty: Option<TensorType>,
-    /// Bytes in the file, or as f32 in a plan without one.
+    /// Bytes in the file, or as f32 in a plan without a file.
     pub bytes: u64,
-    /// Its role in the contract.
+    /// The role in the contract.
     pub role: WeightRole,
-    /// Of ids the number that each is below.
+    /// The upper bound of the ids, if the elements are ids.
     pub below: Option<u64>,
-    /// Where it is kept: 0 is the processor, others count through [`super::Plan::devices`] from 1.
+    /// The device that holds the tensor: 0 is the processor, others count through [`super::Plan::devices`] from 1.
     pub device: usize,
 }
 
 /// A use of a contract with all its numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
-    /// Path of its values, such as `layers.3.attn`.
+    /// Path of the unit's values, such as `layers.3.attn`.
     pub path: String,
-    /// Its contract.
+    /// The contract of the unit.
     pub contract: ContractRef,
     /// Options in the order of the contract.
     pub options: Vec<Resolved>,
-    /// Weights in the order of the contract, as places in [`super::Plan::tensors`]; then those of its updates.
+    /// Weights in the order of the contract, as places in [`super::Plan::tensors`], then the matrices of updates.
     pub weights: Vec<Option<usize>>,
-    /// Updates of its weights by adapters in the file.
+    /// Updates of the weights by adapters in the file.
     pub updates: Vec<UpdatePlan>,
-    /// Its state between passes.
+    /// The state between passes.
     pub state: Option<StatePlan>,
-    /// Where its weights and its state are kept; see [`TensorPlan::device`].
+    /// The device that holds the weights and the state; see [`TensorPlan::device`].
     pub device: usize,
 }
 
@@ -51,7 +51,7 @@ impl Unit {
         self.weights[at]
     }
 
-    /// The value of an option; `None` if the contract has none of that name.
+    /// The value of an option; `None` if the contract has no option of that name.
     pub fn option(&self, name: &str) -> Option<&Resolved> {
         let at = self
             .contract
@@ -62,7 +62,7 @@ impl Unit {
         self.options.get(at)
     }
 
-    /// The kind of a resource that is nothing but its kind: neither a definition nor a file says more of it.
+    /// The kind of a resource that is named by its kind alone: neither a definition nor a file declares more.
     pub fn plain_kind(&self) -> Option<&'static str> {
         let contract = self.contract.0;
         let name = self.path.strip_prefix(contract.name)?;
@@ -78,7 +78,7 @@ impl Unit {
     }
 }
 
-/// A contract, compared and printed by name.
+/// A contract that is compared and printed by its name.
 #[derive(Clone, Copy)]
 pub struct ContractRef(pub &'static Contract);
 
@@ -97,38 +97,38 @@ impl fmt::Debug for ContractRef {
 /// The state of a unit between passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatePlan {
-    /// Of every position.
+    /// A state of every position.
     KeyValue(KeyValuePlan),
-    /// Of every sequence.
+    /// A state of every sequence.
     Recurrent(Vec<StatePart>),
 }
 
 /// Keys and values that a unit stores for every position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValuePlan {
-    /// Its group, a place in [`super::Plan::caches`].
+    /// The group of the cache, as a place in [`super::Plan::caches`].
     pub cache: usize,
-    /// Elements of a key row.
+    /// Number of elements of a key row.
     pub k: u64,
-    /// Elements of a value row.
+    /// Number of elements of a value row.
     pub v: u64,
-    /// Heads that share a row.
+    /// Number of heads that share a row.
     pub heads: u64,
     /// Whether the values are the first elements of the keys, so that only keys are stored.
     pub v_in_k: bool,
-    /// Path of the unit whose rows are used instead of own ones.
+    /// Path of the unit whose rows are used in place of own rows.
     pub owner: Option<String>,
-    /// Elements of a row by which keys are selected; 0: none.
+    /// Number of elements of the row by which keys are selected; 0: none.
     pub index: u64,
-    /// What it makes keys of whole blocks of positions of, where its cache has such.
+    /// The rows from which the keys of whole blocks of positions are made, where the cache has such keys.
     pub pooled: Option<PooledPlan>,
 }
 
-/// A part of a unit's state of a sequence, f32.
+/// A part of a unit's recurrent state of one sequence, f32.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatePart {
-    /// Its name in the contract.
+    /// The name in the contract.
     pub name: &'static str,
-    /// Its elements.
+    /// Number of elements.
     pub size: u64,
 }

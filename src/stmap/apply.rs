@@ -1,4 +1,4 @@
-//! A map, a configuration and stored tensors become metadata and tensors of an architecture.
+//! Applies a map to a configuration and stored tensors, which gives metadata and tensors of an architecture.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,37 +21,37 @@ mod unused;
 pub(super) use unused::Unmapped;
 use unused::{is_ignored, unused};
 
-/// Endings that a rule without an ending in its name looks for.
+/// The endings that are searched for a rule whose name has no ending.
 const ENDINGS: [&str; 2] = [".weight", ".bias"];
 
 /// The result of a map.
 pub(super) struct Applied {
     pub(super) metadata: Metadata,
     pub(super) entries: Vec<Entry>,
-    /// Stored tensors and configuration keys that nothing used.
+    /// The stored tensors and configuration keys that were not used.
     pub(super) unmapped: Unmapped,
-    /// Parts of the model that are left out, and how many tensors each has.
+    /// The parts of the model that are left out, and their numbers of tensors.
     pub(super) left_out: Vec<(String, usize)>,
-    /// The stored tensors that each tensor is made of, by its name; for messages.
+    /// The stored tensors of which each tensor is made, by the tensor's name; for messages.
     pub(super) origins: HashMap<String, String>,
 }
 
-/// Problems in the map, and in what all maps share.
+/// Problems in the map, and in the part that all maps share.
 pub(super) type Problems = [Vec<Diagnostic>; 2];
 
-/// What a map makes of a folder that it may be wrong for.
+/// The result of trying a map that may not fit a folder.
 pub(super) struct Attempt {
     pub(super) metadata: Metadata,
     pub(super) entries: Vec<Entry>,
     pub(super) problems: Problems,
-    /// Stored tensors and configuration keys that nothing used.
+    /// The stored tensors and configuration keys that were not used.
     pub(super) unmapped: Unmapped,
 }
 
-/// Applies a map to the configuration that is read by it. `common` is what all maps share.
+/// Applies a map to the configuration that it reads. `common` is the part that all maps share.
 ///
 /// # Errors
-/// All problems, each at its place in one of the two.
+/// There are problems. All are returned, each at its place in the map or in the common part.
 pub(super) fn apply(
     map: &Map,
     common: &Map,
@@ -91,7 +91,7 @@ pub(super) fn apply(
     })
 }
 
-/// Applies as much of a map as fits.
+/// Applies those rules of a map that fit.
 pub(super) fn attempt(
     map: &Map,
     common: &Map,
@@ -115,7 +115,7 @@ struct Product {
     shape: Vec<u64>,
     ty: TensorType,
     data: Data,
-    /// The stored tensors that it is made of; empty if it is computed.
+    /// The stored tensors of which it is made; none if it is computed.
     origin: Option<String>,
 }
 
@@ -135,21 +135,21 @@ pub(super) struct Work<'a> {
     packed: &'a Table,
     pub(super) config: &'a Config<'a>,
     pub(super) metadata: Metadata,
-    /// Parameters that the map mentions.
+    /// The parameters that the map sets.
     pub(super) params: BTreeSet<String>,
     entries: Vec<Entry>,
-    /// Names of tensors that exist already.
+    /// Names of tensors that are made already.
     names: BTreeSet<String>,
     origins: HashMap<String, String>,
-    /// Stored tensors that are used.
+    /// The stored tensors that are used.
     pub(super) used: RefCell<BTreeSet<String>>,
     pub(super) problems: Problems,
-    /// Whose rules are being applied, as an index into the problems.
+    /// Index into the problems: whether the rules of the map or the common ones are applied.
     pub(super) at: usize,
 }
 
 impl<'a> Work<'a> {
-    /// All rules of a map and of what all maps share.
+    /// Applies all rules of a map and of the part that all maps share.
     fn done(
         map: &'a Map,
         common: &Map,
@@ -188,7 +188,7 @@ impl<'a> Work<'a> {
 }
 
 impl Work<'_> {
-    /// Notes a problem. Only the first one at each place is kept, because layers tend to repeat it.
+    /// Records a problem. Only the first one at each place is kept, because layers tend to repeat it.
     pub(super) fn report(&mut self, span: &Span, message: impl Into<String>) {
         let problems = &mut self.problems[self.at];
         if problems.iter().all(|problem| problem.span != *span) {
@@ -229,7 +229,7 @@ impl Work<'_> {
         let endings: &[&str] = if has_ending { &[""] } else { &ENDINGS };
         let names = endings.iter().map(|ending| format!("{name}{ending}"));
         let names: Vec<String> = names.collect();
-        // An earlier rule of the same name gave the tensor, so that it is neither absent nor tied.
+        // An earlier rule of the same name made the tensor, so it is neither absent nor tied.
         if rule.otherwise.is_some() && names.iter().any(|name| self.names.contains(name)) {
             return;
         }
@@ -250,7 +250,7 @@ impl Work<'_> {
         }
     }
 
-    /// Whether there is a tensor of this rule.
+    /// Whether this rule makes a tensor.
     fn is_made(&self, group: &Group, rule: &TensorRule, at: &At<'_>) -> Result<bool, String> {
         let is_active = rule.when.as_ref().map_or(Ok(true), |when| at.truth(when))?;
         match &rule.otherwise {
@@ -260,7 +260,7 @@ impl Work<'_> {
         }
     }
 
-    /// Records the stored tensors that a tensor would be made of.
+    /// Records the stored tensors of which a missing tensor would be made.
     fn note_absence(
         &mut self,
         group: &Group,
@@ -308,7 +308,7 @@ impl Work<'_> {
         });
     }
 
-    /// The tensor of a rule; none if nothing of it is stored.
+    /// The tensor of a rule; none if the folder stores none of its parts.
     fn made(
         &self,
         group: &Group,
@@ -392,7 +392,7 @@ impl Work<'_> {
         }))
     }
 
-    /// The elements of a stored tensor that the view selects. The tensor counts as used.
+    /// The elements of a stored tensor that the view selects. The tensor is recorded as used.
     fn part(&self, source: Source<'_>, view: View) -> Result<Part, String> {
         let stored = source.stored;
         let file = self.checkpoint.files().nth(stored.file);
@@ -410,7 +410,7 @@ impl Work<'_> {
         Ok(part)
     }
 
-    /// The stored factors of the elements of a tensor of this shape.
+    /// The stored factors of the elements, for a tensor of this shape.
     fn factors(
         &self,
         group: &Group,
@@ -439,14 +439,14 @@ impl Work<'_> {
         self.part(source, View::whole(&own))
     }
 
-    /// A stored tensor and its file, for messages.
+    /// Name of a stored tensor and of its file, for messages.
     fn place(&self, name: &str, stored: &Stored) -> String {
         let file = self.checkpoint.path(stored).file_name();
         let name = self.checkpoint.stored_name(name);
         format!("`{name}` in {}", file.unwrap_or_default().display())
     }
 
-    /// What a tensor is made of, for messages.
+    /// The stored tensors of which a tensor is made, for messages.
     fn origin(&self, stored: &[Source<'_>]) -> String {
         match stored {
             [] => "it is not made of stored tensors".into(),
@@ -459,7 +459,7 @@ impl Work<'_> {
         }
     }
 
-    /// The stored tensors of a rule with their names; none if none of them is there.
+    /// The stored tensors of a rule with their names; none if the folder stores none of them.
     pub(super) fn stored<'r>(
         &'r self,
         group: &Group,
@@ -506,7 +506,7 @@ impl Work<'_> {
                     }),
                     None => missing = missing.or(Some(name)),
                 }
-                // A count larger than the folder's ends at the first missing tensor.
+                // A count larger than the folder's number ends at the first missing tensor.
                 if missing.is_some() {
                     break;
                 }
@@ -560,7 +560,7 @@ fn evaluate_sizes<'s>(
     sizes.collect()
 }
 
-/// The elements of a stored tensor as a rule takes them.
+/// The view of a stored tensor's elements that a rule takes.
 pub(super) fn view(taken: &Taken, shape: &[u64], at: &At<'_>) -> Result<View, String> {
     let mut shape = shape.to_vec();
     let mut begin = 0;

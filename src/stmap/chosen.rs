@@ -1,4 +1,4 @@
-//! The map for a folder, and what it is applied to.
+//! The map for a folder, and the data to which it is applied.
 
 use std::path::Path;
 
@@ -8,17 +8,17 @@ use super::{CONFIG, Error, Maps, definition, text};
 use crate::arch;
 use crate::weights::safetensors::Checkpoint;
 
-/// A map and what it is applied to.
+/// A map and the data to which it is applied.
 pub(super) struct Chosen<'m> {
     pub(super) source: &'m arch::Source,
     pub(super) map: definition::Map,
-    /// The text model that the map is for, if the model contains one.
+    /// The place of the text model to which the map applies, if the model contains one.
     pub(super) text: Option<definition::TextModel>,
-    /// The stored tensors, under the names that they have in that model.
+    /// The stored tensors, under the names that they have in the text model.
     pub(super) checkpoint: Checkpoint,
 }
 
-/// The map for a folder with this configuration, to which `checkpoint` may add.
+/// The map for a folder with this configuration. Tensors may be added to `checkpoint`.
 pub(super) fn choose<'m>(
     folder: &Path,
     maps: &'m Maps,

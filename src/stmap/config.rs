@@ -1,5 +1,5 @@
-//! Names that the expressions of a map can use: keys of `config.json`, defaults and named values of
-//! the map, indices, and the shapes of stored tensors.
+//! The names that expressions of a map can use: keys of `config.json`, defaults and named values of the map, indices,
+//! and the shapes of stored tensors.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -23,37 +23,37 @@ pub(super) struct Config<'a> {
     map: &'a Map,
     json: &'a Json,
     pub(super) checkpoint: &'a Checkpoint,
-    /// The prefixes of stored names, among those that are possible.
+    /// The possible prefixes that the stored names have.
     before: BTreeSet<&'a str>,
-    /// Whether it is known only in part, so that nothing follows from the absence of a key.
+    /// Whether the configuration is known only in part, so that a key may be missing without being absent.
     is_partial: bool,
-    /// Keys that were read.
+    /// The keys that were read.
     read: RefCell<BTreeSet<String>>,
-    /// Values that were gathered from the objects of an array, by their keys: once, not for each layer.
+    /// Values that were gathered from the objects of an array, by their keys. They are gathered once, not for each
+    /// layer.
     gathered: RefCell<HashMap<String, Rc<Json>>>,
-    /// Keys whose places were compared.
+    /// The keys whose places were compared.
     compared: RefCell<BTreeSet<String>>,
-    /// Places of one key with different values: by the place that is not used, the message and the place
-    /// that is used.
+    /// Places of one key with different values: by the unused place, the message and the used place.
     conflicts: RefCell<BTreeMap<String, (String, String)>>,
-    /// Named values being evaluated, innermost last.
+    /// The named values that are being evaluated, innermost last.
     open: RefCell<Vec<String>>,
-    /// Named values by name and indices: one may stand several times in the next, and that in the next.
+    /// Evaluated values by name and indices, since one value may occur many times in others.
     known: RefCell<HashMap<String, Value>>,
 }
 
-/// Maximum number of named values of which each follows from the next.
+/// Maximum length of a chain of named values that follow from each other.
 const MAX_CHAIN: usize = 32;
 /// Maximum number of elements of an array in a pattern, above the number of layers of any model.
 const MAX_PATTERNS: usize = 1024;
-/// Maximum number of values that are kept.
+/// Maximum number of evaluated values that are stored.
 const MAX_KNOWN: usize = 1 << 16;
 
 /// The value of a key.
 #[derive(Clone)]
 pub(super) enum Found<'a> {
     InPlace(&'a Json),
-    /// Of the objects of an array.
+    /// An array of the values in the objects of an array.
     Gathered(Rc<Json>),
 }
 
@@ -81,7 +81,7 @@ impl Deref for Found<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Root<'a> {
     before: &'a str,
-    /// Whether it replaces the prefix that the map has written.
+    /// Whether the prefix replaces that in the map's names.
     is_other: bool,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The same if the configuration is known only in part, and no tensors are.
+    /// A configuration that is known only in part, with no tensors.
     pub(super) fn partial(map: &'a Map, json: &'a Json, checkpoint: &'a Checkpoint) -> Self {
         Self {
             is_partial: true,
@@ -120,7 +120,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Without indices.
+    /// The configuration without indices.
     pub(super) fn plain(&'a self) -> At<'a> {
         At {
             config: self,
@@ -128,7 +128,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The architecture that the map is for in this folder.
+    /// The architecture to which the map leads for this folder.
     pub(super) fn arch(&self) -> Result<String, String> {
         let arch = self.map.arch.as_ref().ok_or("the map has none")?;
         match arch.evaluate(&self.plain())? {
@@ -137,9 +137,8 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The value of a key, at the first of its places that has one; dots lead into objects. The map's
-    /// `nested` object comes first. `null` is not a value. All places count as read, whether they have a
-    /// value or not.
+    /// The value of a key, at the first of its places that has one; dots lead into objects. The map's `nested` object
+    /// comes first. `null` is not a value. All places are recorded as read, whether they have a value or not.
     fn get(&self, key: &str) -> Option<Found<'a>> {
         if let Some(value) = self.gathered.borrow().get(key) {
             return Some(Found::Gathered(Rc::clone(value)));
@@ -168,7 +167,7 @@ impl<'a> Config<'a> {
         value
     }
 
-    /// Records the places of a key that differ from the first, which is used.
+    /// Records the places of a key whose values differ from that of the first place, which is used.
     fn note_conflicts(&self, found: &[(&str, Cow<'_, Json>)]) {
         let Some(((used, value), others)) = found.split_first() else {
             return;
@@ -191,7 +190,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Places of one key with different values, as sentences, without those that the map ignores.
+    /// Messages about places of one key with different values, without the places that the map ignores.
     pub(super) fn conflicts(&self, is_ignored: impl Fn(&str) -> bool) -> Vec<String> {
         let conflicts = self.conflicts.borrow();
         let differing = conflicts.iter().filter(|(other, _)| !is_ignored(other));
@@ -200,11 +199,11 @@ impl<'a> Config<'a> {
             .collect()
     }
 
-    /// The places of a key in the order in which they are tried: the key, then its aliases, unless the
-    /// list of aliases contains the key itself.
+    /// The places of a key in the order in which they are tried: the key, then its aliases. If the list of aliases
+    /// contains the key, its place there counts.
     fn places(&self, key: &str) -> Vec<String> {
         let mut places = vec![key.to_owned()];
-        // Shorter names, which are those of objects, come first.
+        // Shorter names come first: they are names of objects.
         for (name, others) in &self.map.aliases {
             let Some(rest) = key.strip_prefix(name.as_str()) else {
                 continue;
@@ -227,7 +226,7 @@ impl<'a> Config<'a> {
         places
     }
 
-    /// The objects that may have a key, in their order: the nested one and the whole configuration.
+    /// The objects that may have a key, in their order: by default the nested object, then the whole configuration.
     fn objects(&self, key: &str) -> [Option<&'a Json>; 2] {
         match self.map.outer.iter().any(|outer| outer == key) {
             true => [Some(self.json), self.nested()],
@@ -246,7 +245,7 @@ impl<'a> Config<'a> {
         self.places(key).iter().any(|place| is_null(place))
     }
 
-    /// The default of a key without a value: whether it is `null` or absent matters.
+    /// The default of a key without a value, which depends on whether the key is `null` or absent.
     fn fallback(&self, key: &str) -> Option<&Expr> {
         let fallback = self.map.defaults.get(key)?;
         match self.is_null(key) {
@@ -255,7 +254,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The object whose keys come first.
+    /// The nested object, whose keys come first.
     fn nested(&self) -> Option<&'a Json> {
         object(self.json, self.map.nested.as_deref()?)
     }
@@ -273,7 +272,7 @@ impl<'a> Config<'a> {
         own.chain(others)
     }
 
-    /// A name of a map as it is stored under a root.
+    /// The stored name of a map's name under a root.
     pub(super) fn name_under(&self, root: Root<'_>, name: &str) -> String {
         match root.is_other {
             true => format!("{}{}", root.before, self.bare(name)),
@@ -281,7 +280,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// A stored tensor by its name in the map, with the name under which it is stored.
+    /// A stored tensor by its name in the map, with its stored name.
     pub(super) fn stored(&self, name: &str) -> Option<(String, &Stored)> {
         let exact = self.checkpoint.get(name);
         let exact = exact.map(|stored| (name.to_owned(), stored));
@@ -299,8 +298,8 @@ impl<'a> Config<'a> {
         bare(&self.map.prefixes, name)
     }
 
-    /// The patterns of stored names that a pattern of the map stands for: one, or one for each element
-    /// where the value in its braces is an array.
+    /// The patterns of stored names for a pattern of the map: one, or one for each element if the value in its braces
+    /// is an array.
     pub(super) fn patterns(&self, pattern: &str) -> Vec<String> {
         let plain = self.plain();
         let list = match braced(pattern)
@@ -315,14 +314,14 @@ impl<'a> Config<'a> {
         list.iter().map(|pattern| filled(pattern, &plain)).collect()
     }
 
-    /// Whether a stored name fits one of these patterns.
+    /// Whether a stored name fits one of the patterns.
     pub(super) fn fits(&self, patterns: &[String], name: &str) -> bool {
         patterns.iter().any(|pattern| {
             fits_pattern(pattern, name) || fits_pattern(self.bare(pattern), self.bare(name))
         })
     }
 
-    /// The value of a key, if something has read it.
+    /// The value of a key that was read.
     pub(super) fn value_if_read(&self, key: &str) -> Option<Found<'a>> {
         let is_read = self.read.borrow().contains(key);
         is_read.then(|| self.get(key)).flatten()
@@ -341,7 +340,7 @@ impl<'a> Config<'a> {
         value.transpose()
     }
 
-    /// The value that a map gives a name.
+    /// The value of a named value, evaluated once.
     fn once(&self, name: &str, expr: &Expr, at: &At<'_>) -> Result<Value, String> {
         let place = format!("{name} {:?}", at.indices);
         if let Some(known) = self.known.borrow().get(&place) {
@@ -368,14 +367,14 @@ impl<'a> Config<'a> {
 }
 
 impl At<'_> {
-    /// An expression over elements, with values for all but those names.
+    /// An expression over elements, in which all names but the `free` ones have their values.
     pub(super) fn bind(&self, expr: &Expr, free: &[&str]) -> Result<Expr, String> {
         expr.bind(self, free, &|name| {
             self.config.map.values.get(name).cloned()
         })
     }
 
-    /// The same with one more index.
+    /// The same configuration with one more index.
     pub(super) fn with<'b>(&'b self, name: &'b str, value: u64) -> At<'b> {
         let mut indices = self.indices.clone();
         indices.push((name, value));
@@ -385,7 +384,7 @@ impl At<'_> {
         }
     }
 
-    /// A size or an index.
+    /// A size or an index, by an expression.
     pub(super) fn size(&self, expr: &Expr) -> Result<u64, String> {
         match expr.evaluate(self)? {
             Value::Int(v) => {
@@ -407,10 +406,10 @@ impl At<'_> {
         layer.map(|(_, il)| *il as usize)
     }
 
-    /// The value of a key. Elements of an array without a value matter only in their own layers.
+    /// The value of a key. An array may have elements without a value; this is an error only for their own layers.
     fn of_key(&self, name: &str, json: &Json, whole: bool) -> Result<Value, String> {
         let own = self.layer().filter(|_| !whole);
-        // Not the whole array for each layer.
+        // Converts only the layer's element, not the whole array for each layer.
         if let Some(value) = own.and_then(|il| convert(json.get(il)?)) {
             return Ok(value);
         }
@@ -424,7 +423,7 @@ impl At<'_> {
         })
     }
 
-    /// The element for the layer of an array; anything else as it is.
+    /// The element of an array for the current layer; any other value is returned unchanged.
     fn of_layer(&self, name: &str, value: Value, whole: bool) -> Result<Value, String> {
         let Value::List(items) = &value else {
             return Ok(value);
@@ -499,7 +498,7 @@ impl Scope for At<'_> {
     }
 }
 
-/// A name without any of the possible prefixes.
+/// A name without the prefixes that it may have.
 fn bare<'n>(prefixes: &[String], name: &'n str) -> &'n str {
     let mut rest = name;
     while let Some(shorter) = prefixes
@@ -512,7 +511,7 @@ fn bare<'n>(prefixes: &[String], name: &'n str) -> &'n str {
     rest
 }
 
-/// A name with its indices completed: `model.layers.{il}.mlp`.
+/// A name with the values of its indices: `model.layers.{il}.mlp`.
 pub(super) fn fill(template: &str, indices: &[(&str, u64)]) -> String {
     let mut out = template.to_owned();
     for (name, value) in indices {
@@ -521,7 +520,7 @@ pub(super) fn fill(template: &str, indices: &[(&str, u64)]) -> String {
     out
 }
 
-/// What stands before the first braces, in them and after them.
+/// The parts of a pattern before the first braces, in them and after them.
 fn braced(pattern: &str) -> Option<(&str, &str, &str)> {
     let (head, tail) = pattern.split_once('{')?;
     let (inner, tail) = tail.split_once('}')?;

@@ -1,4 +1,4 @@
-//! The folder of a path, and the configuration in it.
+//! The folder of a path, and its configuration.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use super::{CONFIG, Error, json};
 use crate::weights;
 use crate::weights::safetensors::read_small;
 
-/// Maximum bytes of a configuration; one that `bench convert` writes holds the vocabulary.
+/// Maximum size of a configuration in bytes; one that `bench convert` writes contains the vocabulary.
 pub(super) const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
-/// The folder itself, or that of a single file.
+/// The folder itself, or the folder of a single file.
 pub fn folder_of(path: &Path) -> &Path {
     match path.is_dir() {
         true => path,
@@ -19,7 +19,7 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether a path is a folder, or a single file, that a map is needed for.
+/// Whether a path is a folder, or a single file, that needs a map.
 pub fn is_folder(path: &Path) -> bool {
     let is_file = path
         .extension()
@@ -27,7 +27,7 @@ pub fn is_folder(path: &Path) -> bool {
     path.is_dir() || is_file
 }
 
-/// Whether a folder looks like that of a model.
+/// Whether a folder looks like a model's folder.
 pub fn is_model(path: &Path) -> bool {
     path.is_dir() && path.join(CONFIG).is_file()
 }

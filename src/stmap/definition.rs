@@ -11,32 +11,31 @@ use super::rearrange::Pattern;
 /// A map from one kind of folder to one architecture.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
-    /// The architecture that the tensors and parameters are for; none if there is a text model instead.
+    /// The architecture of the resulting tensors and parameters; none if the map leads to a text model.
     pub(super) arch: Option<Expr>,
     /// Names in `architectures` of the configuration.
     pub(super) classes: Vec<Spanned<String>>,
-    /// Names in `model_type` of the configuration of a text model that another model contains.
+    /// Names in `model_type` of the configuration of a text model within another model.
     pub(super) types: Vec<Spanned<String>>,
-    /// The text model that models of these classes contain; such a map has no architecture of its own.
+    /// The text model within models of these classes; a map with one has no architecture.
     pub(super) text: Option<TextModel>,
-    /// Endings of classes, and those of the classes whose maps serve them too.
+    /// Endings of classes, each with the endings of the classes whose maps also serve them.
     pub(super) endings: BTreeMap<String, Vec<String>>,
-    /// Prefixes of all stored names; the first that is present is used.
+    /// Prefixes of all stored names; the first one that the folder has is used.
     pub(super) roots: Vec<String>,
     /// Object of the configuration whose keys come first.
     pub(super) nested: Option<String>,
-    /// Keys whose value at the top of the configuration comes before that of the nested object.
+    /// Keys whose value outside the nested object takes precedence over the value in it.
     pub(super) outer: Vec<String>,
-    /// Where else a key, or all keys of an object, may be found.
+    /// Further places of a key, or of all keys of an object.
     pub(super) aliases: BTreeMap<String, Vec<String>>,
-    /// Prefixes of a stored name that some versions of a folder have and others have not.
+    /// Prefixes of stored names that only some versions of a folder have.
     pub(super) prefixes: Vec<String>,
-    /// Values of keys that a configuration may leave out. A key that nothing reads has no effect at
-    /// this value.
+    /// Values of keys that a configuration may omit. A key that is not read has no effect if it has this value.
     pub(super) defaults: BTreeMap<String, Fallback>,
-    /// The meaning of keys that no map reads, for messages.
+    /// The meaning of keys that maps do not read, for messages.
     pub(super) meanings: BTreeMap<String, String>,
-    /// Warnings about what is not computed, each with its condition.
+    /// Warnings about parts that are not computed, each with its condition.
     pub(super) notes: Vec<(String, Requirement)>,
     /// Named values for other expressions.
     pub(super) values: Expressions,
@@ -44,13 +43,13 @@ pub(super) struct Map {
     pub(super) rules: Vec<Requirement>,
     /// Parameters of the architecture.
     pub(super) params: Vec<Target>,
-    /// Metadata that the architecture does not read, but other engines.
+    /// Metadata that only other engines read.
     pub(super) metadata: Vec<Target>,
     /// Groups of tensors.
     pub(super) groups: Vec<Group>,
-    /// Stored tensors that are ignored (`*` stands for anything).
+    /// Stored tensors that are ignored (`*` stands for any characters).
     pub(super) ignored_tensors: Vec<Spanned<String>>,
-    /// Parts of a model that text does not need, and the tensors of each (`*` stands for anything).
+    /// Parts of a model that are not needed for text, with the tensors of each (`*` stands for any characters).
     pub(super) parts: Vec<(String, Vec<Spanned<String>>)>,
     /// Keys of the configuration that are ignored.
     pub(super) ignored_keys: Vec<Spanned<String>>,
@@ -69,23 +68,23 @@ impl Map {
     }
 }
 
-/// Where a multimodal model holds its text model.
+/// The place of the text model within a multimodal model.
 #[derive(Clone, Debug)]
 pub(super) struct TextModel {
-    /// Objects that may be its configuration; without any of them the whole configuration is.
+    /// Objects that may be its configuration; if none exists, the whole configuration is used.
     pub(super) objects: Vec<String>,
-    /// Its class, if `architectures` and `model_type` of the object name none that is known.
+    /// Its class, if neither `architectures` nor `model_type` of the object is known.
     pub(super) class: Option<Expr>,
-    /// Prefixes of its tensors, and the prefixes that are stored in their place.
+    /// Prefixes of its tensors, each with the prefixes that are stored in its place.
     pub(super) names: BTreeMap<String, Vec<String>>,
 }
 
 /// The value of a key that a configuration omits.
 #[derive(Clone, Debug)]
 pub(super) struct Fallback {
-    /// If the key is absent.
+    /// The value if the key is absent.
     pub(super) absent: Option<Expr>,
-    /// If it is `null`.
+    /// The value if the key is `null`.
     pub(super) null: Option<Expr>,
 }
 
@@ -101,11 +100,11 @@ pub(super) struct Requirement {
 pub(super) struct Target {
     pub(super) name: Spanned<String>,
     pub(super) value: Given,
-    /// Whether it is set.
+    /// The condition under which it is set.
     pub(super) when: Option<Expr>,
-    /// Whether the value is one for each layer.
+    /// Whether the value is a list with one value for each layer.
     pub(super) per_layer: bool,
-    /// Whether a key that the configuration lacks leaves it unset.
+    /// Whether it stays unset if the configuration lacks a key.
     pub(super) is_optional: bool,
 }
 
@@ -121,7 +120,7 @@ pub(super) enum Given {
 /// Tensors that exist once, or once for each layer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
-    /// Number of layers, and the first of them; none: the tensors exist once.
+    /// Number of layers, and the first layer; none: the tensors exist once.
     pub(super) layers: Option<(Expr, Option<Expr>)>,
     /// Prefix in the architecture.
     pub(super) prefix: String,
@@ -130,16 +129,16 @@ pub(super) struct Group {
     pub(super) tensors: Vec<TensorRule>,
 }
 
-/// How a tensor of the architecture is made.
+/// The rule by which a tensor of the architecture is made.
 #[derive(Clone, Debug)]
 pub(super) struct TensorRule {
-    /// Its name with its ending, or without for all endings that the stored one has.
+    /// The name with its ending, or without it for all endings that the stored tensor has.
     pub(super) name: Spanned<String>,
     pub(super) when: Option<Expr>,
-    /// With `when`: the tensor of the architecture that is used if `when` is false.
+    /// The tensor of the architecture that is used if `when` is false.
     pub(super) otherwise: Option<String>,
     pub(super) made: Made,
-    /// The function of each element `x`, or of the index `i` if nothing is stored.
+    /// The function of each element `x`, or of the index `i` if the tensor is computed.
     pub(super) each: Option<Expr>,
     /// Whether each row is divided by its Euclidean length.
     pub(super) unit_rows: bool,
@@ -147,19 +146,19 @@ pub(super) struct TensorRule {
 
 #[derive(Clone, Debug)]
 pub(super) enum Made {
-    /// Of stored tensors.
+    /// From stored tensors.
     Of(Composition),
-    /// Of an expression: the sizes of the axes, slowest first.
+    /// From an expression: the sizes of the axes, slowest first.
     Computed(Vec<Expr>),
 }
 
-/// A tensor made of stored ones.
+/// A tensor made of stored tensors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Composition {
-    /// Concatenated along the slowest axis.
+    /// The parts, which are concatenated along the slowest axis.
     pub(super) parts: Vec<PartRule>,
     pub(super) repeat: Option<Repeat>,
-    /// The tensor whose elements are factors of those of the parts, in the same order.
+    /// The stored tensor whose elements are factors of the elements of the parts, in the same order.
     pub(super) times: Option<Spanned<String>>,
 }
 
@@ -170,39 +169,39 @@ impl Composition {
     }
 }
 
-/// Names in which `{e}` runs over so many tensors.
+/// A repetition: names in which `{e}` counts the tensors.
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
     pub(super) count: Expr,
-    /// Whether they make a new slowest axis; else they follow one another along the one that they have.
+    /// Whether they make a new slowest axis; otherwise they are concatenated along their slowest axis.
     pub(super) is_stack: bool,
 }
 
-/// A stored tensor, and how its elements are taken.
+/// A stored tensor, and the selection and order of its elements.
 #[derive(Clone, Debug)]
 pub(super) struct PartRule {
     pub(super) from: Spanned<String>,
     pub(super) taken: Taken,
 }
 
-/// How the elements of a stored tensor are taken, in this order.
+/// The selection and order of a stored tensor's elements; the steps apply in this order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Taken {
-    /// A part of its slowest axis.
+    /// A range of the slowest axis, before the rearrangement.
     pub(super) rows: Option<(Expr, Expr)>,
     pub(super) rearrange: Option<Spanned<Pattern>>,
-    /// Sizes of the notation's axes.
+    /// Sizes of axes in the notation.
     pub(super) sizes: Expressions,
-    /// Parts of the notation's axes.
+    /// Ranges of axes in the notation.
     pub(super) take: BTreeMap<String, (Expr, Expr)>,
-    /// One element of the slowest axis.
+    /// One index of the slowest axis.
     pub(super) at: Option<Expr>,
-    /// A part of the slowest axis.
+    /// A range of the slowest axis.
     pub(super) slice: Option<(Expr, Expr)>,
 }
 
 impl Taken {
-    /// The first key that says anything.
+    /// The first key that is set.
     pub(super) fn word(&self) -> Option<&'static str> {
         let words = [
             ("rows", self.rows.is_some()),

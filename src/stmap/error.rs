@@ -1,4 +1,4 @@
-//! Why a folder could not be opened.
+//! The errors of opening a folder.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use crate::weights;
 /// Maximum number of names that a message lists.
 pub(super) const MAX_LISTED: usize = 12;
 
-/// Why a folder could not be opened.
+/// The reason why a folder could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file of the folder.
+    /// A file of the folder has an error.
     #[error(transparent)]
     Weights(#[from] weights::Error),
     /// The configuration is malformed.
@@ -20,15 +20,15 @@ pub enum Error {
     Config {
         /// The file.
         path: PathBuf,
-        /// Found and expected.
+        /// The found and the expected value.
         message: String,
     },
-    /// No map is for the classes that the configuration names.
+    /// No map exists for the classes of the configuration.
     #[error("{}: {message}", path.display())]
     NoMap {
         /// The configuration.
         path: PathBuf,
-        /// The classes, and what is nearest or missing.
+        /// The classes, and the nearest map or what is missing.
         message: String,
     },
     /// The map does not fit the folder, or has problems itself.
@@ -36,13 +36,13 @@ pub enum Error {
     Map {
         /// The folder.
         folder: PathBuf,
-        /// All problems, by the files in which they lie.
+        /// All problems, by file.
         problems: Vec<Diagnostics>,
     },
-    /// The architecture of the map.
+    /// The definition of the architecture has an error.
     #[error(transparent)]
     Arch(#[from] LibraryError),
-    /// The folder holds tensors or keys that the map does not mention.
+    /// The folder has tensors or keys that the map does not mention.
     #[error("{}: {}", folder.display(), unmapped(map, tensors, keys))]
     Unmapped {
         /// The folder.

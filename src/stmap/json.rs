@@ -1,4 +1,4 @@
-//! JSON of a configuration: as text of Python, as values of the language, compared, and reached by paths.
+//! JSON of a configuration: Python's notation, conversion to values of the language, comparison, and access by paths.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use crate::arch::expr::Value;
 
-/// A value in a message, if it is a short one.
+/// A value in a message, if it is short.
 pub(super) fn shown(value: &Json) -> String {
     const MAX_CHARS: usize = 60;
     let text = value.to_string();
@@ -17,8 +17,8 @@ pub(super) fn shown(value: &Json) -> String {
     }
 }
 
-/// The value at a key; dots lead into objects. Of an array of objects it is the array of their values,
-/// `null` where an object has none; there must be one that has.
+/// The value at a key; dots lead into objects. For an array of objects it is the array of their values, with `null`
+/// where an object has none; at least one object must have the key.
 pub(super) fn at<'j>(root: &'j Json, key: &str) -> Option<Cow<'j, Json>> {
     let (head, rest) = key.split_once('.').unwrap_or((key, ""));
     let inner = match root {
@@ -43,7 +43,7 @@ pub(super) fn object<'j>(root: &'j Json, key: &str) -> Option<&'j Json> {
     key.split('.').try_fold(root, |at, part| at.get(part))
 }
 
-/// The values of an object by their keys; of the objects of an array, the array of those that are there.
+/// The values of an object by their keys. For an array of objects they are arrays of the existing values.
 pub(super) fn fields(value: &Json) -> BTreeMap<&str, Cow<'_, Json>> {
     let Json::Array(items) = value else {
         let fields = value.as_object().into_iter().flatten();
@@ -61,7 +61,7 @@ pub(super) fn fields(value: &Json) -> BTreeMap<&str, Cow<'_, Json>> {
         .collect()
 }
 
-/// Whether a value is false, empty, or made of nothing else.
+/// Whether a value is false, empty, or consists only of such values.
 pub(super) fn is_off(value: &Json) -> bool {
     match value {
         Json::Null | Json::Bool(false) => true,
@@ -72,7 +72,7 @@ pub(super) fn is_off(value: &Json) -> bool {
     }
 }
 
-/// Whether two values are the same, be they written as integers, floats or truths.
+/// Whether two values are equal, whether they are written as integers, floats or booleans.
 pub(super) fn is_same(a: &Value, b: &Value) -> bool {
     let number = |value: &Value| match value {
         Value::Int(v) => Some(*v as f64),
@@ -84,7 +84,7 @@ pub(super) fn is_same(a: &Value, b: &Value) -> bool {
         (Value::List(a), Value::List(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
         }
-        // `a` of all elements.
+        // `a` stands for all elements.
         (one, Value::List(all)) => !all.is_empty() && all.iter().all(|item| is_same(one, item)),
         _ => match (number(a), number(b)) {
             (Some(a), Some(b)) => a == b,
@@ -93,10 +93,10 @@ pub(super) fn is_same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Key of the object that stands for a float which JSON has no notation for.
+/// Key of the object that represents a float for which JSON has no notation.
 const FLOAT: &str = "__float__";
 
-/// JSON as Python writes it: `Infinity` and `NaN` outside texts become objects that name them.
+/// JSON as Python writes it: `Infinity` and `NaN` outside strings become objects that name them.
 pub(super) fn plain_json(text: &str) -> Cow<'_, str> {
     const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
     if !WORDS.iter().any(|word| text.contains(word)) {
@@ -144,7 +144,7 @@ pub(super) fn convert(json: &Json) -> Option<Value> {
     })
 }
 
-/// The values of an object whose keys count from 0, which is how JSON writes Python's `{0: a, 1: b}`.
+/// The values of an object whose keys count from 0: the JSON form of Python's `{0: a, 1: b}`.
 fn numbered(fields: &serde_json::Map<String, Json>) -> Option<Vec<Value>> {
     let values = (0..fields.len()).map(|i| convert(fields.get(&i.to_string())?));
     values.collect::<Option<_>>().filter(|_| !fields.is_empty())

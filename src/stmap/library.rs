@@ -1,4 +1,4 @@
-//! The known maps: those built into the program and those of the user's folders.
+//! The library of maps: those built into the program and those of the user's folders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ pub struct Maps {
 }
 
 impl Maps {
-    /// The built-in maps and those in `folders`, which replace ones of the same name.
+    /// The built-in maps and those in `folders`, which replace maps of the same name.
     ///
     /// # Errors
-    /// A folder that cannot be read, or problems of what all maps share.
+    /// The folder cannot be read, or the text that all maps share has problems.
     pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
         let common_source = Source {
             path: "stmaps/common.toml".into(),
@@ -53,24 +53,24 @@ impl Maps {
         })
     }
 
-    /// What all maps share.
+    /// The part that all maps share.
     pub(super) fn common(&self) -> &Map {
         &self.common
     }
 
-    /// The text of what all maps share.
+    /// The text of the part that all maps share.
     pub(super) fn common_source(&self) -> &Source {
         &self.common_source
     }
 
-    /// Names and texts in the order of the names.
+    /// Names and texts of the maps, in the order of the names.
     pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
         self.sources
             .iter()
             .map(|(name, source)| (name.as_str(), source))
     }
 
-    /// The classes of every sound map, and the problems of the others.
+    /// The classes of every valid map, and the problems of the others.
     pub fn classes(&self) -> (Vec<(String, String)>, Vec<Diagnostics>) {
         let mut classes = Vec::new();
         let mut broken = Vec::new();
@@ -87,7 +87,7 @@ impl Maps {
         (classes, broken)
     }
 
-    /// The sound maps of an architecture, with their names.
+    /// The valid maps of an architecture, with their names.
     pub(super) fn of_arch(&self, arch: &str) -> Vec<(String, Map)> {
         let names = [arch];
         let is_of = |map: &Map| map.archs().iter().any(|name| name == arch);
@@ -118,7 +118,7 @@ impl Maps {
                     let names = map.classes.iter().map(|class| &class.value);
                     let ranks = names.filter_map(|n| wanted.iter().position(|w| w == n));
                     match ranks.min() {
-                        // The class itself: no other map is nearer.
+                        // The map is for the class itself, so no other map is nearer.
                         Some(0) => return Ok((source, map)),
                         Some(rank) if best.as_ref().is_none_or(|(other, ..)| rank < *other) => {
                             best = Some((rank, source, map));
@@ -126,7 +126,7 @@ impl Maps {
                         Some(_) | None => {}
                     }
                 }
-                // Its classes cannot be read, but may be seen.
+                // The broken map's classes cannot be read, but its text contains this class.
                 Err(problems) if classes.iter().any(|class| source.text.contains(class)) => {
                     return Err(Error::Map {
                         folder: path.to_owned(),
@@ -164,8 +164,7 @@ impl Maps {
         )))
     }
 
-    /// The map for the configuration of a text model that another model contains, by its class or
-    /// else by its type.
+    /// The map for the configuration of a text model within another model, by its class or, if that fails, by its type.
     pub(super) fn of_text(&self, classes: &[&str], model_type: &[&str]) -> Option<(&Source, Map)> {
         let find = |names: &[&str], of: fn(&Map) -> &[Spanned<String>]| {
             let is_it = |map: &Map| map.text.is_none() && contains(of(map), names);
@@ -175,7 +174,7 @@ impl Maps {
         find(classes, |map| &map.classes).or_else(|| find(model_type, |map| &map.types))
     }
 
-    /// All sound maps of text models, with their names.
+    /// All valid maps of text models, with their names.
     pub(super) fn of_texts(&self) -> impl Iterator<Item = (&str, Map)> {
         let maps = self.sources.iter();
         let maps =
@@ -183,7 +182,7 @@ impl Maps {
         maps.filter(|(_, map)| map.text.is_none())
     }
 
-    /// Objects of a configuration that may be those of a text model.
+    /// The objects of a configuration that may be the configuration of a text model.
     pub(super) fn text_objects(&self) -> BTreeSet<String> {
         let maps = self.sources.values();
         let texts = maps.filter_map(|source| self.parse(source).ok()?.text);
@@ -195,13 +194,13 @@ impl Maps {
         self.sources.get(name)
     }
 
-    /// The maps with one of these names in their texts. To read a map takes far longer than to search its text.
+    /// The maps whose texts contain one of these names. Parsing a map takes far longer than searching its text.
     fn naming(&self, names: &[impl AsRef<str>]) -> impl Iterator<Item = (&String, &Source)> {
         let has = |source: &Source| names.iter().any(|name| source.text.contains(name.as_ref()));
         self.sources.iter().filter(move |(_, source)| has(source))
     }
 
-    /// Those of them that are sound, with their names.
+    /// The valid maps whose texts contain one of these names, with their names.
     pub(super) fn sound(&self, names: &[&str]) -> impl Iterator<Item = (&String, &Source, Map)> {
         let maps = self.naming(names);
         maps.filter_map(|(name, source)| Some((name, source, self.parse(source).ok()?)))
@@ -211,7 +210,7 @@ impl Maps {
         read::parse(&source.path, &source.text, &self.common)
     }
 
-    /// The classes themselves, then those whose maps also serve them.
+    /// The given classes, then the classes whose maps also serve them.
     fn served(&self, classes: &[&str]) -> Vec<String> {
         let mut all: Vec<String> = classes.iter().map(|class| (*class).to_owned()).collect();
         for class in classes {
@@ -227,13 +226,13 @@ impl Maps {
     }
 }
 
-/// The name of a map by its file.
+/// The name of a map, from the path of its file.
 pub(super) fn name_of(path: &str) -> &str {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     name.strip_suffix(ENDING).unwrap_or(name)
 }
 
-/// Whether some name is one of these.
+/// Whether `any` contains one of the names.
 fn contains(names: &[Spanned<String>], any: &[&str]) -> bool {
     names.iter().any(|name| any.contains(&name.value.as_str()))
 }

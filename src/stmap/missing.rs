@@ -1,14 +1,14 @@
-//! Classes without a map, and what each of them needs: `stmaps/missing.toml`.
+//! Classes without a map, and the features that each of them needs: `stmaps/missing.toml`.
 
 use serde::Deserialize;
 
 const LIST: &str = include_str!("../../stmaps/missing.toml");
 
-/// What a number of classes need.
+/// The features that several classes need.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Need {
-    /// What is missing, as the object of "needs".
+    /// The missing features, as the object of "needs".
     pub what: String,
     /// Names in `architectures` of a configuration.
     pub classes: Vec<String>,
@@ -19,16 +19,16 @@ struct List {
     needs: Vec<Need>,
 }
 
-/// All of the list, in its order.
+/// The whole list, in its order.
 ///
 /// # Errors
-/// The list is not what it should be.
+/// The list is malformed.
 pub fn missing() -> Result<Vec<Need>, String> {
     let list: List = toml::from_str(LIST).map_err(|error| error.to_string())?;
     Ok(list.needs)
 }
 
-/// What the first of these classes that is in the list needs.
+/// The features that the first listed one of these classes needs.
 pub(super) fn need_of(classes: &[&str]) -> Option<String> {
     let needs = missing().unwrap_or_default();
     let mut found = needs.into_iter().filter(|need| {

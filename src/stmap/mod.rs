@@ -1,11 +1,10 @@
-//! From a Hugging Face folder to the tensors and parameters of an architecture, by a map.
+//! Converts a Hugging Face folder to the tensors and parameters of an architecture, by a map.
 //!
-//! A map (`stmaps/*.arch.stmap.toml`) names its classes, says how parameters follow from `config.json`,
-//! and of which stored tensors each tensor of the architecture is made, in which order of elements. All
-//! of these are expressions over the configuration, so a map serves every size of a model. The result is
-//! [`Weights`](crate::weights::Weights) like those of a file; no later module distinguishes them. Tensors
-//! that are stored as they are needed stay in the mapped file; the others are lazy tensors
-//! ([`recipe`]). Pure except for reading the folder.
+//! A map (`stmaps/*.arch.stmap.toml`) lists its classes, and states how parameters follow from `config.json` and of
+//! which stored tensors each tensor of the architecture is made, in which order of elements. All of these are
+//! expressions over the configuration, so a map serves every size of a model. The result is
+//! [`Weights`](crate::weights::Weights) like those of a file; no later module distinguishes them. Tensors that need no
+//! conversion stay in the mapped file; the others are lazy tensors ([`recipe`]). Pure except for reading the folder.
 
 mod apply;
 mod chosen;

@@ -1,8 +1,8 @@
-//! `modules.json` of sentence-transformers: what follows the transformer in an embedding model.
+//! `modules.json` of sentence-transformers: the modules after the transformer in an embedding model.
 //!
-//! The modules become one object of the configuration under [`KEY`], which the maps read as any other
-//! key: `pooling` (the object of its own config.json), `dense_2` and `dense_3` (likewise) and
-//! `normalize`. The tensors of a dense layer join those of the folder under the same names.
+//! The modules become one object of the configuration under [`KEY`], which maps read like any other key: `pooling`,
+//! `dense_2` and `dense_3` (each the object of its own config.json) and `normalize`. The tensors of a dense layer are
+//! added to those of the folder under the same names.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,9 +15,9 @@ use super::{Error, MAX_CONFIG_BYTES, read_config};
 
 /// The file that lists the modules.
 const FILE: &str = "modules.json";
-/// The configuration's key under which maps find them.
+/// The configuration's key under which maps find the modules.
 const KEY: &str = "sentence_transformers";
-/// Names of the dense layers, in their order: those of GGUF files.
+/// Names of the dense layers in their order, as in GGUF files.
 const DENSE: [&str; 2] = ["dense_2", "dense_3"];
 /// Maximum length of the list.
 const MAX_MODULES: usize = 16;
@@ -34,15 +34,15 @@ pub(super) struct Modules {
     found: Map<String, Json>,
     /// Dense layers: the prefix of their tensors, and their folder.
     dense: Vec<(&'static str, PathBuf)>,
-    /// Where the transformer lies, if not in the folder itself.
+    /// The folder of the transformer, if it is not the folder itself.
     pub(super) transformer: Option<PathBuf>,
 }
 
 impl Modules {
-    /// Reads the modules of a folder; none if it does not list any.
+    /// Reads the modules of a folder; empty if the folder has no list of modules.
     ///
     /// # Errors
-    /// A list or a module's configuration that cannot be read, or a module that is not known.
+    /// The list or a module's configuration cannot be read, or a module is unknown.
     pub(super) fn read(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(FILE);
         let mut all = Self::default();
@@ -94,7 +94,7 @@ impl Modules {
             "Normalize" => {
                 self.found.insert("normalize".into(), Json::Bool(true));
             }
-            // Dropout is active in training only.
+            // Dropout has an effect in training only.
             "Dropout" => {}
             other => {
                 let known = "Transformer, Pooling, Dense, Normalize, Dropout";
@@ -109,7 +109,7 @@ impl Modules {
     /// Adds the modules to a folder's configuration and tensors.
     ///
     /// # Errors
-    /// Tensors of a module that cannot be read, or have the name of another.
+    /// Tensors of a module cannot be read, or have the name of another.
     pub(super) fn join(self, json: &mut Json, checkpoint: &mut Checkpoint) -> Result<(), Error> {
         for (name, folder) in &self.dense {
             checkpoint.join(&format!("{KEY}.{name}."), Checkpoint::open(folder)?)?;
@@ -123,7 +123,7 @@ impl Modules {
     }
 }
 
-/// A path of the list, which must stay within the folder.
+/// The path of a listed module, which must be within the folder.
 fn inside(folder: &Path, path: &str) -> Option<PathBuf> {
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     let path = Path::new(path);

@@ -1,4 +1,4 @@
-//! The maps that fit a folder of an unknown class best, and a map to begin with.
+//! The maps that fit a folder of an unknown class best, and the draft of a new map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,21 +19,21 @@ use super::library::Maps;
 use super::packed::Table;
 use super::{CONFIG, Error, folder_of, read_config};
 
-/// What a map makes of a folder.
+/// The result of applying a map to a folder.
 #[derive(Debug)]
 pub struct MapFit {
     /// Name of the map.
     pub map: String,
-    /// The definition that it is for.
+    /// The architecture of the map.
     pub arch: String,
-    /// As much of the folder as the map has rules for.
+    /// The part of the folder for which the map has rules.
     pub weights: Weights,
-    /// What the map needs and the folder has otherwise; the same once for all layers.
+    /// The requirements of the map that the folder does not meet, merged over layers.
     pub problems: Vec<String>,
-    /// Stored tensors that no rule uses, with `{il}` and `{e}` for their first two numbers, and the shape of one of them, slowest
-    /// dimension first.
+    /// Stored tensors that no rule uses, with `{il}` and `{e}` for their first two numbers, and the shape of one of
+    /// them, slowest dimension first.
     pub unused: Vec<String>,
-    /// Keys of the configuration that nothing reads, with their values.
+    /// Keys of the configuration that are not read, with their values.
     pub unread: Vec<String>,
 }
 
@@ -42,14 +42,14 @@ pub struct MapFit {
 pub struct Folder {
     /// Names in `architectures` of its configuration.
     pub classes: Vec<String>,
-    /// The object that holds the configuration of the text model, if the whole does not.
+    /// The object that contains the configuration of the text model, if it is not the whole configuration.
     pub nested: Option<String>,
 }
 
 /// Applies every map to a folder as if it were for the folder's class.
 ///
 /// # Errors
-/// A folder that lacks files, or files that are malformed.
+/// The folder lacks files, or files are malformed.
 pub fn fits(path: &Path, maps: &Maps, archs: &Library) -> Result<(Folder, Vec<MapFit>), Error> {
     let folder = folder_of(path);
     let mut json = read_config(&folder.join(CONFIG))?;
@@ -71,7 +71,7 @@ pub fn fits(path: &Path, maps: &Maps, archs: &Library) -> Result<(Folder, Vec<Ma
         if map.nested.is_none() {
             map.nested.clone_from(&nested);
         }
-        // What a map that is only tried would warn of says nothing about the folder.
+        // Warnings of a map that is only tried are meaningless for the folder.
         let silent = NoSubscriber::default();
         let result = with_default(silent, || fit(name, &map, maps.common(), archs, &contents));
         found.extend(result?);
@@ -86,7 +86,7 @@ struct Contents {
     packed: Table,
 }
 
-/// None if the map's architecture follows from keys that the folder lacks.
+/// Applies a map to a folder; none if the map's architecture follows from keys that the folder lacks.
 fn fit(
     name: &str,
     map: &Map,
@@ -151,7 +151,7 @@ pub fn begun(text: &str, arch: &str, folder: &Folder) -> String {
     let root = DeTable::parse_recoverable(text).0;
     let entry = |key: &str| -> Option<Range<usize>> {
         let (name, value) = root.get_ref().get_key_value(key)?;
-        // With the comment that follows it.
+        // The removed range includes the comment that follows the value.
         let end = value.span().end;
         let end = text[end..].find('\n').map_or(text.len(), |at| end + at + 1);
         Some(name.span().start..end)
@@ -178,7 +178,7 @@ pub fn begun(text: &str, arch: &str, folder: &Folder) -> String {
     out + &text[at..]
 }
 
-/// Names as a list of TOML.
+/// Names as a TOML list.
 fn list(names: &[String]) -> String {
     let names = names
         .iter()

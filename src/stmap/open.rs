@@ -1,4 +1,4 @@
-//! Opening a folder by its map.
+//! Opens a folder by its map.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::arch::{self, Diagnostics};
 use crate::weights::safetensors::Checkpoint;
 use crate::weights::{self, Weights, folder};
 
-/// Metadata key: the map that the weights were made with.
+/// Metadata key of the map with which the weights were made.
 pub const MAP_KEY: &str = "bench.map";
 
-/// Opens a folder, or a single file of tensors in the folder of its configuration. With
-/// `allow_unmapped`, tensors and keys that the map does not mention are only logged.
+/// Opens a folder, or a single file of tensors in the folder of its configuration. With `allow_unmapped`, tensors and
+/// keys that the map does not mention are only logged.
 ///
 /// # Errors
-/// A folder that lacks files, a class without a map, a map that does not fit.
+/// The folder lacks files, its class has no map, or the map does not fit.
 pub fn open(
     path: &Path,
     maps: &Maps,

@@ -1,10 +1,9 @@
-//! Matrices that are stored in several tensors: codes of a few bits with their scales.
+//! Packed matrices: matrices stored in several tensors, as codes of a few bits with scales.
 //!
-//! [`Table::take`] finds them when a folder is opened ([`find`]) and puts one tensor of the matrix's
-//! own name and shape in their place, so that maps need not know how a folder is packed. The stored
-//! codes become blocks of the ggml type that represents them ([`Packed::exact`]), or numbers. Formats:
-//! the OCP specifications of 8-bit floats and of microscaling, and the documents of each method
-//! (docs/quantised-folders.md). Called by the recipes, row by row.
+//! [`Table::take`] finds packed matrices when a folder is opened ([`find`]) and puts one tensor with the matrix's name
+//! and shape in their place, so maps are independent of the packing. The stored codes become blocks of the ggml type
+//! that represents them ([`Packed::exact`]), or numbers. Formats: the OCP specifications of 8-bit floats and of
+//! microscaling, and the documents of each method (docs/quantised-folders.md). Recipes call this module row by row.
 
 mod affine;
 mod blocks;
@@ -34,7 +33,7 @@ pub(super) use blocks::encode;
 pub(super) enum Packing {
     /// Plain numbers.
     Plain,
-    /// Codes of a matrix.
+    /// Codes of a packed matrix.
     Packed(Arc<Packed>),
 }
 
@@ -42,7 +41,7 @@ pub(super) enum Packing {
 #[derive(Clone, Debug)]
 pub(super) struct Packed {
     kind: Kind,
-    /// Columns.
+    /// Number of columns.
     width: u64,
     exact: Option<TensorType>,
 }
@@ -54,7 +53,7 @@ enum Kind {
     Four(Four),
 }
 
-/// Memory that reading rows takes.
+/// Memory for reading rows.
 #[derive(Debug)]
 pub(super) struct Scratch {
     tiles: Tiles,
@@ -62,7 +61,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// For a matrix of which at most so many rows are read.
+    /// Memory for a matrix of which at most `n_rows` rows are read.
     pub(super) fn new(n_rows: u64) -> Self {
         Self {
             tiles: Tiles::new(n_rows),
@@ -81,7 +80,7 @@ impl Packed {
         Self { kind, width, exact }
     }
 
-    /// The type whose blocks represent the codes exactly; its scales are half floats.
+    /// The type whose blocks represent the codes exactly; its scales are f16.
     pub(super) fn exact(&self) -> Option<TensorType> {
         self.exact
     }
@@ -93,16 +92,16 @@ impl Packed {
     /// The type of the numbers, in rows of this length, if no blocks represent the codes.
     pub(super) fn rounded(&self, row: u64) -> TensorType {
         match (&self.kind, self.exact) {
-            // bf16 represents every 4-bit and 8-bit float, and their exponents.
+            // bf16 represents every 4-bit and 8-bit float, and powers of two as their scales.
             (Kind::Eight(_), _) | (_, Some(TensorType::MXFP4)) => TensorType::BF16,
             _ => rounded(row),
         }
     }
 
-    /// Whether the numbers become others in their type.
+    /// Whether the numbers are rounded in their type.
     fn is_rounded(&self) -> bool {
         match &self.kind {
-            // A power of two changes no bit of the code.
+            // A scale that is a power of two keeps the bits of the code.
             Kind::Eight(eight) => eight.scales.dtype != Dtype::F8_E8M0,
             _ => self.exact.is_none(),
         }
@@ -117,7 +116,7 @@ impl Packed {
         }
     }
 
-    /// The numbers from the element `first` on; rows go on in the next.
+    /// The numbers from element `first` on; they may continue in further rows.
     pub(super) fn values(
         &self,
         mut first: u64,
@@ -138,7 +137,7 @@ impl Packed {
         Ok(())
     }
 
-    /// `n` elements from `first` on as blocks of a type that fits.
+    /// `n` elements from `first` on, as blocks of a type that fits.
     pub(super) fn blocks(
         &self,
         ty: TensorType,
@@ -165,7 +164,7 @@ impl Packed {
     }
 }
 
-/// The packed matrices of a folder by name; an error for each one that is malformed.
+/// The packed matrices of a folder by name, with an error for each malformed one.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     matrices: BTreeMap<String, Result<Arc<Packed>, String>>,
@@ -173,11 +172,11 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Finds the packed matrices, and changes the checkpoint and the configuration as if the matrices
-    /// were stored unpacked.
+    /// Finds the packed matrices, and changes the checkpoint and the configuration as if the matrices were stored
+    /// unpacked.
     ///
     /// # Errors
-    /// A method that is not known, or whose tensors cannot be read.
+    /// The method is unknown, or its tensors cannot be read.
     pub(super) fn take(
         json: &mut Json,
         folder: &Path,
@@ -251,10 +250,10 @@ impl Table {
         Ok(Self { matrices, settings })
     }
 
-    /// The meaning of a tensor of this name.
+    /// The meaning of the tensor of this name.
     ///
     /// # Errors
-    /// A malformed packed matrix.
+    /// A packed matrix is malformed.
     pub(super) fn packing(&self, name: &str) -> Result<Packing, String> {
         match self.matrices.get(name) {
             None => Ok(Packing::Plain),
@@ -263,7 +262,7 @@ impl Table {
         }
     }
 
-    /// Logs in one line which types the folder's matrices become.
+    /// Logs in one line the types that the folder's matrices become.
     pub(super) fn log(&self, folder: &Path) {
         let mut tally = method::Tally::new();
         for packed in self.matrices.values().flatten() {
@@ -291,7 +290,7 @@ fn refusal(method: &str, place: &str) -> String {
     )
 }
 
-/// Whether a tensor holds codes rather than numbers.
+/// Whether a tensor contains codes, not numbers.
 fn is_code(stored: &Stored) -> bool {
     let is_plain = matches!(
         stored.dtype,
@@ -300,7 +299,7 @@ fn is_code(stored: &Stored) -> bool {
     !is_plain && stored.shape.len() > 1
 }
 
-/// Names of all tensors that may be stored for a matrix.
+/// Names of all tensors that may belong to a packed matrix.
 fn parts(codes: &str, matrix: &str) -> Vec<String> {
     let base = matrix.strip_suffix(".weight").unwrap_or(matrix);
     let parts = PARTS.iter().map(|ending| format!("{base}{ending}"));

@@ -1,4 +1,4 @@
-//! The parameters of an architecture, and further metadata, by a map.
+//! Makes the parameters of an architecture, and further metadata, by a map.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ impl Work<'_> {
         }
     }
 
-    /// Logs the map's notes on what is not computed.
+    /// Logs the map's warnings about parts that are not computed.
     pub(super) fn notes(&mut self, map: &Map) {
         for (text, note) in &map.notes {
             match self.config.plain().truth(&note.holds) {
@@ -61,7 +61,7 @@ impl Work<'_> {
         found.collect()
     }
 
-    /// Parameters and further metadata. Those of an earlier map take precedence.
+    /// Sets parameters and further metadata. Those of an earlier map take precedence.
     pub(super) fn targets(&mut self, map: &Map) {
         let earlier: BTreeSet<String> = self.metadata.iter().map(|(key, _)| key.into()).collect();
         for target in &map.params {
@@ -160,7 +160,7 @@ impl Work<'_> {
         }
     }
 
-    /// The number of a stored tensor of one element, or the list of the numbers of a longer one.
+    /// The number in a stored tensor of one element, or the list of the numbers in a longer one.
     fn stored_numbers(&self, name: &str, at: &At<'_>) -> Result<Value, String> {
         let name = filled(name, at);
         let Some((name, stored)) = self.config.stored(&name) else {
@@ -185,7 +185,7 @@ impl Work<'_> {
         })
     }
 
-    /// Whether every name of an expression has a value, those within named values included.
+    /// Whether every name of an expression has a value, including names within named values.
     fn is_known(&self, expr: &Expr) -> bool {
         let at = self.config.plain();
         let mut is_known = true;
@@ -198,7 +198,7 @@ impl Work<'_> {
         is_known
     }
 
-    /// A value for each of the layers that the first group of tensors has.
+    /// A list with a value for each layer of the first group of tensors with layers.
     fn for_layers(&self, value: &Given, at: &At<'_>) -> Result<Value, String> {
         let groups = self.map.groups.iter();
         let count = groups.filter_map(|group| group.layers.as_ref()).next();
@@ -208,7 +208,7 @@ impl Work<'_> {
         values.collect::<Result<_, _>>().map(Value::List)
     }
 
-    /// A number of layers, for which something is stored.
+    /// The number of layers by `count`. An error if it exceeds the number of stored tensors.
     pub(super) fn n_layers(&self, count: &Expr) -> Result<u64, String> {
         let (n, stored) = (
             self.config.plain().size(count)?,

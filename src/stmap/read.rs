@@ -1,4 +1,4 @@
-//! TOML text to a map. All problems come back together, each with its place.
+//! Reads TOML text as a map. All problems are returned together, each with its place.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ const PREFIX: &str = "blk.{il}.";
 /// Values or expressions.
 const VALUES: Form = Form::List(&Form::Value);
 
-/// Names of tensors, and tables with rules of their own.
+/// Names of tensors, and tables with their own rules.
 const PARTS: Form = Form::List(&Form::Either(&[Form::Text, Form::Table("a part")]));
 
-/// Reads a map, whose expressions may use the names of `common`. Rules, parameters and tensors of
-/// `common` are not copied into it.
+/// Reads a map, whose expressions may use the names of `common`. Rules, parameters and tensors of `common` are not
+/// copied into the map.
 ///
 /// # Errors
-/// All problems of the text together.
+/// The text has problems; all are returned together.
 pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagnostics> {
     let mut map = read(path, source, true)?;
     add(&mut map.defaults, &common.defaults);
@@ -43,18 +43,18 @@ pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagn
     Ok(map)
 }
 
-/// Adds what all maps share; a map's own entries take precedence.
+/// Adds the entries that all maps share; a map's own entries take precedence.
 fn add<T: Clone>(own: &mut BTreeMap<String, T>, shared: &BTreeMap<String, T>) {
     for (name, value) in shared {
         own.entry(name.clone()).or_insert_with(|| value.clone());
     }
 }
 
-/// Reads what all maps share: parameters that are set where the configuration has their keys, and
-/// ignored keys and tensors.
+/// Reads the part that all maps share: parameters that are set if the configuration has their keys, and ignored keys
+/// and tensors.
 ///
 /// # Errors
-/// All problems of the text together.
+/// The text has problems; all are returned together.
 pub(super) fn parse_common(path: &str, source: &str) -> Result<Map, Diagnostics> {
     let mut map = read(path, source, false)?;
     map.params
@@ -79,7 +79,7 @@ fn read(path: &str, source: &str, is_whole: bool) -> Result<Map, Diagnostics> {
 
 /// The JSON Schema (2020-12) of a map.
 pub fn schema() -> serde_json::Value {
-    // A table of every kind that a map may have; one with `text` has no `arch`.
+    // A table of every kind that a map may have; a map with `text` has no `arch`.
     const EVERY_TABLE: &str = "text = {}\ndefaults.x = {}\nparams.x = { value = 1 }\nignore = {}\nlayers = [{}]\n\
         tensors = { x = { from = [{ from = \"x\" }] }, y = { shape = [1] } }\n";
     let whole = DeTable::parse_recoverable(EVERY_TABLE).0;
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         if is_whole {
             map.text = self.text_model(&mut fields);
             if map.text.is_none() {
-                // One with `text` has none.
+                // A map with `text` has no architecture.
                 match fields.take("arch", Form::Name) {
                     Some(item) => map.arch = self.0.name(item),
                     None => self.0.missing(&fields, "arch"),
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
         map
     }
 
-    /// Where a text model is, if the map is for models that contain one.
+    /// The place of the text model, if the map is for models that contain one.
     fn text_model(&mut self, fields: &mut Fields<'a>) -> Option<TextModel> {
         let item = fields.take("text", Form::Table("text"))?;
         let table = self.0.table(item, "text")?;
@@ -385,7 +385,7 @@ impl<'a> Reader<'a> {
         for (name, item) in table.into_iter().flatten() {
             let name = Spanned::new(name.get_ref().to_string(), name.span());
             match item.get_ref() {
-                // Several rules for one name: the first whose tensors are stored.
+                // Of several rules for one name, the first whose tensors are stored is used.
                 DeValue::Array(items)
                     if items
                         .iter()
@@ -469,7 +469,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Over how many tensors `{e}` runs in the names of `from`.
+    /// The number of tensors that `{e}` counts in the names of `from`.
     fn repeat(&mut self, fields: &mut Fields<'a>, from: Item<'a>) -> Option<Repeat> {
         let stack = self.optional_expr(fields, "stack");
         let join = self.optional_expr(fields, "join");
@@ -482,7 +482,7 @@ impl<'a> Reader<'a> {
         Some(Repeat { count, is_stack })
     }
 
-    /// A name, or several names and tables with rules of their own.
+    /// A name, or several names and tables with their own rules.
     fn parts(&mut self, item: Item<'a>, taken: &Taken) -> Vec<PartRule> {
         let items: Vec<Item<'a>> = match item.get_ref() {
             DeValue::Array(items) => items.iter().collect(),

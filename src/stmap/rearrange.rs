@@ -1,26 +1,25 @@
-//! How the elements of a stored tensor are put in another order: `(h two d) k -> (h d two) k`.
+//! The notation for another order of a stored tensor's elements: `(h two d) k -> (h d two) k`.
 //!
-//! The notation is that of einops: every axis of the left side is a product of named axes, slowest
-//! first, and the right side names each of them once, in the new order. `...` stands for the axes
-//! that are left over, `1` for an axis of one element. Sizes that are not given follow from the
-//! tensor; a tensor that they do not divide exactly is refused. The result is a [`View`]: nothing
-//! is moved here.
+//! The notation is that of einops: every axis of the left side is a product of named axes, slowest first, and the right
+//! side lists each of them once, in the new order. `...` stands for the remaining axes, `1` for an axis of one element.
+//! Missing sizes follow from the tensor; a tensor that the sizes do not divide exactly is refused. The result is a
+//! [`View`]: no element is moved here.
 
 use std::collections::BTreeMap;
 
-/// An axis: its size and the distance of its elements in the stored tensor.
+/// An axis: its size, and the distance of its elements in the stored tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Axis {
     pub(super) size: u64,
     pub(super) stride: u64,
 }
 
-/// A tensor as its elements are read from the stored one, slowest axis first. Each axis is a product
-/// of axes of the stored one.
+/// The order in which the elements of a stored tensor are read, slowest axis first. Each axis is a product of axes of
+/// the stored tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
     pub(super) axes: Vec<Vec<Axis>>,
-    /// The first element.
+    /// The place of the first element.
     pub(super) offset: u64,
 }
 
@@ -34,13 +33,13 @@ pub(super) struct Pattern {
 /// One axis of a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Group {
-    /// Product of these; none: one element.
+    /// The product of these names; empty: one element.
     Names(Vec<String>),
     Rest,
 }
 
 impl View {
-    /// All of a tensor of this shape (slowest axis first), as it is.
+    /// A whole tensor of this shape (slowest axis first) in its stored order.
     pub(super) fn whole(shape: &[u64]) -> Self {
         let mut stride = 1;
         let mut axes: Vec<Vec<Axis>> = shape
@@ -62,7 +61,7 @@ impl View {
         self.axes.iter().map(size).collect()
     }
 
-    /// One element of the slowest axis: the axis is gone.
+    /// One element of the slowest axis; the axis is removed.
     pub(super) fn at(mut self, index: u64) -> Result<Self, String> {
         let axis = self.slowest()?;
         if index >= axis.size {
@@ -104,7 +103,7 @@ impl View {
 
 impl Pattern {
     /// # Errors
-    /// What is wrong with the text.
+    /// The text is malformed; the error states the problem.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (left, right) = text
             .split_once("->")
@@ -139,11 +138,11 @@ impl Pattern {
             .map(String::as_str)
     }
 
-    /// The view of a tensor of this shape (slowest axis first) with the sizes that are known; of the
-    /// axes in `take` only a part, from the first number up to the second.
+    /// The view of a tensor of this shape (slowest axis first) with the known sizes. Each axis in `take` is limited to
+    /// the range from its first number up to the second.
     ///
     /// # Errors
-    /// A shape that the sizes do not fit exactly, or a part of an axis that is not there.
+    /// The sizes do not fit the shape exactly, or a part of an axis is missing.
     pub(super) fn view(
         &self,
         shape: &[u64],
@@ -195,7 +194,7 @@ impl Pattern {
     }
 }
 
-/// Divides an axis among names; at most one size is not known.
+/// Divides an axis among names, of which at most one has no known size.
 fn split<'n>(
     names: &'n [String],
     axis: Axis,
@@ -271,7 +270,7 @@ fn is_name(word: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The names of a side, each once.
+/// The names of a side; each may occur once.
 fn names(side: &[Group]) -> Result<Vec<&str>, String> {
     let mut out = Vec::new();
     for group in side {
@@ -294,7 +293,7 @@ mod tests {
 
     use super::*;
 
-    /// Indices of the stored elements in the order of a view.
+    /// Indices of the stored elements, in the order of a view.
     fn order(view: &View) -> Vec<u64> {
         let mut out = vec![view.offset];
         for axis in view.axes.iter().flatten() {

@@ -1,5 +1,5 @@
-//! A lazy tensor made of stored ones: parts are rearranged, concatenated and converted element by
-//! element. Rows are computed from the mapped file when they are read.
+//! A lazy tensor made of stored tensors: parts are rearranged, concatenated and converted element by element. Rows are
+//! computed from the mapped file when they are read.
 
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::weights::safetensors::Dtype;
@@ -8,10 +8,10 @@ use crate::weights::{Bytes, LazyTensor, TensorType};
 use super::packed::{Packed, Packing, Scratch, encode};
 use super::rearrange::{Axis, View};
 
-/// Stored elements in a new order.
+/// Elements of a stored tensor in a new order.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// The file, and where the stored tensor begins and ends in it.
+    /// The file, and the range of the stored tensor in it.
     pub(super) file: Bytes,
     pub(super) offset: usize,
     pub(super) bytes: usize,
@@ -21,7 +21,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The element type it has in memory, alone.
+    /// The element type that the part alone has in memory.
     pub(super) fn ty(&self) -> Result<TensorType, String> {
         if let Packing::Packed(packed) = &self.packing {
             let row = self.view.shape().last().copied().unwrap_or(1);
@@ -57,7 +57,7 @@ impl Part {
                 .all(|(at, len)| is_whole(*at) && is_whole(*len))
     }
 
-    /// The numbers of adjacent elements from the stored element `first` on.
+    /// The numbers of adjacent elements, from the stored element `first` on.
     fn values(&self, first: u64, out: &mut [f32], scratch: &mut Scratch) -> Result<(), String> {
         if let Packing::Packed(packed) = &self.packing {
             return packed.values(first, out, scratch);
@@ -81,8 +81,7 @@ impl Part {
     }
 }
 
-/// The type of a tensor of parts with these types, some of which are packed; with rows of this
-/// length.
+/// The type of a tensor of two parts with these types, at least one of which is packed, with rows of this length.
 fn common(a: TensorType, b: TensorType, row: u64) -> TensorType {
     use TensorType as T;
     match (a.min(b), a.max(b)) {
@@ -102,13 +101,13 @@ fn common(a: TensorType, b: TensorType, row: u64) -> TensorType {
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     parts: Vec<Source>,
-    /// Factors of the elements, in the same order.
+    /// Factors of the elements, in the order of the elements.
     times: Option<Part>,
     each: Option<Each>,
     ty: TensorType,
-    /// Elements of a row.
+    /// Number of elements of a row.
     row_len: u64,
-    /// Elements that have the same index along the slowest axis.
+    /// Number of elements that have the same index along the slowest axis.
     n_per_index: u64,
 }
 
@@ -116,9 +115,9 @@ pub(super) struct Recipe {
 #[derive(Clone, Debug)]
 pub(super) struct Each {
     expr: Expr,
-    /// Whether the index matters.
+    /// Whether the expression uses the index.
     has_index: bool,
-    /// `a` and `b` of `a * x + b`, if it is that and the index does not matter.
+    /// `a` and `b`, if the function is `a * x + b` and does not use the index.
     linear: Option<(f64, f64)>,
 }
 
@@ -139,8 +138,8 @@ impl Each {
         }
     }
 
-    /// `a`, if each element with an index below `n` along the slowest axis becomes `a * x + b`: for each
-    /// index, or one for all; none if another function applies to some.
+    /// The factors `a`, if each element with an index below `n` along the slowest axis becomes `a * x + b`: one for
+    /// each index, or one for all. None if another function applies to any element.
     pub(super) fn slopes(&self, n: u64) -> Result<Option<Vec<f64>>, String> {
         let n = if self.has_index { n } else { 1 };
         let slope = |i: u64| match self.of(i)? {
@@ -150,7 +149,7 @@ impl Each {
         (0..n).map(slope).collect()
     }
 
-    /// The function of all elements with an index.
+    /// The function of all elements with this index.
     fn of(&self, i: u64) -> Result<Function<'_>, String> {
         let linear = match self.has_index {
             true => self.expr.linear(ELEMENT, &Element { x: 0.0, i })?,
@@ -185,16 +184,16 @@ impl Function<'_> {
     }
 }
 
-/// A part, ready to be read.
+/// A part, prepared for reading.
 #[derive(Clone, Debug)]
 struct Source {
     part: Part,
-    /// Axes above that of a row, slowest first.
+    /// The axes above the row, slowest first.
     outer: Vec<Axis>,
     n_rows: u64,
-    /// Where the elements of a row lie: runs of adjacent elements, from the row's first element on.
+    /// The places of a row's elements: runs of adjacent elements, relative to the row's first element.
     runs: Vec<(u64, u64)>,
-    /// Whether the stored bytes become the tensor's type without dequantisation.
+    /// Whether the stored bytes are converted to the tensor's type without dequantisation.
     is_direct: bool,
 }
 
@@ -220,7 +219,7 @@ impl Source {
         })
     }
 
-    /// Elements of a row.
+    /// Number of elements of a row.
     fn row_len(&self) -> usize {
         self.runs.iter().map(|(_, n)| *n as usize).sum()
     }
@@ -229,12 +228,12 @@ impl Source {
         ty.row_bytes(self.row_len() as u64).unwrap_or(0) as usize
     }
 
-    /// Number of rows in so many bytes.
+    /// Number of rows in `bytes` bytes.
     fn n_rows_of(&self, bytes: usize, ty: TensorType) -> u64 {
         bytes.div_ceil(self.row_bytes(ty).max(1)) as u64
     }
 
-    /// The stored element that a row begins with.
+    /// The place of a row's first stored element.
     fn begin(&self, mut row: u64) -> u64 {
         let mut at = self.part.view.offset;
         for axis in self.outer.iter().rev() {
@@ -255,7 +254,7 @@ fn are_neighbours(axes: &[Axis]) -> bool {
     })
 }
 
-/// The runs of neighbouring elements of an axis.
+/// The runs of adjacent elements of an axis.
 fn runs(axes: &[Axis]) -> Vec<(u64, u64)> {
     let mut out = vec![(0, 1)];
     for axis in axes.iter().rev().filter(|axis| axis.size > 1) {
@@ -271,13 +270,13 @@ fn runs(axes: &[Axis]) -> Vec<(u64, u64)> {
 }
 
 impl Recipe {
-    /// The parts concatenated along the slowest axis, of a tensor of this shape (slowest axis first). With
-    /// `times`, factors of the elements, or `each`, a function of them, the type is f32.
+    /// The parts concatenated along the slowest axis, as a tensor of this shape (slowest axis first). With `times`,
+    /// factors of the elements, or `each`, a function of them, the type is f32.
     ///
-    /// If parts are packed, the type is the nearest that represents all of them.
+    /// If parts are packed, the type is the nearest one that represents all of them.
     ///
     /// # Errors
-    /// Parts of different types, or of a type that is not supported.
+    /// The parts differ in type, or their type is not supported.
     pub(super) fn new(
         parts: Vec<Part>,
         shape: &[u64],
@@ -319,7 +318,7 @@ impl Recipe {
         self.ty
     }
 
-    /// Where the tensor lies, if it is a stored one as it is: its file, offset and number of bytes.
+    /// The file and offset of the tensor, if it is a stored tensor without changes.
     pub(super) fn in_place(&self) -> Option<(&Bytes, usize)> {
         let [source] = self.parts.as_slice() else {
             return None;
@@ -359,7 +358,7 @@ impl LazyTensor for Recipe {
 }
 
 impl Recipe {
-    /// Makes rows in a type, which is that of the tensor or f32.
+    /// Makes rows as type `ty`, which is the tensor's type or f32.
     fn make(&self, first: u64, ty: TensorType, out: &mut [u8]) -> Result<(), String> {
         let mut row = first;
         let mut element = first * self.row_len;
@@ -383,8 +382,7 @@ impl Recipe {
         }
     }
 
-    /// Writes one row of a part, which begins with this element of the tensor, and returns what is left
-    /// of `out`.
+    /// Writes one row of a part, whose first element has the given place in the tensor, and returns the rest of `out`.
     fn row<'o>(
         &self,
         source: &Source,
@@ -422,7 +420,7 @@ impl Recipe {
         Ok(left)
     }
 
-    /// Writes a row through its numbers in f32.
+    /// Writes a row by way of its numbers in f32.
     fn row_of_values(
         &self,
         source: &Source,
@@ -440,7 +438,7 @@ impl Recipe {
         }
         if let Some(times) = &self.times {
             let mut factors = vec![0f32; values.len()];
-            // What is kept of one packed matrix does not serve another.
+            // The cache of one packed matrix cannot be used for another.
             times.values(element, &mut factors, &mut Scratch::new(1))?;
             for (value, factor) in values.iter_mut().zip(factors) {
                 *value *= factor;
@@ -513,7 +511,7 @@ pub(super) fn read(dtype: Dtype, bytes: &[u8]) -> f64 {
     }
 }
 
-/// One stored number as a value, integers exactly; none if it is not finite.
+/// One stored number as a value; integers stay exact. None if it is not finite.
 pub(super) fn number(dtype: Dtype, bytes: &[u8]) -> Option<Value> {
     Some(match (dtype, bytes.len()) {
         (Dtype::I32, 4) => Value::Int(i32::from_le_bytes(bytes.try_into().ok()?).into()),
@@ -522,7 +520,7 @@ pub(super) fn number(dtype: Dtype, bytes: &[u8]) -> Option<Value> {
     })
 }
 
-/// Names in an expression over elements.
+/// The names in an expression over elements.
 pub(super) const ELEMENT: &str = "x";
 pub(super) const INDEX: &str = "i";
 
@@ -555,11 +553,11 @@ impl Scope for Element {
     }
 }
 
-/// A tensor that follows from an expression over the index of its elements.
+/// A tensor that an expression over the index of its elements gives.
 #[derive(Clone, Debug)]
 pub(super) struct Computed(Vec<u8>);
 
-/// Elements that a computed tensor may have: they are computed when the folder is opened.
+/// Maximum number of elements of a computed tensor, which is computed when the folder is opened.
 const MAX_COMPUTED: u64 = 1 << 16;
 
 impl Computed {
@@ -582,7 +580,7 @@ impl Computed {
 
 impl LazyTensor for Computed {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
-        // A computed tensor is a vector: one row.
+        // A computed tensor is a vector, so it has one row.
         let from = if first == 0 {
             self.0.get(..out.len())
         } else {

@@ -1,8 +1,8 @@
-//! Models that contain a text model: its configuration is an object of theirs, and its tensors have
-//! a prefix.
+//! Models that contain a text model: its configuration is an object of their configuration, and its tensors have a
+//! prefix.
 //!
-//! The map of the text model's own class applies to it. What else is stored belongs to other parts of
-//! the model, which [`super::open()`] reports once.
+//! The map of the text model's own class applies to it. The other tensors and keys belong to other parts of the model,
+//! which [`super::open()`] reports once.
 
 use serde_json::Value as Json;
 
@@ -15,11 +15,11 @@ use super::config::Config;
 use super::definition::{Map, TextModel};
 use super::json::object;
 
-/// The map of the text model in a model of the map `outer`; the checkpoint's tensors get the names
-/// that they have in that model.
+/// The map of the text model in a model with the map `outer`. The checkpoint's tensors get the names that they have in
+/// the text model.
 ///
 /// # Errors
-/// No class or type is stated, or no map is for it.
+/// No class or type is stated, or none of the maps has it.
 pub(super) fn inside<'m>(
     maps: &'m Maps,
     outer: &Map,
@@ -70,7 +70,7 @@ pub(super) fn inside<'m>(
 }
 
 impl TextModel {
-    /// The name that a stored tensor has in the text model, if it is another: by the longest prefix.
+    /// The name of a stored tensor in the text model, by the longest prefix; none if it does not change.
     pub(super) fn name_of(&self, stored: &str) -> Option<String> {
         let rules = self.names.iter();
         let fitting = rules.flat_map(|(own, others)| {

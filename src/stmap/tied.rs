@@ -1,8 +1,8 @@
-//! Tied tensors: the output head of a model that uses the token embedding.
+//! Tied tensors: output heads that are the token embedding.
 //!
-//! Such a tensor may be stored as well. A duplicate of the embedding is left out. One that differs was
-//! trained, whatever the configuration states, and is used. The comparison reads both from their files
-//! and ends at the first difference.
+//! A tied tensor may also be stored. A copy of the embedding is left out. A tensor that differs from the embedding was
+//! trained, whatever the configuration states, and is used. The comparison reads both tensors from their files and ends
+//! at the first difference.
 
 use crate::arch::expr::Value;
 use crate::weights::safetensors::{Checkpoint, Stored};
@@ -13,14 +13,14 @@ use super::definition::{Group, Made, TensorRule};
 use super::packed::Packing;
 use super::recipe::read;
 
-/// The ending by which names without one are compared.
+/// The ending with which names without one are compared.
 const ENDING: &str = ".weight";
-/// Elements of different types that are compared at a time.
+/// Number of elements of different types that are compared at a time.
 const CHUNK: usize = 1 << 16;
 
 impl Work<'_> {
-    /// Whether a tensor whose `when` is false is stored, and differs from the one of `else`. An equal one
-    /// counts as used.
+    /// Whether a tensor whose `when` is false is stored and differs from that of `else`. An equal tensor is recorded as
+    /// used.
     pub(super) fn is_untied(
         &self,
         group: &Group,
@@ -59,19 +59,19 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Whether the definition rules out a weight of its head.
+    /// Whether the definition excludes the weight from its head.
     fn has_no_place(&self, name: &str) -> bool {
         let weights = self.def.head.iter().flat_map(|head| &head.unit.weights);
         let mut own = weights.filter(|weight| weight.tensor.strip_suffix(ENDING) == Some(name));
         own.any(|weight| weight.when.as_literal() == Some(&Value::Bool(false)))
     }
 
-    /// Whether a tensor whose `when` holds is stored. A model that contains a text model ties its head by
-    /// a key of its own or by the default of its class, so that what the text model's configuration states
-    /// is not an error there.
+    /// Checks that a tensor whose `when` holds is stored. In a model that contains a text model a missing tensor causes
+    /// only a warning: such a model ties its head by its own key or by the default of its class, whatever the text
+    /// model's configuration states.
     ///
     /// # Errors
-    /// It is not.
+    /// The tensor is not stored.
     pub(super) fn is_there(
         &self,
         group: &Group,
@@ -115,7 +115,7 @@ impl Work<'_> {
         self.stored(group, &of.parts, None, at, ending)
     }
 
-    /// Whether stored tensors hold the same elements.
+    /// Whether stored tensors have the same elements.
     fn are_equal(&self, a: &[Source<'_>], b: &[Source<'_>]) -> Result<bool, String> {
         if a.len() != b.len() {
             return Ok(false);
@@ -168,14 +168,14 @@ mod tests {
     /// The keys by which a map decides whether the head is tied to the embedding.
     const TIES: [&str; 3] = ["tie_word_embeddings", "is_tied", "weight_tying"];
 
-    /// Whether an expression decides by these keys.
+    /// Whether an expression decides by one of these keys.
     fn asks(expr: &crate::arch::expr::Expr) -> bool {
         let mut asks = false;
         expr.for_each_name(&mut |name, _| asks |= TIES.contains(&name));
         asks
     }
 
-    /// A head that a map has no rule for is a tensor that nothing reads, which is refused.
+    /// A head for which a map has no rule is an unused tensor, which is refused.
     #[test]
     fn every_map_says_what_becomes_of_a_stored_head() {
         let maps = Maps::open(&[]).expect("sound maps");

@@ -1,5 +1,5 @@
-//! A lazy tensor with the rows of a [`Recipe`] normalised to Euclidean length 1. This normalises
-//! weights, once, and not hidden states.
+//! A lazy tensor with the rows of a [`Recipe`], normalised to Euclidean length 1. This normalises weights once; it does
+//! not normalise hidden states.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::weights::{Data, LazyTensor, TensorType};
 
 use super::recipe::{ELEMENT, Part, Recipe};
 
-/// Rows shorter than this are divided by it, so that a row of zeros stays one.
+/// Lower bound of the length by which a row is divided, so that a row of zeros stays zero.
 const MIN_LENGTH: f64 = 1e-12;
 
 /// The rows of a recipe in f32, each divided by its length.
 #[derive(Clone, Debug)]
 pub(super) struct UnitRows {
     of: Recipe,
-    /// Elements of a row.
+    /// Number of elements of a row.
     width: usize,
 }
 
@@ -23,14 +23,14 @@ impl UnitRows {
     /// The type and the data of a tensor of this shape (slowest axis first).
     ///
     /// # Errors
-    /// A recipe that cannot be in f32.
+    /// The recipe cannot be in f32.
     pub(super) fn data(
         parts: Vec<Part>,
         shape: &[u64],
         times: Option<Part>,
         each: Option<Expr>,
     ) -> Result<(TensorType, Data), String> {
-        // A function of the elements brings them into f32.
+        // A function of the elements converts them to f32.
         let each = each.map_or_else(|| Expr::parse(ELEMENT, 0), Ok);
         let each = each.map_err(|problem| problem.message)?;
         let of = Recipe::new(parts, shape, times, Some(each))?;

@@ -1,11 +1,11 @@
-//! Values of the language as metadata.
+//! Converts values of the language to metadata.
 
 use crate::arch::expr::{Expr, Value};
 use crate::arch::{ArchDef, ParamSource};
 use crate::weights::{Array, StringArray, Value as Meta};
 
-/// Whether a parameter is a number with a fraction, by what stands in its place elsewhere: a literal, or another parameter.
-/// A checked definition has no circles and no long chains of these.
+/// Whether a parameter is a floating-point number, judged by a literal or another parameter in its place elsewhere. A
+/// checked definition has no cycles and no long chains of such parameters.
 pub(super) fn is_float(def: &ArchDef, name: &str) -> bool {
     let Some(ParamSource::Key { default, synth, .. }) = def.params.get(name).map(|p| &p.source)
     else {
@@ -39,13 +39,13 @@ pub(super) fn to_meta(value: &Value, is_float: bool) -> Option<Meta> {
     })
 }
 
-/// Integers in 64 bits, without a sign if none is negative: other engines read no lists of `i64`.
+/// Integers of 64 bits, unsigned if none is negative: other engines do not read lists of `i64`.
 fn wide(ints: Vec<i64>) -> Array {
     let unsigned: Option<_> = ints.iter().map(|v| u64::try_from(*v).ok()).collect();
     unsigned.map_or_else(|| Array::I64(ints), Array::U64)
 }
 
-/// A list of integers that are stored in a tensor. Their size says nothing about their width.
+/// A list of integers from a stored tensor. Their values do not decide their width.
 pub(super) fn stored_integers(value: &Value) -> Option<Meta> {
     let Value::List(items) = value else {
         return None;
@@ -61,7 +61,7 @@ fn integers(items: &[Value]) -> Option<Vec<i64>> {
     items.iter().map(integer).collect()
 }
 
-/// The narrowest array that holds all items.
+/// The narrowest array that represents all items.
 fn list(items: &[Value], is_float: bool) -> Option<Array> {
     if let Some(ints) = integers(items).filter(|_| !is_float) {
         let unsigned = ints.iter().map(|v| u32::try_from(*v).ok()).collect();

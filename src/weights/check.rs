@@ -1,8 +1,7 @@
-//! Finds weights that are NaN or infinite, which a damaged file has.
+//! Finds weights that are NaN or infinite, as a damaged file may have.
 //!
-//! Floats are checked one by one. A quantised block is scales times small integers, so only its
-//! scales are checked. The result states what was checked. Runs only on request, because it reads
-//! every byte.
+//! Floats are checked one by one. The elements of a quantised block are scales times small integers, so only the scales
+//! are checked. The result states what was checked. The check runs only on request, because it reads every byte.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,7 +10,7 @@ use crate::common::parallel;
 
 use super::{Error, TensorInfo, TensorType, Weights};
 
-/// Bytes that a thread checks at a time.
+/// Number of bytes that a thread checks at a time.
 const PIECE_BYTES: u64 = 1 << 23;
 
 /// The part of a tensor that was checked and is finite.
@@ -21,9 +20,9 @@ pub enum Checked {
     Values,
     /// The scales and minima of every block.
     Scales,
-    /// Nothing: the type has no patterns but those of finite numbers.
+    /// No values: all bit patterns of the type are finite numbers.
     AlwaysFinite,
-    /// Nothing: the file has no tensor of this name.
+    /// No values: the file has no tensor of this name.
     Missing,
 }
 
@@ -45,10 +44,10 @@ impl fmt::Display for NotFinite {
     }
 }
 
-/// Looks at the tensors of these names, on all processors. The results go with `names`.
+/// Checks the tensors of these names, on all cores. The results are in the order of `names`.
 ///
 /// # Errors
-/// [`Error::NotFinite`]: the first such value, in the order of `names`. Data that cannot be computed.
+/// A value is not finite ([`Error::NotFinite`]: the first one in the order of `names`), or data cannot be computed.
 pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<Checked>, Error> {
     let tensors: Vec<Option<&TensorInfo>> = names.iter().map(|n| weights.tensor(n)).collect();
     let in_pieces = |tensor| TensorInfo::pieces(tensor, PIECE_BYTES).map(move |p| (tensor, p));
@@ -88,7 +87,7 @@ fn checked(tensor: Option<&TensorInfo>) -> Checked {
     }
 }
 
-/// How the floats of a type are found.
+/// How the floats in a type are found.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
     AlwaysFinite,
@@ -96,13 +95,13 @@ enum Rule {
     Bf16,
     F32,
     F64,
-    /// Halves at these offsets of each block.
+    /// f16 scales at these offsets of each block.
     F16Scales(&'static [usize]),
-    /// A float at the head of each block.
+    /// An f32 scale at the start of each block.
     F32Scale,
-    /// An 8-bit exponent at the head of each block; 255 is NaN.
+    /// An 8-bit exponent at the start of each block; 255 is NaN.
     ExponentScale,
-    /// A half in the top four bits of the last four 16-bit words of each block.
+    /// An f16 scale in the top four bits of the last four 16-bit words of each block.
     SpreadScale,
 }
 
@@ -130,17 +129,17 @@ const fn rule(ty: TensorType) -> Rule {
     }
 }
 
-/// A run of whole rows of a tensor.
+/// A range of whole rows of a tensor.
 struct Piece<'a, 't> {
     tensor: &'t TensorInfo,
     first_row: u64,
     bytes: &'a [u8],
 }
 
-/// A block that holds a float that is not finite. A plain value is a block of one.
+/// A block with a float that is not finite. A plain value is a block of one element.
 struct Place<'a> {
     tensor: &'a TensorInfo,
-    /// Its place among the blocks of the tensor.
+    /// The index of the block in the tensor.
     block: u64,
     found: NotFinite,
 }
@@ -207,7 +206,7 @@ fn first_value<const N: usize>(
 ) -> Option<(usize, NotFinite)> {
     const RUN: usize = 1024;
     let (values, _) = bytes.as_chunks::<N>();
-    // Without a way out of the loop over a run, the compiler judges many values at once.
+    // The loop over a run has no exit, so the compiler vectorises it.
     let has_any = |run: &[[u8; N]]| run.iter().fold(false, |any, v| any | judge(*v).is_some());
     let (i, run) = values
         .chunks(RUN)
@@ -234,7 +233,8 @@ fn f64(bytes: [u8; 8]) -> Option<NotFinite> {
     judge(u64::from_le_bytes(bytes) & (u64::MAX >> 1), 0x7ff << 52)
 }
 
-/// Bits without the sign order as the numbers do: finite, then infinity, then NaN.
+/// Classifies a float by its bits without the sign. They have the order of the numbers: finite, then infinity, then
+/// NaN.
 fn judge<T: Copy + Ord>(magnitude: T, infinity: T) -> Option<NotFinite> {
     match magnitude.cmp(&infinity) {
         Ordering::Less => None,
@@ -257,7 +257,7 @@ mod tests {
         file.open().expect("a sound file")
     }
 
-    /// Three rows of two blocks, of zeros but for `bytes` at `offset` of the last block of row 1.
+    /// Three rows of two blocks, all zeros except for `bytes` at `offset` of the last block of row 1.
     fn with_bytes(ty: TensorType, offset: usize, bytes: &[u8]) -> Result<Checked, String> {
         let block = ty.block_bytes() as usize;
         let mut data = vec![0; 6 * block];
@@ -320,8 +320,7 @@ mod tests {
         }
     }
 
-    /// Every scale of every quantised type is found where ggml has it, and nothing else is taken
-    /// for one.
+    /// The check finds every scale of every quantised type at its place in ggml, and takes no other bytes for a scale.
     #[test]
     fn scales_of_blocks_are_checked() {
         use TensorType as T;

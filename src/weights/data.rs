@@ -1,4 +1,4 @@
-//! Where the data of tensors comes from: mapped files, bytes of the program, rows that are computed.
+//! The data of tensors: mapped files, bytes of the program, rows that are computed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ pub trait LazyTensor: fmt::Debug + Send + Sync {
     /// the first.
     ///
     /// # Errors
-    /// Why the rows cannot be computed.
+    /// The rows cannot be computed; the error states the reason.
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String>;
 
-    /// Fills `out` with the values before [`Self::rows`] rounds them to the tensor's type, starting at
-    /// row `first`. Returns false, and leaves `out` as it is, if rows are not rounded.
+    /// Fills `out` with the values before [`Self::rows`] rounds them to the tensor's type, starting at row `first`.
+    /// Returns false, and does not change `out`, if rows are not rounded.
     ///
     /// # Errors
-    /// As [`Self::rows`].
+    /// The errors of [`Self::rows`].
     fn values(&self, _first: u64, _out: &mut [f32]) -> Result<bool, String> {
         Ok(false)
     }
@@ -33,7 +33,7 @@ pub enum Data {
     Lazy(Arc<dyn LazyTensor>),
 }
 
-/// Where the bytes of a source lie.
+/// The bytes of a source.
 #[derive(Clone, Debug)]
 pub enum Bytes {
     /// A mapped file.
@@ -50,10 +50,10 @@ pub(super) enum Source {
 }
 
 impl Bytes {
-    /// Whether they are as they were when their file was mapped.
+    /// Checks that the bytes are unchanged since their file was mapped.
     ///
     /// # Errors
-    /// The file, which was changed in place since.
+    /// The file was changed in place since it was opened.
     pub fn check(&self) -> Result<(), String> {
         match self {
             Self::Mapped(file) => file.check(),

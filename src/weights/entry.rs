@@ -1,6 +1,6 @@
-//! A tensor of any source, before it is part of a weight file.
+//! A tensor from any source, before it is part of a weight file.
 //!
-//! Its shape and its range are checked when it is placed.
+//! Its shape and its range are checked when it is added to a weight file.
 
 use super::data::Source;
 use super::{Data, Error, MAX_DIMS, TensorInfo, TensorType};
@@ -8,13 +8,13 @@ use super::{Data, Error, MAX_DIMS, TensorInfo, TensorType};
 /// A tensor for [`super::Weights::of`].
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
     /// Element type.
     pub ty: TensorType,
     /// Dimensions in ggml order, 1 to 4 of them.
     pub shape: Vec<u64>,
-    /// Its data.
+    /// Data of the tensor.
     pub data: Data,
 }
 

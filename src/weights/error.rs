@@ -1,13 +1,13 @@
-//! Why a weight file is refused or cannot be written.
+//! The reasons why a weight file is refused or cannot be written.
 
 use std::path::PathBuf;
 
 use super::{NotFinite, gguf};
 
-/// Why a weight file was refused, or could not be written.
+/// The reason why a weight file is refused, or cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
@@ -15,18 +15,18 @@ pub enum Error {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The path leads to a folder or a device.
+    /// The path is that of a folder or a device.
     #[error("{}: not a regular file", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// The file is of another format.
+    /// The file has another format.
     #[error("{label}: {what}")]
     Stranger {
         /// The file.
         label: String,
-        /// What it is, and the next step.
+        /// The actual format, and the next step.
         what: &'static str,
     },
     /// The file breaks the rules of its format.
@@ -34,31 +34,31 @@ pub enum Error {
     Format {
         /// The file.
         label: String,
-        /// Which rule, where.
+        /// The broken rule and its place.
         fault: gguf::Fault,
     },
     /// A file or folder cannot be used.
     #[error("{}: {message}", path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         message: String,
     },
     /// The data of a tensor could not be computed.
     #[error("tensor `{tensor}`: {message}")]
     Made {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// The parts of a split file do not fit together.
+    /// The parts of a split file do not fit each other.
     #[error("{label}: {fault}")]
     Split {
         /// The file.
         label: String,
-        /// How.
+        /// The contradiction.
         fault: gguf::SplitFault,
     },
     /// A weight is not a finite number.
@@ -67,15 +67,15 @@ pub enum Error {
         if *in_scale { " in the scale of the block" } else { "" }
     )]
     NotFinite {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// Row of the first such value, counted over all dimensions above the first.
+        /// Row of the first value that is not finite, counted over all dimensions above the first.
         row: u64,
-        /// Its column, or the first column of the block whose scale it is.
+        /// Column of the value, or the first column of the block with the scale.
         column: u64,
-        /// Whether it is a scale rather than a value.
+        /// Whether the value is a scale.
         in_scale: bool,
-        /// What it is.
+        /// The kind of the value.
         found: NotFinite,
     },
     /// The data of a tensor could not be read while the file was written.
@@ -83,9 +83,9 @@ pub enum Error {
     Data {
         /// The file.
         path: PathBuf,
-        /// The tensor's name.
+        /// Name of the tensor.
         tensor: String,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// The data of a tensor does not have the size of its shape.
@@ -93,11 +93,11 @@ pub enum Error {
     DataSize {
         /// The file.
         path: PathBuf,
-        /// The tensor's name.
+        /// Name of the tensor.
         tensor: String,
-        /// Bytes that came.
+        /// Number of bytes that were given.
         found: u64,
-        /// Bytes of the shape.
+        /// Number of bytes of the shape.
         expected: u64,
     },
 }

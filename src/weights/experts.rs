@@ -1,7 +1,7 @@
-//! Experts that old files store one by one, stacked into the one tensor that a model reads.
+//! Stacks experts that old files store one by one into the one tensor that a model reads.
 //!
-//! `blk.N.ffn_gate.E.weight` of shape `[n, m]` become `blk.N.ffn_gate_exps.weight` of `[n, m, n_expert]`,
-//! the experts one after another. Invariant: no byte is copied before its row is read.
+//! The tensors `blk.N.ffn_gate.E.weight` of shape `[n, m]` become `blk.N.ffn_gate_exps.weight` of `[n, m, n_expert]`,
+//! one expert after another. Invariant: no byte is copied before its row is read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use super::{Data, Entry, Error, LazyTensor, MAX_DIMS, TensorInfo, Weights};
 /// The projections of an expert's MLP.
 const PROJECTIONS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
 
-/// The same weights with single experts stacked; those of a file that has none are as they were.
+/// The weights with single experts stacked; other weights are unchanged.
 ///
 /// # Errors
-/// Experts that are not counted from 0 on, or that differ in type or shape.
+/// The experts are not counted from 0 on, or differ in type or shape.
 pub fn stacked(weights: Weights) -> Result<Weights, Error> {
     let mut stacks: BTreeMap<String, BTreeMap<usize, &TensorInfo>> = BTreeMap::new();
     for tensor in weights.tensors() {
@@ -41,7 +41,7 @@ pub fn stacked(weights: Weights) -> Result<Weights, Error> {
     Ok(stacked.with_files(weights.files().cloned()))
 }
 
-/// The name of the stack that a tensor belongs to, and its place there.
+/// The name of the stack to which a tensor belongs, and its place in the stack.
 fn place(name: &str) -> Option<(String, usize)> {
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let (projection, rest) = rest.split_once('.')?;
@@ -97,7 +97,7 @@ fn stack(
     })
 }
 
-/// Rows of the experts, one expert after another.
+/// The rows of the experts, one expert after another.
 struct Stack {
     source: Arc<Weights>,
     experts: Vec<TensorInfo>,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::weights::gguf::forge::{Forge, open};
 
-    /// Two layers' gates of `n` experts with 2 rows of 4 numbers, and something else.
+    /// Gates of `n` experts in two layers, with 2 rows of 4 numbers each, and another tensor.
     fn file(names: &[&str]) -> Result<Weights, Error> {
         let mut forge = Forge::new();
         let mut data = Vec::new();

@@ -1,11 +1,10 @@
 //! A model as a folder for editing: GGUF's tensor names in safetensors, GGUF's metadata in `config.json`.
 //!
-//! The configuration holds the metadata (with the vocabulary) under one key, in the notation of
-//! `json.rs`. That key distinguishes such a folder from one that needs a map. Tensors are stored
-//! unchanged, so an edited tensor takes effect when the folder is opened. The folder gets its name
-//! when it is complete.
+//! The configuration contains the metadata (with the vocabulary) under one key, in the notation of `json.rs`. That key
+//! distinguishes such a folder from one that needs a map. Tensors are stored unchanged, so an edited tensor has an
+//! effect when the folder is opened. The folder gets its name when it is complete.
 //!
-//! Invariant: what is written opens again with the same metadata and the same bytes.
+//! Invariant: a written folder opens with the same metadata and the same bytes.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -20,14 +19,14 @@ use super::safetensors::{self, ALIGNMENT, Checkpoint, Dtype, Stored};
 use super::space::check_space;
 use super::{Data, Entry, Error, Metadata, TensorInfo, TensorType, Weights, json};
 
-/// Key of the configuration that holds the metadata.
+/// Key of the configuration that contains the metadata.
 pub const KEY: &str = "gguf_metadata";
 /// Name of the configuration in the folder.
 const CONFIG: &str = "config.json";
-/// Name of the index of several files.
+/// Name of the index if there are several files.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Whether a configuration is that of such a folder.
+/// Whether a configuration belongs to such a folder.
 pub fn is_config(json: &Json) -> bool {
     json.get(KEY).is_some()
 }
@@ -35,7 +34,7 @@ pub fn is_config(json: &Json) -> bool {
 /// The model of a folder with this configuration.
 ///
 /// # Errors
-/// Metadata that is none, or tensors whose elements have no use.
+/// The metadata is malformed, or the elements of a tensor have no use.
 pub fn open(path: &Path, config: &Json, checkpoint: &Checkpoint) -> Result<Weights, Error> {
     let refuse = |path: PathBuf, message: String| Error::File { path, message };
     let metadata = json::from_json(&config[KEY])
@@ -43,10 +42,10 @@ pub fn open(path: &Path, config: &Json, checkpoint: &Checkpoint) -> Result<Weigh
     of_checkpoint(path, metadata, checkpoint)
 }
 
-/// The tensors of a safetensors file, which says nothing of what they mean.
+/// The tensors of a safetensors file, which does not state their meaning.
 ///
 /// # Errors
-/// A file that cannot be read or breaks its format, or tensors whose elements have no use.
+/// The file cannot be read or breaks its format, or the elements of a tensor have no use.
 pub fn plain(path: &Path) -> Result<Weights, Error> {
     let checkpoint = Checkpoint::open(path)?;
     of_checkpoint(path, Metadata::default(), &checkpoint)
@@ -80,7 +79,7 @@ fn of_checkpoint(
     Weights::of(path.display().to_string(), metadata, entries)
 }
 
-/// Dimensions in ggml order; a number has one.
+/// Dimensions in ggml order; a scalar has one dimension.
 fn shape_of(stored: &Stored) -> Vec<u64> {
     match stored.shape.is_empty() {
         true => vec![1],
@@ -88,7 +87,7 @@ fn shape_of(stored: &Stored) -> Vec<u64> {
     }
 }
 
-/// Element types of the format, with ours.
+/// Element types of the format, with the types of this program.
 const TYPES: [(Dtype, TensorType); 8] = [
     (Dtype::F64, TensorType::F64),
     (Dtype::F32, TensorType::F32),
@@ -105,27 +104,26 @@ fn type_of(dtype: Dtype) -> Option<TensorType> {
     found.map(|(_, ty)| *ty)
 }
 
-/// A folder to be written.
+/// A folder that is to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct NewFolder<'a> {
-    /// Where.
+    /// Path of the folder.
     pub path: &'a Path,
     /// The metadata for the configuration.
     pub metadata: &'a Metadata,
     /// The tensors.
     pub tensors: &'a [TensorInfo],
-    /// Maximum size of the tensors in a file, in bytes; a file has at least one tensor.
+    /// Maximum size of the tensors in one file, in bytes; a file has at least one tensor.
     pub shard_bytes: u64,
     /// Whether an existing model is replaced.
     pub replaces: bool,
 }
 
-/// Writes a folder: `data(tensor, out)` hands the bytes of a tensor to `out`, in order.
+/// Writes a folder: `data(tensor, out)` passes the bytes of a tensor to `out`, in order.
 ///
 /// # Errors
-/// A folder that is not empty, types that the format does not have, too little disk space, errors of
-/// the operating system and of `data`. Existing files are untouched then, unless the complete folder
-/// could not be renamed.
+/// The folder is not empty, the format lacks a type, the disk space is too small, or the operating system or `data`
+/// fails. Existing files are then unchanged, unless the complete folder could not be renamed.
 pub fn write(
     new: &NewFolder<'_>,
     mut data: impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,
@@ -147,7 +145,7 @@ pub fn write(
     }))
     .map_err(|error| io(error.into()))?;
     let bytes: u64 = new.tensors.iter().map(|tensor| tensor.bytes).sum();
-    // Headers hold a line for each tensor.
+    // A header has a line for each tensor.
     let headers = 512 * (new.tensors.len() as u64 + 1);
     check_space(new.path, bytes + headers + config.len() as u64)?;
 
@@ -173,7 +171,7 @@ pub fn write(
     write_file(&part.path().join(CONFIG), &config).map_err(io)?;
     names.push(CONFIG.to_owned());
     match is_there {
-        // Over nothing, or over an empty folder.
+        // The target does not exist or is an empty folder.
         false => fs::rename(part.path(), new.path),
         true => replace(part.path(), new.path, &names),
     }
@@ -182,7 +180,7 @@ pub fn write(
     Ok(())
 }
 
-/// Whether there is nothing at a path, or an empty folder.
+/// Whether a path does not exist, or is an empty folder.
 fn is_empty(path: &Path) -> io::Result<bool> {
     match fs::read_dir(path) {
         Ok(mut entries) => Ok(entries.next().is_none()),
@@ -191,8 +189,8 @@ fn is_empty(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Moves files into a folder, where they replace a model; other files stay. Meanwhile the folder has no
-/// configuration, so it is not a model.
+/// Moves files into a folder, where they replace a model; other files stay. Meanwhile the folder has no configuration,
+/// so it does not count as a model.
 fn replace(from: &Path, to: &Path, names: &[String]) -> io::Result<()> {
     let remove = |path: PathBuf| match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -212,7 +210,7 @@ fn replace(from: &Path, to: &Path, names: &[String]) -> io::Result<()> {
         .try_for_each(|name| fs::rename(from.join(name), to.join(name)))
 }
 
-/// The tensors by files, those that keep the alignment first.
+/// The tensors of each file, aligned ones first.
 fn shards(tensors: &[TensorInfo], shard_bytes: u64) -> Vec<Vec<&TensorInfo>> {
     let mut shards: Vec<Vec<&TensorInfo>> = vec![Vec::new()];
     let mut bytes = 0;
@@ -264,7 +262,7 @@ fn write_shard(
     out.get_ref().sync_all().map_err(io)
 }
 
-/// Everything in front of the tensor data.
+/// The bytes of a file before the tensor data.
 fn header(tensors: &[&TensorInfo]) -> Result<Vec<u8>, String> {
     let metadata = Map::from_iter([("format".to_owned(), json!("pt"))]);
     let entry = |tensor: &&TensorInfo| {

@@ -1,17 +1,17 @@
 //! Metadata as JSON and back, without loss: `{"general.file_type": {"u32": 7}, ...}`.
 //!
-//! Every value is an object of one key, its type; arrays are `{"array": {"f32": [...]}}`. Numbers that
-//! JSON has no notation for are text (`"NaN"`, `"inf"`), 64-bit floats always are; strings of an
-//! array that are not UTF-8 are lists of bytes. Called by the folder format, which people edit.
+//! Every value is an object with one key, its type; arrays are `{"array": {"f32": [...]}}`. Numbers for which JSON has
+//! no notation are text (`"NaN"`, `"inf"`), as are all 64-bit floats; strings of an array that are not UTF-8 are lists
+//! of bytes. The folder format uses this, which people edit.
 
 use serde_json::{Map, Value as Json, json};
 
 use super::{Array, Metadata, StringArray, Value};
 
-/// Arrays in arrays beyond this depth are refused, as in GGUF.
+/// Maximum depth of arrays in arrays, as in GGUF.
 const MAX_NESTING: u32 = 4;
 
-/// All keys with their values.
+/// All keys with their values, as JSON.
 pub(super) fn to_json(metadata: &Metadata) -> Json {
     let entries = metadata
         .iter()
@@ -19,10 +19,10 @@ pub(super) fn to_json(metadata: &Metadata) -> Json {
     Json::Object(entries.collect())
 }
 
-/// The result of [`to_json`].
+/// The metadata in the result of [`to_json`].
 ///
 /// # Errors
-/// Which key is not as it should be, and how.
+/// A key is malformed; the error states the key and the problem.
 pub(super) fn from_json(json: &Json) -> Result<Metadata, String> {
     let entries = json
         .as_object()
@@ -35,7 +35,7 @@ pub(super) fn from_json(json: &Json) -> Result<Metadata, String> {
     Ok(metadata)
 }
 
-/// A number as JSON, and back.
+/// Conversion of a number to JSON, and back.
 trait Number: Sized {
     fn to_json(&self) -> Json;
     fn from_json(json: &Json) -> Option<Self>;
@@ -87,7 +87,7 @@ impl Number for f32 {
 }
 
 impl Number for f64 {
-    // The text of a number is read to the last bit, JSON's numbers are not.
+    // Text is parsed to the last bit; JSON's numbers are not.
     fn to_json(&self) -> Json {
         json!(self.to_string())
     }
@@ -176,7 +176,7 @@ fn number<T: Number>(ty: &str, json: &Json) -> Result<T, String> {
     T::from_json(json).ok_or_else(|| format!("expected a {ty}, found {}", excerpt(json)))
 }
 
-/// The one entry of an object.
+/// The only entry of an object.
 fn only_entry(json: &Json) -> Result<(&str, &Json), String> {
     let mut entries = json.as_object().into_iter().flat_map(Map::iter);
     match (entries.next(), entries.next()) {
@@ -206,7 +206,7 @@ fn text_from_json(json: &Json) -> Result<Vec<u8>, String> {
     bytes.ok_or_else(|| format!("expected a string or bytes, found {}", excerpt(json)))
 }
 
-/// The beginning of a value, for messages.
+/// The start of a value, for messages.
 fn excerpt(json: &Json) -> String {
     const SHOWN: usize = 40;
     let text = json.to_string();

@@ -1,8 +1,8 @@
-//! A file as memory-mapped bytes: the system reads pages when they are accessed.
+//! Memory-mapped files: the system reads pages when they are accessed.
 //!
-//! The only `unsafe` of the weights layer. The promise it rests on cannot be kept by this program
-//! alone: another process that cuts a mapped file short ends this one (`ggml::report_bus_errors`). That is
-//! the price of using weights where they lie. What is copied anyway is read instead ([`MappedFile::read_at`]).
+//! This file has the only `unsafe` code of the weights layer. Its premise does not depend on this program alone:
+//! another process that shortens a mapped file ends this one (`ggml::report_bus_errors`). In return weights are used in
+//! place. Bytes that are copied anyway are read from the file instead ([`MappedFile::read_at`]).
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,24 +17,24 @@ use crate::common::writing::Reading;
 
 use super::{Bytes, Error};
 
-/// A mapped file, which nothing that this program writes replaces.
+/// A mapped file. This program does not overwrite the file while it is mapped.
 pub struct MappedFile {
     map: Mmap,
     file: File,
     path: PathBuf,
-    /// Size and time of the last change when it was mapped.
+    /// Size and time of the last change at the time of the mapping.
     stamp: Option<(u64, SystemTime)>,
     _reading: Reading,
 }
 
-/// Size and time of the last change of a file, where the system has them.
+/// Size and time of the last change of a file, if the system provides them.
 fn stamp(file: &File) -> Option<(u64, SystemTime)> {
     let about = file.metadata().ok()?;
     Some((about.len(), about.modified().ok()?))
 }
 
 impl MappedFile {
-    /// Reads bytes that lie in the mapping, so that a file that was cut short meanwhile is an error.
+    /// Reads bytes of the mapping from the file, so that a file that was shortened meanwhile gives an error.
     pub(super) fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), String> {
         let n = out.len();
         read(&self.file, &self.map, offset, out).map_err(|error| {
@@ -48,11 +48,11 @@ impl MappedFile {
         })
     }
 
-    /// Whether the file has the size and the time of the last change that it had when it was mapped. What took its name
-    /// meanwhile is another file, and changes nothing.
+    /// Checks that the file has the size and time of the last change that it had when it was mapped. Another file that
+    /// took its name meanwhile has no effect.
     ///
     /// # Errors
-    /// That it was changed.
+    /// The file was changed.
     pub(super) fn check(&self) -> Result<(), String> {
         let now = stamp(&self.file);
         if now == self.stamp {
@@ -69,19 +69,19 @@ impl MappedFile {
         })
     }
 
-    /// Gives back the memory of the pages that were accessed; they are read again when they are accessed again.
+    /// Releases the memory of the pages that were accessed; the next access reads them again.
     #[cfg(unix)]
     #[expect(
         unsafe_code,
         reason = "the call can drop data of other kinds of mappings"
     )]
     pub(super) fn release(&self) {
-        // SAFETY: the mapping is read-only and of a file: what a page held is in the file.
+        // SAFETY: the mapping is read-only and of a file, so the file has the content of every page.
         let done = unsafe {
             self.map
                 .unchecked_advise(memmap2::UncheckedAdvice::DontNeed)
         };
-        // Advice that is not taken leaves everything as it is.
+        // Advice that the system does not follow has no effect.
         if let Err(error) = done {
             tracing::debug!(%error, "mapped pages stay");
         }
@@ -119,13 +119,13 @@ impl fmt::Debug for MappedFile {
 /// Maps a regular file for reading.
 ///
 /// # Errors
-/// An error of the operating system, or a path that is not a regular file.
+/// The operating system fails, or the path is not that of a regular file.
 pub(super) fn map(path: &Path) -> Result<Bytes, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),
         source,
     };
-    // Asked before opening, since opening a pipe would wait for a writer.
+    // The type is checked before opening, since opening a pipe would wait for a writer.
     if !fs::metadata(path).map_err(io)?.is_file() {
         return Err(Error::NotAFile {
             path: path.to_owned(),

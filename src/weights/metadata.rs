@@ -1,8 +1,8 @@
 //! The metadata of a weight file: ordered keys with typed values.
 //!
-//! The value types are those of GGUF, the widest of the formats; other formats map onto them.
-//! Strings inside arrays are kept as bytes, because vocabularies in the wild hold pieces that
-//! are not UTF-8. Read by the planner, the tokenizer and `inspect`.
+//! The value types are those of GGUF, which has the most; other formats are converted to them. Strings within arrays
+//! are bytes, because real vocabularies have pieces that are not UTF-8. The planner, the tokenizer and `inspect` read
+//! the metadata.
 
 use std::collections::HashMap;
 
@@ -194,7 +194,7 @@ impl Array {
         self.len() == 0
     }
 
-    /// The element at `index` as a value of its own; `None` past the end.
+    /// The element at `index` as a separate value; `None` past the end.
     pub fn get(&self, index: usize) -> Option<Value> {
         Some(match self {
             Self::U8(v) => Value::U8(*v.get(index)?),
@@ -246,22 +246,22 @@ impl Metadata {
         self.index.get(key).map(|&at| &self.entries[at].1)
     }
 
-    /// The text of a key that holds text.
+    /// The text of a key, if its value is text.
     pub fn str(&self, key: &str) -> Option<&str> {
         self.get(key)?.as_str()
     }
 
-    /// The integer of a key that holds one.
+    /// The integer of a key, if its value is one.
     pub fn i64(&self, key: &str) -> Option<i64> {
         self.get(key)?.as_i64()
     }
 
-    /// The boolean of a key that holds one.
+    /// The boolean of a key, if its value is one.
     pub fn bool(&self, key: &str) -> Option<bool> {
         self.get(key)?.as_bool()
     }
 
-    /// The array of a key that holds one.
+    /// The array of a key, if its value is one.
     pub fn array(&self, key: &str) -> Option<&Array> {
         self.get(key)?.as_array()
     }

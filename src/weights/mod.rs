@@ -1,11 +1,9 @@
-//! A weight file on disk as metadata and named tensors, whatever the format.
+//! Weight files of any format: metadata and named tensors.
 //!
-//! [`Weights`] hides the file format from everything above it. Tensor data stays in the mapped file,
-//! or is computed row by row when it is read ([`LazyTensor`]). Used by the planner (shapes, types),
-//! the model (data) and `inspect`.
+//! [`Weights`] hides the file format from all other modules. Tensor data stays in the mapped file, or is computed row
+//! by row when it is read ([`LazyTensor`]). The planner (shapes, types), the model (data) and `inspect` use it.
 //!
-//! Invariant: every returned range lies inside its mapped file. A file that would break this is
-//! refused when it is opened.
+//! Invariant: every returned range is inside its mapped file. A file with another range is refused when it is opened.
 
 mod check;
 mod data;

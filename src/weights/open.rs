@@ -1,13 +1,13 @@
-//! Opening the file of a model.
+//! Opens the file of a model.
 
 use std::path::Path;
 
 use super::{Error, Weights, gguf};
 
-/// Opens the file of a model at `path`. A folder takes a map (`crate::stmap`).
+/// Opens the file of a model at `path`. A folder needs a map (`crate::stmap`).
 ///
 /// # Errors
-/// A file that cannot be read or that breaks its format's rules; the error names the place.
+/// The file cannot be read or breaks its format's rules; the error names the place.
 pub fn open(path: &Path) -> Result<Weights, Error> {
     gguf::open(path)
 }

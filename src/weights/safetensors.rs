@@ -1,8 +1,8 @@
-//! The safetensors format: one file, or a folder of shards with an index. Reading only; what the
-//! tensors mean to an architecture is a map's affair.
+//! The safetensors format: one file, or a folder of shards with an index. Reading only; maps state the meaning of the
+//! tensors for an architecture.
 //!
-//! Headers are read and checked by `header`; here shards are found and joined. Data stays in the mapped
-//! files. Specification: the README of the safetensors project.
+//! `header` reads and checks headers; this module finds and joins shards. Data stays in the mapped files.
+//! Specification: the README of the safetensors project.
 
 mod header;
 
@@ -24,14 +24,14 @@ use super::{Bytes, Error, stranger};
 pub const ENDING: &str = "safetensors";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Maximum bytes of an index.
+/// Maximum size of an index in bytes.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 /// Alignment in bytes of the data of written files and, as far as sizes allow, of each tensor.
 pub(crate) const ALIGNMENT: u64 = 64;
 
-/// Everything in front of the data of a file of these tensors, given by name, element type and shape (the slowest
-/// dimension first), whose data follows in this order. `metadata` has texts by names.
+/// The bytes before the data of a file of these tensors, given by name, element type and shape (the slowest dimension
+/// first), whose data follows in this order. `metadata` has texts by names.
 ///
 /// # Errors
 /// A name occurs twice, or a tensor is too large for the format.
@@ -69,11 +69,11 @@ pub struct Stored {
     pub dtype: Dtype,
     /// Dimensions, the slowest first (the reverse of ggml's order).
     pub shape: Vec<u64>,
-    /// Index of its file among the checkpoint's files.
+    /// Index of the tensor's file among the checkpoint's files.
     pub file: usize,
-    /// Offset of its data in the file.
+    /// Offset of the data in the file.
     pub offset: usize,
-    /// Size of its data.
+    /// Size of the data in bytes.
     pub bytes: usize,
 }
 
@@ -81,9 +81,9 @@ pub struct Stored {
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoint {
     tensors: BTreeMap<String, Stored>,
-    /// Names in the files of those that are known by another.
+    /// Names in the files of the tensors that were renamed.
     stored_names: BTreeMap<String, String>,
-    /// Names of stored tensors that are replaced by others.
+    /// Names of stored tensors that other tensors replace.
     replaced: BTreeSet<String>,
     files: Vec<(PathBuf, Bytes)>,
 }
@@ -94,11 +94,11 @@ struct Index {
 }
 
 impl Checkpoint {
-    /// Opens the file at `path`, or the files in the folder at `path`: those of an index, the one
-    /// with the usual name, or the only one there is.
+    /// Opens the file at `path`, or the files in the folder at `path`: those of an index, the file with the usual name,
+    /// or the only file.
     ///
     /// # Errors
-    /// No such files, a file or index that breaks its rules, or ones that contradict each other.
+    /// There are no such files, a file or index breaks its rules, or they contradict each other.
     pub fn open(path: &Path) -> Result<Self, Error> {
         if !path.is_dir() {
             return Self::of_files(vec![path.to_owned()]);
@@ -147,7 +147,7 @@ impl Checkpoint {
     fn add(&mut self, path: PathBuf) -> Result<(), Error> {
         let bytes = map(&path)?;
         let tensors = header::read(&bytes).map_err(|message| match stranger::of_bytes(&bytes) {
-            // A header that is broken still shows what it was meant to be.
+            // A broken header that starts like JSON still shows that the file is safetensors.
             Some(what) if !bytes.get(8..).is_some_and(|rest| rest.starts_with(b"{")) => {
                 fault(&path, what.to_owned())
             }
@@ -219,10 +219,10 @@ impl Checkpoint {
         Ok(all)
     }
 
-    /// Adds the tensors of another folder, their names after `prefix`.
+    /// Adds the tensors of another folder, with `prefix` before their names.
     ///
     /// # Errors
-    /// A tensor has the name of one that is there.
+    /// A tensor has the name of an existing one.
     pub fn join(&mut self, prefix: &str, other: Self) -> Result<(), Error> {
         let first = self.files.len();
         for (name, mut stored) in other.tensors {
@@ -250,7 +250,7 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
-    /// Renames tensors; a name that exists is not given to another tensor.
+    /// Renames tensors; an existing name is not given to another tensor.
     pub fn rename(&mut self, name_of: impl Fn(&str) -> Option<String>) {
         let renamed: Vec<(String, String)> = self
             .tensors
@@ -273,19 +273,19 @@ impl Checkpoint {
         self.stored_names.get(name).map_or(name, String::as_str)
     }
 
-    /// Whether a tensor of this name is stored, be it a part of another.
+    /// Whether a tensor of this name is stored, even as a part of another one.
     pub fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name) || self.replaced.contains(name)
     }
 
-    /// Removes a tensor from the list: another replaces it.
+    /// Removes a tensor that another one replaces.
     pub fn remove(&mut self, name: &str) {
         if self.tensors.remove(name).is_some() {
             self.replaced.insert(name.to_owned());
         }
     }
 
-    /// Adds a tensor, or replaces that of the same name; its file is one of the checkpoint's.
+    /// Adds a tensor, or replaces the one of the same name; its file must belong to the checkpoint.
     pub fn insert(&mut self, name: String, stored: Stored) {
         self.tensors.insert(name, stored);
     }
@@ -295,21 +295,21 @@ impl Checkpoint {
         self.files.iter().map(|(_, bytes)| bytes)
     }
 
-    /// The name of the file that holds a tensor.
+    /// The path of the file that has a tensor.
     pub fn path(&self, stored: &Stored) -> &Path {
         &self.files[stored.file].0
     }
 }
 
-/// Whether a folder has an entry of this name, be it a link to nothing.
+/// Whether a folder has an entry of this name, even a broken link.
 pub fn is_named(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// The contents of a file that should not be large.
+/// The contents of a file of limited size.
 ///
 /// # Errors
-/// It cannot be read, or is larger than `limit` bytes.
+/// The file cannot be read, or is larger than `limit` bytes.
 pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! The free space of a disk, asked before a model is written.
+//! Checks the free space of a disk before a model is written.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::Error;
 /// Checks that the disk of `target` has `needed` free bytes.
 ///
 /// # Errors
-/// It has fewer; both numbers are named.
+/// The disk has less free space; the error states both numbers.
 pub fn check_space(target: &Path, needed: u64) -> Result<(), Error> {
     match free(folder_of(target)) {
         Some(free) if free < needed => Err(Error::File {
@@ -20,7 +20,7 @@ pub fn check_space(target: &Path, needed: u64) -> Result<(), Error> {
     }
 }
 
-/// Free bytes; none if the system does not report them.
+/// Number of free bytes; none if the system does not report it.
 #[cfg(unix)]
 fn free(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;

@@ -1,7 +1,7 @@
 //! Recognises files of other formats by their first bytes.
 //!
-//! Broken downloads and models in formats of other programs are named, with the next step. Only the
-//! first [`HEAD`] bytes of a file are read. Called where a format's own reader refuses a file.
+//! Broken downloads and models in formats of other programs are recognised, and the message states the next step. Only
+//! the first [`HEAD`] bytes of a file are read. Readers of formats call this when they refuse a file.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,12 +10,12 @@ use std::path::Path;
 /// Number of bytes that are examined.
 const HEAD: usize = 512;
 
-/// What a file is by its first bytes, with the next step; none if they are not known.
+/// The format of a file by its first bytes, with the next step; none if it is unknown.
 pub fn of_bytes(head: &[u8]) -> Option<&'static str> {
     let head = &head[..head.len().min(HEAD)];
     let text: String = String::from_utf8_lossy(head).trim_start().to_lowercase();
     let is = |start: &str| text.starts_with(start);
-    // A length in 8 bytes, and the object of a header.
+    // The length of a header in 8 bytes, then the start of its JSON object.
     let is_safetensors = head.len() > 9 && head[8] == b'{' && head[5..8] == [0; 3];
     Some(match head {
         [] => "the file is empty; download it again",
@@ -65,10 +65,10 @@ pub fn of_bytes(head: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// [`of_bytes`] of the file at a path.
+/// [`of_bytes`] for the file at a path.
 pub fn of_file(path: &Path) -> Option<&'static str> {
     let mut head = Vec::with_capacity(HEAD);
-    // Opening a pipe would wait for a writer.
+    // The type is checked first, since opening a pipe would wait for a writer.
     if !path.metadata().ok()?.is_file() {
         return None;
     }

@@ -40,8 +40,8 @@ impl TensorInfo {
         self.shape[1..].iter().product::<u64>().max(1)
     }
 
-    /// Splits the tensor into pieces of whole rows of about `bytes` bytes. Gives first row and number
-    /// of rows of each piece.
+    /// Splits the tensor into pieces of whole rows of about `bytes` bytes. Gives the first row and the number of rows
+    /// of each piece.
     pub fn pieces(&self, bytes: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (n_rows, step) = (self.n_rows(), (bytes / self.row_bytes()).max(1));
         let starts = (0..n_rows).step_by(usize::try_from(step).unwrap_or(usize::MAX));

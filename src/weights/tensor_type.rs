@@ -1,8 +1,7 @@
-//! The element types a weight file may hold: names, ids and block geometry.
+//! The element types of weight files: names, ids and block geometry.
 //!
-//! The ids are those of the GGUF specification, which are also ggml's, so the table serves
-//! readers, writers, the planner's byte counts and `ggml` alike. It is data: nothing here
-//! converts a value. Called by every module that handles a tensor's type.
+//! The ids are those of the GGUF specification and of ggml, so the table serves readers, writers, the planner's byte
+//! counts and `ggml`. It is data: nothing here converts a value.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,12 +28,12 @@ macro_rules! tensor_types {
                 match self { $( Self::$variant => $name, )* }
             }
 
-            /// Elements in one block: a row holds a whole number of blocks.
+            /// Number of elements of a block: a row has a whole number of blocks.
             pub const fn block_len(self) -> u64 {
                 match self { $( Self::$variant => $block, )* }
             }
 
-            /// Bytes of one block.
+            /// Number of bytes of a block.
             pub const fn block_bytes(self) -> u64 {
                 match self { $( Self::$variant => $bytes, )* }
             }
@@ -86,8 +85,8 @@ impl TensorType {
         Self::ALL.iter().copied().find(|t| t.id() == id)
     }
 
-    /// Bytes of a row of `len` elements; `None` if `len` is not a whole number of blocks or
-    /// the size does not fit 64 bits.
+    /// Number of bytes of a row of `len` elements; `None` if `len` is not a whole number of blocks or the size does not
+    /// fit 64 bits.
     pub fn row_bytes(self, len: u64) -> Option<u64> {
         if !len.is_multiple_of(self.block_len()) {
             return None;
@@ -95,14 +94,14 @@ impl TensorType {
         (len / self.block_len()).checked_mul(self.block_bytes())
     }
 
-    /// Bytes of a tensor of this shape (ggml order), with the checks of [`Self::row_bytes`].
+    /// Number of bytes of a tensor of this shape (ggml order), with the checks of [`Self::row_bytes`].
     pub fn tensor_bytes(self, shape: &[u64]) -> Option<u64> {
         let (first, rest) = shape.split_first()?;
         rest.iter()
             .try_fold(self.row_bytes(*first)?, |bytes, n| bytes.checked_mul(*n))
     }
 
-    /// Whether one element is a plain number rather than part of a quantised block.
+    /// Whether an element is a plain number, not a part of a quantised block.
     pub const fn is_plain(self) -> bool {
         self.block_len() == 1
     }

@@ -9,15 +9,15 @@ use super::{Bytes, Data, Entry, Error, Metadata, TensorInfo};
 /// An opened weight file (or set of files): metadata and tensors.
 #[derive(Clone, Debug)]
 pub struct Weights {
-    /// Name for messages: the path, or a name in its place.
+    /// Name for messages: the path, or a name in place of it.
     label: String,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
     sources: Vec<Source>,
-    /// Description of the stored tensors that each tensor is computed from, for messages.
+    /// Description of the stored tensors from which each tensor is computed, for messages.
     origins: HashMap<String, String>,
-    /// Files that lazy tensors are made of.
+    /// Files from which lazy tensors are computed.
     files: Vec<Bytes>,
 }
 
@@ -38,7 +38,7 @@ impl Weights {
 }
 
 impl Weights {
-    /// Weights of a format's reader, which has checked all ranges.
+    /// Weights from the reader of a format, which has checked all ranges.
     pub(super) fn new(
         label: String,
         metadata: Metadata,
@@ -64,8 +64,7 @@ impl Weights {
     /// Weights of tensors from any sources.
     ///
     /// # Errors
-    /// A shape that the type or the limits of a tensor do not allow, data outside its file, or a name
-    /// that occurs twice.
+    /// A shape exceeds the limits of its type or of tensors, data is outside its file, or a name occurs twice.
     pub fn of(label: String, metadata: Metadata, entries: Vec<Entry>) -> Result<Self, Error> {
         let mut tensors = Vec::with_capacity(entries.len());
         let mut sources = Vec::with_capacity(entries.len());
@@ -93,20 +92,20 @@ impl Weights {
         }
     }
 
-    /// Sets the sources of each tensor, or of one that the file lacks, by tensor name.
+    /// Sets the descriptions of the sources of tensors, including missing ones, by tensor name.
     #[must_use]
     pub fn with_origins(self, origins: HashMap<String, String>) -> Self {
         Self { origins, ..self }
     }
 
-    /// Sets the files that lazy tensors are made of.
+    /// Sets the files from which lazy tensors are computed.
     #[must_use]
     pub fn with_files(self, files: impl IntoIterator<Item = Bytes>) -> Self {
         let files = files.into_iter().collect();
         Self { files, ..self }
     }
 
-    /// The files that tensors lie in or are made of; one may occur several times.
+    /// The files of the tensors, or from which they are computed; a file may occur several times.
     pub fn files(&self) -> impl Iterator<Item = &Bytes> {
         let sources = self.sources.iter().filter_map(|source| match source {
             Source::File(bytes) => Some(bytes),
@@ -115,7 +114,7 @@ impl Weights {
         sources.chain(&self.files)
     }
 
-    /// Gives back the memory of mapped pages that were accessed; they are read again when they are accessed again.
+    /// Releases the memory of mapped pages that were accessed; the next access reads them again.
     pub fn release(&self) {
         let mut released = HashSet::new();
         for bytes in self.files() {
@@ -127,12 +126,12 @@ impl Weights {
         }
     }
 
-    /// The sources of a tensor, or of one that the file lacks; for messages.
+    /// The description of the sources of a tensor, or of a missing one; for messages.
     pub fn origin(&self, name: &str) -> Option<&str> {
         self.origins.get(name).map(String::as_str)
     }
 
-    /// The path, or a name in its place, for messages.
+    /// The path, or a name in place of it, for messages.
     pub fn label(&self) -> &str {
         &self.label
     }
@@ -142,7 +141,7 @@ impl Weights {
         &self.metadata
     }
 
-    /// Adds metadata; existing keys are replaced.
+    /// Adds metadata and replaces existing keys.
     pub fn add_metadata(&mut self, more: &Metadata) {
         for (key, value) in more.iter() {
             self.metadata.insert(key, value.clone());
@@ -159,8 +158,8 @@ impl Weights {
         self.index.get(name).map(|&at| &self.tensors[at])
     }
 
-    /// The mapped file that holds a tensor and the offset of its data there, for users that
-    /// need the whole mapping to stay alive; none for a lazy tensor.
+    /// The mapped file that has a tensor, and the offset of its data there, for users that keep the whole mapping
+    /// alive; none for a lazy tensor.
     pub fn place(&self, tensor: &TensorInfo) -> Option<(&Bytes, usize)> {
         match &self.sources[tensor.source] {
             Source::File(bytes) => Some((bytes, tensor.offset as usize)),
@@ -171,7 +170,7 @@ impl Weights {
     /// The bytes of a tensor: borrowed from its file, or computed.
     ///
     /// # Errors
-    /// They cannot be made.
+    /// The bytes cannot be computed.
     pub fn data(&self, tensor: &TensorInfo) -> Result<Cow<'_, [u8]>, Error> {
         if let Some((bytes, start)) = self.place(tensor) {
             return Ok(bytes[start..start + tensor.bytes as usize].into());
@@ -184,7 +183,7 @@ impl Weights {
     /// `n` rows of a tensor, starting at row `first`: borrowed from its file, or computed.
     ///
     /// # Errors
-    /// They cannot be made.
+    /// The rows cannot be computed.
     pub fn some_rows(
         &self,
         tensor: &TensorInfo,
@@ -201,11 +200,11 @@ impl Weights {
         Ok(out.into())
     }
 
-    /// Fills `out` with the values of rows before rounding, and returns true, if the tensor has them; see
+    /// Fills `out` with the values of rows before rounding, and returns true, if the tensor has such values; see
     /// [`super::LazyTensor::values`].
     ///
     /// # Errors
-    /// They cannot be made.
+    /// The values cannot be computed.
     pub fn values(&self, tensor: &TensorInfo, first: u64, out: &mut [f32]) -> Result<bool, Error> {
         let made = match &self.sources[tensor.source] {
             Source::File(_) => Ok(false),
@@ -220,7 +219,7 @@ impl Weights {
     /// Fills `out` with rows of a tensor, starting at row `first`; see [`super::LazyTensor::rows`].
     ///
     /// # Errors
-    /// They cannot be made.
+    /// The rows cannot be computed.
     pub fn rows(&self, tensor: &TensorInfo, first: u64, out: &mut [u8]) -> Result<(), Error> {
         let made = match &self.sources[tensor.source] {
             Source::File(bytes) => {

@@ -1,5 +1,5 @@
-//! Expressions over elements: everything but a few free names is given its value once, and what is
-//! left is evaluated for each element, where possible as a product and a sum.
+//! Expressions over elements: all names but a few free ones are replaced by their values once, and the rest is
+//! evaluated for each element, if possible as a product and a sum.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,15 +9,16 @@ use super::{Binary, Expr, Function, Node, Scope, Unary, Value};
 
 /// Maximum nesting of named expressions.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of parts of an expression and of those that it names, each as often as it stands there.
+/// Maximum number of parts of an expression, including the expressions that its names stand for at each of their
+/// places.
 const MAX_NODES: usize = 1 << 16;
 
 impl Expr {
-    /// The expression with all names but the `free` ones replaced by their values; `expand` gives the
-    /// expressions that names stand for.
+    /// The expression with all names but the `free` ones replaced by their values; `expand` gives the expressions for
+    /// which names stand.
     ///
     /// # Errors
-    /// A name without a value, or expressions that depend on each other.
+    /// A name has no value, or expressions depend on each other.
     pub fn bind(
         &self,
         scope: &dyn Scope,
@@ -39,7 +40,7 @@ impl Expr {
     /// `a` and `b` if the expression is `a * x + b`.
     ///
     /// # Errors
-    /// A part without `x` that has no value.
+    /// A part without `x` has no value.
     pub fn linear(&self, x: &str, scope: &dyn Scope) -> Result<Option<(f64, f64)>, String> {
         linear(&self.node, x, scope)
     }
@@ -49,7 +50,7 @@ struct Binder<'a> {
     scope: &'a dyn Scope,
     free: &'a [&'a str],
     expand: &'a dyn Fn(&str) -> Option<Expr>,
-    /// Parts that were bound.
+    /// Number of bound parts.
     n_nodes: Cell<usize>,
 }
 
@@ -92,7 +93,7 @@ impl Binder<'_> {
                     std::iter::once(Ok(condition)).chain(branches).collect();
                 Node::Call(Function::If, all?, span.clone())
             }
-            // These functions are of the configuration, not of elements.
+            // The arguments of these functions belong to the configuration, not to elements.
             Node::Call(
                 Function::Has
                 | Function::Dim
@@ -115,10 +116,10 @@ impl Binder<'_> {
     }
 }
 
-/// Maximum number of values among which an element may choose.
+/// Maximum number of values from which an element chooses.
 const MAX_CHOICES: usize = 64;
 
-/// The element of an array at an index that is not known yet: a chain of conditions.
+/// The element of an array at an index that is not yet known: a chain of conditions.
 fn choice(array: &Value, index: &Node) -> Result<Node, String> {
     let Value::List(items) = array else {
         return Err(format!("`{array}` is not an array, so it has no elements"));
@@ -139,7 +140,7 @@ fn choice(array: &Value, index: &Node) -> Result<Node, String> {
     Ok(node)
 }
 
-/// Evaluates a node whose parts are all values.
+/// Evaluates a node if all its parts are values.
 fn folded(node: Node, scope: &dyn Scope) -> Result<Node, String> {
     let is_value = |node: &Node| matches!(node, Node::Literal(_));
     let all = match &node {

@@ -33,7 +33,7 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
     }
 }
 
-/// The elements of an array; those of a string are its characters.
+/// The elements of an array; the elements of a string are its characters.
 fn elements(value: &Value) -> Option<Vec<Value>> {
     match value {
         Value::List(items) => Some(items.clone()),
@@ -48,7 +48,7 @@ fn overflow() -> String {
 
 fn binary(op: Binary, a: &Node, b: &Node, scope: &dyn Scope) -> Result<Value, String> {
     let left = evaluate(a, scope)?;
-    // `and` and `or` do not look at the right side when the left decides.
+    // `and` and `or` skip the right side when the left one decides.
     match op {
         Binary::And => {
             return Ok(Value::Bool(left.truth()? && evaluate(b, scope)?.truth()?));
@@ -208,7 +208,7 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
     }
 }
 
-/// Whether a value equals that of an expression. Values of types that cannot be compared are unequal.
+/// A test whether values equal the value of an expression. Values whose types cannot be compared are unequal.
 fn equals(node: &Node, scope: &dyn Scope) -> Result<impl Fn(&Value) -> bool, String> {
     let value = evaluate(node, scope)?;
     Ok(move |item: &Value| equal(item, &value).unwrap_or(false))

@@ -1,4 +1,4 @@
-//! A parsed expression, and what can be asked of it.
+//! A parsed expression and its properties.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use super::super::diagnostic::{Diagnostic, Span};
 use super::tree::{Node, names, static_type, text_results};
 use super::{Scope, Value, evaluate, parse};
 
-/// A parsed expression; clones share it.
+/// A parsed expression. Clones share the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expr {
     pub(super) node: Arc<Node>,
@@ -19,7 +19,7 @@ impl Expr {
     /// Parses `text`, which begins at byte `offset` of its file.
     ///
     /// # Errors
-    /// The first problem of the text, at its place.
+    /// The text has a problem; the first one is returned with its place.
     pub fn parse(text: &str, offset: usize) -> Result<Self, Diagnostic> {
         let node = parse::parse(text, offset)?;
         Ok(Self {
@@ -28,13 +28,13 @@ impl Expr {
         })
     }
 
-    /// The expression `text` of the program itself, parsed once per process.
+    /// The expression `text` of a contract, parsed once per process.
     ///
     /// # Errors
-    /// The first problem of the text.
+    /// The text has a problem; the first one is returned.
     pub fn of_program(text: &'static str) -> Result<Self, Diagnostic> {
         static PARSED: LazyLock<Mutex<HashMap<&'static str, Expr>>> = LazyLock::new(Mutex::default);
-        // Every state of the table is a sound one.
+        // A panic elsewhere leaves the table valid.
         let mut parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(expr) = parsed.get(text) {
             return Ok(expr.clone());
@@ -44,7 +44,7 @@ impl Expr {
         Ok(expr)
     }
 
-    /// An expression that is just a value.
+    /// An expression that is a literal.
     pub fn literal(value: Value) -> Self {
         let source = match &value {
             Value::Str(text) => format!("'{text}'"),
@@ -56,12 +56,12 @@ impl Expr {
         }
     }
 
-    /// The text it was parsed from.
+    /// The text of the expression.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The value, if it is a plain literal.
+    /// The value, if the expression is a plain literal.
     pub fn as_literal(&self) -> Option<&Value> {
         match &*self.node {
             Node::Literal(value) => Some(value),
@@ -80,12 +80,12 @@ impl Expr {
     /// The value in a scope.
     ///
     /// # Errors
-    /// A name that has no value, an operation on the wrong type, an overflow.
+    /// A name has no value, an operation gets the wrong type, or a number overflows.
     pub fn evaluate(&self, scope: &dyn Scope) -> Result<Value, String> {
         evaluate::evaluate(&self.node, scope)
     }
 
-    /// Calls `visit` with every name used and its place.
+    /// Calls `visit` with each used name and its place.
     pub fn for_each_name(&self, visit: &mut dyn FnMut(&str, &Span)) {
         names(&self.node, visit);
     }
@@ -95,7 +95,7 @@ impl Expr {
         text_results(&self.node, visit);
     }
 
-    /// The type that the result has in every case, if it is known without a model.
+    /// The type of the result, if it is known without a model.
     pub fn static_type(&self) -> Option<&'static str> {
         static_type(&self.node)
     }

@@ -1,13 +1,12 @@
 //! Expressions: the values of a definition that depend on the model's numbers.
 //!
-//! `if(il < n_dense, "silu", "gelu")`, `n_head * d_head`, `has("ffn_gate_inp.weight")`. An
-//! expression is parsed and checked when its definition is read and evaluated when a model is
-//! planned, once per layer; nothing is evaluated during inference. Pure: a [`Scope`] gives
-//! meaning to names.
+//! `if(il < n_dense, "silu", "gelu")`, `n_head * d_head`, `has("ffn_gate_inp.weight")`. An expression is parsed and
+//! checked when its definition is read, and evaluated when a model is planned, once per layer; nothing is evaluated
+//! during inference. Pure: a [`Scope`] gives names their values.
 //!
-//! Numbers are integers or floats. `/` of integers is an integer when it divides exactly and a
-//! float otherwise; `//` is the floor. A name bound to a per-layer array stands for the value of
-//! the current layer; `name[i]` picks any.
+//! Numbers are integers or floats. `/` of integers is an integer when it divides exactly and a float otherwise; `//` is
+//! the floor. A name bound to a per-layer array stands for the value of the current layer; `name[i]` gives the element
+//! `i`.
 
 mod bind;
 mod evaluate;

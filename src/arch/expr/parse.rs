@@ -1,11 +1,11 @@
-//! Text to the tree of an expression, within limits that hostile text cannot exceed.
+//! The parser of expressions: text to a tree, with limits against hostile text.
 
 use std::fmt;
 
 use super::{Binary, FUNCTIONS, Node, Unary, Value};
 use crate::arch::diagnostic::{Diagnostic, Span};
 
-/// Maximum length and nesting of an expression, so that hostile text cannot overflow the stack.
+/// Maximum number of tokens and nesting depth of an expression, so that hostile text cannot overflow the stack.
 const MAX_TOKENS: usize = 512;
 const MAX_DEPTH: usize = 64;
 
@@ -53,7 +53,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// Longer symbols first, so that they are matched first.
+/// The symbols, longer ones first so that they are matched first.
 const SYMBOLS: &[&str] = &[
     "==", "!=", "<=", ">=", "//", "<", ">", "+", "-", "*", "/", "%", "^", "(", ")", "[", "]", ",",
 ];
@@ -101,7 +101,7 @@ fn tokenize(text: &str, offset: usize) -> Result<Vec<(Token, Span)>, Diagnostic>
     Ok(tokens)
 }
 
-/// Bytes of the word at the start of a text. Dots join words: a key within an object.
+/// Number of bytes of the word at the start of a text. Dots join words: a key within an object.
 fn word_len(rest: &str) -> usize {
     let mut len = 0;
     loop {
@@ -158,7 +158,7 @@ struct Parser {
     end: usize,
 }
 
-/// How tightly each binary operator binds; `^` binds to the right.
+/// The binary operator of a token and its precedence, higher ones first; `^` is right-associative.
 fn operator(token: &Token) -> Option<(Binary, u8)> {
     Some(match token {
         Token::Word(word) if word == "or" => (Binary::Or, 1),
@@ -180,7 +180,7 @@ fn operator(token: &Token) -> Option<(Binary, u8)> {
     })
 }
 
-/// `not` binds looser than comparisons, a minus sign tighter than products.
+/// Precedences: `not` is below comparisons, the minus sign above products.
 const NOT_BINDS: u8 = 3;
 const MINUS_BINDS: u8 = 7;
 

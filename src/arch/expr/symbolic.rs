@@ -1,10 +1,10 @@
-//! Expressions as text for people: known conditions are evaluated, names get the caller's texts.
+//! Expressions as text for people: known conditions are evaluated, and names get the caller's texts.
 
 use super::{Binary, Expr, Function, Node, Scope, Value};
 
 impl Expr {
-    /// The expression with `text` for names. Conditions that have a value in `scope` are decided, factors of
-    /// one are left out, and what stands below an operator that binds closer is put in parentheses.
+    /// The expression with the texts that `text` gives for names. Conditions that have a value in `scope` are decided,
+    /// factors of one are omitted, and parentheses are added where an operator needs them.
     pub fn symbolic(&self, scope: &dyn Scope, text: &dyn Fn(&str) -> Option<String>) -> String {
         render(&self.node, scope, text).unwrap_or_else(|| self.source.to_string())
     }
@@ -46,7 +46,7 @@ fn render(node: &Node, scope: &dyn Scope, text: &dyn Fn(&str) -> Option<String>)
     }
 }
 
-/// A text in parentheses if it holds an operator that binds less than `level`.
+/// A text, in parentheses if it has an operator of lower precedence than `level`.
 fn bound(text: &str, level: usize) -> String {
     let mut depth = 0;
     let mut weakest = 2;

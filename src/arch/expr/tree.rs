@@ -1,4 +1,4 @@
-//! The tree of an expression: operators, functions, and what follows from the tree alone.
+//! The tree of an expression: operators, functions, and properties that follow from the tree alone.
 
 use super::super::diagnostic::Span;
 use super::Value;
@@ -59,7 +59,7 @@ pub(super) enum Function {
     Index,
 }
 
-/// Name, function, minimum and maximum number of arguments.
+/// The functions: name, function, minimum and maximum number of arguments.
 pub(super) const FUNCTIONS: &[(&str, Function, usize, usize)] = &[
     ("if", Function::If, 3, 3),
     ("has", Function::Has, 1, 1),

@@ -1,4 +1,4 @@
-//! What all definitions share, from `common.toml`.
+//! Reads the part that all definitions share, `common.toml`.
 
 use std::sync::Arc;
 

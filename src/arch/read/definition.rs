@@ -1,4 +1,4 @@
-//! A definition as a whole, and its tables outside the stacks.
+//! Reads a definition as a whole, and its tables outside the stacks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,7 @@ pub(super) const PARAMS: Form =
     Form::Map(&Form::Either(&[Form::Table("a parameter"), Form::Value]));
 
 impl<'a> Reader<'a> {
-    /// The whole file, without the parts that have problems; `None` if a part is missing on which all
-    /// others depend.
+    /// The whole file, without the parts that have problems; `None` if a part is missing on which all others depend.
     pub(in crate::arch) fn definition(
         &mut self,
         root: &'a DeTable<'a>,
@@ -119,7 +118,7 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    /// The table `ignore`, added to what is ignored already. An array names tensors.
+    /// The table `ignore`, added to what is already ignored. An array lists tensors.
     pub(super) fn ignore(
         &mut self,
         fields: &mut Fields<'a>,
@@ -165,7 +164,7 @@ impl<'a> Reader<'a> {
         Some(reason.value)
     }
 
-    /// The mix that the table `embed` names, and what else it has.
+    /// The mix that the table `embed` names, and the embedding with its other keys.
     fn embed(&mut self, fields: &mut Fields<'a>) -> (Option<Setting>, Option<Instance>) {
         let contract = self.registry.embed;
         let item = fields.take("embed", Form::Table(contract.name));
@@ -192,7 +191,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The comment lines at the head of a file, without their marks and without a schema line.
+/// The comment lines at the head of a file, without `#` and without a schema line.
 fn head_comment(source: &str) -> String {
     let lines: Vec<&str> = source
         .lines()

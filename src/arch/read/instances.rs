@@ -1,4 +1,4 @@
-//! Uses of contracts: their options and weights, and the resources that a definition declares.
+//! Reads uses of contracts: their options and weights, and the resources that a definition declares.
 
 use toml::de::DeTable;
 
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         out
     }
 
-    /// Every kind of a resource that needs no declaration, as if it had one with nothing but its kind.
+    /// The resources of every kind that needs no declaration, as if they were declared with their kind only.
     pub(super) fn plain_resources(&self) -> Resources {
         let mut out = Resources::new();
         for kind in Resource::ALL {
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
         self.instance(Fields::new(table, span, contract.name), contract)
     }
 
-    /// Options and weights of a contract from what is left of a table's keys.
+    /// The options and weights of a contract, from the remaining keys of a table.
     pub(super) fn instance(
         &mut self,
         mut fields: Fields<'a>,
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A use of a contract with these settings, and the contract's own expressions.
+/// A use of a contract with these settings and the contract's own expressions.
 fn assembled(
     contract: &'static Contract,
     options: Vec<Setting>,
@@ -185,7 +185,7 @@ fn default_expr(text: &'static str, kind: OptionKind) -> Expr {
 
 pub(super) fn contract_expr(text: &'static str) -> Expr {
     Expr::of_program(text).unwrap_or_else(|problem| {
-        // A contract is part of the program; the test over all contracts parses every one.
+        // Contracts are part of the program; the test over all contracts parses each of them.
         panic!("contract expression `{text}`: {}", problem.message)
     })
 }

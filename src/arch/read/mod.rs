@@ -1,7 +1,7 @@
-//! TOML text to a definition: keys, types and shapes of tables.
+//! Reads TOML text as a definition: keys, types and shapes of tables.
 //!
-//! Reading goes on after a problem, so that all of them are reported together. What needs the
-//! definition as a whole (names, cycles, types of expressions) is `check`'s work.
+//! Reading continues after a problem, so that all problems are reported together. `check` handles what needs the
+//! definition as a whole (names, cycles, types of expressions).
 
 mod common;
 mod definition;

@@ -1,4 +1,4 @@
-//! Parameters: numbers that a definition computes, or reads from the model file.
+//! Reads parameters: numbers that a definition computes, or reads from the model file.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::arch::diagnostic::Span;
 use crate::arch::expr::{Expr, Value};
 use crate::arch::table::{Fields, Form, Item};
 
-/// What `synth` may be.
+/// The form of `synth`.
 const SYNTH: Form = Form::Either(&[Form::List(&Form::Value), Form::Value]);
 
 impl<'a> Reader<'a> {
@@ -46,7 +46,8 @@ impl<'a> Reader<'a> {
         params
     }
 
-    /// The `[assumptions]` table: parameters that follow from the size of a model because files do not state them, with reasons.
+    /// The `[assumptions]` table: parameters that follow from the size of a model because files do not state them, with
+    /// reasons.
     pub(in crate::arch) fn assumptions(&mut self, item: Item<'a>) -> BTreeMap<String, Param> {
         let Some(table) = self.table(item, "assumptions") else {
             return BTreeMap::new();
@@ -120,7 +121,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A list of plain numbers; none within if one is not.
+    /// A list of plain numbers; the inner value is none if an item is not a plain number.
     fn numbers(&mut self, items: &'a DeArray<'a>) -> Option<Option<Expr>> {
         let items: Option<Vec<Expr>> = items.iter().map(|item| self.expr(item)).collect();
         let number = |item: &Expr| match item.as_literal()? {

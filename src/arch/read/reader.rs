@@ -1,4 +1,4 @@
-//! The reader of tables: its state, and the settings that several kinds of tables have.
+//! The reader of tables: its state, and the settings that several kinds of tables share.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ use crate::arch::definition::{Instance, Setting};
 use crate::arch::diagnostic::Diagnostic;
 use crate::arch::table::{Fields, Form, Item, Known, TableReader};
 
-/// The place of a stage that a definition omits.
+/// The table that stands for an omitted stage.
 pub(super) static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
 
 /// Reads TOML tables into parts of a definition and collects problems.

@@ -1,4 +1,4 @@
-//! Stacks, their slots, and the branches of these.
+//! Reads stacks, their slots, and the branches of slots.
 //!
 //! Invariant: names of slots and of branches are unique in their table.
 
@@ -159,12 +159,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Names that are taken, each with the number that the next one of it gets.
+/// The used names, each with the number that its next repetition gets.
 #[derive(Default)]
 struct Names(BTreeMap<String, usize>);
 
 impl Names {
-    /// The name if it is free, else with a number.
+    /// The name if it is unused, otherwise the name with a number.
     fn unique(&mut self, name: String) -> String {
         let Some(next) = self.0.get(&name).copied() else {
             self.0.insert(name.clone(), 2);

@@ -1,4 +1,4 @@
-//! The weights of a use: which tensors they are, and whether they must be there.
+//! Reads the weights of a use: their tensors, and whether they must exist.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::arch::definition::{OF_FILE, WeightUse};
 use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::table::{Fields, Form, Item};
 
-/// Ends the name of a tensor that need not be there.
+/// Last character of the name of an optional tensor.
 const MAYBE: char = '?';
 
 impl<'a> Reader<'a> {
-    /// A text that shall name a tensor, and what is wrong with it.
+    /// Reports a text that cannot name a tensor.
     fn tensor_text(&mut self, text: &str, span: Span) {
         if is_tensor_name(text) {
             return;
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         );
     }
 
-    /// The `weights` table: a string renames, `true` requires, `false` forbids.
+    /// The `weights` table: a string renames a weight, `true` requires it, `false` forbids it.
     pub(super) fn weights(
         &mut self,
         fields: &mut Fields<'a>,
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
                     .map(|item| (item.get_ref(), item.span()))
                 {
                     None => default,
-                    // Who names a tensor expects it, unless the name says otherwise.
+                    // A tensor that is named is required, unless the name is marked as optional.
                     Some((DeValue::String(name), _)) if name.ends_with(MAYBE) => Presence::Optional,
                     Some((DeValue::String(_), _)) => Presence::Required,
                     Some((DeValue::Boolean(true), _)) => Presence::Required,
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The weight of a contract, with this tensor.
+/// The use of a contract's weight with this tensor.
 pub(super) fn weight_use(spec: &WeightSpec, tensor: String, presence: Presence) -> WeightUse {
     WeightUse {
         tensor,
@@ -115,8 +115,8 @@ fn is_tensor_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(fits) && !matches!(text, "true" | "false")
 }
 
-/// Name of a weight's tensor after renaming. A name without a dot gets the ending of the
-/// contract's own name, a dot at its end stands for no ending, and a `.bias` or `.scale` follows the weight it belongs to.
+/// Name of a weight's tensor after renaming. A name without a dot gets the ending of the contract's own name. A dot at
+/// its end stands for no ending. A `.bias` or `.scale` follows the weight it belongs to.
 fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String>) -> String {
     let ending = default.rfind('.').map_or("", |dot| &default[dot..]);
     let own = renamed.get(key);

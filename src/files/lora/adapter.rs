@@ -10,9 +10,9 @@ use crate::weights::{self, Weights};
 /// An adapter that fits a model.
 #[derive(Clone, Debug)]
 pub struct Adapter {
-    /// Where it was read from.
+    /// The path of the adapter.
     pub path: PathBuf,
-    /// Default scale of its updates.
+    /// Default scale of the updates.
     pub scale: f32,
     /// The matrices.
     pub weights: Weights,
@@ -24,7 +24,7 @@ impl Adapter {
     /// Reads an adapter for a model.
     ///
     /// # Errors
-    /// A file that cannot be read, or an adapter that does not fit the model.
+    /// A file cannot be read, or the adapter does not fit the model.
     pub fn open(source: &Source, base: &Base<'_>) -> Result<Self, Error> {
         let path = source.path.as_path();
         let refuse = |message: String| Error::Unfit {
@@ -32,7 +32,7 @@ impl Adapter {
             message,
         };
         let (weights, alpha) = if path.is_dir() {
-            // What its modules are multiplied by is part of their matrices.
+            // The factors of modules are part of the matrices of a PEFT folder.
             (peft::open(path, base)?, 0.0)
         } else {
             let weights = weights::open(path)?;
@@ -41,7 +41,7 @@ impl Adapter {
         };
         let pairs = pairs(&weights, base.plan, alpha).map_err(refuse)?;
         let names: Vec<&str> = weights.tensors().iter().map(|t| t.name.as_str()).collect();
-        // A value that is not finite would reach the rows of requests without the adapter.
+        // A value that is not finite would affect the rows of requests without the adapter.
         weights::check(&weights, &names)?;
         Ok(Self {
             path: path.to_owned(),
@@ -52,7 +52,7 @@ impl Adapter {
     }
 }
 
-/// Checks the metadata of an adapter's file. Returns its `alpha`, 0 if it has none.
+/// Checks the metadata of an adapter's file. Returns its `alpha`, or 0 if it has none.
 fn check_metadata(weights: &Weights, plan: &Plan) -> Result<f32, String> {
     let metadata = weights.metadata();
     let expect = |key: &str, expected: &str| match metadata.str(key) {

@@ -1,25 +1,25 @@
-//! Why an adapter was refused.
+//! The reasons why an adapter is refused.
 
 use std::path::PathBuf;
 
 use crate::stmap;
 use crate::weights;
 
-/// Why an adapter was refused.
+/// The reason why an adapter is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its file.
+    /// A file of the adapter has an error.
     #[error(transparent)]
     Weights(#[from] weights::Error),
-    /// The names of its modules.
+    /// The names of the adapter's modules do not fit a map.
     #[error(transparent)]
     Map(#[from] stmap::Error),
-    /// It is not an adapter, not one for this model, or needs an unsupported feature.
+    /// The path is not an adapter, or the adapter does not fit the model or needs an unsupported feature.
     #[error("adapter {}: {message}", path.display())]
     Unfit {
         /// The file or folder.
         path: PathBuf,
-        /// What was found and expected.
+        /// The found and the expected value.
         message: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The two matrices of each update, and whether they fit their weight.
+//! The two matrices of each update, and the check that they fit their weight.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ const UP: &str = ".lora_b";
 /// The update of one weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
-    /// The weight, a name in the plan.
+    /// The weight, by its name in the plan.
     pub target: String,
     /// Name of the matrix that is multiplied first.
     pub down: String,
-    /// Name of the other one.
+    /// Name of the other matrix.
     pub up: String,
     /// Factor of the product, in addition to the scale of the adapter.
     pub factor: f32,
@@ -73,7 +73,7 @@ fn unknown(target: &str, plan: &Plan) -> String {
     )
 }
 
-/// The rank of an update, whose matrices fit their weight.
+/// The rank of an update; an error if its matrices do not fit their weight.
 fn check_shapes(planned: &TensorPlan, down: &TensorInfo, up: &TensorInfo) -> Result<u64, String> {
     use TensorType::{F64, I8, I16, I32, I64};
     for half in [down, up] {
@@ -101,7 +101,7 @@ fn check_shapes(planned: &TensorPlan, down: &TensorInfo, up: &TensorInfo) -> Res
     let n = of(base, 2);
     let fits = |found: &[u64], expected: [u64; 2]| {
         let is_same = (0..2).all(|dim| of(found, dim) == expected[dim]);
-        // One for all heads, or one for each expert or head.
+        // One matrix for all heads, or one for each expert or head.
         let n_found = of(found, 2);
         is_same && (n_found == n || n_found == 1) && of(found, 3) == 1
     };

@@ -1,9 +1,8 @@
-//! The folder of an adapter as PEFT writes it: `adapter_config.json` and `adapter_model.safetensors`.
+//! Reads the folder of an adapter as PEFT writes it: `adapter_config.json` and `adapter_model.safetensors`.
 //!
-//! Modules have the names of the model's class in transformers. Which tensors they update, and in which
-//! order of rows and columns, follows from the map of the model (`crate::stmap::update`). A key that
-//! would change the result and is not supported is refused by name; so is an unknown key with a value.
-//! Reference: `LoraConfig` of PEFT.
+//! Modules have the names of the model's class in transformers. The map of the model decides which tensors they update,
+//! and in which order of rows and columns (`crate::stmap::update`). An unsupported key that would change the result is
+//! refused by name, and so is an unknown key with a value. Reference: `LoraConfig` of PEFT.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,31 +23,31 @@ use super::Error;
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
-/// Maximum bytes of a configuration.
+/// Maximum size of a configuration in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
-/// The rank of a configuration that states none.
+/// The rank of a configuration that does not state one.
 const USUAL_RANK: f64 = 8.0;
-/// Maximum number of regular expressions among the patterns of a key, and of bytes of one.
+/// Maximum number of regular expressions among the patterns of a key, and maximum bytes of one.
 const MAX_REGEXES: usize = 256;
 const MAX_REGEX_BYTES: usize = 1 << 18;
 /// Prefix of all names.
 const PREFIX: &str = "base_model.model.";
 
-/// The model that an adapter is for.
+/// The model to which an adapter belongs.
 pub struct Base<'a> {
-    /// Its plan.
+    /// The plan of the model.
     pub plan: &'a Plan,
-    /// Parameters of its architecture, for names of modules where it is not a folder.
+    /// Parameters of the architecture, for names of modules if the model is not a folder.
     pub params: &'a BTreeMap<String, Value>,
-    /// The metadata of its file.
+    /// The metadata of the model's file.
     pub metadata: &'a Metadata,
-    /// Its folder, if it was opened from one.
+    /// The folder of the model, if it was opened from one.
     pub folder: Option<&'a Path>,
-    /// Maps of folders to architectures.
+    /// The maps of folders to architectures.
     pub maps: &'a Maps,
 }
 
-/// Keys that describe how the adapter was made, or repeat what follows from its tensors and other keys.
+/// Keys that describe how the adapter was trained, or repeat facts of its tensors and other keys.
 const INERT: &[&str] = &[
     "peft_version",
     "auto_mapping",
@@ -84,7 +83,7 @@ const READ: &[&str] = &[
     "init_lora_weights",
 ];
 
-/// The meaning of keys that are not supported.
+/// The meaning of unsupported keys.
 const MEANINGS: &[(&str, &str)] = &[
     ("use_dora", "magnitudes of its own for each row (DoRA)"),
     ("lora_bias", "biases of its own"),
@@ -103,7 +102,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("corda_config", "a change of the model's weights"),
 ];
 
-/// Initialisations of the matrices that are supported; others change the weights of the model as well.
+/// Supported initialisations of the matrices; others also change the weights of the model.
 const INITS: &[&str] = &["gaussian", "eva", "orthogonal"];
 
 /// The updates of a folder, under the architecture's names.
@@ -145,7 +144,7 @@ pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
     Ok(weights.with_files(checkpoint.files().cloned()))
 }
 
-/// Keys of a file that name its model or the one that it was made of.
+/// Keys of a file that name its model or the model on which it is based.
 const NAMES: &[&str] = &[
     "general.name",
     "general.basename",
@@ -156,10 +155,10 @@ const NAMES: &[&str] = &[
     "general.source.huggingface.repository",
 ];
 
-/// What is known of the folder from which a GGUF file was converted.
+/// The known facts about the folder from which a GGUF file was converted.
 fn origin<'a>(base: &Base<'a>, json: &'a Map<String, Json>) -> Origin<'a> {
     let text = |key: &str| json.get(key).and_then(Json::as_str);
-    // `OWNER/NAME`; folders further up a path say nothing of the model.
+    // Only `OWNER/NAME` counts: folders further up the path do not describe the model.
     let name = text("base_model_name_or_path").map(|path| {
         let cut = path.trim_end_matches('/').rmatch_indices('/').nth(1);
         cut.map_or(path, |(at, _)| &path[at + 1..])
@@ -184,7 +183,7 @@ struct Config {
     ranks: Patterns,
     by_root: bool,
     fan_in_fan_out: bool,
-    /// Whether an update of the token table is one of a tied head as well.
+    /// Whether an update of the token table also updates a tied head.
     ties: bool,
 }
 
@@ -277,14 +276,14 @@ fn flag(fields: &Map<String, Json>, key: &str) -> Result<bool, String> {
     }
 }
 
-/// Numbers by patterns of names of modules, each of which is whole or follows a dot.
+/// Numbers by patterns of module names. A match is the whole name, or follows a dot.
 #[derive(Default)]
 struct Patterns {
     all: Vec<(Pattern, f64)>,
 }
 
 enum Pattern {
-    /// A pattern without repetitions: its characters, where none matches any.
+    /// A pattern without repetitions: its characters; none matches any character.
     Plain(Vec<Option<u8>>),
     Regex(Box<Regex>),
 }
@@ -314,7 +313,7 @@ impl Patterns {
         Ok(Self { all })
     }
 
-    /// The number of a module, if there is one: that of the first pattern that fits, as in PEFT.
+    /// The number of a module, if it has one: that of the first pattern that fits, as in PEFT.
     fn of(&self, module: &str) -> Option<f64> {
         let mut all = self.all.iter();
         let found = all.find(|(pattern, _)| pattern.fits(module));
@@ -333,7 +332,7 @@ impl Pattern {
                 b'_' | b'-' => Some(byte),
                 _ if byte.is_ascii_alphanumeric() => Some(byte),
                 _ => {
-                    // Small and without caches, of which there would be one for each.
+                    // The expressions are limited and have no caches, since there may be many of them.
                     let limits = Regex::config()
                         .nfa_size_limit(Some(MAX_REGEX_BYTES))
                         .hybrid(false)
@@ -425,8 +424,8 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, Stri
     found.into_iter().map(module).collect()
 }
 
-/// The module of a tensor, whether it is a table, and whether it is the second matrix; none if it is not
-/// a matrix of an update. The name of the adapter may be a part of it.
+/// The module of a tensor, whether it is a table, and whether it is the second matrix; none if the tensor is not a
+/// matrix of an update. The name of the tensor may include the name of the adapter.
 fn part_of(name: &str) -> Option<(&str, bool, bool)> {
     let name = name.strip_prefix(PREFIX)?;
     let kinds = [

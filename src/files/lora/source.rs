@@ -14,7 +14,7 @@ pub struct Source {
 impl std::str::FromStr for Source {
     type Err = String;
 
-    /// `FILE` or `FILE=SCALE`.
+    /// Parses `FILE` or `FILE=SCALE`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (path, scale) = match text.rsplit_once('=') {
             Some((path, scale)) if !Path::new(text).exists() => {

@@ -1,15 +1,15 @@
-//! The vocabulary of a random model: numbers without text, or another file's, padded.
+//! The vocabulary of a random model: numbers without text, or a padded copy of another file's.
 
 use crate::weights::{Array, Metadata, Value as Meta};
 
 use super::Error;
 
-/// Number of a plain token's kind in a file.
+/// Number of the token type of plain tokens in a file.
 const PLAIN: i32 = 1;
-/// Score of a padding token, below those that merging looks for.
+/// Score of a padding token, below the scores for which merging looks.
 const LAST_SCORE: f32 = -1e6;
 
-/// How many tokens another file's vocabulary has; `given` is the requested number.
+/// The number of tokens of another file's vocabulary; `given` is the requested number.
 ///
 /// # Errors
 /// The file has no tokens, or more than were requested.

@@ -1,7 +1,7 @@
-//! Sparse autoencoders of hidden states: features `f = act(W_enc (x - c) + b_enc)`, and `W_dec f + b_dec`, which is about
-//! `x`.
+//! Sparse autoencoders of hidden states: features `f = act(W_enc (x - c) + b_enc)`, and the reconstruction
+//! `W_dec f + b_dec` of `x`.
 //!
-//! Without a `threshold` the activation is a ReLU and `c` is `b_dec`, as the first published ones have it. With one
+//! Without a `threshold` the activation is a ReLU and `c` is `b_dec`, as in the first published ones. With a threshold
 //! (JumpReLU) a feature is 0 unless it is above its threshold, and `c` is 0.
 
 use super::Arrays;
@@ -15,27 +15,27 @@ pub struct Sae {
     encoder: Vec<f32>,
     /// `[n_features][width]`.
     decoder: Vec<f32>,
-    /// What is added to the products with `x`, of each feature.
+    /// The bias of each feature, which is added to the product with `x`.
     bias: Vec<f32>,
-    /// Of each feature.
+    /// The threshold of each feature.
     threshold: Vec<f32>,
 }
 
-/// A feature, as an edit of it needs it.
+/// The numbers of a feature that an edit needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feature {
-    /// Its row of the encoder.
+    /// The feature's row of the encoder.
     pub encoder: Vec<f32>,
-    /// Its row of the decoder.
+    /// The feature's row of the decoder.
     pub decoder: Vec<f32>,
-    /// What is added to the product with the encoder's row.
+    /// The bias, which is added to the product with the encoder's row.
     pub bias: f32,
-    /// Above which it is there.
+    /// The threshold; a smaller feature is 0.
     pub threshold: f32,
 }
 
 impl Sae {
-    /// The autoencoder of these tensors.
+    /// Makes an autoencoder of these tensors.
     pub(super) fn of(mut arrays: Arrays) -> Result<Self, String> {
         let (shape, decoder) = arrays.remove("W_dec").unwrap_or_default();
         let [n_features, width] = shape[..] else {
@@ -74,7 +74,7 @@ impl Sae {
         })
     }
 
-    /// Numbers of a hidden state.
+    /// Number of elements of a hidden state.
     pub fn width(&self) -> usize {
         self.width
     }

@@ -1,8 +1,8 @@
-//! The vectors that requests may name: files that were given when the server started, and files that requests have sent,
-//! which lie in a folder that the server and its engine processes share.
+//! The vectors that requests may name: files that are given when the server starts, and files that requests send, which
+//! are in a folder that the server and its engine processes share.
 //!
-//! What was read is kept until its file changes. An id is looked for among names, and never becomes a path unless it is one
-//! of a file's name.
+//! A file's content is cached until the file changes. An id is compared with names, and is used as a path only if it is
+//! the name of a file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,13 +16,13 @@ use crate::common::writing;
 
 use super::{Content, Error, GGUF, opened, read};
 
-/// Longest id.
+/// Maximum length of an id.
 const MAX_ID: usize = 64;
 
 /// A file with vectors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stored {
-    /// Its name.
+    /// The id of the file.
     pub id: String,
     /// `directions`, `sae` or `translators`.
     pub kind: &'static str,
@@ -30,7 +30,7 @@ pub struct Stored {
     pub bytes: u64,
     /// Number of its tensors.
     pub tensors: usize,
-    /// Whether it was given when the server started.
+    /// Whether the file was given when the server started.
     pub given: bool,
 }
 
@@ -40,23 +40,23 @@ type Cached = BTreeMap<PathBuf, ((SystemTime, u64), Arc<Content>)>;
 #[derive(Debug, Default)]
 pub struct Vectors {
     given: BTreeMap<String, PathBuf>,
-    /// Where those lie that requests have sent.
+    /// The folder of the files that requests send.
     folder: Option<PathBuf>,
-    /// Bytes of all of these.
+    /// Maximum number of bytes of all files in the folder.
     limit: u64,
     cached: Mutex<Cached>,
 }
 
-/// Why a file was not kept.
+/// The reason why a file was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// What it is called.
+    /// The id is refused.
     #[error("{0}")]
     Id(String),
-    /// What it has.
+    /// The content is refused.
     #[error("{0}")]
     Content(String),
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -66,10 +66,10 @@ fn stem(path: &Path) -> Option<String> {
 }
 
 impl Vectors {
-    /// These files, by their names without ending, and those in a folder, of at most `limit` bytes.
+    /// The given files, by their names without extension, and the files in a folder, of at most `limit` bytes.
     ///
     /// # Errors
-    /// Two files of one name.
+    /// Two files have one name.
     pub fn new(given: &[PathBuf], folder: Option<PathBuf>, limit: u64) -> Result<Self, String> {
         let mut by_id = BTreeMap::new();
         for path in given {
@@ -90,7 +90,7 @@ impl Vectors {
     /// Reads the files that were given.
     ///
     /// # Errors
-    /// The first that has no vectors.
+    /// A file has no vectors; the error is that of the first one.
     pub fn check(&self) -> Result<(), Error> {
         let mut given = self.given.values();
         given.try_for_each(|path| self.content(path).map(drop))
@@ -136,10 +136,10 @@ impl Vectors {
         Ok(content)
     }
 
-    /// What the file of this id has.
+    /// The content of the file of this id.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// The file does not exist, or cannot be read.
     pub fn get(&self, id: &str) -> Result<Arc<Content>, String> {
         let Some(path) = self.path(id) else {
             let shown: String = id.chars().take(MAX_ID).collect();
@@ -172,11 +172,11 @@ impl Vectors {
         all.into_iter().filter_map(stored).collect()
     }
 
-    /// Keeps a file under an id: the bytes of a GGUF file, or of safetensors. One that requests have sent before is
-    /// replaced.
+    /// Stores a file under an id: the bytes of a GGUF or safetensors file. It replaces a file that an earlier request
+    /// sent.
     ///
     /// # Errors
-    /// An id that is none or that of a file that was given, bytes without vectors, or too many of them.
+    /// The id is malformed or that of a file that was given, or the bytes have no vectors or too many.
     pub fn keep(&self, id: &str, bytes: &[u8]) -> Result<Stored, Refused> {
         let Some(folder) = &self.folder else {
             return Err(Refused::Id("vectors are not kept here".into()));
@@ -207,7 +207,7 @@ impl Vectors {
             false => ("safetensors", GGUF),
         };
         fs::create_dir_all(folder)?;
-        // Under a name that nobody finds until it is known to be sound.
+        // The file has a name that is not found until its content is checked.
         let unknown = folder.join("unknown");
         fs::create_dir_all(&unknown)?;
         let check = unknown.join(format!("{id}.{ending}"));
@@ -220,13 +220,13 @@ impl Vectors {
             return Err(Refused::Content(message.to_owned()));
         }
         fs::rename(&check, folder.join(format!("{id}.{ending}")))?;
-        // One of the other format would be another file of the same name.
+        // A file in the other format would be a second file of the same id.
         let _ = fs::remove_file(folder.join(format!("{id}.{other}")));
         let stored = self.list().into_iter().find(|stored| stored.id == id);
         stored.ok_or_else(|| Refused::Io(std::io::ErrorKind::NotFound.into()))
     }
 
-    /// Removes a file that requests have sent. Returns whether there was one.
+    /// Removes a file that a request sent. Returns whether it existed.
     pub fn remove(&self, id: &str) -> bool {
         let path = self.sent().remove(id);
         path.is_some_and(|path| fs::remove_file(path).is_ok())

@@ -1,4 +1,4 @@
-//! Scores to mixed values.
+//! Attention operations: from scores to weighted sums of values.
 
 use ggml_sys as sys;
 
@@ -12,12 +12,11 @@ use crate::weights::TensorType;
 pub struct Scores<'a> {
     /// Factor of `q . k`.
     pub scale: f32,
-    /// Scores become `softcap * tanh(score / softcap)`; 0: they do not.
+    /// Scores become `softcap * tanh(score / softcap)`; 0: no cap.
     pub softcap: f32,
-    /// Largest slope of a linear position bias (Press et al. 2022); 0: there is none. The mask
-    /// holds minus the distances.
+    /// Largest slope of a linear position bias (Press et al. 2022); 0: no bias. The mask holds the negated distances.
     pub max_bias: f32,
-    /// `[heads]`: a further score of each head that takes weight and has no value.
+    /// The sinks `[heads]`: a further score of each head that takes part in the softmax and has no value.
     pub sinks: Option<&'a Tensor>,
 }
 
@@ -46,10 +45,10 @@ impl Scores<'_> {
 
 impl Graph {
     /// `softmax(a * scale + mask)` over rows: `a [n_kv, n_q, heads, n]`, `mask [n_kv, >= n_q, 1, n]`; f32.
-    /// Scores are capped before, not here.
+    /// The softcap is not applied here, but before.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types.
+    /// The shapes do not fit each other, or a type is not supported.
     pub fn soft_max(
         &self,
         a: &Tensor,
@@ -85,12 +84,12 @@ impl Graph {
         self.node("soft_max", ptr, &sources)
     }
 
-    /// `softmax(q . k * scale + mask) . v` without storing the scores:
-    /// `q [dk, n_q, heads, n]`, `k [dk, n_kv, kv_heads, n]`, `v [dv, n_kv, kv_heads, n]`,
-    /// `mask [n_kv, n_q, 1, n]` f16 -> `[dv, heads, n_q, n]` f32, each of the `n` by itself.
+    /// `softmax(q . k * scale + mask) . v` without storing the scores: `q [dk, n_q, heads, n]`,
+    /// `k [dk, n_kv, kv_heads, n]`, `v [dv, n_kv, kv_heads, n]`, `mask [n_kv, n_q, 1, n]` f16 -> `[dv, heads, n_q, n]`
+    /// f32. The `n` batches are independent.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types.
+    /// The shapes do not fit each other, or a type is not supported.
     pub fn flash_attn(
         &self,
         q: &Tensor,

@@ -7,7 +7,7 @@ pub(super) fn fault<T>(op: &'static str, message: String) -> Result<T, Error> {
     Err(Error::Arguments { op, message })
 }
 
-/// Types that hold weights a matrix product can read.
+/// Whether a matrix product can read weights of a type.
 pub(super) fn is_matrix_type(ty: TensorType) -> bool {
     !matches!(
         ty,

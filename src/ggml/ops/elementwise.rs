@@ -1,4 +1,4 @@
-//! Operations on each element by itself.
+//! Elementwise operations.
 
 use ggml_sys as sys;
 
@@ -50,7 +50,7 @@ impl Graph {
     /// `a - b`, `b` repeated to the shape of `a`; f32.
     ///
     /// # Errors
-    /// Shapes that do not repeat, other types.
+    /// A shape is not a multiple of the other, or a type is not supported.
     pub fn sub(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("sub", sys::ggml_sub, a, b)
     }
@@ -58,7 +58,7 @@ impl Graph {
     /// `a / b` by elements, `b` repeated to the shape of `a`; f32.
     ///
     /// # Errors
-    /// Shapes that do not repeat, other types.
+    /// A shape is not a multiple of the other, or a type is not supported.
     pub fn div(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("div", sys::ggml_div, a, b)
     }
@@ -91,7 +91,7 @@ impl Graph {
     /// `a + b`, `b` repeated to the shape of `a`; f32.
     ///
     /// # Errors
-    /// Shapes that do not repeat, other types.
+    /// A shape is not a multiple of the other, or a type is not supported.
     pub fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("add", sys::ggml_add, a, b)
     }
@@ -99,7 +99,7 @@ impl Graph {
     /// `a * b` by elements, `b` repeated to the shape of `a`; f32.
     ///
     /// # Errors
-    /// Shapes that do not repeat, other types.
+    /// A shape is not a multiple of the other, or a type is not supported.
     pub fn mul(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("mul", sys::ggml_mul, a, b)
     }
@@ -107,7 +107,7 @@ impl Graph {
     /// `a * factor`; contiguous f32.
     ///
     /// # Errors
-    /// Other types or layouts.
+    /// A type or layout is not supported.
     pub fn scale(&self, a: &Tensor, factor: f32) -> Result<Tensor, Error> {
         self.float("scale", a, true)?;
         let ctx = self.arena.reserve()?;
@@ -119,7 +119,7 @@ impl Graph {
     /// An activation; contiguous f32.
     ///
     /// # Errors
-    /// Other types or layouts.
+    /// A type or layout is not supported.
     pub fn unary(&self, a: &Tensor, kind: Unary) -> Result<Tensor, Error> {
         self.float("unary", a, true)?;
         let ctx = self.arena.reserve()?;
@@ -146,7 +146,7 @@ impl Graph {
     /// `act(gate) * up`, same shapes, contiguous f32.
     ///
     /// # Errors
-    /// Shapes that differ, other types.
+    /// The shapes differ, or a type is not supported.
     pub fn glu(&self, kind: Glu, gate: &Tensor, up: &Tensor) -> Result<Tensor, Error> {
         self.float("glu", gate, true)?;
         self.float("glu", up, true)?;
@@ -171,7 +171,7 @@ impl Graph {
     /// same shapes, contiguous f32.
     ///
     /// # Errors
-    /// Shapes that differ, other types.
+    /// The shapes differ, or a type is not supported.
     pub fn swiglu_oai(
         &self,
         gate: &Tensor,
@@ -195,7 +195,7 @@ impl Graph {
     /// as stored, before their softplus.
     ///
     /// # Errors
-    /// Other types or layouts.
+    /// A type or layout is not supported.
     pub fn xielu(
         &self,
         a: &Tensor,
@@ -211,10 +211,10 @@ impl Graph {
         self.node("xielu", ptr, &[a])
     }
 
-    /// Elements no smaller than `min` and no larger than `max`; contiguous f32.
+    /// `a` with every element limited to the range from `min` to `max`; contiguous f32.
     ///
     /// # Errors
-    /// Other types or layouts.
+    /// A type or layout is not supported.
     pub fn clamp(&self, a: &Tensor, min: f32, max: f32) -> Result<Tensor, Error> {
         self.float("clamp", a, true)?;
         let ctx = self.arena.reserve()?;
@@ -226,7 +226,7 @@ impl Graph {
     /// `a * factor + offset`; contiguous f32.
     ///
     /// # Errors
-    /// Other types or layouts.
+    /// A type or layout is not supported.
     pub fn affine(&self, a: &Tensor, factor: f32, offset: f32) -> Result<Tensor, Error> {
         self.float("affine", a, true)?;
         let ctx = self.arena.reserve()?;
@@ -235,10 +235,10 @@ impl Graph {
         self.node("affine", ptr, &[a])
     }
 
-    /// Every element replaced by a number; contiguous f32.
+    /// A tensor of the shape of `a` with all elements `value`; contiguous f32.
     ///
     /// # Errors
-    /// Other types or layouts.
+    /// A type or layout is not supported.
     pub fn fill(&self, a: &Tensor, value: f32) -> Result<Tensor, Error> {
         self.float("fill", a, true)?;
         let ctx = self.arena.reserve()?;
@@ -250,7 +250,7 @@ impl Graph {
     /// Sum of each row: `a [n, ..] -> [1, ..]`; f32.
     ///
     /// # Errors
-    /// Other types.
+    /// A type is not supported.
     pub fn sum_rows(&self, a: &Tensor) -> Result<Tensor, Error> {
         self.float("sum_rows", a, false)?;
         let ctx = self.arena.reserve()?;

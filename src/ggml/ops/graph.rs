@@ -1,6 +1,6 @@
 //! A graph of operations, its inputs and its results.
 //!
-//! Invariant: every node can be run by the processor.
+//! Invariant: the processor can run every node.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -17,26 +17,25 @@ use super::super::scratch::ScratchId;
 use super::checks::fault;
 use crate::weights::TensorType;
 
-/// A graph of operations on tensors of its own arena and of others.
+/// A graph of operations on its own tensors and on tensors of other arenas.
 pub struct Graph {
     pub(super) arena: Arena,
     graph: NonNull<sys::ggml_cgraph>,
     cpu: Device,
     limit: usize,
-    /// Tensors of other arenas that the graph reads, and how many it may.
+    /// Tensors of other arenas that the graph reads, and their maximum number.
     leaves: RefCell<HashSet<usize>>,
     max_leaves: usize,
     pub(super) scopes: Scopes,
-    /// The scratch memory that its tensors have places in, once it was loaded.
+    /// The scratch memory in which the graph's tensors have places, once it was loaded.
     scratch: Cell<Option<ScratchId>>,
 }
 
 impl Graph {
-    /// An empty graph with space for `n_tensors` tensors of its own besides `n_leaves` tensors of
-    /// other arenas.
+    /// An empty graph with space for `n_tensors` own tensors and `n_leaves` tensors of other arenas.
     ///
     /// # Errors
-    /// No memory for the descriptions.
+    /// There is no memory for the descriptions.
     pub fn new(n_tensors: usize, n_leaves: usize) -> Result<Self, Error> {
         let limit = n_tensors + n_leaves;
         let arena = Arena::new(n_tensors, limit)?;
@@ -82,7 +81,7 @@ impl Graph {
         unsafe { sys::ggml_graph_n_nodes(self.as_ptr()) as usize }
     }
 
-    /// Operation and result of every node, in the order of execution.
+    /// The names of the operation and of the result of each node, in the order of execution.
     pub fn nodes(&self) -> impl Iterator<Item = (String, String)> {
         (0..self.n_nodes()).map(|i| {
             // SAFETY: the index is below the number of nodes; names and operations are alive with
@@ -98,10 +97,10 @@ impl Graph {
         })
     }
 
-    /// An input: its memory is not reused while the graph is loaded.
+    /// An input. Its memory is not reused while the graph is loaded.
     ///
     /// # Errors
-    /// As [`Arena::tensor`].
+    /// The errors of [`Arena::tensor`].
     pub fn input(&self, name: &str, ty: TensorType, shape: &[u64]) -> Result<Tensor, Error> {
         let tensor = self.arena.tensor(name, ty, shape)?;
         // SAFETY: the tensor was just made.
@@ -112,7 +111,7 @@ impl Graph {
     /// An input of indices below `bound`.
     ///
     /// # Errors
-    /// As [`Arena::indices`].
+    /// The errors of [`Arena::indices`].
     pub fn index_input(
         &self,
         name: &str,
@@ -126,10 +125,10 @@ impl Graph {
         Ok(tensor)
     }
 
-    /// Adds a tensor and all it depends on to the computation.
+    /// Adds a tensor and all its dependencies to the computation.
     ///
     /// # Errors
-    /// The tensor is not one of this graph's.
+    /// The tensor does not belong to this graph.
     pub fn expand(&self, tensor: &Tensor) -> Result<(), Error> {
         if !Rc::ptr_eq(&tensor.arena.0, &self.arena.0) {
             return fault(
@@ -143,10 +142,10 @@ impl Graph {
         Ok(())
     }
 
-    /// Adds a result that can be read after running.
+    /// Adds a result that can be read after the graph has run.
     ///
     /// # Errors
-    /// As [`Self::expand`].
+    /// The errors of [`Self::expand`].
     pub fn output(&mut self, tensor: &Tensor) -> Result<(), Error> {
         // SAFETY: the tensor is alive.
         unsafe { sys::ggml_set_output(tensor.as_ptr()) };
@@ -174,7 +173,7 @@ impl Graph {
         Ok(node)
     }
 
-    /// Lets the graph read a tensor of another arena, which must be data, not a computation.
+    /// Lets the graph read a tensor of another arena, which must be data, not a result.
     fn leaf(&self, op: &'static str, source: &Tensor) -> Result<(), Error> {
         if Rc::ptr_eq(&source.arena.0, &self.arena.0) {
             return Ok(());
@@ -194,15 +193,15 @@ impl Graph {
         Ok(())
     }
 
-    /// Whether a tensor is computed by this graph.
+    /// Whether this graph computes a tensor.
     pub(super) fn is_result(&self, tensor: &Tensor) -> bool {
         // SAFETY: the tensor is alive.
         let op = unsafe { sys::shim_tensor_op(tensor.as_ptr()) } as sys::ggml_op;
         Rc::ptr_eq(&tensor.arena.0, &self.arena.0) && op != sys::GGML_OP_NONE
     }
 
-    /// Whether a tensor, or what it is a view of, is scratch memory that this graph computes: nothing else writes there
-    /// as long as something reads it.
+    /// Whether a tensor, or the tensor that it is a view of, is scratch memory that this graph computes: no other
+    /// operation writes to it before its last reader.
     pub fn is_scratch(&self, tensor: &Tensor) -> bool {
         // SAFETY: the tensor is alive, and keeps what it is a view of alive.
         let op = unsafe {

@@ -1,4 +1,4 @@
-//! The same elements in another shape, order or type.
+//! Operations that change the shape, order or type of elements.
 
 use ggml_sys as sys;
 
@@ -8,10 +8,10 @@ use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
 impl Graph {
-    /// The same elements in another shape.
+    /// A tensor with the same elements in another shape.
     ///
     /// # Errors
-    /// A tensor that is not contiguous, or another number of elements.
+    /// The tensor is not contiguous, or the number of elements differs.
     pub fn reshape(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         let elements = shape.iter().try_fold(1u64, |n, dim| n.checked_mul(*dim));
         if elements != Some(a.elements())
@@ -29,11 +29,10 @@ impl Graph {
         Ok(reshaped)
     }
 
-    /// A window: `shape` elements, steps of `strides` bytes for dimensions 1 to 3, from `offset`
-    /// bytes on.
+    /// A view: `shape` elements, with steps of `strides` bytes for dimensions 1 to 3, from `offset` bytes on.
     ///
     /// # Errors
-    /// A window that reaches beyond the tensor or cuts a block.
+    /// The window reaches beyond the tensor or cuts a block.
     pub fn view(
         &self,
         a: &Tensor,
@@ -47,7 +46,7 @@ impl Graph {
                 end.checked_add((strides[dim - 1] as u64).checked_mul(shape[dim].checked_sub(1)?)?)
             })
         });
-        // ggml counts the elements of rows that overlap as often as they are there.
+        // ggml counts the elements of overlapping rows once for each row.
         let end = end.zip(a.ty().tensor_bytes(&shape));
         let inside = end
             .map(|(end, dense)| end.max(dense))
@@ -82,10 +81,10 @@ impl Graph {
         self.node("view", ptr, &[a])
     }
 
-    /// Dimension `i` of the tensor becomes dimension `axes[i]` of the result; nothing moves.
+    /// A view in which dimension `i` of the tensor is dimension `axes[i]`.
     ///
     /// # Errors
-    /// Axes that are not permutation.
+    /// The axes are not a permutation.
     pub fn permute(&self, a: &Tensor, axes: [usize; 4]) -> Result<Tensor, Error> {
         let mut sorted = axes;
         sorted.sort_unstable();
@@ -102,7 +101,7 @@ impl Graph {
     /// A contiguous copy.
     ///
     /// # Errors
-    /// A quantised tensor that is permuted.
+    /// A quantised tensor is permuted.
     pub fn cont(&self, a: &Tensor) -> Result<Tensor, Error> {
         if !a.ty().is_plain() && !a.has_dense_rows() {
             return fault(
@@ -119,11 +118,11 @@ impl Graph {
     /// A contiguous copy of another type.
     ///
     /// # Errors
-    /// A pair of types that ggml does not convert.
+    /// ggml does not convert between the two types.
     pub fn cast(&self, a: &Tensor, ty: TensorType) -> Result<Tensor, Error> {
         let from = is_matrix_type(a.ty()) && a.has_dense_rows();
         let to = matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16);
-        // Quantised rows only become f32.
+        // Quantised rows can only become f32.
         if !from || !to || (!a.ty().is_plain() && ty != TensorType::F32) {
             return fault("cast", format!("{a:?} to {ty}"));
         }
@@ -136,7 +135,7 @@ impl Graph {
     /// `b` after `a` in dimension `dim`; same type, other dimensions equal.
     ///
     /// # Errors
-    /// Shapes or types that differ.
+    /// The shapes or types differ.
     pub fn concat(&self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Error> {
         let (sa, sb) = (a.shape(), b.shape());
         let same = (0..4).all(|i| i == dim || sa[i] == sb[i]);
@@ -150,10 +149,10 @@ impl Graph {
         self.node("concat", ptr, &[a, b])
     }
 
-    /// `a` repeated to a shape; f32.
+    /// `a` repeated to the given shape; f32.
     ///
     /// # Errors
-    /// A shape that is not a multiple, other types.
+    /// The shape is not a multiple, or a type is not supported.
     pub fn repeat(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         let sa = a.shape();
         if (0..4).any(|i| shape[i] == 0 || !shape[i].is_multiple_of(sa[i]))

@@ -8,10 +8,10 @@ use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
 impl Graph {
-    /// `a [k, n, ..] . b [k, m, ..] -> [n, m, ..]`, f32. Batches of `b` may be multiples of `a`'s.
+    /// `a [k, n, ..] . b [k, m, ..] -> [n, m, ..]`, f32. The batches of `b` may be a multiple of those of `a`.
     ///
     /// # Errors
-    /// Shapes that do not go together, types that are not numbers.
+    /// The shapes do not fit each other, or a type is not numeric.
     pub fn mul_mat(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         let (sa, sb, nb) = (a.shape(), b.shape(), a.strides());
         if sa[0] != sb[0] || sb[2] % sa[2] != 0 || sb[3] % sa[3] != 0 {
@@ -30,7 +30,7 @@ impl Graph {
         self.node("mul_mat", ptr, &[a, b])
     }
 
-    /// Requests f32 accumulation in a matrix product, which some devices otherwise do in f16.
+    /// Requests f32 accumulation in a matrix product; some devices otherwise accumulate in f16.
     ///
     /// # Errors
     /// The tensor is not a matrix product.
@@ -45,11 +45,11 @@ impl Graph {
         Ok(())
     }
 
-    /// One product for each of the matrices that `ids` names: `a [k, n, experts]`,
-    /// `b [k, 1 or used, m]`, `ids [used, m]` -> `[n, used, m]`, f32.
+    /// The products with the matrices that `ids` selects: `a [k, n, experts]`, `b [k, 1 or used, m]`, `ids [used, m]`
+    /// -> `[n, used, m]`, f32.
     ///
     /// # Errors
-    /// Shapes that do not go together, ids without a bound.
+    /// The shapes do not fit each other, or the ids have no bound.
     pub fn mul_mat_id(&self, a: &Tensor, b: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
         let (sa, sb, si) = (a.shape(), b.shape(), ids.shape());
         let fits = sa[0] == sb[0]
@@ -73,10 +73,10 @@ impl Graph {
         self.node("mul_mat_id", ptr, &[a, b, ids])
     }
 
-    /// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` names; f32.
+    /// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` selects; f32.
     ///
     /// # Errors
-    /// Shapes that do not go together, ids without a bound.
+    /// The shapes do not fit each other, or the ids have no bound.
     pub fn add_id(&self, a: &Tensor, b: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
         let (sa, sb, si) = (a.shape(), b.shape(), ids.shape());
         let fits = sa[0] == sb[0]

@@ -1,8 +1,8 @@
-//! Operations, each with the checks that ggml would abort on.
+//! Operations, with checks of everything on which ggml would abort.
 //!
-//! A [`Graph`] collects operations; nothing is computed until an executor runs it. Shapes in the
-//! documentation are in ggml order, fastest first. Every node is also shown to the processor's
-//! backend, which must support it: it is the last resort of every schedule.
+//! A [`Graph`] collects operations; nothing is computed until an executor runs it. Shapes in the documentation are in
+//! ggml order, fastest dimension first. The processor's backend must support every node, since it computes all nodes
+//! that other devices do not.
 
 mod attention;
 mod checks;

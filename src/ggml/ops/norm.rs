@@ -1,4 +1,4 @@
-//! Rows brought to a common magnitude.
+//! Normalisation of rows.
 
 use ggml_sys as sys;
 
@@ -10,7 +10,7 @@ impl Graph {
     /// Rows divided by their root mean square; f32.
     ///
     /// # Errors
-    /// Other types, a negative eps.
+    /// A type is not supported, or eps is negative.
     pub fn rms_norm(&self, a: &Tensor, eps: f32) -> Result<Tensor, Error> {
         self.norm_op("rms_norm", sys::ggml_rms_norm, a, eps)
     }
@@ -18,7 +18,7 @@ impl Graph {
     /// Rows minus their mean, divided by their standard deviation; f32.
     ///
     /// # Errors
-    /// Other types, a negative eps.
+    /// A type is not supported, or eps is negative.
     pub fn layer_norm(&self, a: &Tensor, eps: f32) -> Result<Tensor, Error> {
         self.norm_op("norm", sys::ggml_norm, a, eps)
     }
@@ -26,16 +26,17 @@ impl Graph {
     /// Rows divided by `max(euclidean norm, eps)`; f32.
     ///
     /// # Errors
-    /// Other types, a negative eps.
+    /// A type is not supported, or eps is negative.
     pub fn l2_norm(&self, a: &Tensor, eps: f32) -> Result<Tensor, Error> {
         self.norm_op("l2_norm", sys::ggml_l2_norm, a, eps)
     }
 
-    /// Matrices `[4, 4, n]` whose rows and columns sum to about one: Sinkhorn's normalisation, `rounds` times, of the
-    /// softmax over each row of `scale[2] * mixes + base` from element 8 on. `mixes [24, n]`, `scale [3]`, `base [24]`; f32.
+    /// Matrices `[4, 4, n]` whose rows and columns sum to about one: the softmax over each row of
+    /// `scale[2] * mixes + base` from element 8 on, with `rounds` rounds of Sinkhorn's normalisation. `mixes [24, n]`,
+    /// `scale [3]`, `base [24]`; f32.
     ///
     /// # Errors
-    /// Other shapes and types, a negative eps, no round.
+    /// A shape or type is not supported, eps is negative, or there is no round.
     pub fn sinkhorn(
         &self,
         mixes: &Tensor,

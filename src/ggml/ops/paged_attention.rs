@@ -1,8 +1,8 @@
-//! Attention over blocks of keys and values, in an operation of our own.
+//! Attention over KV blocks, in an operation of this project.
 //!
-//! It is not `flash_attn`: a query attends to an interval of its own sequence, so there is no mask,
-//! no gathered copy, and no slot of another sequence is looked at. The bits of a result follow from
-//! the query, its interval and the rows in it alone, whatever else is computed in the same pass.
+//! It differs from `flash_attn`: a query attends to an interval of its own sequence, so there is no mask and no
+//! gathered copy, and no slot of another sequence is read. The bits of a result follow only from the query, its
+//! interval and the rows of the interval, not from the rest of the pass.
 
 use ggml_sys as sys;
 
@@ -20,32 +20,31 @@ mod tests;
 pub struct KvBlocks<'a> {
     /// `[dk, kv_heads, slots]`: f32, f16, bf16, q8_0 or q4_0; rows dense.
     pub k: &'a Tensor,
-    /// `[dv, kv_heads, slots]` likewise; may be a view of the heads of `k`.
+    /// `[dv, kv_heads, slots]`, as `k`; may be a view of the heads of `k`.
     pub v: &'a Tensor,
-    /// i32 `[4, n]`, for each query: where the blocks of its sequence start in `table`, its own
-    /// position, and the first and the end of the positions that it attends to.
+    /// i32 `[4, n]`, for each query: the place in `table` where the blocks of its sequence start, its position, and the
+    /// first and the end of the positions that it attends to.
     pub queries: &'a Tensor,
-    /// i32 `[m]`: the position p of a sequence lies in the slot
-    /// `table[start + p / block_len] * block_len + p % block_len`.
+    /// i32 `[m]`: position p of a sequence is in the slot `table[start + p / block_len] * block_len + p % block_len`.
     pub table: &'a Tensor,
-    /// Slots of a block, a multiple of 16.
+    /// Number of slots of a block, a multiple of 16.
     pub block_len: u64,
-    /// What each query attends to of its interval; none: all of it.
+    /// The selected blocks of positions of each query's interval; none: the whole interval.
     pub selected: Option<Selected<'a>>,
-    /// The keys of whole blocks of positions, of which `selected` selects; none: there are none.
+    /// The keys of whole blocks of positions, among which `selected` selects; none: blocks have no keys.
     pub whole: Option<WholeSpans>,
-    /// f32 `[heads, 2 far + 1]`, dense: what is added to the scores of each head for the distances from -far to
-    /// far, the position of the key minus that of the query. Farther ones count as -far or far.
+    /// f32 `[heads, 2 far + 1]`, dense: the bias of each head's scores for the distances from -far to far, the position
+    /// of the key minus that of the query. Farther distances count as -far or far.
     pub bias: Option<&'a Tensor>,
 }
 
-/// Lists of what queries attend to of their intervals.
+/// Lists of the selected blocks of positions of queries.
 #[derive(Clone, Copy, Debug)]
 pub struct Selected<'a> {
-    /// i32 `[m, 1 or kv_heads, n]`: blocks of positions, in ascending order and up to the first negative number; a
-    /// list that begins with one stands for all.
+    /// i32 `[m, 1 or kv_heads, n]`: blocks of positions, in ascending order and up to the first negative number; a list
+    /// that starts with a negative number stands for all blocks.
     pub lists: &'a Tensor,
-    /// Positions of a block.
+    /// Number of positions of a block.
     pub span: u64,
 }
 
@@ -61,18 +60,18 @@ impl Selected<'_> {
     }
 }
 
-/// Keys of whole blocks of positions, which a query attends to as well as to its last positions. A KV block has further rows after
-/// those of its positions: [`Self::further`], one for each such block that ends in it.
+/// Keys of whole blocks of positions, to which a query attends in addition to its last positions. A KV block has
+/// further rows after those of its positions: [`Self::further`], one for each whole block that ends in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WholeSpans {
-    /// Positions of such a block, from a multiple of it on: a divisor or a multiple of `block_len`.
+    /// Number of positions of a whole block, which starts at a multiple of it: a divisor or a multiple of `block_len`.
     pub span: u64,
-    /// Positions that a query attends to themselves, the last ones of its interval.
+    /// Number of positions whose own keys a query attends to, the last ones of its interval.
     pub near: u64,
 }
 
 impl WholeSpans {
-    /// Further rows of a KV block of `block_len` positions: one in all if blocks are longer.
+    /// Number of further rows of a KV block of `block_len` positions; one if whole blocks are longer.
     pub fn further(span: u64, block_len: u64) -> u64 {
         (block_len / span.max(1)).max(1)
     }
@@ -88,7 +87,7 @@ impl WholeSpans {
 }
 
 impl KvBlocks<'_> {
-    /// Whether there can be blocks of this type for heads of so many elements.
+    /// Whether blocks can have this type and heads of `head` elements.
     pub fn can_hold(ty: TensorType, head: u64) -> bool {
         // SAFETY: the function returns a constant.
         let max_head = unsafe { sys::shim_paged_attention_max_head() } as u64;
@@ -134,23 +133,22 @@ impl KvBlocks<'_> {
     }
 }
 
-/// Types that the operation reads.
+/// Whether the operation reads a type.
 fn is_kv_type(ty: TensorType) -> bool {
     use TensorType::{BF16, F16, F32, Q4_0, Q8_0};
     matches!(ty, F32 | F16 | BF16 | Q8_0 | Q4_0)
 }
 
 impl Graph {
-    /// `softmax(q . k * scale) . v` over the positions that each query attends to:
-    /// `q [dk, heads, n]` f32, rows dense -> `[dv, heads, n]` f32, computed in f32. A linear
-    /// position bias lowers scores by the distance of the positions, another one is read from a table.
+    /// `softmax(q . k * scale) . v` over the positions that each query attends to: `q [dk, heads, n]` f32, rows dense
+    /// -> `[dv, heads, n]` f32, computed in f32. A linear position bias lowers scores by the distance of the positions;
+    /// a bias by distance is read from a table.
     ///
-    /// The lists are checked when they are read: a query whose interval is empty, or whose
-    /// blocks lie outside the table or the slots, gets zeros. The online softmax is that of Milakov
-    /// and Gimelshein 2018.
+    /// The operation checks the lists when it reads them: a query gets zeros if its interval is empty, or if its blocks
+    /// are outside the table or the slots. The online softmax is that of Milakov and Gimelshein 2018.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types, heads of more than 1024 elements.
+    /// The shapes do not fit each other, a type is not supported, or a head has more than 1024 elements.
     pub fn paged_attention(
         &self,
         q: &Tensor,

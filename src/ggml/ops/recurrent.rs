@@ -1,4 +1,4 @@
-//! Operations that carry a state along time.
+//! Operations that carry a state over time.
 
 use ggml_sys as sys;
 
@@ -8,11 +8,11 @@ use super::{Graph, fault};
 use crate::weights::TensorType;
 
 impl Graph {
-    /// Each channel convolved over time: `x [k - 1 + n, channels, seqs]`, `weight [k, channels]` ->
+    /// Convolves each channel over time: `x [k - 1 + n, channels, seqs]`, `weight [k, channels]` ->
     /// `[channels, n, seqs]`; contiguous f32.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types.
+    /// The shapes do not fit each other, or a type is not supported.
     pub fn ssm_conv(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, Error> {
         self.float("ssm_conv", x, true)?;
         self.float("ssm_conv", weight, true)?;
@@ -26,14 +26,15 @@ impl Graph {
         self.node("ssm_conv", ptr, &[x, weight])
     }
 
-    /// Each channel convolved over time with the columns that earlier passes left before it:
-    /// `y[c, t] = sum over j of weight[j, c] x[c, t - step * (k - 1 - j)]`. `x [channels, n, seqs]`, `weight [k, channels]`,
-    /// `states [kept * channels, rows]` with `kept = (k - 1) * step` columns, one channel after another, and the row of each
-    /// sequence `ids [seqs]` -> one row of all y, `[channels, n, seqs]`, then the last columns `[kept * channels, seqs]`;
-    /// contiguous f32. An operation of the processor.
+    /// Convolves each channel over time, with the columns of earlier passes before it:
+    /// `y[c, t] = sum over j of weight[j, c] x[c, t - step * (k - 1 - j)]`. `x [channels, n, seqs]`,
+    /// `weight [k, channels]`, `states [kept * channels, rows]` with `kept = (k - 1) * step` columns, one channel after
+    /// another, and the row of each sequence `ids [seqs]` -> one row of all y, `[channels, n, seqs]`, then the last
+    /// columns `[kept * channels, seqs]`; contiguous f32. Only the processor has this operation.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types, ids without a bound, more columns than [`Self::can_convolve`] allows.
+    /// The shapes do not fit each other, a type is not supported, the ids have no bound, or there are more columns than
+    /// [`Self::can_convolve`] allows.
     pub fn convolve(
         &self,
         x: &Tensor,
@@ -76,7 +77,7 @@ impl Graph {
         self.node(OP, ptr, &[x, states, ids, weight])
     }
 
-    /// Whether [`Self::convolve`] has room for a weight of so many columns, `step` positions apart.
+    /// Whether [`Self::convolve`] supports a weight of `length` columns, `step` positions apart.
     pub fn can_convolve(length: u64, step: u64) -> bool {
         // SAFETY: constants.
         let (longest, most) = unsafe {
@@ -89,13 +90,12 @@ impl Graph {
         (1..=longest as u64).contains(&length) && kept > 0 && kept <= most as u64
     }
 
-    /// The selective scan of Mamba (Gu and Dao 2023): `states [n, d, heads, rows]`,
-    /// `x [d, heads, t, seqs]`, `dt [heads, t, seqs]`, `a [n or 1, heads]`, `b` and `c`
-    /// `[n, groups, t, seqs]`, the row of each sequence `ids [seqs]` -> one row of all `x`, then
-    /// all new states; f32. The softplus of `dt` is taken here.
+    /// The selective scan of Mamba (Gu and Dao 2023): `states [n, d, heads, rows]`, `x [d, heads, t, seqs]`,
+    /// `dt [heads, t, seqs]`, `a [n or 1, heads]`, `b` and `c` `[n, groups, t, seqs]`, the row of each sequence
+    /// `ids [seqs]` -> one row of all `x`, then all new states; f32. The operation takes the softplus of `dt`.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types, ids without a bound.
+    /// The shapes do not fit each other, a type is not supported, or the ids have no bound.
     #[expect(clippy::too_many_arguments, reason = "the operation has as many")]
     pub fn ssm_scan(
         &self,
@@ -155,7 +155,7 @@ impl Graph {
     /// root of d here.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types.
+    /// The shapes do not fit each other, or a type is not supported.
     pub fn gated_delta_net(
         &self,
         q: &Tensor,
@@ -201,13 +201,13 @@ impl Graph {
         self.node("gated_delta_net", ptr, &[q, k, v, g, beta, state])
     }
 
-    /// Linear attention with a decay of each element of the keys, read before the position is added, and
-    /// with a bonus for the position itself (Peng et al. 2024): `y = r (S + bonus k v)`, then
-    /// `S = decay S + k v`. `k`, `v`, `r`, `decay` `[d, heads, t * seqs]`, `bonus [d, heads]`,
-    /// `state [d * d * heads, seqs]` -> `[d * heads, t * seqs]`, then all new states; f32.
+    /// Linear attention with a decay of each element of the keys, read before the position is added, and with a bonus
+    /// for the position (Peng et al. 2024): `y = r (S + bonus k v)`, then `S = decay S + k v`. `k`, `v`, `r`, `decay`
+    /// `[d, heads, t * seqs]`, `bonus [d, heads]`, `state [d * d * heads, seqs]` -> `[d * heads, t * seqs]`, then all
+    /// new states; f32.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types.
+    /// The shapes do not fit each other, or a type is not supported.
     pub fn wkv6(
         &self,
         [k, v, r, decay]: [&Tensor; 4],
@@ -235,11 +235,11 @@ impl Graph {
         self.node("wkv6", ptr, &[k, v, r, bonus, decay, state])
     }
 
-    /// Gated linear attention (Yang et al. 2023): `S = decay S + k v`, then `y = scale q S`; otherwise
-    /// as [`Self::wkv6`].
+    /// Gated linear attention (Yang et al. 2023): `S = decay S + k v`, then `y = scale q S`. The shapes are those of
+    /// [`Self::wkv6`].
     ///
     /// # Errors
-    /// Shapes that do not go together, other types.
+    /// The shapes do not fit each other, or a type is not supported.
     pub fn gated_linear_attention(
         &self,
         [k, v, q, decay]: [&Tensor; 4],
@@ -268,7 +268,7 @@ impl Graph {
     /// `state [d * d * heads, seqs]` -> `[d * heads, t * seqs]`, then all new states; f32.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types.
+    /// The shapes do not fit each other, or a type is not supported.
     pub fn wkv7(
         &self,
         [r, decay, k, v, a, b]: [&Tensor; 6],
@@ -296,8 +296,7 @@ impl Graph {
         self.node("wkv7", ptr, &[r, decay, k, v, a, b, state])
     }
 
-    /// The shape of `values [d, heads, t * seqs]`, which must be that of all, with `state [d * d * heads,
-    /// seqs]`.
+    /// The shape of `values [d, heads, t * seqs]`, which all values must have, with `state [d * d * heads, seqs]`.
     fn of_heads(
         &self,
         op: &'static str,
@@ -324,7 +323,7 @@ mod tests {
     use crate::ggml::Executor;
     use TensorType::{F32, I32};
 
-    /// Numbers of -1 to 1.
+    /// Numbers from -1 to 1.
     fn numbers(seed: usize, n: usize) -> Vec<f32> {
         let hash = |i: usize| (i + 1).wrapping_mul(seed * 2 + 0x9E37_79B9) >> 3;
         (0..n)
@@ -391,7 +390,7 @@ mod tests {
             (x, numbers(5, 3 * self.kept() * self.channels))
         }
 
-        /// All columns of a channel of a sequence.
+        /// All columns of one channel of a sequence.
         fn columns(&self, x: &[f32], states: &[f32], seq: usize, channel: usize) -> Vec<f32> {
             let (kept, row) = (self.kept(), self.ids[seq] as usize);
             let before = &states[kept * (self.channels * row + channel)..][..kept];

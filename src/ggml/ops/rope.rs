@@ -7,18 +7,18 @@ use super::super::error::Error;
 use super::{Graph, fault};
 use crate::weights::TensorType;
 
-/// Which elements a rope pairs.
+/// The pairing of elements by a rope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePairing {
     /// (2j, 2j + 1).
     Norm,
     /// (j, j + dims / 2).
     Neox,
-    /// As `Neox`, sections interleaved.
+    /// As `Neox`, with interleaved sections.
     Interleaved,
 }
 
-/// Numbers of a rotary embedding, as ggml takes them.
+/// The parameters of a rotary embedding, as ggml takes them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the names are ggml's own")]
 pub struct RopeParams {
@@ -40,7 +40,7 @@ impl Graph {
     /// `pos [4 n]`.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types.
+    /// The shapes do not fit each other, or a type is not supported.
     pub fn rope(
         &self,
         a: &Tensor,
@@ -98,7 +98,7 @@ impl Graph {
         }
     }
 
-    /// Refuses what ggml would abort on.
+    /// Refuses arguments on which ggml would abort.
     fn check_rope(
         &self,
         a: &Tensor,
@@ -142,7 +142,7 @@ impl Graph {
     }
 }
 
-/// ggml's number for a pairing (macros there, so not part of the bindings).
+/// ggml's number for a pairing. ggml defines it by macros, so it is not part of the bindings.
 const fn mode(params: &RopeParams) -> i32 {
     match (params.pairing, params.sections) {
         (RopePairing::Norm, _) => 0,

@@ -1,4 +1,4 @@
-//! Rows taken from and written to tables by index.
+//! Operations that take rows from tables and write rows to tables by index.
 
 use ggml_sys as sys;
 
@@ -8,10 +8,11 @@ use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
 impl Graph {
-    /// Rows of `table [n, rows, b]` named by `ids [m, b]` -> `[n, m, b]`, f32; of a table of i32, i32, bounded likewise.
+    /// The rows of `table [n, rows, b]` at `ids [m, b]` -> `[n, m, b]`, f32. Rows of an i32 table stay i32 with the
+    /// same bound.
     ///
     /// # Errors
-    /// Ids that are not an index tensor bounded by the number of rows.
+    /// The ids are not an index tensor bounded by the number of rows.
     pub fn get_rows(&self, table: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
         let (st, si) = (table.shape(), ids.shape());
         let fits = st[2] == si[1] && st[3] == 1 && si[2..] == [1, 1];
@@ -37,20 +38,19 @@ impl Graph {
         Ok(rows)
     }
 
-    /// The places of the `k` largest elements of each row, largest first: `a [n, m]` -> `[k, m]`,
-    /// i32, bounded by n.
+    /// The indices of the `k` largest elements of each row, largest first: `a [n, m]` -> `[k, m]`, i32, bounded by n.
     ///
     /// # Errors
-    /// More places than elements, other types.
+    /// There are more places than elements, or a type is not supported.
     pub fn top_k(&self, a: &Tensor, k: u64) -> Result<Tensor, Error> {
         self.float("top_k", a, true)?;
         let n = a.shape()[0];
         if k == 0 || k > n || n > i32::MAX as u64 {
             return fault("top_k", format!("{k} places of {a:?}"));
         }
-        // Sorting trusts that its numbers have an order; NaN becomes the largest one.
+        // Sorting needs ordered numbers; clamping turns NaN into the largest one.
         let a = &self.clamp(a, f32::MIN, f32::MAX)?;
-        // Sorting makes a tensor and a window of it.
+        // ggml makes two tensors: the sorted indices and a view of them.
         self.arena.reserve()?;
         let ctx = self.arena.reserve()?;
         // SAFETY: type, layout and sizes were checked.
@@ -63,24 +63,24 @@ impl Graph {
         Ok(places)
     }
 
-    /// Ids divided by a number and rounded down; i32, bounded likewise.
+    /// Ids divided by a number and rounded down; i32, with the bound divided likewise.
     ///
     /// # Errors
-    /// Ids without a bound or with one above 2^20, division by zero.
+    /// The ids have no bound or one above 2^20, or the divisor is 0.
     pub fn divide_ids(&self, ids: &Tensor, by: u64) -> Result<Tensor, Error> {
         let (float, bound) = self.numbers_of("divide_ids", ids, by)?;
-        // Half of an id more is far from any whole quotient, whichever way a number is rounded.
+        // Half an id more is far from any whole quotient, whichever way a number is rounded.
         let scaled = self.affine(&float, 1.0 / by as f32, 0.5 / by as f32)?;
         let divided = self.converted("divide_ids", &scaled, TensorType::I32)?;
         self.bound(&divided, bound.div_ceil(by));
         Ok(divided)
     }
 
-    /// Ids, those from `end` on as `end - 1`, i32, bounded likewise; and f32 of the same shape, 1 for these and 0 for
-    /// the others.
+    /// Ids limited to `end - 1`, i32, with the bound limited likewise; and f32 of the same shape, 1 for the limited ids
+    /// and 0 for the others.
     ///
     /// # Errors
-    /// Ids without a bound or with one above 2^20, an `end` of 0.
+    /// The ids have no bound or one above 2^20, or `end` is 0.
     pub fn ids_below(&self, ids: &Tensor, end: u64) -> Result<(Tensor, Tensor), Error> {
         let (float, bound) = self.numbers_of("ids_below", ids, end)?;
         let below = self.clamp(&float, 0.0, end as f32 - 1.0)?;
@@ -90,7 +90,7 @@ impl Graph {
         Ok((below, others))
     }
 
-    /// Ids as f32, exact, and their bound; `by` is not 0.
+    /// Ids as f32, exact, and their bound. `by` must not be 0.
     fn numbers_of(&self, op: &'static str, ids: &Tensor, by: u64) -> Result<(Tensor, u64), Error> {
         let bound = self.arena.0.bounds.borrow().get(&ids.key()).copied();
         let bound = bound.filter(|bound| *bound <= 1 << 20);
@@ -102,7 +102,7 @@ impl Graph {
         }
     }
 
-    /// i32 as f32, or f32 as i32.
+    /// Converts i32 to f32, or f32 to i32.
     fn converted(
         &self,
         op: &'static str,
@@ -115,12 +115,12 @@ impl Graph {
         self.node(op, ptr, &[values])
     }
 
-    /// Notes that the values of an index tensor are below `bound`.
+    /// Records that the values of an index tensor are below `bound`.
     pub(super) fn bound(&self, ids: &Tensor, bound: u64) {
         self.arena.0.bounds.borrow_mut().insert(ids.key(), bound);
     }
 
-    /// Notes that the values of a tensor are among those of another, which may be indices.
+    /// Records that the values of a tensor are among those of another tensor, which may be indices.
     pub(super) fn bound_as(&self, of: &Tensor, other: &Tensor) {
         let bound = other.arena.0.bounds.borrow().get(&other.key()).copied();
         if let Some(bound) = bound {
@@ -128,11 +128,11 @@ impl Graph {
         }
     }
 
-    /// Writes rows `values [n, m, b]` (f32) into a copy of nothing but `target [n, rows, b]`, a
-    /// result of this graph, at `ids [m, b]` (i32); the result is the target after writing.
+    /// Writes rows `values [n, m, b]` (f32) at `ids [m, b]` (i32) into `target [n, rows, b]`, a result of this graph,
+    /// which is not copied. The result is the target after writing.
     ///
     /// # Errors
-    /// Shapes that do not go together, ids without a bound, a target that is not a result.
+    /// The shapes do not fit each other, the ids have no bound, or the target is not a result.
     pub fn put_rows(
         &self,
         target: &Tensor,
@@ -165,8 +165,7 @@ impl Graph {
     /// the target after writing.
     ///
     /// # Errors
-    /// Ids that are not an index tensor bounded by the number of rows; a target of the host's
-    /// read-only memory is never f32 state, so only tensors of an arena that was allocated qualify.
+    /// The ids are not an index tensor bounded by the number of rows, or the target is read-only memory of the host.
     pub fn set_rows(
         &self,
         target: &Tensor,

@@ -7,29 +7,29 @@ use super::super::error::Error;
 use super::paged_attention::KvBlocks;
 use super::{Graph, fault};
 
-/// What is selected of the keys that a query attends to.
+/// The rule by which keys are selected for a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selector {
-    /// Blocks of positions, those with the highest scores.
+    /// Number of selected blocks of positions, those with the highest scores.
     pub top: u64,
-    /// Positions of a block, from a multiple of it on.
+    /// Number of positions of a block, which starts at a multiple of it.
     pub span: u64,
-    /// Blocks that are selected whatever their scores: the last ones.
+    /// Number of the last blocks, which are selected whatever their scores are.
     pub local: u64,
-    /// Whether `top` whole blocks are selected, and the last one in addition if it is not whole.
+    /// Whether `top` whole blocks are selected, and the last block in addition if it is not whole.
     pub tail: bool,
 }
 
 impl Graph {
-    /// Lists of the keys of `blocks` that score highest for each query: i32 `[top, 1, n]`, or without weights
+    /// Lists of the blocks with the highest scores for each query: i32 `[top, 1, n]`, or without weights
     /// `[top, heads, n]`, with a tail `top + 1`; see [`Selected`](super::Selected).
     ///
     /// A key's score is the sum over the heads of `weights [heads, n] * max(q . k, 0)`; without weights it is `q . k`
-    /// for each head of `q [d, heads, n]`, f32. A block's score is the highest of those positions that the query
-    /// sees. Of equal scores those are selected that [`Self::largest`] selects. Values of `blocks` are not read.
+    /// for each head of `q [d, heads, n]`, f32. A block's score is the highest score of the positions that the query
+    /// attends to. Ties are broken as in [`Self::largest`]. The values of `blocks` are not read.
     ///
     /// # Errors
-    /// Shapes that do not go together, other types, numbers that are not positive.
+    /// The shapes do not fit each other, a type is not supported, or a number is not positive.
     pub fn select(
         &self,
         q: &Tensor,
@@ -90,10 +90,10 @@ impl Graph {
         )
     }
 
-    /// The largest of every `n` elements of each row: `a [n * m, b, c] -> [m, b, c]`; contiguous f32.
+    /// The maximum of every `n` elements of each row: `a [n * m, b, c] -> [m, b, c]`; contiguous f32.
     ///
     /// # Errors
-    /// Rows that are no multiple, other types.
+    /// The number of rows is not a multiple, or a type is not supported.
     pub fn max_of(&self, a: &Tensor, n: u64) -> Result<Tensor, Error> {
         self.float("max_of", a, true)?;
         if n == 0 || !a.shape()[0].is_multiple_of(n) || n > i32::MAX as u64 {
@@ -111,7 +111,7 @@ impl Graph {
     /// 0 at the `k` largest elements of each row of `a [n, m]`, else `other`. Contiguous f32.
     ///
     /// # Errors
-    /// More places than elements, other types.
+    /// There are more places than elements, or a type is not supported.
     pub fn largest(&self, a: &Tensor, k: u64, other: f32) -> Result<Tensor, Error> {
         const OP: &str = "largest";
         self.float(OP, a, true)?;
@@ -120,7 +120,7 @@ impl Graph {
             return fault(OP, format!("{k} places of {a:?}"));
         }
         let others = self.fill(&self.reshape(a, [1, n, m, 1])?, other)?;
-        // Selecting trusts that its numbers have an order; NaN becomes the largest one.
+        // Selecting needs ordered numbers; clamping turns NaN into the largest one.
         let a = &self.clamp(a, f32::MIN, f32::MAX)?;
         let ctx = self.arena.reserve()?;
         // SAFETY: type, layout and sizes were checked.
@@ -149,7 +149,7 @@ mod tests {
         sinks: None,
     };
 
-    /// Numbers of -1 to 1.
+    /// Numbers from -1 to 1.
     fn numbers(seed: u32, n: usize) -> Vec<f32> {
         let mut x = seed;
         let mut next = || {
@@ -159,7 +159,7 @@ mod tests {
         (0..n).map(|_| next()).collect()
     }
 
-    /// An indexer over `n` positions in blocks in reverse order, whose last `n_queries` ask.
+    /// An indexer over `n` positions in blocks in reverse order; the last `n_queries` positions have queries.
     struct Case {
         n: usize,
         n_queries: usize,
@@ -184,7 +184,7 @@ mod tests {
             keys
         }
 
-        /// The lists of the operation, and what attention of as many heads makes of them.
+        /// The lists of the operation, and the result of attention over them with as many heads.
         fn run(&self, threads: usize) -> (Vec<i32>, Vec<f32>) {
             let n_blocks = self.n.div_ceil(BLOCK);
             let mut g = Graph::new(64, 8).expect("a small graph");
@@ -217,7 +217,7 @@ mod tests {
                 }),
                 ..blocks
             };
-            // Not where each head selects for a key head of its own: here there is one.
+            // Attention fails where each head selects for its own key head, since there is one key head.
             let mixed = g.paged_attention(&q, &kv, &PLAIN).ok();
             let listed = g.cont(&selected).expect("a copy");
             g.output(&listed).expect("of this graph");
@@ -255,7 +255,7 @@ mod tests {
             (found, values)
         }
 
-        /// Entries of a list.
+        /// Maximum number of entries of a list.
         fn room(&self) -> usize {
             self.selector.top as usize + usize::from(self.selector.tail)
         }
@@ -269,8 +269,8 @@ mod tests {
                 .sum()
         }
 
-        /// Checks that a list has the blocks that score highest for a query and a head, or all heads; of equal ones
-        /// any.
+        /// Checks that a list has the blocks with the highest scores for a query and a head, or all heads. Ties may be
+        /// broken in any way.
         fn check_list(&self, query: usize, group: usize, list: &[i32]) {
             let q = numbers(1, self.d * self.heads * self.n_queries);
             let weights = numbers(2, self.heads * self.n_queries);
@@ -299,7 +299,7 @@ mod tests {
                 assert_eq!(list, [-1], "query {query}");
                 return;
             }
-            // A block that is not whole is the last one, whatever its score.
+            // A block that is not whole is the last one of the list, whatever its score is.
             let list = match (is_cut, list) {
                 (true, [whole @ .., last]) if *last == end as i32 => whole,
                 (true, _) => panic!("query {query}: {list:?}"),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     impl Case {
-        /// The values of a query are those of a softmax over the selected keys.
+        /// Checks that the values of a query are those of a softmax over the selected keys.
         fn check_mix(&self, query: usize, list: &[i32], mixed: &[f32]) {
             let q = numbers(1, self.d * self.heads * self.n_queries);
             let last = self.n - self.n_queries + query;

@@ -1,4 +1,4 @@
-//! Tensors as dense arrays of f64, decoded from memory and written back.
+//! Tensors as dense arrays of f64 that are decoded from memory and written back.
 
 use ggml_sys as sys;
 
@@ -15,13 +15,13 @@ pub(super) struct Array {
 }
 
 impl Array {
-    /// Zeros.
+    /// An array of zeros.
     pub(super) fn zeros(shape: [usize; 4]) -> Self {
         let values = vec![0.0; shape.iter().product()];
         Self { shape, values }
     }
 
-    /// The same elements in another shape.
+    /// The array in another shape.
     pub(super) fn reshaped(self, shape: [usize; 4]) -> Result<Self, Error> {
         if shape.iter().product::<usize>() != self.values.len() {
             return Err(Error::Computation(format!("{:?} as {shape:?}", self.shape)));
@@ -30,7 +30,7 @@ impl Array {
         Ok(Self { shape, values })
     }
 
-    /// Where a row begins.
+    /// The place of the first element of a row.
     pub(super) fn row_at(&self, [i, j, k]: [usize; 3]) -> usize {
         self.shape[0] * (i + self.shape[1] * (j + self.shape[2] * k))
     }
@@ -41,7 +41,7 @@ impl Array {
         &self.values[start..start + self.shape[0]]
     }
 
-    /// A row to be changed.
+    /// A mutable row.
     pub(super) fn row_mut(&mut self, at: [usize; 3]) -> &mut [f64] {
         let start = self.row_at(at);
         &mut self.values[start..start + self.shape[0]]
@@ -57,7 +57,7 @@ impl Array {
         self.at(first, rest) as usize
     }
 
-    /// The places of all rows, in their order.
+    /// The indices of all rows, in their order.
     pub(super) fn rows(&self) -> impl Iterator<Item = [usize; 3]> + use<> {
         let [_, n, m, l] = self.shape;
         (0..l).flat_map(move |k| (0..m).flat_map(move |j| (0..n).map(move |i| [i, j, k])))
@@ -79,7 +79,7 @@ pub(super) struct Node {
 
 impl Node {
     /// # Errors
-    /// A type that this program does not know.
+    /// The type is unknown.
     pub(super) fn new(ptr: *mut sys::ggml_tensor) -> Result<Self, Error> {
         // SAFETY: tensors of a loaded graph and their sources are alive; dimensions are below four.
         unsafe {
@@ -102,7 +102,7 @@ impl Node {
         self.ty
     }
 
-    /// The operation by its name; activations by their own names.
+    /// The name of the operation; activations have their own names.
     pub(super) fn op(&self) -> String {
         // SAFETY: every operation has a name.
         unsafe { text(sys::shim_tensor_op_name(self.ptr)) }
@@ -117,19 +117,19 @@ impl Node {
         Error::Computation(format!("{}: {message}", self.op()))
     }
 
-    /// A parameter of the operation that is a float.
+    /// A float parameter of the operation.
     pub(super) fn param(&self, at: i32) -> f64 {
         // SAFETY: callers pass places below the number of parameters.
         f64::from(unsafe { sys::shim_tensor_op_param(self.ptr, at) })
     }
 
-    /// A parameter of the operation that is an integer.
+    /// An integer parameter of the operation.
     pub(super) fn int(&self, at: i32) -> i32 {
         // SAFETY: callers pass places below the number of parameters.
         unsafe { sys::shim_tensor_op_param(self.ptr, at) }.to_bits() as i32
     }
 
-    /// A source; none where there is none.
+    /// A source; none if the operation has no source at this place.
     pub(super) fn source(&self, at: i32) -> Result<Option<Self>, Error> {
         // SAFETY: callers pass places below the number of sources.
         let source = unsafe { sys::shim_tensor_src(self.ptr, at) };
@@ -139,7 +139,7 @@ impl Node {
         }
     }
 
-    /// The elements of a source that must be there.
+    /// The elements of a required source.
     pub(super) fn input(&self, at: i32) -> Result<Array, Error> {
         let input = self.optional(at)?;
         input.ok_or_else(|| self.fault(&format!("`{}` has no source {at}", self.name())))
@@ -150,7 +150,7 @@ impl Node {
         self.source(at)?.map(|source| source.read()).transpose()
     }
 
-    /// The memory of the tensor from its first element to its last.
+    /// The memory of the tensor, from its first element to its last.
     fn memory(&self) -> Result<(*mut u8, usize), Error> {
         // SAFETY: the tensor is alive.
         let (data, is_host, n_bytes) = unsafe {
@@ -171,7 +171,7 @@ impl Node {
         i * self.strides[1] + j * self.strides[2] + k * self.strides[3]
     }
 
-    /// All elements.
+    /// Decodes all elements.
     pub(super) fn read(&self) -> Result<Array, Error> {
         let (data, n_bytes) = self.memory()?;
         // SAFETY: a tensor with memory has this many bytes in it, and nothing else runs meanwhile.

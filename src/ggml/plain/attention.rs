@@ -1,10 +1,10 @@
-//! Scores to mixed values: with masks, over KV blocks, and over selected keys.
+//! Attention: with masks, over KV blocks, and over selected keys.
 
 use super::super::error::Error;
 use super::array::{Array, Node, dot};
 use crate::weights::TensorType;
 
-/// The slope of a head's linear position bias (Press et al. 2022); 1 without one, for masks.
+/// The slope of a head's linear position bias (Press et al. 2022); 1 without a bias, as the factor of masks.
 fn slope(head: usize, heads: usize, max_bias: f64) -> f64 {
     if max_bias <= 0.0 {
         return 1.0;
@@ -16,7 +16,7 @@ fn slope(head: usize, heads: usize, max_bias: f64) -> f64 {
     }
 }
 
-/// Softmax of scores, with a sink that takes weight; zeros where nothing is attended to.
+/// Softmax of scores, with a sink that takes part in it; all zeros if all scores are -inf.
 fn softmax(scores: &mut [f64], sink: Option<f64>) {
     let start = sink.unwrap_or(f64::NEG_INFINITY);
     let max = scores.iter().copied().fold(start, f64::max);
@@ -85,13 +85,13 @@ pub(super) fn flash(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// The lists of the queries of a pass: where the blocks of a query's sequence start in the table, its position, the first
-/// and the end of the positions that it attends to.
+/// The lists of the queries of a pass: the place in the table where the blocks of a query's sequence start, its
+/// position, and the first and the end of the positions that it attends to.
 struct Lists {
     queries: Array,
     table: Array,
     block: usize,
-    /// Rows of a KV block: those of its positions, then further ones.
+    /// Number of rows of a KV block: those of its positions, then further ones.
     rows: usize,
     n_slots: usize,
 }
@@ -110,7 +110,7 @@ impl Lists {
         (slot < self.n_slots).then_some(slot)
     }
 
-    /// The slot of the key of the whole block of positions that ends at `last`, a block of `span`.
+    /// The slot of the key of the whole block of `span` positions that ends at `last`.
     fn further_slot(&self, query: usize, last: usize, span: usize) -> Option<usize> {
         let own = self.slot(query, last)? - last % self.block;
         let ends_before = if span < self.block {
@@ -123,7 +123,7 @@ impl Lists {
     }
 }
 
-/// Attention of each query to an interval of its sequence, or to selected positions of it.
+/// Attention of each query to an interval of its sequence, or to selected positions of the interval.
 pub(super) fn paged(node: &Node) -> Result<Array, Error> {
     let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
     let [block, span, near] = [11, 12, 14].map(|at| node.int(at).max(0) as usize);
@@ -170,7 +170,7 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
                 let slots = positions.iter().map(|p| lists.slot(query, *p)).collect();
                 (positions, slots)
             }
-            // The last positions, then the last one of each whole block for its key.
+            // The last positions, then the last position of each whole block, which stands for its key.
             _ => {
                 let near: Vec<usize> = (first.max(end.saturating_sub(near))..end).collect();
                 let whole = (first..end).filter(|p| (p + 1) % span == 0).filter(is_in);
@@ -186,7 +186,7 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
             true => slope(head, heads, max_bias),
             false => 0.0,
         };
-        // Of the distance of key and query, as far as there are rows.
+        // The bias for the distance of key and query, limited to the distances of the table.
         let of_distance = |bias: &Array, p: usize| {
             let far = bias.shape[1] as i64 / 2;
             let distance = (p as i64 - position as i64).clamp(-far, far);
@@ -208,8 +208,8 @@ pub(super) fn paged(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// The blocks of positions with the highest index scores, as lists in ascending order that a negative number ends; a list
-/// that begins with one stands for all blocks.
+/// The blocks of positions with the highest index scores, as lists in ascending order that end with a negative number;
+/// a list that starts with one stands for all blocks.
 pub(super) fn select(node: &Node) -> Result<Array, Error> {
     let (q, k) = (node.input(0)?, node.input(1)?);
     let lists = Lists {
@@ -221,7 +221,7 @@ pub(super) fn select(node: &Node) -> Result<Array, Error> {
     };
     let weights = node.optional(4)?;
     let [top, span, local] = [8, 9, 10].map(|at| node.int(at).max(0) as usize);
-    // Whole blocks are judged, and the one that is not whole is selected in addition.
+    // Whole blocks are scored, and a block that is not whole is selected in addition.
     let has_tail = node.int(10) < 0;
     let mut out = Array::zeros(node.shape());
     for [head, query, _] in out.rows() {

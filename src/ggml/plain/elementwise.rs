@@ -1,10 +1,10 @@
-//! Operations on each element by itself.
+//! Elementwise operations.
 
 use super::super::error::Error;
 use super::array::{Array, Node};
 use super::special::erf;
 
-/// `f` of each element of the first source.
+/// `f` applied to each element of the first source.
 pub(super) fn map(node: &Node, f: impl Fn(f64) -> f64) -> Result<Array, Error> {
     let mut array = node.input(0)?;
     for value in &mut array.values {
@@ -13,7 +13,7 @@ pub(super) fn map(node: &Node, f: impl Fn(f64) -> f64) -> Result<Array, Error> {
     Ok(array)
 }
 
-/// `f` of the elements of two sources, the second repeated to the shape of the first.
+/// `f` applied to the elements of two sources, the second repeated to the shape of the first.
 pub(super) fn binary(node: &Node, f: impl Fn(f64, f64) -> f64) -> Result<Array, Error> {
     let (mut a, b) = (node.input(0)?, node.input(1)?);
     let n = b.shape[0];
@@ -33,7 +33,7 @@ pub(super) fn scale(node: &Node) -> Result<Array, Error> {
 
 pub(super) fn clamp(node: &Node) -> Result<Array, Error> {
     let (min, max) = (node.param(0), node.param(1));
-    // A NaN becomes the largest number, as the order of the comparisons has it.
+    // NaN becomes the largest number, by the order of the comparisons.
     map(node, |x| match x < max {
         true => x.max(min),
         false => max,

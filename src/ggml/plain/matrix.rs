@@ -3,7 +3,7 @@
 use super::super::error::Error;
 use super::array::{Array, Node, dot};
 
-/// `a [k, n, ..] . b [k, m, ..] -> [n, m, ..]`; matrices of `a` serve several of `b`.
+/// `a [k, n, ..] . b [k, m, ..] -> [n, m, ..]`; a matrix of `a` may be used for several of `b`.
 pub(super) fn mul_mat(node: &Node) -> Result<Array, Error> {
     let (a, b) = (node.input(0)?, node.input(1)?);
     let (per_j, per_k) = (b.shape[2] / a.shape[2], b.shape[3] / a.shape[3]);
@@ -30,7 +30,7 @@ pub(super) fn mul_mat_id(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` names.
+/// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` selects.
 pub(super) fn add_id(node: &Node) -> Result<Array, Error> {
     let (mut a, b, ids) = (node.input(0)?, node.input(1)?, node.input(2)?);
     for at @ [used, token, _] in a.rows() {
@@ -42,7 +42,7 @@ pub(super) fn add_id(node: &Node) -> Result<Array, Error> {
     Ok(a)
 }
 
-/// Matrices `[to, from, n]` of the factors after the first `2 * n_states`, whose softmax is normalised over `from`, then in
+/// Matrices `[to, from, n]`: the softmax of the factors after the first `2 * n_states`, normalised over `from`, then in
 /// turn over `to` and `from`.
 pub(super) fn sinkhorn(node: &Node) -> Result<Array, Error> {
     let [mixes, scale, base] = [node.input(0)?, node.input(1)?, node.input(2)?];

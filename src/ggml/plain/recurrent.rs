@@ -1,10 +1,10 @@
-//! Operations that carry a state along time. Their results are one row of all outputs, then all new states.
+//! Operations that carry a state over time. Their results are one row of all outputs, then all new states.
 
 use super::super::error::Error;
 use super::array::{Array, Node};
 use super::special::softplus;
 
-/// Each channel convolved over time: `x [k - 1 + n, channels, seqs]`, `weight [k, channels]` -> `[channels, n, seqs]`.
+/// Convolves each channel over time: `x [k - 1 + n, channels, seqs]`, `weight [k, channels]` -> `[channels, n, seqs]`.
 pub(super) fn conv(node: &Node) -> Result<Array, Error> {
     let (x, weight) = (node.input(0)?, node.input(1)?);
     let k = weight.shape[0];
@@ -19,8 +19,8 @@ pub(super) fn conv(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// The same with the last columns of each sequence before it, which follow the outputs: `x [channels, n, seqs]`,
-/// `states [kept * channels, rows]`, `ids [seqs]`, `weight [k, channels]`.
+/// [`conv`] with the last columns of each sequence before it; the new last columns follow the outputs:
+/// `x [channels, n, seqs]`, `states [kept * channels, rows]`, `ids [seqs]`, `weight [k, channels]`.
 pub(super) fn convolve(node: &Node) -> Result<Array, Error> {
     let (x, states, ids) = (node.input(0)?, node.input(1)?, node.input(2)?);
     let (weight, step) = (node.input(3)?, node.int(8) as usize);
@@ -86,7 +86,8 @@ pub(super) fn scan(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// The gated delta rule (Yang et al. 2024). The state of a head has a row of keys for each element of the values.
+/// The gated delta rule (Yang et al. 2024). The state of a head has a row of the keys' size for each element of the
+/// values.
 pub(super) fn gated_delta_net(node: &Node) -> Result<Array, Error> {
     let [q, k, v] = [node.input(0)?, node.input(1)?, node.input(2)?];
     let [gate, beta, states] = [node.input(3)?, node.input(4)?, node.input(5)?];
@@ -120,8 +121,8 @@ pub(super) fn gated_delta_net(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// Heads of a linear recurrence: `f` changes the state of a head (`[d, d]`) by the values at a time, which are rows of `d`
-/// elements of the sources, and adds to its output.
+/// Runs the heads of a linear recurrence: `f` changes the state of a head (`[d, d]`) by the values at one time, which
+/// are rows of `d` elements of the sources, and adds to the head's output.
 fn by_head(
     node: &Node,
     inputs: &[Array],

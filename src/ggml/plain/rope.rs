@@ -4,7 +4,7 @@
 use super::super::error::Error;
 use super::array::{Array, Node};
 
-// Bits of the mode, as ggml has them.
+// Bits of the mode in ggml.
 const NEOX: i32 = 2;
 const SECTIONS: i32 = 8;
 const INTERLEAVED: i32 = 40;
@@ -16,10 +16,10 @@ struct Rope {
     freq_scale: f64,
     ext: f64,
     attn: f64,
-    /// First and last pair between which YaRN mixes.
+    /// The first and last pair between which YaRN mixes.
     mixed: [f64; 2],
     sections: [usize; 4],
-    /// Elements before the first that is rotated.
+    /// Number of elements before the first rotated one.
     offset: usize,
 }
 
@@ -48,7 +48,7 @@ impl Rope {
         }
     }
 
-    /// Which of the four positions turns a pair.
+    /// The index of the position, of four, by which a pair is rotated.
     fn section(&self, pair: usize) -> usize {
         let [t, h, w, e] = self.sections;
         let n = t + h + w + e;
@@ -68,7 +68,7 @@ impl Rope {
         }
     }
 
-    /// Cosine and sine of a pair at a position, times the magnitude.
+    /// Cosine and sine of a pair's angle at a position, times the magnitude.
     fn turn(&self, pair: usize, position: f64, divisor: f64) -> (f64, f64) {
         let frequency = self.base.powf(-2.0 * pair as f64 / self.dims as f64);
         let own = position * frequency / divisor;

@@ -1,9 +1,9 @@
-//! Rows: taken, written, joined, ordered, summed, normalised.
+//! Operations on rows: take, write, join, sort, sum, normalise.
 
 use super::super::error::Error;
 use super::array::{Array, Node};
 
-/// Rows of `table [n, rows, b]` that `ids [m, b]` names.
+/// The rows of `table [n, rows, b]` at `ids [m, b]`.
 pub(super) fn get_rows(node: &Node) -> Result<Array, Error> {
     let (table, ids) = (node.input(0)?, node.input(1)?);
     let mut out = Array::zeros(node.shape());
@@ -14,7 +14,7 @@ pub(super) fn get_rows(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// Writes rows of the first source at the places that the second names.
+/// Writes the rows of the first source at the indices in the second.
 pub(super) fn set_rows(node: &Node) -> Result<(), Error> {
     let (values, ids) = (node.input(0)?, node.input(1)?);
     for at @ [i, j, k] in values.rows() {
@@ -24,7 +24,7 @@ pub(super) fn set_rows(node: &Node) -> Result<(), Error> {
     Ok(())
 }
 
-/// The second source after the first, in the dimension that is the operation's parameter.
+/// The second source after the first, in the dimension that the parameter of the operation states.
 pub(super) fn concat(node: &Node) -> Result<Array, Error> {
     let (a, b) = (node.input(0)?, node.input(1)?);
     let mut out = Array::zeros(node.shape());
@@ -67,14 +67,14 @@ pub(super) fn repeat(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// The places of a row's elements, the largest first; of equal ones the first.
+/// The indices of a row's elements, the largest first; equal elements are in their order.
 fn descending(row: &[f64]) -> Vec<usize> {
     let mut places: Vec<usize> = (0..row.len()).collect();
     places.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
     places
 }
 
-/// The places of all elements of each row in ascending (0) or descending order.
+/// The indices of all elements of each row in ascending (0) or descending order.
 pub(super) fn argsort(node: &Node) -> Result<Array, Error> {
     let a = node.input(0)?;
     let mut out = Array::zeros(node.shape());
@@ -90,7 +90,7 @@ pub(super) fn argsort(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// The places of the largest elements of each row, in any order.
+/// The indices of the largest elements of each row, in any order.
 pub(super) fn top_k(node: &Node) -> Result<Array, Error> {
     let a = node.input(0)?;
     let mut out = Array::zeros(node.shape());
@@ -112,7 +112,7 @@ pub(super) fn sum(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// The largest of every so many elements of each row.
+/// The maximum of each group of elements of each row.
 pub(super) fn max_of(node: &Node) -> Result<Array, Error> {
     let a = node.input(0)?;
     let [kind, width, height, step, step_down] = [0, 1, 2, 3, 4].map(|at| node.int(at));
@@ -129,7 +129,7 @@ pub(super) fn max_of(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// Each row changed by `f`, which gets the row and the parameter eps.
+/// Applies `f` to each row; it gets the row and the parameter eps.
 fn by_row(node: &Node, f: impl Fn(&mut [f64], f64)) -> Result<Array, Error> {
     let mut a = node.input(0)?;
     for at in a.rows() {

@@ -1,8 +1,8 @@
-//! Devices of other machines, by ggml's protocol over TCP, which knows neither encryption nor
-//! authentication.
+//! Devices of other machines, by ggml's protocol over TCP, which has no encryption and no authentication.
 //!
-//! What a worker answers is checked by a relay between it and ggml (`relay`). The first fault of a connection makes
-//! everything that is computed over it an error, until ggml connects anew: when nothing there is in use any more.
+//! A relay between a worker and ggml checks the worker's answers (`relay`). After the first fault of a connection,
+//! everything that is computed over it is an error until ggml connects again: when none of the worker's devices is in
+//! use any more.
 
 mod relay;
 mod serve;

@@ -1,13 +1,14 @@
-//! Between ggml and an RPC worker: checks every answer before ggml sees it.
+//! The relay between ggml and an RPC worker, which checks every answer before ggml gets it.
 //!
-//! ggml ends the process when a worker leaves, or answers otherwise than ggml's own worker would, and waits for ever
-//! for one that is silent. So ggml is connected to this relay, on the loopback interface. It hands on requests as
-//! they are. Of an answer it knows how long it has to be and which values ggml relies on. After the first answer that is
-//! late, missing or wrong it notes the fault, which [`Worker::check`] tells, leaves the worker, and gives ggml answers that
-//! end nothing: no devices, no memory, zeros. Not here: what a tensor holds, which a worker may make up.
+//! ggml ends the process when a worker leaves, or answers otherwise than ggml's own worker would, and waits without
+//! limit for a silent one. So ggml is connected to this relay, on the loopback interface. The relay passes requests on
+//! unchanged. It knows the length of each answer and the values on which ggml relies. After the first answer that is
+//! late, missing or wrong it records the fault, which [`Worker::check`] reports, disconnects from the worker, and gives
+//! ggml answers that do not end the process: no devices, no memory, zeros. It does not check the content of tensors,
+//! which a worker may forge.
 //!
-//! A connection of ggml is a session. The next one, which ggml makes when nothing of the last is in use, starts without
-//! a fault.
+//! A connection of ggml is a session. The next session, which ggml starts when nothing of the last one is in use, has
+//! no fault.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -18,27 +19,27 @@ use std::time::{Duration, Instant};
 use crate::ggml::device::Device;
 use crate::ggml::error::Error;
 
-/// Version of the protocol whose requests and answers these are; a worker may have a smaller minor version.
+/// Version of the protocol of these requests and answers; a worker may have a smaller minor version.
 const VERSION: [u8; 2] = [7, 0];
-/// How long a worker may take to accept a connection.
+/// Maximum time in which a worker must accept a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Bytes that are handed on at a time.
+/// Bytes that are passed on at a time.
 const PIECE: usize = 1 << 18;
-/// Most devices of a worker.
+/// Maximum number of devices of a worker.
 const MAX_DEVICES: u32 = 64;
-/// Largest alignment of a device's memory.
+/// Maximum alignment of a device's memory.
 const MAX_ALIGN: u64 = 1 << 20;
-/// Bound of addresses and sizes, so that the sum of any two of them is an address too.
+/// Upper bound of addresses and sizes, so that the sum of any two of them is an address too.
 const MAX_ADDRESS: u64 = 1 << 62;
-/// Bound of the memory of a tensor, so that no sum over the tensors of a graph overflows.
+/// Upper bound of the memory of a tensor, so that no sum over the tensors of a graph overflows.
 const MAX_TENSOR: u64 = 1 << 44;
-/// An address that is aligned for every device. ggml computes with it and never reads there.
+/// An address that is aligned for every device. ggml computes with it and never reads it.
 const NOWHERE: u64 = 1 << 40;
 
-/// A request, by what ggml expects as its answer.
+/// The requests, by the answers that ggml expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
-    /// None.
+    /// A request without an answer.
     Unanswered,
     Hello,
     DeviceCount,
@@ -49,14 +50,14 @@ enum Request {
     Base,
     Memory,
     AllocSize,
-    /// The bytes of a tensor, as many as the request says.
+    /// The bytes of a tensor, as many as the request states.
     Tensor,
-    /// Whether something was done.
+    /// Whether the request was carried out.
     IsDone,
 }
 
 impl Request {
-    /// The request of a command of the protocol.
+    /// The kind of request of a command of the protocol.
     fn of(command: u8) -> Option<Self> {
         Some(match command {
             0 => Self::Alloc,
@@ -75,7 +76,7 @@ impl Request {
         })
     }
 
-    /// Bytes of the answer to a request with these parameters; none if it has no answer.
+    /// Number of bytes of the answer to a request with these parameters; none if it has no answer.
     fn answer_bytes(self, parameters: &[u8]) -> Option<u64> {
         Some(match self {
             Self::Unanswered | Self::Free => return None,
@@ -84,12 +85,12 @@ impl Request {
             Self::Alignment | Self::MaxSize | Self::Base | Self::AllocSize => 8,
             Self::Alloc | Self::Memory => 16,
             Self::IsDone => 1,
-            // After the tensor and the offset.
+            // The size follows the tensor and the offset.
             Self::Tensor => number(parameters, parameters.len().saturating_sub(8)),
         })
     }
 
-    /// An answer that ends nothing; of a tensor nothing, which stands for zeros.
+    /// An answer that does not end the process; empty for a tensor, which gets zeros.
     fn nothing(self) -> Vec<u8> {
         match self {
             Self::Hello => [&VERSION[..], &[0; 26]].concat(),
@@ -101,7 +102,7 @@ impl Request {
     }
 }
 
-/// A number of eight bytes at a place; what is missing counts as zero.
+/// A number of eight bytes at a place; missing bytes count as zero.
 fn number(bytes: &[u8], at: usize) -> u64 {
     let mut out = [0; 8];
     let rest = bytes.get(at..).unwrap_or_default();
@@ -115,20 +116,20 @@ fn small(bytes: &[u8]) -> u32 {
     number(&bytes[..bytes.len().min(4)], 0) as u32
 }
 
-/// What is known of a worker from its answers.
+/// The facts about a worker that its answers state.
 #[derive(Debug, Default)]
 struct Known {
-    /// Alignment of each device. ggml asks once in the life of the process.
+    /// Alignment of each device. ggml asks for it once in the life of the process.
     alignments: HashMap<u32, u64>,
     /// The device of each buffer of a session.
     buffers: HashMap<u64, u32>,
 }
 
 impl Known {
-    /// Notes what an answer says.
+    /// Records the facts of an answer.
     ///
     /// # Errors
-    /// What ggml would end the process for, or compute wrong addresses with.
+    /// The answer would make ggml end the process, or compute wrong addresses.
     fn check(&mut self, request: Request, asked: &[u8], answer: &[u8]) -> Result<(), String> {
         let wrong = |what: &str, found: &dyn std::fmt::Display, expected: String| {
             Err(format!("sent {what} {found}, expected {expected}"))
@@ -201,13 +202,13 @@ impl Known {
     }
 }
 
-/// A worker, as this process is connected to it.
+/// A worker, and the connection of this process to it.
 pub struct Worker {
-    /// `HOST:PORT` as the user wrote it.
+    /// `HOST:PORT` of the worker, as the user wrote it.
     name: String,
-    /// Where ggml finds the relay.
+    /// The address of the relay, to which ggml connects.
     relay: SocketAddr,
-    /// How long an answer, or taking a piece of a request, may take; none: any time.
+    /// Maximum time for an answer, or for taking a piece of a request; none: no limit.
     limit: Option<Duration>,
     fault: Mutex<Option<String>>,
 }
@@ -217,10 +218,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Worker {
-    /// A relay to a worker. Its threads live as long as the process, as what ggml knows of the worker does.
+    /// Starts a relay to a worker. Its threads live as long as the process, since ggml keeps its data about the worker
+    /// as long.
     ///
     /// # Errors
-    /// The loopback interface or threads cannot be had.
+    /// The loopback interface or the threads are not available.
     pub(super) fn new(name: &str, limit: Option<Duration>) -> io::Result<Arc<Self>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let worker = Arc::new(Self {
@@ -236,15 +238,15 @@ impl Worker {
             for client in clients {
                 *lock(&own.fault) = None;
                 known.buffers.clear();
-                // It ends when ggml leaves, or cannot be written to, which is as good.
+                // A session ends when ggml disconnects, or cannot be written to, which counts as the same.
                 let _ = own.session(&client, &mut known);
             }
         };
         let accept = move || {
             let mut before: Option<TcpStream> = None;
             for client in listener.incoming().flatten() {
-                // ggml has one connection to a worker at a time. Where the last one is still open, a process that was started
-                // meanwhile has inherited it.
+                // ggml has one connection to a worker at a time. If the last one is still open, a process that was
+                // started meanwhile has inherited it.
                 if let Some(before) = before.take() {
                     let _ = before.shutdown(Shutdown::Both);
                 }
@@ -260,7 +262,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Where ggml finds the relay.
+    /// The address of the relay, to which ggml connects.
     pub(super) fn relay(&self) -> String {
         self.relay.to_string()
     }
@@ -270,15 +272,15 @@ impl Worker {
         &self.name
     }
 
-    /// Whether a device is one of this worker's.
+    /// Whether a device belongs to this worker.
     pub(super) fn has(&self, device: Device) -> bool {
         device.endpoint() == self.relay()
     }
 
-    /// Whether its answers of this session can be believed.
+    /// Whether all answers of this session were correct.
     ///
     /// # Errors
-    /// The first fault, with the worker's name.
+    /// The session has a fault; the first one is returned with the worker's name.
     pub fn check(&self) -> Result<(), Error> {
         match &*lock(&self.fault) {
             Some(fault) => Err(super::fault(&self.name, fault)),
@@ -295,12 +297,13 @@ impl Worker {
             requests.read_exact(&mut head)?;
             let mut rest = number(&head, 1);
             let Some(request) = Request::of(head[0]) else {
-                // ggml is of another version than this file.
+                // ggml has another version than this file.
                 let fault = format!("is to get the command {}, which is unknown here", head[0]);
                 let _: Result<(), ()> = self.fail(fault);
                 return Err(ErrorKind::InvalidData.into());
             };
-            // Requests are small, but for the data of tensors, which has no answer: what is asked is in the last piece.
+            // Requests are small, except for the data of tensors, which has no answer: the parameters are in the last
+            // piece.
             let mut piece = head.to_vec();
             loop {
                 let (before, n) = (piece.len(), rest.min(PIECE as u64));
@@ -326,7 +329,7 @@ impl Worker {
         }
     }
 
-    /// Hands an answer on, or makes one up. Gives the worker back while it is believed.
+    /// Passes an answer on, or makes one up after a fault. Returns the worker while it has no fault.
     fn answer(
         &self,
         (request, bytes): (Request, u64),
@@ -350,7 +353,7 @@ impl Worker {
                 known.check(request, asked, &answer)?;
             }
             if request == Request::Hello {
-                // None of the other transports, which would go past the relay.
+                // Other transports are removed: they would bypass the relay.
                 answer[4..].fill(0);
             }
             Ok((worker, answer))
@@ -402,7 +405,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What an error of the connection means.
+    /// The text of an error of the connection.
     fn described(&self, error: &io::Error) -> String {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -416,7 +419,7 @@ impl Worker {
         }
     }
 
-    /// Notes the first fault.
+    /// Records the first fault.
     fn fail<T>(&self, fault: String) -> Result<T, ()> {
         lock(&self.fault).get_or_insert(fault);
         Err(())
@@ -426,7 +429,7 @@ impl Worker {
 /// Connects to `HOST:PORT`.
 ///
 /// # Errors
-/// Why nobody accepts a connection there.
+/// No connection is accepted; the error states the reason.
 pub(super) fn connected(name: &str) -> Result<TcpStream, String> {
     let addresses = name.to_socket_addrs();
     let addresses = addresses.map_err(|error| format!("{error}; expected HOST:PORT"))?;
@@ -440,7 +443,7 @@ pub(super) fn connected(name: &str) -> Result<TcpStream, String> {
     Err(refusal)
 }
 
-/// The time until a deadline.
+/// The remaining time until a deadline.
 fn left(deadline: Option<Instant>) -> io::Result<Option<Duration>> {
     let Some(deadline) = deadline else {
         return Ok(None);

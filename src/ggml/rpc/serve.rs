@@ -1,4 +1,4 @@
-//! Lending this machine's devices to other machines.
+//! Lends this machine's devices to other machines.
 
 use std::ffi::CString;
 
@@ -8,8 +8,8 @@ use super::super::device::Device;
 use super::super::error::Error;
 use super::workers::fault;
 
-/// Lends devices to other machines on `HOST:PORT`: one client at a time, until the process ends. Of each
-/// device at most `most` bytes are lent, if that is given.
+/// Lends devices to other machines on `HOST:PORT`: to one client at a time, until the process ends. With `most`, at
+/// most that many bytes of each device are lent.
 ///
 /// # Errors
 /// The address cannot be listened on, or a device does not start or cannot be limited.

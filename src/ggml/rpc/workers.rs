@@ -25,7 +25,7 @@ fn workers() -> Vec<Arc<Worker>> {
         .clone()
 }
 
-/// The workers whose devices these are.
+/// The workers to which these devices belong.
 pub fn workers_of(devices: &[Device]) -> Vec<Arc<Worker>> {
     let mut found = workers();
     found.retain(|worker| devices.iter().any(|device| worker.has(*device)));
@@ -33,7 +33,7 @@ pub fn workers_of(devices: &[Device]) -> Vec<Arc<Worker>> {
 }
 
 impl Device {
-    /// The device's description of itself; of a device of a worker, the worker.
+    /// The device's description of itself, or for a device of a worker, the worker.
     pub fn description(self) -> String {
         let workers = workers_of(&[self]);
         workers
@@ -42,7 +42,7 @@ impl Device {
     }
 
     /// # Errors
-    /// It is of a worker whose answers are not to be believed.
+    /// The device belongs to a worker that gave wrong answers.
     pub(in crate::ggml) fn check(self) -> Result<(), Error> {
         workers_of(&[self])
             .iter()
@@ -50,8 +50,8 @@ impl Device {
     }
 }
 
-/// Adds the devices of a worker, `HOST:PORT`, to the registry. A worker that was added before gives the
-/// same devices. `limit` is how long it may take for an answer, or for a piece of what it is sent; none: any time.
+/// Adds the devices of a worker, `HOST:PORT`, to the registry. A worker that was added before gives the same devices.
+/// `limit` is the maximum time for an answer, or for taking a piece of a request; none: no limit.
 ///
 /// # Errors
 /// No worker accepts a connection there, it lends no device, or its answers are late or wrong.
@@ -84,7 +84,7 @@ pub fn connect(endpoint: &str, limit: Option<Duration>) -> Result<Vec<Device>, E
             .collect()
     };
     for device in &found {
-        // What ggml asks once and keeps.
+        // ggml asks for this once and keeps the answer.
         device.buffer_type();
         if is_new {
             worker.check()?;

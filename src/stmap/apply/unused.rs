@@ -1,4 +1,4 @@
-//! What a map leaves over of a folder.
+//! The contents of a folder that a map does not use.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::arch::{Spanned, fits_pattern};
 use super::super::config::Config;
 use super::super::definition::Map;
 
-/// Stored tensors and keys that the map does not mention.
+/// Stored tensors and configuration keys that the map does not mention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Unmapped {
     pub(in super::super) tensors: Vec<String>,
@@ -23,8 +23,8 @@ pub(super) fn is_ignored(map: &Map, key: &str) -> bool {
     parts(key).any(fits)
 }
 
-/// Stored tensors that nothing used and that are not ignored, by their names in the files, and the
-/// parts of the model that are left out.
+/// Stored tensors that are neither used nor ignored, by their names in the files, and the parts of the model that are
+/// left out.
 pub(super) fn unused(
     map: &Map,
     config: &Config<'_>,
@@ -57,7 +57,7 @@ pub(super) fn unused(
     (names.collect(), left_out)
 }
 
-/// A key with dots, and its parts.
+/// A key with dots, the objects that contain it, and its last part.
 fn parts(key: &str) -> impl Iterator<Item = &str> {
     let objects = key.match_indices('.').map(|(end, _)| &key[..end]);
     objects.chain([key]).chain(key.rsplit('.').next())

@@ -1,4 +1,4 @@
-//! Keys of a configuration that nothing reads, and whether that matters.
+//! Keys of a configuration that are not read, and whether they matter.
 
 use std::collections::BTreeSet;
 
@@ -7,26 +7,26 @@ use serde_json::Value as Json;
 use super::super::json::{convert, fields, is_off, is_same};
 use super::Config;
 
-/// Keys that nothing read.
+/// Keys that are not read.
 #[derive(Debug, Default)]
 pub(in super::super) struct Unread {
-    /// Those that have no effect.
+    /// Keys that have no effect.
     pub(in super::super) inert: Vec<String>,
-    /// The others, with value and meaning.
+    /// The other keys, with their values and meanings.
     pub(in super::super) refused: Vec<String>,
 }
 
-/// Keys that are accounted for.
+/// Keys that are read or ignored.
 struct Known<'a> {
     read: &'a BTreeSet<String>,
     is_ignored: &'a dyn Fn(&str) -> bool,
 }
 
 impl Config<'_> {
-    /// Keys that nothing read, those within objects included, except those that are ignored.
+    /// The keys that are not read, including keys within objects, except ignored ones.
     pub(in super::super) fn unread(&self, is_ignored: impl Fn(&str) -> bool) -> Unread {
         let mut unread = Unread::default();
-        // Keys in the expressions of defaults do not count as read.
+        // Keys that only the expressions of defaults read do not count as read.
         let read = self.read.borrow().clone();
         let known = Known {
             read: &read,
@@ -59,7 +59,7 @@ impl Config<'_> {
         let within = format!("{key}.");
         let is_partly_read = || known.read.iter().any(|name| name.starts_with(&within));
         match value {
-            // If nothing within the object was read, the object itself is reported.
+            // If no key within the object was read, the object itself is reported.
             Json::Object(_) | Json::Array(_) if is_partly_read() => {
                 for (field, value) in fields(value) {
                     self.note_unread(&format!("{within}{field}"), &value, known, unread);
@@ -70,8 +70,8 @@ impl Config<'_> {
         }
     }
 
-    /// Whether a key that nothing reads has no effect: its value is its default. Without a default, a value
-    /// that means off is the same as absence.
+    /// Whether a key that is not read has no effect: its value is its default. Without a default, a value that means
+    /// off is the same as an absent key.
     fn is_inert(&self, key: &str, value: &Json) -> bool {
         let Some(fallback) = self.map.defaults.get(key) else {
             return is_off(value);
@@ -86,7 +86,7 @@ impl Config<'_> {
         }
     }
 
-    /// A key that nothing reads, for messages.
+    /// A key that is not read, for messages.
     fn refusal(&self, key: &str, value: &Json) -> String {
         let shown = match value {
             Json::Array(_) | Json::Object(_) => String::new(),

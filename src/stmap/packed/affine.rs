@@ -1,8 +1,8 @@
 //! Matrices of integer codes: groups of columns share a scale, and a zero point or a minimum.
 //!
-//! `scale * (code - zero)` (GPTQ, AWQ, compressed-tensors, bitsandbytes int8) or
-//! `scale * code + minimum` (MLX). If a group covers whole blocks, the codes are copied into the blocks of a
-//! ggml type, so that nothing but the scale is rounded, to a half float.
+//! `scale * (code - zero)` (GPTQ, AWQ, compressed-tensors, bitsandbytes int8) or `scale * code + minimum` (MLX). If a
+//! group covers whole blocks, the codes are copied into the blocks of a ggml type, so only the scale is rounded, to
+//! f16.
 
 use half::f16;
 
@@ -20,17 +20,17 @@ pub(super) struct Affine {
     pub(super) width: u64,
     pub(super) groups: Groups,
     pub(super) scales: Grid,
-    /// What every scale is multiplied by.
+    /// The factor of all scales.
     pub(super) factor: f32,
     pub(super) zeros: Zeros,
 }
 
-/// Which columns share a scale.
+/// The columns that share a scale.
 #[derive(Clone, Debug)]
 pub(super) enum Groups {
     /// This many adjacent columns.
     Even(u64),
-    /// Columns with the same group number, of this many groups (GPTQ with `desc_act`).
+    /// Columns with the same group number, and the number of groups (GPTQ with `desc_act`).
     Named(Place, u64),
 }
 
@@ -40,11 +40,11 @@ pub(super) enum Zeros {
     Same(i32),
     /// A code for each row and group, plus a constant.
     Codes(Codes, u8),
-    /// Added to the product of a code and its scale.
+    /// Minima, which are added to the product of a code and its scale.
     Offsets(Grid),
 }
 
-/// How a group turns codes into numbers.
+/// The function of a group from codes to numbers.
 #[derive(Clone, Copy)]
 enum Line {
     Steps(f32, i32),
@@ -61,7 +61,7 @@ impl Line {
 }
 
 impl Affine {
-    /// The type that represents the codes exactly, if one does.
+    /// The type that represents the codes exactly, if there is one.
     pub(super) fn exact(&self) -> Option<TensorType> {
         let Groups::Even(group) = self.groups else {
             return None;
@@ -110,7 +110,7 @@ impl Affine {
         })
     }
 
-    /// Codes of a part of a row.
+    /// The codes of a part of a row.
     fn codes<'s>(
         &self,
         row: u64,
@@ -210,21 +210,21 @@ impl Affine {
     }
 }
 
-/// Rows of codes that were read together.
+/// Cached rows of codes that were decoded together.
 #[derive(Debug)]
 pub(super) struct Tiles {
     /// First row, number of rows, codes.
     kept: Vec<(u64, u64, Vec<u8>)>,
     oldest: usize,
-    /// Rows beyond this are not read.
+    /// The number of rows that are read.
     n_rows: u64,
 }
 
-/// Cached tiles: rows that are reordered come from this many parts of the matrix.
+/// Maximum number of cached tiles: reordered rows come from this many parts of the matrix.
 const MAX_TILES: usize = 4;
 
 impl Tiles {
-    /// For a matrix of which at most so many rows are read.
+    /// A cache for a matrix of which at most `n_rows` rows are read.
     pub(super) fn new(n_rows: u64) -> Self {
         Self {
             kept: Vec::new(),

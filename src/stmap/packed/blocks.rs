@@ -1,14 +1,14 @@
-//! Numbers and codes as blocks of ggml's types.
+//! Encodes numbers and codes as blocks of ggml's types.
 
 use half::{bf16, f16};
 
 use crate::weights::TensorType;
 
-/// Elements of a block of the types that codes become.
+/// Number of elements of a block of the types that codes become.
 pub(super) const BLOCK: usize = 32;
 
-/// Types with a scale and no minimum, each with its lowest code; the highest is the negated lowest less
-/// one. Each type represents the codes of those before it.
+/// Types with a scale and no minimum, each with its lowest code; the highest code is the negated lowest less one. Each
+/// type represents the codes of those before it.
 pub(super) const SYMMETRIC: [(TensorType, i32); 3] = [
     (TensorType::Q4_0, -8),
     (TensorType::Q5_0, -16),
@@ -42,7 +42,7 @@ pub(super) fn offset(ty: TensorType, scale: f32, offset: f32, codes: &[u8], out:
     }
 }
 
-/// Codes `i` and `i + n` share a byte, of `n` bytes.
+/// Writes `2 n` codes into `n` bytes: codes `i` and `i + n` share byte `i`.
 pub(super) fn nibbles(out: &mut [u8], code: impl Fn(usize) -> u8) {
     let n = out.len();
     for (i, byte) in out.iter_mut().enumerate() {
@@ -50,7 +50,7 @@ pub(super) fn nibbles(out: &mut [u8], code: impl Fn(usize) -> u8) {
     }
 }
 
-/// The fifth bits of all codes, then the others.
+/// Writes the fifth bits of all codes, then the other bits.
 fn five_bits(out: &mut [u8], code: impl Fn(usize) -> u8) {
     let (high, low) = out.split_at_mut(4);
     let bits = (0..BLOCK).fold(0u32, |bits, i| bits | u32::from(code(i) >> 4 & 1) << i);
@@ -58,10 +58,10 @@ fn five_bits(out: &mut [u8], code: impl Fn(usize) -> u8) {
     nibbles(low, code);
 }
 
-/// Writes numbers in a type of single numbers or as q8_0, rounded as ggml rounds them.
+/// Writes numbers as a type of single numbers or as q8_0, rounded as ggml rounds them.
 ///
 /// # Errors
-/// A number that the type cannot represent, or a type that is not supported here.
+/// The type cannot represent a number, or is not supported here.
 pub(in super::super) fn encode(
     values: &[f32],
     ty: TensorType,

@@ -1,7 +1,6 @@
-//! Which stored tensors form one packed matrix, and the role of each.
+//! Finds the stored tensors that form one packed matrix, and the role of each.
 //!
-//! Names and types tell the layouts apart; every shape is checked here, so that reading needs no
-//! more than what is found.
+//! Names and types distinguish the layouts. Every shape is checked here, so that reading needs no further checks.
 
 mod integers;
 mod small_floats;
@@ -16,14 +15,14 @@ use super::{Kind, Packed};
 /// The stored codes of a matrix, its dimensions (the slowest first), and its other stored tensors.
 type Matrix = (Stored, Vec<u64>, Kind);
 
-/// Types of scales.
+/// The types of scales.
 const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::F16, Dtype::BF16];
-/// Codes of 4-bit floats that share an exponent.
+/// Number of codes of 4-bit floats that share an exponent.
 const MX_CODES: u64 = 32;
-/// Codes of 4-bit floats that share an 8-bit scale.
+/// Number of codes of 4-bit floats that share an 8-bit scale.
 const NV_CODES: u64 = 16;
 
-/// A packed matrix and the stored tensors that it is made of.
+/// A packed matrix and the stored tensors of which it is made.
 pub(super) struct Found {
     /// Dimensions, the slowest first.
     pub(super) shape: Vec<u64>,
@@ -32,13 +31,13 @@ pub(super) struct Found {
     pub(super) codes: Stored,
 }
 
-/// What looks for packed matrices.
+/// The search for packed matrices.
 pub(super) struct Finder<'a> {
     pub(super) checkpoint: &'a Checkpoint,
     pub(super) settings: &'a Settings,
 }
 
-/// The layouts, by the name of the stored tensor with the codes and the tensors next to it.
+/// The layouts, which follow from the name of the stored tensor with the codes and from the tensors next to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Words,
@@ -125,7 +124,7 @@ impl Finder<'_> {
     }
 
     /// # Errors
-    /// What does not fit, with the stored tensor and its file.
+    /// A tensor does not fit; the error names the stored tensor and its file.
     pub(super) fn find(&self, family: Family, name: &str) -> Result<Found, String> {
         let base = name.strip_suffix(".weight").unwrap_or(name);
         let (codes, shape, kind) = match family {
@@ -173,7 +172,7 @@ impl Finder<'_> {
             .ok_or_else(|| format!("`{name}` is missing, without which the matrix is not known"))
     }
 
-    /// A tensor of one of some types and of this shape.
+    /// A tensor of this shape and of one of these types.
     fn part(&self, name: &str, shape: &[u64], types: &[Dtype]) -> Result<Place, String> {
         let stored = self.get(name)?;
         if stored.shape != shape || !types.contains(&stored.dtype) {
@@ -195,7 +194,7 @@ impl Finder<'_> {
         }
     }
 
-    /// A tensor of codes with two or more axes: the outer ones, the rows in all, the last axis.
+    /// A tensor of codes with two or more axes: the outer axes, the number of all rows, the last axis.
     fn rows<'s>(
         &'s self,
         name: &str,
@@ -210,7 +209,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The last axis of scales: one for each group.
+    /// The length of the last axis of scales, which is the number of groups.
     fn n_groups(&self, name: &str) -> Result<u64, String> {
         let stored = self.get(name)?;
         match stored.shape.last() {
@@ -228,14 +227,14 @@ impl Finder<'_> {
     }
 }
 
-/// Whether 8-bit floats are the scales of others.
+/// Whether 8-bit floats are the scales of other tensors.
 fn is_scale(name: &str) -> bool {
     ["_scale", "_scale_inv", ".scale", ".scales"]
         .iter()
         .any(|ending| name.ends_with(ending))
 }
 
-/// The type of numbers for which no other type applies.
+/// The type of numbers to which no other rule applies.
 pub(super) fn rounded(width: u64) -> TensorType {
     match width.is_multiple_of(TensorType::Q8_0.block_len()) {
         true => TensorType::Q8_0,

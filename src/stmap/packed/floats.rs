@@ -1,4 +1,4 @@
-//! Matrices of small floats: codes of 8 or 4 bits that a table turns into numbers, times scales.
+//! Matrices of small floats: a table turns codes of 8 or 4 bits into numbers, which are multiplied by scales.
 
 use crate::weights::TensorType;
 use crate::weights::safetensors::Dtype;
@@ -6,7 +6,7 @@ use crate::weights::safetensors::Dtype;
 use super::blocks::nibbles;
 use super::place::{Place, eight_bits};
 
-/// The numbers of E2M1 codes (OCP Microscaling), lowest first, then the negative ones.
+/// The numbers of E2M1 codes (OCP Microscaling) in ascending order, then the negative ones.
 pub(super) const E2M1: [f32; 16] = [
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
 ];
@@ -16,9 +16,9 @@ pub(super) const E2M1: [f32; 16] = [
 pub(super) struct Eight {
     pub(super) codes: Place,
     pub(super) scales: Place,
-    /// Rows and columns that share a scale.
+    /// Number of rows and columns that share a scale.
     pub(super) block: [u64; 2],
-    /// Scales in a row of scales.
+    /// Number of scales in a row of scales.
     pub(super) per_row: u64,
 }
 
@@ -48,7 +48,7 @@ impl Eight {
     }
 }
 
-/// [`eight_bits`] of E4M3 without branches: its bits stand in those of a 32-bit float.
+/// [`eight_bits`] for E4M3 without branches: the bits of the code become bits of a 32-bit float.
 fn number(dtype: Dtype, code: u8) -> f32 {
     if dtype != Dtype::F8_E4M3 || code & 0x7f == 0x7f {
         return eight_bits(dtype, code);
@@ -61,10 +61,10 @@ fn number(dtype: Dtype, code: u8) -> f32 {
 #[derive(Clone, Debug)]
 pub(super) struct Four {
     pub(super) codes: Place,
-    /// Whether the first of two has the upper half.
+    /// Whether the first of two codes is in the upper half of the byte.
     pub(super) is_high_first: bool,
     pub(super) table: [f32; 16],
-    /// Elements that share a scale, counted over the whole tensor.
+    /// Number of elements that share a scale, counted over the whole tensor.
     pub(super) block: u64,
     pub(super) scales: Scales,
     pub(super) factor: f32,
@@ -74,7 +74,7 @@ pub(super) struct Four {
 #[derive(Clone, Debug)]
 pub(super) enum Scales {
     Stored(Place),
-    /// Codes of 8 bits: entries of a table times scales of their own, plus a constant.
+    /// Codes of 8 bits: entries of a table times their own scales, plus a constant.
     Nested {
         codes: Place,
         table: Place,
@@ -112,7 +112,7 @@ impl Four {
         })
     }
 
-    /// The numbers from the element `first` of the tensor on.
+    /// The numbers from element `first` of the tensor on.
     pub(super) fn values(&self, first: u64, out: &mut [f32]) -> Result<(), String> {
         let mut at = 0;
         while at < out.len() {
@@ -127,7 +127,7 @@ impl Four {
         Ok(())
     }
 
-    /// The type that represents codes and scales exactly, if one does.
+    /// The type that represents codes and scales exactly, if there is one.
     pub(super) fn exact(&self, width: u64) -> Option<TensorType> {
         let Scales::Stored(scales) = &self.scales else {
             return None;
@@ -141,8 +141,8 @@ impl Four {
         (is_plain && width.is_multiple_of(ty.block_len())).then_some(ty)
     }
 
-    /// Whole blocks of that type, from the element `first` on: scales, then codes in halves of what
-    /// shares one.
+    /// Whole blocks of the exact type, from element `first` on: scales, then codes. Elements `i` and `i + n / 2` of the
+    /// `n` elements with one scale share a byte.
     pub(super) fn blocks(&self, ty: TensorType, first: u64, out: &mut [u8]) -> Result<(), String> {
         let Scales::Stored(scales) = &self.scales else {
             return Err("scales with scales are not stored in blocks".into());

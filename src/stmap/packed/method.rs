@@ -1,8 +1,8 @@
 //! The quantisation config of a folder.
 //!
-//! It is in `config.json` under one of several keys, or in a file of its own. It only names the method
-//! and gives what does not follow from the stored tensors (bits, group sizes, versions). Which tensor is
-//! packed, and how, follows from the tensors.
+//! It is in `config.json` under one of several keys, or in a separate file. It only names the method and gives the
+//! facts that do not follow from the stored tensors (bits, group sizes, versions). Which tensors are packed, and how,
+//! follows from the tensors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use crate::weights::Error;
 use crate::weights::safetensors::{is_named, read_small};
 
-/// Methods that are supported, with their names in configs.
+/// The supported methods, with their names in configs.
 const METHODS: [(&str, &[&str]); 9] = [
     ("AWQ", &["awq"]),
     ("GPTQ", &["gptq"]),
@@ -33,9 +33,9 @@ const METHODS: [(&str, &[&str]); 9] = [
     ("fp8", &["fp8", "fbgemm_fp8"]),
     ("MXFP4", &["mxfp4"]),
 ];
-/// Keys of `config.json` that hold a quantisation config; the last is MLX's.
+/// Keys of `config.json` that contain a quantisation config; the last one is MLX's.
 const KEYS: [&str; 3] = ["quantization_config", "compression_config", "quantization"];
-/// Files that hold one, the key within, and the method if the file names none.
+/// Files that contain a quantisation config, the key within, and the method if the file names none.
 const FILES: [(&str, Option<&str>, &str); 3] = [
     ("hf_quant_config.json", Some("quantization"), "modelopt"),
     ("quantize_config.json", None, "gptq"),
@@ -47,12 +47,12 @@ const MAX_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
     record: Json,
-    /// Name of the method, as its authors write it; none if the folder has no such config.
+    /// Name of the method, as its authors write it; none if the folder has no quantisation config.
     pub(super) method: Option<String>,
     pub(super) is_known: bool,
 }
 
-/// Settings of one matrix of MLX, or of all.
+/// Settings of MLX for one matrix, or for all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grouping {
     pub(super) bits: u64,
@@ -63,7 +63,7 @@ impl Settings {
     /// Takes the quantisation config out of a configuration, or reads it from a file next to it.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// A file cannot be read.
     pub(super) fn take(json: &mut Json, folder: &Path) -> Result<Self, Error> {
         let mut found = None;
         let mut objects = vec![&mut *json];
@@ -77,7 +77,7 @@ impl Settings {
                 let name = if key == "quantization" { "mlx" } else { "" };
                 found = found.or(record.map(|record| (record, name)));
             }
-            // A text model within another has a quantisation config of its own.
+            // A text model within another model has its own quantisation config.
             objects.extend(
                 fields
                     .iter_mut()
@@ -138,7 +138,7 @@ impl Settings {
         self.record.get(key).and_then(Json::as_str)
     }
 
-    /// A form of a known method that has tensors of another layout: what it is called.
+    /// The name of a form of a known method whose tensors have another layout.
     pub(super) fn foreign(&self) -> Option<String> {
         let method = self.method.as_deref()?;
         let plain: &[&str] = match method {
@@ -152,18 +152,18 @@ impl Settings {
         form.map(|form| format!("{method} in the form `{form}`"))
     }
 
-    /// Whether zero points are stored as they are, rather than less one.
+    /// Whether zero points are stored as they are, not reduced by one.
     pub(super) fn is_second_version(&self) -> bool {
         self.text("checkpoint_format") == Some("gptq_v2") || self.text("format") == Some("gptq_v2")
     }
 
-    /// Whether AWQ's words lie in rows of the matrix.
+    /// Whether each of AWQ's words holds codes of one row of the matrix.
     pub(super) fn is_gemv(&self) -> bool {
         let version = self.text("version").or(self.text("format"));
         version.is_some_and(|version| version.eq_ignore_ascii_case("gemv"))
     }
 
-    /// Bits of a code, if the config has one number for all.
+    /// Number of bits of a code, if the config has one number for all matrices.
     pub(super) fn bits(&self) -> Option<u64> {
         let keys = ["bits", "w_bit", "num_bits"];
         let plain = keys.iter().find_map(|key| self.record.get(key)?.as_u64());
@@ -176,13 +176,13 @@ impl Settings {
         })
     }
 
-    /// Columns that share a scale, if the config has one number for all.
+    /// Number of columns that share a scale, if the config has one number for all matrices.
     pub(super) fn group(&self) -> Option<u64> {
         let keys = ["group_size", "q_group_size"];
         keys.iter().find_map(|key| self.record.get(key)?.as_u64())
     }
 
-    /// Rows and columns of an 8-bit matrix that share a scale.
+    /// Number of rows and columns of an 8-bit matrix that share a scale.
     pub(super) fn block(&self) -> Option<[u64; 2]> {
         let sizes = self.record.get("weight_block_size")?.as_array()?;
         match sizes.as_slice() {
@@ -191,7 +191,7 @@ impl Settings {
         }
     }
 
-    /// MLX: the mode, bits and group size of a matrix, which may have settings of its own.
+    /// MLX: the mode, bits and group size of a matrix, which may have its own settings.
     pub(super) fn grouping(&self, base: &str) -> (&str, Option<Grouping>) {
         let own = self.record.get(base).filter(|own| own.is_object());
         let record = own.unwrap_or(&self.record);
@@ -205,7 +205,7 @@ impl Settings {
     }
 }
 
-/// How many matrices become which type, and whether they are rounded.
+/// The number of matrices that become each type, and whether they are rounded.
 pub(super) type Tally = BTreeMap<(String, bool), usize>;
 
 /// One line about the types that a folder's matrices become, and whether numbers are rounded.

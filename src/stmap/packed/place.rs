@@ -1,14 +1,13 @@
-//! Where stored numbers lie, and how they are read: single numbers, and codes of a few bits in
-//! words of 32.
+//! The places of stored numbers, and how they are read: single numbers, and codes of a few bits in words of 32 bits.
 //!
-//! Invariant: what lies outside the tensor is an error, never a panic.
+//! Invariant: a place outside the tensor gives an error, never a panic.
 
 use crate::weights::Bytes;
 use crate::weights::safetensors::{Checkpoint, Dtype, Stored};
 
-/// Bits of a word of codes.
+/// Number of bits of a word of codes.
 const WORD: u64 = 32;
-/// Column of eight that AWQ keeps at each place of a word: even ones first.
+/// The column, of eight, that AWQ stores at each place of a word: even columns first.
 const AWQ_PLACES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// The numbers of a stored tensor.
@@ -66,13 +65,13 @@ impl Place {
 fn power_of_two(code: u8) -> f32 {
     match code {
         0xff => f32::NAN,
-        // 2^-127 has no bits of an exponent of its own.
+        // 2^-127 is subnormal: its exponent bits are 0.
         0 => f32::from_bits(1 << 22),
         code => f32::from_bits(u32::from(code) << 23),
     }
 }
 
-/// An 8-bit float (OCP OFP8): E4M3 has no infinities, E5M2 is the upper half of a half float.
+/// An 8-bit float (OCP OFP8): E4M3 has no infinities, E5M2 is the upper half of an f16.
 pub(super) fn eight_bits(dtype: Dtype, code: u8) -> f32 {
     if dtype == Dtype::F8_E5M2 {
         return half::f16::from_bits(u16::from(code) << 8).to_f32();
@@ -94,7 +93,7 @@ pub(super) fn eight_bits(dtype: Dtype, code: u8) -> f32 {
 #[derive(Clone, Debug)]
 pub(super) struct Grid {
     pub(super) place: Place,
-    /// Distance of the numbers of neighbouring rows, and of neighbouring groups.
+    /// Distance between the numbers of neighbouring rows, and of neighbouring groups.
     pub(super) strides: [u64; 2],
 }
 
@@ -113,17 +112,17 @@ pub(super) struct Codes {
     pub(super) bits: u32,
 }
 
-/// Where the code of a row and a column lies.
+/// The place of the code of a row and a column.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Layout {
-    /// A byte each, rows of so many; signed ones count from -128.
+    /// One byte for each code, in rows of `width` codes; signed codes count from -128.
     Bytes { width: u64, is_signed: bool },
-    /// A stream of bits for each row, from the lowest bit of a word on; a code may go on in the next
-    /// word. `line` is the distance of the streams in words, `step` that of the words of one.
+    /// A stream of bits for each row, from the lowest bit of a word on; a code may continue in the next word. `line` is
+    /// the distance of the streams in words, `step` the distance of the words of one stream.
     Rows { line: u64, step: u64 },
-    /// The same for each column.
+    /// A stream of bits for each column, otherwise as `Rows`.
     Columns { line: u64, step: u64 },
-    /// Words of eight rows, lines of so many words for each column (AWQ).
+    /// Words with codes of eight rows, in lines of `line` words for each column (AWQ).
     Awq { line: u64 },
 }
 
@@ -157,7 +156,7 @@ impl Codes {
         0xff >> (8 - self.bits.clamp(1, 8))
     }
 
-    /// How many rows share words, so that reading them together is cheap.
+    /// Number of rows that share words, so that reading them together is cheap.
     pub(super) fn rows_at_once(&self) -> u64 {
         match self.layout {
             Layout::Rows { step: 1, .. } | Layout::Bytes { .. } => 1,
@@ -173,7 +172,7 @@ impl Codes {
             Layout::Rows { line, step } if WORD.is_multiple_of(u64::from(self.bits)) => {
                 let in_word = (WORD / u64::from(self.bits)) as usize;
                 let n_rows = (out.len() / n) as u64;
-                // Words of neighbouring rows are neighbours where rows lie in columns.
+                // Where the codes of rows are in columns, the words of neighbouring rows are neighbours.
                 for (k, column) in (0..).zip((0..n).step_by(in_word)) {
                     for row in 0..n_rows {
                         let mut word = self.place.word((first + row) * line + k * step)?;
@@ -220,7 +219,7 @@ impl Codes {
         Ok(())
     }
 
-    /// The code that all have, if all words are the same: of codes whose bits divide a word.
+    /// The common code of all elements, if all words are equal; only for codes whose bits divide a word.
     pub(super) fn constant(&self) -> Option<u8> {
         let data = self.place.data();
         let code = self.at(0, 0).ok()?;

@@ -1,10 +1,10 @@
-//! The maps that an adapter may have been made for, and which of them is right.
+//! The maps for which an adapter may have been made, and the choice of the right one.
 //!
-//! A folder's map is known. A GGUF file has the map that it records, or that of a `config.json` in the
-//! folder of the adapter, or that of the class which the adapter states. Without any of these all maps of the architecture are tried, with the configuration that
-//! follows from the parameters. They may differ: one permutes the rows of a matrix, another does not,
-//! and both give an update of the right shape. The map with the architecture's name is assumed then,
-//! with a warning, unless a name of the model speaks for another.
+//! A folder's map is known. A GGUF file has the map that it records, or that of a `config.json` in the folder of the
+//! adapter, or that of the class that the adapter states. Without any of these, all maps of the architecture are tried,
+//! with the configuration that follows from the parameters. They may differ: one permutes the rows of a matrix, another
+//! does not, and both give an update of the right shape. Then the map with the architecture's name is assumed, with a
+//! warning, unless a name of the model matches another map.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::super::modules::Modules;
 use super::super::{CONFIG, Chosen, Error, Maps, choose, folder_of, packed, read_config};
 use super::{ENDING, Fault, Found, Module, Origin, ShapeOf, Updated, Work};
 
-/// Maximum length of a chain of names that stand for each other.
+/// Maximum length of a chain of names that refer to each other.
 const MAX_NAMES: usize = 8;
 
 /// A map that may have the modules, with a configuration.
@@ -31,9 +31,9 @@ pub(super) struct Candidate {
     text: Option<TextModel>,
     json: Json,
     checkpoint: Checkpoint,
-    /// Whether the configuration follows from the parameters, and so is incomplete.
+    /// Whether the configuration is derived from the parameters and therefore incomplete.
     is_partial: bool,
-    /// Integers that the configuration must have.
+    /// The integers that the configuration must have.
     expected: Vec<(String, Json)>,
 }
 
@@ -75,7 +75,7 @@ impl Candidate {
         }
     }
 
-    /// Words that names of models of this map contain.
+    /// Words that occur in the names of models of this map.
     fn words(&self) -> impl Iterator<Item = String> {
         let types = self.map.types.iter().map(|name| name.value.as_str());
         let classes = self.map.classes.iter().map(|class| {
@@ -86,7 +86,7 @@ impl Candidate {
         types.chain(classes).map(str::to_lowercase)
     }
 
-    /// The first of these names that speaks for this map.
+    /// The first of these names that matches this map.
     fn named<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
         let words: Vec<String> = self.words().filter(|word| !word.is_empty()).collect();
         let is_named = |name: &&&str| {
@@ -97,7 +97,7 @@ impl Candidate {
     }
 }
 
-/// Modules with the names that they have in the text model of their model.
+/// Modules with the names that they have in the text model within their model.
 fn renamed(modules: &[Module], text: Option<&TextModel>) -> Vec<Module> {
     let name_of = |name: &str| {
         let name = text?.name_of(&format!("{name}{ENDING}"))?;
@@ -110,7 +110,7 @@ fn renamed(modules: &[Module], text: Option<&TextModel>) -> Vec<Module> {
     modules.collect()
 }
 
-/// The maps that may have the modules, the likeliest first.
+/// The maps that may have the modules, the most likely first.
 pub(super) fn candidates(
     path: &Path,
     model: &Updated<'_>,
@@ -154,7 +154,7 @@ pub(super) fn candidates(
     } else if let Some(class) = origin.class {
         let json = json!({ "architectures": [class] });
         match maps.of(path, &json) {
-            // The class of the text model in it is not stated.
+            // The class of the text model within it is not stated.
             Ok((_, map)) if map.text.is_some() => {}
             Ok((source, map)) => {
                 let candidate = origin.candidate(name_of(&source.path), map, maps);
@@ -162,7 +162,7 @@ pub(super) fn candidates(
                 origin.admit(&candidate, place).map_err(refuse)?;
                 return Ok(vec![candidate]);
             }
-            // Another class may have the same modules.
+            // A map of another class may have the same modules.
             Err(error) => tracing::debug!(%error, "the adapter's class has no map"),
         }
     }
@@ -184,7 +184,7 @@ impl Origin<'_> {
         }
     }
 
-    /// Whether the model may have been made with this map, which `place` leads to.
+    /// Checks that the model may have been made with this map, to which `place` leads.
     fn admit(&self, candidate: &Candidate, place: &str) -> Result<(), String> {
         let Candidate { name, map, .. } = candidate;
         let archs = map.archs();
@@ -204,14 +204,14 @@ impl Origin<'_> {
     }
 }
 
-/// Keys of a configuration from which a map would make these parameters, as far as it names its keys.
+/// The keys of a configuration from which a map would make these parameters, for parameters that are plain keys.
 fn known_keys(map: &Map, common: &Map, params: &BTreeMap<String, Value>) -> Vec<(String, Json)> {
     let mut known = Vec::new();
     for target in map.params.iter().chain(&common.params) {
         let Given::One(expr) = &target.value else {
             continue;
         };
-        // A named value may stand for a key.
+        // A named value may be a key.
         let mut key = expr.as_name();
         for _ in 0..MAX_NAMES {
             let Some(value) = key.and_then(|key| map.values.get(key)) else {
@@ -225,7 +225,7 @@ fn known_keys(map: &Map, common: &Map, params: &BTreeMap<String, Value>) -> Vec<
     known
 }
 
-/// A configuration of these keys; of equal ones the first counts.
+/// A configuration with these keys; the first value of a repeated key is used.
 fn config_of(known: &[(String, Json)]) -> Json {
     let mut json = Json::Object(serde_json::Map::new());
     for (key, value) in known {
@@ -257,11 +257,12 @@ fn to_json(value: &Value) -> Option<Json> {
 /// The results of the maps.
 #[derive(Default)]
 pub(super) struct Tried {
-    /// The first map that fits, and the others that give the same.
+    /// The result of the first map that fits, and all maps with the same result.
     found: Option<(Vec<Candidate>, Found)>,
-    /// Maps that give something else, or do not know enough, and how they differ.
+    /// Maps that have another result, or too little information, with the difference.
     rivals: Vec<(Candidate, String)>,
-    /// Why no map fits: of the first that knows the modules, or else of the first.
+    /// The reasons why no map fits: `known` is that of the first map that has the modules, `unknown` that of the first
+    /// one that does not.
     known: Option<String>,
     unknown: Option<String>,
 }
@@ -311,7 +312,7 @@ impl Tried {
         }
     }
 
-    /// The result of the only map.
+    /// The result of the first map that fits.
     pub(super) fn only(self) -> Result<Found, String> {
         match self.found {
             Some((_, found)) => Ok(found),
@@ -324,7 +325,7 @@ impl Tried {
     /// The result of the right map.
     ///
     /// # Errors
-    /// No map fits, or several do and it is not known which is right.
+    /// No map fits, or several fit and the right one is not known.
     pub(super) fn settle(mut self, origin: &Origin<'_>, path: &Path) -> Result<Found, String> {
         let rivals = std::mem::take(&mut self.rivals);
         let (Some((agreeing, _)), Some((rival, difference))) = (&self.found, rivals.first()) else {

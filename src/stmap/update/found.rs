@@ -1,4 +1,4 @@
-//! The updates that a map finds, or why it finds none.
+//! The updates that a map finds, or the reason why it finds none.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::weights::Entry;
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) updates: Vec<Update>,
-    /// Parts of the model that are left out, and the number of their modules.
+    /// The parts of the model that are left out, and their numbers of modules.
     pub(super) left_out: Vec<(String, usize)>,
 }
 
@@ -27,13 +27,13 @@ impl Update {
     }
 }
 
-/// Why a map gives no updates.
+/// The reason why a map gives no updates.
 pub(super) enum Fault {
-    /// It does not know a module.
+    /// The map does not have a module.
     Unknown(String),
-    /// Its result is not an update of a weight of the model.
+    /// The result of the map is not an update of a weight of the model.
     Unfit(String),
-    /// Anything else, such as a configuration that does not say enough.
+    /// Any other reason, such as a configuration with too little information.
     Other(String),
 }
 
@@ -50,7 +50,7 @@ impl From<&str> for Fault {
 }
 
 impl Fault {
-    /// The same with the place before the message.
+    /// The fault with the place before the message.
     pub(super) fn at(self, place: &str) -> Self {
         let with = |message: String| format!("`{place}`: {message}");
         match self {

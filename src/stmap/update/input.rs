@@ -1,4 +1,4 @@
-//! What updates are made of: the modules of an adapter, and the model that they are for.
+//! The input of updates: the modules of an adapter, and the model that they update.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,12 +7,12 @@ use crate::arch::expr::Value;
 use crate::weights::Bytes;
 use crate::weights::safetensors::Dtype;
 
-/// One of the two matrices of an update, as it is stored.
+/// One of the two stored matrices of an update.
 #[derive(Clone, Debug)]
 pub struct Factor {
     /// The file.
     pub file: Bytes,
-    /// Where the matrix begins in it.
+    /// The offset of the matrix in the file.
     pub offset: usize,
     /// Element type.
     pub dtype: Dtype,
@@ -21,7 +21,7 @@ pub struct Factor {
 }
 
 impl PartialEq for Factor {
-    /// Whether it is the same place of the same file.
+    /// Whether both are the same place of the same file.
     fn eq(&self, other: &Self) -> bool {
         self.file.as_ptr() == other.file.as_ptr()
             && (self.offset, self.shape) == (other.offset, other.shape)
@@ -34,31 +34,31 @@ impl PartialEq for Factor {
 pub struct Module {
     /// The module, by its name in the class of the model.
     pub name: String,
-    /// Multiplied first.
+    /// The matrix that is multiplied first.
     pub down: Factor,
-    /// Multiplied second.
+    /// The matrix that is multiplied second.
     pub up: Factor,
     /// Factor of the product.
     pub factor: f64,
-    /// Whether the stored matrix is `[n_in, n_out]`, where its shape does not tell.
+    /// Whether the stored matrix is `[n_in, n_out]`, if its shape does not decide.
     pub is_transposed: bool,
 }
 
 /// The model that updates are for.
 pub enum Updated<'a> {
-    /// A folder that a map is for.
+    /// A folder that has a map.
     Folder(&'a Path),
     /// A model whose tensors have the architecture's names (GGUF).
     Arch(Origin<'a>),
 }
 
-/// What is known of the folder from which a GGUF file was converted.
+/// The known facts about the folder from which a GGUF file was converted.
 pub struct Origin<'a> {
     /// The architecture.
     pub arch: &'a str,
-    /// Its parameters.
+    /// The parameters of the model.
     pub params: &'a BTreeMap<String, Value>,
-    /// The map that it was made with ([`super::super::MAP_KEY`]).
+    /// The map with which the file was made ([`super::super::MAP_KEY`]).
     pub map: Option<&'a str>,
     /// The class of the adapter's base model.
     pub class: Option<&'a str>,
@@ -66,5 +66,5 @@ pub struct Origin<'a> {
     pub names: Vec<&'a str>,
 }
 
-/// Shape in ggml order of a tensor of the architecture, and whether it is a table whose rows are looked up.
+/// The shape of a tensor of the architecture in ggml order, and whether it is a table whose rows are looked up.
 pub type ShapeOf<'a> = &'a dyn Fn(&str) -> Option<(Vec<u64>, bool)>;

@@ -1,12 +1,11 @@
-//! Low-rank updates of stored matrices, as updates of the architecture's tensors.
+//! Converts low-rank updates of stored matrices to updates of the architecture's tensors.
 //!
-//! A map says of which stored matrices each tensor of the architecture is made, in which order of elements
-//! ([`rearrange`](super::rearrange)). An update of a stored matrix is a product `rows . cols` of a
-//! matrix with one row for each of its rows and one with one column for each of its columns. So the
-//! update of the architecture's tensor is a product again as long as each of its axes is made of axes of
-//! one side: rows are rearranged in `rows`, columns in `cols`. Concatenated parts have concatenated
-//! ranks; experts have one each. An update that does not separate like this is refused by name.
-//! The result is two lazy tensors ([`product`]).
+//! A map states of which stored matrices each tensor of the architecture is made, in which order of elements
+//! ([`rearrange`](super::rearrange)). An update of a stored matrix is a product `rows . cols` of a matrix with one row
+//! for each of its rows and a matrix with one column for each of its columns. So the update of the architecture's
+//! tensor is also a product if each of its axes is made of axes of one side: rows are rearranged in `rows`, columns in
+//! `cols`. Concatenated parts have concatenated ranks; each expert has its own. An update that cannot be separated in
+//! this way is refused by name. The result is two lazy tensors ([`product`]).
 
 mod candidates;
 mod found;

@@ -1,4 +1,4 @@
-//! The update of a tensor of the architecture as two matrices, whose elements are read from those of the
+//! The update of a tensor of the architecture as two matrices, whose elements are read from the matrices of the
 //! adapter.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::super::rearrange::{Axis, View};
 use super::super::recipe::read;
 use super::{Factor, Module};
 
-/// Sizes of a view as experts or heads, rows and columns.
+/// Sizes of a view: number of experts or heads, of rows and of columns.
 pub(super) fn sizes(view: &View) -> [u64; 3] {
     let shape = view.shape();
     let at = |back: usize| shape.len().checked_sub(back).map_or(1, |at| shape[at]);
@@ -17,14 +17,14 @@ pub(super) fn sizes(view: &View) -> [u64; 3] {
     [outer, at(2), at(1)]
 }
 
-/// Which side of a stored matrix.
+/// A side of a stored matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Rows,
     Columns,
 }
 
-/// How far one step along an axis of the architecture's tensor moves along both sides of a stored matrix.
+/// The steps along both sides of a stored matrix that one step along an axis of the architecture's tensor takes.
 type Steps = Vec<[u64; 2]>;
 
 /// The update of one stored matrix within a tensor of the architecture.
@@ -33,14 +33,14 @@ pub(super) struct Block {
     /// The matrices `[n, rank]` of the rows and of the columns of the stored matrix; none if it has no
     /// update.
     sides: Option<[Strip; 2]>,
-    /// The side of the stored matrix that the columns are made of; the rows are made of the other.
+    /// The side of the stored matrix of which the columns are made; the rows are made of the other side.
     columns_of: Side,
-    /// Steps of our experts or heads, rows and columns.
+    /// The steps along experts or heads, rows and columns.
     steps: [Steps; 3],
-    /// First row and column.
+    /// The first row and column in the stored matrix.
     offset: [u64; 2],
     pub(super) shape: [u64; 3],
-    /// Where it begins in the architecture's tensor.
+    /// The place in the architecture's tensor.
     pub(super) begin: [u64; 3],
     pub(super) rank: u64,
     pub(super) first_rank: u64,
@@ -74,7 +74,7 @@ impl Strip {
 }
 
 impl Block {
-    /// A place without an update.
+    /// A part without an update.
     pub(super) fn without_update(shape: [u64; 3]) -> Self {
         Self {
             sides: None,
@@ -89,7 +89,7 @@ impl Block {
         }
     }
 
-    /// The update of a stored matrix with rows of `width` elements, as `view` takes it.
+    /// The update of a stored matrix with rows of `width` elements, in the order of `view`.
     pub(super) fn new(
         module: &Module,
         is_transposed: bool,
@@ -144,7 +144,7 @@ impl Block {
         })
     }
 
-    /// Whether it has rank `k` of the whole.
+    /// Whether rank `k` of the whole product belongs to this block.
     fn covers(&self, k: u64) -> bool {
         self.sides.is_some() && (self.first_rank..self.first_rank + self.rank).contains(&k)
     }
@@ -165,7 +165,7 @@ impl Block {
     }
 }
 
-/// Which side of a stored matrix with rows of `width` elements an axis is made of; none if it has one
+/// The side of a stored matrix with rows of `width` elements of which an axis is made; none if the axis has one
 /// element.
 fn side_of(axes: &[Axis], width: u64) -> Result<Option<Side>, String> {
     let mut found = None;
@@ -197,16 +197,16 @@ fn steps(axes: &[Axis], width: u64) -> Steps {
     out
 }
 
-/// The update of a tensor of the architecture. Equal ones have equal elements.
+/// The update of a tensor of the architecture. Equal products have equal elements.
 #[derive(Debug, PartialEq)]
 pub(super) struct Product {
     blocks: Vec<Block>,
     /// The blocks of each expert or head.
     of: Vec<Vec<usize>>,
     rank: u64,
-    /// Experts or heads, rows and columns.
+    /// Number of experts or heads, of rows and of columns.
     shape: [u64; 3],
-    /// Factors of the elements: one number for all, or one for each index of the slowest axis.
+    /// Factors of the elements: one for all, or one for each index of the slowest axis.
     slopes: Vec<f64>,
 }
 
@@ -268,7 +268,7 @@ impl Product {
     }
 }
 
-/// Which matrix of an update.
+/// One of the two matrices of an update.
 #[derive(Clone, Copy, Debug)]
 enum Half {
     /// `[columns, rank, n]`.

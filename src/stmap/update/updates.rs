@@ -1,4 +1,4 @@
-//! The updates of an adapter by the map that is right for its model.
+//! The updates of an adapter, by the right map for its model.
 
 use std::path::Path;
 
@@ -8,13 +8,12 @@ use super::found::Update;
 use super::{Module, ShapeOf, Updated};
 use crate::weights::{Entry, folder};
 
-/// The updates of the architecture's tensors that follow from the modules of the folder at `path`:
-/// `NAME.lora_a` and `NAME.lora_b`, f32. Modules of parts that text does not need are left out, with a
-/// warning.
+/// The updates of the architecture's tensors that the modules of the folder at `path` give: `NAME.lora_a` and
+/// `NAME.lora_b`, f32. Modules of parts that are not needed for text are left out, with a warning.
 ///
 /// # Errors
-/// Modules that the map of the model does not have, shapes that do not fit, updates that are not a
-/// product after the map has rearranged them, and maps that differ if nothing says which is right.
+/// The map of the model does not have a module, shapes do not fit, an update is no product after the map has rearranged
+/// it, or maps differ and the right one is not known.
 pub fn updates(
     path: &Path,
     model: &Updated<'_>,

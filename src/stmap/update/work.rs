@@ -1,4 +1,4 @@
-//! Finding the updates of a map: which modules its rules use, and what becomes of them.
+//! Finds the updates of a map: the modules that its rules use, and the resulting updates.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Module, ShapeOf};
 use crate::arch::Spanned;
 use crate::weights::safetensors::Checkpoint;
 
-/// More layers than any real model has.
+/// Maximum number of layers, above that of any real model.
 const MAX_LAYERS: u64 = 4096;
 /// Suffix of a stored matrix, after the name of its module.
 pub(super) const ENDING: &str = ".weight";
@@ -24,10 +24,10 @@ pub(super) struct Work<'a> {
     config: &'a Config<'a>,
     /// The stored tensors of the model, if it is a folder.
     checkpoint: Option<&'a Checkpoint>,
-    /// By their names without possible prefixes.
+    /// The modules by their names, without possible prefixes.
     modules: HashMap<&'a str, &'a Module>,
     used: BTreeSet<&'a str>,
-    /// Names of tensors that have an update already.
+    /// Names of tensors that already have an update.
     names: BTreeSet<String>,
     updates: Vec<Update>,
     shape_of: ShapeOf<'a>,
@@ -101,7 +101,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// The parts of the model that modules without a use belong to, and their numbers.
+    /// The parts of the model to which unused modules belong, and their numbers of modules.
     fn left_out(&self) -> Result<Vec<(String, usize)>, Fault> {
         let unused = self.modules.values().map(|module| module.name.as_str());
         let mut unused: Vec<&str> = unused.filter(|name| !self.used.contains(name)).collect();
@@ -131,7 +131,7 @@ impl<'a> Work<'a> {
         Ok(left_out.into_iter().collect())
     }
 
-    /// The updates of a group of tensors. Only the first fault is kept.
+    /// Adds the updates of a group of tensors. Only the first fault is kept.
     fn group(&mut self, group: &Group, at: &At<'_>, fault: &mut Option<Fault>) {
         for rule in &group.tensors {
             let name = filled(&group.prefix, at) + &fill(&rule.name.value, &at.indices);
@@ -160,7 +160,7 @@ impl<'a> Work<'a> {
         let Made::Of(of) = &rule.made else {
             return Ok(());
         };
-        // A count that the configuration lacks is a problem only where modules wait for it.
+        // A missing count of the configuration is a problem only if modules need it.
         let count = match &of.repeat {
             None => None,
             Some(Repeat { count, is_stack }) => match (at.size(count), (self.shape_of)(name)) {
@@ -193,7 +193,7 @@ impl<'a> Work<'a> {
         let used = sources.iter().filter_map(|s| s.module);
         let used: Vec<&str> = used.map(|module| module.name.as_str()).collect();
         let is_active = self.is_active(group, rule, name, at);
-        // A module counts as known even if it is not known whether its rule applies.
+        // A module counts as used even if it is not known whether its rule applies.
         if !matches!(is_active, Ok(false)) {
             self.used.extend(used);
         }
@@ -222,8 +222,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Whether a rule applies. If the configuration does not say, the only rule of an existing tensor
-    /// applies.
+    /// Whether a rule applies. If the configuration does not decide, the only rule of an existing tensor applies.
     fn is_active(
         &self,
         group: &Group,
@@ -274,7 +273,7 @@ impl<'a> Work<'a> {
         if n_stacked.is_some() && first[0] != 1 {
             return Err("matrices of experts have two axes".into());
         }
-        // Parts follow each other along the slowest axis that they have.
+        // Parts are concatenated along the slowest axis that they have.
         let axis = if first[0] > 1 || of(2) > 1 { 0 } else { 1 };
         let mut found = first;
         if let Some(n) = n_stacked {
@@ -320,8 +319,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// The update of a stored matrix as a part of the architecture's tensor; none if there is no update and
-    /// its size is not known.
+    /// The update of a stored matrix as a part of the architecture's tensor; none if there is no update and the size is
+    /// not known.
     fn part(&self, source: &Source<'a, '_>, at: &At<'_>) -> Result<Option<Block>, String> {
         let place = |error: String| format!("`{}`: {error}", source.name);
         let stored = self.config.stored(&source.name);

@@ -1,11 +1,11 @@
-//! A place in the bytes of a file. Every read is checked against what is left before anything is
-//! allocated, and a failed one names the place and what was being read.
+//! A position in the bytes of a file. Every read is checked against the remaining bytes before memory is allocated; the
+//! error of a failed read states the position and the value that was read.
 
 use std::fmt;
 
 use super::{Fault, FaultKind};
 
-/// What is being read; becomes text only in a fault.
+/// The value that is being read; it becomes text only in a fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What<'a> {
     Header,
@@ -27,7 +27,7 @@ impl fmt::Display for What<'_> {
     }
 }
 
-/// Reads little-endian values one after the other.
+/// Reads little-endian values one after another.
 #[derive(Debug)]
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         self.number(what).map(u64::from_le_bytes)
     }
 
-    /// A count of at most `limit`; `noun` says of what.
+    /// A count of at most `limit`; `noun` is what it counts.
     pub(super) fn count(&mut self, noun: &str, what: What<'_>, limit: u64) -> Result<u64, Fault> {
         let offset = self.at();
         let found = self.u64(what)?;
@@ -100,13 +100,13 @@ impl<'a> Cursor<'a> {
         Ok(found)
     }
 
-    /// A string of at most `limit` bytes, whatever they are.
+    /// A string of at most `limit` arbitrary bytes.
     pub(super) fn string(&mut self, what: What<'_>, limit: u64) -> Result<&'a [u8], Fault> {
         let len = self.count("bytes", what, limit)?;
         self.take(len, what)
     }
 
-    /// A string that is UTF-8.
+    /// A string in UTF-8.
     pub(super) fn text(&mut self, what: What<'_>, limit: u64) -> Result<&'a str, Fault> {
         let offset = self.at();
         let bytes = self.string(what, limit)?;
@@ -118,7 +118,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Text that names something and may be printed.
+    /// A text that is a name and can be printed.
     pub(super) fn name(&mut self, what: What<'_>, limit: u64) -> Result<&'a str, Fault> {
         let offset = self.at();
         let name = self.text(what, limit)?;

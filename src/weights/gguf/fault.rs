@@ -1,18 +1,18 @@
-//! How a GGUF file can break the rules of the format.
+//! The ways in which a GGUF file can break the rules of the format.
 
 use crate::weights::TensorType;
 
-/// A broken rule and where.
+/// A broken rule and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {kind}{}", kind.hint())]
 pub struct Fault {
     /// Offset of the fault in the file.
     pub offset: u64,
-    /// Which rule.
+    /// The broken rule.
     pub kind: FaultKind,
 }
 
-/// The rules a file can break.
+/// The rules that a file can break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each is")]
 pub enum FaultKind {
@@ -87,7 +87,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// The remedy, if it is known.
+    /// The remedy, if there is one.
     fn hint(&self) -> &'static str {
         match self {
             Self::Truncated { .. } | Self::OutOfFile { .. } => {
@@ -98,7 +98,7 @@ impl FaultKind {
     }
 }
 
-/// How the parts of a split file can fail to fit together.
+/// The ways in which the parts of a split file can contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each is")]
 pub enum SplitFault {

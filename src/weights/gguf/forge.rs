@@ -1,9 +1,8 @@
-//! Test files written byte by byte, right or wrong, by code of its own: the writer is tested
-//! against it, not with it.
+//! Test files that are written byte by byte, valid or not, independently of the writer, which is tested against them.
 
 use crate::weights::{Weights, gguf};
 
-/// A file being built. Counts in the header follow from the added parts, unless set.
+/// A file under construction. The counts in the header follow from the added parts, unless set.
 #[derive(Clone, Debug)]
 pub(crate) struct Forge {
     pub(super) magic: [u8; 4],
@@ -39,7 +38,7 @@ impl Forge {
         self
     }
 
-    /// A key of type u32, read as alignment by this forge too if that is its name.
+    /// A key of type u32. The key `general.alignment` also sets the alignment of the forged file.
     pub(crate) fn u32(mut self, key: &str, value: u32) -> Self {
         if key == "general.alignment" {
             self.alignment = value as usize;
@@ -60,7 +59,7 @@ impl Forge {
         self
     }
 
-    /// Bytes in the place of keys, whatever they mean.
+    /// Arbitrary bytes in place of keys.
     pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
         self.keys.extend(bytes);
         self
@@ -84,32 +83,32 @@ impl Forge {
         out
     }
 
-    /// The file opened, or the message it is refused with.
+    /// The opened file, or the message with which it is refused.
     pub(crate) fn open(&self) -> Result<Weights, String> {
         open(self.bytes())
     }
 }
 
-/// A string as files have it.
+/// A string in the notation of the format.
 pub(crate) fn string(text: &[u8]) -> Vec<u8> {
     let mut out = (text.len() as u64).to_le_bytes().to_vec();
     out.extend(text);
     out
 }
 
-/// The head of an array of `len` elements of type `ty`.
+/// The start of an array of `len` elements of type `ty`.
 pub(crate) fn array(ty: u32, len: u64) -> Vec<u8> {
     let mut out = ty.to_le_bytes().to_vec();
     out.extend(len.to_le_bytes());
     out
 }
 
-/// Opens a file in memory. The memory is never freed, as for a model that is built into the program.
+/// Opens a file in memory. The memory is never freed, like that of a model that is built into the program.
 pub(crate) fn open(bytes: Vec<u8>) -> Result<Weights, String> {
     gguf::from_static("test", bytes.leak()).map_err(|error| error.to_string())
 }
 
-/// A sound file with two tensors: four floats, and one block of Q8_0.
+/// A valid file with two tensors: four floats, and one block of Q8_0.
 pub(super) fn sound() -> Forge {
     let tokens = [array(8, 2), string(b"a"), string(b"\xff")].concat();
     let block: Vec<u8> = (0..34).collect();

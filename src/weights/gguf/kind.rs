@@ -1,21 +1,21 @@
-//! GGUF files that are not models, but belong to one.
+//! GGUF files that are not models, but are used with one.
 
 use crate::weights::{Metadata, TensorInfo};
 
-/// Something that belongs to a model and cannot be run by itself.
+/// The kind of a file that is used with a model and cannot be run by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Low-rank changes of a model's weights.
+    /// Low-rank updates of a model's weights.
     Lora,
-    /// The part of a multimodal model that looks at pictures or hears.
+    /// The part of a multimodal model that processes images or sound.
     Projector,
-    /// How much the columns of a model's weights matter, for quantising.
+    /// The importance of the columns of a model's weights, for quantisation.
     ImportanceMatrix,
     /// Directions that are added to the hidden state between layers.
     ControlVector,
     /// A vocabulary without weights.
     Vocabulary,
-    /// Of another type that the file names.
+    /// Another type that the file states.
     Other,
 }
 
@@ -38,7 +38,7 @@ impl Kind {
             Some("controlvector") => Some(Self::ControlVector),
             Some("imatrix") => Some(Self::ImportanceMatrix),
             _ if metadata.get("adapter.type").is_some() => Some(Self::Lora),
-            // Before there was a type: directions have names of their own.
+            // Older files have no type: names of directions identify them.
             _ if !tensors.is_empty()
                 && tensors.iter().all(|t| t.name.starts_with("direction.")) =>
             {
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Its name in messages.
+    /// The name of the kind in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lora => "a LoRA adapter",
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// How it can be used.
+    /// The way in which the file can be used.
     pub fn next_step(self) -> &'static str {
         match self {
             Self::Lora => "run it with its base model: `-m BASE.gguf --lora FILE`",

@@ -1,11 +1,11 @@
-//! The GGUF format, versions 2 and 3, little-endian: reading, split files, writing.
+//! The GGUF format, versions 2 and 3, little-endian: reading, writing, split files.
 //!
-//! A file is input from strangers: every length is checked against the bytes that remain before
-//! anything is allocated, every product is checked, and a fault says where the file breaks which
-//! rule. Tensor data stays in the mapped file. Specification: `docs/gguf.md` of the ggml project.
+//! A file is untrusted input: every length is checked against the remaining bytes before memory is allocated, every
+//! product is checked, and a fault states the broken rule and its place. Tensor data stays in the mapped file.
+//! Specification: `docs/gguf.md` of the ggml project.
 //!
-//! Accepted beyond the specification's letter: gaps between tensors, tensors without dimensions
-//! (one element), bytes that are not UTF-8 in string arrays (vocabularies have them).
+//! Accepted in addition to the specification: gaps between tensors, tensors without dimensions (one element), and bytes
+//! that are not UTF-8 in string arrays (vocabularies have them).
 
 mod cursor;
 mod fault;
@@ -29,7 +29,7 @@ use open::{join, parse_file};
 
 /// First bytes of every file.
 const MAGIC: &[u8; 4] = b"GGUF";
-/// Alignment of tensor data unless `general.alignment` says otherwise.
+/// Alignment of tensor data without `general.alignment`.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The largest alignment a file may ask for.
+/// The largest alignment that a file may have.
 const MAX_ALIGNMENT: u32 = 1 << 20;

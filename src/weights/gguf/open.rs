@@ -1,4 +1,4 @@
-//! Opening GGUF files, whole or split, on disk or built into the program.
+//! Opens GGUF files, whole or split, on disk or built into the program.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{Fault, FaultKind, MAGIC, SplitFault, split};
 /// Opens a GGUF file. Opening any part of a split file opens all parts.
 ///
 /// # Errors
-/// A file that cannot be read, or any broken rule.
+/// The file cannot be read, or breaks a rule of the format.
 pub fn open(path: &Path) -> Result<Weights, Error> {
     let label = path.display().to_string();
     let bytes = map(path)?;
@@ -22,11 +22,11 @@ pub fn open(path: &Path) -> Result<Weights, Error> {
     }
 }
 
-/// Metadata and tensors of a file's header, whether or not their data is there: all that is known of a
-/// truncated file, or of one part of several.
+/// Metadata and tensors of a file's header, whether the data exists or not, for truncated files and single parts of
+/// split files.
 ///
 /// # Errors
-/// A file that cannot be read, or a broken header.
+/// The file cannot be read, or its header is broken.
 pub fn header(path: &Path) -> Result<(Metadata, Vec<TensorInfo>), Error> {
     let bytes = map(path)?;
     let label = path.display().to_string();
@@ -34,14 +34,13 @@ pub fn header(path: &Path) -> Result<(Metadata, Vec<TensorInfo>), Error> {
     Ok((parsed.metadata, parsed.tensors))
 }
 
-/// Opens a GGUF file built into the program; `label` stands for its path.
+/// Opens a GGUF file built into the program; `label` takes the place of its path.
 ///
-/// The file's alignment holds relative to the start of `bytes`. Whoever embeds a file and wants
-/// its tensors used in place must place `bytes` at an aligned address (`#[repr(align(64))]`);
-/// otherwise devices copy them.
+/// The file's alignment is relative to the start of `bytes`. To let devices use the tensors in place, `bytes` must be
+/// at an aligned address (`#[repr(align(64))]`); otherwise devices copy them.
 ///
 /// # Errors
-/// Any broken rule. A part of a split file is refused.
+/// The file breaks a rule of the format, or is a part of a split file.
 pub fn from_static(label: &str, bytes: &'static [u8]) -> Result<Weights, Error> {
     let label = label.to_owned();
     let parsed = parse_file(&label, bytes)?;
@@ -59,7 +58,7 @@ pub(super) fn parse_file(label: &str, bytes: &[u8]) -> Result<Parsed, Error> {
     read::parse(bytes, bytes.len() as u64).map_err(|fault| refusal(label, bytes, fault))
 }
 
-/// The error for a malformed file: what it is instead, if that is known.
+/// The error for a malformed file: its actual format, if known.
 fn refusal(label: &str, bytes: &[u8], fault: Fault) -> Error {
     let is_begin = matches!(fault.kind, FaultKind::Magic { .. }) || bytes.len() < MAGIC.len();
     match stranger::of_bytes(bytes).filter(|_| is_begin) {
@@ -74,7 +73,7 @@ fn refusal(label: &str, bytes: &[u8], fault: Fault) -> Error {
     }
 }
 
-/// One model from its parts; the first part's metadata is the model's.
+/// Joins the parts of a model; the metadata is that of the first part.
 pub(super) fn join(label: String, parts: Vec<(Bytes, Parsed)>) -> Weights {
     let mut metadata: Option<Metadata> = None;
     let mut tensors: Vec<TensorInfo> = Vec::new();

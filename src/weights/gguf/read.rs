@@ -1,7 +1,7 @@
-//! Bytes of one GGUF file to metadata and tensor places.
+//! Parses the bytes of one GGUF file into metadata and the places of tensors.
 //!
-//! Only the header is looked at; tensor data is measured, never read. Invariant: a tensor that
-//! is returned has its bytes inside the file, and shares them with no other tensor.
+//! Only the header is read; the place of tensor data is checked, but the data is never read. Invariant: the bytes of a
+//! returned tensor are inside the file, and belong to no other tensor.
 
 use std::collections::HashSet;
 
@@ -10,12 +10,12 @@ use crate::weights::{MAX_DIMS, Metadata, TensorInfo, TensorType, Value};
 use super::cursor::{Cursor, What};
 use super::{DEFAULT_ALIGNMENT, Fault, FaultKind, MAGIC, MAX_ALIGNMENT, value};
 
-/// Limits far above any real file; a file beyond them is hostile or damaged.
+/// Limits far above those of any real file; a file beyond them is hostile or damaged.
 const MAX_KEYS: u64 = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 17;
-/// The specification's limit.
+/// The limit of the specification.
 const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
-/// ggml stores this many bytes of a name.
+/// Number of bytes of a name that ggml stores.
 const MAX_TENSOR_NAME_BYTES: u64 = 63;
 
 /// The contents of one file.
@@ -25,8 +25,8 @@ pub(super) struct Parsed {
     pub(super) tensors: Vec<TensorInfo>,
 }
 
-/// Reads the head of a file of `len` bytes. `head` may be the whole file or end where the header
-/// does.
+/// Parses the header of a file of `len` bytes. `head` is the whole file, or its start up to at least the end of the
+/// header.
 pub(super) fn parse(head: &[u8], len: u64) -> Result<Parsed, Fault> {
     let mut cursor = Cursor::new(head);
     check_version(&mut cursor)?;
@@ -51,7 +51,7 @@ pub(super) fn parse(head: &[u8], len: u64) -> Result<Parsed, Fault> {
     Ok(Parsed { metadata, tensors })
 }
 
-/// The alignment of tensor data that the metadata asks for.
+/// The alignment of tensor data that the metadata states.
 pub(super) fn alignment(metadata: &Metadata) -> Result<u64, FaultKind> {
     match metadata.get("general.alignment") {
         None => Ok(DEFAULT_ALIGNMENT),
@@ -75,7 +75,7 @@ fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Fault> {
     let offset = cursor.at();
     let kind = match cursor.u32(What::Header)? {
         2 | 3 => return Ok(()),
-        // A small number is a version; with its bytes reversed it has only zeros at the low end.
+        // A version is a small number; with reversed bytes its low 16 bits are 0.
         found if found & 0xffff == 0 && found != 0 => FaultKind::BigEndian,
         found => FaultKind::Version { found },
     };
@@ -102,7 +102,7 @@ fn read_metadata(cursor: &mut Cursor<'_>, n_keys: u64) -> Result<(Metadata, u64)
     Ok((metadata, data_alignment))
 }
 
-/// One tensor description; its offset is still relative to the data section.
+/// One tensor description, with an offset that is still relative to the data section.
 fn read_tensor(cursor: &mut Cursor<'_>, i: u64, alignment: u64) -> Result<TensorInfo, Fault> {
     let name = cursor.name(What::TensorName(i), MAX_TENSOR_NAME_BYTES)?;
     let what = What::Tensor(name);
@@ -161,7 +161,7 @@ fn read_shape(cursor: &mut Cursor<'_>, what: What<'_>, name: &str) -> Result<Vec
         };
         return Err(Fault { offset, kind });
     }
-    // Converters write scalars without dimensions; ggml takes them for vectors of one element.
+    // Converters write scalars without dimensions; ggml treats them as vectors of one element.
     if n_dims == 0 {
         return Ok(vec![1]);
     }
@@ -174,10 +174,10 @@ fn read_shape(cursor: &mut Cursor<'_>, what: What<'_>, name: &str) -> Result<Vec
     Ok(shape)
 }
 
-/// Makes offsets absolute and checks that every tensor has bytes of its own inside the file.
+/// Makes offsets absolute and checks that the bytes of every tensor are inside the file and belong to no other tensor.
 fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), Fault> {
     for tensor in tensors.iter_mut() {
-        // A sum that would pass the largest number stays there, and then has no end.
+        // A sum that would overflow saturates, and then the end overflows.
         let start = data.saturating_add(tensor.offset);
         let end = start.checked_add(tensor.bytes);
         if end.is_none_or(|end| end > len) {

@@ -1,7 +1,7 @@
 //! Models in several files: `NAME-00001-of-00003.gguf` and so on.
 //!
-//! Every part is a GGUF file with tensors of its own. `split.no` and `split.count` say which part
-//! of how many it is; the first part holds the model's metadata.
+//! Every part is a GGUF file with its own tensors. `split.no` and `split.count` state the number of the part and of all
+//! parts; the first part has the model's metadata.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::{SplitFault, join, parse_file};
 /// Maximum number of parts of a split file.
 const MAX_PARTS: u64 = 1024;
 
-/// How many parts the model of this metadata has.
+/// The number of parts of the model with this metadata.
 pub(super) fn count(metadata: &Metadata) -> Result<u64, SplitFault> {
     if metadata.get("split.count").is_none() {
         return Ok(1);
@@ -130,7 +130,7 @@ mod tests {
     use crate::weights;
     use crate::weights::gguf::forge::{Forge, string};
 
-    /// Part `no` of `count`, of a model of `n` tensors; it holds one.
+    /// Part `no` of `count` of a model of `n` tensors; the part has one tensor.
     fn part(no: u16, count: u16, n: i32) -> Forge {
         Forge::new()
             .u32("only.in", u32::from(no))
@@ -141,7 +141,7 @@ mod tests {
             .data(&[no as u8; 4])
     }
 
-    /// Files `m-0000N-of-00003.gguf` for the parts given, in a folder of their own.
+    /// Files `m-0000N-of-00003.gguf` for the given parts, in a separate folder.
     fn folder(parts: &[Forge]) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (i, part) in (1..).zip(parts) {

@@ -1,11 +1,11 @@
-//! Metadata values as bytes, read and written: the type ids are listed once, for both directions.
+//! Metadata values as bytes, read and written. The type ids are listed once, for both directions.
 
 use crate::weights::{Array, StringArray, Value};
 
 use super::cursor::{Cursor, What};
 use super::{Fault, FaultKind};
 
-/// Limits far above any real file; a file beyond them is hostile or damaged.
+/// Limits far above those of any real file; a file beyond them is hostile or damaged.
 const MAX_STRING_BYTES: u64 = 1 << 26;
 const MAX_ARRAY_LEN: u64 = 1 << 26;
 const MAX_NESTING: u32 = 4;
@@ -35,7 +35,7 @@ macro_rules! numbers {
             }))
         }
 
-        /// Appends type and value.
+        /// Appends the type and the value.
         pub(super) fn write(out: &mut Vec<u8>, value: &Value) {
             match value {
                 $( Value::$variant(number) => {
@@ -97,7 +97,7 @@ numbers! {
     12 = F64(f64);
 }
 
-/// Reads type and value of `key`.
+/// Reads the type and the value of `key`.
 pub(super) fn read(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Fault> {
     let what = What::Key(key);
     let offset = cursor.at();
@@ -125,7 +125,7 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, F
     if let Some(numbers) = read_numbers(cursor, what, id, len)? {
         return Ok(numbers);
     }
-    // Collections below grow with what is read, so a false length costs nothing.
+    // Collections below grow with the bytes that are read, so a false length allocates nothing.
     match id {
         BOOL => {
             let facts = (0..len).map(|_| read_bool(cursor, key));

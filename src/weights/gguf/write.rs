@@ -1,11 +1,11 @@
-//! Writing GGUF, version 3.
+//! Writes GGUF, version 3.
 //!
-//! Tensor data is requested one tensor or one piece at a time, so a model is never whole in memory. The same
-//! input gives the same bytes. The file appears under its name only when it is complete; until
-//! then it has a temporary name in the same folder, and a run that fails removes it.
+//! Tensor data is requested one tensor or one piece at a time, so a model is never in memory as a whole. The same input
+//! gives the same bytes. The file gets its name only when it is complete; until then it has a temporary name in the
+//! same folder, and a failed run removes it.
 //!
-//! Invariant: what the reader would refuse is refused before anything is written, because the
-//! reader looks at the header first.
+//! Invariant: a file that the reader would refuse is refused before anything is written, because the reader checks the
+//! header first.
 
 use std::io;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::weights::{Error, Metadata, TensorType};
 use super::value::{self, write_string, write_u32, write_u64};
 use super::{DEFAULT_ALIGNMENT, Fault, MAGIC, read};
 
-/// A tensor to be written.
+/// A tensor that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTensor {
-    /// Its name, at most 63 bytes.
+    /// Name of the tensor, at most 63 bytes.
     pub name: String,
     /// Element type.
     pub ty: TensorType,
@@ -27,13 +27,12 @@ pub struct NewTensor {
     pub shape: Vec<u64>,
 }
 
-/// Writes a file with the tensors in this order: `data(i)` gives the bytes of `tensors[i]`, and
-/// is called once for each, in order.
+/// Writes a file with the tensors in this order: `data(i)` gives the bytes of `tensors[i]`, and is called once for each
+/// tensor, in order.
 ///
 /// # Errors
-/// A description that breaks the format's rules, data that could not be had or is not as much as
-/// the shape needs, or an error of the operating system. What was at `path` before is untouched
-/// then.
+/// The description breaks the format's rules, data is not available or has another size than the shape, or the
+/// operating system fails. A file at `path` is then unchanged.
 pub fn write<B: AsRef<[u8]>>(
     path: &Path,
     metadata: &Metadata,
@@ -50,14 +49,14 @@ pub fn write<B: AsRef<[u8]>>(
     })
 }
 
-/// Takes bytes of a tensor.
+/// Receives bytes of a tensor.
 pub type Sink<'s> = dyn FnMut(&[u8]) -> Result<(), Error> + 's;
 
-/// As [`write`], with the data of each tensor in pieces: `data(i, out)` hands those of `tensors[i]`
-/// to `out`, in order.
+/// As [`write`], with the data of each tensor in pieces: `data(i, out)` passes the pieces of `tensors[i]` to `out`, in
+/// order.
 ///
 /// # Errors
-/// As [`write`], and those of `data`.
+/// The errors of [`write`] and of `data`.
 pub fn write_pieces(
     path: &Path,
     metadata: &Metadata,
@@ -94,10 +93,10 @@ pub fn write_pieces(
     part.finish().map_err(io)
 }
 
-/// Bytes of a file with these tensors.
+/// Size in bytes of a file with these tensors.
 ///
 /// # Errors
-/// A description that breaks the format's rules.
+/// The description breaks the format's rules.
 pub fn file_bytes(metadata: &Metadata, tensors: &[NewTensor]) -> Result<u64, Fault> {
     let header = Header::new(metadata, tensors)?;
     let data = header.sizes.iter();
@@ -105,17 +104,17 @@ pub fn file_bytes(metadata: &Metadata, tensors: &[NewTensor]) -> Result<u64, Fau
     Ok(header.bytes.len() as u64 + padded.sum::<u64>())
 }
 
-/// Everything in front of the tensor data.
+/// The bytes of a file before the tensor data.
 struct Header {
     bytes: Vec<u8>,
     alignment: u64,
-    /// Bytes of each tensor's data.
+    /// Number of bytes of each tensor's data.
     sizes: Vec<u64>,
 }
 
 impl Header {
     fn new(metadata: &Metadata, tensors: &[NewTensor]) -> Result<Self, Fault> {
-        // A wrong alignment or size is refused below, where the reader finds the place.
+        // A wrong alignment or size is refused below, where the reader determines its place.
         let alignment = read::alignment(metadata).unwrap_or(DEFAULT_ALIGNMENT);
         let mut bytes = MAGIC.to_vec();
         write_u32(&mut bytes, 3);
@@ -154,7 +153,7 @@ impl Header {
     }
 }
 
-/// Bytes from `len` to the next multiple of the alignment.
+/// Number of bytes from `len` to the next multiple of the alignment.
 fn padding(len: u64, alignment: u64) -> usize {
     (len.next_multiple_of(alignment) - len) as usize
 }
@@ -205,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Writes the file and returns its bytes and what else is in its folder.
+    /// Writes the file and returns its bytes and the other entries of its folder.
     fn written(
         metadata: &Metadata,
         tensors: &[NewTensor],

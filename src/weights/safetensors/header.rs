@@ -1,11 +1,11 @@
 //! The header of a safetensors file: its tensors, with their types, shapes and places.
 //!
-//! A file is the length of the header (8 bytes, little endian), the header (JSON: name to `dtype`,
-//! `shape` and `data_offsets`, and `__metadata__`, which nothing needs) and the data. As the README
-//! of the format asks, tensors cover the data from its first byte to its last, without gaps and
-//! without overlap, and no name occurs twice. Only the header is read.
+//! A file is the length of the header (8 bytes, little endian), the header (JSON: name to `dtype`, `shape` and
+//! `data_offsets`, and `__metadata__`, which is not used) and the data. As the README of the format requires, tensors
+//! cover the data from its first byte to its last, without gaps and without overlap, and no name occurs twice. Only the
+//! header is read.
 //!
-//! Invariant: every returned tensor lies inside the file, and has the bytes of its type and shape.
+//! Invariant: every returned tensor is inside the file, and has the number of bytes of its type and shape.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,9 +14,9 @@ use safetensors::Dtype;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-/// The largest header, as the format has it.
+/// Maximum size of a header by the format, in bytes.
 const MAX_BYTES: u64 = 100_000_000;
-/// More than any model has.
+/// Maximum number of dimensions, above that of any model.
 const MAX_DIMENSIONS: usize = 16;
 /// The metadata of the file as a whole.
 pub(super) const METADATA: &str = "__metadata__";
@@ -36,16 +36,16 @@ pub(super) struct Found {
     pub(super) dtype: Dtype,
     /// Dimensions, the slowest first.
     pub(super) shape: Vec<u64>,
-    /// Where its data begins in the file.
+    /// Offset of the data in the file.
     pub(super) offset: usize,
-    /// Size of its data.
+    /// Size of the data in bytes.
     pub(super) bytes: usize,
 }
 
 /// The tensors of a file, in the order of their data.
 ///
 /// # Errors
-/// Which rule of the format the file breaks, and for which tensor.
+/// The file breaks a rule of the format; the error states the rule and the tensor.
 pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
     let Some((length, rest)) = file.split_first_chunk() else {
         return Err(format!(
@@ -92,7 +92,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
     }
 }
 
-/// The size of a tensor that follows others of `begin` bytes, in a file with so many bytes of data.
+/// The size of a tensor that follows `begin` bytes of others, in a file with `data` bytes of data.
 fn place(line: &Line, begin: u64, data: u64) -> Result<u64, String> {
     let [from, to] = line.data_offsets;
     if from != begin {
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of these tensors, in this order, with the header padded by so many blanks.
+    /// A file of these tensors in this order, with a header that is padded with blanks.
     fn file(tensors: &[(String, Dtype, Vec<u64>)], padding: usize) -> Vec<u8> {
         let (mut lines, mut begin) = (vec![r#""__metadata__":{"format":"pt"}"#.to_owned()], 0);
         for (name, dtype, shape) in tensors {
@@ -180,7 +180,7 @@ mod tests {
             ));
             begin = end;
         }
-        // What a header lists first need not lie first.
+        // The order of the header may differ from that of the data.
         lines.reverse();
         let header = format!("{{{}}}{}", lines.join(","), " ".repeat(padding));
         let data = (0..begin).map(|i| i as u8);
@@ -194,9 +194,9 @@ mod tests {
         file
     }
 
-    /// The tensors that the format's own crate finds, in the same order; none if it refuses the file.
+    /// The tensors that the format's own crate finds, in the same order; none if the crate refuses the file.
     fn oracle(file: &[u8]) -> Option<Vec<Found>> {
-        // It adds up offsets without looking whether they fit, and debug builds stop there.
+        // The crate adds offsets without an overflow check, and debug builds panic there.
         let read = catch_unwind(|| SafeTensors::read_metadata(file).ok()).ok()?;
         let (header, metadata) = read?;
         let mut all: Vec<Found> = metadata
@@ -214,8 +214,8 @@ mod tests {
         Some(all)
     }
 
-    /// Any file gives tensors inside it, one after another, or an error; and those that the
-    /// format's crate finds.
+    /// Every file gives consecutive tensors inside it, or an error; the tensors are those that the format's crate
+    /// finds.
     fn check(file: &[u8]) {
         let found = read(file);
         if let Ok(found) = &found {
@@ -236,9 +236,9 @@ mod tests {
                 assert_eq!(found, expected);
             }
             (Err(_), None) => {}
-            // The crate takes the last of two lines for one name.
+            // The crate takes the last of two lines with one name.
             (Err(message), Some(_)) => assert!(message.contains("occurs twice"), "{message}"),
-            // It insists on texts in what nobody reads.
+            // The crate requires texts in a part that is not used.
             (Ok(_), None) => {
                 let header = String::from_utf8_lossy(file).into_owned();
                 assert!(header.contains(METADATA), "{header}");
@@ -305,7 +305,7 @@ mod tests {
         Flip(Index, u8),
         Cut(Index),
         Splice(Index, usize, &'static str),
-        /// Another number in the place of one.
+        /// Another number in place of a number.
         Number(Index, &'static str),
         Repeat(Index, Index),
         Length(u64),
@@ -324,7 +324,7 @@ mod tests {
         ]
     }
 
-    /// Makes a change; if the length of the header changes, the stored length may follow or not.
+    /// Applies a change. If it changes the length of the header, the stored length may change or not.
     fn changed(mut file: Vec<u8>, change: &Change, is_told: bool) -> Vec<u8> {
         if file.len() < 9 {
             return file;

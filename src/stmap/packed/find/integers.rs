@@ -1,4 +1,4 @@
-//! Matrices of integer codes, as each method lays them out.
+//! Finds matrices of integer codes in the layout of each method.
 
 use crate::weights::safetensors::Dtype;
 
@@ -9,7 +9,7 @@ use super::super::place::{Codes, Grid, Layout, Place};
 use super::{FLOATS, Finder, MX_CODES, Matrix, NV_CODES};
 
 impl Finder<'_> {
-    /// Columns that share a scale.
+    /// The columns that share a scale.
     fn group(&self, scales: &str, width: u64, n_groups: u64) -> Result<Groups, String> {
         match self.settings.group() {
             Some(group) if group > 0 && width.div_ceil(group) == n_groups => {
@@ -25,7 +25,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Groups of scattered columns, or even ones where they are not.
+    /// Groups of scattered columns, or even groups if the columns are not scattered.
     fn named_groups(&self, name: &str, width: u64, n_groups: u64) -> Result<Groups, String> {
         let place = self.part(name, &[width], &[Dtype::I32, Dtype::I64])?;
         let names = (0..width).map(|column| place.number(column));
@@ -50,7 +50,7 @@ impl Finder<'_> {
         })
     }
 
-    /// GPTQ, and AWQ's `gemm`: words of codes of one column or of eight rows.
+    /// GPTQ, and AWQ's `gemm`: each word holds codes of one column, or of eight rows.
     pub(super) fn words(&self, base: &str) -> Result<Matrix, String> {
         let [codes_name, zeros_name, scales_name, index_name] =
             ["qweight", "qzeros", "scales", "g_idx"].map(|ending| format!("{base}.{ending}"));
@@ -124,7 +124,7 @@ impl Finder<'_> {
         Ok((stored.clone(), vec![rows, width], Kind::Affine(affine)))
     }
 
-    /// AWQ's `gemv`: words in rows.
+    /// AWQ's `gemv`: each word holds codes of one row.
     pub(super) fn gemv(&self, base: &str) -> Result<Matrix, String> {
         let [codes_name, zeros_name, scales_name] =
             ["qweight", "qzeros", "scales"].map(|ending| format!("{base}.{ending}"));
@@ -236,7 +236,7 @@ impl Finder<'_> {
         ))
     }
 
-    /// `weight_scale`: one for the tensor, for each row, or for each row and group.
+    /// `weight_scale`: one scale for the tensor, for each row, or for each row and group.
     fn scales(
         &self,
         base: &str,
@@ -289,7 +289,7 @@ impl Finder<'_> {
             Some(_) => {
                 let shape = &self.get(&format!("{base}.weight_scale"))?.shape;
                 let place = self.part(&zero_name, shape, &[Dtype::I8])?;
-                // One zero point for a row or the tensor: there is one group.
+                // With one zero point for a row or the tensor there is one group.
                 match scales.strides {
                     [0, 0] => Zeros::Same(place.number(0)? as i32 + 128),
                     [n, _] => Zeros::Codes(codes(place, n), 0),
@@ -308,7 +308,7 @@ impl Finder<'_> {
         Ok((stored.clone(), stored.shape.clone(), Kind::Affine(affine)))
     }
 
-    /// bitsandbytes, 8 bits: each row times its largest number, of which a code is the 127th part.
+    /// bitsandbytes, 8 bits: a number is its code times the 127th part of the largest number of its row.
     pub(super) fn bnb8(&self, base: &str) -> Result<Matrix, String> {
         let codes_name = format!("{base}.weight");
         let (stored, rows, width) = self.matrix(&codes_name, &[Dtype::I8])?;
@@ -343,7 +343,7 @@ impl Finder<'_> {
         Ok((stored.clone(), vec![rows, width], Kind::Affine(affine)))
     }
 
-    /// MLX: a stream of bits for each row, scales and minima of groups.
+    /// MLX: a stream of bits for each row, with scales and minima of groups.
     pub(super) fn mlx(&self, base: &str) -> Result<Matrix, String> {
         let [codes_name, scales_name, offsets_name] =
             ["weight", "scales", "biases"].map(|ending| format!("{base}.{ending}"));

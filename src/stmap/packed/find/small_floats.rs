@@ -1,4 +1,4 @@
-//! Matrices of 8-bit and 4-bit floats, as each method lays them out.
+//! Finds matrices of 8-bit and 4-bit floats in the layout of each method.
 
 use crate::weights::safetensors::Dtype;
 
@@ -7,7 +7,7 @@ use super::super::floats::{E2M1, Eight, Four, Scales};
 use super::super::place::Place;
 use super::{FLOATS, Finder, MX_CODES, Matrix, NV_CODES};
 
-/// Bytes of the codes that share an exponent, where these are an axis.
+/// Number of bytes of the codes that share an exponent, where these form an axis.
 const MX_BYTES: u64 = 16;
 
 impl Finder<'_> {
@@ -72,7 +72,7 @@ impl Finder<'_> {
         Ok((stored.clone(), shape, Kind::Four(four)))
     }
 
-    /// 4-bit floats with neighbours in a byte, of this many that share a scale.
+    /// 4-bit floats, two neighbours in a byte, of which this many share a scale.
     pub(super) fn four(
         &self,
         name: &str,
@@ -110,7 +110,7 @@ impl Finder<'_> {
         Ok((stored.clone(), [outer, &[width]].concat(), Kind::Four(four)))
     }
 
-    /// The one number of a tensor.
+    /// The number in a tensor of one element.
     fn one(&self, name: &str) -> Result<f32, String> {
         let stored = self.get(name)?;
         let is_one = stored.shape.iter().product::<u64>() == 1 && FLOATS.contains(&stored.dtype);
@@ -120,14 +120,14 @@ impl Finder<'_> {
         Place::new(self.checkpoint, stored)?.number(0)
     }
 
-    /// ModelOpt: the scale of the tensor multiplies those of groups.
+    /// ModelOpt: the scale of the tensor multiplies the scales of groups.
     pub(super) fn nvfp4(&self, base: &str) -> Result<Matrix, String> {
         let factor = self.one(&format!("{base}.weight_scale_2"))?;
         let [name, scales] = ["weight", "weight_scale"].map(|ending| format!("{base}.{ending}"));
         self.four(&name, &scales, [NV_CODES, 2], &[Dtype::F8_E4M3], factor)
     }
 
-    /// compressed-tensors, `nvfp4-pack-quantized` (the scale of the tensor divides those of groups) and
+    /// compressed-tensors, `nvfp4-pack-quantized` (the scale of the tensor divides the scales of groups) and
     /// `mxfp4-pack-quantized`.
     pub(super) fn compressed_floats(&self, base: &str) -> Result<Matrix, String> {
         let [name, scales, all] = ["weight_packed", "weight_scale", "weight_global_scale"]
