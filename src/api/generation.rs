@@ -244,7 +244,7 @@ impl Generation {
         self.common.n.or(self.common.n_cmpl).unwrap_or(1)
     }
 
-    /// The grammar of the completions.
+    /// The constraint of the completions.
     pub(super) fn constraint(&self) -> Result<Option<Wanted>, Error> {
         self.format.constraint()
     }

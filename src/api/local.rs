@@ -1,5 +1,5 @@
-//! Chat requests that are answered in this process: fields, checks and parsing are those of `POST
-//! /v1/chat/completions`, without HTTP.
+//! Chat requests that are answered in this process: fields, checks and parsing are those of
+//! `POST /v1/chat/completions`, without HTTP.
 //!
 //! For `bench chat`, which thus has the features of the server. One completion at a time. The futures need a tokio
 //! runtime.
@@ -155,7 +155,7 @@ impl Reply {
         said.calls.retain(|(_, _, arguments)| is_whole(arguments));
         let mut message = message(&said);
         if let Some(fields) = message.as_object_mut() {
-            // They are empty, or the same text under another name.
+            // These fields are empty, or have the same text under another name.
             fields.shift_remove("refusal");
             fields.shift_remove("reasoning");
         }

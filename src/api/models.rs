@@ -1,5 +1,5 @@
-//! The models: `GET /v1/models` and `GET /v1/models/{id}`, which load nothing; `POST /models/load`, `POST
-//! /models/unload` and `POST /models/rescan`.
+//! The models: `GET /v1/models` and `GET /v1/models/{id}`, which load nothing; `POST /models/load`,
+//! `POST /models/unload` and `POST /models/rescan`.
 //!
 //! Shapes: OpenAI's, with vLLM's `max_model_len` and llama-server's `meta`.
 

@@ -489,7 +489,7 @@ impl Pool {
         places.retain(|name, _| found.contains_key(name));
         for (name, source) in found {
             match places.get(&name).filter(|place| place.source == source) {
-                // Its file may have been replaced.
+                // The file may have been replaced.
                 Some(place) if matches!(*place.state(), State::NotLoaded) => {
                     *place.description() = None;
                 }

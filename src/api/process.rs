@@ -152,7 +152,7 @@ impl Folder {
             }
             match builder.create(&path) {
                 Ok(()) => return Ok(Self(path)),
-                // It was left by an earlier server, or belongs to another user.
+                // The folder was left by an earlier server, or belongs to another user.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -245,7 +245,7 @@ fn wait_unreaped(_id: u32) {}
 /// Exit code of an engine process whose model's file was changed in place.
 pub const CHANGED: i32 = 9;
 
-/// Exit code of an engine process that lost a worker of another machine.
+/// Exit code of an engine process that lost an RPC worker.
 pub const LOST: i32 = 10;
 
 /// The exit status of a process in words.
@@ -283,7 +283,7 @@ fn how(status: ExitStatus) -> String {
 
 impl Process {
     /// Starts the process of a model and waits until the model is loaded. `progress` is called with the bytes
-    /// loaded and the bytes in all.
+    /// loaded so far and the total.
     ///
     /// # Errors
     /// The process cannot be started, reports that the model cannot be loaded, or dies.

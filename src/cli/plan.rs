@@ -118,8 +118,8 @@ pub(super) fn device_line(used: &DeviceUse) -> String {
     )
 }
 
-/// The device of each part by its path, as a number, with the meaning of the numbers. Input of `bench diagram
-/// --overlay`.
+/// The device of each part by its path, as a number, with the meaning of the numbers. Input of
+/// `bench diagram --overlay`.
 fn placement(plan: &Plan) -> Value {
     let devices = plan.devices.iter().map(String::as_str);
     let devices = [PROCESSOR].into_iter().chain(devices).enumerate();

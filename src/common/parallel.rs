@@ -18,7 +18,7 @@ fn n_cores() -> usize {
 /// of `make` continues in the caller.
 ///
 /// # Errors
-/// Of all errors, the one of the first piece. Later pieces may have been made and are dropped.
+/// The first piece with an error. Later pieces may have been made and are dropped.
 pub fn in_order<T: Send, E: Send>(
     n: usize,
     make: impl Fn(usize) -> Result<T, E> + Sync,

@@ -15,7 +15,7 @@ pub const MAX_TEXT: u64 = 64 << 20;
 /// Opens a file for reading. Opening a pipe does not block.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The file cannot be opened.
 #[cfg(unix)]
 pub fn open(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -40,7 +40,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// The bytes of a file.
 ///
 /// # Errors
-/// It cannot be read, or has more than `limit` bytes.
+/// The file cannot be read, or has more than `limit` bytes.
 pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = open(path)?;
@@ -54,7 +54,7 @@ pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// The text of a file.
 ///
 /// # Errors
-/// As [`bytes`], or bytes that are not UTF-8.
+/// As [`bytes`], or the bytes are not UTF-8.
 pub fn text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(bytes(path, limit)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -72,7 +72,7 @@ fn too_large(limit: u64) -> io::Error {
 /// line.
 ///
 /// # Errors
-/// It cannot be read.
+/// The input cannot be read.
 pub fn line(from: &mut impl BufRead, limit: u64) -> io::Result<Option<Result<String, String>>> {
     let mut line = Vec::new();
     if from.take(limit).read_until(b'\n', &mut line)? == 0 {

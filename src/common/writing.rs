@@ -194,7 +194,7 @@ impl Part {
     /// Adds bytes.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// The bytes cannot be written.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(bytes)
     }
@@ -207,7 +207,7 @@ impl Part {
     /// Renames the file to its target and replaces the old file.
     ///
     /// # Errors
-    /// What was added cannot be written, or the file cannot be renamed: the one before is still there.
+    /// The bytes cannot be written, or the file cannot be renamed; the old file is then still there.
     pub fn finish(mut self) -> io::Result<()> {
         self.out.flush()?;
         if self.temporary.is_some() {
@@ -248,7 +248,7 @@ impl PartFolder {
     /// A folder next to `target`.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The folder cannot be created.
     pub fn new(target: &Path) -> io::Result<Self> {
         let (temporary, ()) = Temporary::new(target, |path| fs::create_dir(path))?;
         Ok(Self(temporary))

@@ -434,7 +434,7 @@ mod tests {
             let reference = Reference::Tops(tops.to_vec());
             outcome(&ONE_PASS, Some(&found), &reference, 3, [1e-3, 1e-3])
         };
-        // The same except for a constant per row, which probabilities ignore.
+        // Logits differ from log-probabilities by a constant per row, which does not count.
         let right = of(&tops);
         assert!(
             right.is_proven() && right.n_other_best == 0 && right.error.is_some_and(|e| e < 1e-6)

@@ -73,7 +73,7 @@ impl Stage for Dry {
 }
 
 impl Dry {
-    /// Finds the tokens that would prolong a repetition.
+    /// Finds the tokens that would continue a repetition.
     fn find(&mut self, tokens: &[u32]) {
         self.repeated.clear();
         let n = tokens.len();

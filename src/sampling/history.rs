@@ -1,6 +1,6 @@
 //! The tokens of one choice so far: those of the prompt and those that were generated.
 //!
-//! It only grows. Its count of generated tokens is the index of the random draws.
+//! The history only grows. Its count of generated tokens is the index of the random draws.
 
 /// The origin of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

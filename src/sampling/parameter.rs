@@ -227,7 +227,7 @@ impl ParamError {
     /// Succeeds if `is_good`.
     ///
     /// # Errors
-    /// It is not: the field, the value found and what was expected.
+    /// `is_good` is false; the error has the field, the value found and what was expected.
     pub fn unless(
         is_good: bool,
         field: &'static str,

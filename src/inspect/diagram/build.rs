@@ -398,7 +398,7 @@ fn roles(plan: &Plan) -> HashMap<&str, String> {
         .collect()
 }
 
-/// `A` to `Z`, then `A1`.
+/// The letter of a kind: `A` to `Z`, then `A1`.
 fn letter(kind: usize) -> String {
     let letter = (b'A' + (kind % 26) as u8) as char;
     match kind / 26 {

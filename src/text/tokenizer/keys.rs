@@ -1,6 +1,6 @@
 //! The metadata keys of a vocabulary, except those of roles.
 //!
-//! They are those of the GGUF specification, of llama.cpp, and some of this project for properties that neither can
+//! The keys are those of the GGUF specification, of llama.cpp, and some of this project for properties that neither can
 //! express. Readers that do not know the latter lose only these properties.
 
 use crate::weights::{Array, Metadata, Value};

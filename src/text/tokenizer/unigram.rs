@@ -45,7 +45,7 @@ impl Unigram {
         let least = least.fold(f32::MAX, f32::min);
         let is_exact = normaliser.is_exact();
         let entry = |(id, text, kind): (u32, &[u8], Kind)| match kind {
-            // Their score is that of certainty, so that they are always chosen.
+            // A symbol has the score of certainty, so that it is always chosen.
             Kind::UserDefined if normaliser.symbol_of(text) == Some(id) => {
                 Some((normaliser::escaped(text).into(), (id, 0.0)))
             }

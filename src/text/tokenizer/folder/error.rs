@@ -167,7 +167,7 @@ pub enum Error {
     NotExpressible {
         /// The file.
         path: PathBuf,
-        /// What no key can state.
+        /// The property that no key can express.
         why: String,
     },
     /// The vocabulary cannot be used.
