@@ -1,8 +1,8 @@
 //! `bench doctor`: reports in about ten lines whether a model runs here, for which uses, with how much memory, and what
 //! is missing.
 //!
-//! The command draws conclusions from the findings of `inspect`; nothing is loaded. It accepts any path: for a path that is not
-//! a model it says what the path is, and the next step. Exit code 1 if the model does not run here.
+//! The command draws conclusions from the findings of `inspect`; nothing is loaded. It accepts any path: for a path
+//! that is not a model it says what the path is, and the next step. Exit code 1 if the model does not run here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
