@@ -1,9 +1,9 @@
-//! Who may use the server: API keys, and protection from web pages.
+//! Access control: API keys, and protection from web pages of other origins.
 //!
-//! A page in a visitor's browser can send requests to a server on the visitor's machine. So a request with an
-//! `Origin` must come from the server's own pages or from an origin that is allowed, and without API keys its
-//! `Host` must be an address, `localhost` or a name that is allowed: a page whose name was made to point here
-//! cannot know a key.
+//! A page in a visitor's browser can send requests to a server on the visitor's machine. So a request with an `Origin`
+//! must come from the server's own pages or from an allowed origin. Without API keys its `Host` must be an address,
+//! `localhost` or an allowed name: otherwise a page could point a name of its own at this server. With API keys the
+//! name does not matter, because the page does not know a key.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use sha2::{Digest, Sha256};
 use super::error::{Error, quoted};
 use super::page;
 
-/// Who may use a server.
+/// The clients that may use a server.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// Digests of the API keys.
+    /// SHA-256 digests of the API keys.
     keys: Vec<[u8; 32]>,
-    /// Origins whose pages may use it; `*` = all.
+    /// Origins whose pages may use the server; `*` allows all.
     origins: Vec<String>,
-    /// Names under which it may be called.
+    /// Host names under which clients may address the server.
     hosts: Vec<String>,
 }
 
-/// Headers of a response that a page may read.
+/// Response headers that a page may read.
 const EXPOSED: &str = "x-request-id, x-bench-ignored, retry-after, x-should-retry";
 
 impl Access {
-    /// For clients with one of these keys, all where there are none; pages of these origins; calls by these
-    /// names.
+    /// Access for clients with one of these keys (for all clients if there are none), for pages of these origins, and
+    /// under these host names.
     pub fn new(keys: &[String], origins: Vec<String>, hosts: Vec<String>) -> Self {
         let digest = |key: &String| Sha256::digest(key.as_bytes()).into();
         Self {
@@ -63,7 +63,7 @@ impl Access {
         }
     }
 
-    /// Compares with every key, in a time that does not depend on what is found.
+    /// Compares a key with every known key, in a time that does not depend on the result.
     fn is_known(&self, key: &[u8]) -> bool {
         let found: [u8; 32] = Sha256::digest(key).into();
         let differs = |key: &[u8; 32]| key.iter().zip(&found).fold(0, |sum, (a, b)| sum | (a ^ b));
@@ -79,7 +79,7 @@ impl Access {
         let host = headers
             .get(header::HOST)
             .map(|host| host.to_str().unwrap_or("?"));
-        // Browsers always send it.
+        // Browsers always send a host.
         let Some(host) = host.or(uri.authority().map(|authority| authority.as_str())) else {
             return Ok(());
         };
@@ -119,7 +119,7 @@ impl Access {
         self.origins.iter().any(is_it)
     }
 
-    /// Whether a page came from this server.
+    /// Whether the page that sent a request came from this server.
     fn is_own(&self, origin: &HeaderValue, headers: &HeaderMap) -> bool {
         let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
         let origin = origin.to_str().ok().and_then(|o| o.split_once("://"));
@@ -148,7 +148,7 @@ fn key(headers: &HeaderMap) -> Option<&[u8]> {
         .then(|| key.trim_ascii())
 }
 
-/// The answer to a browser that asks whether a page may send a request.
+/// The response to a preflight request, by which a browser asks whether a page may send a request.
 fn preflight(headers: &HeaderMap) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -172,7 +172,7 @@ fn preflight(headers: &HeaderMap) -> Response {
     response
 }
 
-/// Refuses who may not use the server, and tells browsers what they may.
+/// Refuses requests without access, and tells browsers what is allowed.
 pub(super) async fn layer(
     State(access): State<Arc<Access>>,
     request: Request,

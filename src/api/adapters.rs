@@ -1,5 +1,5 @@
-//! `GET` and `POST /lora-adapters`: the adapters of a model and their scales, in the shapes of
-//! llama-server; and the field `lora` of a request.
+//! `GET` and `POST /lora-adapters`: the LoRA adapters of a model and their scales, in llama-server's shapes; and the
+//! field `lora` of a request.
 //!
 //! Where more than one model is served, `?model=NAME` selects one.
 
@@ -32,7 +32,7 @@ pub(super) struct Scaled {
     scale: f64,
 }
 
-/// Ids and scales of a list, each id once.
+/// The ids and scales of a list; each id may occur once.
 pub(super) fn named(list: &[Scaled]) -> Result<Vec<(usize, f32)>, Error> {
     let mut out: Vec<(usize, f32)> = Vec::new();
     for scaled in list {
@@ -51,7 +51,7 @@ pub(super) fn named(list: &[Scaled]) -> Result<Vec<(usize, f32)>, Error> {
     Ok(out)
 }
 
-/// Which model, from the query of a path.
+/// The model that the query of a path selects.
 #[derive(Debug, Deserialize)]
 pub(super) struct Which {
     model: Option<String>,
@@ -68,13 +68,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Which {
 }
 
 impl Which {
-    /// The name of the model, or the alias of the only one.
+    /// The name of the selected model, or the alias of the only one.
     pub(super) fn name(&self) -> &str {
         self.model.as_deref().unwrap_or(super::pool::ALIAS)
     }
 }
 
-/// The scales that a body sets.
+/// The adapter scales that a request body sets.
 pub(super) fn scales(body: &[u8]) -> Result<Vec<(usize, f32)>, Error> {
     let list: Vec<Scaled> = serde_json::from_slice(body).map_err(|error| {
         let error = plain(&error.to_string());

@@ -1,6 +1,6 @@
 //! The completions of one request: submitted together, then collected or streamed.
 //!
-//! Not here: how an endpoint writes them, which is a [`Format`].
+//! Not here: how an endpoint writes completions, which is a [`Format`].
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use super::error::Error;
 use super::parts::{Piece, Reader};
 use super::record::Record;
 
-/// How long a stream may be silent.
+/// Maximum time without an event, after which a stream sends a comment.
 const PING: Duration = Duration::from_secs(15);
 
-/// Events of all completions, each with the completion's index.
+/// The events of all completions of a request, each with its completion's index.
 pub(super) struct Answers {
     pub(super) events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
-    /// Of each prompt.
+    /// The usage of each prompt.
     usage: Vec<Usage>,
-    /// Completions of each prompt; those of a prompt follow each other.
+    /// Number of completions per prompt. The completions of a prompt have consecutive indices.
     n_choices: u32,
     /// Number of completions that have not ended.
     n_open: u32,
     record: Arc<Record>,
-    /// What reads each completion; none if they are plain text.
+    /// The reader of each completion; empty if completions are plain text.
     readers: Vec<Reader>,
-    /// Where special tokens are left out: what knows them.
+    /// The tokenizer that identifies special tokens, if these are left out of the text.
     hides: Option<Arc<Tokenizer>>,
 }
 
@@ -46,23 +46,23 @@ pub(super) struct Answers {
 pub(super) struct Completion {
     pub(super) text: String,
     pub(super) reasoning: String,
-    /// Calls of tools: id, name and arguments.
+    /// Tool calls: id, name and arguments.
     pub(super) calls: Vec<(String, String, String)>,
-    /// The tokens of the prompt, if their log-probabilities are wanted.
+    /// The tokens of the prompt, if their log-probabilities are requested.
     pub(super) prompt: Vec<AnswerToken>,
     pub(super) tokens: Vec<AnswerToken>,
-    /// The token that ended it, if one did.
+    /// The token that ended the completion, if a token did.
     pub(super) ended: Option<AnswerToken>,
-    /// What its plan gave.
+    /// The result of the lab plan.
     pub(super) lab: Option<Box<LabResult>>,
     pub(super) reason: Option<FinishReason>,
     pub(super) stopped: Option<Stopped>,
-    /// What it took by itself.
+    /// The usage of this completion alone.
     pub(super) usage: Usage,
 }
 
 impl Completion {
-    /// The finish reason, in OpenAI's terms.
+    /// The finish reason in OpenAI's terms.
     pub(super) fn finish_reason(&self) -> Option<&'static str> {
         self.reason.map(|reason| match reason {
             FinishReason::Stop if !self.calls.is_empty() => TOOL_CALLS,
@@ -70,7 +70,7 @@ impl Completion {
         })
     }
 
-    /// Adds a piece.
+    /// Appends a piece of the answer.
     pub(super) fn add(&mut self, piece: Piece) {
         match piece {
             Piece::Content(text, tokens) => {
@@ -88,10 +88,10 @@ impl Completion {
     }
 }
 
-/// OpenAI's finish reason where a tool is called.
+/// OpenAI's finish reason of a completion that calls a tool.
 pub(super) const TOOL_CALLS: &str = "tool_calls";
 
-/// OpenAI's finish reason.
+/// The finish reason in OpenAI's terms.
 pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
@@ -99,7 +99,7 @@ pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// Adds to a choice what of the request stopped it, if anything did, under vLLM's name.
+/// Adds to a choice the stop sequence or token that ended it, if any, under vLLM's name.
 pub(super) fn note_stop(choice: &mut Value, stopped: Option<&Stopped>) {
     match stopped {
         None => {}
@@ -108,52 +108,52 @@ pub(super) fn note_stop(choice: &mut Value, stopped: Option<&Stopped>) {
     }
 }
 
-/// How an endpoint writes the data of a stream's events.
+/// The format in which an endpoint writes the events of a stream.
 pub(super) trait Format: Send + 'static {
-    /// Whether events are named by their `type`; the last of them ends the stream.
+    /// Whether events are named by their `type`. Such a stream ends with its last named event.
     const IS_NAMED: bool = false;
     /// Whether `[DONE]` follows the last event.
     const HAS_DONE: bool = !Self::IS_NAMED;
 
-    /// Data before the first text of a completion.
+    /// The data before the first text of a completion.
     fn start(&mut self, choice: u32) -> Vec<Value>;
-    /// Tokens of a completion's prompt with their log-probabilities, where these are wanted.
+    /// The tokens of a completion's prompt with their log-probabilities, if requested.
     fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken]) -> Vec<Value> {
         Vec::new()
     }
-    /// Text of a completion.
+    /// The data of new text of a completion.
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value>;
-    /// Reasoning, or a piece of a call, of a completion; where answers are read.
+    /// The data of reasoning, or of a piece of a call, if answers are parsed.
     fn piece(&mut self, _choice: u32, _piece: &Piece) -> Vec<Value> {
         Vec::new()
     }
-    /// How far the prompt of a completion is read, where that is wanted.
+    /// The progress of a completion's prefill, if requested.
     fn progress(&mut self, _choice: u32, _progress: &Progress) -> Vec<Value> {
         Vec::new()
     }
-    /// The token that ended a completion, if one did.
+    /// The data of the token that ended a completion, if a token did.
     fn ended(&mut self, _choice: u32, _token: AnswerToken) -> Vec<Value> {
         Vec::new()
     }
-    /// A denoising step of a completion.
+    /// The data of a denoising step of a completion.
     fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value>;
-    /// What the plan of a completion gave, before its end.
+    /// The result of a completion's lab plan, before the end of the completion.
     fn lab(&mut self, _choice: u32, _result: &LabResult) -> Vec<Value> {
         Vec::new()
     }
-    /// Takes note of what a completion took, before its end is written.
+    /// Records the usage of a completion, before its end is written.
     fn took(&mut self, _choice: u32, _usage: &Usage) {}
-    /// The end of a completion.
+    /// The data of the end of a completion.
     fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value>;
-    /// Data after the last completion.
+    /// The data after the last completion.
     fn done(&mut self, usage: &Usage) -> Vec<Value>;
-    /// Data of an error, which ends the stream.
+    /// The data of an error, which ends the stream.
     fn failed(&mut self, error: &Error) -> Vec<Value> {
         vec![error.body()]
     }
 }
 
-/// Where a stream is.
+/// The state of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Open,
@@ -171,7 +171,7 @@ impl Answers {
     /// Submits a request for each completion, `n_choices` for each prompt.
     ///
     /// # Errors
-    /// The first that is refused.
+    /// The first refusal of a request.
     pub(super) fn submit(
         served: &Served,
         requests: Vec<Request>,
@@ -196,20 +196,20 @@ impl Answers {
         })
     }
 
-    /// The same, with special tokens left out of what it says, if they are to be.
+    /// The same answers; if `is_wanted`, special tokens are left out of their text.
     pub(super) fn hiding(mut self, is_wanted: bool, served: &Served) -> Self {
         self.hides = is_wanted.then(|| Arc::clone(served.handle.tokenizer()));
         self
     }
 
-    /// The same, with reasoning and calls separated from content.
+    /// The same answers, with reasoning and calls separated from content.
     pub(super) fn read_by(mut self, reader: Option<Reader>) -> Self {
         let n = self.n_open as usize;
         self.readers = reader.map_or_else(Vec::new, |reader| vec![reader; n]);
         self
     }
 
-    /// The pieces of a text.
+    /// Parses new text of a completion into pieces.
     pub(super) fn read(
         &mut self,
         choice: u32,
@@ -223,7 +223,7 @@ impl Answers {
         self.shown(pieces)
     }
 
-    /// The pieces that are left at the end.
+    /// The remaining pieces at the end of a completion.
     pub(super) fn rest(&mut self, choice: u32, reason: FinishReason) -> Vec<Piece> {
         let Some(reader) = self.readers.get_mut(choice as usize) else {
             return Vec::new();
@@ -233,7 +233,7 @@ impl Answers {
         self.shown(pieces)
     }
 
-    /// Pieces without the special tokens of their content, where these are left out.
+    /// Pieces whose content has no special tokens, if these are left out.
     fn shown(&self, pieces: Vec<Piece>) -> Vec<Piece> {
         let Some(tokenizer) = &self.hides else {
             return pieces;
@@ -251,10 +251,10 @@ impl Answers {
         pieces.into_iter().filter_map(of_text).collect()
     }
 
-    /// All completions by their index, and their usage in all.
+    /// All completions by their index, and their total usage.
     ///
     /// # Errors
-    /// The first that fails.
+    /// The first failure of a completion.
     pub(super) async fn collect(mut self) -> Result<(Vec<Completion>, Usage), Error> {
         let mut all = vec![Completion::default(); self.n_open as usize];
         while let Some((choice, event)) = self.events.next().await {
@@ -280,7 +280,7 @@ impl Answers {
                     pieces.into_iter().for_each(|piece| one.add(piece));
                     self.add(choice, &usage);
                 }
-                // Reported in streams only, and of texts that are pooled.
+                // Steps and progress are reported in streams only. Pooled values belong to other endpoints.
                 Event::Step { .. } | Event::Progress(_) | Event::Pooled(_) => {}
                 Event::Failed(failure) => return Err(failure.into()),
             }
@@ -291,7 +291,7 @@ impl Answers {
         }
     }
 
-    /// What all completions took together.
+    /// The total usage of all completions.
     pub(super) fn total(&self) -> Usage {
         let mut total = Usage::default();
         for one in &self.usage {
@@ -327,8 +327,8 @@ impl Answers {
         self.record.usage(self.total());
     }
 
-    /// Server-sent events: the start of each completion, text, the end of each, what the format adds
-    /// after all of them. A completion that fails ends the stream with its error.
+    /// Server-sent events: the start of each completion, its text, its end, and the data that the format adds after all
+    /// of them. A completion that fails ends the stream with its error.
     pub(super) fn stream<F: Format>(self, mut format: F) -> Response {
         let first: Vec<Value> = (0..self.n_open).flat_map(|i| format.start(i)).collect();
         let rest = stream::unfold(Some((self, format)), |state| async {
@@ -348,7 +348,7 @@ impl Answers {
         sse(all, PING)
     }
 
-    /// The data of an event, and where the stream is then.
+    /// The data of an event, and the state of the stream after it.
     fn written(&mut self, format: &mut impl Format, i: u32, event: Event) -> (Vec<Value>, Stage) {
         self.record.event(&event);
         let data = match event {
@@ -359,7 +359,7 @@ impl Answers {
                 let pieces = self.read(i, text, tokens);
                 pieces_written(format, i, &pieces)
             }
-            // Only of texts that are pooled, which are not streamed.
+            // Only pooled texts have it, and these are not streamed.
             Event::Pooled(_) => Vec::new(),
             Event::Lab(result) => format.lab(i, &result),
             Event::Step {
@@ -393,14 +393,15 @@ impl Answers {
     }
 }
 
-/// A response of these events; a comment where none comes for so long, so that nobody takes it for dead.
+/// A response of these events. After each `ping` without an event it sends a comment, so that the connection is not
+/// taken for dead.
 fn sse(all: impl Stream<Item = SseEvent> + Send + 'static, ping: Duration) -> Response {
     let pings = KeepAlive::new().interval(ping);
     let sse = Sse::new(all.map(Ok::<_, Infallible>)).keep_alive(pings);
     sse.into_response()
 }
 
-/// The events of a stream with these data.
+/// The server-sent events with these data.
 fn sse_events<F: Format>(data: Vec<Value>) -> Vec<SseEvent> {
     let event = |data: Value| {
         let name = data.get("type").and_then(Value::as_str);
@@ -422,7 +423,7 @@ fn pieces_written(format: &mut impl Format, i: u32, pieces: &[Piece]) -> Vec<Val
     written.collect()
 }
 
-/// How far a prompt is read, as llama-server has it.
+/// The progress of a prefill, in llama-server's shape.
 pub(super) fn progress_json(progress: &Progress) -> Value {
     json!({
         "total": progress.total, "cache": progress.cached, "processed": progress.processed,
@@ -430,7 +431,7 @@ pub(super) fn progress_json(progress: &Progress) -> Value {
     })
 }
 
-/// Times and rates of a request as llama-server has them; of several completions, the longest times.
+/// Times and rates of a request in llama-server's shape; of several completions, the longest times.
 pub(super) fn timings_json(usage: &Usage) -> Value {
     let n_read = usage.prompt_tokens - usage.cached_tokens;
     let mut out = json!({

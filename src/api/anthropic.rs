@@ -1,7 +1,7 @@
 //! `POST /v1/messages` and `POST /v1/messages/count_tokens`: conversations in Anthropic's shape.
 //!
-//! A request is rewritten into the fields of chat completions, which are the one way to a model; the response
-//! is a list of blocks. Shapes: Anthropic's API reference, messages. Not here: prompts, sampling, reading calls.
+//! A request is rewritten into the fields of chat completions, so that there is one path to a model; the response is a
+//! list of blocks. Shapes: Anthropic's API reference, messages. Not here: prompts, sampling, parsing of calls.
 
 mod request;
 mod response;
@@ -30,7 +30,7 @@ pub(super) const ROUTE: &str = "/v1/messages";
 
 pub(super) use request::fields;
 
-/// The conversation in a body; `counts` says whether only its prompt matters.
+/// The conversation in a body. `counts`: only the tokens of its prompt are counted.
 fn parse(body: Body, counts: bool) -> Result<Dialogue, Error> {
     let mut body = request::rewritten(body, counts)?;
     let dialogue = Dialogue::take(&mut body)?;
@@ -89,7 +89,7 @@ pub(super) fn error_body(status: StatusCode, message: &str) -> Value {
     json!({ "type": "error", "error": { "type": kind, "message": message } })
 }
 
-/// Writes refusals of these routes in Anthropic's shape, whichever layer refused.
+/// Writes errors of these routes in Anthropic's shape, whichever layer refused the request.
 pub(super) async fn layer(request: Request, next: Next) -> Response {
     let is_own = request.uri().path().starts_with(ROUTE);
     let mut response = next.run(request).await;

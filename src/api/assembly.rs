@@ -1,4 +1,4 @@
-//! The routes with the layers around them.
+//! Assembles the router: the routes with the layers around them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetReques
 
 use super::{Access, Pool, access, anthropic, chat, error, forward, intake, record, routes};
 
-/// Largest request body: a long conversation, no images.
+/// Maximum size of a request body in bytes: a long conversation without images.
 pub(super) const MAX_BODY_BYTES: usize = 16 << 20;
 
-/// Why a chat request with this body is refused whatever the model; none if it is not.
+/// Why a chat request with this body is refused by every model; `None` if it is not.
 pub fn refusal(body: &serde_json::Value) -> Option<String> {
     chat::refusal(body.as_object().cloned().unwrap_or_default())
 }
 
-/// Drops a request id of the client's that is not an identifier: it would go into headers and logs.
+/// Removes a client's request id that is not an identifier: it would go into headers and logs.
 fn well_formed_id(mut request: Request, name: &HeaderName) -> Request {
     const MAX: usize = 128;
     let is_sound = |id: &HeaderValue| {
@@ -33,10 +33,10 @@ fn well_formed_id(mut request: Request, name: &HeaderName) -> Request {
     request
 }
 
-/// The routes over a pool of models. Bodies must be there after `read_time`.
+/// The router over a pool of models. A body must arrive within `read_time`.
 ///
 /// # Errors
-/// The operating system gives no thread for handlers.
+/// The operating system cannot start threads for handlers.
 pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Result<Router> {
     pool.watch_idle()?;
     let workers = Arc::new(intake::Workers::new(read_time)?);

@@ -1,4 +1,5 @@
-//! `logit_bias` of a request: an object of tokens or texts, or pairs. Which tokens of a vocabulary it is about.
+//! `logit_bias` of a request, an object of tokens or texts or an array of pairs, and the tokens of a vocabulary that it
+//! applies to.
 //!
 //! Invariant: a list of biases names each token once.
 
@@ -14,14 +15,14 @@ use super::sampling::check_texts;
 /// The bias that bans a token, whatever its logit.
 const BAN: f64 = -100.0;
 
-/// What a bias is for: a token, or all tokens of a text.
+/// The target of a bias: a token, or all tokens of a text.
 #[derive(Debug)]
 pub(super) enum Biased {
     Token(u64),
     Text(String),
 }
 
-/// Biases as a request has them: an object of tokens or texts (OpenAI), or pairs of either and a bias, where
+/// The biases of a request: an object of tokens or texts (OpenAI), or pairs of a token or text and a bias, where
 /// `false` bans (llama-server).
 #[derive(Debug, Deserialize)]
 #[serde(
@@ -33,7 +34,7 @@ pub(super) enum Biases {
     Pairs(Vec<(Key, Bias)>),
 }
 
-/// What the first element of a pair is.
+/// The first element of a pair.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Key {
@@ -41,7 +42,7 @@ pub(super) enum Key {
     Text(String),
 }
 
-/// A bias as it is written.
+/// A bias as the request writes it.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Bias {
@@ -50,10 +51,10 @@ pub(super) enum Bias {
 }
 
 impl Biases {
-    /// The pairs of tokens or texts and biases, in their order.
+    /// The pairs of targets and biases, in their order.
     ///
     /// # Errors
-    /// A bias that is none, in the field `name`.
+    /// A value is not a bias; the error names the field `name`.
     pub(super) fn list(self, name: &str) -> Result<Vec<(Biased, f64)>, Error> {
         let bias = |bias: Bias| match bias {
             Bias::Number(bias) => Ok(bias),
@@ -86,10 +87,11 @@ impl Biases {
     }
 }
 
-/// Biases of the tokens of a vocabulary; `tokens` are those of a text. Of several for one token, the last holds.
+/// The biases of the tokens of a vocabulary; `tokens` returns the tokens of a text. If several biases name a token, the
+/// last one applies.
 ///
 /// # Errors
-/// A token that the vocabulary does not have, or a bias out of range.
+/// The vocabulary lacks a token, or a bias is out of range.
 pub(super) fn biases(
     name: &str,
     all: &[(Biased, f64)],

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: the messages, and the form of the response.
+//! `POST /v1/chat/completions`: the messages, and the shape of the response.
 //!
 //! Shapes: OpenAI's API reference, chat completions.
 
@@ -39,7 +39,7 @@ fields! {
     }
 }
 
-/// The fields of a request as they are documented.
+/// The documented fields of a request.
 pub(super) fn fields() -> Vec<Field> {
     [dialogue::fields(), fields::of::<Chat>()].concat()
 }
@@ -47,7 +47,7 @@ pub(super) fn fields() -> Vec<Field> {
 /// The request in a body.
 ///
 /// # Errors
-/// Checks that do not depend on the model.
+/// A check that does not depend on the model fails.
 pub(super) fn parse(mut body: Body) -> Result<(Dialogue, Chat), Error> {
     let dialogue = Dialogue::take(&mut body)?;
     let chat: Chat = body.take()?;
@@ -57,7 +57,7 @@ pub(super) fn parse(mut body: Body) -> Result<(Dialogue, Chat), Error> {
     Ok((dialogue, chat))
 }
 
-/// Why a request with these fields is refused whatever the model; none if it is not.
+/// Why a request with these fields is refused by every model; `None` if it is not.
 pub(super) fn refusal(fields: Map<String, Value>) -> Option<String> {
     let parsed = parse(Body::of(fields));
     parsed.err().map(|error| error.to_string())
@@ -131,7 +131,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Length of the list of most probable tokens, if log-probabilities are wanted.
+    /// The length of the list of most probable tokens, if log-probabilities are requested.
     pub(super) fn n_top_logprobs(&self) -> Option<usize> {
         let is_wanted = self.logprobs == Some(true);
         is_wanted.then(|| self.top_logprobs.unwrap_or(0) as usize)
@@ -144,7 +144,7 @@ pub(super) fn message(one: &Completion) -> Value {
     let content = has_content.then_some(&one.text);
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
     if !one.reasoning.is_empty() {
-        // Clients read one or the other.
+        // Some clients read one name, some the other.
         message["reasoning_content"] = one.reasoning.as_str().into();
         message["reasoning"] = one.reasoning.as_str().into();
     }
@@ -156,12 +156,12 @@ pub(super) fn message(one: &Completion) -> Value {
     message
 }
 
-/// How the chunks of a response are written.
+/// The writer of a response's chunks.
 struct Shape {
     envelope: Envelope,
     wants_logprobs: bool,
     names: Names,
-    /// Completions that call tools.
+    /// The completions that call tools.
     calling: HashSet<u32>,
 }
 

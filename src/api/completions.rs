@@ -1,7 +1,6 @@
-//! `POST /v1/completions`: prompts without a chat template, their log-probabilities, text for a gap.
+//! `POST /v1/completions`: prompts without a chat template, their log-probabilities, and text for a gap.
 //!
-//! Shapes: OpenAI's API reference, legacy completions; `prompt_logprobs` and `add_special_tokens` as
-//! vLLM has them.
+//! Shapes: OpenAI's API reference, legacy completions; `prompt_logprobs` and `add_special_tokens` are vLLM's.
 
 use std::sync::Arc;
 
@@ -28,7 +27,7 @@ use super::generation::{self, Fitting, Generation, MAX_CHOICES, check_top, choic
 use super::input::{Input, check_ids, inputs};
 use super::logprobs::{self, Arrays, Names};
 
-/// Maximum number of tokens of a completion where the request has none.
+/// Maximum number of tokens of a completion if the request does not set it.
 const DEFAULT_TOKENS: usize = 16;
 const OBJECT: &str = "text_completion";
 const PROMPT: &str = "prompt";
@@ -51,7 +50,7 @@ fields! {
     }
 }
 
-/// The fields of a request as they are documented.
+/// The documented fields of a request.
 pub(super) fn fields() -> Vec<Field> {
     let own = [fields::of::<Legacy>(), fields::of::<Fitting>()].concat();
     [generation::fields(), own].concat()
@@ -61,12 +60,12 @@ pub(super) fn fields() -> Vec<Field> {
 struct Encoded {
     text: String,
     tokens: Vec<u32>,
-    /// Number of special tokens that the vocabulary puts first.
+    /// Number of special tokens at the start, which the vocabulary adds.
     n_first: usize,
 }
 
 impl Encoded {
-    /// The same without what the request drops.
+    /// The prompt without the tokens that the request drops.
     fn fitted(
         mut self,
         fitting: &Fitting,
@@ -115,7 +114,7 @@ pub(super) async fn completions(
         let scores = first.prompt_logprobs;
         requests.extend(
             choices(&first, n).map(|request| match generation.is_streamed() {
-                // Each completion of a stream starts with the prompt.
+                // In a stream, each completion starts with the prompt.
                 true => Request {
                     prompt_logprobs: scores,
                     ..request
@@ -150,7 +149,7 @@ pub(super) async fn completions(
     let (all, usage) = answers.collect().await?;
     let mut out = Vec::new();
     for (prompt, of_prompt) in shape.prompts.iter().zip(all.chunks(n as usize)) {
-        // The prompt is scored once.
+        // The prompt is scored once, with its first completion.
         let scored = of_prompt.first().map_or(&[][..], |one| &one.prompt);
         for one in best(of_prompt, generation.n_choices()) {
             let mut choice = shape.choice(prompt, scored, one);
@@ -166,8 +165,7 @@ pub(super) async fn completions(
     Ok(Json(answer).into_response())
 }
 
-/// The completions with the highest mean log-probability, in the order in which they were generated
-/// where all are wanted.
+/// The `n` completions with the highest mean log-probability; in the order of generation if all are returned.
 fn best(all: &[Completion], n: u32) -> Vec<&Completion> {
     let mut all: Vec<&Completion> = all.iter().collect();
     if all.len() > n as usize {
@@ -219,13 +217,13 @@ impl Legacy {
         self.echo == Some(true)
     }
 
-    /// Number of completions that are generated of a prompt.
+    /// Number of completions that are generated for a prompt.
     fn n_generated(&self, generation: &Generation) -> u32 {
         self.best_of.unwrap_or(1).max(generation.n_choices())
     }
 
-    /// Length of the list of most probable tokens, if log-probabilities are wanted or needed to choose
-    /// the best completions.
+    /// The length of the list of most probable tokens, if log-probabilities are requested or needed to choose the best
+    /// completions.
     fn top_logprobs(&self) -> Option<usize> {
         let needed = self.best_of.map(|_| 0);
         self.logprobs.map(|top| top as usize).or(needed)
@@ -274,7 +272,7 @@ impl Legacy {
         }
     }
 
-    /// Adds to the request for a prompt what this endpoint has of its own.
+    /// Adds this endpoint's own parameters to the request for a prompt.
     fn complete(&self, request: &mut Request) {
         request.max_tokens.get_or_insert(DEFAULT_TOKENS);
         if self.is_echoed()
@@ -286,7 +284,7 @@ impl Legacy {
     }
 }
 
-/// How completions are written.
+/// The writer of completions.
 struct Shape {
     envelope: Envelope,
     prompts: Vec<Encoded>,
@@ -294,7 +292,7 @@ struct Shape {
     wants_logprobs: bool,
     names: Names,
     is_echoed: bool,
-    /// Characters of each completion that a stream has sent.
+    /// For each completion, the offset of the next text in characters.
     offsets: Vec<isize>,
 }
 
@@ -303,7 +301,7 @@ impl Shape {
         &self.prompts[(choice / self.n_choices) as usize]
     }
 
-    /// The character at which the tokens of a prompt start, so that they end where its text ends.
+    /// The character offset of a prompt's first token, such that its last token ends where its text ends.
     fn start_of(&self, prompt: &Encoded) -> isize {
         let tokenizer = self.envelope.served.handle.tokenizer();
         let pieces = prompt.tokens.iter().map(|id| tokenizer.piece(*id));

@@ -1,7 +1,7 @@
-//! `GET /v1/models/{id}/diagram`: the picture of a model, loaded or not, as SVG. `view=layers` shows its kinds
-//! of layers instead of the whole model.
+//! `GET /v1/models/{id}/diagram`: the diagram of a model as SVG, whether it is loaded or not. `view=layers` shows its
+//! kinds of layers instead of the whole model.
 //!
-//! Drawn on a thread of its own, one picture at a time. Not here: how it is drawn.
+//! Diagrams are drawn on a separate thread, one at a time. Not here: how they are drawn.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use axum::response::IntoResponse;
 use super::Pool;
 use super::error::{Error, quoted};
 
-/// What a picture shows.
+/// The part of a model that a diagram shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     /// The whole model.
     Stack,
-    /// Its kinds of layers, down to operations and weights.
+    /// The kinds of its layers, down to operations and weights.
     Layers,
 }
 
 impl View {
-    /// That of a query.
+    /// The view that a query selects.
     fn of(query: Option<&str>) -> Result<Self, Error> {
         let pairs = query.unwrap_or_default().split('&');
         let pairs = pairs.filter(|pair| !pair.is_empty());
@@ -47,7 +47,7 @@ impl View {
     }
 }
 
-/// A picture that is opened by itself may style itself, and do nothing else.
+/// An SVG file that is opened by itself may use styles, and nothing else.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; sandbox";
 
 pub(super) async fn diagram(
@@ -60,7 +60,7 @@ pub(super) async fn diagram(
     Ok(svg(pool.draw(&id, View::of(query.as_deref())?).await?))
 }
 
-/// A response that is a picture.
+/// A response with an SVG picture.
 pub(super) fn svg(picture: String) -> impl IntoResponse {
     let headers = [
         (header::CONTENT_TYPE, "image/svg+xml"),

@@ -1,4 +1,4 @@
-//! A conversation that is to be answered, whatever the shape of the request and of the response.
+//! A conversation to be answered, independent of the shapes of request and response.
 //!
 //! Joins `messages` (the prompt), `generation` (the parameters) and `reading` (constraint, reasoning, calls).
 
@@ -20,7 +20,7 @@ use super::parts::Reader;
 use super::reading::Reading;
 use super::tools::Tools;
 
-/// A conversation and how it is answered.
+/// A conversation and the parameters of its answers.
 pub(super) struct Dialogue {
     messages: Messages,
     pub(super) generation: Generation,
@@ -35,7 +35,7 @@ pub(super) struct Prompt {
     pub(super) tokens: Vec<u32>,
 }
 
-/// A conversation that the engine may take.
+/// A checked conversation, ready to be submitted to the engine.
 pub(super) struct Ready {
     served: Arc<Served>,
     first: Request,
@@ -43,21 +43,21 @@ pub(super) struct Ready {
     hides_special: bool,
 }
 
-/// A conversation whose completions are under way.
+/// A conversation whose completions are running.
 pub(super) struct Begun {
     pub(super) served: Arc<Served>,
     pub(super) answers: Answers,
-    /// The request of its first completion.
+    /// The request of the first completion.
     pub(super) first: Request,
 }
 
-/// The fields of a conversation as they are documented.
+/// The documented fields of a conversation.
 pub(super) fn fields() -> Vec<Field> {
     let own = [fields::of::<Fitting>(), fields::of::<Messages>()].concat();
     [generation::fields(), own].concat()
 }
 
-/// The same for a shape with fields of its own, which come before others of the same name.
+/// The documented fields for a shape with fields `T` of its own, which replace others of the same name.
 pub(super) fn fields_with<T: Fields>() -> Vec<Field> {
     let own = fields::of::<T>();
     let is_other = |field: &Field| T::NAMES.iter().all(|name| *name != field.name);
@@ -67,10 +67,10 @@ pub(super) fn fields_with<T: Fields>() -> Vec<Field> {
 }
 
 impl Dialogue {
-    /// Takes its fields out of a body.
+    /// Takes the fields of a conversation out of a body.
     ///
     /// # Errors
-    /// A field that is missing, of another type or out of range.
+    /// A field is missing, of another type or out of range.
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
         let generation = Generation::take(body, 1)?;
         Ok(Self {
@@ -83,23 +83,23 @@ impl Dialogue {
     /// Checks of the messages that do not depend on the model.
     ///
     /// # Errors
-    /// A field that is not accepted, by its name.
+    /// A field has an unaccepted value; the error names it.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.messages.check()
     }
 
-    /// Its prompt.
+    /// The prompt of the conversation.
     ///
     /// # Errors
-    /// What does not fit the model, or the model is not there.
+    /// The conversation does not fit the model, or the model is not available.
     pub(super) async fn prompt(&self, pool: &Arc<Pool>) -> Result<Prompt, Error> {
         self.prompt_for(pool.get(self.generation.model()).await?)
     }
 
-    /// The number of tokens of its prompt, as OpenAI has it.
+    /// The number of tokens of the prompt, in OpenAI's shape.
     ///
     /// # Errors
-    /// What does not fit the model, or the model is not there.
+    /// The conversation does not fit the model, or the model is not available.
     pub(super) async fn input_tokens(&self, pool: &Arc<Pool>) -> Result<Json<Value>, Error> {
         let n = self.prompt(pool).await?.tokens.len();
         Ok(Json(
@@ -107,10 +107,10 @@ impl Dialogue {
         ))
     }
 
-    /// Its prompt for a model.
+    /// The prompt of the conversation for a model.
     ///
     /// # Errors
-    /// What does not fit the model.
+    /// The conversation does not fit the model.
     pub(super) fn prompt_for(&self, served: Arc<Served>) -> Result<Prompt, Error> {
         let tools = self.messages.tools()?;
         let text = served.chat_text(&self.messages.conversation(&tools, &served.dialect))?;
@@ -125,10 +125,10 @@ impl Dialogue {
         })
     }
 
-    /// Submits its completions.
+    /// Submits the completions of the conversation.
     ///
     /// # Errors
-    /// What does not fit the model, or the model is not there.
+    /// The conversation does not fit the model, or the model is not available.
     pub(super) async fn begin(
         &self,
         pool: &Arc<Pool>,
@@ -139,10 +139,10 @@ impl Dialogue {
         ready.submit(self.generation.n_choices())
     }
 
-    /// The request for a model, which checks all of it.
+    /// The request for a model. Building it checks the whole conversation.
     ///
     /// # Errors
-    /// What does not fit the model.
+    /// The conversation does not fit the model.
     pub(super) async fn ready(
         &self,
         served: Arc<Served>,
@@ -177,7 +177,7 @@ impl Ready {
     /// Submits `n` completions.
     ///
     /// # Errors
-    /// What the engine refuses.
+    /// The engine refuses a completion.
     pub(super) fn submit(self, n: u32) -> Result<Begun, Error> {
         let requests = choices(&self.first, n).collect();
         let answers = Answers::submit(&self.served, requests, n)?;

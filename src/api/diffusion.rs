@@ -1,4 +1,4 @@
-//! `diffusion` of a request: options of text diffusion, and its steps in a stream.
+//! `diffusion` of a request: options of text diffusion, and its denoising steps in a stream.
 
 use serde_json::{Map, Value, json};
 
@@ -19,10 +19,10 @@ fields! {
     }
 }
 
-/// Reads the object; null sets nothing.
+/// Reads the object; null leaves the defaults.
 ///
 /// # Errors
-/// A field that is unknown or has the wrong kind of value, by its name.
+/// A field is unknown or has the wrong type; the error names it.
 pub(super) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
     let mut body = Body::within("diffusion", object);
     let options: Options = body.take()?;
@@ -43,7 +43,7 @@ pub(super) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
     })
 }
 
-/// A denoising step of completion `index`.
+/// The JSON of a denoising step of completion `index`.
 pub(super) fn step_json(
     index: u32,
     step: usize,

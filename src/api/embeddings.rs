@@ -1,7 +1,7 @@
-//! `POST /v1/embeddings`: vectors of texts, in the shape of OpenAI's API.
+//! `POST /v1/embeddings`: embedding vectors of texts, in the shape of OpenAI's API.
 //!
-//! A vector is what the model's own pooling makes of a text; `dimensions` cuts it and gives it the length 1
-//! again, as for models that were trained so that the first elements say most.
+//! A vector is the result of the model's own pooling. `dimensions` truncates it and normalises it to length 1 again,
+//! for models that were trained so that the first elements carry most of the information.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use super::passages::{Reader, Truncation};
 use super::pooled::{self, MAX_TEXTS, Results};
 
 const INPUT: &str = "input";
-/// Longest text that is put before each text, in bytes.
+/// Maximum size in bytes of the prompt before each text.
 const MAX_PROMPT_BYTES: usize = 4096;
 
 fields! {
@@ -50,7 +50,7 @@ fields! {
     }
 }
 
-/// The fields of a request as they are documented.
+/// The documented fields of a request.
 pub(super) fn fields() -> Vec<Field> {
     let own = [fields::of::<Embeddings>(), fields::of::<Truncation>()].concat();
     [own, fields::of::<lab::LabField>()].concat()
@@ -156,7 +156,7 @@ impl Embeddings {
         }
     }
 
-    /// Elements that are kept of vectors of that width.
+    /// Number of elements that are kept of vectors with `width` elements.
     fn kept(&self, width: u64) -> Result<usize, Error> {
         let kept = self.dimensions.unwrap_or(width);
         if !(1..=width).contains(&kept) {
@@ -170,7 +170,7 @@ impl Embeddings {
         Ok(kept as usize)
     }
 
-    /// The texts. An empty one is a mistake of the client's, as OpenAI has it.
+    /// The texts of the request. An empty text is refused, as in OpenAI's API.
     fn texts(&self) -> Result<Vec<Input>, Error> {
         let texts = inputs(INPUT, &self.input)?;
         if texts.len() > MAX_TEXTS {
@@ -191,7 +191,7 @@ impl Embeddings {
         }
     }
 
-    /// Checks what concerns the prompt before texts.
+    /// Checks the fields about the prompt before each text.
     fn check(&self) -> Result<(), Error> {
         if self.prompt.is_some() && self.prompt_name.is_some() {
             let message = "`prompt` and `prompt_name` exclude each other";
@@ -208,7 +208,7 @@ impl Embeddings {
         Ok(())
     }
 
-    /// What the model reads.
+    /// The passages that the model reads.
     fn passages(
         &self,
         served: &Served,
@@ -233,7 +233,7 @@ impl Embeddings {
     }
 }
 
-/// Divides a vector by its Euclidean length. Zeros stay zeros.
+/// Divides a vector by its Euclidean length. A zero vector stays zero.
 fn normalise(vector: &mut [f32]) {
     let length: f64 = vector.iter().map(|v| f64::from(*v).powi(2)).sum();
     let length = length.sqrt().max(1e-12);

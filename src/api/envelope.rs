@@ -1,4 +1,4 @@
-//! What all objects of a response have in common: id, time, model, fingerprint.
+//! The fields that all objects of a response share: id, time, model, fingerprint.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,16 +11,16 @@ use crate::engine::{LabResult, Usage};
 use super::answers::{timings_json, usage_json};
 use super::lab;
 
-/// What a client wants to know of the work besides the completions.
+/// The reports that a client requests in addition to the completions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reports {
     /// Usage at the end of a stream; whole responses always have it.
     pub(super) usage: bool,
-    /// Times and rates, as llama-server has them.
+    /// Times and rates in llama-server's shape.
     pub(super) timings: bool,
 }
 
-/// The common fields of a response, whole or in chunks.
+/// The shared fields of a response, whole or in chunks.
 pub(super) struct Envelope {
     pub(super) served: Arc<Served>,
     pub(super) id: String,
@@ -36,7 +36,7 @@ impl Envelope {
         let (now, count) = (serving::now(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self {
             served,
-            // Engine processes count for themselves.
+            // Each engine process has its own counter, so the id includes the process id.
             id: format!("{prefix}{now:x}{:x}{count:08x}", std::process::id()),
             created: now,
             reports,
@@ -44,17 +44,17 @@ impl Envelope {
         }
     }
 
-    /// The same of a request that reads or changes values.
+    /// The same envelope for a request with a lab plan.
     pub(super) fn with_lab(self, lab: Option<Arc<lab::Wanted>>) -> Self {
         Self { lab, ..self }
     }
 
-    /// What a completion gave of the values that the request reads, if it reads some.
+    /// The lab result of a completion as JSON, if the request has a lab plan.
     pub(super) fn lab(&self, result: Option<&LabResult>) -> Option<Value> {
         Some(self.lab.as_ref()?.json(result?, &self.served))
     }
 
-    /// An object of the response.
+    /// An object of the response with the shared fields.
     pub(super) fn object(&self, object: &str, choices: &Value) -> Value {
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.served.name,
@@ -62,7 +62,7 @@ impl Envelope {
         })
     }
 
-    /// A chunk of a stream: only the last one has the usage.
+    /// A chunk of a stream; its usage is null, because only the last one has it.
     pub(super) fn chunk(&self, object: &str, choices: &Value) -> Value {
         let mut chunk = self.object(object, choices);
         if self.reports.usage {
@@ -71,7 +71,7 @@ impl Envelope {
         chunk
     }
 
-    /// Adds to a whole response what it took.
+    /// Adds usage and timings to a whole response.
     pub(super) fn report(&self, answer: &mut Value, usage: &Usage) {
         answer["usage"] = usage_json(usage);
         if self.reports.timings {
@@ -79,7 +79,7 @@ impl Envelope {
         }
     }
 
-    /// Data after the last completion of a stream.
+    /// The data after the last completion of a stream.
     pub(super) fn done(&self, object: &str, usage: &Usage) -> Vec<Value> {
         let mut last = self.object(object, &json!([]));
         self.report(&mut last, usage);

@@ -1,8 +1,8 @@
-//! Every refusal: its message and its status.
+//! Every error of the API: its message and its status.
 //!
-//! The body is OpenAI's: `message`, `type`, `param` and `code`, all four always there; `code` is a
-//! word, never the status. A client's mistake is 4xx with the field's name; the server's is 5xx, and its
-//! detail goes to the log.
+//! The body has OpenAI's shape: `message`, `type`, `param` and `code`, all four always present; `code` is a word, never
+//! the status. A client's mistake is 4xx with the field's name; a fault of the server is 5xx, and its details go to the
+//! log.
 
 use std::any::Any;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::engine::serving::PromptError;
 use crate::engine::{Failure, Rejected};
 use crate::text::template::RenderError;
 
-/// What a client sent, as far as an error quotes it.
+/// Text from a client, shortened for an error message.
 pub(super) fn quoted(text: &str) -> String {
     const MAX: usize = 64;
     let mut chars = text.chars();
@@ -27,15 +27,15 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// Whole seconds, at least one.
+/// A duration in whole seconds, at least one.
 fn seconds(time: Duration) -> u64 {
     time.as_millis().div_ceil(1000).max(1) as u64
 }
 
-/// The field of a conversation.
+/// The field that holds the messages of a conversation.
 const MESSAGES: &str = "messages";
 
-/// A refusal.
+/// An error response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// A field is missing, wrong or unsupported.
@@ -45,56 +45,56 @@ pub(super) enum Error {
         message: String,
         code: &'static str,
     },
-    /// The body is not the JSON of a request.
+    /// The body is not valid JSON for this request.
     #[error("{0}")]
     Body(String),
-    /// The body is not called JSON.
+    /// The content type of the body is not JSON.
     #[error("{}, expected `application/json`", .0.as_deref().map_or_else(|| "there is no content type".into(), |kind| format!("the content type is `{}`", quoted(kind))))]
     ContentType(Option<String>),
-    /// The body did not come in time.
+    /// The body did not arrive in time.
     #[error("the body was not there after {0:?}, which is the limit")]
     BodyTime(Duration),
-    /// No API key, or a wrong one.
+    /// The API key is missing or wrong.
     #[error("{}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`", if *is_missing { "an API key is required" } else { "the API key is not known" })]
     Key { is_missing: bool },
-    /// Whoever asks may not.
+    /// The client is not allowed to make this request.
     #[error("{message}")]
     Forbidden { code: &'static str, message: String },
     /// The body is too large.
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
-    /// No such model.
+    /// There is no model of this name.
     #[error("the model `{}` does not exist{}", quoted(name), .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
     UnknownModel { name: String, near: Option<String> },
-    /// The prompt does not fit.
+    /// The prompt exceeds the context length.
     #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`")]
     ContextLength {
         found: usize,
         limit: usize,
-        /// Field of the prompt.
+        /// The field of the prompt.
         param: &'static str,
     },
-    /// Too many requests wait.
+    /// Too many requests are queued.
     #[error("{limit} requests are waiting already; try again later")]
     Busy { limit: usize },
     /// The model could not be loaded.
     #[error("the model `{name}` could not be loaded")]
     Load { name: String, detail: String },
-    /// The file is no model, or one that cannot be served.
+    /// The file is not a model, or one that cannot be served.
     #[error("the model `{name}` cannot be served{}", .why.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
     NotServable { name: String, why: Option<String> },
-    /// There is no picture of the model.
+    /// The model cannot be drawn.
     #[error("the model `{name}` could not be drawn")]
     Drawing { name: String, detail: String },
-    /// The request is sound as far as this process can say: the model's engine process has to answer it.
+    /// The checks of this process passed. The model's engine process has to answer the request.
     #[error("the request did not go to the model's engine process")]
     Elsewhere,
-    /// The engine process died while it had the request.
+    /// The engine process died while it handled the request.
     #[error(
         "the engine process of the model `{name}` died: {how}; the next request starts it again"
     )]
     EngineDied { name: String, how: String },
-    /// The engine process died too often.
+    /// The engine process died too often and is not restarted for a while.
     #[error("the engine process of the model `{name}` died {n} times within a minute, the last time: {how}; requests start it again in {} seconds", seconds(*after))]
     EngineRests {
         name: String,
@@ -102,34 +102,34 @@ pub(super) enum Error {
         n: usize,
         after: Duration,
     },
-    /// It took too long.
+    /// The request took too long.
     #[error("{0}")]
     Time(Failure),
-    /// The model computed values that are not finite numbers.
+    /// The model computed values that are not finite.
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
-    /// The model's file was changed in place while it was used.
+    /// The model's file was changed in place while it was in use.
     #[error("{0}; the next request loads it again")]
     Changed(Failure),
-    /// A worker of another machine, which computes parts of the model, is lost.
+    /// The connection to an RPC worker, which computes parts of the model, was lost.
     #[error("{0}; the next request loads the model again")]
     Lost(Failure),
     /// The engine failed.
     #[error("the request failed inside the server; the cause is in the server's log")]
     Engine { detail: String },
-    /// No such route.
+    /// There is no such route.
     #[error("there is no `{}`", quoted(.0))]
     NoRoute(String),
-    /// Nothing of that id.
+    /// There is no object with this id.
     #[error("there is no {what} `{}`", quoted(id))]
     NotThere { what: &'static str, id: String },
-    /// The route takes another method.
+    /// The route does not support the method.
     #[error("this method is not allowed here")]
     Method,
 }
 
 impl Error {
-    /// A field with a value that is not accepted.
+    /// An error about a field whose value is not accepted.
     pub(super) fn value(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Field {
             param: param.into(),
@@ -138,7 +138,7 @@ impl Error {
         }
     }
 
-    /// A field that has to be there.
+    /// An error about a required field that is missing.
     pub(super) fn missing(param: impl Into<String>) -> Self {
         let param = param.into();
         Self::Field {
@@ -148,7 +148,7 @@ impl Error {
         }
     }
 
-    /// A field of another type.
+    /// An error about a field of another type.
     pub(super) fn kind(param: impl Into<String>, message: &str) -> Self {
         let param = param.into();
         Self::Field {
@@ -158,7 +158,7 @@ impl Error {
         }
     }
 
-    /// A field that is known and not served.
+    /// An error about a field that is known but not supported.
     pub(super) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Field {
             param: param.into(),
@@ -167,7 +167,7 @@ impl Error {
         }
     }
 
-    /// The same error where `field` holds the prompt.
+    /// The same error, with `field` as the field of the prompt.
     pub(super) fn of_prompt(self, field: &'static str) -> Self {
         match self {
             Self::Field {
@@ -218,7 +218,7 @@ impl Error {
         }
     }
 
-    /// After how many seconds the same request may well be served; none if it may not.
+    /// Seconds after which a retry of the request may succeed; `None` if it cannot.
     fn passes_after(&self) -> Option<u64> {
         match self {
             Self::Busy { .. }
@@ -269,7 +269,7 @@ impl Error {
         }
     }
 
-    /// Writes it into the log: what is the server's fault as an error.
+    /// Logs the error. Faults of the server are logged as errors, all others as information.
     pub(super) fn log(&self) {
         match self {
             Self::Load { name, detail } => {
@@ -290,7 +290,7 @@ impl Error {
         }
     }
 
-    /// The JSON of the refusal.
+    /// The JSON body of the error.
     pub(super) fn body(&self) -> Value {
         let kind = match self.status() {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
@@ -302,7 +302,7 @@ impl Error {
         let mut body = json!({ "error": {
             "message": self.to_string(), "type": kind, "param": self.param(), "code": self.code(),
         } });
-        // In llama-server's words, so that clients can shorten a prompt by as much as it needs.
+        // llama-server's field names, so that clients can shorten a prompt by the right amount.
         if let Self::ContextLength { found, limit, .. } = self {
             body["error"]["n_prompt_tokens"] = (*found).into();
             body["error"]["n_ctx"] = (*limit).into();
@@ -315,7 +315,7 @@ impl Error {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IsElsewhere;
 
-/// What a response refuses with, for a route that writes errors in another shape.
+/// The message of an error response, for routes that write errors in another shape.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal(pub(super) String);
 
@@ -333,7 +333,7 @@ impl IntoResponse for Error {
             let scheme = HeaderValue::from_static("Bearer realm=\"bench\"");
             headers.insert(header::WWW_AUTHENTICATE, scheme);
         }
-        // Clients retry 408, 409, 429 and 5xx unless they are told whether that helps.
+        // Clients retry 408, 409, 429 and 5xx unless a header says whether a retry helps.
         if let Some(seconds) = self.passes_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             headers.insert("x-should-retry", HeaderValue::from_static("true"));
@@ -385,24 +385,24 @@ impl From<Failure> for Error {
 impl From<PromptError> for Error {
     fn from(error: PromptError) -> Self {
         match error {
-            // The template's own words about the conversation.
+            // The template's own error message about the conversation.
             PromptError::Render(RenderError::Raised(message)) => Self::value(MESSAGES, message),
             other => Self::value(MESSAGES, other.to_string()),
         }
     }
 }
 
-/// A path without an endpoint.
+/// The error for a path without a route.
 pub(super) async fn no_route(uri: Uri) -> Error {
     Error::NoRoute(uri.path().to_owned())
 }
 
-/// A path that takes another method.
+/// The error for a method that a path does not support.
 pub(super) async fn wrong_method() -> Error {
     Error::Method
 }
 
-/// A handler that panicked: the server lives.
+/// The response to a panic of a handler. The server continues.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the layer that catches panics hands them over by value"

@@ -1,8 +1,8 @@
-//! Requests and their answers over the socket of an engine process.
+//! HTTP exchanges with an engine process over its socket.
 //!
-//! A connection has one request at a time and is driven by whoever waits for the answer, without a task of its own: an
-//! event wakes nobody else, and dropping the answer closes the connection, which cancels the request. After a whole
-//! answer the connection is kept for a next request.
+//! A connection carries one request at a time and is polled by the task that waits for the answer; it has no task of
+//! its own. So an event wakes no other task, and dropping the answer closes the connection, which cancels the request.
+//! After a complete answer the connection is kept for the next request.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,10 +27,10 @@ type Socket = tokio::net::TcpStream;
 
 type Connection = http1::Connection<TokioIo<Socket>, Body>;
 
-/// Most idle connections that are kept.
+/// Maximum number of idle connections that are kept.
 const MAX_IDLE: usize = 8;
 
-/// Connects to a socket whose events come to this runtime.
+/// Connects to a socket and registers the connection with this runtime.
 #[cfg(unix)]
 fn connect(path: &Path, runtime: &Handle) -> io::Result<Socket> {
     let socket = std::os::unix::net::UnixStream::connect(path)?;
@@ -48,26 +48,26 @@ fn connect(_path: &Path, _runtime: &Handle) -> io::Result<Socket> {
 #[derive(Debug)]
 pub(super) struct Connections {
     socket: PathBuf,
-    /// Those without a request.
+    /// Connections without a request.
     idle: Mutex<Vec<Channel>>,
 }
 
 impl Connections {
-    /// None yet to this socket.
+    /// A pool for this socket, without connections yet.
     pub(super) fn new(socket: PathBuf) -> Arc<Self> {
         let idle = Mutex::default();
         Arc::new(Self { socket, idle })
     }
 
-    /// The socket.
+    /// The path of the socket.
     pub(super) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// A connection without a request: an idle one, or a new one whose events come to this runtime.
+    /// A connection without a request: an idle one, or a new one that is registered with this runtime.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// Nothing listens on the socket.
     pub(super) async fn open(&self, runtime: &Handle) -> io::Result<Channel> {
         while let Some(mut idle) = self.pop() {
             if idle.is_ready() {
@@ -103,7 +103,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Whether it is open and has no request.
+    /// Whether the connection is open and has no request.
     fn is_ready(&mut self) -> bool {
         self.connection
             .drive(&mut Context::from_waker(Waker::noop()));
@@ -111,25 +111,25 @@ impl Channel {
     }
 }
 
-/// A connection until it ends.
+/// A connection; `None` after its end.
 #[derive(Debug)]
 struct Driven(Option<Pin<Box<Connection>>>);
 
 impl Driven {
-    /// Reads and writes what there is.
+    /// Reads and writes what is possible without waiting.
     fn drive(&mut self, cx: &mut Context<'_>) {
         if let Some(connection) = &mut self.0
             && connection.as_mut().poll(cx).is_ready()
         {
-            // Its end is told to whoever waits for a response or its body.
+            // The receivers of a response or its body learn of the end by themselves.
             self.0 = None;
         }
     }
 }
 
-/// The body of an answer, as it comes.
+/// The body of an answer, received in parts.
 pub(super) struct Answer {
-    /// None after the end.
+    /// `None` after the end of the body.
     channel: Option<Channel>,
     body: Incoming,
     connections: Arc<Connections>,
@@ -138,7 +138,7 @@ pub(super) struct Answer {
 /// Sends a request on one of the connections.
 ///
 /// # Errors
-/// The connection ends before there is the head of an answer.
+/// The connection ends before the head of an answer arrived.
 pub(super) async fn exchange(
     connections: Arc<Connections>,
     mut channel: Channel,
@@ -163,7 +163,7 @@ pub(super) async fn exchange(
 }
 
 impl Answer {
-    /// The next part; none after the end.
+    /// The next part of the body; `None` after its end.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
@@ -176,7 +176,7 @@ impl Answer {
             return match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => Poll::Ready(Some(Ok(data))),
-                    // There are no trailers.
+                    // A frame that is not data: there are no trailers.
                     Err(_) => continue,
                 },
                 Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
@@ -191,7 +191,7 @@ impl Answer {
         }
     }
 
-    /// The parts.
+    /// The parts of the body as a stream.
     pub(super) fn into_stream(self) -> impl Stream<Item = Result<Bytes, hyper::Error>> + Send {
         let parts = futures_util::stream::unfold(self, |mut answer| async {
             let part = answer.next().await?;
@@ -208,7 +208,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers each request of a connection with `answer` and counts the connections. A 503 ends its connection, said or not.
+    /// Answers each request of a connection with `answer` and counts the connections. A 503 ends its connection, with
+    /// or without a header that says so.
     fn serve(listener: &UnixListener, answer: &'static [u8], n: &Arc<Mutex<usize>>) {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a connection");
@@ -246,7 +247,8 @@ mod tests {
         n
     }
 
-    /// The connections of three requests, the second of which is given up before its answer is read where `drops`.
+    /// The number of connections that three requests need. If `drops`, the second is cancelled before its answer is
+    /// read.
     async fn n_connections(answer: &'static [u8], drops: bool) -> usize {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
@@ -285,7 +287,7 @@ mod tests {
         std::thread::spawn(move || serve(&listener, answer, &counted));
         let connections = Connections::new(path);
         assert_eq!(read(&connections).await, 2);
-        // Its end may be seen before it is kept.
+        // The end may be noticed before the connection is kept.
         if let Some(mut idle) = connections.pop() {
             while idle.is_ready() {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;

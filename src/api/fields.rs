@@ -1,6 +1,6 @@
-//! The fields of a request body. Each part of a request is a struct declared by [`fields!`], which takes
-//! its fields out of the body. A remaining field has no effect here and is noted (`known`), or is refused:
-//! one that is unknown with the nearest known name.
+//! The fields of a request body. Each part of a request is a struct declared by [`fields!`], which takes its fields out
+//! of the body. A remaining field is either known to have no effect here and is recorded (`known`), or refused; the
+//! error for an unknown field suggests the nearest known name.
 //!
 //! A field that changes the result and is not supported is refused, never ignored. Null means the default.
 
@@ -19,21 +19,21 @@ use super::error::{Error, quoted};
 use super::known;
 use super::record::Record;
 
-/// A part of a request.
+/// A part of a request, whose fields are taken out of a body.
 pub(super) trait Fields: DeserializeOwned {
-    /// Names of its fields.
+    /// The names of its fields.
     const NAMES: &'static [&'static str];
-    /// Name, type and attributes of each field as they are written.
+    /// The name, type and attributes of each field as written in the source.
     const WRITTEN: &'static [(&'static str, &'static str, &'static [&'static str])];
 }
 
-/// A field as it is documented.
+/// A documented field.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     pub(super) name: &'static str,
-    /// Its type in Rust.
+    /// The Rust type of the field.
     pub(super) ty: String,
-    /// Its description; may be empty.
+    /// The description of the field; may be empty.
     pub(super) doc: String,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn of<T: Fields>() -> Vec<Field> {
     T::WRITTEN.iter().map(field).collect()
 }
 
-/// Declares a part of a request: a struct that is read from JSON, and the names of its fields.
+/// Declares a part of a request: a struct that is deserialised from JSON, and the names of its fields.
 macro_rules! fields {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $ty:ty,)*
@@ -80,17 +80,17 @@ pub(super) use fields;
 /// The fields of a body, or of an object within it, that no part has taken yet.
 #[derive(Debug)]
 pub(super) struct Body {
-    /// Name of the object within the body and a dot.
+    /// The name of the object within the body, followed by a dot; empty for the body itself.
     prefix: String,
     left: Map<String, Value>,
     known: Vec<&'static str>,
 }
 
 impl Body {
-    /// The JSON object that a client sent.
+    /// Reads the JSON object that a client sent.
     ///
     /// # Errors
-    /// A body that is too large, is not called JSON or is not a JSON object.
+    /// The body is too large, has another content type or is not a JSON object.
     pub(super) fn read(
         headers: &HeaderMap,
         body: Result<Bytes, BytesRejection>,
@@ -101,7 +101,7 @@ impl Body {
             },
             _ => Error::Body(rejection.to_string()),
         })?;
-        // A page of another origin can send other types without being asked whether it may.
+        // A page of another origin can send other content types without a preflight request.
         let kind = headers.get(header::CONTENT_TYPE);
         let kind = kind.map(|kind| kind.to_str().unwrap_or("?"));
         let essence = kind.and_then(|kind| kind.split(';').next()).unwrap_or("");
@@ -115,7 +115,7 @@ impl Body {
         }
     }
 
-    /// A body of these fields.
+    /// A body with these fields.
     pub(super) fn of(fields: Map<String, Value>) -> Self {
         Self {
             prefix: String::new(),
@@ -124,7 +124,7 @@ impl Body {
         }
     }
 
-    /// The object `name` within a body; errors name its fields with a dot.
+    /// The object `name` within a body. Errors name its fields with a dot.
     pub(super) fn within(name: &str, fields: Map<String, Value>) -> Self {
         Self {
             prefix: format!("{name}."),
@@ -132,32 +132,32 @@ impl Body {
         }
     }
 
-    /// The same body with these fields in place of its own of the same names.
+    /// The same body; these fields replace its own of the same names.
     pub(super) fn with(mut self, fields: Map<String, Value>) -> Self {
         self.left.extend(fields);
         self
     }
 
-    /// Whether a field is there and has a value.
+    /// Whether a field is present and not null.
     pub(super) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// A field that no part has taken, with a value.
+    /// The value of a field that no part has taken.
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
         self.left.get(name).filter(|value| !value.is_null())
     }
 
-    /// Takes one field; null is none.
+    /// Takes one field; `None` if it is absent or null.
     pub(super) fn take_one(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
         self.left.remove(name).filter(|value| !value.is_null())
     }
 
-    /// Takes one field as a type; null is none.
+    /// Takes one field as a type; `None` if it is absent or null.
     ///
     /// # Errors
-    /// A value of another type, by its name.
+    /// The value has another type; the error names the field.
     pub(super) fn take_as<T: DeserializeOwned>(
         &mut self,
         name: &'static str,
@@ -171,7 +171,7 @@ impl Body {
     /// Takes a part of the request.
     ///
     /// # Errors
-    /// A field that is missing or of another type, by its name.
+    /// A field is missing or of another type; the error names it.
     pub(super) fn take<T: Fields>(&mut self) -> Result<T, Error> {
         self.known.extend(T::NAMES);
         let own = T::NAMES
@@ -183,12 +183,12 @@ impl Body {
 
     fn typed<T: DeserializeOwned>(&self, fields: Map<String, Value>) -> Result<T, Error> {
         serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
-            // A key of an object within is the client's, as long as it likes.
+            // The path may hold a key that the client chose, of any length.
             let path = quoted(&error.path().to_string());
             let inner = error.into_inner().to_string();
             let missing = inner.strip_prefix("missing field `");
             match missing.and_then(|rest| rest.split_once('`')) {
-                // The path of the body itself is a dot.
+                // serde writes the path of the body itself as a dot.
                 Some((field, _)) if path == "." => {
                     Error::missing(format!("{}{field}", self.prefix))
                 }
@@ -198,10 +198,10 @@ impl Body {
         })
     }
 
-    /// Notes the remaining fields that have no effect here, and refuses all others.
+    /// Records the remaining fields that have no effect here, and refuses all others that are not null.
     ///
     /// # Errors
-    /// The first field that is unknown, not supported or of another type, and not null.
+    /// The first field that is unknown, not supported or of another type.
     pub(super) fn finish(self) -> Result<(), Error> {
         let record = Record::current();
         for (name, value) in self.left.iter().filter(|(_, value)| !value.is_null()) {
@@ -229,7 +229,7 @@ impl Body {
     }
 }
 
-/// A message of serde's in plain words, with a short quotation.
+/// A serde message in plain words, with a shortened quotation.
 pub(super) fn plain(message: &str) -> String {
     let Some((found, expected)) = message.rsplit_once(", expected ") else {
         return quoted(message);

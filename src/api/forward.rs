@@ -1,9 +1,9 @@
-//! Requests to a model with an engine process: they go to that process as they came, its answer comes back as it is.
+//! Forwards requests to the engine process of their model and passes the answers back unchanged.
 //!
-//! A stream that waits for a model to be loaded, in this process or another, is kept alive (`waiting`).
-//! A request that no model can be found for goes on to the server's own handlers, which say what is wrong with it. When
-//! the process dies, a request that was not answered yet gets an error; a stream gets the error event of its
-//! dialect after its last whole event. Decisions: `process`.
+//! A stream that waits for a model to be loaded, in this process or another, is kept alive (`waiting`). A request for
+//! which no model is found goes to the server's own handlers, which report what is wrong with it. When the process
+//! dies, a request without an answer gets an error; a stream gets the error event of its dialect after its last whole
+//! event. Why there are engine processes: `process`.
 
 mod waiting;
 
@@ -30,7 +30,7 @@ use super::record::Record;
 use super::routes::{self, Owner};
 use super::{MAX_BODY_BYTES, anthropic, responses};
 
-/// Headers of one connection, and those that only the server reads.
+/// Headers that belong to one connection, and those that only the server reads.
 static OWN_HEADERS: &[&str] = &[
     "connection",
     "keep-alive",
@@ -43,10 +43,10 @@ static OWN_HEADERS: &[&str] = &[
     "authorization",
     "x-api-key",
 ];
-/// Longest wait for the metrics of an engine process.
+/// Maximum wait for the metrics of an engine process.
 const METRICS_TIME: Duration = Duration::from_secs(2);
 
-/// Passes requests to models on to their engine processes, and keeps streams alive whose model is being loaded.
+/// Forwards requests to the engine processes of their models, and keeps streams alive while their model is loaded.
 pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next: Next) -> Response {
     let owner = routes::owner(request.method(), request.uri().path());
     let has_part = pool.is_split() || (owner == Owner::Model && pool.lacks_one());
@@ -54,7 +54,7 @@ pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next:
         return next.run(request).await;
     }
     let (head, body) = request.into_parts();
-    // Other bodies were read in time (`intake`); these mean nothing.
+    // Other bodies were read in time (`intake`). The bodies of these methods have no meaning.
     let body = match head.method {
         Method::GET | Method::HEAD => Ok(Bytes::new()),
         _ => to_bytes(body, MAX_BODY_BYTES).await,
@@ -78,11 +78,11 @@ pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next:
     call.run().await
 }
 
-/// A request whose body is there, and what answers it.
+/// A request whose body was read, and the route and handler that answer it.
 struct Call {
     pool: Arc<Pool>,
     owner: Owner,
-    /// The model that it names, if there is such a model.
+    /// The model that the request names, if it exists.
     name: Option<String>,
     head: Parts,
     body: Bytes,
@@ -94,30 +94,30 @@ impl Call {
         Request::from_parts(self.head.clone(), Body::from(self.body.clone()))
     }
 
-    /// Whether its model is to be loaded for it.
+    /// Whether the model must first be loaded for this request.
     fn is_first(&self) -> bool {
         let name = self.name.as_ref().filter(|_| self.owner == Owner::Model);
         name.is_some_and(|name| !self.pool.is_loaded(name))
     }
 
-    /// The answer of a handler of this process.
+    /// The answer of this process's own handler.
     async fn own(&self) -> Response {
         self.next.clone().run(self.request()).await
     }
 
-    /// Its answer: of the model's engine process, or of a handler.
+    /// The answer to the request, from the model's engine process or from a handler.
     async fn run(self) -> Response {
         let Some(name) = self.name.as_ref().filter(|_| self.pool.is_split()) else {
             return self.own().await;
         };
         if self.is_first() {
-            // Nothing is loaded for a request that no model would take.
+            // No model is loaded for a request that the checks of this process refuse.
             let response = self.own().await;
             if response.extensions().get::<IsElsewhere>().is_none() {
                 return response;
             }
         }
-        // Twice: a process that nobody used may have died unnoticed.
+        // At most two attempts: an idle process may have died unnoticed.
         for is_last in [false, true] {
             let process = match self.owner {
                 Owner::Loaded => self.pool.process(name),
@@ -149,7 +149,7 @@ impl Call {
         self.head.method == Method::POST && self.head.uri.path() == adapters::ROUTE
     }
 
-    /// Has a process set the scales of adapters, and keeps them for the next one.
+    /// Sets the adapter scales of a process, and keeps them for its successors.
     async fn scaled(&self, process: Arc<Process>) -> Result<Response, Unsent> {
         let _turn = self.pool.scaling.lock().await;
         let response = forwarded(process, self.request()).await?;
@@ -162,9 +162,9 @@ impl Call {
     }
 }
 
-/// What a request says of who answers it, and how.
+/// The fields of a request that decide which model answers it, and whether as a stream.
 struct Routing {
-    /// The name of the model; none if it has something else there.
+    /// The name of the model; `None` if the field is not a text.
     model: Option<String>,
     is_streamed: bool,
 }
@@ -191,7 +191,7 @@ impl Routing {
     }
 }
 
-/// The fields `model` and `stream` of an object, the last ones if there are several.
+/// The fields `model` and `stream` of an object; of repeated fields, the last one.
 #[derive(Default)]
 struct Fields {
     model: Value,
@@ -224,10 +224,10 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-/// A request that could not be sent: the process was dead before.
+/// A request that was not sent because the process was dead, with how it died.
 struct Unsent(String);
 
-/// The answer of an engine process.
+/// Sends a request to an engine process and returns its answer.
 async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, Unsent> {
     let record = Record::current();
     let dialect = Dialect::of(request.uri().path());
@@ -258,7 +258,7 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
     }
     let body = match is_stream {
         true => Body::from_stream(relayed(answer, dialect, process, record)),
-        // Whole, so that no part of an answer is sent before all of it is there.
+        // An answer that is not a stream is read whole, so that an incomplete one is never sent.
         false => {
             let whole = to_bytes(Body::from_stream(answer.into_stream()), usize::MAX);
             match unless_lost(&process, whole).await {
@@ -270,7 +270,7 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
     Ok(Response::from_parts(head, body))
 }
 
-/// What comes from a process; none if that was given up and its connections stay open.
+/// The result of `work`; `None` if the process was given up. Its connections then stay open.
 async fn unless_lost<T>(process: &Process, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -284,14 +284,14 @@ fn is_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// What a request is told whose process died.
+/// The error for a request whose process died.
 async fn died(process: &Process, record: &Record) -> Error {
     let (name, how) = (process.name().to_owned(), process.death().await);
     record.take_back(&name);
     Error::EngineDied { name, how }
 }
 
-/// How a stream writes its errors.
+/// The shape in which a stream writes errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dialect {
     Plain,
@@ -308,12 +308,12 @@ impl Dialect {
         }
     }
 
-    /// The event of an error with this body after so many others.
+    /// The event of an error with this body, after `n_events` events.
     fn failed(self, status: StatusCode, body: &Value, n_events: usize) -> String {
         let error = &body["error"];
         match self {
             Self::Plain => format!("data: {body}\n\n"),
-            // An engine process has written it so.
+            // An engine process has already written it in Anthropic's shape.
             Self::Messages if body["type"] == "error" => format!("event: error\ndata: {body}\n\n"),
             Self::Messages => {
                 let message = error["message"].as_str().unwrap_or_default();
@@ -331,20 +331,20 @@ impl Dialect {
     }
 }
 
-/// A stream on its way to the client.
+/// A stream that is forwarded to a client.
 struct Relay {
     answer: Answer,
-    /// The start of an event whose end has not come.
+    /// The start of an event that is not complete.
     held: Vec<u8>,
     dialect: Dialect,
     n_events: usize,
-    /// Keeps it in use.
+    /// Held so that the process counts as in use.
     process: Arc<Process>,
     record: Arc<Record>,
 }
 
 impl Relay {
-    /// What can be sent: whole events.
+    /// The whole events that can be sent.
     fn whole(&mut self, bytes: Bytes) -> Bytes {
         let whole = whole_events(&mut self.held, bytes);
         if self.dialect == Dialect::Responses {
@@ -355,28 +355,28 @@ impl Relay {
     }
 }
 
-/// The whole events that there are with new bytes, of which no event ends in what is held before.
+/// The whole events in `held` and the new bytes; the rest stays in `held`, which never contains a complete event.
 fn whole_events(held: &mut Vec<u8>, bytes: Bytes) -> Bytes {
     if held.is_empty() && bytes.ends_with(b"\n\n") {
         return bytes;
     }
-    // The end of an event lies within the new bytes, or a byte before them.
+    // An end of an event lies within the new bytes, or starts one byte before them.
     let new = held.len().saturating_sub(1);
     held.extend_from_slice(&bytes);
     let unread = &held[new..];
-    // An event may be one line of many megabytes.
+    // An event may be one line of many megabytes, so the cheaper search comes first.
     let may_end = unread.contains(&b'\n');
     let mut pairs = unread.windows(2);
     let end = may_end.then(|| pairs.rposition(|pair| pair == b"\n\n"));
     let Some(end) = end.flatten() else {
-        // What is held stays in its place: moved with each part, it would be copied as often.
+        // The held bytes stay in place: moving them with each part would copy them each time.
         return Bytes::new();
     };
     let rest = held.split_off(new + end + 2);
     Bytes::from(std::mem::replace(held, rest))
 }
 
-/// The events of an answer as they come, and an error event if the process dies.
+/// The events of an answer as they arrive, and an error event if the process dies.
 fn relayed(
     answer: Answer,
     dialect: Dialect,
@@ -415,7 +415,7 @@ fn relayed(
     })
 }
 
-/// The metrics of an engine process; none if it does not tell them in time. Is no use of it.
+/// The metrics of an engine process; `None` if it does not report them in time. Does not count as use of the model.
 pub(super) async fn metrics(process: Arc<Process>) -> Option<String> {
     let connections = Arc::clone(process.connections());
     drop(process);

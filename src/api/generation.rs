@@ -1,5 +1,5 @@
-//! The fields that all requests for text share, whatever the form of the prompt: length, number and end
-//! of the completions, how they are decoded and whether they are streamed.
+//! The fields that all text generation requests share, whatever the form of the prompt: length, number and end of the
+//! completions, how they are decoded and whether they are streamed.
 
 use std::sync::Arc;
 
@@ -20,15 +20,15 @@ use super::pool::ALIAS;
 use super::response_format::{self, Wanted};
 use super::sampling::{self, Sampling};
 
-/// Maximum number of completions of one request, all its prompts together.
+/// Maximum number of completions of one request, over all its prompts.
 pub(super) const MAX_CHOICES: u32 = 128;
-/// Longest list of most probable tokens.
+/// Maximum length of the list of most probable tokens.
 pub(super) const MAX_TOP_LOGPROBS: u32 = 20;
 /// Maximum number of stop sequences.
 const MAX_STOPS: usize = 16;
-/// Longest stop sequence, in bytes.
+/// Maximum size of a stop sequence, in bytes.
 const MAX_STOP_BYTES: usize = 4096;
-/// Maximum number of tokens that end a completion.
+/// Maximum number of stop token ids.
 const MAX_STOP_TOKENS: usize = 128;
 
 fields! {
@@ -87,7 +87,7 @@ fields! {
 #[serde(deny_unknown_fields)]
 struct StreamOptions {
     include_usage: Option<bool>,
-    /// Without effect: chunks are not padded.
+    /// No effect: chunks are not padded.
     #[serde(rename = "include_obfuscation")]
     _padding: Option<bool>,
 }
@@ -99,18 +99,18 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// The parameters of a request, apart from the prompt.
+/// The parameters of a request, without the prompt.
 #[derive(Debug)]
 pub(super) struct Generation {
     common: Common,
     diffusion: Option<Diffusion>,
-    /// What is read and changed of the values of passes.
+    /// The captures and edits of values of its passes.
     pub(super) lab: Option<Arc<Lab>>,
     sampling: Sampling,
     format: response_format::Fields,
 }
 
-/// The fields as they are documented.
+/// The documented fields.
 pub(super) fn fields() -> Vec<Field> {
     let parts = [
         fields::of::<Common>(),
@@ -122,10 +122,10 @@ pub(super) fn fields() -> Vec<Field> {
 }
 
 impl Generation {
-    /// Takes its fields out of a body; the completions have at least `n_least` tokens.
+    /// Takes the fields out of a body. The completions have at least `n_least` tokens.
     ///
     /// # Errors
-    /// A field that is missing, of another type or out of range.
+    /// A field is missing, of another type or out of range.
     pub(super) fn take(body: &mut Body, n_least: u64) -> Result<Self, Error> {
         let mut common: Common = body.take()?;
         let diffusion = common.diffusion.take();
@@ -189,7 +189,7 @@ impl Generation {
         Ok(())
     }
 
-    /// The limit of the completion's length, by the name of its field.
+    /// The limit of the completion's length, with the name of its field.
     fn most(&self) -> (&'static str, Option<u64>) {
         let common = &self.common;
         let predicted = common.n_predict.map(u64::try_from);
@@ -210,7 +210,7 @@ impl Generation {
         self.common.stream == Some(true)
     }
 
-    /// What is reported besides the completions.
+    /// The reports in addition to the completions.
     pub(super) fn reports(&self) -> Reports {
         let options = self.common.stream_options.as_ref();
         Reports {
@@ -219,7 +219,7 @@ impl Generation {
         }
     }
 
-    /// Whether the response has the log-probabilities of the prompt.
+    /// Whether the response contains the log-probabilities of the prompt.
     pub(super) fn wants_prompt_logprobs(&self) -> bool {
         self.common.prompt_logprobs.is_some()
     }
@@ -239,12 +239,12 @@ impl Generation {
         self.common.skip_special_tokens == Some(true)
     }
 
-    /// Number of completions of a prompt.
+    /// Number of completions per prompt.
     pub(super) fn n_choices(&self) -> u32 {
         self.common.n.or(self.common.n_cmpl).unwrap_or(1)
     }
 
-    /// The grammar of the completions.
+    /// The constraint of the completions.
     pub(super) fn constraint(&self) -> Result<Option<Wanted>, Error> {
         self.format.constraint()
     }
@@ -273,10 +273,10 @@ impl Generation {
         }
     }
 
-    /// The request for the engine: the first completion of a prompt.
+    /// The engine request for the first completion of a prompt.
     ///
     /// # Errors
-    /// A field that does not fit the model.
+    /// A field does not fit the model.
     pub(super) fn request(
         &self,
         served: &Served,
@@ -321,10 +321,10 @@ impl Generation {
 }
 
 impl Fitting {
-    /// Drops tokens of a prompt, after its first `n_first`, which stay. Whether it dropped any.
+    /// Drops tokens of a prompt, but not its first `n_first`. Returns whether it dropped any.
     ///
     /// # Errors
-    /// A number that the model's context does not hold.
+    /// The limit exceeds the context length of the model.
     pub(super) fn cut(
         &self,
         tokens: &mut Vec<u32>,
@@ -356,20 +356,20 @@ impl Fitting {
     }
 }
 
-/// As many requests as there shall be completions of the same prompt.
+/// `n` requests for completions of the same prompt.
 pub(super) fn choices(first: &Request, n: u32) -> impl Iterator<Item = Request> {
     (0..n).map(|choice| Request {
         choice,
-        // Once is enough.
+        // The first completion reports them.
         prompt_logprobs: first.prompt_logprobs.filter(|_| choice == 0),
         ..first.clone()
     })
 }
 
-/// Checks the length of a list of most probable tokens.
+/// Checks the requested length of a list of most probable tokens.
 ///
 /// # Errors
-/// One that is too long.
+/// The list is too long.
 pub(super) fn check_top(param: &str, top: u32) -> Result<(), Error> {
     if top <= MAX_TOP_LOGPROBS {
         return Ok(());

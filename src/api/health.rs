@@ -1,4 +1,4 @@
-//! `GET /health`: the server's state, and which models are loaded or being loaded.
+//! `GET /health`: the state of the server, and the models that are loaded or being loaded.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Pool;
 use super::pool::Info;
 
-/// Status 503 if a step of a model in this process takes longer than it may.
+/// Status 503 if a step of a model in this process exceeds its time limit.
 pub(super) async fn health(State(pool): State<Arc<Pool>>) -> (StatusCode, Json<Value>) {
     let infos = pool.infos();
     let names = |is_meant: &dyn Fn(&Info) -> bool| -> Vec<String> {

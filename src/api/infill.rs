@@ -1,7 +1,7 @@
-//! `POST /infill`: text for a gap between two others, with other files before them, in llama-server's shape.
+//! `POST /infill`: text for a gap between two texts, with other files before them, in llama-server's shape.
 //!
-//! The prompt is made of the vocabulary's own tokens for it. Of the other files, as many of the last tokens are read as
-//! the context leaves room for; what stands around the gap is read whole.
+//! The prompt is made of the vocabulary's own fill-in-the-middle tokens. Of the other files, only as many of the last
+//! tokens are read as fit into the context; the text around the gap is read whole.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::native::{self, Parameters};
 const PREFIX: &str = "input_prefix";
 /// Maximum number of other files.
 const MAX_FILES: usize = 1024;
-/// Tokens of a completion for which room stays where the request has no limit.
+/// Number of completion tokens for which room is left if the request has no limit.
 const ROOM: u64 = 256;
 
 fields! {
@@ -38,14 +38,14 @@ fields! {
     }
 }
 
-/// Another file.
+/// Another file, as context.
 #[derive(Debug, Deserialize)]
 struct Extra {
     text: String,
     filename: Option<String>,
 }
 
-/// The fields of a request as they are documented.
+/// The documented fields of a request.
 pub(super) fn fields() -> Vec<Field> {
     [native::fields_without_prompt(), fields::of::<Gap>()].concat()
 }
@@ -71,7 +71,8 @@ pub(super) async fn infill(
 }
 
 impl Gap {
-    /// The tokens of the prompt, which leave room for `n_more` if the other files alone are in their way.
+    /// The tokens of the prompt. The other files are cut so that room for `n_more` tokens remains, if cutting them
+    /// suffices.
     fn encode(&self, served: &Served, n_more: usize) -> Result<Vec<u32>, Error> {
         let fault = |error: crate::text::tokenizer::Error| Error::value(PREFIX, error.to_string());
         let tokenizer = served.handle.tokenizer();
@@ -101,7 +102,7 @@ impl Gap {
             others.extend(tokens.map_err(fault)?);
         }
         if tokenizer.marks_files() {
-            // The file with the gap has no name in a request.
+            // In a request, the file with the gap has no name.
             others.extend(tokenizer.encode_file(Some("filename"), "").map_err(fault)?);
         }
         let n_taken = out.len() + repository.len() + rest.len();

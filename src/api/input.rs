@@ -1,4 +1,4 @@
-//! Texts in a request: a text, token ids, or several of either.
+//! The texts in a request: one text, token ids, or several of either.
 
 use serde_json::Value;
 
@@ -13,10 +13,10 @@ pub(super) enum Input {
     Tokens(Vec<u32>),
 }
 
-/// The texts of a field: a text, token ids, or several of either.
+/// The texts of a field: one text, token ids, or several of either.
 ///
 /// # Errors
-/// Another value, with its place.
+/// The field has another value; the error names its place.
 pub(super) fn inputs(param: &str, value: &Value) -> Result<Vec<Input>, Error> {
     let many = match value {
         Value::String(text) => return Ok(vec![Input::Text(text.clone())]),
@@ -44,11 +44,11 @@ pub(super) fn inputs(param: &str, value: &Value) -> Result<Vec<Input>, Error> {
     many.iter().enumerate().map(one).collect()
 }
 
-/// The prompts of a field as llama-server takes them: a prompt is a text, token ids, or texts and token ids in turns; a
-/// text may be an object with `prompt_string`. An array without numbers is several prompts.
+/// The prompts of a field in llama-server's form: a prompt is a text, token ids, or an array that mixes both; a text
+/// may be an object with `prompt_string`. An array without numbers holds several prompts.
 ///
 /// # Errors
-/// Another value, with its place.
+/// The field has another value; the error names its place.
 pub(super) fn sequences(param: &str, value: &Value) -> Result<Vec<Vec<Input>>, Error> {
     let many = match value {
         Value::Array(many) if many.iter().all(|one| !one.is_number()) => many,
@@ -104,10 +104,10 @@ fn ids(param: &str, values: &[Value]) -> Result<Vec<u32>, Error> {
     values.iter().enumerate().map(id).collect()
 }
 
-/// Checks that token ids are those of the model's vocabulary.
+/// Checks that token ids are in the model's vocabulary.
 ///
 /// # Errors
-/// The first that is not.
+/// The first token id outside the vocabulary.
 pub(super) fn check_ids(param: &str, tokens: &[u32], served: &Served) -> Result<(), Error> {
     let n_vocab = served.handle.tokenizer().vocab_len();
     match tokens.iter().find(|id| **id as usize >= n_vocab) {

@@ -1,8 +1,8 @@
-//! The way in: a body is read whole within a time, and its handler runs off the threads that serve
-//! connections, so that templates, tokenizers and checks of large requests delay nobody.
+//! Intake of requests: a body is read whole within a time limit, and its handler runs off the threads that serve
+//! connections, so that templates, tokenizers and checks of large requests delay no other request.
 //!
-//! Handlers run on threads of their own. Those of large bodies take turns on some of them; the others are
-//! always free for small ones. A small body that only goes on to an engine process stays on the thread that read it: each
+//! Handlers run on separate threads. Those of large bodies take turns on half of them; the other half is always free
+//! for small ones. A small body that is only forwarded to an engine process stays on the thread that read it: each
 //! change of threads delays the first byte of an answer.
 
 use std::error::Error as _;
@@ -28,29 +28,29 @@ use super::MAX_BODY_BYTES;
 use super::error::Error;
 use super::record::Record;
 
-/// Size from which a body is large, in bytes.
+/// Size from which a body counts as large, in bytes.
 const LARGE: usize = 64 << 10;
-/// Size from which the memory that a body took is given back to the system, in bytes.
+/// Size from which the memory of a body is returned to the system afterwards, in bytes.
 const HUGE: usize = 1 << 20;
-/// Number of threads for handlers, at least.
+/// Minimum number of threads for handlers.
 const MIN_THREADS: usize = 4;
 
 /// The threads on which handlers run.
 #[derive(Debug)]
 pub(super) struct Workers {
     runtime: Option<Runtime>,
-    /// Turns of large requests.
+    /// Turns of large requests: half as many as there are threads.
     turns: Arc<Semaphore>,
     read_time: Duration,
-    /// Whether memory will be given back soon.
+    /// Whether a release of memory is scheduled.
     is_releasing: Arc<AtomicBool>,
 }
 
 impl Workers {
-    /// Threads for as many requests as there are cores; bodies must be there after `read_time`.
+    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot start a thread.
     pub(super) fn new(read_time: Duration) -> std::io::Result<Self> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n_threads = n_cores.max(MIN_THREADS);
@@ -67,7 +67,7 @@ impl Workers {
         })
     }
 
-    /// The response of a handler on these threads, in turns with others if its body is large.
+    /// Runs a handler on these threads and returns its response; one with a large body takes turns with others.
     async fn run(
         &self,
         is_large: bool,
@@ -94,7 +94,7 @@ impl Workers {
         }))
     }
 
-    /// Gives memory that nobody uses back to the system, a little later.
+    /// Schedules the return of unused memory to the system, one second later.
     fn release(&self) {
         let is_due = self.is_releasing.swap(true, Ordering::AcqRel);
         let Some(runtime) = self.runtime.as_ref().filter(|_| !is_due) else {
@@ -112,13 +112,13 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Waiting is not possible everywhere this may be dropped.
+            // This may be dropped where blocking is not allowed.
             runtime.shutdown_background();
         }
     }
 }
 
-/// A handler that ends when nobody waits for it any more.
+/// A running handler, which is aborted when this is dropped.
 struct Task(JoinHandle<Response>);
 
 impl Drop for Task {
@@ -127,7 +127,7 @@ impl Drop for Task {
     }
 }
 
-/// Runs a future that holds a turn only while it works, not while it waits.
+/// Runs a future that holds a turn only while it is polled, not while it waits.
 async fn in_turns<F: Future>(turns: Arc<Semaphore>, work: F) -> F::Output {
     let mut work = pin!(work);
     loop {
@@ -137,7 +137,7 @@ async fn in_turns<F: Future>(turns: Arc<Semaphore>, work: F) -> F::Output {
         if let Poll::Ready(output) = polled {
             return output;
         }
-        // Until what it waits for wakes this task.
+        // Returns once the future wakes this task.
         let mut is_woken = false;
         poll_fn(|_| match std::mem::replace(&mut is_woken, true) {
             false => Poll::Pending,
@@ -147,7 +147,7 @@ async fn in_turns<F: Future>(turns: Arc<Semaphore>, work: F) -> F::Output {
     }
 }
 
-/// Marks a request whose handler runs off the threads that serve connections already.
+/// Marks a request whose handler already runs off the threads that serve connections.
 #[derive(Clone, Copy, Debug)]
 struct IsOff;
 
@@ -161,7 +161,7 @@ fn ended() -> Error {
     }
 }
 
-/// Reads the body of a request; what a large one needs runs where it delays nobody.
+/// Reads the body of a request. The rest of a large request runs on the handler threads.
 pub(super) async fn layer(
     State(workers): State<Arc<Workers>>,
     request: Request,
@@ -171,7 +171,7 @@ pub(super) async fn layer(
         return next.run(request).await;
     }
     let (mut head, body) = request.into_parts();
-    // What a handler opens for its answer belongs where the answer is sent.
+    // Connections that a handler opens for its answer belong to the runtime that sends the answer.
     head.extensions.insert(tokio::runtime::Handle::current());
     let body = match read(body, workers.read_time).await {
         Ok(body) => body,
@@ -190,7 +190,7 @@ pub(super) async fn layer(
     response
 }
 
-/// Runs the handlers of this process where they delay nobody.
+/// Runs the handlers of this process on the handler threads.
 pub(super) async fn handlers(
     State(workers): State<Arc<Workers>>,
     request: Request,
@@ -203,7 +203,7 @@ pub(super) async fn handlers(
     }
 }
 
-/// A whole body.
+/// The whole body.
 async fn read(body: Body, time: Duration) -> Result<Bytes, Error> {
     let limit = MAX_BODY_BYTES;
     if body.size_hint().lower() > limit as u64 {

@@ -1,34 +1,34 @@
-//! Fields of OpenAI's API, Anthropic's, vLLM and llama-server that no part of a request takes: which have no effect here,
-//! and which would change the result and are refused. docs/compatibility.md lists them.
+//! Fields of OpenAI's API, Anthropic's, vLLM and llama-server that no part of a request takes: some have no effect
+//! here, others would change the result and are refused. docs/compatibility.md lists them.
 
 use serde_json::Value;
 
 use super::error::{Error, quoted};
 
-/// A field that is known and not served.
+/// A field that is known but not supported.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) name: &'static str,
     effect: Effect,
 }
 
-/// What becomes of it.
+/// The treatment of a field.
 #[derive(Clone, Copy, Debug)]
 enum Effect {
-    /// It is accepted, with this type.
+    /// Accepted without effect; its value has this type.
     Nothing(Type),
-    /// It is refused, unless it has one of these values, as JSON, with which it changes nothing.
+    /// Refused, unless its value is one of these (as JSON), which change nothing.
     Refused(&'static [&'static str]),
 }
 
-/// Type of a field.
+/// The type of a field.
 #[derive(Clone, Copy, Debug)]
 enum Type {
     Any,
     Flag,
     Number,
     Text,
-    /// An object of texts.
+    /// An object whose values are texts.
     Texts,
 }
 
@@ -112,22 +112,22 @@ const KNOWN: &[Known] = &[
     refused("grammar_lazy", &["false"]),
 ];
 
-/// The field of this name, if it is known and not served.
+/// The field of this name, if it is known but not supported.
 pub(super) fn find(name: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|known| known.name == name)
 }
 
-/// Names of all of them that are accepted.
+/// The names of the fields that are accepted without effect.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     let accepted = |known: &&Known| matches!(known.effect, Effect::Nothing(_));
     KNOWN.iter().filter(accepted).map(|known| known.name)
 }
 
 impl Known {
-    /// Whether a request with this value has to be told that the field has no effect.
+    /// Whether the response must report that the field with this value has no effect.
     ///
     /// # Errors
-    /// A value of another type, or one that would change the result.
+    /// The value has another type or would change the result.
     pub(super) fn is_ignored(&self, value: &Value) -> Result<bool, Error> {
         match self.effect {
             Effect::Nothing(of) => of.check(self.name, value).map(|()| true),
@@ -146,7 +146,7 @@ impl Known {
     }
 }
 
-/// Equal, where 1 is 1.0.
+/// Whether two values are equal, with 1 equal to 1.0.
 fn is_equal(a: &Value, b: &Value) -> bool {
     a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
 }
@@ -171,7 +171,7 @@ impl Type {
     }
 }
 
-/// Checks an object of texts, within the limits that OpenAI's `metadata` has.
+/// Checks an object of texts against the limits of OpenAI's `metadata`.
 fn check_texts(name: &str, value: &Value) -> Result<(), Error> {
     const MAX: (usize, usize, usize) = (16, 64, 512);
     let Some(fields) = value.as_object() else {

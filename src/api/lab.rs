@@ -1,8 +1,8 @@
-//! `lab` of a request: values that are read and changed. `GET /v1/lab/points` lists them, `POST /v1/lab/run`
-//! reads a prompt for them alone.
+//! `lab` of a request: values that are captured and edited. `GET /v1/lab/points` lists the points, `POST /v1/lab/run`
+//! reads a prompt only for its values.
 //!
-//! Rows of numbers come and go as base64 of little-endian f32 or f16 with `shape` and `dtype`, the slowest
-//! dimension first as NumPy has it, or as JSON numbers. docs/lab.md describes the plan.
+//! Rows of numbers are base64 of little-endian f32 or f16 with `shape` and `dtype`, slowest dimension first as in
+//! NumPy, or JSON numbers. docs/lab.md describes the plan.
 
 use std::sync::{Arc, OnceLock};
 
@@ -76,36 +76,36 @@ fields! {
     }
 }
 
-/// A plan as a request has it: the object `lab`.
+/// The lab plan of a request: the object `lab`.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     plan: LabPlan,
     targets: Vec<Target>,
     encoding: Encoding,
     dtypes: Vec<Dtype>,
-    /// The token whose logit is split.
+    /// The token whose logit is attributed to parts of the model.
     attributed: Option<Target>,
-    /// What each edit names that the model has.
+    /// For each edit, the vectors and tokens that it names.
     names: Vec<Names>,
-    /// Id of the translators of the lens.
+    /// Id of the translators of the logit lens.
     translator: Option<String>,
-    /// Of each capture the id of an autoencoder, if its features are wanted.
+    /// For each capture the id of an autoencoder, if its features are requested.
     saes: Vec<Option<String>>,
-    /// How many features of each row are.
+    /// For each capture, the number of features per row.
     k_of_features: Vec<usize>,
-    /// These autoencoders, once the plan is one for a model.
+    /// The autoencoders of the captures, set when the plan is resolved for a model.
     found: OnceLock<Vec<Option<Arc<Content>>>>,
-    /// Where values go; none: into the response as far as they are small.
+    /// Where captured values go. `None`: into the response if they are small.
     output: Option<Output>,
     format: Format,
-    /// The plan as it came.
+    /// The JSON text of the plan.
     text: String,
 }
 
-/// Takes the field out of a body.
+/// Takes the field `lab` out of a body.
 ///
 /// # Errors
-/// A plan that is wrong whatever the model.
+/// The plan is invalid for every model.
 pub(super) fn take(body: &mut Body) -> Result<Option<Arc<Wanted>>, Error> {
     let asked: LabField = body.take()?;
     let Some(object) = asked.lab else {
@@ -115,10 +115,10 @@ pub(super) fn take(body: &mut Body) -> Result<Option<Arc<Wanted>>, Error> {
 }
 
 impl Wanted {
-    /// The plan in an object.
+    /// Reads the plan from an object.
     ///
     /// # Errors
-    /// A plan that is wrong whatever the model.
+    /// The plan is invalid for every model.
     pub(super) fn read(object: Map<String, Value>) -> Result<Self, Error> {
         let text = Value::Object(object.clone()).to_string();
         let mut body = Body::within(FIELD, object);
@@ -127,18 +127,18 @@ impl Wanted {
         Self::of(plan, text)
     }
 
-    /// The plan in an object, where there is no request around it.
+    /// Reads the plan from an object, without a request around it.
     ///
     /// # Errors
-    /// The place of a plan that is wrong whatever the model.
+    /// The plan is invalid for every model; the error names the place.
     pub fn new(object: Map<String, Value>) -> Result<Self, String> {
         Self::read(object).map_err(|error| error.to_string())
     }
 
-    /// What a model is asked, where there is no request around it.
+    /// The plan for a model, without a request around it.
     ///
     /// # Errors
-    /// A target that is no token.
+    /// As in `plan`, for example a target that is not one token.
     pub fn asked(&self, served: &Served) -> Result<Arc<LabPlan>, String> {
         self.plan(served).map_err(|error| error.to_string())
     }
@@ -243,10 +243,10 @@ impl Wanted {
         })
     }
 
-    /// The plan for a model.
+    /// Resolves the plan for a model: tokens, vectors and autoencoders.
     ///
     /// # Errors
-    /// A target that is no token, results that nobody keeps, or vectors that are not there.
+    /// A target is not one token, results are not kept here, or vectors are missing.
     pub(super) fn plan(&self, served: &Served) -> Result<Arc<LabPlan>, Error> {
         let tokenizer = served.handle.tokenizer();
         if self.output == Some(Output::Artifact) && served.shelf.is_none() {
@@ -301,13 +301,13 @@ impl Wanted {
             }
             Ok(Some(content))
         });
-        // The same files, or newer ones of the same ids.
+        // If they are set already, they are the same files or older ones of the same ids.
         let _ = self.found.set(saes.collect::<Result<_, _>>()?);
         Ok(Arc::new(plan))
     }
 }
 
-/// What is kept under an id that a field names.
+/// The vectors that are kept under the id in a field.
 fn vectors(served: &Served, param: &str, id: &str) -> Result<Arc<Content>, Error> {
     let found = served.vectors.get(id);
     found.map_err(|message| Error::value(param, format!("`{param}`: {message}")))
@@ -322,7 +322,7 @@ fn other_kind(param: &str, id: &str, expected: &str) -> Error {
 }
 
 impl Wanted {
-    /// Puts what an edit names into it.
+    /// Puts the vectors that an edit names into the edit.
     fn refer(
         &self,
         edit: &mut Edit,
@@ -379,14 +379,14 @@ impl Target {
     }
 }
 
-/// The text of each token, with a sign for bytes that are no UTF-8.
+/// The text of each token, with a replacement character for bytes that are not UTF-8.
 pub fn pieces(tokens: &[u32], served: &Served) -> Value {
     let tokenizer = served.handle.tokenizer();
     let piece = |id: &u32| String::from_utf8_lossy(tokenizer.piece(*id));
     tokens.iter().map(piece).collect()
 }
 
-/// The values of a model that can be read and changed.
+/// Lists the points of a model, which can be captured and edited.
 pub(super) async fn points(
     State(pool): State<Arc<Pool>>,
     which: Which,
@@ -398,12 +398,12 @@ pub(super) async fn points(
     ))
 }
 
-/// The fields of a run as they are documented.
+/// The documented fields of a run.
 pub(super) fn fields() -> Vec<Field> {
     [fields::of::<Run>(), generation::fields()].concat()
 }
 
-/// Reads a prompt, and generates nothing unless `max_tokens` says so.
+/// Reads a prompt. Generates nothing unless `max_tokens` is set.
 pub(super) async fn run(
     State(pool): State<Arc<Pool>>,
     headers: HeaderMap,

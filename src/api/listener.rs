@@ -1,11 +1,11 @@
-//! Connections: accepted, read within a time, drained at the end.
+//! Connections: they are accepted, read within a time limit, and drained when the server ends.
 //!
-//! A client may close its half of a connection and still wait for its answer, or it may be gone: both look
-//! alike until something is sent. A request whose response has not begun is told `100 Continue`, which every
-//! client skips; one that is gone refuses it, and its request ends. A body that the client's end cuts off is
-//! an error at once. A client that is answered before its body was read may still be sending it: a connection that is
-//! closed then is reset, and the answer may be lost on the way. So what comes is dropped for a while. Not here: what is
-//! answered.
+//! A client that closed its half of a connection may still wait for its answer or may be gone: both look alike until
+//! something is sent. So the server sends `100 Continue` to a request whose response has not begun. Every client skips
+//! it; if the client is gone, the connection breaks and the request is cancelled. A body that is cut off by the
+//! client's end is an error at once. A client that is answered before its body was read may still be sending it:
+//! closing the connection at once would reset it, and the answer might be lost. So incoming bytes are dropped for a
+//! while first. Not here: the answers themselves.
 
 use std::io;
 use std::pin::Pin;
@@ -32,14 +32,14 @@ use tower_service::Service;
 
 use super::MAX_BODY_BYTES;
 
-/// How long the rest of a body may take from the wire to its reader.
+/// Maximum time for the rest of a received body to reach its reader.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Most of a body that is dropped after its answer, in bytes.
+/// Maximum number of bytes of a body that are dropped after its answer.
 const MAX_DROPPED: usize = 2 * MAX_BODY_BYTES;
 
-/// Serves connections until `stop` ends, then lets the requests under way come to their end. A head that is
-/// not there after `read_time`, or a next request on a connection, ends the connection.
+/// Serves connections until `stop` completes, then lets running requests finish. A connection ends if the head of a
+/// request, the first or a later one, does not arrive within `read_time`.
 pub async fn serve(
     listener: TcpListener,
     app: Router,
@@ -57,7 +57,7 @@ pub async fn serve(
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
-                    // Out of file descriptors, as a rule: others have to end first.
+                    // Usually the process is out of file descriptors: other connections have to end first.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
@@ -77,7 +77,7 @@ async fn connection(
     read_time: Duration,
     mut stopped: watch::Receiver<bool>,
 ) {
-    // Tokens are small and shall not wait for each other.
+    // Tokens are small and must be sent at once (no Nagle delay).
     let _ = stream.set_nodelay(true);
     let state = Arc::new(State::default());
     let wire = Wire::new(stream, Arc::clone(&state));
@@ -97,7 +97,7 @@ async fn connection(
     {
         let mut serving = std::pin::pin!(serving);
         tokio::select! {
-            // How a connection ends is the client's matter.
+            // Errors of a connection are the client's matter.
             _ = serving.as_mut() => {}
             () = stopping(&mut stopped) => {
                 if state.is_busy.load(Ordering::Acquire) {
@@ -117,13 +117,13 @@ async fn connection(
     }
 }
 
-/// Waits until the server is ending.
+/// Waits until the server is stopping.
 async fn stopping(stopped: &mut watch::Receiver<bool>) {
-    // Without its sender it has ended.
+    // A closed channel also means that the server is stopping.
     let _ = stopped.wait_for(|is_stopping| *is_stopping).await;
 }
 
-/// Sends no more on a connection and drops what still comes.
+/// Closes the sending half of a connection and drops incoming bytes.
 async fn drop_rest(stream: Arc<TcpStream>) -> io::Result<()> {
     let Ok(mut stream) = Arc::try_unwrap(stream) else {
         return Ok(());
@@ -142,7 +142,7 @@ async fn drop_rest(stream: Arc<TcpStream>) -> io::Result<()> {
     Ok(())
 }
 
-/// A response whose body keeps the connection busy.
+/// A response whose body keeps the connection marked as busy.
 fn holding(response: Response<Body>, busy: Busy) -> Response<Body> {
     response.map(|body| {
         let data = body.into_data_stream().map(move |data| {
@@ -153,7 +153,7 @@ fn holding(response: Response<Body>, busy: Busy) -> Response<Body> {
     })
 }
 
-/// The body of a request, whose end the wire is told of.
+/// The body of a request. It tells the connection when it was read to its end.
 struct Upload {
     body: Incoming,
     state: Arc<State>,
@@ -191,21 +191,21 @@ impl HttpBody for Upload {
     }
 }
 
-/// What service and wire know of a connection.
+/// The state of a connection, shared by its service and its socket.
 #[derive(Debug, Default)]
 struct State {
     /// Whether a request is being served.
     is_busy: AtomicBool,
-    /// Whether its body was read to the end.
+    /// Whether the body of the request was read to its end.
     is_read: AtomicBool,
-    /// Whether something was sent since it came.
+    /// Whether any byte was sent since the request began.
     has_sent: AtomicBool,
-    /// Whether the client knows `100 Continue`.
+    /// Whether the client understands `100 Continue`.
     may_probe: AtomicBool,
     reader: AtomicWaker,
 }
 
-/// A request under way.
+/// A running request. Dropping it marks the connection as idle.
 struct Busy(Arc<State>);
 
 impl Busy {
@@ -225,17 +225,17 @@ impl Drop for Busy {
     }
 }
 
-/// Resolves when a connection is broken.
+/// Resolves when a connection breaks.
 type Broken = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
-/// The bytes of a connection.
+/// The socket of a connection, which detects that a client is gone.
 struct Wire {
     stream: Arc<TcpStream>,
     state: Arc<State>,
-    /// Whether the client sends no more.
+    /// Whether the client has closed its sending half.
     has_ended: bool,
     broken: Option<Broken>,
-    /// Time in which a body is read to its end, once the client sends no more.
+    /// The time limit for reading the body, once the client has closed its half.
     grace: Option<Pin<Box<Sleep>>>,
 }
 
@@ -250,14 +250,14 @@ impl Wire {
         }
     }
 
-    /// Waits for the end of the request under way, once the client sends no more.
+    /// Waits for the end of the running request, once the client has closed its half.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.state.reader.register(cx.waker());
         if !self.state.is_busy.load(Ordering::Acquire) {
             return Poll::Ready(Ok(()));
         }
         if !self.state.is_read.load(Ordering::Acquire) {
-            // What came may still be on its way to whoever reads the body.
+            // Received bytes may not have reached the reader of the body yet.
             let grace = || Box::pin(tokio::time::sleep(GRACE));
             return self
                 .grace
@@ -324,7 +324,7 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The connection is closed when it is dropped, which follows.
+        // The connection is dropped next, which closes it.
         Poll::Ready(Ok(()))
     }
 }

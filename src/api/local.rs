@@ -1,8 +1,8 @@
-//! A chat request that is answered in this process: fields, checks and reading are those of
+//! Chat requests that are answered in this process: fields, checks and parsing are those of
 //! `POST /v1/chat/completions`, without HTTP.
 //!
-//! For `bench chat`, which therefore has what the server has. One completion at a time. Futures are to be
-//! run by tokio.
+//! For `bench chat`, which thus has the features of the server. One completion at a time. The futures need a tokio
+//! runtime.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,28 +20,28 @@ use super::error::Error;
 use super::fields::Body;
 use super::parts::Piece;
 
-/// What comes of an answer.
+/// An event of an answer.
 #[derive(Clone, Debug)]
 pub enum Said {
     /// Content, reasoning or a call.
     Piece(Piece),
-    /// A denoising step, where these are asked for.
+    /// A denoising step, if these are requested.
     Step {
-        /// The positions that it fixed.
+        /// The positions that the step fixed.
         fixed: Vec<Fixed>,
-        /// Positions that are still masked.
+        /// Number of positions that are still masked.
         n_masked: usize,
     },
-    /// The end.
+    /// The end of the answer.
     Done {
-        /// Why.
+        /// The reason of the end.
         reason: FinishReason,
-        /// What it took.
+        /// The usage of the answer.
         usage: Usage,
     },
 }
 
-/// An answer under way; dropping it stops it.
+/// A running answer. Dropping it cancels the request.
 pub struct Reply {
     answers: Answers,
     completion: Completion,
@@ -51,7 +51,7 @@ pub struct Reply {
 /// Submits the answer to a request with these fields.
 ///
 /// # Errors
-/// What is refused and why.
+/// The request is refused; the error says why.
 pub async fn reply(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Reply, String> {
     let begun = async {
         let (dialogue, chat) = parsed(served, fields)?;
@@ -66,10 +66,10 @@ pub async fn reply(served: &Arc<Served>, fields: Map<String, Value>) -> Result<R
     })
 }
 
-/// Checks a request with these fields as far as can be without computing anything.
+/// Checks a request with these fields as far as is possible without running the model.
 ///
 /// # Errors
-/// What is refused and why.
+/// The request is refused; the error says why.
 pub async fn check(served: &Arc<Served>, fields: Map<String, Value>) -> Result<(), String> {
     let checked = async {
         let (dialogue, chat) = parsed(served, fields)?;
@@ -82,7 +82,7 @@ pub async fn check(served: &Arc<Served>, fields: Map<String, Value>) -> Result<(
 /// Number of tokens of the prompt of a request with these fields.
 ///
 /// # Errors
-/// What is refused and why.
+/// The request is refused; the error says why.
 pub fn n_tokens(served: &Arc<Served>, fields: Map<String, Value>) -> Result<usize, String> {
     let prompt = parsed(served, fields).and_then(|(dialogue, _)| {
         let prompt = dialogue.prompt_for(Arc::clone(served))?;
@@ -97,7 +97,7 @@ fn parsed(served: &Served, mut fields: Map<String, Value>) -> Result<(Dialogue, 
 }
 
 impl Reply {
-    /// What comes next; none after the end.
+    /// The next event; `None` after the end.
     ///
     /// # Errors
     /// The answer cannot be completed.
@@ -124,7 +124,7 @@ impl Reply {
                     self.ready.push_back(Said::Done { reason, usage });
                 }
                 Event::Failed(failure) => return Err(failure.to_string()),
-                // Nothing asks for them.
+                // This request asks for none of them.
                 Event::Prompt(_)
                 | Event::Progress(_)
                 | Event::Ended(_)
@@ -135,7 +135,7 @@ impl Reply {
         Ok(self.ready.pop_front())
     }
 
-    /// Text that has come and could still have become something else: for an answer that is stopped.
+    /// The text that was held back because it could still be part of something else, for an answer that is stopped.
     pub fn stop(&mut self) -> Vec<Piece> {
         let pieces = self.answers.rest(0, FinishReason::Length);
         self.say(pieces.clone());
@@ -149,20 +149,20 @@ impl Reply {
         }
     }
 
-    /// What has been said, as a message of the conversation, without broken calls.
+    /// The answer so far as a message of the conversation, without broken calls.
     pub fn message(&self) -> Value {
         let mut said = self.completion.clone();
         said.calls.retain(|(_, _, arguments)| is_whole(arguments));
         let mut message = message(&said);
         if let Some(fields) = message.as_object_mut() {
-            // Empty, or the same under another name.
+            // These fields are empty, or have the same text under another name.
             fields.shift_remove("refusal");
             fields.shift_remove("reasoning");
         }
         message
     }
 
-    /// Number of calls whose arguments are not those of a call: cut off, or not JSON.
+    /// Number of calls whose arguments were cut off or are not a JSON object.
     pub fn n_broken_calls(&self) -> usize {
         let calls = self.completion.calls.iter();
         calls

@@ -1,25 +1,25 @@
-//! Log-probabilities of tokens as JSON: the model's own, before temperature, biases and every other
-//! stage, unless a request wants those after all stages; natural logarithms, at least -9999.
+//! Log-probabilities of tokens as JSON. They are the model's own, before every stage of sampling, unless the request
+//! asks for those after all stages; natural logarithms, at least -9999.
 //!
-//! Three shapes: chat completions, legacy completions (OpenAI), and those of prompts (vLLM).
+//! Three shapes: chat completions, legacy completions (OpenAI), and prompts (vLLM).
 
 use serde_json::{Map, Value, json};
 
 use crate::engine::{AnswerToken, TokenLogprob};
 use crate::text::tokenizer::Tokenizer;
 
-/// How tokens are named.
+/// The form of token names in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Names {
-    /// By their texts.
+    /// Tokens are named by their text.
     #[default]
     Texts,
-    /// By their ids, for those whose bytes are no text (vLLM).
+    /// Tokens are named by their ids, for tokens whose bytes are not text (vLLM).
     Ids,
 }
 
 impl Names {
-    /// What a request asks for.
+    /// The form that a request selects.
     pub(super) fn of(are_ids: Option<bool>) -> Self {
         match are_ids {
             Some(true) => Self::Ids,
@@ -27,7 +27,7 @@ impl Names {
         }
     }
 
-    /// The name of a token, whose text is `text`.
+    /// The name of a token whose text is `text`.
     fn name(self, id: u32, text: impl FnOnce() -> String) -> String {
         match self {
             Self::Texts => text(),
@@ -44,8 +44,8 @@ fn entry(bytes: &[u8], token: &TokenLogprob, names: Names) -> Value {
     })
 }
 
-/// Chat completions: one entry for each token whose bytes are in the text, with its list of most
-/// probable tokens.
+/// The shape of chat completions: one entry for each token whose bytes are in the text, with its list of most probable
+/// tokens.
 pub(super) fn entries(tokens: &[AnswerToken], names: Names, tokenizer: &Tokenizer) -> Vec<Value> {
     let of_token = |token: &AnswerToken| {
         let mut value = entry(&token.bytes, token.chosen.as_ref()?, names);
@@ -58,7 +58,7 @@ pub(super) fn entries(tokens: &[AnswerToken], names: Names, tokenizer: &Tokenize
     tokens.iter().filter_map(of_token).collect()
 }
 
-/// A prompt: for each token a map from token ids to log-probabilities; null for the first.
+/// The shape of prompts: for each token a map from token ids to log-probabilities; null for the first token.
 pub(super) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Value {
     let of_token = |token: &AnswerToken| {
         let chosen = token.chosen.as_ref()?;
@@ -75,7 +75,7 @@ pub(super) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Value 
     tokens.iter().map(of_token).collect::<Vec<_>>().into()
 }
 
-/// Legacy completions: four parallel arrays.
+/// The shape of legacy completions: four parallel arrays.
 #[derive(Debug, Default)]
 pub(super) struct Arrays {
     names: Names,
@@ -86,7 +86,7 @@ pub(super) struct Arrays {
 }
 
 impl Arrays {
-    /// Empty ones.
+    /// Empty arrays.
     pub(super) fn new(names: Names) -> Self {
         Self {
             names,
@@ -94,8 +94,8 @@ impl Arrays {
         }
     }
 
-    /// Adds tokens whose text starts at character `offset`. Returns where it ends. Tokens that are not
-    /// in the text, such as BOS, make the offset of a prompt negative; they count as its start.
+    /// Adds tokens whose text starts at character `offset`, and returns the offset of its end. A prompt with tokens
+    /// that are not in the text, such as BOS, starts at a negative offset; it is written as 0.
     pub(super) fn push(
         &mut self,
         tokens: &[AnswerToken],
@@ -115,7 +115,7 @@ impl Arrays {
         offset
     }
 
-    /// The object of a choice.
+    /// The JSON object of a choice.
     pub(super) fn json(self) -> Value {
         json!({
             "tokens": self.tokens, "token_logprobs": self.token_logprobs,
@@ -124,8 +124,8 @@ impl Arrays {
     }
 }
 
-/// Log-probabilities by token text, the token itself among them. Where two tokens have one text, the
-/// more probable one stays.
+/// Log-probabilities by token text, including the token itself. If two tokens have the same text, the more probable one
+/// is kept.
 fn top(
     token: &AnswerToken,
     chosen: &TokenLogprob,
@@ -144,7 +144,7 @@ fn top(
     out
 }
 
-/// The text of a token; its bytes in hexadecimal where they are not text.
+/// The text of a token; its bytes in hexadecimal if they are not valid text.
 fn name(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -155,7 +155,7 @@ fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// Characters that start in these bytes of UTF-8.
+/// Number of characters that start in these bytes of UTF-8.
 pub(super) fn n_characters(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count()
 }
@@ -172,7 +172,7 @@ mod tests {
         let tokenizer = Tokenizer::from_metadata(model.metadata()).expect("a vocabulary");
         let [a, b] = ["a", "b"].map(|text| tokenizer.id_of(text).expect("a token"));
         let of = |id, logprob| TokenLogprob { id, logprob };
-        // A token of which a stop sequence leaves the text of another.
+        // A stop sequence shortens the token to the text of another token.
         for (own, expected) in [(-0.5, -0.5), (-3.0, -1.0)] {
             let chosen = of(300, own);
             let token = AnswerToken {

@@ -1,4 +1,4 @@
-//! A conversation in a request: its messages, and the other inputs of the chat template.
+//! The conversation of a request: its messages, and the other inputs of the chat template.
 
 use serde_json::{Map, Value};
 
@@ -33,11 +33,11 @@ fields! {
     }
 }
 
-/// What `reasoning_effort` may say.
+/// The accepted values of `reasoning_effort`.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-/// Variables of templates that switch reasoning on and off.
+/// Template variables that switch reasoning on and off.
 const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
-/// Variables of templates that follow from other fields.
+/// Template variables that are set from other fields.
 const OURS: &[&str] = &[
     "messages",
     "tools",
@@ -51,7 +51,7 @@ impl Messages {
     /// Checks that do not depend on the model.
     ///
     /// # Errors
-    /// A field that is not accepted, by its name.
+    /// A field has an unaccepted value; the error names it.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.check_messages()?;
         self.tools()?;
@@ -64,10 +64,10 @@ impl Messages {
         Ok(())
     }
 
-    /// The tools on offer.
+    /// The tools of the request.
     ///
     /// # Errors
-    /// What is malformed.
+    /// A tool or a choice is malformed.
     pub(super) fn tools(&self) -> Result<Tools, Error> {
         let given = |value: &'_ Option<Value>| value.clone().filter(|value| !value.is_null());
         let (tools, choice) = (given(&self.tools), given(&self.tool_choice));
@@ -95,7 +95,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Whether neither the effort nor a switch of the template forbids reasoning.
+    /// Whether reasoning is allowed by both the effort and the template's switches.
     pub(super) fn lets_reason(&self) -> bool {
         let is_off = |name: &&str| {
             let kwargs = self.chat_template_kwargs.as_ref();
@@ -109,12 +109,12 @@ impl Messages {
         self.reasoning_format.as_deref() != Some("none")
     }
 
-    /// Whether the response has the reasoning.
+    /// Whether the response contains the reasoning.
     pub(super) fn shows_reasoning(&self) -> bool {
         self.include_reasoning != Some(false)
     }
 
-    /// Tokens that a block of reasoning may have.
+    /// Maximum number of tokens of a block of reasoning.
     pub(super) fn budget(&self) -> Option<usize> {
         let budget = self.thinking_budget?;
         Some(usize::try_from(budget).unwrap_or(usize::MAX))
@@ -180,7 +180,7 @@ impl Messages {
         Ok(())
     }
 
-    /// The input of the template.
+    /// The input of the chat template.
     pub(super) fn conversation(&self, tools: &Tools, dialect: &Dialect) -> Conversation {
         let messages = self
             .messages
@@ -193,7 +193,7 @@ impl Messages {
         match self.reasoning_effort.as_deref() {
             None => {}
             Some("none") => SWITCHES.iter().for_each(|name| set(name, false.into())),
-            // Templates know three.
+            // Templates know three efforts.
             Some("minimal") => set("reasoning_effort", "low".into()),
             Some("xhigh" | "max") => set("reasoning_effort", "high".into()),
             Some(effort) => set("reasoning_effort", effort.into()),
@@ -220,8 +220,8 @@ fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A message as templates expect it: one text, reasoning under each name that is used for it, the
-/// arguments of calls in the form that this template takes, no role that it does not have.
+/// A message as templates expect it: a single text as content, reasoning under each name in use, the arguments of calls
+/// in the form of this template, and only roles that the template has.
 fn for_template(message: &Value, dialect: &Dialect) -> Value {
     let mut message = message.clone();
     if message["role"] == "developer" && !dialect.has_developer {
@@ -247,7 +247,7 @@ fn for_template(message: &Value, dialect: &Dialect) -> Value {
     message
 }
 
-/// What a JSON value is, in words.
+/// The type of a JSON value, in words.
 fn of_json(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! `GET /metrics`: what the engines have done and do, as text for Prometheus.
+//! `GET /metrics`: counters and gauges of the engines, as text for Prometheus.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use super::Pool;
 use super::forward;
 use super::pool::Info;
 
-/// The lines of a metric, one or more for each model.
+/// The lines of a metric, one or more per model.
 #[derive(Default)]
 struct Metric {
     kind: String,
@@ -23,7 +23,7 @@ struct Metric {
     lines: String,
 }
 
-/// Metrics of the server, which a page of an engine process has too.
+/// Metrics of the server. The page of an engine process has them too; `add` leaves them out.
 static OF_SERVER: &[&str] = &[
     "bench_model_loads_total",
     "bench_model_loaded",
@@ -33,7 +33,7 @@ static OF_SERVER: &[&str] = &[
 #[derive(Default)]
 struct Page(BTreeMap<String, Metric>);
 
-/// The text of a label, so that nothing in it ends it.
+/// The text of a label value, with characters escaped that would end it.
 fn label(name: &str) -> String {
     let escaped = name.replace('\\', "\\\\").replace('"', "\\\"");
     escaped.replace('\n', "\\n")
@@ -157,7 +157,7 @@ impl Page {
         }
     }
 
-    /// Adds the metrics of another page that are none of this one's own.
+    /// Adds the metrics of another page, except those of the server.
     fn add(&mut self, page: &str) {
         let mut name = "";
         for line in page.lines() {

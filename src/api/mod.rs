@@ -1,12 +1,12 @@
 //! HTTP in the shapes of OpenAI's API: one endpoint per file, one error table.
 //!
-//! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine
-//! and write its events; every refusal goes through `error`. What endpoints share: `fields` and `known`
-//! (bodies), `messages` and `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope`
-//! (responses, streamed or not), `parts` (reasoning and calls in them), `logprobs`, `places` (values within a body). Around them: `listener`
-//! (connections), `access` (who may), `intake` (bodies, threads), `forward` and `exchange` (requests to engine
-//! processes, whose life is `process`), `record` (the log). Called by `bench serve`
-//! and by tests, which use the same [`app`]. `local` answers a chat request without HTTP, for `bench chat`.
+//! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine and write its events;
+//! every refusal goes through `error`. Shared by the endpoints: `fields` and `known` (bodies), `messages` and
+//! `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope` (responses, streamed
+//! or not), `parts` (their reasoning and calls), `logprobs`, `places` (values within a body). Around them: `listener`
+//! (connections), `access` (access control), `intake` (bodies, threads), `forward` and `exchange` (requests to engine
+//! processes, whose life is `process`), `record` (the log). Called by `bench serve` and by tests, which use the same
+//! [`app`]. `local` answers a chat request without HTTP, for `bench chat`.
 
 mod access;
 mod adapters;

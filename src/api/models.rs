@@ -41,10 +41,10 @@ fields! {
     }
 }
 
-/// Shortest time between two events that tell how much is loaded.
+/// Minimum time between two progress events of a load.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A model under one of its names.
+/// The list entry of a model under one of its names.
 fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
     let n_ctx = info.description.as_ref().map(|of_model| of_model.n_ctx);
     let is_own = |(_, name): &(&String, &String)| **name == info.name;
@@ -58,7 +58,7 @@ fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
     if let Some(share) = info.share {
         entry["progress"] = progress(share);
     }
-    // How a process died tells nothing of files.
+    // How a process died reveals nothing about files.
     let is_told = pool.is_managed() || info.state == "failed";
     if let Some(fault) = info.fault.as_ref().filter(|_| is_told) {
         entry["error"] = json!(fault);
@@ -77,7 +77,7 @@ fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
     entry
 }
 
-/// What is known of a model once it is loaded.
+/// The properties of a model that are known once it is loaded.
 pub(super) fn about(served: &Served) -> Value {
     json!({
         "created": served.created,
@@ -92,7 +92,7 @@ pub(super) fn about(served: &Served) -> Value {
     })
 }
 
-/// The numbers of a model in llama-server's words.
+/// The numbers of a model under llama-server's names.
 fn meta(info: &ModelInfo) -> Value {
     json!({
         "arch": info.arch, "mode": info.mode.name(), "n_vocab": info.n_vocab, "n_ctx_train": info.n_ctx_train,
@@ -126,7 +126,7 @@ pub(super) async fn one(
     Ok(Json(entry(&pool, id, &info)))
 }
 
-/// Refuses to manage models, or the server, for requests that may not.
+/// Refuses requests that manage models or the server, if that is not allowed.
 pub(super) fn check_managed(pool: &Pool) -> Result<(), Error> {
     match pool.is_managed() {
         true => Ok(()),
@@ -137,7 +137,7 @@ pub(super) fn check_managed(pool: &Pool) -> Result<(), Error> {
     }
 }
 
-/// How much of a model is loaded.
+/// The progress of a load as JSON.
 fn progress(share: Share) -> Value {
     let Share { loaded, total } = share;
     let fraction = (total > 0).then(|| loaded as f64 / total as f64);
@@ -168,7 +168,7 @@ pub(super) async fn load(
     Ok(Json(loaded(&name)).into_response())
 }
 
-/// Events that tell how much of a model is loaded, and how that ends. Without a load it is loaded.
+/// The events of a load: its progress, then its end. Without a load the model is loaded already.
 fn reported(name: String, load: Option<Load>) -> Response {
     let first = load.as_ref().map(|load| load.share());
     let first = first.map(|share| event(&loading(&name, share)));

@@ -1,7 +1,7 @@
 //! `POST /completion`: prompts without a chat template, in llama-server's own shape.
 //!
-//! Shapes: llama-server's README, `POST /completion`. The parameters are those of every other route for text; what is
-//! of this shape alone is [`Native`]. Not here: the prompts of `/infill`.
+//! Shapes: llama-server's README, `POST /completion`. The parameters are those of all text generation routes; fields
+//! that only this shape has are in [`Native`]. Not here: the prompts of `/infill`.
 
 mod response;
 mod settings;
@@ -31,9 +31,9 @@ use response::{Of, Shape};
 pub(super) use settings::defaults;
 
 const PROMPT: &str = "prompt";
-/// Longest list of most probable tokens.
+/// Maximum length of the list of most probable tokens.
 const MAX_PROBS: u32 = 100;
-/// Maximum number of fields that a response may be reduced to.
+/// Maximum number of names in `response_fields`.
 const MAX_FIELDS: usize = 64;
 
 fields! {
@@ -59,12 +59,12 @@ fields! {
     }
 }
 
-/// The fields of a request as they are documented.
+/// The documented fields of a request.
 pub(super) fn fields() -> Vec<Field> {
     [fields_without_prompt(), fields::of::<Prompt>()].concat()
 }
 
-/// The same but for the prompt.
+/// The documented fields without the prompt.
 pub(super) fn fields_without_prompt() -> Vec<Field> {
     [generation::fields(), fields::of::<Native>()].concat()
 }
@@ -86,7 +86,7 @@ pub(super) async fn completion(
     parameters.answer(&served, encoded, PROMPT).await
 }
 
-/// A completion of another shape in this one, with its tokens.
+/// A completion of another endpoint in this shape, with its tokens.
 pub(super) fn verbose(
     served: &Arc<Served>,
     request: Request,
@@ -108,7 +108,7 @@ pub(super) fn verbose(
     shape.whole(0, one)
 }
 
-/// The tokens of a prompt: its first text gets the special tokens that the vocabulary asks for.
+/// The tokens of a prompt. A text at its start gets the special tokens that the vocabulary adds.
 fn encode(served: &Served, parts: &[Input]) -> Result<Vec<u32>, Error> {
     let tokenizer = served.handle.tokenizer();
     let mut tokens = Vec::new();
@@ -127,7 +127,7 @@ fn encode(served: &Served, parts: &[Input]) -> Result<Vec<u32>, Error> {
     Ok(tokens)
 }
 
-/// All of a request but its prompt.
+/// The parameters of a request, without its prompt.
 pub(super) struct Parameters {
     generation: Generation,
     native: Native,
@@ -137,7 +137,7 @@ impl Parameters {
     /// Takes the fields out of a body.
     ///
     /// # Errors
-    /// A field that is missing, of another type or out of range.
+    /// A field is missing, of another type or out of range.
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
         let generation = Generation::take(body, 0)?;
         let native: Native = body.take()?;
@@ -163,7 +163,7 @@ impl Parameters {
         self.generation.most_tokens()
     }
 
-    /// Checks the number of completions of all prompts.
+    /// Checks the number of completions over all prompts.
     fn check_number(&self, n_prompts: usize) -> Result<(), Error> {
         let n = n_prompts.saturating_mul(self.generation.n_choices() as usize);
         if n <= MAX_CHOICES as usize {
@@ -173,10 +173,10 @@ impl Parameters {
         Err(Error::value(PROMPT, message))
     }
 
-    /// The response to these prompts, which stand in `field`.
+    /// The response to these prompts, which come from the field `field`.
     ///
     /// # Errors
-    /// What does not fit the model, or what the engine refuses.
+    /// A prompt or parameter does not fit the model, or the engine refuses a request.
     pub(super) async fn answer(
         &self,
         served: &Arc<Served>,

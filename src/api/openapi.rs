@@ -1,5 +1,5 @@
-//! `GET /openapi.json` and `GET /docs`: the routes and the fields of their bodies, made from the list of
-//! routes and from the structs that bodies are read into.
+//! `GET /openapi.json` and `GET /docs`: the routes and the fields of their bodies, generated from the list of routes
+//! and from the structs that bodies are read into.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::fields::Field;
 use super::routes::{ROUTES, Route};
 
-/// The JSON schema of a field's type in Rust.
+/// The JSON schema of a Rust type of a field.
 fn schema(ty: &str) -> Value {
     let inner = |outer: &str| {
         let rest = ty.strip_prefix(outer)?.trim_start();
@@ -33,12 +33,12 @@ fn schema(ty: &str) -> Value {
         "i32" | "i64" => json!({ "type": "integer" }),
         "f32" | "f64" => json!({ "type": "number" }),
         other if other.starts_with("Map") => json!({ "type": "object" }),
-        // What its struct says of it is in the description.
+        // The description of the field says what its struct holds.
         _ => json!({}),
     }
 }
 
-/// A value of a field that every model can do something with, where its type alone does not say what that is.
+/// An example value that every model accepts, for fields whose type does not determine one.
 fn example(name: &str) -> Option<Value> {
     Some(match name {
         "messages" => json!([{ "role": "user", "content": "2+2=?" }]),
@@ -74,7 +74,7 @@ fn object(fields: &[Field]) -> Value {
     })
 }
 
-/// The names in braces of a path, and what selects the model.
+/// The parameters of a route: names in braces in its path, and the query that selects the model.
 fn parameters(route: &Route) -> Vec<Value> {
     let parameter = |name: &str, place: &str, is_required: bool| {
         json!({
@@ -90,7 +90,7 @@ fn parameters(route: &Route) -> Vec<Value> {
     names.chain(model).collect()
 }
 
-/// The answer of a route.
+/// The documented response of a route.
 fn answer(route: &Route) -> Value {
     let shape = route.shape;
     if !shape.types.is_empty() {
@@ -173,7 +173,7 @@ pub(super) async fn document() -> Json<Value> {
     }))
 }
 
-/// A text within HTML, with what is between backquotes as code.
+/// The text as HTML, with text between backquotes as code.
 fn html(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     let parts = text.split('`').enumerate().map(|(i, part)| match i % 2 {

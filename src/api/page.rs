@@ -1,6 +1,6 @@
 //! `GET /`: a page to chat with the models, and its files below `/page/`, all built into the program.
 //!
-//! The page needs no API key, its requests do. It loads nothing from elsewhere, and its policy forbids it.
+//! The page itself needs no API key; its requests do. It loads nothing from other servers, and its policy forbids it.
 
 use std::sync::LazyLock;
 
@@ -25,7 +25,7 @@ macro_rules! files {
     };
 }
 
-/// The first is the page itself.
+/// The first file is the page itself.
 const FILES: &[File] = files! {
     "page.html" "text/html; charset=utf-8";
     "page.css" "text/css; charset=utf-8";
@@ -42,11 +42,11 @@ const FILES: &[File] = files! {
     "icon.svg" "image/svg+xml";
 };
 
-/// Diagrams are pictures that the page makes of what it fetched with the key.
+/// Diagrams are `blob:` images that the page makes from responses it fetched with the key.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// For each of [`FILES`].
+/// The ETag of each of [`FILES`].
 static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let tag = |file: &File| {
         let digest = Sha256::digest(file.text.as_bytes());
@@ -56,7 +56,7 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     FILES.iter().map(tag).collect()
 });
 
-/// Whether a path is one of the page, which everyone may have.
+/// Whether a path belongs to the page, which needs no key.
 pub(super) fn is_file(path: &str) -> bool {
     path == "/"
         || path
@@ -68,7 +68,7 @@ fn at(name: &str) -> Option<usize> {
     FILES.iter().position(|file| file.name == name)
 }
 
-/// Whether a client has what has this tag.
+/// Whether a client has a copy with this ETag.
 fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     let known = headers.get_all(header::IF_NONE_MATCH).iter();
     let known = known.filter_map(|value| value.to_str().ok());

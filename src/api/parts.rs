@@ -1,7 +1,7 @@
-//! From the text of a completion to content, reasoning and calls of tools, with the tokens of the content.
+//! Splits the text of a completion into content, reasoning and tool calls, with the tokens of the content.
 //!
-//! Between the events of the engine and the format of an endpoint. Invariant: the bytes of the tokens of
-//! content are the content's.
+//! Sits between the events of the engine and the format of an endpoint. Invariant: the concatenated bytes of the
+//! content's tokens are the content.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -17,44 +17,44 @@ pub enum Piece {
     Content(String, Vec<AnswerToken>),
     /// Reasoning.
     Reasoning(String),
-    /// A call starts: number, id and name.
+    /// The start of a call: number, id and name.
     Call(u32, String, String),
-    /// Text of a call's arguments.
+    /// Text of a call's arguments: number of the call, and text.
     Arguments(u32, String),
 }
 
-/// Tokens and the bytes of their text that are not read yet.
+/// Tokens, and the number of bytes of their text that are not parsed yet.
 #[derive(Clone, Debug)]
 struct Unit {
     left: usize,
     tokens: Vec<AnswerToken>,
-    /// Bytes of it that are content and not out yet.
+    /// Bytes that are content and were not returned yet.
     content: Vec<u8>,
     is_counted: bool,
 }
 
-/// Reads one completion.
+/// Parses one completion.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
     parser: Parser,
     units: VecDeque<Unit>,
     content: String,
     content_tokens: Vec<AnswerToken>,
-    /// Whether there may be several calls.
+    /// Whether the answer may have several calls.
     many: bool,
     shows_reasoning: bool,
-    /// Reasoning that is not shown.
+    /// Reasoning that is not shown, with its tokens.
     withheld: (String, Vec<AnswerToken>),
-    /// Tokens of reasoning.
+    /// Number of tokens of reasoning.
     pub(super) n_reasoning: usize,
-    /// The start of all reasoning, for the log.
+    /// The start of the reasoning, for the log.
     pub(super) thought: String,
 }
 
-/// Characters of reasoning that the log has.
+/// Maximum number of characters of reasoning in the log.
 const MAX_THOUGHT: usize = 500;
 
-/// A new id of a call, in the form that the strictest templates ask for: nine letters and digits.
+/// A new id for a call, in the form that the strictest templates require: nine letters and digits.
 pub(super) fn new_id() -> String {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut random = RandomState::new().hash_one(0_u8);
@@ -81,7 +81,7 @@ impl Reader {
         }
     }
 
-    /// Takes text and its tokens.
+    /// Adds text and its tokens, and returns the pieces that are complete.
     pub(super) fn push(&mut self, text: &str, tokens: Vec<AnswerToken>) -> Vec<Piece> {
         let bytes = tokens.iter().flat_map(|token| &token.bytes);
         let unit = |left: usize, tokens| Unit {
@@ -95,20 +95,21 @@ impl Reader {
             self.units
                 .extend(each.map(|token| unit(token.bytes.len(), vec![token])));
         } else {
-            // Bytes that are not text were replaced: which token gave which is not known.
+            // Bytes that are not text were replaced, so it is unknown which token produced which character.
             self.units.push_back(unit(text.len(), tokens));
         }
         let spans = self.parser.push(text);
         self.pieces(spans)
     }
 
-    /// The rest.
+    /// The remaining pieces at the end of the completion.
     pub(super) fn finish(&mut self, reason: FinishReason) -> Vec<Piece> {
         let is_open = self.parser.is_reasoning();
         let spans = self.parser.finish();
         let mut out = self.pieces(spans);
         let (text, tokens) = std::mem::take(&mut self.withheld);
-        // A block that the model never closed was the answer, unless it was cut off.
+        // If the model ended without closing its block of reasoning, the block was the answer. If it was cut off, it
+        // was not.
         if is_open && reason == FinishReason::Stop && !text.is_empty() {
             out.push(Piece::Content(text, tokens));
         }
@@ -154,12 +155,12 @@ impl Reader {
         out
     }
 
-    /// Content that is complete, with its tokens.
+    /// Moves complete content with its tokens to `out`.
     fn flush(&mut self, out: &mut Vec<Piece>) {
         if self.content.is_empty() && self.content_tokens.is_empty() {
             return;
         }
-        // A token that is content only in part.
+        // The last token may be content only in part.
         if let Some(unit) = self.units.front_mut() {
             self.content_tokens.extend(cut(unit));
         }
@@ -168,7 +169,7 @@ impl Reader {
         out.push(Piece::Content(text, tokens));
     }
 
-    /// Takes the bytes of a span from the tokens.
+    /// Consumes the bytes of a span from the front of the units.
     fn consume(&mut self, span: &Span, is_content: bool) {
         let mut n = span.bytes;
         while let Some(unit) = self.units.front_mut() {
@@ -206,7 +207,7 @@ impl Reader {
     }
 }
 
-/// The tokens of a unit with the bytes of them that are content, if there are any.
+/// The tokens of a unit, reduced to the bytes that are content; empty if there are none.
 fn cut(unit: &mut Unit) -> Vec<AnswerToken> {
     let content = std::mem::take(&mut unit.content);
     if content.is_empty() {
@@ -256,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Content and the bytes of its tokens, reasoning, arguments.
+    /// The content, the bytes of its tokens, the reasoning and the arguments.
     fn read(reader: &mut Reader, tokens: &[&str], reason: FinishReason) -> [String; 4] {
         let mut all = Vec::new();
         for text in tokens {

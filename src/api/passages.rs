@@ -1,8 +1,8 @@
-//! What a model reads of the texts of a request: their tokens, pairs of texts, and what is cut off.
+//! The passages of a request: the tokens of texts and of pairs of texts, and how they are cut.
 //!
-//! A pair is read as transformers reads it: both texts with the special tokens of the vocabulary. A model
-//! with a template for reranking reads both as one text. A text that serves in many pairs is tokenized
-//! once. Not here: what the model gives of them.
+//! A pair is tokenized as in transformers: both texts with the special tokens of the vocabulary. For a model with a
+//! reranking template both become one text. A text that occurs in many pairs is tokenized once. Not here: the results
+//! of the model.
 
 use crate::engine::Passage;
 use crate::engine::serving::Served;
@@ -25,10 +25,10 @@ fields! {
 }
 
 impl Truncation {
-    /// Refuses a side that is not cut.
+    /// Refuses truncation from a side that is not supported.
     ///
     /// # Errors
-    /// That side.
+    /// The side is not `right`.
     pub(super) fn check(&self) -> Result<(), Error> {
         let side = self.truncation_direction.as_deref().unwrap_or("right");
         if side.eq_ignore_ascii_case("right") {
@@ -39,7 +39,7 @@ impl Truncation {
         Err(Error::unsupported(param, message))
     }
 
-    /// Number of tokens to which texts are cut, if they are.
+    /// Maximum number of tokens per passage, if passages are cut.
     fn limit(&self, n_ctx: usize) -> Result<Option<usize>, Error> {
         let param = "truncate_prompt_tokens";
         match (self.truncate_prompt_tokens, self.truncate) {
@@ -56,17 +56,17 @@ impl Truncation {
     }
 }
 
-/// What stands in a template for pairs.
+/// A placeholder in a template for pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Hole {
     First,
     Second,
 }
 
-/// Tokens that are the same in all pairs, each part with what follows it.
+/// The fixed tokens of all pairs, each part with the placeholder after it.
 type Parts = Vec<(Vec<u32>, Option<Hole>)>;
 
-/// Makes passages of texts.
+/// Makes passages from texts.
 pub(super) struct Reader<'a> {
     served: &'a Served,
     frame: Frame,
@@ -75,7 +75,7 @@ pub(super) struct Reader<'a> {
     limit: Option<usize>,
 }
 
-/// The first text of pairs.
+/// The tokens of the first text of pairs.
 pub(super) struct First(Vec<u32>);
 
 fn fault(field: &str, error: &tokenizer::Error) -> Error {
@@ -83,10 +83,10 @@ fn fault(field: &str, error: &tokenizer::Error) -> Error {
 }
 
 impl<'a> Reader<'a> {
-    /// For a model, from whose texts is cut what `truncation` says. `field` holds them.
+    /// A reader for a model, which cuts texts as `truncation` says. `field` is the field that holds them.
     ///
     /// # Errors
-    /// A limit that is out of range, or a template that cannot be tokenized.
+    /// The limit is out of range, or the template cannot be tokenized.
     pub(super) fn new(
         served: &'a Served,
         truncation: &Truncation,
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
         let n_ctx = served.handle.limits().n_ctx;
         let limit = truncation.limit(n_ctx)?;
         let template = served.rerank_template.as_deref();
-        // Without a tokenizer texts are refused where they are read; token ids are not.
+        // Without a tokenizer, texts are refused where they are read, and token ids are accepted.
         let frame = tokenizer.frame().unwrap_or_default();
         let parts = match template {
             Some(template) => template_parts(template, tokenizer),
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Refuses a limit that the special tokens alone exceed.
+    /// Refuses a limit that is too small for the special tokens.
     fn check_limit(&self, n_special: usize) -> Result<(), Error> {
         match self.limit {
             Some(limit) if limit < n_special => {
@@ -133,10 +133,11 @@ impl<'a> Reader<'a> {
         self.served.handle.tokenizer()
     }
 
-    /// A text alone, after `prefix`; `adds_special` says whether it gets special tokens. `field` holds it.
+    /// A passage of one text, after `prefix`. `adds_special`: it gets special tokens. `field` is the field that holds
+    /// it.
     ///
     /// # Errors
-    /// An empty text, one that has no tokens, or token ids that are not those of the vocabulary.
+    /// The text is empty or has no tokens, or token ids are outside the vocabulary.
     pub(super) fn one(
         &self,
         (prefix, input): (&str, Input),
@@ -178,10 +179,10 @@ impl<'a> Reader<'a> {
         Ok(self.frame.inner(&tokens).to_vec())
     }
 
-    /// The first text of pairs; `field` holds it.
+    /// The first text of pairs, from the field `field`.
     ///
     /// # Errors
-    /// One that has no tokens, or alone does not fit.
+    /// The text has no tokens, or alone exceeds the context.
     pub(super) fn first(&self, text: &str, field: &'static str) -> Result<First, Error> {
         self.check_limit(self.n_special())?;
         let mut tokens = self.inner(text, field)?;
@@ -199,10 +200,10 @@ impl<'a> Reader<'a> {
         Ok(First(tokens))
     }
 
-    /// A pair of texts; `field` holds the second.
+    /// A pair of texts; `field` is the field of the second.
     ///
     /// # Errors
-    /// A second text that has no tokens.
+    /// The second text has no tokens.
     pub(super) fn pair(&self, first: &First, second: &str, field: &str) -> Result<Passage, Error> {
         let second = self.inner(second, field)?;
         let (n_first, n_second) = self.kept(first.0.len(), second.len());
@@ -219,12 +220,12 @@ impl<'a> Reader<'a> {
                 None => {}
             }
         }
-        // A template makes one text of both.
+        // A template makes one text of both, so there is no second part.
         let at = at.filter(|_| self.served.rerank_template.is_none());
         Ok(Passage { tokens, second: at })
     }
 
-    /// Tokens that are kept of both texts of a pair: the longer one is cut first.
+    /// Numbers of tokens that are kept of the two texts of a pair; the longer one is cut first.
     fn kept(&self, n_first: usize, n_second: usize) -> (usize, usize) {
         let Some(limit) = self.limit else {
             return (n_first, n_second);
@@ -241,7 +242,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Lengths of two texts that are at most `n` together, the longer one being cut first.
+/// The lengths of two texts, cut to `n` together; the longer one is cut first.
 fn longest_first(a: usize, b: usize, n: usize) -> (usize, usize) {
     let half = n / 2;
     if a + b <= n {
@@ -257,7 +258,7 @@ fn longest_first(a: usize, b: usize, n: usize) -> (usize, usize) {
     }
 }
 
-/// A pair between the special tokens of a vocabulary.
+/// The fixed tokens of a pair between the special tokens of a vocabulary.
 fn framed(frame: &Frame) -> Parts {
     vec![
         (frame.start.clone(), Some(Hole::First)),
@@ -266,13 +267,13 @@ fn framed(frame: &Frame) -> Parts {
     ]
 }
 
-/// The parts of a template.
+/// The fixed tokens of a template.
 fn template_parts(template: &str, tokenizer: &Tokenizer) -> Result<Parts, tokenizer::Error> {
     let part = |(text, hole)| Ok((tokenizer.encode(text, false, true)?, hole));
     texts_of(template).map(part).collect()
 }
 
-/// The texts of a template, each with what follows it.
+/// The fixed texts of a template, each with the placeholder after it.
 fn texts_of(template: &str) -> impl Iterator<Item = (&str, Option<Hole>)> {
     const HOLES: [(&str, Hole); 2] = [("{query}", Hole::First), ("{document}", Hole::Second)];
     let mut rest = Some(template);
@@ -309,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_longer_text_is_cut_first() {
-        // As the library `tokenizers` does with `LongestFirst`.
+        // The results of `LongestFirst` in the library `tokenizers`.
         for (lengths, n, kept) in [
             ((3, 4), 7, (3, 4)),
             ((3, 9), 8, (3, 5)),

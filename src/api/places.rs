@@ -1,16 +1,16 @@
-//! Values within a request's JSON, by the place that errors name: `tools[0].function.name`.
+//! Access to values within a request's JSON, by the place that errors name: `tools[0].function.name`.
 
 use serde_json::{Map, Value};
 
 use super::error::Error;
 
-/// A value that is missing or of another form.
+/// An error about a value that is missing or malformed.
 pub(super) fn wrong(param: &str, expected: &str) -> Error {
     let message = format!("`{param}` is missing or wrong, expected {expected}");
     Error::value(param, message)
 }
 
-/// A value that is known and not served.
+/// An error about a value that is known but not supported.
 pub(super) fn unserved(param: &str, what: &str) -> Error {
     Error::unsupported(param, format!("`{param}`: {what}"))
 }

@@ -1,7 +1,7 @@
-//! The models of a server: which there are, and those that are loaded.
+//! The models of a server, and which of them are loaded.
 //!
-//! A model is loaded once, however many requests wait for it, and goes on loading when they go away. One
-//! that is not loaded is described from its file, once. Not here: what a request is answered with.
+//! A model is loaded once, however many requests wait for it, and loading goes on if they are cancelled. A model that
+//! is not loaded is described from its file, once. Not here: the answers to requests.
 
 mod deaths;
 mod engine;
@@ -35,77 +35,77 @@ pub(super) use loading::{Load, Share};
 pub use loading::{LoadFault, Loader, Wanted};
 pub use residency::Residency;
 
-/// Describes a model that is served under this name, without loading it; the error says why it cannot be served.
+/// Describes a model under its served name without loading it; the error says why it cannot be served.
 pub type Describer = Arc<dyn Fn(&str, &Source) -> Result<Description, String> + Send + Sync>;
-/// Finds the models that there are now.
+/// Finds the models that exist now.
 pub type Finder = Arc<dyn Fn() -> Result<Vec<Source>, String> + Send + Sync>;
 
-/// Draws a model that is served under this name, without loading it, as SVG; the error says why that is impossible.
+/// Draws a model under its served name as SVG without loading it; the error says why that is impossible.
 pub type Drawer = Arc<dyn Fn(&str, &Source, View) -> Result<String, String> + Send + Sync>;
 
-/// What is known of a model without loading it.
+/// The properties of a model that are known without loading it.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// Its numbers.
+    /// The numbers of the model.
     pub info: ModelInfo,
-    /// Length of the context that a request has, in tokens.
+    /// Context length of a request, in tokens.
     pub n_ctx: usize,
 }
 
-/// Whether a model is loaded.
+/// The load state of a model.
 enum State {
     NotLoaded,
-    /// Tells whoever waits how it ends.
+    /// The load, on whose end requests wait.
     Loading(Load),
     Loaded(Engine),
 }
 
-/// One model.
+/// A model of the pool.
 struct Place {
     name: String,
     source: Source,
     state: Mutex<State>,
     last_used: Mutex<Instant>,
-    /// None until it is described or loaded, and when its file is another one.
+    /// `None` until the model is described or loaded, and after its file was replaced.
     description: Mutex<Option<Result<Description, String>>>,
-    /// What its file was when it was described.
+    /// The state of its file when it was described.
     stamp: Mutex<Option<Stamp>>,
     n_loads: AtomicU64,
     n_failures: AtomicU64,
     deaths: Mutex<Deaths>,
-    /// How much of it was loaded when it was last loaded.
+    /// Progress of the latest load.
     share: watch::Sender<Share>,
-    /// Scales of its adapters that a request has set.
+    /// Scales of its adapters, if a request has set them.
     scales: Mutex<Option<Vec<(usize, f32)>>>,
 }
 
-/// What a model is and what has become of it.
+/// A snapshot of a model and its state.
 pub(super) struct Info {
     pub(super) name: String,
-    /// Where it is; the name of one that is built in.
+    /// The path of the model; the name of a built-in one.
     pub(super) path: String,
     /// `loaded`, `loading`, `not loaded`, `not servable`, or `failed` after the death of its engine process.
     pub(super) state: &'static str,
-    /// Its engine, if that is in this process.
+    /// The engine of the model, if it is in this process.
     pub(super) served: Option<Arc<Served>>,
-    /// Its engine process, if it has one.
+    /// The engine process of the model, if it has one.
     pub(super) process: Option<Arc<Process>>,
     pub(super) description: Option<Description>,
-    /// How much of it is loaded, while it is being loaded.
+    /// Progress of the load, while the model is being loaded.
     pub(super) share: Option<Share>,
-    /// Why it cannot be served.
+    /// Why the model cannot be served.
     pub(super) fault: Option<String>,
-    /// How often it was loaded, and how often that failed.
+    /// Number of successful loads, and below of failed ones.
     pub(super) n_loads: u64,
     pub(super) n_failures: u64,
-    /// How often its engine process died.
+    /// Number of deaths of its engine processes.
     pub(super) n_deaths: u64,
 }
 
-/// Models by name.
+/// The models by name.
 pub struct Pool {
     places: RwLock<BTreeMap<String, Arc<Place>>>,
-    /// Other names of models.
+    /// Aliases, with the models' own names.
     aliases: BTreeMap<String, String>,
     loader: Loader,
     describer: Option<Describer>,
@@ -113,28 +113,28 @@ pub struct Pool {
     describing: tokio::sync::Mutex<()>,
     drawer: Option<Drawer>,
     pub(super) painter: Option<Painter>,
-    /// Held while something is drawn: one at a time.
+    /// Held while a picture is drawn: one at a time.
     pub(super) drawing: tokio::sync::Mutex<()>,
     finder: Option<Finder>,
     /// Whether requests may load and unload models.
     is_managed: bool,
     /// Whether every model has an engine process of its own.
     is_split: bool,
-    /// Whether this is the pool of an engine process, whose one model has every name.
+    /// Whether this is the pool of an engine process. Its only model answers to every name.
     is_engine: bool,
     residency: Residency,
     created: u64,
-    /// Whether a request has asked the server to end.
+    /// Whether a request has asked the server to shut down.
     quits: watch::Sender<bool>,
-    /// Held while scales of adapters are set, so that those that are kept are those in force.
+    /// Held while adapter scales are set, so that the stored scales are those in effect.
     pub(super) scaling: tokio::sync::Mutex<()>,
-    /// Where results are kept for later requests.
+    /// The storage of results for later requests.
     pub(super) shelf: Option<Shelf>,
     /// The vectors that requests may name.
     pub(super) vectors: Arc<Vectors>,
 }
 
-/// A name that selects the only model, whatever its name.
+/// A name that selects the only model, whatever its own name.
 pub(super) const ALIAS: &str = "default";
 
 impl Place {
@@ -155,7 +155,7 @@ impl Place {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every state that is left is a sound one.
+        // Every change of the state is complete, so a poisoned lock still holds a valid one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -236,12 +236,12 @@ impl Pool {
         }
     }
 
-    /// The pool of an engine process: this model is loaded, whatever the name by which requests call it.
+    /// The pool of an engine process. Its model is loaded and answers to every name.
     pub fn of_engine(served: Served, source: Source) -> Self {
         let loader: Loader = Arc::new(|_| Err(LoadFault::new("the model is loaded")));
         let name = served.name.clone();
         let place = Place::new(&name, source);
-        // It is loaded: nothing can fail.
+        // The model is loaded, so this cannot fail.
         let _ = place.settle(Ok(Started::from(served)));
         Self {
             places: RwLock::new(BTreeMap::from([(name, place)])),
@@ -250,7 +250,7 @@ impl Pool {
         }
     }
 
-    /// The same pool, whose loader starts an engine process for every model.
+    /// The same pool, with a loader that starts an engine process for every model.
     #[must_use]
     pub fn split(self) -> Self {
         let is_split = true;
@@ -262,10 +262,10 @@ impl Pool {
         self.is_split
     }
 
-    /// The same pool, whose models have these names too.
+    /// The same pool with these aliases of its models.
     ///
     /// # Errors
-    /// A name of a model that is not there.
+    /// An alias names a model that does not exist.
     pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Result<Self, String> {
         let names = self.names();
         for (alias, name) in &aliases {
@@ -281,8 +281,8 @@ impl Pool {
         Ok(Self { aliases, ..self })
     }
 
-    /// The same pool, whose models can be described without loading them and, where there is a `finder`,
-    /// looked for again. `is_managed` says whether requests may load and unload them.
+    /// The same pool, whose models can be described without loading them and, if there is a `finder`, searched for
+    /// again. `is_managed`: requests may load and unload models.
     #[must_use]
     pub fn managed(self, is_managed: bool, describer: Describer, finder: Option<Finder>) -> Self {
         Self {
@@ -293,13 +293,13 @@ impl Pool {
         }
     }
 
-    /// The same pool, whose models stay loaded as `residency` says.
+    /// The same pool with these limits on loaded models.
     #[must_use]
     pub fn residing(self, residency: Residency) -> Self {
         Self { residency, ..self }
     }
 
-    /// The same pool, with what requests leave for later ones, and the vectors that they may name.
+    /// The same pool, with storage for results of requests and the vectors that requests may name.
     #[must_use]
     pub fn with_shelf(self, shelf: Shelf, vectors: Arc<Vectors>) -> Self {
         let shelf = Some(shelf);
@@ -310,7 +310,7 @@ impl Pool {
         }
     }
 
-    /// The same pool, whose models and responses can be drawn.
+    /// The same pool, with the functions that draw models and responses.
     #[must_use]
     pub fn drawn_by(self, drawer: Drawer, painter: Painter) -> Self {
         let (drawer, painter) = (Some(drawer), Some(painter));
@@ -332,23 +332,23 @@ impl Pool {
         self.all().into_iter().map(|(name, _)| name).collect()
     }
 
-    /// When the server started, in seconds since 1970.
+    /// The start time of the server, in seconds since 1970.
     pub(super) fn created(&self) -> u64 {
         self.created
     }
 
-    /// Other names of models, with the models' own names.
+    /// The aliases, with the models' own names.
     pub(super) fn aliases(&self) -> &BTreeMap<String, String> {
         &self.aliases
     }
 
-    /// What is known of each model now.
+    /// A snapshot of each model.
     pub(super) fn infos(&self) -> Vec<Info> {
         let all = self.all().into_iter();
         all.map(|(name, place)| place.info(&name)).collect()
     }
 
-    /// What there is to know of each model; those that are not known are described from their files.
+    /// A snapshot of each model. Models without a description are described from their files.
     pub(super) async fn described(&self) -> Vec<Info> {
         let mut infos = Vec::new();
         for (name, place) in self.all() {
@@ -358,7 +358,7 @@ impl Pool {
         infos
     }
 
-    /// The same of one model.
+    /// A snapshot of one model, described as in `described`.
     pub(super) async fn info(&self, name: &str) -> Result<Info, Error> {
         let (name, place) = self.place(name)?;
         self.describe(&place).await;
@@ -387,11 +387,11 @@ impl Pool {
         if let Err(fault) = &described {
             tracing::warn!(fault, "a model cannot be served");
         }
-        // Loading it may have described it meanwhile.
+        // A load may have set the description in the meantime.
         place.description().get_or_insert(described);
     }
 
-    /// The picture of a model.
+    /// The diagram of a model as SVG.
     pub(super) async fn draw(&self, name: &str, view: View) -> Result<String, Error> {
         let (name, place) = self.place(name)?;
         let Some(drawer) = self.drawer.clone() else {
@@ -411,7 +411,7 @@ impl Pool {
         drawn.map_err(|detail| Error::Drawing { name, detail })
     }
 
-    /// A model by the name in a request, and its own name.
+    /// A model by its name in a request, with its own name.
     fn place(&self, name: &str) -> Result<(String, Arc<Place>), Error> {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
         let own = |name: &str| places.get_key_value(name);
@@ -437,7 +437,7 @@ impl Pool {
         Ok(self.place(name)?.0)
     }
 
-    /// A model that is served in this process, loaded if need be.
+    /// A model that is served in this process; it is loaded if necessary.
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Served>, Error> {
         if self.is_split {
             return self.place(name).and(Err(Error::Elsewhere));
@@ -446,7 +446,7 @@ impl Pool {
         engine.parts().0.ok_or(Error::Elsewhere)
     }
 
-    /// The engine process of a model, if it has one now. Is no use of it.
+    /// The engine process of a model, if it is running. Does not count as use of the model.
     pub(super) fn process(&self, name: &str) -> Option<Arc<Process>> {
         let (_, place) = self.place(name).ok()?;
         match &*place.state() {
@@ -455,8 +455,8 @@ impl Pool {
         }
     }
 
-    /// Gives a model back: the requests that it has are completed, later ones load it again. Returns
-    /// whether it was loaded.
+    /// Unloads a model: its running requests are completed, and later ones load it again. Returns whether it was
+    /// loaded.
     pub(super) async fn unload(&self, name: &str) -> Result<bool, Error> {
         let (_, place) = self.place(name)?;
         if let Some(mut load) = self.loading(name) {
@@ -464,14 +464,14 @@ impl Pool {
         }
         let taken = place.take();
         let was_loaded = taken.is_some();
-        // Where nobody holds it, its memory is back when this is answered.
+        // If no request holds the engine, its memory is free before this returns.
         if let Some(engine) = taken.filter(Engine::is_free) {
             let _ = tokio::task::spawn_blocking(move || engine.end()).await;
         }
         Ok(was_loaded)
     }
 
-    /// Looks for models again. Returns the names of those that are new and of those that are gone.
+    /// Searches for models again. Returns the names of new ones and of those that are gone.
     pub(super) async fn rescan(&self) -> Result<(Vec<String>, Vec<String>), Error> {
         let Some(finder) = self.finder.clone() else {
             let message = "one model is served, not a folder of models";
@@ -489,7 +489,7 @@ impl Pool {
         places.retain(|name, _| found.contains_key(name));
         for (name, source) in found {
             match places.get(&name).filter(|place| place.source == source) {
-                // Its file may be another one now.
+                // The file may have been replaced.
                 Some(place) if matches!(*place.state(), State::NotLoaded) => {
                     *place.description() = None;
                 }
@@ -503,17 +503,17 @@ impl Pool {
         Ok((new, gone))
     }
 
-    /// Keeps the scales of a model's adapters that a request has set: they are those of every later load.
+    /// Stores the adapter scales that a request has set for a model; every later load uses them.
     pub(super) fn keep_scales(&self, name: &str, scales: Vec<(usize, f32)>) {
         if let Ok((_, place)) = self.place(name) {
             *place.scales() = Some(scales);
         }
     }
 
-    /// Whether what the models of this process were loaded into is as it was.
+    /// Checks that the files and RPC workers that the models of this process use are unchanged.
     ///
     /// # Errors
-    /// As [`Served::check`], of the first that has to be loaded again.
+    /// As [`Served::check`], for the first model that has to be loaded again.
     pub fn check(&self) -> Result<(), Failure> {
         let all = self.all();
         all.iter().try_for_each(|(_, place)| place.check())
@@ -525,7 +525,7 @@ impl Pool {
         place.is_ok_and(|(_, place)| matches!(*place.state(), State::Loaded(_)))
     }
 
-    /// The load of a model, if one is under way.
+    /// The load of a model, if it is being loaded.
     pub(super) fn loading(&self, name: &str) -> Option<Load> {
         let (_, place) = self.place(name).ok()?;
         match &*place.state() {
@@ -534,26 +534,26 @@ impl Pool {
         }
     }
 
-    /// Whether a model is not loaded.
+    /// Whether some model is not loaded.
     pub(super) fn lacks_one(&self) -> bool {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
         let is_loaded = |place: &Arc<Place>| matches!(*place.state(), State::Loaded(_));
         !places.values().all(is_loaded)
     }
 
-    /// Asks the server to end.
+    /// Asks the server to shut down.
     pub(super) fn ask_to_quit(&self) {
         self.quits.send_replace(true);
     }
 
-    /// Waits until a request asks the server to end.
+    /// Waits until a request asks the server to shut down.
     pub async fn quit(&self) {
         let mut quits = self.quits.subscribe();
-        // The sender is as old as this.
+        // The sender lives as long as `self`, so waiting cannot fail.
         let _ = quits.wait_for(|quits| *quits).await;
     }
 
-    /// Ends the engine processes, whose last lines are in the log then.
+    /// Ends the engine processes. Their last lines are in the log afterwards.
     pub fn end(&self) {
         for (_, place) in self.all() {
             if let Some(Engine::Own(process)) = place.take() {
@@ -562,7 +562,7 @@ impl Pool {
         }
     }
 
-    /// Whether requests may load and unload models, and be told why one cannot be served.
+    /// Whether requests may load and unload models, and are told why one cannot be served.
     pub(super) fn is_managed(&self) -> bool {
         self.is_managed
     }

@@ -1,4 +1,4 @@
-//! What requests for vectors and for scores share: the model, and what it gives of each text.
+//! What requests for embeddings and for scores share: the model lookup, and its results per text.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use super::Pool;
 use super::error::Error;
 use super::record::Record;
 
-/// Maximum number of texts of a request: OpenAI's.
+/// Maximum number of texts per request, as in OpenAI's API.
 pub(super) const MAX_TEXTS: usize = 2048;
 
-/// What a model gave of the texts of a request.
+/// The results of a model for the texts of a request.
 pub(super) struct Results {
-    /// Of each text.
+    /// The vector or scores of each text.
     pub(super) all: Vec<Vec<f32>>,
-    /// What the plan gave of each, where there is one.
+    /// The lab result of each text, if there is a plan.
     pub(super) labs: Vec<LabResult>,
-    /// Tokens that were read.
+    /// Number of tokens that were read.
     pub(super) n_tokens: usize,
 }
 
-/// The requested model; without a name the only one.
+/// The requested model; without a name, the only one.
 pub(super) async fn served(pool: &Arc<Pool>, name: Option<&str>) -> Result<Arc<Served>, Error> {
     pool.get(name.unwrap_or(super::pool::ALIAS)).await
 }
 
-/// The model cannot do what the endpoint is for.
+/// The error for a model that does not support the endpoint.
 pub(super) fn unsupported(served: &Served, why: &str) -> Error {
     Error::Field {
         param: "model".into(),
@@ -36,10 +36,10 @@ pub(super) fn unsupported(served: &Served, why: &str) -> Error {
     }
 }
 
-/// Has the engine read texts, and waits for what it gives of each. `field` holds them.
+/// Submits texts to the engine and waits for the result of each. `field` is the field that holds them.
 ///
 /// # Errors
-/// A text that is refused, or fails.
+/// A text is refused or fails.
 pub(super) async fn results(
     served: &Served,
     passages: Vec<Passage>,
@@ -67,7 +67,7 @@ pub(super) async fn results(
                     is_done = true;
                 }
                 Event::Failed(failure) => return Err(failure.into()),
-                // Nothing is generated.
+                // Pooling generates no text.
                 Event::Prompt(_)
                 | Event::Progress(_)
                 | Event::Text { .. }

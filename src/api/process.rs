@@ -1,20 +1,20 @@
-//! An engine process: a model that is loaded in a process of its own, and the life of that process.
+//! Engine processes: a model that is loaded in a process of its own, and the life of that process.
 //!
-//! The seam is HTTP. `bench engine` (hidden, the same executable) loads one model as the server would and serves it with
-//! the same router on a Unix-domain socket in a private folder; the server passes the body of a request on as it
-//! came and streams back the bytes of the answer (`forward`). The other seam, at the engine's handle (tokens in,
-//! events out), would need a second form of requests, sampling parameters, constraints, log-probabilities and
-//! denoising steps, a vocabulary in both processes, and would leave templates, tokenizers and grammars, which read what
-//! clients send, in the server. Here nothing of a request is written twice and an event costs no second
-//! encoding. The server keeps what is not of one model: access, bodies and their limits, the list of models,
+//! The interface is HTTP. `bench engine` (hidden, the same executable) loads one model as the server would and serves
+//! it with the same router on a Unix-domain socket in a private folder; the server passes the body of a request on
+//! unchanged and streams back the bytes of the answer (`forward`). The alternative, an interface at the engine's handle
+//! (tokens in, events out), would need a second form of requests, sampling parameters, constraints, log-probabilities
+//! and denoising steps, and a vocabulary in both processes. It would also leave templates, tokenizers and grammars,
+//! which read untrusted input, in the server. Here nothing of a request is implemented twice, and an event is encoded
+//! once. The server keeps what does not belong to one model: access, bodies and their limits, the list of models,
 //! loading, eviction, and the sum of the metrics.
 //!
-//! Two threads attend a process: one waits for its end, one asks whether it still answers (`watchdog`); a third hands on
-//! what it writes to its standard error (`lines`).
+//! Three threads attend a process: one waits for its end, one checks that it still answers (`watchdog`), one forwards
+//! the lines of its standard error (`lines`).
 //!
-//! Invariants: the process ends with its [`Process`], by SIGKILL, so that all its memory is back; it ends when
-//! its standard input closes, so that none outlives the server however that ends; whoever waits for it learns
-//! how it died. Not here: when one is started, and what a request is answered with.
+//! Invariants: the process ends with its [`Process`], by SIGKILL, so that all its memory is freed; it ends when its
+//! standard input closes, so that it never outlives the server, however the server ends; everyone who waits for it
+//! learns how it died. Not here: when a process is started, and the answers to requests.
 
 mod lines;
 mod watchdog;
@@ -36,83 +36,84 @@ use super::exchange::Connections;
 use super::models;
 use super::pool::LoadFault;
 
-/// Longest wait for the system to say how a process died whose connection broke.
+/// Maximum wait for the exit status of a process whose connection broke.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest wait for the end of a process: giving back hundreds of gigabytes takes a while.
+/// Maximum wait for the end of a process: freeing hundreds of gigabytes takes a while.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Longest path of a folder for a socket, whose own path may have some 100 bytes.
+/// Maximum length of the path of the socket's folder: the path of a socket is limited to about 100 bytes.
 const MAX_PATH: usize = 60;
 
-/// Longest wait for the last lines of a process that ended: what it started may hold its standard error open.
+/// Maximum wait for the last lines of a process that ended: a child of it may hold its standard error open.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// What an engine process tells the server: a line of JSON on its standard output. The last one says how loading
-/// ended.
+/// A report from an engine process to the server: a line of JSON on its standard output. The last one is the result of
+/// loading.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
     /// The model is being loaded.
     Loading {
-        /// Bytes that are there.
+        /// Bytes loaded so far.
         loaded: u64,
-        /// Bytes in all.
+        /// Total bytes.
         total: u64,
     },
-    /// It serves; what is known of its model.
+    /// The model is served; the value holds its properties.
     Ready(Value),
     /// The model could not be loaded.
     Failed {
-        /// Why.
+        /// The reason.
         message: String,
-        /// Whether less used memory would help.
+        /// Whether freeing memory would help.
         lacks_memory: bool,
     },
 }
 
 impl Report {
-    /// That this model is served.
+    /// The report that this model is served.
     pub fn ready(served: &Served) -> Self {
         Self::Ready(models::about(served))
     }
 }
 
-/// How an engine process is started and attended.
+/// How an engine process is started and watched.
 pub struct Launch {
-    /// What starts it; it gets the socket's path as its last argument.
+    /// The command; the path of the socket is added as its last argument.
     pub command: Command,
-    /// Time without an answer after which it is ended; zero: never.
+    /// Time without an answer after which the process is ended; 0 for never.
     pub hang_time: Duration,
-    /// Time without progress after which a load is ended, and the limit of a step, which the process knows; zero: none.
+    /// Time without progress after which a load is ended, and also the limit of a step, which the process itself
+    /// checks; 0 for no limit.
     pub step_time: Duration,
-    /// Called with each line that it writes to its standard error.
+    /// Called with each line of the process's standard error.
     pub on_line: OnLine,
 }
 
-/// Takes a line, without its end.
+/// A receiver of lines without their line ends.
 pub type OnLine = Box<dyn FnMut(&[u8]) + Send>;
 
 type OnEnd = Box<dyn FnOnce(&str) + Send>;
 
-/// A process, as those see it who wait for its end.
+/// The life of a process, shared by those who wait for its end.
 struct Life {
     child: Mutex<Child>,
     end: Mutex<End>,
-    /// How it ended, told after whoever is called back.
+    /// How the process ended. It is set after the callback was called.
     ended: Sender<Option<String>>,
-    /// Whether it was given up and cannot be ended: its connections stay open.
+    /// Whether the process was given up because it cannot be ended: its connections stay open.
     is_lost: Sender<bool>,
 }
 
-/// The end of a process: how it did, and who is called back.
+/// How a process ended, and the callback for it.
 #[derive(Default)]
 struct End {
     how: Option<String>,
-    /// Why it is being ended; none if it ends by itself.
+    /// Why the server is ending the process; `None` if it ends by itself.
     verdict: Option<String>,
     call: Option<OnEnd>,
 }
 
-/// An engine process; it is ended when this is dropped.
+/// An engine process. Dropping this ends it.
 pub struct Process {
     name: String,
     id: u32,
@@ -122,7 +123,7 @@ pub struct Process {
     life: Arc<Life>,
 }
 
-/// A folder that only this user can enter, with the socket; removed with this.
+/// A private folder for the socket. Dropping this removes it.
 #[derive(Debug)]
 struct Folder(PathBuf);
 
@@ -151,7 +152,7 @@ impl Folder {
             }
             match builder.create(&path) {
                 Ok(()) => return Ok(Self(path)),
-                // Left by an earlier server, or somebody else's.
+                // The folder was left by an earlier server, or belongs to another user.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -172,8 +173,8 @@ impl Life {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the end of the process and for its last lines. It stays there to be ended until the lock is held, so
-    /// that no other process can have got its number.
+    /// Waits for the end of the process and for its last lines. The process stays unreaped until the lock is held, so
+    /// that a kill cannot hit another process with its id.
     fn supervise(&self, id: u32, lines: &mpsc::Receiver<()>) {
         wait_unreaped(id);
         let status = self.child().wait();
@@ -182,7 +183,7 @@ impl Life {
         self.conclude(how);
     }
 
-    /// Tells how it ended, once.
+    /// Records how the process ended, once, and notifies those who wait.
     fn conclude(&self, how: String) {
         let mut end = self.end();
         if end.how.is_some() {
@@ -203,12 +204,12 @@ impl Life {
     }
 
     fn kill(&self) {
-        // One that has ended already is not there to be ended.
+        // A process that has ended needs no kill.
         let _ = self.child().kill();
     }
 
-    /// Ends a process that does not end by itself. One that cannot be ended, because it waits for a device, is left
-    /// behind after a time.
+    /// Ends a process that does not end by itself. A process that cannot be ended, because it waits for a device, is
+    /// abandoned after `patience`.
     fn give_up(&self, why: String, patience: Duration) {
         self.end().verdict = Some(why.clone());
         let started = Instant::now();
@@ -223,7 +224,7 @@ impl Life {
     }
 }
 
-/// Waits until a child of this process has ended, and leaves it to be asked for its status.
+/// Waits until a child of this process has ended, but leaves its status to be read.
 #[cfg(unix)]
 fn wait_unreaped(id: u32) {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
@@ -244,10 +245,10 @@ fn wait_unreaped(_id: u32) {}
 /// Exit code of an engine process whose model's file was changed in place.
 pub const CHANGED: i32 = 9;
 
-/// Exit code of an engine process that lost a worker of another machine.
+/// Exit code of an engine process that lost an RPC worker.
 pub const LOST: i32 = 10;
 
-/// How a process ended, in words.
+/// The exit status of a process in words.
 fn how(status: ExitStatus) -> String {
     #[cfg(unix)]
     {
@@ -282,10 +283,10 @@ fn how(status: ExitStatus) -> String {
 
 impl Process {
     /// Starts the process of a model and waits until the model is loaded. `progress` is called with the bytes
-    /// loaded and the bytes in all.
+    /// loaded so far and the total.
     ///
     /// # Errors
-    /// The process does not start, reports why the model cannot be loaded, or dies.
+    /// The process cannot be started, reports that the model cannot be loaded, or dies.
     pub fn start(
         name: &str,
         launch: Launch,
@@ -300,10 +301,11 @@ impl Process {
         } = launch;
         let folder = Folder::new().map_err(fault)?;
         command.arg(folder.socket());
-        // Keys and ends of terminals are for the server, which lets requests come to their end.
+        // A separate process group: the terminal's keys and hang-up signal only reach the server, which completes
+        // running requests.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        // A debugger that is called from a process about to end would keep it.
+        // A debugger that the backtrace starts would keep the process from ending.
         command.env("GGML_NO_BACKTRACE", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().map_err(fault)?;
@@ -350,7 +352,7 @@ impl Process {
         }
     }
 
-    /// How the load ends. One without progress for a time is ended.
+    /// The last report of a load. A load without progress for `limit` is ended.
     fn loaded(
         &self,
         output: Option<ChildStdout>,
@@ -370,7 +372,7 @@ impl Process {
         Ok(end)
     }
 
-    /// Watches whether it still answers, and whether it says that it is stalled.
+    /// Starts the watchdog, which checks that the process answers and reports no stall.
     fn watch(&self, hang_time: Duration, step_time: Duration) -> io::Result<()> {
         if hang_time.is_zero() {
             return Ok(());
@@ -381,7 +383,7 @@ impl Process {
         })
     }
 
-    /// Waits for the end; one that goes on is ended, and left behind where that is impossible.
+    /// Waits for the end of the process. If it keeps running it is killed, and abandoned if that fails.
     fn wait(&self) -> String {
         let started = Instant::now();
         loop {
@@ -397,33 +399,33 @@ impl Process {
         }
     }
 
-    /// Ends the process and waits until its memory is back.
+    /// Ends the process and waits until its memory is freed.
     pub(super) fn end(&self) {
         self.life.kill();
         self.wait();
     }
 
-    /// Name of its model.
+    /// The name of the model.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number in the system.
+    /// The process id.
     pub(super) fn id(&self) -> u32 {
         self.id
     }
 
-    /// The connections to it.
+    /// The connections to the process.
     pub(super) fn connections(&self) -> &Arc<Connections> {
         &self.connections
     }
 
-    /// What is known of its model once that is loaded.
+    /// The properties of the model that are known once it is loaded.
     pub(super) fn about(&self) -> &Value {
         &self.about
     }
 
-    /// Calls back when it has ended, with how it did; at once if it has.
+    /// Calls back when the process has ended, with how it ended; at once if it already has.
     pub(super) fn on_end(&self, call: impl FnOnce(&str) + Send + 'static) {
         let mut end = self.life.end();
         match end.how.clone() {
@@ -435,14 +437,14 @@ impl Process {
         }
     }
 
-    /// Waits until it was given up without ending, which breaks no connection.
+    /// Waits until the process is given up without having ended, which breaks no connection.
     pub(super) async fn lost(&self) {
         let mut is_lost = self.life.is_lost.subscribe();
-        // The sender is as old as this.
+        // The sender lives as long as `self`, so waiting cannot fail.
         let _ = is_lost.wait_for(|is_lost| *is_lost).await;
     }
 
-    /// How it died; to be asked when its connection broke.
+    /// How the process died. To be called when its connection broke.
     pub(super) async fn death(&self) -> String {
         let mut ended = self.life.ended.subscribe();
         let known = tokio::time::timeout(PATIENCE, ended.wait_for(Option::is_some)).await;
@@ -457,7 +459,7 @@ impl Drop for Process {
     }
 }
 
-/// How loading ended in a process; none if it dies before.
+/// The last report of a load; `None` if the process dies before it.
 fn report(output: Option<ChildStdout>, progress: &mut dyn FnMut(u64, u64)) -> Option<Report> {
     let mut lines = BufReader::new(output?).lines();
     loop {
@@ -474,10 +476,10 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread.spawn(work).map(drop)
 }
 
-/// Serves a router on a socket, for ever. Calls `ready` when it can be connected to.
+/// Serves a router on a socket, forever. Calls `ready` when clients can connect.
 ///
 /// # Errors
-/// The socket cannot be made, or `ready` fails.
+/// The socket cannot be created, or `ready` fails.
 #[cfg(unix)]
 pub async fn serve_socket(
     path: &Path,
@@ -489,7 +491,7 @@ pub async fn serve_socket(
     axum::serve(listener, app).await
 }
 
-/// The same where there are no such sockets: engine processes are not to be had.
+/// The same for systems without such sockets, where engine processes are not supported.
 ///
 /// # Errors
 /// Always.
@@ -506,7 +508,7 @@ pub async fn serve_socket(
 mod tests {
     use super::*;
 
-    /// The life of a process whose end nobody waits for: it seems to go on whatever is done to it.
+    /// A `Life` of a process that nobody waits for: it seems to run on, whatever is done to it.
     fn endless() -> Life {
         let child = Command::new("sleep").arg("60").spawn();
         Life {
@@ -526,7 +528,7 @@ mod tests {
         life.give_up("it hangs".into(), Duration::from_millis(50));
         assert_eq!(told.try_iter().collect::<Vec<_>>(), ["it hangs"]);
         assert!(*life.is_lost.borrow());
-        // Its end, if it comes, is no news.
+        // A later end of the process changes nothing.
         life.conclude("SIGKILL".into());
         assert_eq!(life.ended.borrow().as_deref(), Some("it hangs"));
         assert!(!life.child().wait().expect("it has ended").success());

@@ -1,6 +1,6 @@
-//! `GET /props` and `GET /slots`: what a loaded model is set to and does, in llama-server's shapes.
+//! `GET /props` and `GET /slots`: the settings and activity of a loaded model, in llama-server's shapes.
 //!
-//! Nothing is loaded for them. Where more than one model is served, `?model=NAME` selects one.
+//! These routes load no model. If several models are served, `?model=NAME` selects one.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `POST /quit`: the server ends as by SIGTERM, when the requests under way are complete.
+//! `POST /quit`: the server shuts down as on SIGTERM, after running requests are complete.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) async fn quit(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<impl IntoResponse, Error> {
     check_managed(&pool)?;
-    // There is nothing to say, so nothing need be sent.
+    // The request has no fields, so an empty body is accepted.
     if !body.as_ref().is_ok_and(Bytes::is_empty) {
         Body::read(&headers, body)?.finish()?;
     }

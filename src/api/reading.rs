@@ -1,6 +1,6 @@
-//! How the answers to a conversation are constrained and read: reasoning, tools, content.
+//! How the answers to a conversation are constrained and parsed: reasoning, tools, content.
 //!
-//! Joins the fields of a request with the model's dialect. Not here: what a template makes of them.
+//! Joins the fields of a request with the model's dialect. Not here: the output of a template.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use super::parts::Reader;
 use super::response_format::Wanted;
 use super::tools::Tools;
 
-/// How answers are read.
+/// How the answers to a conversation are constrained and parsed.
 pub(super) struct Reading<'a> {
     tools: &'a Tools,
     dialect: &'a Dialect,
@@ -29,7 +29,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// For the answers to `messages`, whose prompt is `prompt`.
+    /// The reading of answers to `messages`, whose prompt is `prompt`.
     pub(super) fn new(
         messages: &Messages,
         tools: &'a Tools,
@@ -62,7 +62,7 @@ impl<'a> Reading<'a> {
         !self.tools.callable.is_empty()
     }
 
-    /// What reads the answers; none if they are plain content.
+    /// The reader of the answers; `None` if they are plain content.
     pub(super) fn reader(&self) -> Option<Reader> {
         let marks = self.dialect.reasoning.clone();
         let marks = marks.filter(|_| self.parts_reasoning);
@@ -86,14 +86,14 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// The constraint of the answers, where their content has to fit `wanted`.
+    /// The constraint of the answers, whose content must match `wanted`.
     pub(super) fn constraint(&self, wanted: Option<Wanted>) -> Option<Wanted> {
         let Some(format) = self.dialect.format.clone() else {
             return wanted;
         };
         let thought = self.thought();
         let must_call = self.has_tools() && self.tools.must_call();
-        // Where nothing marks a call, only the calls that must come can be enforced.
+        // In formats without marks around calls, only required calls can be enforced.
         let is_marked = !format.bare && !self.dialect.has_channels();
         let is_strict = self.has_tools() && self.tools.is_strict && is_marked;
         let content = match (&wanted, must_call) {
@@ -105,7 +105,7 @@ impl<'a> Reading<'a> {
                     }
                     Content::Fits(Box::new(fits.clone()))
                 }
-                // A grammar says itself what comes first.
+                // A grammar defines the whole answer.
                 _ if !self.has_tools() => return Some(wanted.clone()),
                 other => Content::Fits(Box::new(other.clone())),
             },
@@ -129,7 +129,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// The limit on reasoning, if there is one and the model reasons.
+    /// The limit on reasoning, if the request sets one and the model has marks of reasoning.
     pub(super) fn thinking(&self, served: &Served) -> Option<Thinking> {
         let most = self.budget?;
         let channels = self
@@ -156,7 +156,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// A call of a completion, in OpenAI's shape.
+/// The JSON of a tool call, in OpenAI's shape.
 pub(super) fn call_json(id: &str, name: &str, arguments: &str) -> Value {
     serde_json::json!({
         "id": id, "type": "function", "function": { "name": name, "arguments": arguments },

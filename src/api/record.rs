@@ -1,8 +1,7 @@
-//! What is noted of a request while it is served: the fields that have no effect, and what its line in the
-//! log says.
+//! The record of a request: fields without effect, and the data of its line in the log.
 //!
-//! A record belongs to the task that runs a handler; `Answers` hold it for as long as they run. Its line is
-//! written when the last of them drops it, so that there is a line for clients that left as well.
+//! A record belongs to the task that runs a handler; `Answers` hold it while they run. The line is written when the
+//! last owner drops the record, so that requests whose client left get a line too.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,14 +16,14 @@ use crate::engine::{Event, Usage};
 
 use super::answers::finish_reason;
 
-/// Header of a response that lists the fields of the request which had no effect.
+/// The response header that lists the fields of the request without effect.
 const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
 
 tokio::task_local! {
     static RECORD: Arc<Record>;
 }
 
-/// What is noted of a request.
+/// The record of one request.
 #[derive(Debug)]
 pub(super) struct Record {
     id: String,
@@ -42,10 +41,10 @@ struct Notes {
     usage: Option<Usage>,
     /// Time to the first text.
     first: Option<Duration>,
-    /// Each once, in the order in which completions ended so.
+    /// Each finish reason once, in the order of its first occurrence.
     finish: Vec<&'static str>,
     is_answered: bool,
-    /// Whether an engine process writes its line.
+    /// Whether an engine process writes the line in the log.
     is_elsewhere: bool,
 }
 
@@ -66,13 +65,13 @@ impl Record {
         }
     }
 
-    /// The record of the request that this task serves; one that nobody reads outside of one.
+    /// The record of the request that this task serves. Outside of a request, a new record that is discarded.
     pub(super) fn current() -> Arc<Self> {
         let current = RECORD.try_with(Arc::clone);
         current.unwrap_or_else(|_| Arc::new(Self::new("", "", "")))
     }
 
-    /// Runs the rest of a request's work as part of it.
+    /// Runs a future as part of the request.
     pub(super) async fn scope<F: Future>(self: Arc<Self>, work: F) -> F::Output {
         RECORD.scope(self, work).await
     }
@@ -81,17 +80,17 @@ impl Record {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A field that has no effect.
+    /// Records a field that has no effect.
     pub(super) fn ignore(&self, name: &'static str) {
         self.notes().ignored.insert(name);
     }
 
-    /// An engine process serves it, and writes its line.
+    /// Records that an engine process serves the request, and writes its line.
     pub(super) fn hand_over(&self) {
         self.notes().is_elsewhere = true;
     }
 
-    /// The engine process of its model died.
+    /// Records that the engine process of the model died.
     pub(super) fn take_back(&self, model: &str) {
         let mut notes = self.notes();
         notes.is_elsewhere = false;
@@ -99,29 +98,29 @@ impl Record {
         notes.finish("error");
     }
 
-    /// It is refused after its status was sent.
+    /// Records an error after the status was sent.
     pub(super) fn fail(&self) {
         self.notes().finish("error");
     }
 
-    /// The model that serves it.
+    /// Records the model that serves the request.
     pub(super) fn model(&self, name: &str) {
         self.notes().model = Some(name.to_owned());
     }
 
-    /// What its completions took until now.
+    /// Records the usage of its completions so far.
     pub(super) fn usage(&self, usage: Usage) {
         self.notes().usage = Some(usage);
     }
 
-    /// The start of the reasoning of one of its completions, which only logs at the level `debug` have.
+    /// Logs the start of the reasoning of a completion, at the level `debug` only.
     pub(super) fn thought(&self, text: &str) {
         if !text.is_empty() {
             tracing::debug!(target: "request", id = self.id, reasoning = text);
         }
     }
 
-    /// What the engine reports of one of its completions.
+    /// Records an event of one of its completions.
     pub(super) fn event(&self, event: &Event) {
         let mut notes = self.notes();
         match event {
@@ -147,7 +146,7 @@ impl Notes {
         }
     }
 
-    /// How its completions ended, of a request that had any.
+    /// The finish reasons of the completions; `None` for a request without completions.
     fn ending(&self) -> Option<String> {
         self.model.as_ref()?;
         if self.is_answered && !self.status.is_success() {
@@ -171,7 +170,7 @@ impl Drop for Record {
         }
         let (usage, took) = (notes.usage, self.started.elapsed());
         let milliseconds = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
-        // Of the time in which tokens came.
+        // The rate counts only the time in which tokens arrived.
         let rate = usage.zip(notes.first).map(|(usage, first)| {
             let time = took.saturating_sub(first).as_secs_f64().max(1e-4);
             (usage.completion_tokens.saturating_sub(1) as f64 / time * 10.0).round() / 10.0
@@ -198,14 +197,14 @@ impl Drop for Record {
             };
         }
         match self.path.as_str() {
-            // Asked every few seconds.
+            // Monitoring asks for these every few seconds.
             "/health" | "/metrics" => line!(debug),
             _ => line!(info),
         }
     }
 }
 
-/// Keeps the record of a request, and tells the client which fields had no effect.
+/// Keeps the record of a request, and reports the fields without effect to the client.
 pub(super) async fn layer(request: Request, next: Next) -> Response {
     let record = Arc::new(Record::of(&request));
     let mut response = Arc::clone(&record).scope(next.run(request)).await;
@@ -221,7 +220,7 @@ pub(super) async fn layer(request: Request, next: Next) -> Response {
     }
     let kind = headers.get(header::CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
-        // Proxies must not collect a stream.
+        // Proxies must not buffer a stream.
         let name = HeaderName::from_static("x-accel-buffering");
         headers.insert(name, HeaderValue::from_static("no"));
     }

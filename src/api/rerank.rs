@@ -1,7 +1,7 @@
-//! Scores by classification heads: `POST /v1/rerank` (and `/rerank`), `POST /v1/score` and `POST /classify`.
+//! Scores of classification heads: `POST /v1/rerank` (and `/rerank`), `POST /v1/score` and `POST /classify`.
 //!
-//! `/v1/rerank` has the shape that most services share, `/rerank` with `texts` that of TEI; `/v1/score` and
-//! `/classify` are vLLM's. How texts and pairs are read is in `passages`.
+//! `/v1/rerank` has the shape that most services share, `/rerank` with `texts` that of TEI; `/v1/score` and `/classify`
+//! have vLLM's. How texts and pairs are tokenized is in `passages`.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ fields! {
     }
 }
 
-/// The fields of a request as they are documented, with those that all of this file have.
+/// The documented fields of a request, including those that all routes of this file share.
 pub(super) fn fields<T: Fields>() -> Vec<Field> {
     [fields::of::<T>(), fields::of::<Truncation>()].concat()
 }
@@ -105,15 +105,16 @@ impl Document {
     }
 }
 
-/// How a model scores a pair.
+/// The conversion of a model's output to the score of a pair.
 #[derive(Clone, Copy)]
 struct Scorer {
-    /// Whether its scores are between 0 and 1 as they are.
+    /// Whether the model's scores are probabilities already.
     are_probabilities: bool,
 }
 
 impl Scorer {
-    /// That of a model with one class, or with two that are probabilities of relevant and not relevant.
+    /// The scorer of a model with one class, or with two whose scores are the probabilities of relevant and not
+    /// relevant.
     fn of(served: &Served) -> Result<Self, Error> {
         match &served.pooled {
             Ok(Pooled::Scores {
@@ -143,7 +144,7 @@ impl Scorer {
         let score = f64::from(values.first().copied().unwrap_or(0.0));
         match self.are_probabilities || is_raw {
             true => score,
-            // Scores of heads with one class are log-odds.
+            // The score of a head with one class is a log-odds.
             false => 1.0 / (1.0 + (-score).exp()),
         }
     }
@@ -154,7 +155,7 @@ pub(super) fn is_scorer(served: &Served) -> bool {
     Scorer::of(served).is_ok()
 }
 
-/// The scores that the model gives of pairs; their fields are `first` and `second`.
+/// The model's scores of pairs; `first` and `second` are the fields of the texts.
 async fn pairs(
     served: &Served,
     truncation: &Truncation,
@@ -221,7 +222,7 @@ pub(super) async fn rerank(
     let is_raw = request.raw_scores == Some(true);
     let scores = results.all.iter().map(|v| scorer.score(v, is_raw));
     let mut scored: Vec<(usize, f64)> = scores.enumerate().collect();
-    // The sort is stable: of equal scores the first document comes first.
+    // The sort is stable: equal scores keep the order of the documents.
     scored.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     scored.truncate(usize::try_from(top_n).unwrap_or(usize::MAX));
     let returns = request.return_documents == Some(true) || request.return_text == Some(true);
@@ -343,7 +344,7 @@ fn label(served: &Served, class: usize) -> String {
     label.unwrap_or_else(|| format!("LABEL_{class}"))
 }
 
-/// Probabilities of classes; of a single one that of the log-odds.
+/// The probabilities of classes; of a single class, the probability of its log-odds.
 fn softmax(values: &[f32]) -> Vec<f32> {
     if let [one] = values {
         return vec![(1.0 / (1.0 + (-f64::from(*one)).exp())) as f32];

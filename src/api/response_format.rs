@@ -1,8 +1,8 @@
-//! The grammar of a completion, from the fields that constrain it.
+//! The constraint of a completion, from the fields that define one.
 //!
-//! OpenAI's `response_format`; llama-server's `grammar` and `json_schema`; vLLM's `guided_json`,
-//! `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs`. At most one of them. A schema is enforced whatever
-//! `strict` is. Not here: what constraints mean.
+//! The fields are OpenAI's `response_format`; llama-server's `grammar` and `json_schema`; vLLM's `guided_json`,
+//! `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs`. At most one may be set. A schema is
+//! enforced whatever `strict` is. Not here: the meaning of constraints.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fields! {
     }
 }
 
-/// A constraint and the field it comes from, for messages.
+/// A constraint, and the field that it comes from, for error messages.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) param: String,
@@ -46,7 +46,7 @@ impl Fields {
         }
         if let Some(grammar) = given(&self.grammar) {
             let text = text("grammar", grammar)?;
-            // Clients that have none send an empty one.
+            // Clients without a grammar send an empty one.
             let grammar = (!text.is_empty()).then(|| Constraint::grammar(text));
             all.extend(grammar.map(|grammar| wanted("grammar", grammar)));
         }
@@ -86,7 +86,7 @@ impl Fields {
 }
 
 impl Wanted {
-    /// Compiles the constraint, off the threads that serve connections.
+    /// Compiles the constraint off the threads that serve connections.
     pub(super) async fn compile(self, served: &Arc<Served>) -> Result<Compiled, Error> {
         let Self { param, constraint } = self;
         let handle = served.handle.clone();
@@ -98,7 +98,7 @@ impl Wanted {
             .map_err(|error| Self::refused(&param, &error))
     }
 
-    /// The refusal of a constraint that cannot be used.
+    /// The error for a constraint that cannot be used.
     fn refused(param: &str, error: &constraint::Error) -> Error {
         match error {
             constraint::Error::Busy => Error::Busy {
@@ -127,7 +127,7 @@ fn wanted(param: impl Into<String>, constraint: Constraint) -> Wanted {
     }
 }
 
-/// A schema, which some clients send as a string.
+/// The constraint of a schema, which some clients send as a string.
 fn of_schema(param: &str, value: &Value) -> Result<Constraint, Error> {
     let Value::String(text) = value else {
         return Ok(Constraint::JsonSchema(value.clone()));
@@ -217,7 +217,7 @@ fn of_structured_outputs(outputs: &Value) -> Result<Wanted, Error> {
     Ok(wanted(param, constraint))
 }
 
-/// A regular expression that matches each of these texts and no other.
+/// A regular expression that matches exactly these texts.
 fn one_of(param: &str, value: &Value) -> Result<Constraint, Error> {
     const EXPECTED: &str = "expected an array of one or more texts, none of them empty";
     let fault = || Error::kind(param, EXPECTED);
@@ -230,7 +230,7 @@ fn one_of(param: &str, value: &Value) -> Result<Constraint, Error> {
     Ok(Constraint::Regex(format!("({})", escaped.join("|"))))
 }
 
-/// A regular expression that matches this text alone.
+/// A regular expression that matches exactly this text.
 fn literal(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -242,7 +242,7 @@ fn literal(text: &str) -> String {
     out
 }
 
-/// Refuses unknown fields.
+/// Refuses fields that are not in `known`.
 fn only(param: &str, fields: &serde_json::Map<String, Value>, known: &[&str]) -> Result<(), Error> {
     match fields.keys().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),

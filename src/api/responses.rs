@@ -1,8 +1,8 @@
 //! `POST /v1/responses`: conversations in the shape of OpenAI's responses, without state.
 //!
-//! A request is rewritten into the fields of chat completions, which are the one way to a model; the response
-//! is a list of items. Shapes: OpenAI's API reference, responses. Nothing is stored: a conversation is sent
-//! whole, and what refers to an earlier response is refused.
+//! A request is rewritten into the fields of chat completions, so that there is one path to a model; the response is a
+//! list of items. Shapes: OpenAI's API reference, responses. Nothing is stored: the client sends the whole
+//! conversation, and references to an earlier response are refused.
 
 mod request;
 mod response;
@@ -31,7 +31,7 @@ use response::Shape;
 /// The routes of responses.
 pub(super) const ROUTES: &[&str] = &["/v1/responses", "/responses"];
 
-/// The conversation of a request that was rewritten.
+/// The conversation of a rewritten request.
 fn dialogue(mut body: Body) -> Result<Dialogue, Error> {
     let dialogue = Dialogue::take(&mut body)?;
     body.finish()?;

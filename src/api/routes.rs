@@ -1,6 +1,6 @@
-//! The list of routes: what serves each, and its description in `/openapi.json` and at `/docs`.
+//! The list of routes: the handler of each, and its description in `/openapi.json` and at `/docs`.
 //!
-//! Router and documentation come from the same rows, so neither can fall behind the other.
+//! Router and documentation come from the same rows, so they cannot diverge.
 
 use std::sync::Arc;
 
@@ -14,38 +14,38 @@ use super::{
     metrics, models, native, openapi, page, props, quit, rerank, responses, settings, tokens,
 };
 
-/// Who answers the requests of a route where models have engine processes.
+/// The process that answers the requests of a route if models have engine processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// The server.
     Server,
-    /// The engine process of the model that the request names, which is loaded for it.
+    /// The engine process of the model that the request names; the model is loaded for it.
     Model,
-    /// The same if the model is loaded, else the server.
+    /// The engine process if the model is loaded, otherwise the server.
     Loaded,
 }
 
-/// A route as it is documented.
+/// A route with its documentation.
 pub(super) struct Route {
     pub(super) owner: Owner,
     pub(super) method: &'static str,
     pub(super) path: &'static str,
-    /// What it is for.
+    /// A one-line description of the route.
     pub(super) summary: &'static str,
-    /// The fields of its body; none if it has no JSON object as its body.
+    /// The fields of the body; `None` if the body is not a JSON object.
     pub(super) fields: Option<fn() -> Vec<Field>>,
-    /// What else is documented.
+    /// Further documentation.
     pub(super) shape: Shape,
 }
 
-/// What is documented of a route beyond its fields.
+/// The documentation of a route beyond its fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Keys that every JSON response has; other responses are not described.
     pub(super) keys: &'static [&'static str],
     /// Content types of a response that is not JSON.
     pub(super) types: &'static [&'static str],
-    /// Status of a response.
+    /// The status of a successful response.
     pub(super) status: &'static str,
     /// Whether errors have Anthropic's shape.
     pub(super) is_anthropic: bool,
@@ -53,7 +53,7 @@ pub(super) struct Shape {
     pub(super) has_model: bool,
 }
 
-/// JSON of any keys, with status 200.
+/// JSON with any keys and status 200.
 const ANY: Shape = Shape {
     keys: &[],
     types: &[],
@@ -62,13 +62,13 @@ const ANY: Shape = Shape {
     has_model: false,
 };
 
-/// The same for one model.
+/// As `ANY`, for a route whose `?model=NAME` selects the model.
 const OF_MODEL: Shape = Shape {
     has_model: true,
     ..ANY
 };
 
-/// JSON with these keys.
+/// A JSON response with these keys.
 const fn json(keys: &'static [&'static str]) -> Shape {
     Shape { keys, ..ANY }
 }
@@ -178,9 +178,9 @@ routes! {
     Server: get "/docs", openapi::page, "This list as a page." => file(&["text/html"]);
 }
 
-/// Who answers a request; the server, if there is no such route.
+/// The process that answers a request; the server if there is no such route.
 pub(super) fn owner(method: &Method, path: &str) -> Owner {
-    // The head of an answer comes from whoever has the answer.
+    // HEAD is answered by the process that answers GET.
     let method = if *method == Method::HEAD {
         &Method::GET
     } else {
@@ -215,7 +215,7 @@ mod tests {
         std::fs::read_to_string(path).expect("it is readable")
     }
 
-    /// What the table of endpoints of the README lists: `METHOD /path`, methods and paths sharing cells.
+    /// The endpoints in the table of the README: `METHOD /path`. Methods and paths may share cells.
     fn of_readme() -> BTreeSet<String> {
         let (page, mut found) = (read("README.md"), BTreeSet::new());
         let rows = page
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(of_readme(), own);
     }
 
-    /// A field that a part of a request takes must be in what is listed of its route.
+    /// Every part that a handler takes from a body must be among the documented fields of its route.
     #[test]
     fn every_part_of_a_request_is_documented() {
         let (mut sources, mut folders) = (String::new(), vec!["src/api".into()]);
@@ -276,7 +276,7 @@ mod tests {
                 .nth(1)
                 .and_then(|rest| rest.split(' ').next());
             let name = name.expect("a name");
-            // The object `diffusion` has fields of its own.
+            // The fields of the object `diffusion` are nested.
             let is_inner = name == "Options";
             let names = [format!("::<{name}>"), format!("::{name}>")];
             let is_listed = names.iter().any(|name| sources.contains(name));

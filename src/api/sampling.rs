@@ -1,5 +1,5 @@
-//! The fields of a request that say how tokens are sampled. Numbers and lists come from the table of the
-//! stages, with their ranges and defaults.
+//! The sampling fields of a request. Numbers and lists come from the table of the stages, with their ranges and
+//! defaults.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -14,9 +14,9 @@ use super::biases::{Biased, Biases, biases};
 use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 
-/// Maximum number of elements of a list of texts.
+/// Maximum number of elements in a list of texts.
 const MAX_TEXTS: usize = 64;
-/// Longest text of such a list, in bytes.
+/// Maximum size of a text in such a list, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
 /// vLLM's name of `repeat_penalty`.
 const ALIAS: &str = "repetition_penalty";
@@ -32,16 +32,16 @@ fields! {
     }
 }
 
-/// A list as a request has it.
+/// A list as the request writes it.
 #[derive(Debug)]
 enum Elements {
-    /// Biases by token ids or texts.
+    /// Biases of token ids or texts.
     Biases(Vec<(Biased, f64)>),
-    /// Texts that tokens hold.
+    /// Texts that tokens contain.
     Texts(Vec<String>),
 }
 
-/// The fields as they are documented.
+/// The documented fields.
 pub(super) fn fields() -> Vec<Field> {
     let numbers = PARAMETERS.iter().map(|parameter| Field {
         name: parameter.name,
@@ -69,20 +69,20 @@ pub(super) fn fields() -> Vec<Field> {
     numbers.chain(lists).chain([alias]).chain(others).collect()
 }
 
-/// How tokens are sampled, before the vocabulary is known.
+/// The sampling parameters of a request, before the vocabulary is known.
 #[derive(Debug)]
 pub(super) struct Sampling {
     numbers: Params,
-    /// For each of [`LISTS`].
+    /// The value of each of [`LISTS`].
     lists: Vec<Option<Elements>>,
     others: Others,
 }
 
 impl Sampling {
-    /// Takes its fields out of a body.
+    /// Takes the fields out of a body.
     ///
     /// # Errors
-    /// A field of another type or out of its range.
+    /// A field has another type or is out of range.
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
         let mut numbers = Params::default();
         let has_window = body.has("repeat_last_n");
@@ -108,10 +108,10 @@ impl Sampling {
         self.others.ignore_eos == Some(true)
     }
 
-    /// The parameters for a model with this vocabulary; a fresh seed where the request has none.
+    /// The parameters for a model with this vocabulary; a random seed if the request has none.
     ///
     /// # Errors
-    /// A bias for a token that the vocabulary does not have, or out of range.
+    /// A bias names a token outside the vocabulary or is out of range.
     pub(super) fn params(&self, tokenizer: &Tokenizer) -> Result<Params, Error> {
         let mut params = self.numbers.clone();
         for (list, elements) in LISTS.iter().zip(&self.lists) {
@@ -136,7 +136,7 @@ impl Sampling {
             let bans = ends.into_iter().map(|id| (id, f32::NEG_INFINITY));
             params.logit_bias.extend(bans);
         }
-        // The standard library's hasher is keyed from the system's randomness.
+        // The standard library keys its hasher from the system's randomness.
         let fresh = || std::hash::RandomState::new().build_hasher().finish() as i64;
         params.seed = self.others.seed.unwrap_or_else(fresh) as u64;
         Ok(params)
@@ -158,7 +158,7 @@ pub(super) fn check_texts(name: &str, texts: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the lists of a table out of a body.
+/// Takes the lists of a table of stages out of a body.
 fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elements>>, Error> {
     let take = |list: &List<P>| {
         Ok(match list.kind {
@@ -177,7 +177,7 @@ fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elemen
     table.iter().map(take).collect()
 }
 
-/// Takes the parameters of a table out of a body.
+/// Takes the parameters of a table of stages out of a body.
 fn take_numbers<P>(body: &mut Body, table: &[Parameter<P>], params: &mut P) -> Result<(), Error> {
     for parameter in table {
         let Some(value) = body.take_one(parameter.name) else {
@@ -188,7 +188,7 @@ fn take_numbers<P>(body: &mut Body, table: &[Parameter<P>], params: &mut P) -> R
     Ok(())
 }
 
-/// Takes `repetition_penalty` of vLLM: `repeat_penalty`, whose window is everything there unless it is set.
+/// Takes vLLM's `repetition_penalty` as `repeat_penalty`. Its window is the whole context unless the request sets one.
 fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<(), Error> {
     let repeats = PARAMETERS.iter().find(|p| p.name == "repeat_penalty");
     if let Some(value) = body.take_one(ALIAS)
@@ -202,7 +202,7 @@ fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<
     Ok(())
 }
 
-/// The value of a parameter in the field `name`.
+/// The value of a parameter from the field `name`.
 fn number<P>(name: &str, parameter: &Parameter<P>, value: &Value) -> Result<f64, Error> {
     let (number, expected) = match parameter.kind {
         Kind::Real => (value.as_f64(), "a number"),

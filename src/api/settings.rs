@@ -1,5 +1,5 @@
-//! `GET /v1/sampling`: every sampling parameter with its meaning, type, range and default, from the table of
-//! the stages. The page at `/` makes its form of it.
+//! `GET /v1/sampling`: every sampling parameter with its meaning, type, range and default, from the table of the
+//! stages. The page at `/` builds its form from it.
 
 use axum::Json;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::sampling::{
     Kind, LISTS, List, ListKind, OTHERS, Other, OtherKind, PARAMETERS, Parameter, StageName,
 };
 
-/// A bound, unless it is that of the type.
+/// A bound; `None` if it is only that of the type.
 fn bound(bound: f64) -> Option<f64> {
     (bound.abs() < f64::MAX).then_some(bound)
 }
@@ -49,7 +49,7 @@ fn other(other: &Other) -> Value {
     })
 }
 
-/// All parameters: those that are alone in their technique first, the others by technique.
+/// All parameters: first those that are the only one of their technique, then the others grouped by technique.
 pub(super) async fn settings() -> Json<Value> {
     let mut all: Vec<Value> = PARAMETERS.iter().map(number).collect();
     for own in LISTS {
@@ -64,7 +64,7 @@ pub(super) async fn settings() -> Json<Value> {
     };
     let (alone, grouped): (Vec<Value>, Vec<Value>) =
         all.iter().cloned().partition(|value| n_of(value) == 1);
-    // Those that say all of their technique are set most often.
+    // The only parameter of a technique is set most often.
     let all: Vec<Value> = alone
         .into_iter()
         .chain(OTHERS.iter().map(other))

@@ -1,8 +1,8 @@
 //! `POST /tokenize`, `POST /detokenize`, `GET /tokenizer_info` and `POST /apply-template`.
 //!
-//! Each takes the fields of vLLM and those of llama-server, and answers with the fields of both where they
-//! do not contradict each other. A text is `prompt` (vLLM, with the special tokens that the vocabulary asks
-//! for by default) or `content` (llama-server, without them).
+//! Each endpoint takes the fields of vLLM and those of llama-server, and answers with the fields of both if they do not
+//! contradict each other. A text is `prompt` (vLLM, with the special tokens that the vocabulary adds by default) or
+//! `content` (llama-server, without them).
 
 use std::sync::Arc;
 
@@ -45,10 +45,10 @@ fields! {
     }
 }
 
-/// The fields of each endpoint as they are documented. A text or messages are tokenized.
+/// The documented fields of `/tokenize`, which tokenizes a text or messages.
 pub(super) fn tokenize_fields() -> Vec<Field> {
     let mut fields = [template_fields(), fields::of::<Text>()].concat();
-    // A text is as good.
+    // Messages are optional: a text can take their place.
     let messages = fields.iter_mut().filter(|field| field.name == "messages");
     messages.for_each(|field| field.ty = format!("Option<{}>", field.ty));
     fields
@@ -62,7 +62,7 @@ pub(super) fn template_fields() -> Vec<Field> {
     [fields::of::<Model>(), fields::of::<Messages>()].concat()
 }
 
-/// The rest of a body after the model that it names, and that model.
+/// The model that a body names, and the rest of the body.
 async fn opened(
     pool: &Arc<Pool>,
     headers: &HeaderMap,
@@ -108,7 +108,7 @@ pub(super) async fn tokenize(
             return Err(Error::value("content", message));
         }
     };
-    // Of a conversation, where a text is given.
+    // Fields of a conversation exclude a text.
     if let Some(name) = Messages::NAMES.iter().find(|name| body.has(name)) {
         let message = format!("`{name}` and a text exclude each other");
         return Err(Error::value(*name, message));
@@ -123,7 +123,7 @@ pub(super) async fn tokenize(
     if text.with_pieces == Some(true) {
         let with_piece = |id: &u32| match std::str::from_utf8(tokenizer.piece(*id)) {
             Ok(piece) => json!({ "id": id, "piece": piece }),
-            // Part of a character.
+            // The token is only a part of a character.
             Err(_) => json!({ "id": id, "piece": tokenizer.piece(*id) }),
         };
         answer["tokens"] = tokens.iter().map(with_piece).collect();

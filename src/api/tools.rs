@@ -1,6 +1,6 @@
-//! Tools on offer, which of them must be called, and the calls in a conversation.
+//! The tools of a request, the choice of tools that must be called, and the calls in a conversation.
 //!
-//! Everything is checked before a template sees it. Not here: how calls are written and read.
+//! Everything is checked before a template reads it. Not here: how calls are written and parsed.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::places::{object, wrong};
 
 /// Maximum number of tools of a request.
 const MAX_TOOLS: usize = 256;
-/// Longest name of a tool, in bytes.
+/// Maximum size of the name of a tool, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Which tools must be called.
+/// Whether tools may or must be called.
 #[derive(Clone, Debug, PartialEq)]
 enum Choice {
     None,
@@ -27,22 +27,22 @@ enum Choice {
 /// The tools of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Tools {
-    /// As the client sent them, for the template.
+    /// The tools as the client sent them, for the template.
     pub(super) all: Value,
-    /// Those that may be called.
+    /// The tools that may be called.
     pub(super) callable: Arc<Vec<Tool>>,
     choice: Choice,
-    /// Whether arguments must fit their schemas also where no call is required.
+    /// Whether arguments must match their schemas even if no call is required.
     pub(super) is_strict: bool,
-    /// Whether there may be several calls.
+    /// Whether the answer may have several calls.
     pub(super) many: bool,
 }
 
 impl Tools {
-    /// The tools of these fields.
+    /// The tools that these fields define.
     ///
     /// # Errors
-    /// A tool or a choice that is malformed, by its place.
+    /// A tool or a choice is malformed; the error names its place.
     pub(super) fn parse(
         tools: Option<&Value>,
         choice: Option<&Value>,
@@ -83,7 +83,7 @@ impl Tools {
     }
 }
 
-/// The tools, and whether one of them is strict.
+/// The tools, and whether any of them is strict.
 fn offered(tools: &Value) -> Result<(Vec<Tool>, bool), Error> {
     let all = tools.as_array().ok_or_else(|| wrong("tools", "an array"))?;
     if all.len() > MAX_TOOLS {
@@ -149,10 +149,10 @@ fn name(param: &str, value: Option<&Value>) -> Result<String, Error> {
     })
 }
 
-/// Names with their places.
+/// Names of tools, with their places in the request.
 type Names = Vec<(String, String)>;
 
-/// The choice, and the tools that may be called if these are not all.
+/// The choice, and the names of the callable tools if it restricts them.
 fn chosen(choice: Option<&Value>, has_tools: bool) -> Result<(Choice, Option<Names>), Error> {
     const PARAM: &str = "tool_choice";
     let expected = "`none`, `auto`, `required`, a tool or `allowed_tools`";
@@ -207,10 +207,10 @@ fn chosen(choice: Option<&Value>, has_tools: bool) -> Result<(Choice, Option<Nam
     }
 }
 
-/// Checks the calls of a message, which is at `at`.
+/// Checks the calls of a message; `at` is the place of the message.
 ///
 /// # Errors
-/// What is malformed, by its place.
+/// A call is malformed; the error names its place.
 pub(super) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
     let at = format!("{at}.tool_calls");
     let all = calls.as_array().ok_or_else(|| wrong(&at, "an array"))?;
@@ -238,7 +238,7 @@ pub(super) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
         let at = format!("{at}.arguments");
         match function.get("arguments") {
             None | Some(Value::Null | Value::Object(_)) => {}
-            // Clients write no arguments so.
+            // Some clients write an empty string for no arguments.
             Some(Value::String(text)) if text.trim().is_empty() => {}
             Some(Value::String(text)) => match serde_json::from_str(text) {
                 Ok(Value::Object(_)) => {}
@@ -254,7 +254,7 @@ pub(super) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts the arguments of a message's calls into the form that a template takes.
+/// Converts the arguments of a message's calls to the form that the template takes.
 pub(super) fn with_arguments(message: &mut Value, takes_text: bool) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {

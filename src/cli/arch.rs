@@ -1,4 +1,4 @@
-//! `bench arch`: lists, checks and shows architecture definitions, begins one and proves one.
+//! `bench arch`: lists, checks and shows architecture definitions, drafts a new one, and tests one against a reference.
 
 mod begin;
 mod prove;
@@ -72,7 +72,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
     }
 }
 
-/// Problems of a definition, in colour on a terminal.
+/// The problems of a definition, with colours on a terminal.
 fn styled(error: LibraryError) -> Failure {
     match error {
         LibraryError::Broken(problems) if std::io::stderr().is_terminal() => {

@@ -1,4 +1,4 @@
-//! The option that names backend libraries, and where they are searched for.
+//! The option that names backend libraries, and the search for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -20,10 +20,10 @@ pub(super) struct Backends {
 }
 
 impl Backends {
-    /// Loads the libraries that are named, and once those that are found.
+    /// Loads the named libraries, and once per process those that are found by the search.
     ///
     /// # Errors
-    /// A library that is named and cannot be loaded. What is found and cannot be loaded is logged.
+    /// A named library cannot be loaded. A found library that cannot be loaded is only logged.
     pub(super) fn load(&self) -> Result<(), Failure> {
         for path in self.backend.iter().filter(|path| !is_plain(path)) {
             load_library(path)?;
@@ -40,7 +40,7 @@ impl Backends {
         Ok(())
     }
 
-    /// Whether plain loops compute.
+    /// Whether the reference implementation by plain loops computes all operations.
     pub(super) fn are_plain(&self) -> bool {
         self.backend.iter().any(|path| is_plain(path))
     }

@@ -1,4 +1,4 @@
-//! The commands, reading the command line, and running a command.
+//! The commands, and how a command line is parsed and run.
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -72,11 +72,11 @@ pub(super) enum Command {
     },
 }
 
-/// The command line of the process, in `bench serve` with the configuration file and the environment below
-/// it. Ends the process where clap does: on help and on options that are wrong.
+/// The command line of the process. For `bench serve`, configuration file and environment are merged in with lower
+/// priority. Ends the process where clap does: on help and on invalid options.
 ///
 /// # Errors
-/// A configuration that is wrong.
+/// The configuration is invalid.
 pub fn parse() -> Result<Cli, Failure> {
     let line: Vec<_> = std::env::args_os().collect();
     let matches = Cli::command().get_matches_from(&line);
@@ -89,7 +89,7 @@ pub fn parse() -> Result<Cli, Failure> {
 /// Runs the command of a command line.
 ///
 /// # Errors
-/// The failure of the command, as one message.
+/// The command failed; the error is one message.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let of_whom = match &cli.command {
         Command::Serve(_) => options::Logs::Server,
@@ -100,7 +100,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         _ => options::Logs::Command,
     };
     options::start_log(&cli.log, of_whom)?;
-    // The server tells of an engine process by the signal that ended it.
+    // The server reports the signal that ended an engine process, so an engine process does not handle it.
     if !matches!(cli.command, Command::Engine(_)) {
         ggml::report_bus_errors();
     }

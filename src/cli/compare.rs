@@ -56,17 +56,17 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// A part of `--path`.
+/// An element of `--path`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PathOption {
     Chunk(usize),
     Stateless,
     Flash,
-    /// Types of keys and values.
+    /// Types of keys and values in the KV cache.
     Cache(TensorType, TensorType),
-    /// Layers on other devices, which A then has none of.
+    /// Layers of B are on other devices; those of A are all on the CPU.
     Devices,
-    /// Plain loops compute.
+    /// The reference implementation by plain loops computes.
     Plain,
 }
 
@@ -157,8 +157,8 @@ fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
     ))
 }
 
-/// The values of a model, under the given definition or its own, on an execution path, with layers on other devices or
-/// not.
+/// The values of a model, under its own or the given definition, on an execution path, with or without layers on other
+/// devices.
 fn values(
     args: &Args,
     (model, arch): (&Path, Option<&String>),

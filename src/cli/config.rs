@@ -1,10 +1,9 @@
-//! Settings of `bench serve`: a TOML file, below environment variables, below options of the command line.
+//! The settings of `bench serve`: a TOML file, overridden by environment variables, overridden by command-line options.
 //!
-//! Every option `--some-name` is the key `some_name` of the file and the variable `BENCH_SOME_NAME`. A layer
-//! is turned into options of the command line, so that clap checks its values; a value that a higher layer
-//! sets is left out. The file has two tables besides: `[aliases]`, further names of models, and
-//! `[per_model.NAME]`, options for one model that are in force where neither environment nor command line
-//! sets them.
+//! Every option `--some-name` is the key `some_name` of the file and the variable `BENCH_SOME_NAME`. A layer is
+//! converted to command-line options, so that clap checks its values; a value that a higher layer sets is left out. The
+//! file may have two tables: `[aliases]`, further names of models, and `[per_model.NAME]`, options for one model, which
+//! apply unless the environment or the command line sets them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +18,7 @@ use crate::common::reading::{self, MAX_DEFINITION};
 use super::serve::Args;
 use super::{Cli, Command, Failure, output};
 
-/// Where a value comes from.
+/// The layer that a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
     File,
@@ -27,19 +26,19 @@ enum Origin {
     Flag,
 }
 
-/// What the layers add to the options of the command line.
+/// The settings of the layers that are not command-line options.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     /// Further names of models.
     pub(super) aliases: BTreeMap<String, String>,
-    /// Options of models with a table of their own.
+    /// The options of models that have a table of their own.
     pub(super) per_model: BTreeMap<String, Args>,
 }
 
-/// Values of options, by their ids.
+/// The values of options, by option id.
 type Values = BTreeMap<String, Vec<String>>;
 
-/// Options that belong to the server, not to a model.
+/// Options of the server, not of a model.
 const OF_SERVER: &[&str] = &[
     "model",
     "models",
@@ -56,19 +55,19 @@ const OF_SERVER: &[&str] = &[
     "log_level",
     "log_format",
 ];
-/// Those of them that engine processes have too.
+/// Options among these that engine processes also have.
 const OF_LOG: &[&str] = &["log", "log_level", "log_format"];
-/// Options that no file and no variable sets.
+/// Options that neither a file nor a variable can set.
 const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
-/// Options that exclude each other: what a higher layer sets excludes the other in lower ones.
+/// Pairs of exclusive options. An option that a higher layer sets disables the other one in lower layers.
 const EXCLUSIVE: &[[&str; 2]] = &[["model", "models"], ["models", "lora"]];
 const ALIASES: &str = "aliases";
 const PER_MODEL: &str = "per_model";
 
-/// The command line of `bench serve` with the layers below it.
+/// Builds the command line of `bench serve` from its arguments and the layers below them.
 ///
 /// # Errors
-/// A file that cannot be read; unknown keys and wrong values, all of a layer together.
+/// The file cannot be read, or a layer has unknown keys or invalid values; all faults of the layer are reported.
 pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Failure> {
     let options = Options::new();
     let mut origins: BTreeMap<String, Origin> = BTreeMap::new();
@@ -129,7 +128,7 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
     Ok(cli)
 }
 
-/// The options of `bench serve` in what was parsed.
+/// Extracts the options of `bench serve` from a parsed command line.
 fn args(options: &Options, matches: &ArgMatches) -> Result<(Cli, Args), Failure> {
     let cli = Cli::from_arg_matches(matches)?;
     let of_serve = matches.subcommand_matches("serve");
@@ -139,7 +138,7 @@ fn args(options: &Options, matches: &ArgMatches) -> Result<(Cli, Args), Failure>
     Ok((cli, own))
 }
 
-/// Adds a value of a layer, unless a higher one sets it or excludes it.
+/// Adds a value of a layer, unless a higher layer sets or excludes the option.
 fn add(
     options: &Options,
     origins: &mut BTreeMap<String, Origin>,
@@ -164,12 +163,12 @@ fn add(
     added.extend(options.flags(id, values));
 }
 
-/// The environment variable of an option.
+/// The name of an option's environment variable.
 fn variable(id: &str) -> String {
     format!("BENCH_{}", id.to_ascii_uppercase())
 }
 
-/// What a file sets.
+/// The settings of a file.
 #[derive(Debug, Default)]
 struct File {
     path: PathBuf,
@@ -178,7 +177,7 @@ struct File {
     per_model: BTreeMap<String, Values>,
 }
 
-/// The options of `bench serve`.
+/// The options of `bench serve` that the layers can set.
 struct Options {
     args: Vec<Arg>,
 }
@@ -196,7 +195,7 @@ impl Options {
         }
     }
 
-    /// Key of an option in a file.
+    /// The key of an option in a file.
     fn key(arg: &Arg) -> String {
         arg.get_long().unwrap_or_default().replace('-', "_")
     }
@@ -205,7 +204,7 @@ impl Options {
         self.args.iter().find(|arg| Self::key(arg) == key)
     }
 
-    /// The options of the command line that set a value.
+    /// The command-line options that set these values.
     fn flags(&self, id: &str, values: &[String]) -> Vec<String> {
         let Some(arg) = self.args.iter().find(|arg| arg.get_id() == id) else {
             return Vec::new();
@@ -224,7 +223,7 @@ impl Options {
         }
     }
 
-    /// The options of the command line that set what is not of the server alone.
+    /// The command-line options for an engine process: all that are set, except those of the server alone.
     fn line(&self, matches: &ArgMatches) -> Vec<OsString> {
         let is_needed = |arg: &&Arg| {
             let id = arg.get_id().as_str();
@@ -249,7 +248,7 @@ impl Options {
         options.collect()
     }
 
-    /// Checks the values of a layer as clap checks options.
+    /// Checks the values of an option with clap.
     fn check(&self, id: &str, values: &[String]) -> Result<(), String> {
         let flags = self.flags(id, values);
         let line = ["bench".to_owned(), "serve".to_owned()]
@@ -339,7 +338,7 @@ impl Options {
         whole(file, &faults)
     }
 
-    /// The values of a table, and what is wrong with it.
+    /// The values of a table, and its faults.
     fn values(
         &self,
         prefix: &str,
@@ -374,7 +373,7 @@ impl Options {
         (found, faults)
     }
 
-    /// Prints each setting with where it comes from, as a file that sets the same.
+    /// Prints each setting with its origin, in the form of a file with the same settings.
     fn print(
         &self,
         matches: &ArgMatches,
@@ -416,7 +415,7 @@ impl Options {
     }
 }
 
-/// The value, unless there are faults.
+/// The value, or an error if there are faults.
 fn whole<T>(value: T, faults: &[String]) -> Result<T, Failure> {
     match faults {
         [] => Ok(value),
@@ -449,7 +448,7 @@ fn texts(arg: &Arg, value: &toml::Value) -> Result<Vec<String>, &'static str> {
     all.ok_or(expected)
 }
 
-/// The value of an option as a file has it; none if it is not set.
+/// The value of an option in the form of a file; `None` if it is not set.
 fn shown(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     let id = arg.get_id().as_str();
     if matches!(arg.get_action(), ArgAction::SetTrue) {

@@ -26,7 +26,7 @@ pub(super) struct ConstraintOptions {
 }
 
 impl ConstraintOptions {
-    /// The constraint that the options name, if any.
+    /// The constraint that the options define, if any.
     pub(super) fn read(&self) -> Result<Option<Constraint>, Failure> {
         if let Some(path) = &self.json_schema {
             return Ok(Some(Constraint::JsonSchema(json(path)?)));
@@ -43,7 +43,7 @@ impl ConstraintOptions {
         Ok(self.regex.clone().map(Constraint::Regex))
     }
 
-    /// The same as a field of a request.
+    /// The constraint as a field of a request.
     pub(super) fn field(&self) -> Result<Option<(String, Value)>, Failure> {
         if let Some(path) = &self.json_schema {
             return Ok(Some(("json_schema".into(), json(path)?)));
@@ -56,7 +56,7 @@ impl ConstraintOptions {
     }
 }
 
-/// The JSON in a file.
+/// The JSON value in a file.
 pub(super) fn json(path: &Path) -> Result<Value, Failure> {
     serde_json::from_str(&text(path)?).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
 }

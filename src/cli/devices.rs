@@ -1,5 +1,5 @@
-//! `bench devices`: the devices that can compute, and what they lack for a model; `bench rpc-worker`: lends
-//! this machine to others.
+//! `bench devices`: the devices that can compute, and the operations that they lack for a model; `bench rpc-worker`:
+//! lends devices of this machine to others.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -46,10 +46,10 @@ fn kind(device: Device) -> &'static str {
     }
 }
 
-/// Elements of a head when devices are asked about caches: every backend has kernels for it.
+/// Number of elements per head in queries about caches: every backend has kernels for it.
 const HEAD: u64 = 128;
 
-/// Types of keys and values that a device can keep; none if it cannot be asked.
+/// Types of keys and values that a device can store; `None` if it cannot be queried.
 fn cache_types(device: Device) -> Result<Option<Vec<TensorType>>, Failure> {
     if device.is_remote() {
         return Ok(None);
@@ -63,11 +63,11 @@ fn cache_types(device: Device) -> Result<Option<Vec<TensorType>>, Failure> {
     Ok(Some(types))
 }
 
-/// Operations that a device lacks for a model: by operation, block, types and length of a row, one of them, and
-/// how many are in a pass of 512 tokens and of one.
+/// Operations that a device lacks for a model. Key: operation, block, types and length of a row. Value: one of the
+/// operations, and their numbers in a pass of 512 tokens and of one.
 type Lacking = BTreeMap<(String, &'static str, Vec<&'static str>, u64), (Misplaced, [usize; 2])>;
 
-/// What a device lacks for a model whose layers are all there.
+/// The operations that a device lacks for a model, if it has all layers.
 fn lacking(opened: &Opened, device: Device, kv_type: TensorType) -> Result<Lacking, Failure> {
     let mut plan = opened.plan.clone();
     plan.place(&[Share {
@@ -95,7 +95,7 @@ fn lacking(opened: &Opened, device: Device, kv_type: TensorType) -> Result<Lacki
     Ok(all)
 }
 
-/// Dimensions, without the last ones that are 1.
+/// Dimensions without trailing ones.
 fn dimensions(shape: [u64; 4]) -> String {
     let last = shape.iter().rposition(|n| *n != 1).unwrap_or(0);
     let shown = shape[..=last].iter().map(u64::to_string);

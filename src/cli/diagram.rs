@@ -1,4 +1,4 @@
-//! `bench diagram`: pictures of a model, drawn from what runs.
+//! `bench diagram`: diagrams of a model, drawn from the plan that runs.
 
 use std::path::{Path, PathBuf};
 
@@ -81,8 +81,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The drawings of a model, a variant or a definition. A definition without `--set` and `--with` gives its
-/// variants, up to a maximum. Each has the given name or its own. There is at least one.
+/// The drawings of a model, a variant or a definition. A definition without `--set` and `--with` yields its variants,
+/// at most `most`. Each drawing has the given name or its own. There is at least one.
 pub(super) fn samples(
     definitions: &Definitions,
     what: &str,
@@ -91,7 +91,7 @@ pub(super) fn samples(
     most: usize,
 ) -> Result<(ArchDef, Vec<Sample>), Failure> {
     let path = PathBuf::from(what);
-    // A folder that holds no model does not hide a definition of its name.
+    // A folder without a model does not hide a definition of the same name.
     let is_hidden = path.is_dir() && !path.join("config.json").exists();
     let is_definition = is_hidden && definitions.archs.sources().any(|(known, _)| known == what);
     if path.exists() && !is_definition {
@@ -120,14 +120,14 @@ pub(super) fn samples(
     Ok((def, samples?))
 }
 
-/// A definition by its name, or one of its variants by the name of its picture.
+/// Finds a definition by its name, or a variant by the name of its picture.
 fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Request>), Failure> {
     let library = &definitions.archs;
     let is_known = |name: &str| library.sources().any(|(known, _)| known == name);
     if is_known(what) {
         return Ok((library.get(what)?, None));
     }
-    // Names of definitions have hyphens too: the longest that is one.
+    // Names of definitions contain hyphens too: the longest matching one is used.
     let names = library.sources().map(|(name, _)| name);
     let of_variant =
         names.filter_map(|name| Some((name, what.strip_prefix(name)?.strip_prefix('-')?)));
@@ -150,7 +150,7 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
     )
 }
 
-/// The parameters and tensors of `--set` and `--with`, if there are any.
+/// The parameters and tensors of `--set` and `--with`, if any are given.
 pub(super) fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
     let is_said = !set.is_empty() || !with.is_empty();
     is_said.then(|| Request {
@@ -163,7 +163,7 @@ pub(super) fn request(set: &[(String, String)], with: &[String]) -> Option<Reque
 fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<(), Failure> {
     let mut drawing = Drawing::new(def, sample);
     if let Some(file) = &args.overlay {
-        // The picture may be called otherwise.
+        // The name of the picture may differ from that of the model.
         let what = args.what.as_deref().unwrap_or_default();
         let model = Source::File(what.into()).name();
         let doubt = numbers(file).and_then(|bytes| {
@@ -195,21 +195,21 @@ fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file of `--overlay`, read within bounds.
+/// Reads the file of `--overlay`, up to a maximum size.
 fn numbers(file: &Path) -> Result<Vec<u8>, Failure> {
-    /// A profile of a thousand layers is a few MB.
+    /// Maximum size of the file in bytes: a profile of a thousand layers is a few MB.
     const MOST: u64 = 64 << 20;
     Ok(reading::bytes(file, MOST)?)
 }
 
-/// Writes a drawing as PNG; gives its path.
+/// Writes a drawing as PNG and returns its path.
 #[cfg(feature = "png")]
 pub(super) fn save_png(folder: &Path, name: &str, drawing: &str) -> Result<PathBuf, Failure> {
     let png = crate::inspect::diagram::png::png(drawing)?;
     output::save(folder, &format!("{name}.png"), &png)
 }
 
-/// Without the feature `png`; [`run`] has refused `--png` already.
+/// The stub without the feature `png`; [`run`] has refused `--png` already.
 #[cfg(not(feature = "png"))]
 pub(super) fn save_png(_: &Path, name: &str, _: &str) -> Result<PathBuf, Failure> {
     anyhow::bail!("{name}: this program was built without PNG")

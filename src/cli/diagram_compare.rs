@@ -1,5 +1,5 @@
-//! `bench diagram A B --compare`: what two models, definitions or variants of one have in common and
-//! what not, as a picture and in words.
+//! `bench diagram A B --compare`: the differences between two models, definitions or variants, as a picture and in
+//! words.
 
 use clap::Args as ClapArgs;
 
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, definitions: &Definitions) -> Result<(), Failure>
     output::bytes(summary(&comparison).as_bytes())
 }
 
-/// The first that is drawn of a model, a definition or a variant.
+/// The first drawing of a model, a definition or a variant.
 fn drawing(
     definitions: &Definitions,
     what: &str,

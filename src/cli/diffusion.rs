@@ -1,4 +1,4 @@
-//! Options of text diffusion on the command line, and how a completion looks while it forms.
+//! Command-line options of text diffusion, and the display of a completion while its denoising steps run.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -37,7 +37,7 @@ pub(super) struct DiffusionOptions {
 }
 
 impl DiffusionOptions {
-    /// What is set.
+    /// The options that are set.
     pub(super) fn set(&self) -> Diffusion {
         Diffusion {
             steps: self.steps,
@@ -49,12 +49,12 @@ impl DiffusionOptions {
         }
     }
 
-    /// What is set, if anything.
+    /// The options that are set; `None` if there are none.
     pub(super) fn request(&self) -> Option<Diffusion> {
         Some(self.set()).filter(|set| *set != Diffusion::default())
     }
 
-    /// What is set, as a field of a request.
+    /// The options that are set, as a field of a request.
     pub(super) fn field(&self) -> Option<(String, Value)> {
         let set = self.request()?;
         let fields = json!({
@@ -66,13 +66,13 @@ impl DiffusionOptions {
     }
 }
 
-/// How a masked token is shown.
+/// The character that represents a masked token.
 const MASK: &str = "░";
 
-/// Shows a completion as its tokens are fixed, on stderr; hidden if that is not a terminal.
+/// Shows a completion on stderr while its tokens are fixed; hidden if stderr is not a terminal.
 pub(super) struct Forming {
     bar: ProgressBar,
-    /// Tokens of the completion; none for a masked one.
+    /// Tokens of the completion; `None` for a masked one.
     tokens: Vec<Option<u32>>,
 }
 
@@ -88,12 +88,12 @@ impl Forming {
         }
     }
 
-    /// Whether it is shown.
+    /// Whether the completion is shown while it forms.
     pub(super) fn is_shown(&self) -> bool {
         !self.bar.is_hidden()
     }
 
-    /// Shows what a step fixed.
+    /// Shows the tokens that a step fixed.
     pub(super) fn step(&mut self, fixed: &[Fixed], n_masked: usize, tokenizer: &Tokenizer) {
         if self.tokens.is_empty() {
             self.tokens = vec![None; n_masked + fixed.len()];
@@ -107,7 +107,7 @@ impl Forming {
         self.bar.tick();
     }
 
-    /// The text up to its end, masked tokens as boxes.
+    /// The text up to its end, with a box for each masked token.
     fn text(&self, tokenizer: &Tokenizer) -> String {
         let mut bytes = Vec::new();
         for token in &self.tokens {
@@ -120,7 +120,7 @@ impl Forming {
         output::shown(&String::from_utf8_lossy(&bytes))
     }
 
-    /// Removes it, for the text itself.
+    /// Removes the display, before the text itself is written.
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
     }

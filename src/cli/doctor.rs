@@ -1,8 +1,8 @@
-//! `bench doctor`: in about ten lines, whether a model runs here, as what, with how much memory, and what is
-//! missing.
+//! `bench doctor`: reports in about ten lines whether a model runs here, for which uses, with how much memory, and what
+//! is missing.
 //!
-//! It draws conclusions from the findings of `inspect`; nothing is loaded. Works on any path: what is not a model is
-//! named for what it is, with the next step. Exit code 1 if it does not run here.
+//! The command draws conclusions from the findings of `inspect`; nothing is loaded. It accepts any path: for a path
+//! that is not a model it says what the path is, and the next step. Exit code 1 if the model does not run here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,19 +33,19 @@ pub(super) struct Args {
 
 /// Number of tokens for which the size of the KV cache is reported.
 const STEP: u64 = 1024;
-/// Number of unused tensors and keys that are named.
+/// Number of unused tensors and keys that are listed by name.
 const SHOWN: usize = 3;
-/// Maximum number of characters in a line from a file or an error.
+/// Maximum number of characters of a text from a file or an error.
 const CLIP: usize = 400;
 
-/// The findings, as lines for people and as fields for programs.
+/// The findings, as lines of text and as JSON fields.
 #[derive(Default)]
 struct Report {
     path: String,
     rows: Vec<(&'static str, String)>,
-    /// The uses that are possible here.
+    /// The possible uses of the model on this machine.
     uses: Vec<&'static str>,
-    /// Why it does not run here.
+    /// The reason why the model does not run here.
     problem: Option<String>,
     fields: serde_json::Map<String, Json>,
 }
@@ -75,13 +75,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// How much tensors hold.
+/// The sizes of a model's tensors.
 pub(super) struct Sizes {
     pub(super) n_weights: u64,
     pub(super) bytes: u64,
-    /// Bytes of each type, most first.
+    /// Bytes of each type, the largest first.
     pub(super) types: Vec<(&'static str, u64)>,
-    /// Bits of a weight.
+    /// Mean number of bits per weight.
     pub(super) bits: f64,
 }
 
@@ -130,7 +130,7 @@ impl Report {
         }
     }
 
-    /// How many weights there are, and in which types most of them are stored.
+    /// Reports the number of weights, and the types that most of them are stored in.
     fn sizes(&mut self, tensors: &[TensorInfo]) {
         let Sizes {
             n_weights,
@@ -247,7 +247,7 @@ impl Report {
         self.fields.insert("template".into(), json!(has_template));
     }
 
-    /// The uses that are possible here, or why it cannot be loaded.
+    /// Reports the possible uses, or why the model cannot be loaded.
     fn capabilities(&mut self, planned: &Planned) {
         let capability = |what: &str| {
             planned
@@ -304,7 +304,7 @@ impl Report {
         out
     }
 
-    /// The uses, and a command that shows the first.
+    /// The uses, and a command that tries the first one.
     fn how(&self) -> String {
         let (uses, path) = (listed(&self.uses), &self.path);
         match self.uses.first() {
@@ -324,7 +324,7 @@ impl Report {
     }
 }
 
-/// Text of a file in one line, clipped, with nothing that a terminal obeys.
+/// Text of a file in one line, clipped, with control characters escaped.
 fn shown(text: &str) -> String {
     let text = text.trim();
     let one_line: Vec<&str> = text

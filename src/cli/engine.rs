@@ -1,6 +1,6 @@
-//! `bench engine`: the engine process of one model, which `bench serve` starts. Hidden: its form is no promise.
+//! `bench engine`: the engine process of one model, started by `bench serve`. Hidden, because its interface may change.
 //!
-//! It ends when its standard input closes, which the server holds open as long as it lives.
+//! The process ends when its standard input closes, which the server holds open while it lives.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
@@ -18,9 +18,9 @@ use crate::files::models::{self, Source};
 use super::serve::{self, Signals};
 use super::{Failure, options, output};
 
-/// Time for the body of a request, which the server has read.
+/// Maximum time to read the body of a request, which the server has read already.
 const READ_TIME: Duration = Duration::from_secs(600);
-/// Shortest time between two reports of how far a load is.
+/// Minimum time between two progress reports of a load.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
@@ -52,8 +52,8 @@ fn scale(text: &str) -> Result<(usize, f32), String> {
     parsed.ok_or_else(|| format!("expected an id and a scale, found `{text}`"))
 }
 
-/// The command that starts the engine process of a model with these options, apart from its socket. It keeps results in
-/// the folder `kept`.
+/// The command that starts the engine process of a model with these options, without the path of its socket. The
+/// process keeps results in the folder `kept`.
 pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString], kept: &Path) -> Command {
     let with = |option: &str, value: &std::ffi::OsStr| {
         let mut option = OsString::from(option);
@@ -88,14 +88,14 @@ pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString], kept: &Path) ->
     command
 }
 
-/// Writes the lines of the standard error of a model's engine process: those of its log as they are, others, such as
-/// an assertion of ggml, as lines of this log with the model's name.
+/// A writer for the standard error of a model's engine process. Lines of its log are written as they are; others, such
+/// as an assertion of ggml, become lines of this log with the model's name.
 pub(super) fn relay(name: &str) -> OnLine {
     let name = name.to_owned();
     let (end, start) = options::marks_of(&name);
     Box::new(move |line| {
         if line.ends_with(end.as_bytes()) || line.starts_with(start.as_bytes()) {
-            // In one piece, for others write there too. Nobody else can be reported that it failed.
+            // One write per line, because other threads write there too. A failure cannot be reported anywhere.
             let _ = std::io::stderr().write_all(&[line, b"\n"].concat());
             return;
         }
@@ -107,7 +107,7 @@ pub(super) fn relay(name: &str) -> OnLine {
     })
 }
 
-/// This program, even where another has taken its place on disk.
+/// The executable of this process, even if it was replaced on disk.
 fn program() -> PathBuf {
     let own = Path::new("/proc/self/exe");
     match own.exists() {
@@ -123,8 +123,8 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    // The server ends this process: where a signal comes to all processes of a service, it first lets
-    // requests come to their end.
+    // The server ends this process. If a service manager signals all processes of a service, the server first completes
+    // running requests, so signals are ignored here.
     let entered = runtime.enter();
     let _signals = Signals::new()?;
     drop(entered);
@@ -144,7 +144,7 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
     end_with_files(&pool)?;
     let app = api::app(pool, Access::default(), READ_TIME)?;
     let socket = args.socket.clone();
-    // On the threads of the connections: this one would have to be woken for each.
+    // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
     let serving = runtime.spawn(async move {
         let ready = || report(&ready).map_err(std::io::Error::other);
         api::serve_socket(&socket, app, ready).await
@@ -157,7 +157,7 @@ fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
     let progress = move |loaded, total| {
         if loaded == total || reported.is_none_or(|reported| reported.elapsed() >= PAUSE) {
             reported = Some(Instant::now());
-            // A server that does not listen has ended, and so will this process.
+            // If the server does not read, it has ended, and this process will end too.
             let _ = report(&Report::Loading { loaded, total });
         }
     };
@@ -173,7 +173,7 @@ fn report(report: &Report) -> Result<(), Failure> {
     output::line(serde_json::to_string(report)?)
 }
 
-/// Ends this process, whatever it does, when its standard input closes.
+/// Ends this process at once when its standard input closes.
 fn end_with_server(socket: PathBuf) -> std::io::Result<()> {
     let wait = move || {
         let mut input = std::io::stdin().lock();
@@ -188,17 +188,17 @@ fn end_with_server(socket: PathBuf) -> std::io::Result<()> {
     thread.spawn(wait).map(drop)
 }
 
-/// Ends this process when the file of its model is changed in place or a worker of another machine is lost: the server
-/// starts another at the next request.
+/// Ends this process when the file of its model is changed in place or an RPC worker is lost. The server starts another
+/// at the next request.
 fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
-    /// Time between two looks.
+    /// Time between two checks.
     const PERIOD: Duration = Duration::from_millis(250);
     let pool = Arc::downgrade(pool);
     let watch = move || {
         while let Some(pool) = pool.upgrade() {
             if let Err(what) = pool.check() {
                 tracing::error!("{what}");
-                // Time for the requests that it has to be reported so by their passes.
+                // Time for running requests to learn the failure from their passes.
                 std::thread::sleep(PERIOD);
                 #[expect(clippy::exit, reason = "nothing that this process has is of use")]
                 std::process::exit(match what {
@@ -214,7 +214,7 @@ fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
     thread.spawn(watch).map(drop)
 }
 
-/// Without destructors, which would wait for a computation or meet one.
+/// Ends the process without destructors, which would wait for a running computation or interfere with it.
 fn end_at_once() {
     #[cfg(unix)]
     {

@@ -1,4 +1,4 @@
-//! `bench lab`: what is asked of the values of models from the command line.
+//! `bench lab`: captures and edits of values from the command line.
 
 mod collect;
 mod direction;
@@ -58,7 +58,7 @@ struct TextOptions {
     tokens: Vec<u32>,
 }
 
-/// What is read.
+/// The text that a command reads.
 enum Text {
     Written(String),
     Tokens(Vec<u32>),
@@ -125,10 +125,10 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
     }
 }
 
-/// Longest text, in bytes.
+/// Maximum size of a text, in bytes.
 const MAX_TEXT: u64 = 16 << 20;
 
-/// What both models read.
+/// The tokens that both models read.
 fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
     match args.text.read()? {
         Text::Tokens(tokens) => Ok(tokens),
@@ -208,7 +208,7 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
 
 fn to_text(found: &Drift, n_tokens: usize) -> String {
     let mut text = format!("{:32} {:>9} {:>9}\n", "value", "NMSE", "own");
-    // The layers that add most.
+    // A layer is marked if it adds more than four times the median error.
     let mut owns: Vec<f64> = found.layers.iter().filter_map(|layer| layer.own).collect();
     owns.sort_by(f64::total_cmp);
     let large = owns

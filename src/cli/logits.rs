@@ -46,7 +46,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.load.open(&Source::of(Some(&args.model)))?;
-    // First: what cannot be written is not worth computing.
+    // The output is created first: without it, computing would be useless.
     let part = Part::new(&args.output).map_err(|error| at(&args.output, &error))?;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
@@ -68,13 +68,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         );
     }
     if args.load.ctx.is_none() {
-        // The table of a rope is the one for the tokens that there are.
+        // Frequency factors of a RoPE can depend on the context length, so it is the number of tokens.
         options.n_ctx_seq = n;
     }
     if args.stateless {
         options.n_ctx = 0;
     } else {
-        // Only the positions that are written need a KV slot.
+        // Only as many KV slots as there are positions.
         options.n_ctx = options.n_ctx.min(n_all.next_multiple_of(256));
     }
     let mut model = args.load.load(opened, options)?;
@@ -106,7 +106,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     finish(part, &args.output, &logits, &[n, width])
 }
 
-/// Writes an array in NumPy's format.
+/// Writes an array as NPY.
 fn finish(mut part: Part, path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
     let written = part.write(&npy::bytes_of(values, shape));
     written

@@ -1,7 +1,7 @@
-//! The command line: options as types, one file per command. Nothing else knows clap.
+//! The command line: options as types, one file per command. No other module uses clap.
 //!
-//! Results go to stdout; messages go through the log, by default to stderr. Names and formats are
-//! fixed, because scripts rely on them.
+//! Results go to stdout; messages go to the log, by default stderr. Names and formats are fixed, because scripts rely
+//! on them.
 
 mod arch;
 mod backends;

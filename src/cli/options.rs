@@ -1,4 +1,4 @@
-//! Options that several commands share, and what they resolve to.
+//! Options that several commands share, and the values that they resolve to.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -68,15 +68,15 @@ pub(super) struct LogOptions {
     log: Option<PathBuf>,
 }
 
-/// Whose log it is.
+/// The kind of process that writes a log.
 pub(super) enum Logs {
-    /// A command's.
+    /// A command.
     Command,
-    /// A server's, with a line for each request.
+    /// A server, with a line for each request.
     Server,
-    /// The same of the engine process of a model, whose lines have its name.
+    /// The engine process of a model. Its lines have the model's name.
     Engine {
-        /// The name.
+        /// The name of the model.
         name: String,
         /// Whether the server writes to a terminal.
         is_ansi: bool,
@@ -128,7 +128,7 @@ pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failu
     Ok(())
 }
 
-/// The end of each line of an engine process's log, and the start of each that is JSON.
+/// The marks of an engine process's log: the end of each text line, and the start of each JSON line.
 pub(super) fn marks_of(name: &str) -> (String, String) {
     let quoted = serde_json::Value::from(name);
     (format!(" engine={name}"), format!("{{\"engine\":{quoted},"))
@@ -141,7 +141,7 @@ struct Named {
     marks: Option<(String, String)>,
 }
 
-/// A line of it.
+/// A writer for one line.
 struct NamedLine<'a> {
     out: Box<dyn Write + 'a>,
     log: &'a Named,
@@ -159,7 +159,7 @@ impl<'a> MakeWriter<'a> for Named {
 }
 
 impl Write for NamedLine<'_> {
-    /// Writes a line, which comes whole.
+    /// Writes a line, which must be passed whole.
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let Some((end, start)) = &self.log.marks else {
             return self.out.write(line);
@@ -168,7 +168,7 @@ impl Write for NamedLine<'_> {
             Some(fields) => [start.as_bytes(), fields].concat(),
             None => [line.trim_ascii_end(), end.as_bytes(), b"\n"].concat(),
         };
-        // In one piece, for others write there too.
+        // One write per line, because other processes write there too.
         self.out.write_all(&written)?;
         Ok(line.len())
     }
@@ -188,7 +188,7 @@ pub(super) struct ArchOptions {
 }
 
 impl ArchOptions {
-    /// The embedded definitions and those of the given folders.
+    /// The embedded definitions, and those in the given folders.
     pub(super) fn library(&self) -> Result<Library, Failure> {
         Ok(Library::open(&REGISTRY, &self.archs)?)
     }
@@ -209,7 +209,7 @@ pub(super) struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Definitions, maps and strictness with which models are opened.
+    /// The definitions, maps and strictness with which models are opened.
     pub(super) fn definitions(&self) -> Result<Definitions, Failure> {
         Ok(Definitions {
             allow_unmapped: self.allow_unmapped,
@@ -295,7 +295,7 @@ pub(super) fn matrix_type(text: &str) -> Result<TensorType, String> {
     }
 }
 
-/// Parses a number of bytes, as it is or in a unit.
+/// Parses a number of bytes, plain or with a unit.
 pub(super) fn byte_count(text: &str) -> Result<u64, String> {
     let fault = || format!("expected a number of bytes such as 512M or 4G, found `{text}`");
     let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
@@ -307,14 +307,14 @@ pub(super) fn byte_count(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(fault)
 }
 
-/// Values of a command for options that are not set.
+/// A command's values for options that are not set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
     pub(super) kv_type: TensorType,
     pub(super) flash_attn: bool,
-    /// Upper limit of the context length that the file gives.
+    /// Maximum context length that is taken from the file.
     pub(super) max_ctx: usize,
-    /// Maximum number of tokens in a pass.
+    /// Maximum number of tokens per pass.
     pub(super) n_batch: usize,
 }
 
@@ -327,17 +327,17 @@ pub(super) struct SourceTokens {
 }
 
 impl SourceTokens {
-    /// Tokens of a pass that holds as many as this, and the source.
+    /// Number of tokens per pass that suffices for `n` tokens and for the source.
     pub(super) fn n_batch(&self, n: usize) -> usize {
         n.max(self.source.len())
     }
 
-    /// Positions of the source in the cache.
+    /// Number of positions of the source in the cache.
     pub(super) fn len(&self) -> usize {
         self.source.len()
     }
 
-    /// Gives it to the model.
+    /// Sets the source as the default of the model.
     pub(super) fn set(&self, model: &mut Model) -> Result<(), Failure> {
         match self.source.is_empty() {
             true => Ok(()),
@@ -347,14 +347,14 @@ impl SourceTokens {
 }
 
 impl ModelOptions {
-    /// Opens a model, logs its warnings, and checks its weights if that is wanted.
+    /// Opens a model, logs its warnings, and checks its weights if the options ask for it.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
         let opened = self.open_with(source, &self.opening.definitions()?)?;
         self.check(&opened)?;
         Ok(opened)
     }
 
-    /// [`Self::open`] with given definitions and unchecked.
+    /// [`Self::open`] with given definitions and without the check.
     pub(super) fn open_with(
         &self,
         source: &Source,
@@ -368,7 +368,7 @@ impl ModelOptions {
         Ok(opened.adapted(&self.lora, source, definitions)?)
     }
 
-    /// Refuses weights with NaN or infinity in them, if they are to be checked.
+    /// Refuses weights with NaN or infinity, if the options ask for the check.
     pub(super) fn check(&self, opened: &Opened) -> Result<(), Failure> {
         if !self.check_tensors {
             return Ok(());
@@ -384,19 +384,19 @@ impl ModelOptions {
         Ok(())
     }
 
-    /// Threads that compute.
+    /// Number of compute threads.
     pub(super) fn threads(&self) -> usize {
         self.threads.unwrap_or_else(cores)
     }
 }
 
 impl LoadOptions {
-    /// [`ModelOptions::open`], with the chat template that is wanted.
+    /// [`ModelOptions::open`], with the chat template of the options.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
         Ok(self.templated(self.model.open(source)?))
     }
 
-    /// [`ModelOptions::open_with`], likewise.
+    /// [`ModelOptions::open_with`], with the chat template of the options.
     pub(super) fn open_with(
         &self,
         source: &Source,
@@ -412,12 +412,12 @@ impl LoadOptions {
         }
     }
 
-    /// The context length that is set.
+    /// The context length, if it is set.
     pub(super) fn context(&self) -> Option<usize> {
         self.ctx
     }
 
-    /// Places the layers of a model that is to run with these options.
+    /// Places the layers of a model on devices, for a run with these options.
     pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
         self.placement.place(opened, options)
     }
@@ -437,7 +437,7 @@ impl LoadOptions {
             n_ctx_seq: n_ctx,
             n_seqs: 1,
             n_checkpoints: 0,
-            // Every denoising step runs over the whole sequence, and a source is read in one pass.
+            // Every denoising step runs over the whole sequence, and a source must be read in one pass.
             n_batch: match (&opened.plan.diffusion, &opened.plan.source) {
                 (None, None) => defaults.n_batch,
                 _ => defaults.n_batch.max(n_ctx),
@@ -481,7 +481,7 @@ impl LoadOptions {
     }
 }
 
-/// A bar on stderr while a model is loaded or written; hidden if stderr is not a terminal.
+/// A progress bar on stderr for loading or writing a model; hidden if stderr is not a terminal.
 pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{prefix} {msg} {bar:30} {bytes}/{total_bytes}");
@@ -493,7 +493,7 @@ pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     bar
 }
 
-/// Cores of the machine.
+/// Number of cores of the machine.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,11 +1,11 @@
-//! What commands print, and how they fail.
+//! The output of commands, and their failures.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::common::writing;
 
-/// One message for the person at the terminal.
+/// An error message for the user.
 pub type Failure = anyhow::Error;
 
 /// Prints bytes to stdout.
@@ -23,7 +23,7 @@ pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
     bytes(text.as_bytes())
 }
 
-/// A text that cannot control a terminal: control characters but newline and tab are escaped.
+/// Text that cannot control a terminal: control characters except newline and tab are escaped.
 pub(super) fn shown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -36,17 +36,17 @@ pub(super) fn shown(text: &str) -> String {
     out
 }
 
-/// Whether a command failed only because nobody reads its output any more.
+/// Whether a command failed only because the reader of its output has closed the pipe.
 pub fn is_closed_pipe(failure: &Failure) -> bool {
     failure
         .downcast_ref::<io::Error>()
         .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Writes a file into a folder, which is made if it is not there; gives its path.
+/// Writes a file into a folder, which is created if necessary. Returns the path.
 ///
 /// # Errors
-/// A name that is hidden or leads elsewhere; a folder or file that cannot be written, with its path.
+/// The name is hidden or leads out of the folder, or the folder or file cannot be written; the error has the path.
 pub(super) fn save(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, Failure> {
     let is_plain = Path::new(name).file_name().is_some_and(|own| own == name);
     if !is_plain || name.starts_with('.') || name.contains(char::is_control) {
@@ -62,11 +62,11 @@ pub(super) fn save(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, F
     Ok(path)
 }
 
-/// From now on a signal to end (those of Ctrl-C, of service managers and of closed terminals) removes what is incomplete,
-/// and ends this process with 128 and the signal's number, as shells report it. For commands that write for long.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP that remove incomplete files and end this process with 128 plus the
+/// signal's number, as shells report it. For commands that write for a long time.
 ///
 /// # Errors
-/// The operating system takes no handler or has no thread.
+/// The operating system cannot install a handler or start a thread.
 #[cfg(unix)]
 pub(super) fn remove_on_signals() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -95,10 +95,10 @@ pub(super) fn remove_on_signals() -> io::Result<()> {
     thread.spawn(wait).map(drop)
 }
 
-/// The same where there are no such signals.
+/// The stub for systems without these signals.
 ///
 /// # Errors
-/// None.
+/// Never.
 #[cfg(not(unix))]
 pub(super) fn remove_on_signals() -> io::Result<()> {
     Ok(())

@@ -1,4 +1,4 @@
-//! The options that place layers on devices, and what they resolve to.
+//! The options that place layers on devices, and the placement that they resolve to.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::options::seconds;
 /// Number of layers that are not on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum GpuLayers {
-    /// As many as fit.
+    /// As many layers as fit.
     #[default]
     Auto,
     All,
@@ -95,10 +95,10 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Loads backend libraries, and connects to the workers, if any are named.
+    /// Loads backend libraries, and connects to the RPC workers that are named.
     ///
     /// # Errors
-    /// A library that cannot be loaded, a worker that is not there.
+    /// A library cannot be loaded, or a worker cannot be reached.
     pub(super) fn connect(&self) -> Result<(), Failure> {
         self.backends.load()?;
         let limit = (!self.rpc_time.is_zero()).then_some(self.rpc_time);
@@ -109,18 +109,17 @@ impl Workers {
     }
 }
 
-/// MiB of each device that stay free where layers are placed automatically: for what other programs and the
-/// device's own libraries take later.
+/// MiB of each device that automatic placement leaves free for other programs and the device's own libraries.
 const MARGIN: u64 = 1024;
-/// Most paths that are named where a pattern matches none.
+/// Maximum number of paths that are listed when a pattern matches none.
 const SHOWN: usize = 12;
 
 impl PlacementOptions {
-    /// Places the layers of a model that is to run with these options.
+    /// Places the layers of a model on devices, for a run with these options.
     ///
     /// # Errors
-    /// A worker or a device that is not there, shares that do not fit the devices, patterns that match
-    /// nothing, layers that do not fit.
+    /// A worker or a device is missing, the shares do not fit the devices, a pattern matches nothing, or the layers do
+    /// not fit.
     pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
         self.workers.connect()?;
         let devices = match options.plain {
@@ -159,7 +158,7 @@ impl PlacementOptions {
         Ok(())
     }
 
-    /// Whether plain loops compute.
+    /// Whether the reference implementation by plain loops computes all operations.
     pub(super) fn is_plain(&self) -> bool {
         self.workers.backends.are_plain()
     }
@@ -187,7 +186,7 @@ impl PlacementOptions {
         Ok(named)
     }
 
-    /// The given shares of the devices.
+    /// The shares of the devices, if they are given.
     fn shares(&self, devices: &[Device]) -> Result<Option<&[f64]>, Failure> {
         if self.tensor_split.is_empty() {
             return Ok(None);
@@ -208,7 +207,7 @@ impl PlacementOptions {
         Ok(Some(&self.tensor_split))
     }
 
-    /// Refuses moves that move nothing, or to nowhere.
+    /// Refuses a `--place` whose pattern matches nothing or whose device does not exist.
     fn check_moves(&self, plan: &Plan) -> Result<(), Failure> {
         for to in &self.place {
             if to.device != PROCESSOR {
@@ -226,7 +225,7 @@ impl PlacementOptions {
     }
 }
 
-/// The paths of a plan, those that differ in the number of a layer alone as one pattern.
+/// The paths of a plan, with numbers replaced by `*`, each once.
 fn kinds_of_paths(plan: &Plan) -> Vec<String> {
     let mut kinds: Vec<String> = Vec::new();
     for path in plan.placeable() {

@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.load.resolve(&opened, super::run::DEFAULTS);
     args.load.place(&mut opened, &settings)?;
     let plan = &opened.plan;
-    // Where there is the CPU alone, `bench inspect` says more.
+    // For the CPU alone, `bench inspect` reports the memory in more detail.
     let memory = match plan.devices.is_empty() {
         true => Vec::new(),
         false => {
@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     output::bytes(text.as_bytes())
 }
 
-/// What a model takes on a device.
+/// The memory use of a model on a device, in one line.
 pub(super) fn device_line(used: &DeviceUse) -> String {
     format!(
         "{}: weights {}, key/value cache and states {}, scratch memory {}",
@@ -118,8 +118,8 @@ pub(super) fn device_line(used: &DeviceUse) -> String {
     )
 }
 
-/// The device of each part by its path, as a number, and what the numbers mean. `bench diagram --overlay` takes
-/// it.
+/// The device of each part by its path, as a number, with the meaning of the numbers. Input of
+/// `bench diagram --overlay`.
 fn placement(plan: &Plan) -> Value {
     let devices = plan.devices.iter().map(String::as_str);
     let devices = [PROCESSOR].into_iter().chain(devices).enumerate();
@@ -133,7 +133,7 @@ fn placement(plan: &Plan) -> Value {
     })
 }
 
-/// A slot: its input, its branches, and how their sum is joined to the hidden state.
+/// Adds a slot: its input, its branches, and how their sum is combined with the hidden state.
 fn slot_text(text: &mut String, plan: &Plan, slot: &SlotPlan) {
     if let Some(read) = &slot.read {
         unit_text(text, plan, read);
@@ -266,13 +266,13 @@ fn options(plan: &Plan, unit: &Unit) -> String {
     shown.join(" ")
 }
 
-/// The name of a part's device; none for the CPU.
+/// The name of a part's device; `None` for the CPU.
 fn device(plan: &Plan, device: usize) -> Option<&str> {
     let at = device.checked_sub(1)?;
     plan.devices.get(at).map(String::as_str)
 }
 
-/// The layers whose blocks use a rope, as runs of numbers.
+/// The layers whose blocks use a RoPE, as ranges.
 fn layers_with(plan: &Plan, rope: usize) -> String {
     let uses = |unit: &Unit| {
         let mut options = unit.contract.0.options.iter().zip(&unit.options);
@@ -302,7 +302,7 @@ fn layers_with(plan: &Plan, rope: usize) -> String {
     format!("layers {}", runs.join(", "))
 }
 
-/// Whether a value is the option's default, which is not shown.
+/// Whether a value equals the option's default, which is not shown.
 fn is_same(default: &str, value: &str) -> bool {
     match (default.parse::<f64>(), value.parse::<f64>()) {
         (Ok(a), Ok(b)) => a == b,
@@ -377,12 +377,12 @@ fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
     })
 }
 
-/// How several hidden states are read or written, if there are several.
+/// The JSON of a mix: how several hidden states are read or written. Null if there is only one.
 fn mix_json(plan: &Plan, mix: Option<&Unit>) -> Value {
     mix.map_or(Value::Null, |mix| unit_json(plan, mix))
 }
 
-/// A branch: the block with its norms, factor and taps.
+/// The JSON of a branch: the block with its norms, factor and taps.
 fn branch_json(plan: &Plan, branch: &BranchPlan) -> Value {
     let mut unit = unit_json(plan, &branch.block);
     for (key, value) in [
@@ -432,7 +432,7 @@ fn unit_json(plan: &Plan, unit: &Unit) -> Value {
     let specs = unit.contract.0.weights;
     let weights = unit.weights.iter().enumerate().filter_map(|(i, at)| {
         let name = &plan.tensors[(*at)?].name;
-        // Those of updates have no key of their own.
+        // Tensors of LoRA updates have no key of their own.
         let key = specs.get(i).map_or(name.as_str(), |spec| spec.key);
         Some((key.to_owned(), json!(name)))
     });

@@ -1,4 +1,4 @@
-//! `bench points`: the values of a model that can be read and changed. Reads headers, no weights.
+//! `bench points`: the points of a model, which can be captured and edited. Reads headers, no weights.
 
 use std::path::PathBuf;
 

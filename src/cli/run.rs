@@ -61,7 +61,7 @@ pub(super) struct Completing {
 }
 
 impl Completing {
-    /// The same as fields of a request, the system message apart.
+    /// The options as fields of a request, without the system message.
     pub(super) fn fields(&self) -> Result<Map<String, Value>, Failure> {
         let mut fields = self.sampling.fields();
         if let Some(most) = self.max_tokens {
@@ -76,7 +76,7 @@ impl Completing {
     }
 }
 
-/// How a model runs for one person.
+/// Default options for one local user.
 pub(super) const DEFAULTS: Defaults = Defaults {
     kv_type: TensorType::F16,
     flash_attn: true,
@@ -84,7 +84,7 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     n_batch: Options::N_BATCH,
 };
 
-/// Loads the model, with a bar on a terminal.
+/// Loads the model, with a progress bar on a terminal.
 pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
     let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
     let mut options = args.load.resolve(&opened, DEFAULTS);
@@ -157,7 +157,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut held = String::new();
     while let Some(event) = events.blocking_recv() {
         match event {
-            // Never sent for this request.
+            // These events are not requested here.
             Event::Prompt(_)
             | Event::Progress(_)
             | Event::Ended(_)
@@ -182,7 +182,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     anyhow::bail!("the engine stopped before the end of the completion")
 }
 
-/// The prompt's tokens: in the model's chat template, or as they are.
+/// The tokens of the prompt: with the model's chat template, or as plain text.
 fn prompt(args: &Args, served: &Served) -> Result<Vec<u32>, Failure> {
     if args.raw || !served.has_template() {
         return Ok(served.text_prompt(&args.prompt)?);
@@ -196,7 +196,7 @@ fn prompt(args: &Args, served: &Served) -> Result<Vec<u32>, Failure> {
     })?)
 }
 
-/// Token counts and speeds of a completion, in words.
+/// Token counts and speeds of a completion, as text.
 pub(super) fn speed(usage: &Usage) -> String {
     let rate = |tokens: usize, seconds: f64| {
         if seconds > 0.0 {
@@ -216,7 +216,7 @@ pub(super) fn speed(usage: &Usage) -> String {
             usage.positions,
         );
     }
-    // The first token is chosen from the prompt's own pass.
+    // The first token is sampled from the logits of the prefill.
     let decoded = usage.completion_tokens.saturating_sub(1);
     let drafted = match usage.drafted_tokens {
         0 => String::new(),
@@ -231,7 +231,7 @@ pub(super) fn speed(usage: &Usage) -> String {
     )
 }
 
-/// How the completion ended, for the line after it.
+/// The note after a completion on how it ended.
 fn cut(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "",

@@ -54,7 +54,7 @@ impl SamplingOptions {
         params
     }
 
-    /// What differs from the defaults of a request, as fields of one.
+    /// The parameters that differ from the defaults of a request, as its fields.
     pub(super) fn fields(&self) -> Map<String, Value> {
         let (mut params, unset) = (self.of_stages.params.clone(), Params::default());
         let mut fields = Map::new();
@@ -104,12 +104,12 @@ pub(super) fn number<P>(parameter: &Parameter<P>, value: f64) -> Value {
 #[derive(Clone, Debug)]
 struct OfStages {
     params: Params,
-    /// For each of [`LISTS`] the texts that the command line gives.
+    /// The texts on the command line, for each of [`LISTS`].
     texts: Vec<Vec<String>>,
 }
 
 impl Default for OfStages {
-    /// The defaults of the table, but temperature 0 (greedy): a command gives the same completion twice.
+    /// The defaults of the table, but with temperature 0 (greedy), so that a command always gives the same completion.
     fn default() -> Self {
         Self {
             params: Params {
@@ -146,7 +146,7 @@ impl FromArgMatches for OfStages {
     }
 }
 
-/// Adds an option for each list, whose elements are given one by one.
+/// Adds an option for each list. An option adds one element.
 fn augment_lists<P>(command: Command, table: &[List<P>]) -> Command {
     table.iter().fold(command, |command, list| {
         let arg = Arg::new(list.name).long(list.option);
@@ -164,7 +164,7 @@ fn augment_lists<P>(command: Command, table: &[List<P>]) -> Command {
     })
 }
 
-/// Sets the biases that the command line gives, and returns the texts of each list.
+/// Sets the biases on the command line, and returns the texts of each list.
 fn read_lists<P>(matches: &ArgMatches, table: &[List<P>], params: &mut P) -> Vec<Vec<String>> {
     let texts = table.iter().map(|list| match list.kind {
         ListKind::Biases(of) => {
@@ -188,7 +188,7 @@ fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Com
             Kind::Count => Arg::new(parameter.name).value_parser(value_parser!(u32)),
             Kind::Integer => Arg::new(parameter.name).value_parser(value_parser!(i32)),
         };
-        // Two strings for each parameter, once in a process.
+        // This leaks two strings for each parameter, once per process.
         let (flag, default) = (parameter.name.replace('_', "-"), parameter.get(defaults));
         command = command.arg(
             kind.long(&*flag.leak())
@@ -205,7 +205,7 @@ fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Com
     command
 }
 
-/// Sets the parameters that the command line names.
+/// Sets the parameters on the command line.
 fn read<P>(matches: &ArgMatches, table: &[Parameter<P>], params: &mut P) {
     let is_set = |p: &&Parameter<P>| matches.value_source(p.name) == Some(ValueSource::CommandLine);
     for parameter in table.iter().filter(is_set) {

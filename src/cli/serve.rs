@@ -29,9 +29,9 @@ use super::diffusion::DiffusionOptions;
 use super::options::{LoadOptions, byte_count, positive, seconds};
 use super::{Failure, engine, output};
 
-/// Upper limit of the context length that a file gives, unless `--ctx` is set; in tokens.
+/// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
 pub(super) const MAX_CTX: usize = 4096;
-/// Texts that a model of vectors reads at once, as far as a pass holds them.
+/// Maximum number of texts that a pooling model reads at once, if a pass can hold them.
 const READ_AT_ONCE: usize = 64;
 
 #[derive(Debug, ClapArgs)]
@@ -149,7 +149,7 @@ pub(super) struct Args {
     pub(super) line: Vec<OsString>,
 }
 
-/// The API keys of options and file.
+/// The API keys from the options and the key file.
 fn keys(args: &Args) -> Result<Vec<String>, Failure> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
@@ -194,13 +194,13 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
     let read_time = args.read_time;
-    // Whoever has a key, or is on this machine where there are none.
+    // Clients with a key may manage models; without keys, only clients on this machine.
     let is_managed = !keys.is_empty() || host.is_loopback();
-    // Removed when the server ends.
+    // The folder is removed when the server ends.
     let kept = shelf::temporary()?;
     let pool = Arc::new(pool_of(args, sources, is_managed, kept.as_ref())?);
     if !is_folder {
-        // The one model is loaded before the port answers, so that a failure is reported here.
+        // The only model is loaded before the port opens, so that a failure is reported here.
         pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
     }
 
@@ -217,7 +217,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         output::line(format!("listening on http://{}", listener.local_addr()?))?;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let stopped = async { stopped.await.unwrap_or_default() };
-        // On the threads of the connections: this one would have to be woken for each.
+        // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
         let serving = tokio::spawn(api::serve(listener, app, read_time, stopped));
         tokio::select! {
             served = serving => Ok(served?),
@@ -233,12 +233,12 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         }
     });
     runtime.shutdown_background();
-    // With their last lines in the log.
+    // This also writes the last lines of the engine processes to the log.
     pool.end();
     ended
 }
 
-/// Raises the number of open connections to what the system allows.
+/// Raises the limit on open files, and so on connections, to the system's maximum.
 fn allow_connections() {
     #[cfg(unix)]
     {
@@ -254,7 +254,7 @@ fn allow_connections() {
     }
 }
 
-/// The signals that end a server, which end nothing else as long as this is there: that of Ctrl-C, and that of service managers.
+/// Handlers for SIGINT (Ctrl-C) and SIGTERM (service managers). While they exist, these signals do not end the process.
 pub(super) struct Signals {
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,
@@ -287,26 +287,26 @@ impl Signals {
 
     #[cfg(not(unix))]
     async fn next(&mut self) {
-        // Without a handler the default one ends the process, which is just as well.
+        // If the handler cannot be installed, the default one ends the process, which is acceptable.
         let _ = tokio::signal::ctrl_c().await;
     }
 }
 
 /// The options of each model.
 struct Settings {
-    /// Of models without options of their own.
+    /// The options of models without options of their own.
     args: Args,
     per_model: BTreeMap<String, Args>,
 }
 
 impl Settings {
-    /// Of the model that is served under this name.
+    /// The options of the model with this served name.
     fn of(&self, name: &str) -> &Args {
         self.per_model.get(name).unwrap_or(&self.args)
     }
 }
 
-/// The models. `is_managed` says whether requests may load and unload them.
+/// The pool of models. `is_managed`: requests may load and unload them.
 fn pool_of(
     mut args: Args,
     sources: Vec<Source>,
@@ -356,7 +356,7 @@ fn pool_of(
     Ok(pool.with_shelf(shelf, vectors).drawn_by(drawer, painter))
 }
 
-/// The vectors that requests to a server with these options may name.
+/// The vectors that requests may name, for a server with these options.
 fn vectors(args: &Args, kept: &Path) -> Result<Arc<Vectors>, Failure> {
     let folder = Some(kept.join("vectors"));
     let vectors = Vectors::new(&args.lab_vectors, folder, args.lab_artifacts);
@@ -365,7 +365,7 @@ fn vectors(args: &Args, kept: &Path) -> Result<Arc<Vectors>, Failure> {
     ))
 }
 
-/// Where a server with these options keeps results.
+/// The storage of results, for a server with these options.
 fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
     if args.lab_artifacts < args.lab_bytes {
         let (all, one) = (args.lab_artifacts, args.lab_bytes);
@@ -381,7 +381,7 @@ fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
     ))
 }
 
-/// Why a model could not be loaded.
+/// The load fault of an error.
 #[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
 pub(super) fn fault(error: Failure) -> LoadFault {
     LoadFault {
@@ -390,7 +390,7 @@ pub(super) fn fault(error: Failure) -> LoadFault {
     }
 }
 
-/// Whether a model could not be loaded because memory is used otherwise.
+/// Whether a load failed because memory is in use.
 fn lacks_memory(error: &Failure) -> bool {
     use model::Error::{DeviceMemory, Memory};
     let is_memory = |cause: &model::Error| matches!(cause, Memory { .. } | DeviceMemory { .. });
@@ -400,13 +400,13 @@ fn lacks_memory(error: &Failure) -> bool {
     })
 }
 
-/// Opens a model whose weights are not read.
+/// Opens a model without reading its weights.
 fn unchecked(args: &Args, source: &Source) -> Result<Opened, Failure> {
     let load = &args.load;
     load.open_with(source, &load.model.opening.definitions()?)
 }
 
-/// What is known of a model without loading it.
+/// Describes a model without loading it.
 fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
     let opened = unchecked(args, source)?;
     let (_, limits) = settings_of(args, &opened)?;
@@ -416,7 +416,7 @@ fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
     })
 }
 
-/// The picture of a model, as SVG.
+/// The diagram of a model as SVG.
 fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
     let opened = unchecked(args, source)?;
     let sample = Sample::of_model(&opened.name, &opened.plan)?;
@@ -448,7 +448,8 @@ fn start_here(args: &Args, wanted: Wanted<'_>, kept: &Path) -> Result<Started, F
     Ok(served.into())
 }
 
-/// Loads a model. Results are kept in the folder `kept`; `progress` is called with the bytes loaded and the bytes in all.
+/// Loads a model. Results are kept in the folder `kept`; `progress` is called with the bytes loaded so far and the
+/// total.
 pub(super) fn start(
     args: &Args,
     source: &Source,
@@ -469,11 +470,11 @@ pub(super) fn start(
     Ok(served)
 }
 
-/// How a model runs.
+/// The options and limits with which a model runs.
 fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
     let mut options = args.load.resolve(opened, super::run::DEFAULTS);
     let mut n_parallel = args.parallel;
-    // Nothing is generated: a text is read once, in one pass, and nothing of it is kept.
+    // A model that ends in vectors generates nothing: a text is read once, in one pass, and none of it is cached.
     let only_reads = ends_in_vectors(&opened.plan);
     if only_reads {
         n_parallel = n_parallel.max(READ_AT_ONCE);

@@ -37,7 +37,7 @@ pub(super) struct Args {
     messages: Option<PathBuf>,
 }
 
-/// A line of `--jsonl`.
+/// A request on one line of `--jsonl`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -57,7 +57,7 @@ struct Line {
     now: Option<String>,
 }
 
-/// The templates for requests without and with tools, and the tokens that they may write.
+/// The templates for requests without and with tools, and the BOS and EOS tokens that they may write.
 struct Prepared {
     templates: [ChatTemplate; 2],
     bos: String,

@@ -41,7 +41,7 @@ pub(super) struct DetokenizeArgs {
     ids: String,
 }
 
-/// A line of `--jsonl`.
+/// A request on one line of `--jsonl`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {

@@ -1,7 +1,7 @@
-//! Directions that tell two sets of rows apart: the difference of their means, and the first principal component of the
+//! Directions that separate two sets of rows: the difference of their means, and the first principal component of the
 //! differences of pairs.
 
-/// The mean of rows of one width, in 64-bit numbers; rows are added one by one.
+/// The mean of rows of one width, summed in f64; rows are added one by one.
 #[derive(Clone, Debug, Default)]
 pub struct Mean {
     n: usize,
@@ -18,7 +18,7 @@ impl Mean {
         }
     }
 
-    /// This mean less another one.
+    /// The difference of this mean and another one.
     pub fn less(&self, other: &Self) -> Vec<f32> {
         let pairs = self.sum.iter().zip(&other.sum);
         let less = pairs.map(|(a, b)| a / self.n as f64 - b / other.n as f64);
@@ -26,13 +26,13 @@ impl Mean {
     }
 }
 
-/// Most steps of the iteration: it doubles the digits where one direction stands out.
+/// Maximum number of iterations. Few suffice where one direction dominates.
 const MAX_STEPS: usize = 300;
-/// Share of the direction that a step may still change.
+/// The iteration ends when a step changes the direction by at most this share.
 const CLOSE: f64 = 1e-12;
 
-/// The direction of length 1 along which rows are largest in the mean of squares, on the side on which their mean is; zero
-/// if all rows are. Found by power iteration.
+/// The first principal direction of rows (length 1, not centred): the one with the largest mean square. Its sign is
+/// that of the projected mean. It is zero if all rows are zero. Found by power iteration.
 pub fn principal(rows: &[Vec<f32>]) -> Vec<f32> {
     let width = rows.first().map_or(0, Vec::len);
     let mut mean = vec![0.0f64; width];
@@ -50,7 +50,8 @@ pub fn principal(rows: &[Vec<f32>]) -> Vec<f32> {
         }
         length
     };
-    // The longest row has a share of the direction, unless it is zero; the mean may have none.
+    // The iteration starts at the longest row. It has a component along the direction unless it is zero; the mean may
+    // have none.
     let longest = rows.iter().max_by(|a, b| {
         let square = |row: &[f32]| row.iter().map(|e| f64::from(*e).powi(2)).sum::<f64>();
         square(a).total_cmp(&square(b))
@@ -106,7 +107,7 @@ mod tests {
         };
         let length: f32 = found.iter().map(|e| e * e).sum();
         assert!((length - 1.0).abs() < 1e-6);
-        // No other direction has more, and the rows' mean is on its side.
+        // No other direction has a larger mean square, and the projection of the mean is positive.
         for step in 0..360 {
             let (sin, cos) = (step as f32).to_radians().sin_cos();
             assert!(squares(&[cos, sin, 0.0]) <= squares(&found) * (1.0 + 1e-5));

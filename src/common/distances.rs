@@ -1,4 +1,5 @@
-//! How far computed numbers are from others: of arrays, and of the distributions that rows of logits stand for.
+//! Distances between computed numbers and reference numbers: of arrays, and of the distributions that rows of logits
+//! define.
 
 /// Mean of the squared differences over the mean square of `expected`; infinite if anything is not finite.
 pub fn nmse(found: &[f32], expected: &[f32]) -> f64 {
@@ -17,13 +18,14 @@ pub fn nmse(found: &[f32], expected: &[f32]) -> f64 {
     }
 }
 
-/// The NMSE of two arrays of one length in which infinities may stand, as in a mask, and the index of the first element
-/// that differs by more than `tolerance`, an NMSE, allows each element if all differ by as much.
+/// The NMSE of two arrays of equal length, and the index of the first differing element. Both may hold infinities, such
+/// as those of a mask. An element differs if its error exceeds the error of each element of an array whose NMSE is
+/// `tolerance` and whose errors are all equal.
 pub fn first_difference(a: &[f32], b: &[f32], tolerance: f64) -> (f64, Option<usize>) {
     let pairs = || a.iter().zip(b);
     let (mut error, mut power) = (0.0, 0.0);
     for (x, y) in pairs() {
-        // Equal infinities are no difference.
+        // Equal infinities are not a difference.
         if x != y {
             error += (f64::from(*x) - f64::from(*y)).powi(2);
         }
@@ -36,9 +38,9 @@ pub fn first_difference(a: &[f32], b: &[f32], tolerance: f64) -> (f64, Option<us
         (error, power) if error.is_finite() && power > 0.0 => error / power,
         _ => f64::INFINITY,
     };
-    // What an element may differ by, if all differ by as much.
+    // The largest allowed error of an element: the one that all have if they are equal.
     let allowed = (tolerance * power / a.len().max(1) as f64).sqrt();
-    // What is no number has a distance that nothing allows.
+    // A NaN has an infinite distance, which no bound allows.
     let distance = |x: f32, y: f32| match (f64::from(x) - f64::from(y)).abs() {
         d if d.is_nan() => f64::INFINITY,
         d => d,
@@ -54,7 +56,7 @@ pub fn rms(elements: &[f32]) -> f64 {
     (power / finite().count().max(1) as f64).sqrt()
 }
 
-/// The token with the largest logit of a row, the lowest of several.
+/// The token with the largest logit of a row. Of equal ones, the lowest id.
 pub fn likeliest(logits: &[f32]) -> Option<usize> {
     let found = logits
         .iter()
@@ -63,7 +65,7 @@ pub fn likeliest(logits: &[f32]) -> Option<usize> {
     found.map(|(at, _)| at)
 }
 
-/// The log-probabilities, in nats, of tokens by a row of logits; no number for a token that it does not have.
+/// The log-probabilities, in nats, of tokens under a row of logits; NaN for a token outside the row.
 pub fn log_probabilities(
     logits: &[f32],
     ids: impl Iterator<Item = u32>,
@@ -76,13 +78,13 @@ pub fn log_probabilities(
     })
 }
 
-/// Kullback-Leibler divergence in nats, `sum of p ln(p / q)`, of the distributions that two rows of logits stand for. It is
-/// infinite if anything is no number.
+/// Kullback-Leibler divergence in nats, `sum of p ln(p / q)`, of the distributions that two rows of logits define. It
+/// is infinite if any number is NaN.
 pub fn kl_divergence(p: &[f32], q: &[f32]) -> f64 {
     let (p_total, q_total) = (log_total(p), log_total(q));
     let terms = p.iter().zip(q).map(|(p, q)| {
         let (log_p, log_q) = (f64::from(*p) - p_total, f64::from(*q) - q_total);
-        // A token that cannot come adds nothing, whatever the other side says.
+        // A token of probability 0 adds nothing, whatever the other distribution says.
         if log_p == f64::NEG_INFINITY {
             0.0
         } else {
@@ -93,11 +95,11 @@ pub fn kl_divergence(p: &[f32], q: &[f32]) -> f64 {
     if sum.is_nan() {
         return f64::INFINITY;
     }
-    // Rounding can leave equal rows a little below zero.
+    // Rounding can make the sum of equal rows slightly negative.
     sum.max(0.0)
 }
 
-/// `ln of the sum of exp(x)`.
+/// The logarithm of the sum of `exp(x)`.
 fn log_total(row: &[f32]) -> f64 {
     let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let most = f64::from(most);
@@ -112,7 +114,7 @@ fn log_total(row: &[f32]) -> f64 {
 mod tests {
     use super::*;
 
-    /// The textbook's way: probabilities first.
+    /// The definition, computed from probabilities.
     fn plainly(p: &[f64], q: &[f64]) -> f64 {
         let share = |row: &[f64]| -> Vec<f64> {
             let total: f64 = row.iter().map(|x| x.exp()).sum();
@@ -129,7 +131,7 @@ mod tests {
         let expected = plainly(&wide(&p), &wide(&q));
         let found = kl_divergence(&p, &q);
         assert!((found - expected).abs() < 1e-12, "{found} {expected}");
-        // From the other side it is another number.
+        // The divergence is not symmetric.
         let back = kl_divergence(&q, &p);
         assert!((back - plainly(&wide(&q), &wide(&p))).abs() < 1e-12);
         assert!((back - expected).abs() > 1e-3);

@@ -1,5 +1,5 @@
-//! What does not depend on models: work on all cores, measurements, moments and distances of rows of numbers, random numbers,
-//! formatting of numbers and lists, files that are read whole or written.
+//! Tools that do not depend on models: work on all cores, measurements, moments and distances of rows of numbers,
+//! random numbers, formatting of numbers and lists, files that are read whole or written.
 
 pub mod directions;
 pub mod distances;

@@ -1,4 +1,4 @@
-//! Mean and covariance of rows that come one by one, in 64-bit numbers (Welford 1962).
+//! Mean and covariance of rows that are added one by one, in f64 (Welford 1962).
 
 /// Mean and, if wanted, covariance of rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,7 +10,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Those of no rows of so many elements.
+    /// The moments of no rows, each of `width` elements.
     pub fn new(width: usize, has_covariance: bool) -> Self {
         Self {
             n: 0,
@@ -19,7 +19,7 @@ impl Moments {
         }
     }
 
-    /// Those that were computed before; none if sizes differ.
+    /// Moments that were computed before; `None` if sizes differ.
     pub fn of(n: u64, mean: Vec<f64>, covariance: Option<Vec<f64>>) -> Option<Self> {
         let size = mean.len() * mean.len();
         if covariance.as_ref().is_some_and(|all| all.len() != size) {
@@ -30,17 +30,17 @@ impl Moments {
         Some(Self { n, mean, products })
     }
 
-    /// Number of rows.
+    /// The number of rows.
     pub fn n(&self) -> u64 {
         self.n
     }
 
-    /// Their mean.
+    /// The mean of the rows.
     pub fn mean(&self) -> &[f64] {
         &self.mean
     }
 
-    /// Their covariance, of a sample; 0 of a single row.
+    /// The sample covariance of the rows, `[width][width]`; 0 for a single row.
     pub fn covariance(&self) -> Option<Vec<f64>> {
         let by = self.n.saturating_sub(1).max(1) as f64;
         let products = self.products.as_ref()?;

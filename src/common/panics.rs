@@ -1,23 +1,23 @@
-//! Panics of libraries over input of strangers: an error for the caller, and nothing on stderr.
+//! Panics of libraries on untrusted input: the caller gets an error, and nothing is printed to stderr.
 //!
-//! For calls that leave nothing half done which is used afterwards.
+//! For calls that leave no half-changed state that is used afterwards.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// Calls of [`caught`] that this thread is in.
+    /// The number of running calls of [`caught`] on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Calls a function; nothing if it panics, which is not printed then.
+/// Calls a function; `None` if it panics. The panic is not printed.
 pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
-            // A thread at its end has none.
+            // A thread that is ending has no thread-local value.
             match DEPTH.try_with(Cell::get) {
                 Ok(1..) => tracing::debug!(%panic, "caught"),
                 _ => before(panic),

@@ -1,14 +1,13 @@
-//! Work in pieces: made by all cores, taken in order by the calling thread.
+//! Work in pieces: all cores make them, and the calling thread takes them in order.
 //!
-//! The only place that starts threads for a loop over pieces of data. It knows nothing of tensors.
-//! Called by the code that reads, converts, loads and checks weights.
+//! The only code that starts threads for a loop over pieces of data. It knows nothing of tensors. Callers are the code
+//! that reads, converts, loads and checks weights.
 //!
-//! Invariant: no more than three pieces for each core are held at a time, however slowly they are
-//! taken.
+//! Invariant: at most three pieces for each core are held at a time, however slowly they are taken.
 
 use std::sync::{LazyLock, mpsc};
 
-/// The number of cores, asked for once: the system reads several files for the answer.
+/// The number of cores, queried once: the system reads several files for the answer.
 fn n_cores() -> usize {
     static N: LazyLock<usize> =
         LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
@@ -19,7 +18,7 @@ fn n_cores() -> usize {
 /// of `make` continues in the caller.
 ///
 /// # Errors
-/// Of all errors, the one of the first piece. Later pieces may have been made and are dropped.
+/// The first piece with an error. Later pieces may have been made and are dropped.
 pub fn in_order<T: Send, E: Send>(
     n: usize,
     make: impl Fn(usize) -> Result<T, E> + Sync,

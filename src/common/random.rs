@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same on every machine.
+//! Pseudorandom numbers that are the same on every machine.
 
-/// SplitMix64 (Steele et al. 2014): a bijection that scatters its argument.
+/// SplitMix64 (Steele et al. 2014): a bijection of 64-bit numbers that scatters its argument.
 pub fn scatter(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -8,10 +8,10 @@ pub fn scatter(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Values `places` of the random sequence `stream`: each the sum of four uniform 16-bit numbers, with this mean
-/// and this standard deviation.
+/// The values at the indices `places` of the random sequence `stream`. Each is the sum of four uniform 16-bit numbers,
+/// scaled to this mean and standard deviation.
 pub fn normals(stream: u64, places: std::ops::Range<u64>, mean: f64, deviation: f64) -> Vec<f32> {
-    /// Two of the four numbers.
+    /// The mask of two of the four numbers.
     const PAIR: u64 = 0xffff_0000_ffff;
     let value = |place| {
         let bits = scatter(stream ^ scatter(place));

@@ -1,21 +1,21 @@
-//! Files and lines that are held whole: read up to a limit, whatever the path leads to.
+//! Files and lines that are read whole, up to a limit, whatever the path leads to.
 //!
-//! A device without end is an error, and a pipe that nobody writes to is empty: opening it does not wait. Not
-//! here: files of weights, which are mapped.
+//! A device without end is an error. A pipe without a writer reads as empty: opening it does not block. Not here: files
+//! of weights, which are mapped.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
-/// Largest text of a definition, a map or a configuration of this program, in bytes.
+/// Maximum size of a definition, a map or a configuration of this program, in bytes.
 pub const MAX_DEFINITION: u64 = 512 << 10;
-/// Largest text of other kinds, such as messages and prompts, in bytes.
+/// Maximum size of other texts, such as messages and prompts, in bytes.
 pub const MAX_TEXT: u64 = 64 << 20;
 
-/// Opens a file for reading, without waiting where it is a pipe.
+/// Opens a file for reading. Opening a pipe does not block.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The file cannot be opened.
 #[cfg(unix)]
 pub fn open(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -27,7 +27,7 @@ pub fn open(path: &Path) -> io::Result<File> {
         .read(true)
         .custom_flags(flags.bits() as i32)
         .open(path)?;
-    // Reading waits for a writer that is there.
+    // Opening does not block, but reading waits for a writer that has the pipe open.
     fcntl_setfl(&file, OFlags::empty())?;
     Ok(file)
 }
@@ -40,7 +40,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// The bytes of a file.
 ///
 /// # Errors
-/// It cannot be read, or has more than `limit` bytes.
+/// The file cannot be read, or has more than `limit` bytes.
 pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = open(path)?;
@@ -54,7 +54,7 @@ pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// The text of a file.
 ///
 /// # Errors
-/// As [`bytes`], or bytes that are not UTF-8.
+/// As [`bytes`], or the bytes are not UTF-8.
 pub fn text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(bytes(path, limit)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -68,11 +68,11 @@ fn too_large(limit: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, message)
 }
 
-/// The next line without its end, or why it is none; nothing at the end. What follows a refused line is read as if it
-/// had been sound.
+/// The next line without its end, or why it is refused; `None` at the end of the file. Reading goes on after a refused
+/// line.
 ///
 /// # Errors
-/// It cannot be read.
+/// The input cannot be read.
 pub fn line(from: &mut impl BufRead, limit: u64) -> io::Result<Option<Result<String, String>>> {
     let mut line = Vec::new();
     if from.take(limit).read_until(b'\n', &mut line)? == 0 {
@@ -117,7 +117,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.expect("mkfifo runs").success());
         assert_eq!(bytes(&pipe, 9).expect("nobody writes"), b"");
-        // What somebody writes is waited for.
+        // Reading waits for the data of an open writer.
         let reader = open(&pipe).expect("it opens");
         let writer = File::options().write(true).open(&pipe).expect("it opens");
         let slow = std::thread::spawn(move || {

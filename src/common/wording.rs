@@ -1,9 +1,9 @@
-//! Numbers and lists as people write them. Knows nothing of models.
+//! Numbers and lists as text for people. Knows nothing of models.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::{Display, Write};
 
-/// A float with its significant digits.
+/// A float, rounded to its significant digits.
 pub fn tidy(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value < 0.0 {
@@ -25,7 +25,7 @@ pub fn tidy(value: f64) -> String {
     }
 }
 
-/// Large numbers short: `4096`, `6.70 B`.
+/// A count in short form: `4096`, `6.70 B`.
 pub fn count(n: u64) -> String {
     let scaled = |unit: f64, name: &str| format!("{} {name}", three(n as f64 / unit));
     match n {
@@ -36,7 +36,7 @@ pub fn count(n: u64) -> String {
     }
 }
 
-/// Bytes in binary units.
+/// A size in binary units.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = n.checked_ilog2().map_or(0, |bits| bits / 10).checked_sub(1) else {
@@ -66,7 +66,7 @@ fn three(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Items as a list: `a`, `a and b`, `a, b and c`.
+/// Items as a list in a sentence: `a`, `a and b`, `a, b and c`.
 pub fn listed<T: Display>(items: &[T]) -> String {
     let mut out = String::new();
     for (i, item) in items.iter().enumerate() {
@@ -81,14 +81,14 @@ pub fn listed<T: Display>(items: &[T]) -> String {
     out
 }
 
-/// A sentence with a capital first letter.
+/// The text with a capital first letter.
 pub fn capital(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().into_iter().flat_map(char::to_uppercase);
     first.chain(chars).collect()
 }
 
-/// A title within a sentence: its first letter is small, unless it begins with an abbreviation.
+/// A title inside a sentence: its first letter is lower case, unless it begins with an abbreviation.
 pub fn uncapital(text: &str) -> String {
     let mut chars = text.chars();
     match (chars.next(), chars.clone().next()) {
@@ -99,7 +99,7 @@ pub fn uncapital(text: &str) -> String {
     }
 }
 
-/// Text of a file within a line: nothing in it moves the cursor of a terminal.
+/// Untrusted text within a line, escaped so that it cannot move the cursor of a terminal.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -111,13 +111,13 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// A path or name without the numbers of layers in it (`blk.3.`, `layers.3.`), and the first of them.
+/// A path or name with its layer numbers (`blk.3.`, `layers.3.`) replaced by `*`, and the first of these numbers.
 pub fn without_layer(text: &str) -> (String, Option<usize>) {
     let mut out = String::with_capacity(text.len());
     let mut layer = None;
     for (i, part) in text.split('.').enumerate() {
         out.push_str(if i == 0 { "" } else { "." });
-        // `1.5` is a number, `blk.1` a place.
+        // `1.5` is a number, and the 1 in `blk.1` is the number of a layer.
         let is_place = i > 0
             && !out
                 .trim_end_matches('.')
@@ -137,9 +137,9 @@ pub fn without_layer(text: &str) -> (String, Option<usize>) {
     (out, layer)
 }
 
-/// Texts that differ in the layer alone as one: the first of them and the layers of the others.
+/// Merges texts that differ only in the layer into the first of them, with the layers of the others.
 ///
-/// `key` says what of a text is compared, and which layer is its.
+/// `key` returns the part of a text that is compared, and its layer.
 pub fn by_layer<'t, T: AsRef<str>>(
     texts: &'t [T],
     key: &dyn Fn(&str) -> (String, Option<usize>),
@@ -171,10 +171,10 @@ pub fn by_layer<'t, T: AsRef<str>>(
     folded.into_iter().map(told).collect()
 }
 
-/// Maximum number of pieces in a list of layers.
+/// Maximum number of ranges in a list of layers.
 const MAX_PIECES: usize = 12;
 
-/// Which layers of `n_all`: `every layer`, `every 4th layer from 3`, `layers 0\u{2013}2, 7`.
+/// Layers of `n_all` as text: `every layer`, `every 4th layer from 3`, `layers 0\u{2013}2, 7`.
 pub fn layers(layers: &[usize], n_all: usize) -> String {
     if layers.len() == n_all {
         return "every layer".into();
@@ -212,7 +212,7 @@ pub fn layers(layers: &[usize], n_all: usize) -> String {
     format!("layer{plural} {}", shown.join(", "))
 }
 
-/// The kind of a JSON value.
+/// The type of a JSON value, as text.
 pub(crate) fn json_kind(value: &serde_json::Value) -> &'static str {
     use serde_json::Value;
     match value {
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(layers(&[3, 7, 11], 12), "every 4th layer from 3");
         assert_eq!(layers(&[0], 3), "layer 0");
         assert_eq!(layers(&[0, 1, 2, 5, 7], 9), "layers 0\u{2013}2, 5, 7");
-        // A step that breaks off, or could have begun earlier, is not a pattern.
+        // A step that ends early, or could have begun earlier, is not a pattern.
         assert_eq!(layers(&[3, 7], 12), "layers 3, 7");
         assert_eq!(layers(&[5, 9], 12), "layers 5, 9");
         let many: Vec<usize> = (0..100).map(|i| 3 * i + i % 2).collect();

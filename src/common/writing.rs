@@ -1,9 +1,9 @@
-//! Files and folders that are written: they appear under their names when they are complete.
+//! Files and folders that are written atomically: they appear under their names only when they are complete.
 //!
-//! Until then they lie next to it as `NAME.PID-N.part`, locked by whoever writes them. An incomplete one is removed
+//! Until then a file lies next to its target as `NAME.PID-N.part`, locked by its writer. An incomplete file is removed
 //! when its value is dropped, at a signal (`remove_incomplete`), or by the next writer of the same name, which finds it
-//! without a lock. A file that is being read (`Reading`) is not replaced. What is no regular file, such as a pipe or
-//! a terminal, is written in place.
+//! unlocked. A file that is being read (`Reading`) is not replaced. A target that is not a regular file, such as a pipe
+//! or a terminal, is written in place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -12,16 +12,16 @@ use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What this process is writing under temporary names.
+/// The temporary files and folders that this process is writing.
 static INCOMPLETE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-/// The files that this process reads, by device and number, each with how often.
+/// The files that this process reads, by device and inode number, each with the number of its readers.
 static READ: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Device and number of a file, where the system has them.
+/// Device and inode number of a file, where the system has them.
 #[cfg(unix)]
 fn identity(of: &fs::Metadata) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
@@ -33,12 +33,12 @@ fn identity(_: &fs::Metadata) -> Option<(u64, u64)> {
     None
 }
 
-/// A file that is being read: no output may take its place as long as this is there.
+/// A file that is being read. No output may replace it while this value exists.
 #[derive(Debug)]
 pub struct Reading(Option<(u64, u64)>);
 
 impl Reading {
-    /// Remembers the file, which is open for reading.
+    /// Registers a file, which is open for reading.
     pub fn new(file: &File) -> Self {
         let identity = file.metadata().ok().as_ref().and_then(identity);
         if let Some(identity) = identity {
@@ -61,15 +61,15 @@ impl Drop for Reading {
     }
 }
 
-/// A file or folder under a temporary name, which is removed with its contents when this is dropped.
+/// A file or folder under a temporary name. Dropping it removes the file or folder with its contents.
 struct Temporary {
     path: PathBuf,
-    /// Holds the lock; none where there are no locks.
+    /// The open file that holds the lock; `None` where there are no locks.
     _lock: Option<File>,
 }
 
 impl Temporary {
-    /// Makes a file or folder next to `target`, under an unused name.
+    /// Creates a file or folder next to `target`, under an unused name.
     fn new<T>(target: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(Self, T)> {
         let name = target
             .file_name()
@@ -79,14 +79,14 @@ impl Temporary {
             let mut part = name.to_owned();
             part.push(format!(".{}-{attempt}.part", std::process::id()));
             let path = target.with_file_name(part);
-            // A signal finds either nothing or what is to be removed.
+            // With this lock held, a signal handler finds either no file or one that is registered for removal.
             let mut incomplete = locked(&INCOMPLETE);
             match make(&path) {
                 Ok(made) => {
                     incomplete.insert(path.clone());
                     let lock = File::open(&path).ok().filter(|file| file.lock().is_ok());
                     if !path.exists() {
-                        // Another writer of the name came before the lock.
+                        // Another writer of the same name removed the file before it was locked.
                         incomplete.remove(&path);
                         continue;
                     }
@@ -103,7 +103,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         let mut incomplete = locked(&INCOMPLETE);
-        // What does not go away is no reason to hide the first error; after a rename there is nothing.
+        // A failed removal must not hide the first error. After a rename there is nothing to remove.
         let _ = remove(&self.path);
         incomplete.remove(&self.path);
     }
@@ -116,7 +116,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what earlier writers of a name left behind.
+/// Removes unlocked files that earlier writers of this name left.
 fn remove_left(target: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(folder_of(target)) else {
         return;
@@ -138,7 +138,7 @@ fn remove_left(target: &Path, name: &OsStr) {
         let is_plain = entry
             .file_type()
             .is_ok_and(|ty| ty.is_file() || ty.is_dir());
-        // Held until it is removed: whoever has just made it waits for the lock.
+        // The lock is held until the file is removed: a writer that has just created it waits for the lock.
         let held = File::open(&path).ok().filter(|_| is_plain);
         if held.as_ref().is_some_and(|file| file.try_lock().is_ok()) {
             let _ = remove(&path);
@@ -146,19 +146,19 @@ fn remove_left(target: &Path, name: &OsStr) {
     }
 }
 
-/// A file that takes its name when it is finished.
+/// A file that gets its name when it is finished.
 pub struct Part {
     out: BufWriter<File>,
-    /// None where the target is written in place.
+    /// `None` where the target is written in place.
     temporary: Option<Temporary>,
     target: PathBuf,
 }
 
 impl Part {
-    /// A file that will be `target`, or what that links to.
+    /// A file that will replace `target`, or the file that `target` links to.
     ///
     /// # Errors
-    /// A target that is being read, or that cannot be written.
+    /// The target is being read or cannot be written.
     pub fn new(target: &Path) -> io::Result<Self> {
         let is_link = fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink());
         let linked = is_link.then(|| fs::canonicalize(target).ok()).flatten();
@@ -176,7 +176,8 @@ impl Part {
             true => {
                 let (temporary, file) = Temporary::new(&target, |path| File::create_new(path))?;
                 if let Some(before) = before {
-                    // As if the file were written in place; not every file system has them.
+                    // The permissions of the old file are kept, as if it were written in place. Not every file system
+                    // supports them.
                     let _ = file.set_permissions(before.permissions());
                 }
                 (Some(temporary), file)
@@ -193,20 +194,20 @@ impl Part {
     /// Adds bytes.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// The bytes cannot be written.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(bytes)
     }
 
-    /// Where formats write that go back to what they have written.
+    /// The open file, for formats whose writers seek back.
     pub fn file(&mut self) -> &mut (impl Write + Seek) {
         &mut self.out
     }
 
-    /// Gives the file its name, in place of the file that had it.
+    /// Renames the file to its target and replaces the old file.
     ///
     /// # Errors
-    /// What was added cannot be written, or the file cannot be renamed: the one before is still there.
+    /// The bytes cannot be written, or the file cannot be renamed; the old file is then still there.
     pub fn finish(mut self) -> io::Result<()> {
         self.out.flush()?;
         if self.temporary.is_some() {
@@ -217,7 +218,7 @@ impl Part {
         Ok(())
     }
 
-    /// As `finish`, but the system decides when the bytes reach the disk. Gives the name.
+    /// As `finish`, but the system decides when the bytes reach the disk. Returns the path.
     ///
     /// # Errors
     /// As [`Self::finish`].
@@ -230,7 +231,7 @@ impl Part {
     }
 }
 
-/// Writes a whole file, one that can be made again.
+/// Writes a whole file whose contents can be made again.
 ///
 /// # Errors
 /// As [`Part::new`] and [`Part::finish`].
@@ -240,20 +241,20 @@ pub fn write(target: &Path, bytes: &[u8]) -> io::Result<()> {
     part.place().map(drop)
 }
 
-/// A folder under a temporary name, removed with its contents when the value is dropped.
+/// A folder under a temporary name. Dropping the value removes it with its contents.
 pub struct PartFolder(Temporary);
 
 impl PartFolder {
     /// A folder next to `target`.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The folder cannot be created.
     pub fn new(target: &Path) -> io::Result<Self> {
         let (temporary, ()) = Temporary::new(target, |path| fs::create_dir(path))?;
         Ok(Self(temporary))
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -271,7 +272,7 @@ pub fn sync_folder(target: &Path) {
     let _ = File::open(folder_of(target)).and_then(|folder| folder.sync_all());
 }
 
-/// The folder that a path lies in.
+/// The parent folder of a path.
 pub fn folder_of(target: &Path) -> &Path {
     match target.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -279,9 +280,10 @@ pub fn folder_of(target: &Path) -> &Path {
     }
 }
 
-/// Removes what is incomplete. Nothing is begun as long as the value is there: it is for the end of a process.
+/// Removes all incomplete files and folders. While the returned value exists no new one begins: it is for the end of a
+/// process.
 pub fn remove_incomplete() -> impl Sized {
-    /// A file may appear in a folder while that is removed.
+    /// Another thread may create a file in a folder while the folder is removed.
     const ATTEMPTS: usize = 10;
     let incomplete = locked(&INCOMPLETE);
     for path in incomplete.iter() {

@@ -1,7 +1,7 @@
-//! Grammars of whole answers: reasoning, then content or calls of tools as a model writes them.
+//! Grammars of whole answers: reasoning, then content or tool calls as a model writes them.
 //!
-//! The marks come from the model's format of calls (`tools/`). A mark that is a control token of the
-//! vocabulary is that token in the grammar; any other is text. Not here: reading answers.
+//! The marks come from the model's format of calls (`tools/`). A mark that is a control token of the vocabulary is that
+//! token in the grammar; any other mark is text. Not here: reading answers.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::text::tokenizer::Tokenizer;
 use super::schema::prepare;
 use super::{Constraint, Error};
 
-/// Whether reasoning comes first.
+/// Whether an answer begins with reasoning.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Thought {
-    /// It does not.
+    /// There is no reasoning.
     #[default]
     None,
-    /// The model decides.
+    /// The model decides whether it reasons.
     Optional(Marks),
-    /// The prompt has opened the block.
+    /// The prompt has opened the block of reasoning.
     Open(Marks),
 }
 
-/// What may come instead of calls.
+/// The content that may take the place of calls.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
-    /// Nothing: a tool must be called.
+    /// None: a tool must be called.
     None,
     /// Any text.
     Any,
@@ -37,23 +37,23 @@ pub enum Content {
     Fits(Box<Constraint>),
 }
 
-/// What an answer consists of.
+/// The parts of an answer that a grammar describes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// How calls are written.
+    /// The format in which the model writes calls.
     pub format: Arc<Format>,
-    /// What comes first.
+    /// The reasoning before the answer.
     pub thought: Thought,
-    /// Tools that may be called; none: no calls.
+    /// The tools that may be called; without tools there are no calls.
     pub tools: Vec<Tool>,
-    /// Whether there may be several calls.
+    /// Whether the answer may hold several calls.
     pub many: bool,
-    /// What may come instead.
+    /// The content that may take the place of calls.
     pub content: Content,
 }
 
 impl Answer {
-    /// Bytes of its parts.
+    /// The total size of the texts of its parts, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let tools = self.tools.iter();
         let tools: usize = tools
@@ -70,7 +70,7 @@ impl Answer {
 /// The Lark grammar of an answer.
 ///
 /// # Errors
-/// A schema that cannot be enforced.
+/// A schema cannot be enforced.
 pub(super) fn to_lark(answer: &Answer, tokenizer: &Tokenizer) -> Result<String, Error> {
     let mut writer = Writer {
         answer,
@@ -92,7 +92,7 @@ struct Writer<'a> {
     n: usize,
 }
 
-/// A string of Lark.
+/// A text as a string literal of Lark.
 fn quoted(text: &str) -> String {
     match text {
         "" => String::new(),
@@ -100,7 +100,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// A regular expression of Lark that matches this text only.
+/// A regular expression of Lark that matches exactly this text.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -117,16 +117,16 @@ fn escaped(text: &str) -> String {
 }
 
 impl Writer<'_> {
-    /// Adds a rule and names it. Rules are lower case.
+    /// Adds a rule and returns its name. Names of rules are lower case.
     fn rule(&mut self, options: &str, body: &str) -> String {
         self.n += 1;
         let name = format!("r{}", self.n);
-        // A `String` takes any text.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(self.rules, "{name}{options}: {body}");
         name
     }
 
-    /// A mark: control tokens by their ids, the rest as text.
+    /// A mark as grammar: control tokens by their ids, the rest as text.
     fn mark(&self, text: &str) -> String {
         match self.tokens_of(text) {
             None => quoted(text),
@@ -134,7 +134,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The parts of a mark, if there are control tokens in it.
+    /// The parts of a mark, if it contains control tokens.
     fn tokens_of(&self, text: &str) -> Option<Vec<String>> {
         let ids = self.tokenizer.encode(text, false, true).ok()?;
         if ids.iter().all(|id| self.tokenizer.is_text(*id)) {
@@ -154,7 +154,7 @@ impl Writer<'_> {
         Some(parts)
     }
 
-    /// Any text up to a mark, and the mark.
+    /// Any text up to a mark, followed by the mark.
     fn up_to(&mut self, mark: &str) -> String {
         let (mark, space) = mark.split_at(mark.trim_end().len());
         let space = quoted(space);
@@ -164,7 +164,7 @@ impl Writer<'_> {
                 format!("{rule} {space}")
             }
             Some(parts) => {
-                // Any text takes what it can, the text before the first control token too.
+                // One regular expression matches any text together with the text before the first control token.
                 let (before, rest) = parts.split_first().map_or(("", &[][..]), |(a, b)| (a, b));
                 let before: String = serde_json::from_str(before).unwrap_or_default();
                 format!("/(?s:.*){}/ {} {space}", escaped(&before), rest.join(" "))
@@ -248,7 +248,7 @@ impl Writer<'_> {
         Ok(self.rule("", &format!("%json {schema}")))
     }
 
-    /// The mark with which calls begin.
+    /// The mark that begins calls.
     fn first_mark(&self) -> &str {
         let section = self.format.section.open.as_str();
         match section {
@@ -257,7 +257,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Text, and calls once their mark is in it.
+    /// Text; once it contains the first mark of calls, calls follow.
     fn text_or_calls(&mut self) -> Result<String, Error> {
         let mark = self.first_mark().to_owned();
         let mark = mark.trim_end();
@@ -279,7 +279,7 @@ impl Writer<'_> {
         Ok(self.rule("", &format!("{plain} | {before} {calls}")))
     }
 
-    /// One call or several; without the first mark if that is there already.
+    /// One call or several; without the first mark if it has been written.
     fn calls(&mut self, is_marked: bool) -> Result<String, Error> {
         let format = self.format;
         let first = self.first_mark();
@@ -287,7 +287,7 @@ impl Writer<'_> {
             true => quoted(&first[first.trim_end().len()..]),
             false => self.mark(first),
         };
-        // Where calls may come bare they do.
+        // Calls that may be written without marks are written so.
         let (start, open, close) = match format.bare {
             true => (String::new(), "", ""),
             false => {
@@ -300,7 +300,7 @@ impl Writer<'_> {
             bodies.push(self.call(tool)?);
         }
         let bodies = self.rule("", &bodies.join(" | "));
-        // The first mark of a format without sections is that of the first call.
+        // In a format without sections, the first mark is that of the first call.
         let has_section = !format.section.open.is_empty();
         let first_open = self.mark(if has_section { open } else { "" });
         let section_close = format.section.close.as_str();
@@ -317,7 +317,7 @@ impl Writer<'_> {
             (_, separator, _) if !separator.is_empty() => self.mark(&format!("{separator}{next}")),
             (true, _, _) => self.mark(&format!(", {next}")),
             (false, _, "") => "\"\\n\"?".into(),
-            // One mark of both: the first character of it may be that of what ends the calls.
+            // The line end is part of the mark: what ends the calls may begin with the same character.
             (false, _, next) => format!(
                 "({} | {})",
                 self.mark(next),
@@ -344,7 +344,7 @@ impl Writer<'_> {
         ))
     }
 
-    /// Name and arguments of a call.
+    /// The name and the arguments of a call.
     fn call(&mut self, tool: &Tool) -> Result<String, Error> {
         let format = self.format;
         let name = Value::from(tool.name.as_str()).to_string();
@@ -395,7 +395,7 @@ impl Writer<'_> {
         Ok(self.rule("", &format!("{head} {arguments}")))
     }
 
-    /// Marks around each parameter: those that are required, and others.
+    /// Marks around each parameter: first the required ones, then the others.
     fn parameters(&mut self, schema: &Value) -> Result<String, Error> {
         let Some(marks) = self.format.parameter.clone() else {
             return Ok(String::new());
@@ -437,7 +437,8 @@ impl Writer<'_> {
         Ok(all.join(" "))
     }
 
-    /// Arguments in the format's notation; values have the type of their schemas, numbers also its range, no more.
+    /// Arguments in the format's notation. Values have the type of their schema, and numbers also its range; nothing
+    /// else of the schema is enforced.
     fn notation(&mut self, schema: &Value) -> Result<String, Error> {
         let Some(notation) = self.format.notation.clone() else {
             return Ok(String::new());
@@ -519,7 +520,7 @@ impl Writer<'_> {
     }
 }
 
-/// Whether a schema is that of some numbers.
+/// Whether a schema restricts a number to some values.
 fn is_bounded(schema: &Value) -> bool {
     const BOUNDS: &[&str] = &[
         "minimum",
@@ -534,7 +535,7 @@ fn is_bounded(schema: &Value) -> bool {
     is_number && BOUNDS.iter().any(|key| schema.get(key).is_some())
 }
 
-/// The properties of an object's schema, and whether each is required.
+/// The properties of an object's schema, each with whether it is required.
 fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value, bool)> {
     let required = schema["required"].as_array();
     let all = schema["properties"].as_object().into_iter().flatten();
@@ -544,7 +545,7 @@ fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value, bool)> {
     })
 }
 
-/// A part of a schema with the definitions that it may refer to.
+/// A part of a schema, with the definitions that it may refer to.
 fn with_definitions(part: &Value, schema: &Value) -> Value {
     let mut part = part.clone();
     if let Some(fields) = part.as_object_mut() {

@@ -1,6 +1,6 @@
-//! The compiler of constraints, its places, and what it makes.
+//! The compiler of constraints: the limited number of places to compile at once, and the compiled constraint.
 //!
-//! Invariant: a place is given back exactly once.
+//! Invariant: each place is released exactly once.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use super::{
 use crate::common::panics::caught;
 use crate::text::tokenizer::Tokenizer;
 
-/// Compiles constraints for one vocabulary. The tree of its tokens is built when it is first needed.
+/// Compiles constraints for one vocabulary. The tree of tokens is built on first use.
 pub struct Compiler {
     pub(super) tokenizer: Arc<Tokenizer>,
     forces: bool,
@@ -30,21 +30,21 @@ pub struct Compiler {
     places: Mutex<Places>,
     freed: Condvar,
     pub(super) wait_limit: Duration,
-    /// Maximum number that are compiled at once in time.
+    /// Maximum number of constraints within their time limit that are compiled at once.
     pub(super) n_places: usize,
 }
 
-/// How many constraints are being compiled, and how many wait for that.
+/// The numbers of constraints that are being compiled and that wait for a place.
 #[derive(Default)]
 pub(super) struct Places {
     pub(super) running: usize,
-    /// Those whose time is over, as far as their places were given to others.
+    /// Compilations past their time limit whose places were given to others.
     pub(super) overdue: usize,
     waiting: usize,
 }
 
 impl Compiler {
-    /// For completions of models with this vocabulary.
+    /// A compiler for models with the vocabulary of this tokenizer.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         let n_processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -58,7 +58,7 @@ impl Compiler {
         }
     }
 
-    /// One whose matchers force no tokens: the model chooses how text that must come is split into tokens.
+    /// A compiler whose matchers force no tokens: the model chooses how required text is split into tokens.
     pub fn without_forcing(tokenizer: Arc<Tokenizer>) -> Self {
         Self {
             forces: false,
@@ -70,10 +70,10 @@ impl Compiler {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compiles a constraint. Blocks, in most cases for milliseconds.
+    /// Compiles a constraint. Blocks, usually for milliseconds.
     ///
     /// # Errors
-    /// Any reason why it cannot be enforced exactly.
+    /// The constraint cannot be enforced exactly, for any reason.
     pub fn compile(self: &Arc<Self>, constraint: Constraint) -> Result<Compiled, Error> {
         let found = constraint.bytes();
         if found > MAX_BYTES {
@@ -84,7 +84,7 @@ impl Compiler {
         let deadline = Arc::new(Deadline::default());
         let of_thread = Arc::clone(&deadline);
         let is_overdue = Arc::clone(&place.is_overdue);
-        // A thread of its own, so that one that never ends costs a place and nothing else.
+        // A separate thread: a compilation that never ends costs a place and nothing else.
         std::thread::Builder::new()
             .name("constraint".into())
             .stack_size(STACK_BYTES)
@@ -92,7 +92,7 @@ impl Compiler {
                 let compile = || place.compiler.compile_here(constraint, &of_thread);
                 let compiled = caught(compile);
                 drop(place);
-                // Nobody waits once the time is over.
+                // After the time limit nobody receives the result.
                 let _ = done.send(compiled);
             })
             .map_err(|_| Error::NoThread)?;
@@ -109,7 +109,7 @@ impl Compiler {
         }
     }
 
-    /// Gives the place of a constraint whose time is over to others, unless it is free already or too many are.
+    /// Gives the place of an overdue compilation to others, unless it is released already or too many are overdue.
     pub(super) fn lend(&self, is_overdue: &AtomicBool) {
         let mut places = self.places();
         if places.overdue < MAX_OVERDUE && !is_overdue.swap(true, Ordering::Relaxed) {
@@ -158,7 +158,7 @@ impl Compiler {
         for warning in inner.grammar_warnings() {
             tracing::warn!(warning, "a constraint");
         }
-        // Tells at once what no token can begin, and warms what all answers share.
+        // Fails early if no token can begin the completion, and fills the caches that all completions share.
         let mut first = Matcher::new(deadline.guard(inner.deep_clone())?);
         first.mask().map_err(|error| match error {
             Error::Broken { message } => {
@@ -179,7 +179,7 @@ impl Compiler {
             })?;
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
-            // One to two kilobytes each: at most about 100 MB for one answer.
+            // Each state takes one to two kilobytes: at most about 100 MB for one completion.
             max_lexer_states: 50_000,
             verbose_errors: false,
             ..ParserLimits::default()
@@ -196,15 +196,15 @@ impl fmt::Debug for Compiler {
     }
 }
 
-/// One of the places for constraints that are being compiled.
+/// A place to compile one constraint.
 pub(super) struct Place {
     compiler: Arc<Compiler>,
-    /// Whether it was given to others; it is given back once.
+    /// Whether the place was given to others; it is released once.
     pub(super) is_overdue: Arc<AtomicBool>,
 }
 
 impl Place {
-    /// Waits for a place.
+    /// Waits for a free place.
     pub(super) fn take(compiler: &Arc<Compiler>) -> Result<Self, Error> {
         let is_full = |places: &mut Places| places.running >= compiler.n_places;
         let mut places = compiler.places();
@@ -248,7 +248,7 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// A matcher at the beginning of a completion; shares nothing that grows with other completions.
+    /// A matcher at the beginning of a completion. It shares nothing that grows with other completions.
     pub fn matcher(&self) -> Matcher {
         self.matcher.apart()
     }

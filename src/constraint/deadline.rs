@@ -1,4 +1,4 @@
-//! The end of the time for compiling a constraint.
+//! The time limit for compiling a constraint.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use llguidance::CancellationHandle;
 
 use super::Error;
 
-/// The end of the time for compiling a constraint.
+/// The time limit for compiling a constraint.
 #[derive(Default)]
 pub(super) struct Deadline {
     is_over: AtomicBool,
-    /// Ends the library's work, where it can be ended.
+    /// The handle that stops the library's work, where it can be stopped.
     handle: Mutex<Option<CancellationHandle>>,
 }
 
@@ -34,7 +34,7 @@ impl Deadline {
         }
     }
 
-    /// A matcher that ends with the time.
+    /// A matcher whose work stops at the time limit.
     pub(super) fn guard(&self, matcher: llguidance::Matcher) -> Result<llguidance::Matcher, Error> {
         let matcher = matcher.into_cancellable();
         *self.handle() = matcher.cancellation_handle();

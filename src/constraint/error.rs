@@ -8,61 +8,61 @@ use super::limits::TIME_LIMIT;
 /// Why a constraint cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Its text is too long.
+    /// The text of the constraint is too long.
     #[error("the constraint has {found} bytes, expected at most {MAX_BYTES}")]
     TooLarge {
         /// Bytes of the text.
         found: usize,
     },
-    /// A JSON Schema that is wrong or goes beyond what can be enforced.
+    /// The JSON Schema is invalid or cannot be enforced.
     #[error("schema{at}: {message}")]
     Schema {
-        /// JSON pointer of the place; empty for the whole.
+        /// JSON pointer of the faulty part; empty for the whole schema.
         at: String,
         /// What is wrong.
         message: String,
     },
-    /// A regular expression that is wrong or goes beyond what can be enforced.
+    /// The regular expression is invalid or cannot be enforced.
     #[error("regular expression: {message}")]
     Regex {
         /// What is wrong.
         message: String,
     },
-    /// A GBNF grammar that is wrong.
+    /// The GBNF grammar is invalid.
     #[error("grammar, line {line}, column {column}: {message}")]
     Gbnf {
         /// Line, from 1.
         line: usize,
-        /// Character of the line, from 1.
+        /// Column in characters, from 1.
         column: usize,
         /// What is wrong.
         message: String,
     },
-    /// A Lark grammar that is wrong, or any grammar too large to be enforced.
+    /// The Lark grammar is invalid, or a grammar of any kind is too large to be enforced.
     #[error("grammar: {message}")]
     Grammar {
         /// What is wrong, and where.
         message: String,
     },
-    /// Compiling it took too long.
+    /// Compilation exceeded its time limit.
     #[error("the constraint is too complex: it was not ready after {} seconds", TIME_LIMIT.as_secs())]
     TooSlow,
-    /// Too many others are being compiled.
+    /// Too many other constraints are being compiled.
     #[error("too many other constraints are being prepared; try again later")]
     Busy,
     /// The model's vocabulary does not fit into the tree of tokens.
     #[error("a vocabulary of {n_tokens} tokens cannot be constrained")]
     Vocabulary {
-        /// Tokens of the vocabulary.
+        /// Number of tokens of the vocabulary.
         n_tokens: usize,
     },
-    /// The operating system gave no thread.
+    /// The operating system could not start a thread.
     #[error("no thread to prepare the constraint on")]
     NoThread,
     /// The grammar cannot continue the completion.
     #[error("the constraint cannot be followed any further: {message}")]
     Broken {
-        /// What the library says.
+        /// The library's message.
         message: String,
     },
 }
@@ -75,7 +75,8 @@ impl Error {
     }
 }
 
-/// A message of the library without the dumps of its state that follow; it asserts some of its limits.
+/// A message of the library without the state dumps after it. Some limits of the library are assertions; their text
+/// only goes to the log.
 pub(super) fn first_part(message: &str) -> String {
     if let Some(assertion) = message.strip_prefix("panic: ") {
         tracing::debug!(assertion, "a constraint");

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-/// Longest text of a constraint, in bytes.
+/// Maximum size of the text of a constraint, in bytes.
 pub const MAX_BYTES: usize = 256 << 10;
 /// Maximum time for compiling a constraint.
 pub(super) const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum number of constraints that are compiled at once; half as many as there are processors, if that is less.
+/// Maximum number of constraints that are compiled at once. If half the number of processors is less, that is the
+/// limit.
 pub const MAX_AT_ONCE: usize = 4;
-/// Maximum number of constraints beyond that whose time is over and which the library does not give up.
+/// Maximum number of overdue compilations beyond that, which the library has not stopped.
 pub(super) const MAX_OVERDUE: usize = 2;
-/// Maximum number of constraints that wait for that.
+/// Maximum number of constraints that wait for a place.
 pub const MAX_WAITING: usize = 128;
-/// Maximum time that one waits.
+/// Maximum time that a constraint waits for a place.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(30);
-/// Stack size of the thread that compiles one, in bytes: chains of references recurse. Untouched
-/// pages take no memory.
+/// Stack size of the thread that compiles a constraint, in bytes: chains of references recurse. Untouched pages take no
+/// memory.
 pub(super) const STACK_BYTES: usize = 256 << 20;

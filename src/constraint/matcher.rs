@@ -1,13 +1,13 @@
 //! The state of one completion under its constraint: token mask and forced tokens.
 //!
-//! A thin layer over the constraint library that translates its states and messages. Called by the
-//! engine's worker; no threads here.
+//! A thin layer over the constraint library that translates its states and messages. The engine's worker calls it; it
+//! starts no threads.
 
 use std::fmt;
 
 use super::Error;
 
-/// State of one completion in its grammar. A clone advances independently.
+/// The state of one completion in its grammar. A clone advances independently.
 #[derive(Clone)]
 pub struct Matcher {
     pub(super) inner: llguidance::Matcher,
@@ -28,7 +28,7 @@ impl Matcher {
     /// mask is empty once the completion is complete.
     ///
     /// # Errors
-    /// A grammar that needs too much work here, or one that no token of the vocabulary continues.
+    /// The grammar needs too much work here, or no token of the vocabulary continues it.
     pub fn mask(&mut self) -> Result<Vec<u32>, Error> {
         if self.is_stopped() {
             return Ok(Vec::new());
@@ -39,10 +39,10 @@ impl Matcher {
             .map_err(|error| Error::broken(&error))
     }
 
-    /// Advances by the token that was chosen.
+    /// Advances by the chosen token.
     ///
     /// # Errors
-    /// A token that the grammar does not allow here; the matcher is of no use from then on.
+    /// The grammar does not allow the token here. The matcher is unusable from then on.
     pub fn accept(&mut self, token: u32) -> Result<(), Error> {
         self.inner
             .consume_token(token)
@@ -52,7 +52,7 @@ impl Matcher {
     /// The forced tokens, the only ones that may come next; the state advances past them.
     ///
     /// # Errors
-    /// A grammar that needs too much work here.
+    /// The grammar needs too much work here.
     pub fn forced(&mut self) -> Result<Vec<u32>, Error> {
         let mut all = Vec::new();
         while !self.is_stopped() {
@@ -68,7 +68,7 @@ impl Matcher {
         }
     }
 
-    /// Whether the completion is complete: the grammar allows nothing more.
+    /// Whether the completion is complete: the grammar allows no further token.
     pub fn is_stopped(&self) -> bool {
         self.inner.is_stopped() && !self.inner.is_error()
     }
@@ -76,7 +76,7 @@ impl Matcher {
     /// Whether the completion may end here.
     ///
     /// # Errors
-    /// A matcher that failed before.
+    /// The matcher failed before.
     pub fn may_stop(&mut self) -> Result<bool, Error> {
         if self.is_stopped() {
             return Ok(true);

@@ -1,10 +1,10 @@
 //! Constrained decoding: JSON Schema, regular expressions, context-free grammars.
 //!
-//! A [`Constraint`] is text from a request. A [`Compiler`], one for each model, compiles it into a
-//! [`Compiled`], or reports what is wrong with it and where. Each completion gets its own [`Matcher`],
-//! which gives the token mask and the forced tokens. GBNF becomes Lark in `gbnf`; the rest is the
-//! library llguidance, under limits of time and memory that a hostile request cannot exceed. Not
-//! here: models, logits, and when a mask is computed (the engine).
+//! A [`Constraint`] is text from a request. A [`Compiler`], one for each model, compiles it into a [`Compiled`], or
+//! reports what is wrong with it and where. Each completion gets its own [`Matcher`], which computes the token mask and
+//! the forced tokens. GBNF is translated to Lark in `gbnf`; everything else is done by the library llguidance, under
+//! limits of time and memory that a hostile request cannot exceed. Not here: models, logits, and when a mask is
+//! computed (the engine).
 //!
 //! Invariant: the tokens that a matcher allows form a prefix of a text that fits the constraint.
 

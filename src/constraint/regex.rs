@@ -1,4 +1,4 @@
-//! Regular expressions as grammars, and the library's messages about them.
+//! Regular expressions as grammars, and the library's error messages about them.
 
 use llguidance::api::TopLevelGrammar;
 
@@ -15,7 +15,7 @@ pub(super) fn regex(text: &str) -> TopLevelGrammar {
     TopLevelGrammar::from_regex(inner)
 }
 
-/// What is wrong with a regular expression, without the grammar that was made from it.
+/// The library's message about a regular expression, without the grammar that was made from it.
 pub(super) fn of_regex(message: &str) -> String {
     let inner = message
         .split_once("(in regex): ")
@@ -26,7 +26,7 @@ pub(super) fn of_regex(message: &str) -> String {
     inner.trim_end().to_owned()
 }
 
-/// Whether the next character would be escaped.
+/// Whether the text ends in an escape, so that the next character would be escaped.
 fn ends_in_escape(text: &str) -> bool {
     let backslashes = text.bytes().rev().take_while(|b| *b == b'\\').count();
     backslashes % 2 == 1

@@ -4,18 +4,18 @@ use serde_json::Value;
 
 use super::{Answer, gbnf};
 
-/// Constraint on a completion.
+/// The constraint on a completion.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
-    /// JSON that fits a JSON Schema.
+    /// JSON that matches a JSON Schema.
     JsonSchema(Value),
     /// Text that a regular expression matches as a whole.
     Regex(String),
-    /// Text of a grammar in the variant of Lark that llguidance reads.
+    /// Text that matches a grammar in the variant of Lark that llguidance reads.
     Lark(String),
-    /// Text of a grammar in llama.cpp's GBNF.
+    /// Text that matches a grammar in llama.cpp's GBNF.
     Gbnf(String),
-    /// A whole answer: reasoning, then content or calls of tools.
+    /// A whole answer: reasoning, then content or tool calls.
     Answer(Box<Answer>),
 }
 
@@ -25,7 +25,7 @@ impl Constraint {
         Self::JsonSchema(serde_json::json!({ "type": "object" }))
     }
 
-    /// A grammar in the notation of its first rule: GBNF has `name ::=`, Lark has `name:`.
+    /// A grammar. Its first rule determines the notation: GBNF has `name ::=`, Lark has `name:`.
     pub fn grammar(text: &str) -> Self {
         if gbnf::is_gbnf(text) {
             Self::Gbnf(text.to_owned())

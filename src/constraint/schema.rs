@@ -1,8 +1,8 @@
-//! Checks of a JSON Schema before the library gets it, so that refusals name the place.
+//! Checks of a JSON Schema before it is passed to the library, so that errors name the faulty place.
 //!
-//! The library names keywords that it cannot enforce, but not where they are. Here the parts of a
-//! schema that a completion can reach are walked, and the first fault is reported with its JSON pointer.
-//! Keywords that no draft of JSON Schema knows are annotations, as the specification says.
+//! The library names keywords that it cannot enforce, but not where they are. This module walks the parts of a schema
+//! that a completion can reach and reports the first fault with its JSON pointer. Keywords that no draft of JSON Schema
+//! knows are annotations, as the specification says.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -31,26 +31,25 @@ const UNSUPPORTED: &[&str] = &[
     "uniqueItems",
 ];
 
-/// White space between the parts of a JSON text. Bounded: otherwise a model could write spaces without
-/// end.
+/// White space between the parts of a JSON text. It is bounded: otherwise a model could write spaces without end.
 const SPACE: &str = r"[ \t]|(\r?\n){1,2}[ \t]{0,20}";
 
-/// Maximum number of properties of an object: the library's work grows with the square of it.
+/// Maximum number of properties of an object: the library's work grows with its square.
 const MAX_PROPERTIES: usize = 1000;
-/// Maximum number of parts: schemas, and every eight values of enumerations.
+/// Maximum number of parts. A schema counts as one, and so do eight values of an enumeration.
 const MAX_PARTS: usize = 1 << 14;
-/// Maximum number of parts below each other: each is a call of its own.
+/// Maximum nesting of parts: each level is a recursive call.
 const MAX_DEPTH: usize = 512;
 
-/// The schema for the library.
+/// The schema that the library gets.
 ///
 /// # Errors
-/// A place that cannot be enforced.
+/// A part of the schema cannot be enforced.
 pub(super) fn prepare(schema: Value) -> Result<Value, Error> {
     Walk::new(&schema).schema(&At::Root, &schema)?;
     let mut fields = match schema {
         Value::Object(fields) => fields,
-        // `true` allows every value, and the walk has refused everything else.
+        // `true` allows every value. The walk has refused every other value that is not an object.
         _ => Map::new(),
     };
     fields
@@ -59,10 +58,10 @@ pub(super) fn prepare(schema: Value) -> Result<Value, Error> {
     Ok(Value::Object(fields))
 }
 
-/// A place in a schema. It becomes text where something is wrong there, and only then.
+/// A place in a schema. It is formatted only if something is wrong there.
 enum At<'p> {
     Root,
-    /// What a reference points to.
+    /// The target of a reference.
     Pointer(&'p str),
     Key(&'p Self, &'p str),
     Item(&'p Self, usize),
@@ -81,9 +80,9 @@ impl fmt::Display for At<'_> {
 
 struct Walk<'a> {
     root: &'a Value,
-    /// References that were followed.
+    /// References that were followed already.
     seen: HashSet<&'a str>,
-    /// Parts that were counted.
+    /// Number of parts counted so far.
     n_parts: usize,
     depth: usize,
 }
@@ -98,7 +97,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Counts parts of a schema.
+    /// Adds `n` to the count of parts.
     fn count(&mut self, at: &At<'_>, n: usize) -> Result<(), Error> {
         self.n_parts += n;
         match self.n_parts > MAX_PARTS {
@@ -162,7 +161,7 @@ impl<'a> Walk<'a> {
                 let mut each = all.iter();
                 each.try_for_each(|(name, schema)| self.schema(&At::Key(at, name), schema))
             }
-            // Cheaper than schemas.
+            // Values cost less than schemas.
             "enum" | "required" => self.count(at, value.as_array().map_or(0, Vec::len) / 8),
             "$ref" => self.reference(at, value),
             _ => Ok(()),

@@ -1,9 +1,9 @@
-//! The vocabulary of a model for the constraint library: a tree over the bytes of tokens.
+//! A model's vocabulary for the constraint library: a tree over the bytes of tokens.
 //!
-//! Control tokens are in the tree after the byte 0xFF, which is in no text, so no grammar can write one
-//! as text; a Lark grammar may name one (`<|name|>`). Not here: grammars.
+//! Control tokens are in the tree after the byte 0xFF, which occurs in no text, so no grammar can match one as text; a
+//! Lark grammar may name one (`<|name|>`). Not here: grammars.
 //!
-//! Invariant: the bytes of every token of the tree are those that it contributes to a completion.
+//! Invariant: the bytes of every token in the tree are those that it contributes to a completion.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The tree of a vocabulary. Without `forces`, every spelling of a text in tokens is allowed,
-    /// also where the grammar leaves no choice of the text.
+    /// The tree of a vocabulary. Without `forces`, every tokenization of a text is allowed, even where the grammar
+    /// leaves only one text.
     ///
     /// # Errors
-    /// A vocabulary too large for the tree.
+    /// The vocabulary is too large for the tree.
     pub(super) fn new(tokenizer: &Arc<Tokenizer>, forces: bool) -> Result<Self, Error> {
         let words: Vec<Vec<u8>> = (0..tokenizer.vocab_len() as u32)
             .map(|id| word(tokenizer, id))
@@ -40,7 +40,7 @@ impl Vocabulary {
             .collect();
         let first = ends.first().copied().unwrap_or(INVALID_TOKEN);
         let info = TokRxInfo::new(words.len() as u32, first);
-        // The library asserts its limits on the number of nodes.
+        // The library asserts that the number of nodes is within its limits.
         let tree = caught(|| {
             let tree = TokTrie::from(&info, &words);
             if ends.is_empty() {
@@ -59,7 +59,7 @@ impl Vocabulary {
         })
     }
 
-    /// The tokens of a text inside a completion, if their bytes are the text's.
+    /// The tokens of a text inside a completion; `None` if their bytes differ from the text's.
     fn spell(&self, text: &str) -> Option<Vec<TokenId>> {
         let ids = self.tokenizer.encode_continuation(text).ok()?;
         let bytes = ids.iter().flat_map(|id| self.tokenizer.piece(*id));
@@ -69,11 +69,11 @@ impl Vocabulary {
     }
 }
 
-/// The bytes of a token in the tree; none for one that is never allowed.
+/// The bytes of a token in the tree; empty for a token that is never allowed.
 fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     let piece = tokenizer.piece(id);
     if tokenizer.is_text(id) {
-        // 0xFF begins no character, and marks control tokens in the tree.
+        // 0xFF begins no character. In the tree it marks control tokens.
         let is_usable = piece.len() <= MAX_TOKEN_BYTES && !piece.starts_with(&[0xff]);
         return if is_usable {
             piece.to_vec()

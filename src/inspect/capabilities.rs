@@ -1,9 +1,9 @@
-//! What a model can do here, and what not and why.
+//! What a model can do on this machine, what it cannot, and why.
 //!
-//! What depends on settings or on a vocabulary is asked of the code that decides it: the engine whether it
-//! would start and whether it takes tokens back, the loader whether it would take a setting, the template
-//! what it shows, the API what it refuses. Their own words are the reasons. The rest is read off the plan.
-//! Called by `inspect`.
+//! Properties that depend on settings or on a vocabulary are determined by the code that decides them: the engine
+//! (whether it would start, whether it can take tokens back), the loader (whether it accepts a setting), the template
+//! (what it shows), the API (what it refuses). Their messages are the reasons. All other properties follow from the
+//! plan. Called by `inspect`.
 
 use serde::Serialize;
 use serde_json::json;
@@ -18,35 +18,35 @@ use crate::plan::Plan;
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::TensorType;
 
-/// Something that a model can do, or cannot.
+/// A capability that a model has or lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capability {
-    /// What.
+    /// The capability.
     pub what: &'static str,
-    /// Whether it can.
+    /// Whether the model has it.
     pub can: bool,
-    /// How, or why not.
+    /// How it works, or why it is missing.
     pub why: String,
 }
 
-/// How it can be done, or why not.
+/// How a capability works, or why it is missing.
 type Answer = Result<String, String>;
 
-/// What is known of a model that is not loaded.
+/// The known properties of a model that is not loaded.
 pub struct Subject<'a> {
-    /// Its plan.
+    /// The plan of the model.
     pub plan: &'a Plan,
-    /// Its vocabulary, or why it has none.
+    /// Its tokenizer, or why it has none.
     pub tokenizer: Result<&'a Tokenizer, String>,
-    /// What its chat template can do, or why it can do nothing.
+    /// The features of its chat template, or why there are none.
     pub template: Result<&'a Probe, String>,
-    /// What it gives of a whole text, or why it gives nothing.
+    /// The pooled result for a text, or why there is none.
     pub pooled: Result<Pooled, String>,
-    /// How it would be run.
+    /// The options with which the model would run.
     pub options: &'a Options,
 }
 
-/// What the model can do here, in the order in which people ask.
+/// The capabilities of the model on this machine, in the order in which users ask about them.
 pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec<Capability> {
     let text = text(subject);
     let if_written = |asked: fn(&Subject<'_>) -> Answer| match text {

@@ -1,9 +1,7 @@
-//! Where two computations of the same tokens part: the first value, in the order of computation,
-//! that is not the same.
+//! Compares two computations of the same tokens and finds the first value, in the order of computation, that differs.
 //!
-//! A computation is a list of named values. It comes from a model run along some path, or from a
-//! folder of arrays that another engine wrote. What only one side has is left out of the verdict
-//! and told.
+//! A computation is a list of named values. It comes from a model run on an execution path, or from a folder of arrays
+//! that another engine wrote. Values that only one side has do not count, but are reported.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,16 +10,16 @@ use crate::common::distances::{first_difference, kl_divergence, likeliest, rms};
 use crate::files::npy;
 use crate::model::{self, Batch, Model, Value};
 
-/// How tokens are run.
+/// The passes in which tokens are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passes {
-    /// Tokens of a pass; at least 1.
+    /// Tokens per pass; at least 1.
     pub chunk: usize,
-    /// Whether each pass computes everything before it anew.
+    /// Whether each pass computes all earlier tokens again.
     pub stateless: bool,
 }
 
-/// Why a recorded computation cannot be read.
+/// The error of a recorded computation that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {message}")]
 pub struct DumpError {
@@ -31,7 +29,7 @@ pub struct DumpError {
     pub message: String,
 }
 
-/// Runs `tokens` and returns the values by path, those of several passes joined.
+/// Runs `tokens` and returns the values by path. Values of several passes are joined.
 ///
 /// The model must have been loaded with `capture`.
 ///
@@ -60,7 +58,7 @@ pub fn record(
         }
         let n_pass = end - first;
         for value in values.into_iter().filter(|value| value.is_per_token) {
-            // What was computed anew is dropped, what is new is added.
+            // Rows that were computed again are dropped, new rows are appended.
             let row = value.elements.len() / n_pass;
             let new = &value.elements[(start - first) * row..];
             if let Some(all) = joined.iter_mut().find(|v| v.path == value.path) {
@@ -74,7 +72,7 @@ pub fn record(
     for value in &mut joined {
         let rows = value.elements.len() as u64;
         let row = value.shape[..value.shape.len() - 1].iter().product::<u64>();
-        // A pass of one token shows no dimension for it.
+        // In a pass of one token, shapes lack the dimension of the tokens.
         if passes.chunk < n && value.shape.iter().product::<u64>() != rows {
             if passes.chunk > 1 {
                 value.shape.pop();
@@ -87,11 +85,11 @@ pub fn record(
     Ok(joined)
 }
 
-/// Reads a folder of float32 arrays, one `NAME.npy` for each value: named by our paths, or as
-/// llama.cpp names what it computes (`l_out-3`).
+/// Reads a folder of float32 arrays, one `NAME.npy` for each value. A name is a path of this project, or llama.cpp's
+/// name of a value (`l_out-3`).
 ///
 /// # Errors
-/// A folder without arrays, or an array that is none of float32.
+/// The folder has no arrays, or an array is not float32.
 pub fn read_dump(folder: &Path) -> Result<Vec<Value>, DumpError> {
     let fault = |path: &Path, message: &dyn std::fmt::Display| DumpError {
         file: path.display().to_string(),
@@ -126,8 +124,8 @@ fn read_array(path: &Path) -> Result<Value, npy::Error> {
     })
 }
 
-/// What llama.cpp calls the values of a layer, and which of ours it is: of the first slot, of the
-/// last, or of any.
+/// llama.cpp's names of the values of a layer, and the corresponding values here: of the first slot, of the last, or of
+/// any.
 const NAMES: &[(&str, Place)] = &[
     ("attn_norm", Place::First("in")),
     ("ffn_inp", Place::First("x")),
@@ -143,7 +141,7 @@ const NAMES: &[(&str, Place)] = &[
     ("ffn_moe_topk", Place::Any("picked")),
 ];
 
-/// The same for values outside the layers.
+/// llama.cpp's names of values outside the layers, and the paths here.
 const GLOBAL_NAMES: &[(&str, &str)] = &[
     ("inp_embd", "embed.x"),
     ("embd", "embed.x"),
@@ -158,7 +156,7 @@ enum Place {
     Any(&'static str),
 }
 
-/// Our path for a name that llama.cpp gives, among the paths of a computation.
+/// The path here for llama.cpp's name of a value, among the paths of a computation.
 fn translate(name: &str, paths: &[&str]) -> Option<String> {
     if let Some((_, path)) = GLOBAL_NAMES.iter().find(|(theirs, _)| *theirs == name) {
         return Some((*path).to_owned());
@@ -166,7 +164,7 @@ fn translate(name: &str, paths: &[&str]) -> Option<String> {
     let (stem, layer) = name.rsplit_once('-')?;
     let (_, place) = NAMES.iter().find(|(theirs, _)| *theirs == stem)?;
     let prefix = format!("layers.{}.", layer.parse::<u64>().ok()?);
-    // A slot's own values have no further part between its name and theirs.
+    // The path of a slot's own value has no further part between slot and value.
     let of_slot = |value: &str| {
         let paths = paths.iter().filter(move |path| {
             path.strip_prefix(&prefix)
@@ -186,28 +184,27 @@ fn translate(name: &str, paths: &[&str]) -> Option<String> {
     found.map(str::to_owned)
 }
 
-/// How a value differs between two computations.
+/// The difference of a value between two computations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// Its path.
+    /// The path of the value.
     pub path: String,
-    /// Its shape, fastest dimension first.
+    /// The shape of the value, fastest dimension first.
     pub shape: Vec<u64>,
-    /// Sum of squared differences over sum of squares of the second computation; infinite if a
-    /// side has what is no number.
+    /// Sum of squared differences over sum of squares of the second computation; infinite if a side contains NaN.
     pub nmse: f64,
-    /// Root of the mean square of each side's elements, of those that are finite.
+    /// Root mean square of the finite elements of each side.
     pub rms: [f64; 2],
-    /// Index of the first element that differs by more than the tolerance allows, and its values.
+    /// The first element that differs by more than the tolerance allows: its index and both values.
     pub first: Option<(usize, f32, f32)>,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Values that both sides have, in the order of computation.
     pub values: Vec<Difference>,
-    /// Names that only one side has, or in another shape: side, name.
+    /// Values that only one side has, or whose numbers of elements differ: side and name.
     pub left_out: Vec<(&'static str, String)>,
 }
 
@@ -256,21 +253,21 @@ fn difference(a: &Value, b: &Value, tolerance: f64) -> Difference {
     }
 }
 
-/// Kullback-Leibler divergences of the next token's distributions, of B's from A's, in nats.
+/// Kullback-Leibler divergences of B's next-token distributions from A's, in nats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Divergence {
-    /// Positions compared.
+    /// Number of compared positions.
     pub positions: usize,
-    /// Mean of the positions.
+    /// Mean over the positions.
     pub mean: f64,
-    /// The largest.
+    /// Maximum over the positions.
     pub max: f64,
-    /// Positions at which both find the same token likeliest.
+    /// Number of positions at which both have the same likeliest token.
     pub same_top: usize,
 }
 
-/// The divergence of the logits of `b` from those of `a`, position by position; `None` if a side
-/// has none or they are of another shape.
+/// The divergence of the logits of `b` from those of `a`, position by position; `None` if a side has no logits or the
+/// shapes differ.
 pub fn divergence(a: &[Value], b: &[Value]) -> Option<Divergence> {
     let logits = |side: &[Value]| side.iter().position(|value| value.path == model::LOGITS);
     let (a, b) = (&a[logits(a)?], &b[logits(b)?]);

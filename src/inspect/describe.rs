@@ -1,7 +1,8 @@
-//! A plan in words: what a model is, its layers, positions, ends and memory.
+//! Describes a plan in words: the kind of model, its layers, positions, stages and memory.
 //!
-//! The description of a block is the phrase of its contract with the numbers of the plan. Layers with the same
-//! phrases are described once, as a [`Group`]; if that would be too many, numbers become bounds.
+//! The description of a block is the phrase of its contract with the numbers of the plan. Layers with the same phrases
+//! are described once, as a [`Group`]. If there would be too many groups, layers that differ only in numbers are
+//! described with ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -19,15 +20,15 @@ use crate::plan::{
 };
 use crate::weights::TensorType;
 
-/// More groups of layers than this are described with bounds for numbers.
+/// Maximum number of groups with exact numbers; beyond it, numbers become ranges.
 const MAX_GROUPS: usize = 4;
 
 /// Layers with the same description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Their indices over all stacks.
+    /// The indices of the layers over all stacks.
     pub layers: Vec<usize>,
-    /// All of it in words.
+    /// The description of the group.
     pub text: String,
 }
 
@@ -84,7 +85,7 @@ fn whole(plan: &Plan) -> String {
     text
 }
 
-/// What a model is.
+/// The kind of model.
 pub(crate) fn kind(plan: &Plan) -> &'static str {
     match plan.source {
         Some(_) => "a sequence-to-sequence model",
@@ -92,7 +93,7 @@ pub(crate) fn kind(plan: &Plan) -> &'static str {
     }
 }
 
-/// What a model of a mode is.
+/// The kind of model with this mode.
 pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Causal => "an autoregressive model",
@@ -101,7 +102,7 @@ pub(crate) fn mode(mode: Mode) -> &'static str {
     }
 }
 
-/// Which vector is that of a text.
+/// How the vector of a text is computed.
 pub(crate) fn pooled(pooling: Pooling) -> &'static str {
     match pooling {
         Pooling::Mean => "the mean of its tokens' vectors",
@@ -117,7 +118,7 @@ pub(crate) fn pooled(pooling: Pooling) -> &'static str {
 pub fn groups(plan: &Plan) -> Vec<Group> {
     let exact = grouped(plan, &|units| phrase(plan, units));
     match exact.len() > MAX_GROUPS {
-        // Layers that differ in numbers alone are described together.
+        // Layers that differ only in numbers are described together.
         true => grouped(plan, &|units| template(plan, units, &|_| Some("#".into()))),
         false => exact,
     }
@@ -143,7 +144,7 @@ fn grouped(plan: &Plan, key: &dyn Fn(&[&Unit]) -> String) -> Vec<Group> {
     all.into_iter().map(group).collect()
 }
 
-/// Equal layers in words: their slots in order, each with its branches and where it has norms.
+/// Describes equal layers: their slots in order, each with its branches and the places of its norms.
 fn line(layers: &[&LayerPlan], phrase: &dyn Fn(&[&Unit]) -> String) -> String {
     let slots = layers[0].slots.iter().enumerate().map(|(at, slot)| {
         let branches = slot.branches.iter().enumerate().map(|(nth, branch)| {
@@ -166,7 +167,7 @@ fn line(layers: &[&LayerPlan], phrase: &dyn Fn(&[&Unit]) -> String) -> String {
     }
 }
 
-/// Where a slot has norms.
+/// The places of a slot's norms.
 fn norms(slot: &SlotPlan) -> String {
     let of_branch = |norm: fn(&BranchPlan) -> &Option<NormUse>| {
         slot.branches.iter().any(|branch| norm(branch).is_some())
@@ -185,7 +186,7 @@ fn norms(slot: &SlotPlan) -> String {
     }
 }
 
-/// The phrase of equal uses of a contract, with bounds for numbers that differ.
+/// The phrase of equal uses of a contract, with ranges for numbers that differ.
 pub(crate) fn phrase(plan: &Plan, units: &[&Unit]) -> String {
     let value = |name: &str| {
         let values: Vec<u64> = units
@@ -198,7 +199,7 @@ pub(crate) fn phrase(plan: &Plan, units: &[&Unit]) -> String {
     template(plan, units, &value)
 }
 
-/// The same with `value` in place of an option's own value, where it gives one.
+/// The same phrase, with `value` instead of an option's own value where it returns one.
 fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>) -> String {
     let contract = units[0].contract.0;
     let is_open = |name: &str| {
@@ -245,7 +246,7 @@ fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>
     text
 }
 
-/// Which tokens a query attends to in a group of layers.
+/// The tokens that a query attends to in a group of layers, in words.
 pub(crate) fn seen(
     plan: &Plan,
     cache: &CachePlan,
@@ -291,7 +292,7 @@ fn resource<'p>(plan: &'p Plan, unit: &Unit, name: &str) -> Option<&'p Unit> {
     plan.resource(unit.contract.0.option(name)?.kind, unit.option(name)?)
 }
 
-/// The kind of the resource that an option of a unit names, as a formula has it.
+/// The kind of the resource that an option of a unit names, in the form used by formulas.
 pub(crate) fn kind_of(plan: &Plan, unit: &Unit, name: &str) -> Option<String> {
     match resource(plan, unit, name)?.option("kind")? {
         Resolved::Choice(kind) => Some((*kind).to_owned()),
@@ -299,7 +300,7 @@ pub(crate) fn kind_of(plan: &Plan, unit: &Unit, name: &str) -> Option<String> {
     }
 }
 
-/// What a sequence takes between passes.
+/// The memory that a sequence occupies between passes, in words.
 fn memory(plan: &Plan) -> Option<String> {
     if plan.mode != Mode::Causal {
         return None;
@@ -324,24 +325,24 @@ fn memory(plan: &Plan) -> Option<String> {
     (!known.is_empty()).then(|| known.join(", "))
 }
 
-/// The weights of one use.
+/// The weights with one purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Share {
-    /// What they are for.
+    /// The purpose of the weights.
     pub what: String,
     /// Number of tensors of each element type.
     pub types: BTreeMap<&'static str, usize>,
-    /// Tensors.
+    /// Number of tensors.
     #[serde(rename = "tensors")]
     pub n_tensors: usize,
-    /// Elements.
+    /// Number of elements.
     #[serde(rename = "weights")]
     pub n_weights: u64,
     /// Bytes as stored.
     pub bytes: u64,
 }
 
-/// What the weights of a model are for, in the order of their first use; each counts once.
+/// The weights of a model by purpose, in the order of their first use; each tensor counts once.
 pub fn shares(plan: &Plan) -> Vec<Share> {
     let mut shares: Vec<Share> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -368,7 +369,7 @@ pub fn shares(plan: &Plan) -> Vec<Share> {
     shares
 }
 
-/// Every use of a tensor, a place in the plan, with what it is for.
+/// Every use of a tensor: its purpose, and the index of the tensor in the plan.
 fn uses(plan: &Plan) -> Vec<(String, usize)> {
     let mut uses: Vec<(String, usize)> = Vec::new();
     let mut add = |what: &str, all: &[Option<usize>]| {
@@ -399,10 +400,10 @@ fn uses(plan: &Plan) -> Vec<(String, usize)> {
     uses
 }
 
-/// Options and weights as the plan has them.
+/// The options and weights of a unit in a plan, for conditions and formulas.
 pub(crate) struct Use<'u> {
     pub(crate) unit: &'u Unit,
-    /// Whether the weight at a place of the contract is there.
+    /// Whether the weight at an index of the contract is present.
     pub(crate) has: &'u dyn Fn(usize) -> bool,
 }
 
@@ -436,7 +437,7 @@ impl Scope for Use<'_> {
     }
 }
 
-/// Whether an option of a unit has an effect, by its contract.
+/// Whether an option of a unit has an effect, according to its contract.
 pub fn has_effect(spec: &OptionSpec, unit: &Unit) -> bool {
     let has = |at: usize| unit.weights.get(at).is_some_and(Option::is_some);
     let holds = Expr::of_program(spec.when).map(|when| when.evaluate(&Use { unit, has: &has }));

@@ -1,8 +1,8 @@
-//! Where a model computes other numbers than a reference, layer by layer: one with quantised weights or a quantised cache
-//! against the same in f32.
+//! Measures how a model's numbers differ from a reference, layer by layer: for example quantised weights or a quantised
+//! cache against the same model in f32.
 //!
-//! A layer's error has two parts: what it is given, and what it adds. So the second model runs once as it is, and once more
-//! for each layer with that layer's input set to the reference's.
+//! The error after a layer has two parts: the error of its input, and the error that it adds. So the second model runs
+//! once unchanged, and once more for each layer with that layer's input set to the reference's.
 
 use std::sync::Arc;
 
@@ -11,42 +11,42 @@ use crate::model::{Batch, Error, Lab, LabCapture, LabEdit, LabOp, Model, Positio
 
 use super::compare::{Divergence, divergence};
 
-/// What a model computes of a text.
+/// The values that a model computes for a text.
 #[derive(Debug)]
 pub struct Computed {
     /// Hidden states before each layer, `[n_embd, n_tokens]`.
     before: Vec<Vec<f32>>,
-    /// Hidden states after each layer, likewise.
+    /// Hidden states after each layer, `[n_embd, n_tokens]`.
     after: Vec<Vec<f32>>,
-    /// Names of the latter.
+    /// The paths of the values after the layers.
     paths: Vec<String>,
-    /// `[n_vocab, n_tokens]`.
+    /// The logits, `[n_vocab, n_tokens]`.
     logits: Value,
 }
 
 /// The error of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerDrift {
-    /// The value after the layer.
+    /// The path of the value after the layer.
     pub path: String,
     /// NMSE of the hidden state after the layer.
     pub nmse: f64,
-    /// The same if the layer is given the reference's input; none if the input cannot be set.
+    /// The NMSE if the layer gets the reference's input; `None` if the input cannot be set.
     pub own: Option<f64>,
 }
 
 /// The errors of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drift {
-    /// Layer by layer.
+    /// The errors of the layers, in order.
     pub layers: Vec<LayerDrift>,
     /// NMSE of the logits.
     pub logits: f64,
-    /// How far the distributions of the next token are from the reference's; none of a model without logits.
+    /// Divergence of the next-token distributions from the reference's; `None` for a model without logits.
     pub divergence: Option<Divergence>,
 }
 
-/// The points at the begins and ends of the layers.
+/// The points at the inputs or outputs of the layers.
 fn points(model: &Model, end: &str) -> Vec<usize> {
     model
         .points()
@@ -54,7 +54,7 @@ fn points(model: &Model, end: &str) -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Runs a text in one pass. Returns the rows of the wanted points, one after another, and the logits.
+/// Runs a text in one pass. Returns the rows of the wanted points, in order, and the logits.
 fn run(
     model: &mut Model,
     tokens: &[u32],
@@ -87,7 +87,7 @@ fn run(
     Ok((rows, logits))
 }
 
-/// What a model computes of a text, which fits into one pass.
+/// The values that a model computes for a text, which must fit into one pass.
 ///
 /// # Errors
 /// The pass fails.
@@ -112,7 +112,7 @@ pub fn computed(model: &mut Model, tokens: &[u32]) -> Result<Computed, Error> {
     })
 }
 
-/// The errors of a model against what a reference computed of the same text.
+/// The errors of a model compared with the values that a reference computed for the same text.
 ///
 /// # Errors
 /// A pass fails, or the models have different layers.

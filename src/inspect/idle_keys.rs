@@ -1,12 +1,13 @@
-//! Metadata keys that a definition reads of a file without effect: with another value the same would be computed.
+//! Finds metadata keys that a definition reads but that have no effect: with another value, the computation would be
+//! the same.
 //!
-//! The plan says what is computed, so no weight is read. A key whose other values are refused has an effect.
+//! The plan describes the whole computation, so no weight is read. A key whose other values are refused has an effect.
 
 use crate::files::models::Opened;
 use crate::plan::Plan;
 use crate::weights::{Array, Metadata, Value};
 
-/// The metadata keys of the architecture that were read and whose value does not matter, in the order of the file.
+/// The metadata keys of the architecture that were read but whose values do not matter, in the order of the file.
 pub fn idle_keys(opened: &Opened) -> Vec<String> {
     let metadata = opened.weights.metadata();
     let prefix = format!("{}.", opened.def.name);
@@ -30,7 +31,8 @@ pub fn idle_keys(opened: &Opened) -> Vec<String> {
     idle.map(|(key, _)| key.to_owned()).collect()
 }
 
-/// A plan without what it only reports. The length of the context is no part of the result, but is meant to be read.
+/// A plan without the fields that are only reported. The context length does not affect the result, but is kept because
+/// reading it is intended.
 fn computed(plan: &Plan) -> Plan {
     Plan {
         params: Default::default(),
@@ -40,7 +42,7 @@ fn computed(plan: &Plan) -> Plan {
     }
 }
 
-/// Other values of the same kind; none for what no expression can read.
+/// Other values of the same type; empty for types that no expression can read.
 fn others(value: &Value) -> Vec<Value> {
     let integer = |v: i64| [v.saturating_add(1), v.saturating_mul(2).saturating_add(3)];
     let float = |v: f64| [v + 1.0, 2.0 * v + 0.5];

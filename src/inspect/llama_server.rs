@@ -1,7 +1,7 @@
-//! Log-probabilities that a llama-server computes: one that runs, or a program that is started for it.
+//! Log-probabilities from a llama-server, either a running one or one that is started here.
 //!
-//! Each position is a request with the tokens up to it, since a llama-server gives probabilities of generated tokens
-//! alone. A program that was started ends with this value.
+//! Each position is a separate request with the tokens up to it, because llama-server reports probabilities only for
+//! generated tokens. A started program ends when this value is dropped.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -17,52 +17,52 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-/// Name of the program.
+/// The name of the program.
 pub const PROGRAM: &str = "llama-server";
-/// Tokens of the lists that are compared.
+/// Length of the compared lists of tokens.
 pub const N_TOP: usize = 20;
-/// Added to the logit of a token that is to be sampled.
+/// The bias that forces a token to be sampled.
 const FORCED: f32 = 1e6;
-/// Longest time for loading a model, and for one answer.
+/// Maximum time for loading a model, and for one answer.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Maximum bytes of an answer.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// Why there are no log-probabilities.
+/// The reason why there are no log-probabilities.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The program does not start.
+    /// The program cannot be started.
     #[error(
         "`{program}`: {source}; `--llama PATH` names a llama-server, `--llama http://HOST:PORT` one that runs"
     )]
     Start {
         /// The program.
         program: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The program ended before it answered.
     #[error("the llama-server ended with {status}: `{command}` shows why")]
     Ended {
-        /// How.
+        /// The exit status.
         status: String,
-        /// The command that was run.
+        /// The command line.
         command: String,
     },
-    /// An answer that is missing or is not what was asked for.
+    /// An answer is missing or invalid.
     #[error("the llama-server at {address}: {message}")]
     Answer {
-        /// Host and port.
+        /// The host and port.
         address: String,
         /// What is wrong.
         message: String,
     },
 }
 
-/// A llama-server.
+/// A llama-server that answers requests.
 #[derive(Debug)]
 pub struct LlamaServer {
-    /// Host and port.
+    /// The host and port.
     address: String,
     runtime: Runtime,
     /// The process, if it was started here.
@@ -72,7 +72,7 @@ pub struct LlamaServer {
 impl Drop for LlamaServer {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // One that has ended already is as good.
+            // A process that has already ended needs no kill.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -80,11 +80,11 @@ impl Drop for LlamaServer {
 }
 
 impl LlamaServer {
-    /// The server at `http://HOST:PORT`, or the program `program_or_url` with this model: with a context of `n_ctx` tokens,
-    /// an f32 cache and without flash attention, as far as it is started here.
+    /// The server at `http://HOST:PORT`, or the program `program_or_url` with this model. A program that is started
+    /// here gets a context of `n_ctx` tokens and an f32 cache, and no flash attention.
     ///
     /// # Errors
-    /// The program does not start, or nothing answers within five minutes.
+    /// The program cannot be started, or nothing answers within five minutes.
     pub fn open(program_or_url: &str, model: &Path, n_ctx: usize) -> Result<Self, Fault> {
         let start = |source| Fault::Start {
             program: program_or_url.to_owned(),
@@ -153,12 +153,12 @@ impl LlamaServer {
         }
     }
 
-    /// The likeliest tokens after each of `tokens`, with their log-probabilities. `plain` is a token whose text is whole
-    /// characters: a llama-server gives no probabilities with a generated token that ends within a character. It has the server
-    /// generate this one, which leaves the probabilities as they are, since they are those before sampling.
+    /// The likeliest tokens after each of `tokens`, with their log-probabilities. llama-server reports no probabilities
+    /// with a generated token that ends inside a character. So it is made to generate `plain`, a token whose text is
+    /// whole characters. This does not change the probabilities, which are those before sampling.
     ///
     /// # Errors
-    /// A request that fails, or an answer without probabilities.
+    /// A request fails, or an answer has no probabilities.
     pub fn tops(&self, tokens: &[u32], plain: Option<u32>) -> Result<Vec<Vec<(u32, f32)>>, Fault> {
         (1..=tokens.len())
             .map(|end| self.top(&tokens[..end], plain))
@@ -191,7 +191,7 @@ impl LlamaServer {
         })
     }
 
-    /// The answer to a request: GET, or POST of a body.
+    /// The answer to a request: GET, or POST with a body.
     fn ask(&self, path: &str, body: Option<&Value>) -> Result<Value, Fault> {
         let asked =
             async { tokio::time::timeout(PATIENCE, exchange(&self.address, path, body)).await };
@@ -208,7 +208,7 @@ impl LlamaServer {
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 async fn exchange(address: &str, path: &str, body: Option<&Value>) -> Result<Value, AnyError> {
     let socket = TcpStream::connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
@@ -224,7 +224,7 @@ async fn exchange(address: &str, path: &str, body: Option<&Value>) -> Result<Val
         let bytes = axum::body::to_bytes(Body::new(answer.into_body()), MAX_ANSWER).await?;
         Ok::<_, AnyError>((status, bytes))
     };
-    // The connection ends when the sender is dropped; what breaks it is told to whoever waits for the answer.
+    // The connection ends when the sender is dropped. The receiver of the answer gets its errors.
     let (answer, _) = tokio::join!(answered, connection);
     let (status, bytes) = answer?;
     if !status.is_success() {

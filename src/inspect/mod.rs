@@ -1,4 +1,4 @@
-//! What looks at a model and changes nothing: descriptions, diagrams, comparisons, capabilities.
+//! Code that examines a model and changes nothing: descriptions, diagrams, comparisons, capabilities.
 
 pub mod capabilities;
 pub mod compare;

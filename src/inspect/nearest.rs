@@ -1,7 +1,8 @@
-//! The definitions that fit a model file of an unknown architecture best, and a definition to begin with.
+//! Finds the definitions that best fit a model file of an unknown architecture, and drafts a definition.
 //!
-//! Every definition is planned for the file as if the file named its architecture. What the plan lacks, what it leaves over of
-//! the tensors and keys, and what neither of them tells are the choices that whoever ports the model has to make.
+//! Every definition is planned for the file as if the file named its architecture. The differences show the choices
+//! that remain for the author of the port: what the plan lacks, which tensors and keys it leaves unused, and what
+//! neither of these determines.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,22 +18,23 @@ const ARCHITECTURE: &str = "general.architecture";
 /// How a definition fits a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// The definition.
+    /// The name of the definition.
     pub arch: String,
-    /// What it needs and the file lacks or has otherwise, once for all layers.
+    /// Requirements that the file does not meet, listed once for all layers.
     pub problems: Vec<String>,
-    /// Tensors of the file that it does not use, with `{il}` for the layer.
+    /// Tensors of the file that the definition does not use, with `{il}` for the layer.
     pub unused: BTreeSet<String>,
-    /// Tensors that it requires and the file lacks, likewise.
+    /// Required tensors that the file lacks, with `{il}` for the layer.
     pub missing: BTreeSet<String>,
-    /// Metadata keys of the file that it does not read, relative to the architecture; none where it has problems.
+    /// Metadata keys of the file that the definition does not read, relative to the architecture; empty if there are
+    /// problems.
     pub unread: Vec<String>,
-    /// Tensors that it could use and the file lacks, likewise.
+    /// Optional tensors that the file lacks, with `{il}` for the layer.
     pub absent: BTreeSet<String>,
 }
 
 impl Fit {
-    /// Tensors decide, then keys, then how much else the definition is for.
+    /// The sort key: mismatched tensors first, then problems and unread keys, then the number of optional tensors.
     fn distance(&self) -> (usize, usize, usize) {
         let tensors = self.unused.len() + self.missing.len();
         (
@@ -43,10 +45,10 @@ impl Fit {
     }
 }
 
-/// The tensors of a file, and what was asked of them.
+/// The tensors of a file, with a record of the requested names.
 struct WantedTensors<'a> {
     weights: &'a Weights,
-    /// Names, and whether each was required.
+    /// The requested names, each with whether it was required.
     names: RefCell<BTreeMap<String, bool>>,
 }
 
@@ -69,7 +71,7 @@ impl TensorSet for WantedTensors<'_> {
     }
 }
 
-/// Metadata of a file as if it were of another architecture.
+/// The metadata of a file with its architecture renamed.
 fn renamed(metadata: &Metadata, arch: &str) -> Metadata {
     let own = metadata.str(ARCHITECTURE).unwrap_or_default();
     let mut out = Metadata::default();
@@ -86,7 +88,7 @@ fn renamed(metadata: &Metadata, arch: &str) -> Metadata {
     out
 }
 
-/// A tensor's name with `{il}` in place of the number of its layer.
+/// The name of a tensor, with `{il}` instead of the number of its layer.
 fn of_any_layer(name: &str) -> String {
     let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts = name.split('.');
@@ -135,7 +137,7 @@ fn fit(def: &ArchDef, weights: &Weights) -> Fit {
     }
 }
 
-/// All definitions, those that fit a file best first.
+/// All definitions, the best fit first.
 ///
 /// # Errors
 /// A definition of the library has problems.
@@ -143,7 +145,7 @@ pub fn fits(library: &Library, weights: &Weights) -> Result<Vec<Fit>, LibraryErr
     let mut fits = Vec::new();
     for (name, _) in library.sources() {
         let def = library.get(name)?;
-        // One of several names is enough.
+        // A definition with several names is tried once.
         if def.names.first() == Some(&def.name) {
             fits.push(fit(&def, weights));
         }
@@ -152,17 +154,17 @@ pub fn fits(library: &Library, weights: &Weights) -> Result<Vec<Fit>, LibraryErr
     Ok(fits)
 }
 
-/// How a map, and the definition that it is for, fit a folder.
+/// How well a map, and its definition, fit a folder.
 #[derive(Debug)]
 pub struct FolderFit {
-    /// What the map makes of the folder.
+    /// The fit of the map to the folder.
     pub map: MapFit,
-    /// How the definition fits that.
+    /// The fit of the definition to the result of the map.
     pub fit: Fit,
 }
 
 impl FolderFit {
-    /// Tensors decide, then keys, then how much else the definition is for.
+    /// The sort key: mismatched tensors first, then keys, then the number of optional parts.
     fn distance(&self) -> (usize, usize, usize) {
         let (tensors, others, absent) = self.fit.distance();
         let map = &self.map;
@@ -174,7 +176,7 @@ impl FolderFit {
     }
 }
 
-/// All maps with their definitions, those that fit a folder best first.
+/// All maps with their definitions, the best fit for a folder first.
 ///
 /// # Errors
 /// A definition of the library has problems.
@@ -189,7 +191,7 @@ pub fn folder_fits(library: &Library, maps: Vec<MapFit>) -> Result<Vec<FolderFit
     Ok(fits)
 }
 
-/// The text of a map for an architecture `name`, begun from the first of these; none if there is none.
+/// The text of a draft map for an architecture `name`, based on the first of these fits; `None` if there are none.
 pub fn begun_map(
     maps: &Maps,
     name: &str,
@@ -231,7 +233,7 @@ pub fn begun_map(
     Some(out + &stmap::begun(&source.text, name, folder))
 }
 
-/// Lines of a comment, one for each item.
+/// Adds a comment with a heading and one line per item.
 fn comment(out: &mut String, heading: &str, items: impl Iterator<Item = String>) {
     let mut items = items.peekable();
     if items.peek().is_none() {
@@ -245,13 +247,13 @@ fn comment(out: &mut String, heading: &str, items: impl Iterator<Item = String>)
     }
 }
 
-/// The choices among names that neither tensors nor keys tell: the option, its value here, all values.
+/// The choices between named values that neither tensors nor keys determine: the option, its value here, all values.
 fn choices(def: &ArchDef) -> BTreeSet<String> {
     let declared = def
         .resources
         .iter()
         .map(|((_, name), resource)| (name.as_str(), resource))
-        // Its name is the choice.
+        // The kind of a resource that is named by its kind is no open choice.
         .filter(|(name, resource)| resource.contract.bare_kind(name).is_none());
     let branches = def
         .stacks
@@ -273,7 +275,7 @@ fn choices(def: &ArchDef) -> BTreeSet<String> {
     found
 }
 
-/// The text of a definition for a file's architecture, begun from the one that fits best.
+/// The text of a draft definition for a file's architecture, based on the best fit.
 ///
 /// # Errors
 /// A definition of the library has problems.
@@ -343,7 +345,7 @@ pub fn begun(
         choices(&def).into_iter(),
     );
     out.push('\n');
-    // The first comment is about the other family; its name stands in the first line that is not one.
+    // The first comment is about the other architecture, whose name is in the first line that is not a comment.
     let lines = source
         .lines()
         .skip_while(|line| line.starts_with('#') || line.trim().is_empty());

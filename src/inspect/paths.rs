@@ -4,22 +4,22 @@ use crate::model::{Batch, Error, Model, Options};
 use crate::plan::Plan;
 use crate::weights::{TensorType, Weights};
 
-/// A way to compute the same logits.
+/// An execution path: a way to compute the same logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecutionPath {
-    /// What it is called in reports.
+    /// The name in reports.
     pub name: &'static str,
-    /// Tokens per pass; 0: all.
+    /// Tokens per pass; 0 for all.
     pub chunk: usize,
-    /// Whether nothing is kept between passes.
+    /// Whether no KV cache is used.
     pub stateless: bool,
     /// Whether another sequence with other tokens runs in the same passes.
     pub interleaved: bool,
     /// Element type of the KV cache.
     pub kv_type: TensorType,
-    /// Whether attention is flash attention.
+    /// Whether flash attention is used.
     pub flash_attn: bool,
-    /// Whether it computes what the reference computes, but for the order of sums.
+    /// Whether the path computes the same as the reference, except for the order of sums.
     pub is_exact: bool,
 }
 
@@ -34,7 +34,7 @@ pub const ONE_PASS: ExecutionPath = ExecutionPath {
     is_exact: true,
 };
 
-/// The paths, from the simplest on.
+/// The paths, the simplest first.
 pub const PATHS: [ExecutionPath; 8] = [
     ONE_PASS,
     ExecutionPath {
@@ -84,9 +84,9 @@ pub const PATHS: [ExecutionPath; 8] = [
 /// The tokens that a model reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'a> {
-    /// Those of the sequence.
+    /// The tokens of the sequence.
     pub tokens: &'a [u32],
-    /// Those of its source; empty where the model reads none.
+    /// The tokens of the source; empty if the model reads none.
     pub source: &'a [u32],
 }
 
@@ -99,9 +99,9 @@ impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Text<'a> {
     }
 }
 
-/// Logits of every token, `[n_tokens, n_vocab]` (hidden states of a model without a head), along a path; none where the path
-/// is another computation: tokens attend to later ones and are not all in a pass, heads are no whole blocks of the cache's
-/// type.
+/// The logits of every token, `[n_tokens, n_vocab]` (hidden states for a model without a head), on an execution path.
+/// `None` if the path would compute something else: tokens attend to later tokens and do not share one pass, or heads
+/// are not whole blocks of the cache's type.
 ///
 /// # Errors
 /// The model does not load, or a pass fails.
@@ -122,7 +122,7 @@ pub fn logits(
     for start in (0..n).step_by(chunk.max(1)) {
         let mut batch = Batch::default();
         let end = (start + chunk).min(n);
-        // Without a cache a pass has all tokens from the first on.
+        // Without a cache, each pass contains all tokens from the first on.
         let first = if path.stateless { 0 } else { start };
         for (at, &token) in tokens.iter().enumerate().take(end).skip(first) {
             if path.interleaved {
@@ -135,7 +135,7 @@ pub fn logits(
     Ok(Some(found))
 }
 
-/// The model as it runs along a path; none where the path is another computation.
+/// The model loaded for a path; `None` if the path would compute something else.
 pub(super) fn load(
     plan: Plan,
     weights: &Weights,

@@ -1,7 +1,7 @@
-//! Responses of the lab's endpoints as pictures: logit lens, patching grid, routing of experts, attention weights, parts of a logit.
+//! Pictures of lab responses: logit lens, patching grid, expert routing, attention weights, logit attribution.
 //!
-//! What is read is the JSON of `POST /v1/lab/run` and `POST /v1/lab/patch`, or what `bench lab run` prints, whoever wrote it:
-//! sizes are checked before anything is drawn, and texts of tokens are shown with escapes.
+//! The input is JSON from `POST /v1/lab/run`, `POST /v1/lab/patch` or `bench lab run`, and is not trusted: sizes are
+//! checked before anything is drawn, and texts of tokens are escaped.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,16 +11,16 @@ use sha2::{Digest, Sha256};
 use crate::api::{LabArray, LabPicture as Picture};
 use crate::inspect::diagram::svg::{self, Cell, Chart, Grid, MAX_CELLS, escape};
 
-/// Layers and heads that are drawn; empty: all.
+/// The layers and heads that are drawn; empty for all.
 #[derive(Clone, Debug, Default)]
 pub struct Chosen {
-    /// Numbers of layers.
+    /// The numbers of the layers.
     pub layers: Vec<u64>,
-    /// Numbers of heads.
+    /// The numbers of the heads.
     pub heads: Vec<usize>,
 }
 
-/// Why a response is not drawn: what was expected and what was found.
+/// The error of a response that cannot be drawn: what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Problem(String);
@@ -32,7 +32,7 @@ fn problem<T>(message: impl Into<String>) -> Result<T, Problem> {
 /// The chart of a response.
 ///
 /// # Errors
-/// A response that has something else, or more cells than are drawn.
+/// The response has other contents, or more cells than are drawn.
 pub fn chart(picture: Picture, response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
     let result = &response["results"][0]["lab"];
     let lab = if result.is_object() { result } else { response };
@@ -55,10 +55,10 @@ pub fn chart(picture: Picture, response: &Value, chosen: &Chosen) -> Result<Char
     Ok(chart)
 }
 
-/// Refuses more cells than are drawn.
+/// Checks the number of cells against the limit.
 ///
 /// # Errors
-/// The number and the limit.
+/// There are too many cells; the message has the number and the limit.
 pub fn within(n: u64) -> Result<(), Problem> {
     match n <= MAX_CELLS as u64 {
         true => Ok(()),
@@ -73,7 +73,7 @@ pub fn svg(chart: &Chart) -> String {
     svg::chart(chart).to_svg(&chart.title, &chart.lines.join(" "))
 }
 
-/// A chart as a page that asks nobody for anything.
+/// A chart as an HTML page that loads nothing.
 pub fn page(chart: &Chart) -> String {
     let piece = svg::chart(chart);
     let style = format!("{}\nbody{{margin:0;background:var(--paper)}}", svg::SHEET);
@@ -92,7 +92,7 @@ pub fn page(chart: &Chart) -> String {
     )
 }
 
-/// The text of a token as a word: spaces as dots, quotes, line ends and what has no sign with escapes.
+/// The text of a token as one word: spaces as dots; quotes, line ends and non-printable characters escaped.
 pub fn shown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -105,7 +105,7 @@ pub fn shown(text: &str) -> String {
     out
 }
 
-/// What a position holds: its token, by the texts or ids of a response.
+/// The tokens at the positions, from the texts or ids of a response.
 struct Tokens<'a> {
     pieces: &'a Value,
     ids: &'a Value,
@@ -121,7 +121,7 @@ impl Tokens<'_> {
         }
     }
 
-    /// Number and token.
+    /// The name of a column: number and token.
     fn column(&self, position: u64) -> [String; 2] {
         [position.to_string(), self.at(position)]
     }
@@ -160,7 +160,7 @@ fn position(value: &Value) -> Result<u64, Problem> {
 }
 
 impl Chosen {
-    /// Whether a point is of a chosen layer.
+    /// Whether a point belongs to a chosen layer.
     pub fn has(&self, point: &str) -> bool {
         let layer = point
             .strip_prefix("layers.")
@@ -170,7 +170,7 @@ impl Chosen {
     }
 }
 
-/// Layers by positions: the likeliest token, and its probability as the colour.
+/// A chart of layers by positions: the likeliest token, with its probability as the colour.
 fn lens(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
     let tokens = tokens(response);
     let mut grid = Grid::default();
@@ -215,7 +215,7 @@ fn lens(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem
     })
 }
 
-/// Points by positions: the effect of each value.
+/// A chart of points by positions: the effect of each value.
 fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
     let (pieces, ids) = (&response["pieces"], &response["tokens"]);
     let of = |prompt: &str| Tokens {
@@ -276,7 +276,7 @@ fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
         }
         let cell = |value: &Value| {
             let value = value.as_f64();
-            // No minus where nothing is left of the number.
+            // A number that rounds to zero has no minus sign.
             let text = value.map(|v| format!("{:.2}", (v * 100.0).round() / 100.0 + 0.0));
             Cell {
                 value,
@@ -307,7 +307,7 @@ fn patch(response: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
     })
 }
 
-/// A captured value: a row for each position.
+/// A captured value, with a row for each position.
 struct Captured<'a> {
     point: &'a str,
     positions: Vec<u64>,
@@ -315,7 +315,7 @@ struct Captured<'a> {
     shape: Vec<usize>,
 }
 
-/// The captured values of chosen layers that have a name ending.
+/// The captured values of chosen layers whose names end with `ending`.
 fn captured<'a>(
     lab: &'a Value,
     ending: &str,
@@ -355,7 +355,7 @@ fn captured<'a>(
     Ok(out)
 }
 
-/// The least of 1, 2 and 5 times a power of ten that is not below a number.
+/// The smallest of 1, 2 and 5 times a power of ten that is at least `most`.
 fn round_end(most: f64) -> f64 {
     if !most.is_finite() || most < 1e-9 {
         return 1.0;
@@ -365,7 +365,7 @@ fn round_end(most: f64) -> f64 {
     ends.into_iter().find(|end| *end >= most).unwrap_or(most)
 }
 
-/// Tokens by experts, for each layer.
+/// A chart of tokens by experts, for each layer.
 fn routing(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
     let tokens = tokens(response);
     let weights = captured(lab, ".weights", chosen)?;
@@ -429,14 +429,14 @@ fn routing(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Prob
     })
 }
 
-/// Positions by positions, for each head.
+/// A chart of positions by positions, for each head.
 fn attention(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
     let tokens = tokens(response);
     let (mut grids, mut n_cells) = (Vec::new(), 0usize);
     let points = list(lab, "captures")?
         .iter()
         .filter_map(|value| value["point"].as_str());
-    // The weights of experts have the same ending.
+    // The weights of experts have the same ending as attention weights.
     let routed: HashSet<&str> = points
         .filter_map(|point| point.strip_suffix(".picked"))
         .collect();
@@ -492,7 +492,7 @@ fn attention(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Pr
     })
 }
 
-/// What a part is of, and which head.
+/// The unit that a part belongs to, and its head, if any.
 fn part(name: &str) -> (&str, Option<usize>) {
     if let Some(slot) = name.strip_suffix(".rest") {
         return (slot, None);
@@ -502,7 +502,7 @@ fn part(name: &str) -> (&str, Option<usize>) {
     head.map_or((name, None), |(slot, head)| (slot, Some(head)))
 }
 
-/// Parts by positions; where heads are parts, for each position slots by heads.
+/// A chart of parts by positions; if the parts are heads, of slots by heads for each position.
 fn attribution(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Problem> {
     let tokens = tokens(response);
     let own = &lab["attribution"];

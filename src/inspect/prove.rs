@@ -1,4 +1,4 @@
-//! A model along every execution path against logits that another program computed.
+//! Compares a model, on every execution path, with logits that another program computed.
 
 use crate::common::distances::{likeliest, log_probabilities, nmse};
 use crate::files::models::Opened;
@@ -7,22 +7,22 @@ use crate::model::Error;
 
 use super::paths::{ExecutionPath, ONE_PASS, PATHS, Text, load, logits};
 
-/// Greatest NMSE of paths that compute in f32, and of those with an f16 cache.
+/// Maximum NMSE of paths that compute in f32, and of those with an f16 cache.
 pub const BOUNDS: [f64; 2] = [1e-6, 1e-4];
 
-/// Where a path leaves what one pass computes.
+/// The place where a path differs from one pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parting {
-    /// The path.
+    /// The name of the path.
     pub path: &'static str,
     /// The first value, in the order of computation, that differs by more than [`BOUNDS`] allows.
     pub value: Difference,
-    /// Whether it is a choice: whole numbers, such as those of picked experts.
+    /// Whether the value is a choice: integers, such as the indices of selected experts.
     pub is_choice: bool,
 }
 
-/// Finds where the first path that is not proven leaves what one pass computes, if one pass is proven; none for paths over
-/// several sequences, and if all values are equal.
+/// Finds the first value in which the first unproven path differs from one pass, provided one pass is proven. `None`
+/// for paths over several sequences, and if all values are equal.
 ///
 /// # Errors
 /// The model does not load, or a pass fails.
@@ -63,17 +63,17 @@ pub fn parting(
     }))
 }
 
-/// What another program computed for the same tokens.
+/// The results of another program for the same tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reference {
-    /// Logits `[n_tokens, n_vocab]`, or hidden states of a model without a head.
+    /// Logits `[n_tokens, n_vocab]`, or hidden states for a model without a head.
     Logits(Vec<f32>),
     /// The likeliest tokens after each token, with their log-probabilities in nats.
     Tops(Vec<Vec<(u32, f32)>>),
 }
 
 impl Reference {
-    /// What is measured.
+    /// The measured error, in words.
     pub fn measure(&self) -> &'static str {
         match self {
             Self::Logits(_) => "NMSE",
@@ -81,7 +81,7 @@ impl Reference {
         }
     }
 
-    /// The error of all rows, and of each.
+    /// The error over all rows, and the error of each row.
     fn errors(&self, found: &[f32], n_tokens: usize) -> (f64, Vec<f64>) {
         let width = (found.len() / n_tokens.max(1)).max(1);
         match self {
@@ -110,7 +110,7 @@ impl Reference {
     }
 }
 
-/// The largest difference between the log-probabilities of a list and those of the same tokens in a row of logits;
+/// The maximum difference between the log-probabilities of a list and those of the same tokens in a row of logits;
 /// infinite if anything is not finite.
 fn apart(logits: &[f32], top: &[(u32, f32)]) -> f64 {
     let ids = top.iter().map(|(id, _)| *id);
@@ -120,31 +120,31 @@ fn apart(logits: &[f32], top: &[(u32, f32)]) -> f64 {
     finite.fold(0.0, f64::max)
 }
 
-/// How the results of a path compare with the reference.
+/// The comparison of a path's results with the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The path.
+    /// The name of the path.
     pub path: &'static str,
-    /// How far all rows are from the reference, as [`Reference::measure`] says; none where the path does not apply.
+    /// The error over all rows, in the measure of [`Reference::measure`]; `None` if the path does not apply.
     pub error: Option<f64>,
-    /// What it may be.
+    /// The maximum error.
     pub bound: f64,
-    /// The first position that differs by more than the bound, and its own error.
+    /// The first position whose error exceeds the bound, and its error.
     pub first_wrong: Option<(usize, f64)>,
-    /// Whether the last position is right.
+    /// Whether the last position is within the bound.
     pub is_last_right: bool,
-    /// Positions whose most likely token is another.
+    /// Number of positions with another most likely token.
     pub n_other_best: usize,
 }
 
 impl Outcome {
-    /// Whether the path gives the reference's numbers.
+    /// Whether the path reproduces the reference's numbers.
     pub fn is_proven(&self) -> bool {
         self.error.is_none_or(|error| error <= self.bound)
     }
 }
 
-/// Compares the rows of a path.
+/// Compares the rows of a path with the reference.
 fn outcome(
     path: &ExecutionPath,
     found: Option<&[f32]>,
@@ -178,27 +178,27 @@ fn outcome(
     }
 }
 
-/// Why a model cannot be compared with a reference.
+/// The reason why a model cannot be compared with a reference.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// It does not run.
+    /// The model cannot be run.
     #[error(transparent)]
     Model(#[from] Error),
-    /// Rows have different widths.
+    /// The rows have different widths.
     #[error("the model gives {found} numbers for each token, the reference has {expected}")]
     Width {
-        /// Numbers of the model's rows.
+        /// The width of the model's rows.
         found: usize,
-        /// Those of the reference's.
+        /// The width of the reference's rows.
         expected: usize,
     },
 }
 
-/// Runs a model along every path and compares with what another program computed for the same tokens. `bounds` are the
-/// errors that paths which compute in f32 may have, and those with an f16 cache.
+/// Runs a model on every path and compares the results with those of another program for the same tokens. `bounds` are
+/// the maximum errors of paths that compute in f32, and of those with an f16 cache.
 ///
 /// # Errors
-/// The model does not load, a pass fails, or rows have another width than the reference's.
+/// The model does not load, a pass fails, or the rows have another width than the reference's.
 pub fn prove(
     opened: &Opened,
     text: Text<'_>,
@@ -226,8 +226,8 @@ pub fn prove(
     Ok(outcomes)
 }
 
-/// How far log-probabilities of the tokens in `tops` move in this program when the cache has f16 in place of f32: the noise
-/// that a right definition may have against another program.
+/// The maximum change of the log-probabilities of the tokens in `tops` if this program's cache is f16 instead of f32:
+/// the noise that a correct definition may show compared with another program.
 ///
 /// # Errors
 /// The model does not load, or a pass fails.
@@ -262,18 +262,18 @@ pub fn noise(
     Ok(moved.fold(0.0, f64::max))
 }
 
-/// What a wrong result looks like, and what was wrong when it did: the table of docs/adding-a-model.md.
+/// The symptom of a wrong result, and its causes: the table of docs/adding-a-model.md.
 struct Symptom {
     /// The first wrong position.
     first: First,
-    /// The NMSE of all positions.
+    /// The range of the NMSE over all positions.
     nmse: std::ops::Range<f64>,
     causes: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum First {
-    /// 0, and the last position is right.
+    /// Position 0 is wrong, and the last position is right.
     ZeroAlone,
     Zero,
     One,
@@ -323,7 +323,7 @@ const SYMPTOMS: [Symptom; 8] = [
     },
 ];
 
-/// What the pattern of wrong rows and paths points to, in words; nothing if all is proven.
+/// The likely causes of the pattern of wrong rows and paths, in words; empty if all is proven.
 pub fn hints(outcomes: &[Outcome], reference: &Reference) -> Vec<String> {
     let of = |name: &str| outcomes.iter().find(|outcome| outcome.path == name);
     let Some(first) = of(ONE_PASS.name) else {
@@ -354,7 +354,7 @@ pub fn hints(outcomes: &[Outcome], reference: &Reference) -> Vec<String> {
     };
     if let Some(place) = place {
         hints.push(general.to_owned());
-        // An NMSE tells more; a difference of log-probabilities has no row in the table.
+        // The table is about NMSE; a difference of log-probabilities has no row in it.
         let nmse = first
             .error
             .filter(|_| matches!(reference, Reference::Logits(_)));
@@ -434,7 +434,7 @@ mod tests {
             let reference = Reference::Tops(tops.to_vec());
             outcome(&ONE_PASS, Some(&found), &reference, 3, [1e-3, 1e-3])
         };
-        // The same but for a constant of each row, which probabilities do not have.
+        // Logits differ from log-probabilities by a constant per row, which does not count.
         let right = of(&tops);
         assert!(
             right.is_proven() && right.n_other_best == 0 && right.error.is_some_and(|e| e < 1e-6)
@@ -444,7 +444,7 @@ mod tests {
         let wrong = of(&wrong);
         assert_eq!(wrong.first_wrong.map(|(at, _)| at), Some(1));
         assert!(wrong.error.is_some_and(|error| (error - 0.5).abs() < 1e-6));
-        // A token that the model does not have, and a row that is no number.
+        // A token outside the row, and a row with NaN.
         assert_eq!(apart(&[1.0], &[(7, -1.0)]), f64::INFINITY);
         assert_eq!(apart(&[f32::NAN, 1.0], &[(1, 0.0)]), f64::INFINITY);
     }

@@ -1,15 +1,15 @@
-//! What a chat template can do, found out by rendering small conversations.
+//! Finds the features of a chat template by rendering small conversations.
 //!
-//! A template is a program, so its text says little: what counts is whether a word that was put into a
-//! conversation comes out again, and whether a setting changes what comes out. Nothing is searched for in
-//! the source. Called by `inspect`. Probes are rendered within the limits of any other rendering.
+//! A template is a program, so its source says little. A probe checks whether a word of the conversation occurs in the
+//! rendered text, and whether a setting changes the text. The source is not searched. Called by `inspect`. Probes have
+//! the same limits as any other rendering.
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::text::template::{ChatTemplate, Moment, RenderError, RenderInput};
 
-/// Words that no template writes by itself.
+/// Words that occur in no template.
 const USER: &str = "qzuserwordqz";
 const SYSTEM: &str = "qzsystemwordqz";
 const ANSWER: &str = "qzanswerwordqz";
@@ -18,8 +18,8 @@ const TOOL: &str = "qztoolwordqz";
 const ARGUMENT: &str = "qzargumentwordqz";
 const RESULT: &str = "qzresultwordqz";
 
-/// Settings by which templates let callers choose how much is thought; the names are conventions of the
-/// interface (`chat_template_kwargs`), with two values that should differ.
+/// Settings by which callers control how much a model reasons. Their names are conventions of the interface
+/// (`chat_template_kwargs`); the two values should have different effects.
 const SWITCHES: [(&str, [&str; 2]); 4] = [
     ("enable_thinking", ["true", "false"]),
     ("thinking", ["true", "false"]),
@@ -27,25 +27,25 @@ const SWITCHES: [(&str, [&str; 2]); 4] = [
     ("thinking_budget", ["64", "0"]),
 ];
 
-/// What came of a probe.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probed {
-    /// What was asked for is in the text.
+    /// The rendered text contains what was given.
     Yes,
-    /// The text is as if nothing had been asked for.
+    /// The rendered text is as if nothing had been given.
     Ignored,
-    /// The template refuses or fails.
+    /// The template refuses, or rendering fails.
     Refused(RenderError),
 }
 
 impl Probed {
-    /// Whether it can.
+    /// Whether the template has the feature.
     pub fn is_yes(&self) -> bool {
         *self == Self::Yes
     }
 }
 
-/// True, false, or why it is refused.
+/// Serialises as true, false, or the reason for the refusal.
 impl Serialize for Probed {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -55,35 +55,35 @@ impl Serialize for Probed {
     }
 }
 
-/// What a template can do.
+/// The features of a template.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Probe {
-    /// Shows what a user says.
+    /// Shows the user's message.
     pub user: Probed,
     /// Shows a system message.
     pub system: Probed,
-    /// Shows a whole conversation: question, answer, question.
+    /// Shows a conversation of several turns: question, answer, question.
     pub turns: Probed,
-    /// Opens the answer's turn when it is asked to.
+    /// Opens the assistant's turn when requested.
     pub opens_answer: bool,
     /// Shows content that is a list of parts.
     pub parts: Probed,
-    /// Shows tools on offer.
+    /// Shows the offered tools.
     pub tools: Probed,
-    /// Shows calls of tools, with their arguments.
+    /// Shows tool calls with their arguments.
     pub tool_calls: Probed,
-    /// Shows what tools gave back.
+    /// Shows the results of tools.
     pub tool_results: Probed,
-    /// Shows thoughts of an answer that is being worked on.
+    /// Shows the reasoning of an answer that is in progress.
     pub thoughts: Probed,
-    /// Settings that change how an answer starts.
+    /// Settings that change the start of an answer.
     pub switches: Vec<&'static str>,
-    /// Lets the last message be continued.
+    /// Allows the last message to be continued.
     pub continues: bool,
 }
 
 impl Probe {
-    /// Finds out what the template can do. `bos` and `eos` are the texts of those tokens.
+    /// Probes a template. `bos` and `eos` are the texts of those tokens.
     pub fn new(template: &ChatTemplate, bos: &str, eos: &str, now: Moment) -> Self {
         let (user, answer) = (message("user", USER), message("assistant", ANSWER));
         let system = message("system", SYSTEM);
@@ -142,7 +142,7 @@ impl Probe {
     }
 }
 
-/// Whether words come out again.
+/// Whether the rendered text contains the words.
 fn probed(rendered: Result<String, RenderError>, words: &[&str]) -> Probed {
     match rendered {
         Ok(text) if words.iter().all(|word| text.contains(word)) => Probed::Yes,
@@ -153,9 +153,9 @@ fn probed(rendered: Result<String, RenderError>, words: &[&str]) -> Probed {
 
 struct Prober<'a> {
     template: &'a ChatTemplate,
-    /// One message of a user.
+    /// A single message of a user.
     question: RenderInput<'a>,
-    /// Why the template is not rendered any more: it takes too long for one word.
+    /// The limit that the first rendering exceeded; if set, the template is not rendered again.
     limit: Option<RenderError>,
 }
 
@@ -178,7 +178,7 @@ impl Prober<'_> {
         probed(self.conversation(messages), words)
     }
 
-    /// A list that is printed as such shows its words and is not understood.
+    /// A template that prints a list as such shows its words, but does not support parts.
     fn parts(&self, messages: &Value) -> Probed {
         match self.conversation(messages) {
             Ok(text) if text.contains("'type'") || text.contains("\"type\"") => Probed::Ignored,
@@ -186,7 +186,8 @@ impl Prober<'_> {
         }
     }
 
-    /// Thoughts of an answer that calls a tool: those of ended answers are dropped by many.
+    /// Probes reasoning in a finished answer, then in an answer that calls a tool: many templates drop that of finished
+    /// answers.
     fn thoughts(&self) -> Probed {
         let plain = json!([message("user", USER), message("assistant", ANSWER)]);
         let shows = |mut messages: Value| {
@@ -215,7 +216,7 @@ impl Prober<'_> {
     }
 }
 
-/// Whether both were rendered, and to different texts.
+/// Whether both renderings succeed and differ.
 fn differ(one: Result<String, RenderError>, other: Result<String, RenderError>) -> bool {
     matches!((one, other), (Ok(one), Ok(other)) if one != other)
 }
@@ -239,7 +240,7 @@ fn tool() -> Value {
     })
 }
 
-/// A conversation in which a tool is called, and gives something back.
+/// A conversation with a tool call, and its result if `has_result`.
 fn calls(has_result: bool) -> Value {
     let call = json!({
         "id": "abcdef123",

@@ -1,19 +1,19 @@
 //! The tokens that may still be picked in this step, with their logits.
 //!
-//! At first these are the caller's logits, only borrowed. A stage that changes a logit has them
-//! copied; a stage that narrows the choice leaves a list of (id, logit). The buffers live in
-//! [`Store`], as large as the vocabulary from the first step on, so that no later step allocates.
+//! At first the candidates borrow the caller's logits. A stage that changes a logit copies them; a stage that removes
+//! tokens leaves a list of (id, logit). The buffers are in [`Store`]. They have the size of the vocabulary from the
+//! first step on, so that later steps do not allocate.
 //!
-//! Invariants: ids rise, whatever stages ran, so the draw depends on the candidates alone; no
-//! logit is NaN or plus infinity; minus infinity is a banned token, and no cut keeps one.
+//! Invariants: ids rise, whatever stages ran, so the draw depends on the candidates alone; no logit is NaN or plus
+//! infinity; a token with minus infinity is banned, and no cut keeps one.
 
 use super::error::SampleError;
 use super::select::{self, Cut};
 
-/// Candidates whose weights are summed together before the draw.
+/// Number of candidates whose weights are summed together before the draw.
 pub(super) const PART: usize = 1024;
 
-/// The buffers of one sampler, used again in each step.
+/// The buffers of one sampler, reused in each step.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     logits: Vec<f32>,
@@ -21,12 +21,12 @@ pub(super) struct Store {
     scratch: Scratch,
 }
 
-/// Buffers that hold nothing between two calls.
+/// Buffers whose contents no call keeps for the next.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// Logits, in any order.
     pub(super) values: Vec<f32>,
-    /// Sums of parts of the candidates.
+    /// Sums of weights of consecutive candidates.
     pub(super) sums: Vec<f64>,
     positions: Vec<u32>,
 }
@@ -56,14 +56,14 @@ impl Store {
     }
 }
 
-/// Where the logits of the candidates are.
+/// The storage of the candidates' logits.
 #[derive(Clone, Copy, Debug)]
 enum Form<'a> {
-    /// In the caller's slice, one for each id.
+    /// The caller's slice, one logit for each id.
     Borrowed(&'a [f32]),
-    /// In the store, one for each id.
+    /// The store, one logit for each id.
     Dense,
-    /// In the store, one for each of the store's ids.
+    /// The store, one logit for each of the store's ids.
     Listed,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Candidates<'a> {
     form: Form<'a>,
     store: &'a mut Store,
     n_vocab: usize,
-    /// The highest logit, where it is known.
+    /// The highest logit, if it is known.
     max: Option<f32>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Candidates<'a> {
         Ok(())
     }
 
-    /// Number of tokens that the model knows.
+    /// Number of tokens of the model.
     pub(super) fn n_vocab(&self) -> usize {
         self.n_vocab
     }
@@ -136,7 +136,7 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// The logits together with buffers to work on them.
+    /// The logits, and scratch buffers for work on them.
     pub(super) fn logits_and_scratch(&mut self) -> (&[f32], &mut Scratch) {
         let logits = match self.form {
             Form::Borrowed(logits) => logits,
@@ -145,7 +145,7 @@ impl<'a> Candidates<'a> {
         (logits, &mut self.store.scratch)
     }
 
-    /// The token whose logit is number `position` of [`Candidates::logits`].
+    /// The id of the token at `position` of [`Candidates::logits`].
     pub(super) fn id(&self, position: usize) -> u32 {
         match self.form {
             Form::Borrowed(_) | Form::Dense => position as u32,
@@ -168,8 +168,8 @@ impl<'a> Candidates<'a> {
         Ok(max)
     }
 
-    /// Gives token `id` another logit, if it is a candidate and not banned. A finite result that
-    /// f32 cannot hold becomes its largest number.
+    /// Changes the logit of token `id`, if it is a candidate and not banned. A finite result beyond the range of f32 is
+    /// clamped.
     pub(super) fn change(&mut self, id: u32, new: impl FnOnce(f64) -> f64) {
         let position = match self.form {
             Form::Borrowed(_) | Form::Dense => Some(id as usize),
@@ -179,7 +179,7 @@ impl<'a> Candidates<'a> {
             return;
         };
         if *logit > f32::NEG_INFINITY {
-            // Only what was meant to ban a token does: a number that overflows is the outermost one.
+            // Only minus infinity bans a token. A finite number that overflows is clamped to the range of f32.
             *logit = match new(f64::from(*logit)) {
                 f64::NEG_INFINITY => f32::NEG_INFINITY,
                 changed => (changed as f32).clamp(f32::MIN, f32::MAX),
@@ -188,7 +188,7 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Gives every token another logit.
+    /// Changes the logit of every token.
     pub(super) fn change_all(&mut self, new: impl Fn(f32) -> f32) {
         for logit in self.owned() {
             *logit = new(*logit);
@@ -196,7 +196,7 @@ impl<'a> Candidates<'a> {
         self.max = None;
     }
 
-    /// Keeps the `n` best.
+    /// Keeps the `n` best candidates.
     pub(super) fn keep_best(&mut self, n: usize) {
         let (logits, scratch) = self.logits_and_scratch();
         if n < logits.len() {
@@ -205,13 +205,13 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Keeps what is above a cut. The cut leaves the best token, so a known maximum stays true,
-    /// and it leaves no banned one.
+    /// Keeps the candidates above a cut. A cut always keeps the best token, so a known maximum stays valid, and never
+    /// keeps a banned one.
     pub(super) fn keep(&mut self, cut: Cut) {
         self.keep_selected(|logits, positions| cut.survivors(logits, positions));
     }
 
-    /// Keeps the tokens whose logits have these positions, which rise; at least one.
+    /// Keeps the tokens at these positions of the logits, which rise; there is at least one.
     pub(super) fn keep_positions(&mut self, kept: impl Iterator<Item = u32>) {
         self.keep_selected(|_, positions| {
             positions.clear();
@@ -220,7 +220,7 @@ impl<'a> Candidates<'a> {
         self.max = None;
     }
 
-    /// Keeps the tokens of which `wanted` is true, by position and logit; at least one.
+    /// Keeps the tokens for which `wanted` is true, by position and logit; there is at least one.
     pub(super) fn keep_where(&mut self, wanted: impl Fn(u32, f32) -> bool) {
         self.keep_selected(|logits, positions| {
             positions.clear();
@@ -230,7 +230,7 @@ impl<'a> Candidates<'a> {
         self.max = None;
     }
 
-    /// Keeps what `select` writes, the positions that stay, rising.
+    /// Keeps the tokens at the positions that `select` writes, which rise.
     fn keep_selected(&mut self, select: impl FnOnce(&[f32], &mut Vec<u32>)) {
         let Store {
             logits,
@@ -266,7 +266,7 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// Moves the items at `positions`, which rise, to the front, and drops the others.
+/// Moves the items at `positions`, which rise, to the front, and removes the others.
 fn gather<T: Copy>(items: &mut Vec<T>, positions: &[u32]) {
     for (to, &from) in positions.iter().enumerate() {
         items[to] = items[from as usize];
@@ -274,7 +274,7 @@ fn gather<T: Copy>(items: &mut Vec<T>, positions: &[u32]) {
     items.truncate(positions.len());
 }
 
-/// The highest logit, or minus infinity if there is none; an error for NaN and plus infinity.
+/// The highest logit; minus infinity if there are none. NaN and plus infinity are errors.
 pub(super) fn checked_max(logits: &[f32]) -> Result<f32, SampleError> {
     const LANES: usize = 16;
     let (blocks, rest) = logits.as_chunks::<LANES>();

@@ -1,4 +1,4 @@
-//! The chain of stages that [`Params`] describe, with everything checked.
+//! Builds the chain of stages that [`Params`] describe, and checks all parameters.
 
 use super::parameter::ParamError;
 use super::params::{PARAMETERS, Params, StageName};
@@ -13,7 +13,7 @@ macro_rules! builders {
         )*}
         search $($search:tt)*
     ) => {
-        /// A stage with parameters in range; `None` where they make it do nothing.
+        /// A stage with checked parameters; `None` if they make it do nothing.
         pub(super) fn build(
             name: StageName,
             params: &Params,
@@ -30,12 +30,12 @@ pub(super) use builders;
 sampling_table!(builders);
 
 impl Params {
-    /// Whether a sampler, or contrastive search, can be made of these.
+    /// Checks that a sampler, or a contrastive search, can be built from these parameters.
     pub fn check(&self) -> Result<(), ParamError> {
         self.chain().map(drop)
     }
 
-    /// The stages that do something, in order.
+    /// The stages that do something, in their order.
     pub(super) fn chain(&self) -> Result<Vec<Box<dyn Stage>>, ParamError> {
         for parameter in PARAMETERS {
             parameter.check(parameter.get(self), &parameter.range)?;
@@ -64,10 +64,10 @@ impl Params {
         stages.filter_map(Result::transpose).collect()
     }
 
-    /// Checks that nothing here reads the tokens so far, for completions that do not grow one by one.
+    /// Checks that no stage reads the tokens so far, for completions that do not grow one by one.
     ///
     /// # Errors
-    /// The first parameter that does.
+    /// The first parameter whose stage does.
     pub fn check_memoryless(&self) -> Result<(), ParamError> {
         for parameter in PARAMETERS.iter().filter(|p| p.needs_history) {
             let (value, off) = (parameter.get(self), parameter.off);
@@ -82,7 +82,8 @@ impl Params {
         Ok(())
     }
 
-    /// Mirostat adapts to the sampled tokens, so it alone decides how many tokens stay, and it runs last.
+    /// Checks the place of mirostat. It adapts to the sampled tokens, so it must be the only stage that cuts, and the
+    /// last one.
     fn check_mirostat(&self) -> Result<(), ParamError> {
         if self.mirostat == 0 {
             return Ok(());

@@ -1,17 +1,17 @@
-//! Contrastive search (Su et al. 2022): of the most probable tokens the one that is probable and
-//! whose hidden state is least like any of the sequence.
+//! Contrastive search (Su et al. 2022): among the most probable tokens it chooses the best by probability and by
+//! distance of its hidden state to those of the sequence.
 //!
 //! ```text
 //! score(v) = (1 - penalty_alpha) * p(v) - penalty_alpha * max over tokens x of the sequence of cos(h(v), h(x))
 //! ```
 //!
-//! A step has two halves: [`Contrastive::candidates`] names the `top_k` tokens that come into
-//! question; whoever runs the model then reads each after the sequence, and [`Contrastive::choose`]
-//! takes the best by their hidden states. Nothing is drawn. The other parameters act as ever, before
-//! the candidates are taken; a temperature of 0 counts as 1, since probabilities are needed.
+//! A step has two halves. [`Contrastive::candidates`] returns the `top_k` candidates; the caller runs the model on each
+//! of them after the sequence; [`Contrastive::choose`] selects the best one by their hidden states. Nothing is random.
+//! The other parameters act as usual, before the candidates are taken; a temperature of 0 counts as 1, because
+//! probabilities are needed.
 //!
-//! Invariant: one row of hidden states for each token taken in, each of length 1, or 0
-//! where a hidden state is all zeros and so is like no other.
+//! Invariant: one row of hidden states for each accepted token, each of length 1, or 0 if a hidden state is all zeros;
+//! such a row is similar to no other.
 
 use super::error::SampleError;
 use super::history::Origin;
@@ -22,35 +22,35 @@ use super::sampler::run;
 use super::softmax::{exp, sum_exp};
 use super::stage::StageInput;
 
-/// Numbers that are multiplied together in one go.
+/// Number of elements that are multiplied together, for vectorisation.
 const LANES: usize = 16;
 
-/// A token that may follow.
+/// A token that may come next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// The token.
+    /// The id of the token.
     pub id: u32,
-    /// Its probability, before the cut to `top_k`.
+    /// The probability of the token, before the cut to `top_k`.
     pub probability: f64,
 }
 
-/// The choices of one answer by contrastive search.
+/// The contrastive search of one completion.
 #[derive(Debug)]
 pub struct Contrastive {
     sampler: Sampler,
     alpha: f64,
     k: usize,
     n_embd: usize,
-    /// `[n_embd, n_tokens]`
+    /// The normalised hidden states of the sequence, `[n_embd, n_tokens]`.
     text: Vec<f32>,
 }
 
 impl Contrastive {
-    /// Starts a sequence of which each token has a hidden state of `n_embd` numbers, the model's last
-    /// before the head. It stores all of them: `4 * n_embd` bytes for each token.
+    /// Starts a sequence. The hidden state of a token has `n_embd` elements and is the model's last one before the
+    /// head. All of them are stored: `4 * n_embd` bytes for each token.
     ///
     /// # Errors
-    /// A parameter out of range; no `top_k`, together with which mirostat is refused anyway.
+    /// A parameter is out of range, or `top_k` is 0. Mirostat with `top_k` is refused anyway.
     pub fn new(params: &Params, n_embd: usize) -> Result<Self, ParamError> {
         params.check()?;
         let (k, alpha) = (params.top_k as usize, params.penalty_alpha);
@@ -78,19 +78,19 @@ impl Contrastive {
         })
     }
 
-    /// Takes in tokens that the model was given, with their hidden states `[n_embd, n_tokens]`. May be
-    /// called for parts of a prompt.
+    /// Appends tokens of the prompt, with their hidden states `[n_embd, n_tokens]`. May be called for parts of a
+    /// prompt.
     ///
     /// # Errors
-    /// Hidden states of another size, or not finite; nothing is taken in then.
+    /// The hidden states have another size or are not finite; nothing is appended then.
     pub fn accept_prompt(&mut self, tokens: &[u32], hidden: &[f32]) -> Result<(), SampleError> {
         self.take_in(tokens, hidden, Origin::Given)
     }
 
-    /// Takes in the token that follows, with its hidden state `[n_embd]`.
+    /// Appends the next token, with its hidden state `[n_embd]`.
     ///
     /// # Errors
-    /// A hidden state of another size, or not finite; the token is not taken in then.
+    /// The hidden state has another size or is not finite; the token is not appended then.
     pub fn accept(&mut self, token: u32, hidden: &[f32]) -> Result<(), SampleError> {
         self.take_in(&[token], hidden, Origin::Generated)
     }
@@ -111,11 +111,11 @@ impl Contrastive {
         Ok(())
     }
 
-    /// The tokens that may follow, at most `top_k` and at least one: the most probable first, the
-    /// lower id first among equals. `mask` is that of [`Sampler::sample_masked`].
+    /// The candidates for the next token, at most `top_k` and at least one: the most probable first; of equal ones, the
+    /// lower id first. `mask` is as in [`Sampler::sample_masked`].
     ///
     /// # Errors
-    /// Those of [`Sampler::sample_masked`].
+    /// As [`Sampler::sample_masked`].
     pub fn candidates(
         &mut self,
         logits: &[f32],
@@ -147,11 +147,11 @@ impl Contrastive {
         Ok(best.into_iter().map(candidate).collect())
     }
 
-    /// The position of the best of the candidates, whose hidden states `[n_embd, n_candidates]` the
-    /// model gave when it read each of them after the sequence; the first among equals.
+    /// The position of the best candidate; of equal ones, the first. `hidden` `[n_embd, n_candidates]` holds the hidden
+    /// state of each candidate, read after the sequence.
     ///
     /// # Errors
-    /// No candidates; hidden states of another size, or not finite.
+    /// There are no candidates, or the hidden states have another size or are not finite.
     pub fn choose(&self, candidates: &[Candidate], hidden: &[f32]) -> Result<usize, SampleError> {
         self.check(hidden, candidates.len())?;
         let rows = hidden.chunks_exact(self.n_embd.max(1));
@@ -167,7 +167,7 @@ impl Contrastive {
         best.map(|(at, _)| at).ok_or(nothing)
     }
 
-    /// The highest cosine between a hidden state and those of the sequence; 0 before any token.
+    /// The highest cosine similarity between a hidden state and those of the sequence; 0 before any token.
     fn similarity(&self, row: &[f32]) -> f64 {
         let inverse = inverse_length(row);
         let row: Vec<f32> = row
@@ -194,7 +194,7 @@ impl Contrastive {
     }
 }
 
-/// The factor that gives a row length 1; 0 for a row of zeros.
+/// The factor that normalises a row to length 1; 0 for a row of zeros.
 fn inverse_length(row: &[f32]) -> f64 {
     let square: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
     if square > 0.0 {
@@ -243,7 +243,7 @@ mod tests {
     fn what_repeats_the_sequence_is_not_chosen() {
         let mut search = search(0.6, 2, 2);
         let two = candidates(&[0.6, 0.4]);
-        // Before any token the more probable one is taken.
+        // Before any token, the more probable candidate is chosen.
         assert_eq!(search.choose(&two, &[1.0, 0.0, 0.0, 1.0]), Ok(0));
         search
             .accept_prompt(&[5, 6], &[3.0, 0.0, 2.0, -1.0])
@@ -349,7 +349,7 @@ mod tests {
         let ids: Vec<u32> = found.iter().map(|c| c.id).collect();
         assert_eq!(ids, [1, 3]);
         for candidate in found {
-            // Of the 0.5 that the ban leaves.
+            // 0.2 of the 0.5 that the ban leaves.
             assert!((candidate.probability - 0.4).abs() < 1e-6);
         }
         let only = search.candidates(&logits, Some(&[0b0101])).expect("good");
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(none, Err(SampleError::NothingLeft { n_vocab: 4 }));
     }
 
-    /// The score by plain loops in double precision.
+    /// The score, computed by plain loops in f64.
     fn naive(alpha: f64, p: f64, row: &[f32], text: &[Vec<f32>]) -> f64 {
         let dot = |a: &[f32], b: &[f32]| -> f64 {
             (0..a.len())

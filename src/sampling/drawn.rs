@@ -1,7 +1,7 @@
-//! The probabilities from which a token is drawn: those that are left after all stages, for who asks.
+//! The probabilities from which a token is drawn: those after all stages, for responses.
 //!
-//! Not the model's own, which [`Logprobs`](super::Logprobs) reads. Runs the chain once more, which changes
-//! nothing, so it has to be asked before the token is accepted.
+//! These are not the model's own, which [`Logprobs`](super::Logprobs) reads. The chain runs once more and keeps its
+//! state, so the call must come before the token is accepted.
 
 use super::error::SampleError;
 use super::logprobs::TokenLogprob;
@@ -9,19 +9,19 @@ use super::sampler::{Sampler, run};
 use super::softmax::{exp, sum_exp};
 use super::stage::StageInput;
 
-/// A token that was drawn, and the most probable tokens it was drawn from.
+/// A drawn token, and the most probable tokens of the distribution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drawn {
-    /// The token.
+    /// The drawn token.
     pub chosen: TokenLogprob,
-    /// Its place by probability, from 1.
+    /// The rank of the token by probability, from 1.
     pub rank: usize,
-    /// The most probable tokens, falling; none that could not be drawn.
+    /// The most probable tokens, in falling order; only those that could be drawn.
     pub top: Vec<TokenLogprob>,
 }
 
 impl Drawn {
-    /// A token that could only be this one.
+    /// A token that was the only possible one.
     pub fn certain(id: u32) -> Self {
         let chosen = TokenLogprob { id, logprob: 0.0 };
         Self {
@@ -33,8 +33,8 @@ impl Drawn {
 }
 
 impl Sampler {
-    /// What `token` was drawn from by [`Sampler::sample_masked`] with the same arguments, with the `n` most
-    /// probable tokens. A token that no stage left counts as certain: it was not drawn.
+    /// The distribution from which [`Sampler::sample_masked`] drew `token` with the same arguments, with the `n` most
+    /// probable tokens. A token that no stage left counts as certain: it was forced, not drawn.
     ///
     /// # Errors
     /// As [`Sampler::sample`].
@@ -116,7 +116,7 @@ mod tests {
         );
         let all: f64 = drawn.top.iter().map(|one| one.logprob.exp()).sum();
         assert!((all - 1.0).abs() < 1e-12, "{all}");
-        // At a temperature of 0.5, e^2 for a difference of 1.
+        // A temperature of 0.5 turns a difference of 1 into a ratio of e^2.
         let ratio = (drawn.top[0].logprob - drawn.top[2].logprob).exp();
         assert!((ratio - 2f64.exp()).abs() < 1e-9, "{ratio}");
         assert_eq!(drawn.top[drawn.rank - 1], drawn.chosen);

@@ -1,4 +1,4 @@
-//! Don't repeat yourself: a token that would prolong a repetition is the less likely the longer the
+//! DRY ("don't repeat yourself"): a token that would continue a repetition is penalised, the more the longer the
 //! repeated passage is.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! logit = logit - dry_multiplier * dry_base ^ (n - dry_allowed_length)     if n >= dry_allowed_length
 //! ```
 //!
-//! A passage holds no breaker: line feeds, quotes and the like, at which a repetition
-//! ends. A breaker itself may always follow. (text-generation-webui's sampler of this name.)
+//! A passage contains no breakers, such as line feeds and quotes: a repetition ends at a breaker. A breaker itself is
+//! never penalised. (text-generation-webui's sampler of this name.)
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::parameter::ParamError;
 use super::params::Params;
 use super::stage::{Stage, StageInput};
 
-/// Longer passages count as this long: the penalty is far beyond any logit.
+/// Maximum length of a passage that counts: beyond it the penalty exceeds any logit.
 const LONGEST: usize = 512;
 
 #[derive(Debug)]
@@ -27,11 +27,11 @@ struct Dry {
     base: f64,
     allowed: usize,
     window: usize,
-    /// Sorted.
+    /// The ids of the breakers, sorted.
     breakers: Vec<u32>,
-    /// For each token that would prolong a repetition how long that is.
+    /// For each token that would continue a repetition, the length of the repetition.
     repeated: BTreeMap<u32, usize>,
-    /// Lengths at which the sequence and an earlier end of it agree.
+    /// The Z-function of the reversed sequence; a buffer.
     lengths: Vec<usize>,
 }
 
@@ -73,7 +73,7 @@ impl Stage for Dry {
 }
 
 impl Dry {
-    /// Finds the tokens that would prolong a repetition.
+    /// Finds the tokens that would continue a repetition.
     fn find(&mut self, tokens: &[u32]) {
         self.repeated.clear();
         let n = tokens.len();
@@ -83,8 +83,8 @@ impl Dry {
         if limit == 0 || limit < self.allowed {
             return;
         }
-        // The Z-function of the sequence read backwards: lengths[i] is how far the sequence before
-        // position n - i agrees with its end.
+        // The Z-function of the reversed sequence: `lengths[i]` is the number of tokens before position `n - i` that
+        // equal those at the end.
         let back = |i: usize| tokens[n - 1 - i];
         self.lengths.clear();
         self.lengths.resize(n, 0);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_prolongs_a_repetition_is_penalised_by_its_length() {
-        // 1 2 3 came before 4, and stands at the end.
+        // 1 2 3 occurred before 4, and ends the sequence.
         assert_eq!(
             penalties(&[1, 2, 3, 4, 1, 2, 3], &[]),
             [0.0, 0.0, 0.0, 0.0, 2.0, 0.0]

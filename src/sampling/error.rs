@@ -3,58 +3,58 @@
 /// Why no token could be sampled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
-    /// A logit is NaN: the forward pass went wrong.
+    /// A logit is NaN: the forward pass failed.
     #[error("the logit of token {index} is not a number")]
     NotANumber {
-        /// The first such token.
+        /// The id of the first such token.
         index: usize,
     },
     /// A logit is plus infinity: the forward pass overflowed. (Minus infinity is a banned token.)
     #[error("the logit of token {index} is infinite")]
     Infinite {
-        /// The first such token.
+        /// The id of the first such token.
         index: usize,
     },
     /// Every token is banned, by the logits, the mask or a bias, or was removed by a stage.
     #[error("no token is left to sample: each of {n_vocab} is banned or removed")]
     NothingLeft {
-        /// Number of logits that came in.
+        /// Number of logits.
         n_vocab: usize,
     },
-    /// `logit_bias` names a token that the model does not have.
+    /// `logit_bias` names a token outside the model's vocabulary.
     #[error("`logit_bias`: found token {id}, expected an id below {n_vocab}")]
     UnknownToken {
         /// The token of the bias.
         id: u32,
-        /// Number of logits that came in.
+        /// Number of logits.
         n_vocab: usize,
     },
-    /// Hidden states are not one row for each token.
+    /// The hidden states do not have one row for each token.
     #[error("hidden states: found {found} numbers, expected {expected}")]
     HiddenLength {
-        /// Numbers in them.
+        /// Number of elements in the hidden states.
         found: usize,
-        /// Numbers that the tokens ask for.
+        /// Number of elements for the tokens.
         expected: usize,
     },
-    /// A hidden state is NaN or infinite: the forward pass went wrong.
+    /// A hidden state is NaN or infinite: the forward pass failed.
     #[error("number {index} of the hidden states is not finite")]
     HiddenNotFinite {
-        /// The first such number.
+        /// The index of the first such element.
         index: usize,
     },
-    /// The constraint mask is not one bit per token, rounded up to whole words.
+    /// The constraint mask does not have one bit per token, rounded up to whole words.
     #[error("constraint mask: found {found} words of 32 bits, expected {expected}")]
     MaskLength {
-        /// Words in the mask.
+        /// Number of words in the mask.
         found: usize,
-        /// Words that the logits ask for.
+        /// Number of words that the logits require.
         expected: usize,
     },
 }
 
 impl SampleError {
-    /// Whether the numbers that came in are at fault: they are not finite.
+    /// Whether the model computed values that are not finite.
     pub fn is_not_finite(&self) -> bool {
         matches!(
             self,

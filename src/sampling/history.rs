@@ -1,13 +1,13 @@
-//! The tokens of one choice so far: those the model was given and those it generated.
+//! The tokens of one choice so far: those of the prompt and those that were generated.
 //!
-//! Grows only. Its count of generated tokens numbers the random draws.
+//! The history only grows. Its count of generated tokens is the index of the random draws.
 
-/// Where a token came from.
+/// The origin of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Part of the prompt.
+    /// The token is part of the prompt.
     Given,
-    /// Part of the completion.
+    /// The token is part of the completion.
     Generated,
 }
 
@@ -32,7 +32,7 @@ impl History {
         &self.tokens
     }
 
-    /// How many of them were generated.
+    /// The number of generated tokens.
     pub(super) fn n_generated(&self) -> u64 {
         self.n_generated
     }

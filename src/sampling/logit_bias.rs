@@ -1,7 +1,7 @@
 //! Adds a number to the logits of chosen tokens: `logit += bias`.
 //!
-//! The OpenAI field: -100 all but bans a token and +100 all but forces it; minus infinity bans
-//! it for good. A bias for a token that the model does not have is an error, never skipped.
+//! The OpenAI field: -100 practically bans a token and +100 practically forces it; minus infinity bans it entirely. A
+//! bias for a token outside the vocabulary is an error, never ignored.
 
 use super::candidates::Candidates;
 use super::error::SampleError;
@@ -11,7 +11,7 @@ use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
 struct LogitBias {
-    /// By rising id.
+    /// The biases by rising id.
     biases: Vec<(u32, f32)>,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamErro
         )?;
     }
 
-    // A bias of 0 stays: whether its token exists is known only when the logits come.
+    // A bias of 0 is kept: only the logits show whether its token exists.
     if biases.is_empty() {
         return Ok(None);
     }

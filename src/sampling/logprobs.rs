@@ -1,20 +1,20 @@
-//! Log-probabilities of the model's own distribution, for users.
+//! Log-probabilities of the model's own distribution, for responses.
 //!
-//! `logprob(i) = (logit(i) - max) - ln(sum of e^(logit - max))`, natural logarithm, in f64 and
-//! from the raw logits: before mask, bias, penalties and temperature. Equal logits give equal
-//! floats, so a token is the best one exactly if its number is the top list's first.
+//! `logprob(i) = (logit(i) - max) - ln(sum of e^(logit - max))`, natural logarithm, in f64 and from the raw logits:
+//! before mask, bias, penalties and temperature. Equal logits give equal floats, so a token is a best one exactly if
+//! its value equals the first of the top list.
 //!
-//! Invariant: every number is finite, at most 0 and at least [`LOGPROB_FLOOR`].
+//! Invariant: every value is finite, at most 0 and at least [`LOGPROB_FLOOR`].
 
 use super::candidates::checked_max;
 use super::error::SampleError;
 use super::select;
 use super::softmax::{exp, sum_exp};
 
-/// The value of very improbable tokens, excluded ones included (JSON has no infinity).
+/// The log-probability of very improbable and of banned tokens (JSON has no infinity).
 pub const LOGPROB_FLOOR: f64 = -9999.0;
 
-/// The log-probabilities of one position.
+/// The log-probabilities of one row of logits.
 #[derive(Clone, Debug)]
 pub struct Logprobs<'a> {
     logits: &'a [f32],
@@ -25,16 +25,16 @@ pub struct Logprobs<'a> {
 /// A token and its log-probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenLogprob {
-    /// The token.
+    /// The id of the token.
     pub id: u32,
-    /// Natural logarithm of its probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: f64,
 }
 
 impl<'a> Logprobs<'a> {
     /// Normalises one row of logits.
     pub fn new(logits: &'a [f32]) -> Result<Self, SampleError> {
-        // A part stays in the nearest cache between its two looks: memory is read once.
+        // A part stays in the L1 cache for both of its reads, so each logit is read from memory once.
         const PART: usize = 1024;
         let mut max = f32::NEG_INFINITY;
         let mut sum = 0.0;
@@ -61,12 +61,12 @@ impl<'a> Logprobs<'a> {
         })
     }
 
-    /// The log-probability of one token; `None` if the model does not have it.
+    /// The log-probability of one token; `None` if it is outside the vocabulary.
     pub fn of(&self, id: u32) -> Option<f64> {
         self.logits.get(id as usize).map(|&l| self.logprob(l))
     }
 
-    /// The place of one token among all, from 1; among equals the lower id comes first.
+    /// The rank of one token among all, from 1; of equal ones, the lower id comes first.
     pub fn rank(&self, id: u32) -> Option<usize> {
         let id = id as usize;
         let own = *self.logits.get(id)?;
@@ -76,19 +76,19 @@ impl<'a> Logprobs<'a> {
         Some(1 + n_before + n_after)
     }
 
-    /// Entropy of the distribution in nats.
+    /// The entropy of the distribution, in nats.
     pub fn entropy(&self) -> f64 {
         let part = |logit: &f32| {
             let logprob = f64::from(*logit) - self.max - self.ln_sum;
-            // What cannot be, adds nothing: x ln x goes to 0.
+            // A token of probability 0 adds nothing: x ln x tends to 0.
             let p = logprob.exp();
             if p > 0.0 { -p * logprob } else { 0.0 }
         };
         self.logits.iter().map(part).sum()
     }
 
-    /// The `n` most probable tokens, the best first; among equals the lower id comes first.
-    /// Fewer where fewer are possible at all.
+    /// The `n` most probable tokens, the best first; of equal ones, the lower id first. Fewer if fewer have a
+    /// probability above 0.
     pub fn top(&self, n: usize) -> Vec<TokenLogprob> {
         if n == 0 {
             return Vec::new();
@@ -100,7 +100,7 @@ impl<'a> Logprobs<'a> {
             .iter()
             .map(|&id| (id, self.logits[id as usize]))
             .collect();
-        // Ids rise, and a stable sort leaves equals as they were.
+        // Ids rise, and a stable sort keeps the order of equal logits.
         top.sort_by(|(_, a), (_, b)| b.partial_cmp(a).expect("no logit is NaN"));
         top.into_iter()
             .map(|(id, logit)| TokenLogprob {
@@ -151,7 +151,7 @@ mod tests {
             for entry in &top {
                 prop_assert_eq!(Some(entry.logprob), logprobs.of(entry.id));
             }
-            // A rank is counted over all logits, so some of them: the first, and so on to the end.
+            // A rank is a count over all logits, so only a sample of ranks is checked, from the first to the end.
             let step = (falling.len() / 64).max(1);
             for (i, &id) in falling.iter().enumerate().step_by(step) {
                 let found = logprobs.of(id).expect("a known token");
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn wide_ranges_lose_no_precision() {
-        // The exact values: ln(1 + 2 e^-1000 + ...) is 0 to the last bit.
+        // Exact values: ln(1 + 2 e^-1000 + ...) is 0 in f64.
         let mut logits = vec![-1e30; 5000];
         logits[10] = -500.0;
         logits[1030] = 500.0;

@@ -1,5 +1,4 @@
-//! Mirostat (Basu et al. 2020): cuts so that the surprisal of the sampled tokens, in bits, is
-//! `mirostat_tau` on average.
+//! Mirostat (Basu et al. 2020): cuts so that the mean surprisal of the sampled tokens, in bits, is `mirostat_tau`.
 //!
 //! ```text
 //! v1   keep the k best,   k = (e 2^mu / (1 - N^-e)) ^ (1/s),   e = s - 1,   N = size of the vocabulary
@@ -8,9 +7,9 @@
 //! mu = mu - mirostat_eta * (-log2 p(drawn) - mirostat_tau)            at first 2 mirostat_tau
 //! ```
 //!
-//! `p(drawn)` is the probability among those kept, as in llama.cpp. Only a draw changes mu: a forced
-//! token does not. The stage stands last and alone decides how many
-//! tokens stay, so other cuts are refused with it ([`Params::check`]).
+//! `p(drawn)` is the probability among the kept tokens, as in llama.cpp. Only a draw changes mu; a forced token does
+//! not. The stage must be the last one and the only one that cuts, so other cuts are refused with it
+//! ([`Params::check`]).
 
 use std::f64::consts::LN_2;
 
@@ -23,7 +22,7 @@ use super::select::{self, Cut};
 use super::softmax::sum_exp;
 use super::stage::{Stage, StageInput};
 
-/// Tokens that Zipf's law is fitted to.
+/// Number of tokens to which Zipf's law is fitted.
 const N_FIT: usize = 100;
 
 #[derive(Debug)]
@@ -103,8 +102,8 @@ fn keep_by_fit(candidates: &mut Candidates<'_>, mu: f64) -> Result<(), SampleErr
     Ok(())
 }
 
-/// The exponent of Zipf's law by least squares through the steps between neighbours of the falling
-/// logits; `None` of fewer than two.
+/// The exponent of Zipf's law, by least squares over the differences of neighbours in the falling logits; `None` for
+/// fewer than two logits.
 fn zipf_exponent(falling: &[f32]) -> Option<f64> {
     let (mut product, mut square) = (0.0, 0.0);
     for (pair, rank) in falling.windows(2).zip(1u32..) {
@@ -115,24 +114,24 @@ fn zipf_exponent(falling: &[f32]) -> Option<f64> {
     (square > 0.0).then(|| product / square)
 }
 
-/// How many of the best have an expected surprise of `mu` under Zipf's law; at least 1.
+/// The number of best tokens with an expected surprisal of `mu` under Zipf's law; at least 1.
 fn fitted_k(s: f64, mu: f64, n_vocab: usize) -> usize {
     let e = s - 1.0;
     let ln_n = (n_vocab as f64).ln();
-    // e / (1 - N^-e), whose limit at e = 0 is 1 / ln N.
+    // e / (1 - N^-e); its limit at e = 0 is 1 / ln N.
     let factor = match e {
         0.0 => ln_n.recip(),
         _ => e / -(-e * ln_n).exp_m1(),
     };
     let k = ((factor.ln() + mu * LN_2) / s).exp();
-    // A number that overflows becomes the largest, and what is none at all becomes 1.
+    // The conversion saturates: an overflow becomes the largest number. `max` turns NaN into 1.
     k.max(1.0) as usize
 }
 
 fn keep_by_surprise(candidates: &mut Candidates<'_>, mu: f64) -> Result<(), SampleError> {
     let max = candidates.max()?;
     let total = sum_exp(candidates.logits(), max);
-    // -log2 p <= mu   is   logit >= max + ln(total * 2^-mu)
+    // -log2 p <= mu is equivalent to logit >= max + ln(total * 2^-mu).
     let floor = f64::from(max) + (total * (-mu).exp2()).ln();
     if floor > f64::from(max) {
         candidates.keep_best(1);
@@ -173,8 +172,8 @@ mod tests {
 
     #[test]
     fn versions_keep_as_many_as_llama_cpp() {
-        // What llama_sampler_init_mirostat and its second version leave in the first step of these
-        // rows (llama-cpp-python 0.3.36).
+        // The tokens that llama_sampler_init_mirostat and its second version keep in the first step of these rows
+        // (llama-cpp-python 0.3.36).
         const KEPT: [(u32, f64, f64, usize, usize); 9] = [
             (2000, 1.1, 1.0, 1, 1),
             (2000, 1.1, 2.5, 5, 4),
@@ -195,7 +194,7 @@ mod tests {
 
     #[test]
     fn surprise_up_to_mu_stays() {
-        // Surprisals of 1, 2, 3 and 3 bits; mu starts at twice tau.
+        // Surprisals of 1, 2, 3 and 3 bits; mu starts at 2 tau.
         let logits = [0.5f32, 0.25, 0.125, 0.125].map(f32::ln);
         for (tau, n) in [(0.0, 1), (0.4, 1), (0.6, 1), (1.1, 2), (1.6, 4)] {
             assert_eq!(n_kept(2, tau, &logits), n, "{tau}");
@@ -220,12 +219,12 @@ mod tests {
                 assert!(n_kept(version, tau, &[f32::MIN, f32::MAX]) >= 1);
             }
         }
-        // A flat row: all where mu bits are more than it has, else one.
+        // A flat row: all tokens are kept if mu exceeds its surprisal, otherwise one.
         assert_eq!(n_kept(1, 2.0, &[1.0; 64]), 1);
         assert_eq!(n_kept(1, 4.0, &[1.0; 64]), 64);
     }
 
-    /// Mean surprise, in bits, of a number of draws after as many to settle.
+    /// Mean surprisal, in bits, of a number of draws, after the same number of draws to settle.
     fn mean_surprise(mirostat: u32, tau: f64, logits: &[f32]) -> f64 {
         const DRAWS: u32 = 3000;
         let mut sampler = Sampler::new(&params(mirostat, tau, 0.1), 0).expect("valid");
@@ -305,7 +304,7 @@ mod tests {
             prop_assert_eq!(reference_chain::allowed(reference_chain::run(&params, &[], &[], &logits)?), expected);
         }
 
-        /// A whole completion against one whose every step is naive.
+        /// Compares a whole completion with one whose every step is naive.
         #[test]
         fn answers_follow_the_reference(
             rows in prop::collection::vec(reference_chain::logits(40..90), 1..30),

@@ -1,9 +1,9 @@
 //! Logits to token: a chain of small stages whose order is data, then one pick.
 //!
-//! A [`Sampler`] serves one choice of one request: it holds the chain that [`Params`] describe,
-//! the tokens so far, and the buffers that a step needs. Log-probabilities for users come from
-//! [`Logprobs`], which reads the raw logits and never sees the chain. Not here: stop sequences,
-//! grammars (they hand in a mask) and anything that runs the model. Called by the engine.
+//! A [`Sampler`] serves one choice of one request: it holds the chain that [`Params`] describe, the tokens so far, and
+//! the buffers for a step. Log-probabilities for responses come from [`Logprobs`], which reads the raw logits and never
+//! sees the chain. Not here: stop sequences, grammars (they pass a mask) and anything that runs the model. Called by
+//! the engine.
 
 mod candidates;
 mod chain;

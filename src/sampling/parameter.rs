@@ -1,4 +1,4 @@
-//! A parameter as the table describes it: its name, its range, the value that turns it off.
+//! The description of a parameter in the table: its name, its range, the value that turns it off.
 
 use std::fmt;
 
@@ -13,57 +13,57 @@ pub enum Kind {
     Integer,
 }
 
-/// A range of values, ends included, and how it is called.
+/// A range of values, ends included, and its description.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
     /// The lowest value.
     pub low: f64,
     /// The highest value.
     pub high: f64,
-    /// In words.
+    /// The range in words.
     pub text: &'static str,
 }
 
-/// A number among the parameters `P`.
+/// A number in the parameters `P`.
 #[derive(Debug)]
 pub struct Parameter<P> {
-    /// Its name in Rust and in HTTP requests; on the command line with hyphens.
+    /// The name in Rust and in HTTP requests; on the command line with hyphens.
     pub name: &'static str,
-    /// The technique that it belongs to.
+    /// The technique that the parameter belongs to.
     pub technique: &'static str,
-    /// Its meaning, without range and neutral value.
+    /// The meaning, without range and neutral value.
     pub doc: &'static str,
-    /// Its type.
+    /// The type of the parameter.
     pub kind: Kind,
-    /// Its value where nothing sets it.
+    /// The default value.
     pub default: f64,
-    /// The value at which its stage does nothing, if it is up to this parameter.
+    /// The value that turns the stage off, if this parameter can.
     pub off: Option<f64>,
-    /// Its range.
+    /// The range of valid values.
     pub range: Range,
-    /// Its range in HTTP requests.
+    /// The range in HTTP requests.
     pub api: Range,
-    /// Whether its stage reads the tokens so far.
+    /// Whether the stage of the parameter reads the tokens so far.
     pub needs_history: bool,
     pub(super) get: fn(&P) -> f64,
     pub(super) set: fn(&mut P, f64),
 }
 
 impl<P> Parameter<P> {
-    /// Its value.
+    /// The value of the parameter in `params`.
     pub fn get(&self, params: &P) -> f64 {
         (self.get)(params)
     }
 
-    /// Sets it. A value that its type does not hold becomes the nearest one.
+    /// Sets the parameter in `params`. A value that its type cannot hold becomes the nearest one.
     pub fn set(&self, params: &mut P, value: f64) {
         (self.set)(params, value);
     }
 
-    /// Checks a value.
+    /// Checks a value against one of the two ranges.
     ///
     /// # Errors
-    /// It is out of `range`, which is one of the two.
+    /// The value is outside `range`.
     pub fn check(&self, value: f64, range: &Range) -> Result<(), ParamError> {
         match (range.low..=range.high).contains(&value) {
             true => Ok(()),
@@ -80,7 +80,7 @@ impl<P> Parameter<P> {
         }
     }
 
-    /// One line of help: what it means, its range and the value that turns it off.
+    /// A line of help: the meaning, the range and the value that turns the parameter off.
     pub fn help(&self) -> String {
         let (doc, range) = (self.doc.trim(), self.range.text);
         match self.off {
@@ -90,41 +90,41 @@ impl<P> Parameter<P> {
     }
 }
 
-/// A list among the parameters `P`.
+/// A list in the parameters `P`.
 #[derive(Debug)]
 pub struct List<P> {
-    /// Its name in Rust and in HTTP requests.
+    /// The name in Rust and in HTTP requests.
     pub name: &'static str,
-    /// The option of the command line that gives an element, without hyphens before it.
+    /// The command-line option for one element, without leading hyphens.
     pub option: &'static str,
-    /// The technique that it belongs to.
+    /// The technique that the list belongs to.
     pub technique: &'static str,
-    /// What an element means.
+    /// The meaning of an element.
     pub doc: &'static str,
-    /// The texts where nothing sets it.
+    /// The texts of the default.
     pub default: &'static [&'static str],
-    /// What its elements are, and where it is.
+    /// The kind of the elements, with access to the list.
     pub kind: ListKind<P>,
 }
 
-/// What the elements of a list are, and the list itself.
+/// The kind of a list's elements, with access to the list in the parameters.
 #[derive(Debug)]
 pub enum ListKind<P> {
-    /// Tokens and what is added to their logits: an object in HTTP requests.
+    /// Tokens with a number that is added to their logits: an object in HTTP requests.
     Biases(fn(&mut P) -> &mut Vec<(u32, f32)>),
-    /// Tokens that hold one of some texts: a list of the texts in HTTP requests.
+    /// Tokens that contain one of some texts: a list of the texts in HTTP requests.
     Breakers(fn(&mut P) -> &mut Vec<u32>),
 }
 
 impl<P> List<P> {
-    /// Whether the numbers of its technique, which `table` describes, turn it off.
+    /// Whether the numbers of the technique, which `table` describes, turn the list off.
     pub fn is_off(&self, table: &[Parameter<P>], params: &P) -> bool {
         let own = table.iter().filter(|p| p.technique == self.technique);
         let mut at_off = own.filter_map(|p| Some(p.get(params) == p.off?)).peekable();
         at_off.peek().is_some() && at_off.all(|is_off| is_off)
     }
 
-    /// The texts of the default in words; empty if there are none.
+    /// The default texts in words; empty if there are none.
     pub fn default_text(&self) -> String {
         let name = |text: &&str| match *text {
             "\n" => "line feed".to_owned(),
@@ -134,7 +134,7 @@ impl<P> List<P> {
         names.join(", ")
     }
 
-    /// How an element is written on the command line.
+    /// The form of an element on the command line.
     pub fn value(&self) -> &'static str {
         match self.kind {
             ListKind::Biases(_) => "ID=BIAS",
@@ -146,19 +146,19 @@ impl<P> List<P> {
 /// A parameter that belongs to no stage.
 #[derive(Debug)]
 pub struct Other {
-    /// Its name in HTTP requests.
+    /// The name in HTTP requests.
     pub name: &'static str,
-    /// Its option of the command line, if it has one.
+    /// The command-line option, if there is one.
     pub option: Option<&'static str>,
-    /// Its meaning.
+    /// The meaning of the parameter.
     pub doc: &'static str,
-    /// What holds where nothing sets it, in words.
+    /// The behaviour without a value, in words.
     pub default: &'static str,
-    /// What it is.
+    /// The kind of the parameter.
     pub kind: OtherKind,
 }
 
-/// What a parameter is that belongs to no stage.
+/// The kind of a parameter that belongs to no stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherKind {
     /// An integer.
@@ -169,7 +169,7 @@ pub enum OtherKind {
     Flag,
 }
 
-/// A type of parameters.
+/// A type that parameters can have.
 pub(super) trait Number: Copy {
     const KIND: Kind;
     fn to_f64(self) -> f64;
@@ -199,15 +199,15 @@ numbers! {
     i32 = Integer;
 }
 
-/// A parameter outside its range.
+/// An error about a parameter outside its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}`: found `{found}`, expected {expected}")]
 pub struct ParamError {
-    /// The parameter.
+    /// The name of the parameter.
     pub field: &'static str,
-    /// Its value.
+    /// The value that was found.
     pub found: String,
-    /// Its range.
+    /// The range that was expected.
     pub expected: String,
 }
 
@@ -224,10 +224,10 @@ impl ParamError {
         }
     }
 
-    /// Nothing if `is_good`.
+    /// Succeeds if `is_good`.
     ///
     /// # Errors
-    /// It is not: the field, what was found and what was expected.
+    /// `is_good` is false; the error has the field, the value found and what was expected.
     pub fn unless(
         is_good: bool,
         field: &'static str,

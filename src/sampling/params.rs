@@ -1,7 +1,7 @@
 //! The sampling parameters of a request, as plain numbers made from the table of the stages.
 //!
-//! The ranges are those in which the arithmetic means something; HTTP requests may have narrower ones.
-//! No vocabulary here: the caller has it. `chain.rs` makes the stages.
+//! The ranges are those in which the arithmetic is meaningful; HTTP requests may have narrower ones. The vocabulary
+//! belongs to the caller. `chain.rs` builds the stages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use super::parameter::{List, ListKind, Number, Other, OtherKind, ParamError, Parameter, Range};
 use super::table::sampling_table;
 
-/// The narrower of two ranges, if there are two.
+/// The range for HTTP requests: the narrower one if the row has two.
 macro_rules! api_range {
     ($range:expr) => {
         $range
@@ -19,7 +19,7 @@ macro_rules! api_range {
     };
 }
 
-/// A neutral value, if there is one.
+/// The neutral value, if the row has one.
 macro_rules! neutral {
     () => {
         None
@@ -113,7 +113,7 @@ macro_rules! params {
             }
         }
 
-        /// Every list among [`Params`], by stage.
+        /// Every list in [`Params`], by stage.
         pub const LISTS: &[List<Params>] = &[
             $($(
                 List {
@@ -127,7 +127,7 @@ macro_rules! params {
             )*)*
         ];
 
-        /// Every number among [`Params`], by stage.
+        /// Every number in [`Params`], by stage.
         pub const PARAMETERS: &[Parameter<Params>] = &[
             $($(
                 {
@@ -181,7 +181,7 @@ impl FromStr for StageName {
     type Err = ParamError;
 
     fn from_str(name: &str) -> Result<Self, ParamError> {
-        // What llama-server's clients write.
+        // llama-server's clients write `typ_p`.
         let name = if name == "typ_p" { "typical_p" } else { name };
         let known = Self::ALL.iter().find(|stage| stage.as_str() == name);
         known.copied().ok_or_else(|| {
@@ -220,7 +220,7 @@ pub const OTHERS: &[Other] = &[
     },
 ];
 
-/// The page docs/sampling.md: every stage in the order of the default chain, and every parameter.
+/// The text of docs/sampling.md: every stage in the order of the default chain, and every parameter.
 pub fn reference() -> String {
     let mut out = String::from(
         "# Sampling\n\nA parameter is a field of HTTP requests. On the command line it is an option with hyphens (`--top-k`). The defaults\n\

@@ -5,9 +5,9 @@
 //! answer token:   logit = logit - presence_penalty - count * frequency_penalty
 //! ```
 //!
-//! The first is the rule of Hugging Face and llama.cpp (CTRL, Keskar et al. 2019, without its
-//! flaw for negative logits) over the last `repeat_last_n` tokens of prompt and completion. The
-//! second is OpenAI's: it counts in the whole completion, and the prompt has no part in it.
+//! The first is the rule of Hugging Face and llama.cpp (CTRL, Keskar et al. 2019, with its fault for negative logits
+//! corrected), over the last `repeat_last_n` tokens of prompt and completion. The second is OpenAI's: it counts tokens
+//! in the whole completion, but not in the prompt.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ use super::stage::{Stage, StageInput};
 #[derive(Debug)]
 struct Penalties {
     repeat: f64,
-    /// Length of the window; 0 if repetition is not penalised.
+    /// Length of the window in tokens; 0 if repetition is not penalised.
     window: usize,
     presence: f64,
     frequency: f64,
     counts: BTreeMap<u32, Count>,
 }
 
-/// How often a token occurs.
+/// Number of occurrences of a token.
 #[derive(Debug, Default)]
 struct Count {
     in_window: u32,
@@ -131,7 +131,7 @@ mod tests {
             repeat_last_n: 3,
             ..Params::default()
         };
-        // The first token of the prompt has left the window of three.
+        // The first token of the prompt is outside the window of three.
         let kept = reference_chain::run(&params, &[3, 0], &[1, 1], &[4.0, -4.0, 4.0, 4.0]);
         let expected = [(0, 2.0), (1, -8.0), (2, 4.0), (3, 4.0)];
         assert_eq!(kept, Ok(expected.to_vec()));

@@ -1,14 +1,14 @@
-//! The end of every chain: one of the candidates becomes the token.
+//! The end of every chain: selects one of the candidates as the token.
 //!
-//! Greedy takes the best, the lowest id among equals, and needs no random number. The draw
-//! takes one number for the step and walks the candidates by rising id.
+//! The greedy pick takes the best candidate; of equal ones, the lowest id. It needs no random number. The draw uses one
+//! random number per step and walks the candidates by rising id.
 
 use super::candidates::{Candidates, PART};
 use super::error::SampleError;
 use super::softmax::{exp, sum_exp};
 use super::stage::StageInput;
 
-/// The lane of the draw among a step's random numbers.
+/// The lane of the draw in a step's random numbers.
 const LANE: u32 = 0;
 
 /// The token with the highest logit.
@@ -31,14 +31,14 @@ pub(super) fn draw(
     Ok((candidates.id(position), probability))
 }
 
-/// The position at which the running sum of the weights exceeds the share `uniform` of the
-/// whole. The sums of parts are stored, so that only one part is walked through.
+/// The position at which the running sum of the weights exceeds the share `uniform` of the total. The sums of parts are
+/// stored, so that the walk covers only one part.
 fn weighted(logits: &[f32], max: f32, uniform: f64, sums: &mut Vec<f64>) -> usize {
     sums.clear();
     sums.extend(logits.chunks(PART).map(|part| sum_exp(part, max)));
     let mut left = uniform * sums.iter().sum::<f64>();
 
-    // Rounding may carry the walk past its end: it then stops at the last that has any weight.
+    // Rounding may carry the walk past the end: it then stops at the last part or candidate with a weight.
     let mut chosen = 0;
     for (i, sum) in sums.iter().enumerate() {
         if *sum > 0.0 {

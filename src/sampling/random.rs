@@ -1,8 +1,7 @@
-//! Random numbers by counter: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy
-//! as 1, 2, 3", SC 2011).
+//! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //!
-//! The key is the request's seed; the counter is (index of the draw, choice, lane). There is no
-//! state: every number is a pure function of those four.
+//! The key is the request's seed; the counter is (index of the draw, choice, lane). There is no state: every number is
+//! a pure function of these four.
 
 /// The random numbers of one choice of one request.
 #[derive(Clone, Debug)]
@@ -20,12 +19,12 @@ impl Random {
         }
     }
 
-    /// Draw number `index` of a lane: a multiple of 2^-53 in `[0, 1)`.
+    /// The random number of draw `index` in a lane: a multiple of 2^-53 in `[0, 1)`.
     pub(super) fn uniform(&self, index: u64, lane: u32) -> f64 {
         let [low, high] = halves(index);
         let [a, b, ..] = philox4x32_10([low, high, self.choice, lane], self.key);
         let bits = (u64::from(b) << 32 | u64::from(a)) >> 11;
-        // At most 53 bits, so the conversion is exact.
+        // The value has at most 53 bits, so the conversion is exact.
         bits as f64 * (1.0 / (1u64 << 53) as f64)
     }
 }
@@ -56,7 +55,7 @@ fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 mod tests {
     use super::*;
 
-    /// The known answers that ship with Random123 (`tests/kat_vectors`).
+    /// The known answers of Random123 (`tests/kat_vectors`).
     #[test]
     fn philox_gives_the_published_answers() {
         assert_eq!(
@@ -101,7 +100,7 @@ mod tests {
             .iter()
             .map(|&count| (f64::from(count) - 1e4).powi(2) / 1e4)
             .sum();
-        // 15 degrees of freedom: 37.7 is exceeded once in a thousand seeds.
+        // 15 degrees of freedom: one seed in a thousand exceeds 37.7.
         assert!(chi_square < 37.7, "{chi_square}");
     }
 }

@@ -1,7 +1,7 @@
-//! A reference implementation of the chain, by full sorts and naive loops, for tests to compare with.
+//! A reference implementation of the chain by full sorts and naive loops, for comparison in tests.
 //!
-//! Written from the stages' definitions and sharing no code with them but the parameters. Logits
-//! are rounded to f32 where the stages round them, so that sets can be compared exactly.
+//! It is written from the definitions of the stages and shares no code with them but the parameters. Logits are rounded
+//! to f32 where the stages round them, so that sets can be compared exactly.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::params::StageName;
 use super::sampler::Sampler;
 use super::stage::StageInput;
 
-/// Rows of logits with many equals and some banned tokens.
+/// Rows of logits with many equal ones and some banned tokens.
 pub(super) fn logits(n: Range<usize>) -> impl Strategy<Value = Vec<f32>> {
     let logit = prop_oneof![
         8 => -20.0..20.0f32,
@@ -24,7 +24,7 @@ pub(super) fn logits(n: Range<usize>) -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec(logit, n)
 }
 
-/// The tokens that are not banned, the best first, the lower id first among equals.
+/// The tokens that are not banned, the best first; of equal ones, the lower id first.
 pub(super) fn falling(logits: &[f32]) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
     ids.retain(|&id| logits[id as usize] > f32::NEG_INFINITY);
@@ -35,7 +35,7 @@ pub(super) fn falling(logits: &[f32]) -> Vec<u32> {
     ids
 }
 
-/// The probabilities, by libm's exponential; at least one token is not banned.
+/// The probabilities, computed with libm's exponential; at least one token is not banned.
 pub(super) fn softmax(logits: &[f32]) -> Vec<f64> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<f64> = logits
@@ -46,14 +46,14 @@ pub(super) fn softmax(logits: &[f32]) -> Vec<f64> {
     weights.iter().map(|weight| weight / total).collect()
 }
 
-/// A sampler that runs all stages, those that a greedy pick could do without included.
+/// A sampler that runs all stages, including those that a greedy pick would skip.
 pub(super) fn sampler(params: &Params) -> Sampler {
     let mut sampler = Sampler::new(params, 0).expect("valid parameters");
     sampler.chain = params.chain().expect("valid parameters");
     sampler
 }
 
-/// What the stages of `sampler` make of `logits`.
+/// The candidates that the stages of `sampler` leave of `logits`, as (id, logit).
 pub(super) fn candidates(
     sampler: &mut Sampler,
     logits: &[f32],
@@ -72,7 +72,7 @@ pub(super) fn candidates(
     Ok(positions.map(|(i, &l)| (candidates.id(i), l)).collect())
 }
 
-/// What the real stages leave after a prompt and the start of an answer.
+/// The candidates that the real stages leave, after a prompt and the start of a completion.
 pub(super) fn run(
     params: &Params,
     prompt: &[u32],
@@ -93,7 +93,7 @@ pub(super) fn kept(params: &Params, logits: &[f32]) -> Vec<u32> {
     kept.into_iter().map(|(id, _)| id).collect()
 }
 
-/// Whether the real stages leave what the naive ones do, where these leave anything.
+/// Checks that the real stages leave the same candidates as the naive ones, if these leave any.
 pub(super) fn agrees(params: &Params, logits: &[f32]) -> Result<(), TestCaseError> {
     let expected = chain(params, &[], &[], logits);
     prop_assume!(!expected.is_empty());
@@ -101,13 +101,13 @@ pub(super) fn agrees(params: &Params, logits: &[f32]) -> Result<(), TestCaseErro
     Ok(())
 }
 
-/// Without the banned tokens.
+/// The candidates without the banned tokens.
 pub(super) fn allowed(mut kept: Vec<(u32, f32)>) -> Vec<(u32, f32)> {
     kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
     kept
 }
 
-/// What the naive stages leave.
+/// The candidates that the naive stages leave.
 pub(super) fn chain(
     params: &Params,
     prompt: &[u32],
@@ -259,7 +259,7 @@ fn typical_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
     let entropy: f64 = terms.sum();
     let mut order: Vec<usize> = (0..kept.len()).collect();
     let distance = |i: usize| (-ps[i].ln() - entropy).abs();
-    // Equal logits are equally far, whatever rounding says.
+    // Equal logits have equal distances, despite rounding.
     order.sort_by(|&a, &b| {
         let by_distance = distance(a).partial_cmp(&distance(b)).expect("no NaN");
         by_distance.then(a.cmp(&b))
@@ -274,7 +274,7 @@ fn typical_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
     *kept = order.into_iter().map(|i| kept[i]).collect();
 }
 
-/// As if the stage acted in every step.
+/// XTC, as if the stage acted in every step.
 fn xtc(params: &Params, kept: &mut Vec<(u32, f32)>) {
     if params.xtc_probability == 0.0 {
         return;
@@ -327,7 +327,7 @@ fn tfs_z(params: &Params, kept: &mut Vec<(u32, f32)>) {
     });
 }
 
-/// With mu as it is in some step.
+/// Mirostat with a given mu.
 pub(super) fn mirostat(version: u32, mu: f64, n_vocab: usize, kept: &mut Vec<(u32, f32)>) {
     match version {
         0 => {}
@@ -361,7 +361,7 @@ fn temper(params: &Params, kept: &mut [(u32, f32)]) {
     }
 }
 
-/// Keeps as many of the best as `count` says of their logits in falling order.
+/// Keeps the first of the best candidates, as many as `count` computes from their falling logits.
 fn keep_first(kept: &mut Vec<(u32, f32)>, count: impl Fn(&[f32]) -> usize) {
     kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
     if kept.is_empty() {

@@ -1,9 +1,9 @@
-//! The sampler of one choice: the chain, then one pick.
+//! The sampler of one choice: the chain of stages, then one pick.
 //!
-//! Invariant: [`Sampler::sample`] is a pure function of its arguments, the parameters, the
-//! choice number and the accepted tokens; with mirostat, also of how probable those were when they
-//! were sampled. There is no clock and no shared generator, and a call that is not followed by
-//! [`Sampler::accept`] changes nothing, so a sequence does not depend on its neighbours in a batch.
+//! Invariant: [`Sampler::sample`] is a pure function of its arguments, the parameters, the choice number and the
+//! accepted tokens; with mirostat, also of the probabilities of these when they were sampled. There is no clock and no
+//! shared generator, and a call without a following [`Sampler::accept`] changes nothing, so a sequence does not depend
+//! on its neighbours in a batch.
 
 use super::candidates::{Candidates, Store};
 use super::error::SampleError;
@@ -25,7 +25,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Builds the chain for choice number `choice` of a request (0 unless it asks for several).
+    /// Builds the chain for choice number `choice` of a request (0 for a request with one choice).
     pub fn new(params: &Params, choice: u32) -> Result<Self, ParamError> {
         let mut chain = params.chain()?;
         ParamError::unless(
@@ -50,23 +50,23 @@ impl Sampler {
         })
     }
 
-    /// Takes in tokens that the model was given. May be called for parts of a prompt.
+    /// Appends tokens of the prompt. May be called for parts of a prompt.
     pub fn accept_prompt(&mut self, tokens: &[u32]) {
         self.take_in(tokens, Origin::Given);
     }
 
-    /// Takes in the token that follows: as a rule the one just sampled, but any may be forced.
+    /// Appends the next token: usually the one just sampled, but any token may be forced.
     pub fn accept(&mut self, token: u32) {
         self.take_in(&[token], Origin::Generated);
     }
 
-    /// The next token. Without [`Sampler::accept`] in between, it stays the same.
+    /// Samples the next token. Without [`Sampler::accept`] in between, the result stays the same.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
         self.sample_masked(logits, None)
     }
 
-    /// [`Sampler::sample`] among the tokens that `mask` allows: bit `i % 32` of word `i / 32`
-    /// is set for token `i`. It acts before every stage, so no bias can bring a token back.
+    /// [`Sampler::sample`] among the tokens that `mask` allows: bit `i % 32` of word `i / 32` is set for token `i`. The
+    /// mask acts before every stage, so no bias can restore a token.
     pub fn sample_masked(
         &mut self,
         logits: &[f32],
@@ -75,8 +75,8 @@ impl Sampler {
         self.sample_draw(self.history.n_generated(), logits, mask)
     }
 
-    /// [`Sampler::sample_masked`] with the random numbers of number `draw` in place of those that
-    /// belong to the next token, for answers that do not grow token by token.
+    /// [`Sampler::sample_masked`] with the random numbers of index `draw` instead of those of the next token, for
+    /// completions that do not grow token by token.
     ///
     /// # Errors
     /// As [`Sampler::sample`].
@@ -102,7 +102,7 @@ impl Sampler {
         Ok(token)
     }
 
-    /// A number in `[0, 1)` of number `draw` that no stage looks at.
+    /// A random number in `[0, 1)` for index `draw`, which no stage uses.
     pub fn uniform(&self, draw: u64) -> f64 {
         const LANE: u32 = 2;
         self.rng.uniform(draw, LANE)
@@ -116,7 +116,7 @@ impl Sampler {
     }
 }
 
-/// The candidates after the stages of a chain.
+/// The candidates that the stages of a chain leave.
 pub(super) fn run<'a>(
     chain: &mut [Box<dyn Stage>],
     step: &StageInput<'_>,

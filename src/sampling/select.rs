@@ -1,23 +1,22 @@
-//! Partial selection: where to cut a list of logits so that the best remain.
+//! Partial selection: finds where to cut a list of logits so that the best remain.
 //!
-//! The order everywhere is by falling logit and, among equals, by rising position. Nothing here
-//! sorts a vocabulary or moves a logit: a cut is found on a copy of the values that matter, and
-//! the survivors are then read off in their old order.
+//! The order is always by falling logit; of equal ones, by rising position. Nothing here sorts a vocabulary or moves a
+//! logit: a cut is found on a copy of the relevant values, and the survivors are then read in their original order.
 
-/// Values that are looked at together, so that the compiler compares them in one go.
+/// Number of values that are compared together, for vectorisation.
 const BLOCK: usize = 16;
 
-/// The border between the tokens that stay and the others.
+/// The border between the tokens that are kept and the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cut {
-    /// All above this stay.
+    /// Every token with a logit above this is kept.
     pub(super) logit: f32,
-    /// And so many, the first ones, of those that equal it.
+    /// Number of tokens with a logit equal to this that are kept, the first ones.
     pub(super) n_equal: usize,
 }
 
 impl Cut {
-    /// The cut below the last of `best`, the values that are to stay.
+    /// The cut that keeps exactly `best`, whose least value is `last`.
     pub(super) fn below(best: &[f32], last: f32) -> Self {
         Self {
             logit: last,
@@ -25,7 +24,7 @@ impl Cut {
         }
     }
 
-    /// The cut below all that are at least `floor`.
+    /// The cut that keeps every logit of at least `floor`.
     pub(super) fn at_least(floor: f64) -> Self {
         let nearest = floor as f32;
         let is_below = f64::from(nearest) < floor;
@@ -35,7 +34,7 @@ impl Cut {
         }
     }
 
-    /// Writes the positions of those that stay, rising.
+    /// Writes the positions of the kept tokens, rising.
     pub(super) fn survivors(self, logits: &[f32], positions: &mut Vec<u32>) {
         positions.clear();
         let mut n_equal = self.n_equal;
@@ -54,10 +53,10 @@ impl Cut {
     }
 }
 
-/// The cut that leaves the `n` best, `1 <= n`; fewer if fewer are above minus infinity.
+/// The cut that keeps the `n` best, `1 <= n`; fewer if fewer are above minus infinity.
 pub(super) fn best(logits: &[f32], n: usize, scratch: &mut Vec<f32>) -> Cut {
-    // Once this many have gathered they are thinned to the `n` best, and their least is the
-    // floor that later ones must exceed; soon nearly all blocks fail at the first look.
+    // Once the buffer holds this many values it is reduced to the `n` best, and their least is the floor that later
+    // values must exceed. Soon nearly all blocks fail the first check.
     let room = n.saturating_mul(2).max(1024);
     let mut floor = f32::NEG_INFINITY;
     scratch.clear();
@@ -81,18 +80,18 @@ pub(super) fn best(logits: &[f32], n: usize, scratch: &mut Vec<f32>) -> Cut {
     Cut::below(scratch, last)
 }
 
-/// Leaves the `n` best of at least `n` values, and returns the least of them.
+/// Keeps the `n` best of at least `n` values, and returns the least of them.
 fn thin(values: &mut Vec<f32>, n: usize) -> f32 {
     let (_, &mut last, _) = values.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a));
     values.truncate(n);
     last
 }
 
-/// The cut that leaves the fewest of the best values whose weights together reach `target`, or
-/// all if none do. `weigh` sums the weights of values; there is at least one value.
+/// The cut that keeps the fewest best values whose weights together reach `target`, or all if they do not. `weigh`
+/// returns the sum of the weights of values; there is at least one value.
 pub(super) fn heaviest(values: &mut [f32], target: f64, weigh: impl Fn(&[f32]) -> f64) -> Cut {
     const SORTABLE: usize = 64;
-    // All before `from` are better than those in `from..to`, and belong to the answer.
+    // All values before `from` are better than those in `from..to`, and are kept.
     let (mut from, mut to) = (0, values.len());
     let mut weight = 0.0;
     while to - from > SORTABLE {
@@ -132,7 +131,7 @@ mod tests {
         positions
     }
 
-    /// The `n` best by a full sort, banned ones left out, as rising positions.
+    /// The `n` best by a full sort, without banned ones, as rising positions.
     fn sorted_best(logits: &[f32], n: usize) -> Vec<u32> {
         let mut order = reference_chain::falling(logits);
         order.truncate(n);
@@ -155,7 +154,7 @@ mod tests {
             logits in reference_chain::logits(1..1000),
             share in 0.0..1.0f64,
         ) {
-            // A count is a weight whose sums are exact.
+            // Counts as weights have exact sums.
             let values: Vec<f32> = logits.iter().copied().filter(|l| l.is_finite()).collect();
             prop_assume!(!values.is_empty());
             let target = share * values.len() as f64;

@@ -1,18 +1,17 @@
-//! Exponentials of logits below a maximum, and their sum, in f64.
+//! Exponentials of logits relative to a maximum, and their sum, in f64.
 //!
-//! The exponential is this module's own: plain multiplications and additions, so that the
-//! compiler runs several at once, and so that the bits are the same on every machine (libm's
-//! are not), which a seed that promises the same text relies on.
+//! The exponential is implemented here by plain multiplications and additions, so that the compiler vectorises it and
+//! the bits are the same on every machine (libm's differ). The promise that a seed reproduces a text relies on this.
 
 use std::f64::consts::LOG2_E;
 
-/// Below this the exponential counts as 0: it is still a normal number, 3e-308.
+/// Below this the exponential counts as 0; at this value it is still a normal number, 3e-308.
 const LOWEST: f64 = -708.0;
 
-/// `e^x` for `x <= 0`, with a relative error below 1e-14; 0 for less than -708.
+/// `e^x` for `x <= 0`, with a relative error below 1e-14; 0 for `x` below -708.
 #[inline(always)]
 pub(super) fn exp(x: f64) -> f64 {
-    // Adding 1.5 * 2^52 rounds to a whole number and leaves it in the lowest bits.
+    // Adding 1.5 * 2^52 rounds to an integer and leaves it in the lowest bits.
     const SHIFT: f64 = 6_755_399_441_055_744.0;
     // ln 2 in two parts, the first with enough zero bits that `n * LN2_HIGH` is exact.
     const LN2_HIGH: f64 = 6.931_471_803_691_238e-1;
@@ -23,14 +22,14 @@ pub(super) fn exp(x: f64) -> f64 {
     let n = shifted - SHIFT;
     let r = (x - n * LN2_HIGH) - n * LN2_LOW;
 
-    // Taylor's series by Horner's rule: the first term left out is below 7e-15.
+    // Taylor series by Horner's rule: the first omitted term is below 7e-15.
     let mut series = INVERSE_FACTORIALS[0];
     for c in &INVERSE_FACTORIALS[1..] {
         series = series * r + c;
     }
 
     let power = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
-    // A mask where a branch would keep the compiler from running several at once.
+    // A mask instead of a branch, which would prevent vectorisation.
     let mask = u64::from(x >= LOWEST).wrapping_neg();
     f64::from_bits((series * power).to_bits() & mask)
 }
@@ -48,7 +47,7 @@ const INVERSE_FACTORIALS: [f64; 12] = {
     table
 };
 
-/// The sum of `e^(logit - max)`; `max` is at least as large as every logit.
+/// The sum of `e^(logit - max)`; `max` is not below any logit.
 pub(super) fn sum_exp(logits: &[f32], max: f32) -> f64 {
     const LANES: usize = 8;
     let max = f64::from(max);

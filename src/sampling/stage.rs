@@ -1,9 +1,8 @@
 //! The interface of a stage of the chain.
 //!
-//! A stage narrows or reweighs the candidates of one step, knowing the tokens so far; it may
-//! keep state, which it changes only when tokens are accepted. A new one is a file with a
-//! `build` function, and a row in `table.rs`; the file name is the name that users write. The
-//! pick that ends every chain is not a stage.
+//! A stage removes or reweights the candidates of one step, given the tokens so far; it may keep state, which changes
+//! only when tokens are accepted. A new stage is a file with a `build` function, and a row in `table.rs`; the file name
+//! is the name that users write. The pick at the end of every chain is not a stage.
 
 use std::fmt;
 
@@ -13,20 +12,20 @@ use super::history::{History, Origin};
 use super::random::Random;
 use super::select::Cut;
 
-/// What a stage may read of the step besides its candidates.
+/// The input of a stage besides its candidates.
 #[derive(Debug)]
 pub(super) struct StageInput<'a> {
-    /// The tokens so far, given and generated.
+    /// The tokens so far, of prompt and completion.
     pub(super) history: &'a History,
     /// The random numbers of this choice.
     pub(super) rng: &'a Random,
-    /// Which of them.
+    /// The index of the draw.
     pub(super) draw: u64,
 }
 
 impl StageInput<'_> {
-    /// A number in `[0, 1)`, the same in every call of this step with this `lane`. Who draws has
-    /// a lane of its own, so that one stage's draws leave those of all others as they were.
+    /// A random number in `[0, 1)`, the same in every call of this step with this `lane`. Each user has its own lane,
+    /// so that its draws do not change those of the others.
     pub(super) fn uniform(&self, lane: u32) -> f64 {
         self.rng.uniform(self.draw, lane)
     }
@@ -34,31 +33,30 @@ impl StageInput<'_> {
 
 /// One stage of the chain.
 pub(super) trait Stage: fmt::Debug + Send {
-    /// Narrows or reweighs the candidates.
+    /// Removes or reweights candidates.
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
         step: &StageInput<'_>,
     ) -> Result<(), SampleError>;
 
-    /// Learns that the last `n_new` tokens of `history` came in.
+    /// Called after the last `n_new` tokens of `history` were accepted.
     fn accept(&mut self, _history: &History, _n_new: usize, _origin: Origin) {}
 
-    /// Updates the state with the token that was sampled after the chain, and its probability among the candidates.
-    /// Until that token is accepted nothing may follow from it: it may be drawn again.
+    /// Records the token that was sampled after the chain, and its probability among the candidates. It must have no
+    /// effect before that token is accepted: the token may be drawn again.
     fn drawn(&mut self, _token: u32, _probability: f64) {}
 
-    /// Whether the best candidate always stays the best, so that a greedy pick right after this
-    /// stage can do without it.
+    /// Whether the best candidate always stays the best. A greedy pick right after this stage can then skip it.
     fn keeps_best(&self) -> bool {
         false
     }
 }
 
-/// What a cut keeps of logits whose largest is known; the buffer is scratch.
+/// A function from logits, their maximum and a parameter to a cut; the buffer is scratch.
 pub(super) type CutFn = fn(&[f32], f32, f64, &mut Vec<f32>) -> Cut;
 
-/// Keeps a part of the candidates that a number decides, the best among them.
+/// A stage that keeps a part of the candidates, including the best. A number decides which.
 #[derive(Debug)]
 struct CutBy {
     value: f64,
@@ -83,7 +81,7 @@ impl Stage for CutBy {
     }
 }
 
-/// The stage of such a cut, unless the number has its neutral value.
+/// The stage of a cut; `None` if the number has its neutral value.
 pub(super) fn cut(value: f64, off: f64, cut: CutFn) -> Option<Box<dyn Stage>> {
     (value != off).then(|| Box::new(CutBy { value, cut }) as Box<dyn Stage>)
 }

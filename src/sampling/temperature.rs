@@ -1,7 +1,7 @@
 //! Divides the logits by the temperature: `logit = (logit - max) / temperature`.
 //!
-//! Taking the highest logit away first changes no probability and lets no quotient overflow
-//! upwards, however low the temperature. At 0 there is no such stage: the pick is greedy.
+//! Subtracting the highest logit first changes no probability, and no quotient can overflow upwards, however low the
+//! temperature. At 0 there is no such stage: the pick is greedy.
 
 use super::candidates::Candidates;
 use super::error::SampleError;
@@ -20,7 +20,7 @@ pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamErro
         return Ok(None);
     }
     Ok(Some(Box::new(Temperature {
-        // Finite, so that the best token's 0 stays 0.
+        // The factor is finite, so that the best token's 0 stays 0.
         inverse: temperature.recip().min(f64::MAX),
     })))
 }

@@ -1,15 +1,14 @@
-//! Tail-free sampling (Phénix and Egan 2019): cuts where the curve of the sorted probabilities has
-//! become flat.
+//! Tail-free sampling (Phénix and Egan 2019): cuts where the curve of the sorted probabilities becomes flat.
 //!
 //! ```text
 //! d[i] = |p[i] - 2 p[i+1] + p[i+2]|              p falling
 //! keep = 1 + number of i with (d[0] + ... + d[i]) / sum of all d <= tfs_z
 //! ```
 //!
-//! The one more is the authors': it puts the border into the middle of the three tokens that a
-//! difference spans (llama.cpp's sampler of this name, while it had one, left it out). A straight
-//! curve has no tail, so all its differences count alike. No vocabulary is sorted: what lies below a
-//! token can bend by no more than twice that token's probability, so a few of the best decide.
+//! The 1 is the authors': it puts the border into the middle of the three tokens that a difference spans (llama.cpp's
+//! former sampler of this name omitted it). A straight curve has no tail, so all its differences count alike. No
+//! vocabulary is sorted: the differences below a token sum to at most twice that token's probability, so a few of the
+//! best decide.
 
 use super::parameter::ParamError;
 use super::params::Params;
@@ -17,10 +16,10 @@ use super::select::{self, Cut};
 use super::softmax::exp;
 use super::stage::{self, Stage};
 
-/// Tokens that are looked at first.
+/// Number of best tokens in the first attempt.
 const FIRST: usize = 256;
 
-/// Differences that add up to less than this share of the best probability are the logits' rounding.
+/// If the sum of the differences is below this share of the best probability, it is only rounding of the logits.
 const STRAIGHT: f64 = 1e-6;
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
@@ -40,7 +39,7 @@ fn without_tail(logits: &[f32], max: f32, z: f64, best: &mut Vec<f32>) -> Cut {
     }
 }
 
-/// How many of the best stay, if those after them, unless these are all, cannot change that.
+/// The number of the best tokens that are kept. `None` if later tokens could change it; `is_all` if there are none.
 fn kept(best: &[f32], max: f32, z: f64, is_all: bool) -> Option<usize> {
     let weight = |logit: f32| exp(f64::from(logit) - f64::from(max));
     let bends = || {
@@ -66,7 +65,7 @@ fn kept(best: &[f32], max: f32, z: f64, is_all: bool) -> Option<usize> {
         return Some(1 + n.count());
     }
     let n = within(z * least);
-    // A falling curve bends by at most twice what it still falls.
+    // The differences of a falling curve sum to at most twice its remaining fall.
     let most = least + 2.0 * weight(best[n_bends]);
     let is_settled = is_all || (least >= STRAIGHT && n < n_bends && n == within(z * most));
     is_settled.then_some(1 + n)
@@ -89,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_flat_end_of_the_curve_goes() {
-        // Falls of 0.2, 0.15, 0.04, 0.01; bends of 0.05, 0.11, 0.03: shares of 0.26, 0.84, 1.
+        // Differences of 0.2, 0.15, 0.04, 0.01; second ones of 0.05, 0.11, 0.03: shares of 0.26, 0.84, 1.
         let logits = [0.02f32, 0.42, 0.07, 0.22, 0.03].map(f32::ln);
         assert_eq!(kept(0.2, &logits), [1]);
         assert_eq!(kept(0.3, &logits), [1, 3]);
@@ -122,7 +121,7 @@ mod tests {
             reference_chain::agrees(&params, &logits)?;
         }
 
-        /// Rows so flat that the first few of the best do not decide.
+        /// Rows so flat that the first few tokens do not decide.
         #[test]
         fn the_same_where_the_tail_is_long(
             logits in prop::collection::vec(-1.0..1.0f32, 300..4000),

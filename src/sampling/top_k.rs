@@ -1,4 +1,4 @@
-//! Keeps the `top_k` most probable tokens; among equals, those with the lower ids.
+//! Keeps the `top_k` most probable tokens; of equal ones, those with the lower ids.
 
 use super::candidates::Candidates;
 use super::error::SampleError;

@@ -1,5 +1,5 @@
-//! Keeps the tokens whose logits are at most `top_n_sigma` standard deviations below the best one
-//! (Tang et al. 2024): what is noise does not grow with the temperature.
+//! Keeps the tokens whose logits are at most `top_n_sigma` standard deviations below the best one (Tang et al. 2024):
+//! the set of kept tokens does not grow with the temperature.
 
 use super::parameter::ParamError;
 use super::params::Params;
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn the_spread_of_the_logits_is_the_measure() {
-        // Mean 0, deviation 2.
+        // Mean 0, standard deviation 2.
         let logits = [-2.0, 2.0, -2.0, 2.0, f32::NEG_INFINITY];
         assert_eq!(kept(1.0, &logits), [1, 3]);
         assert_eq!(kept(2.0, &logits), [0, 1, 2, 3]);

@@ -1,9 +1,8 @@
 //! Nucleus sampling (Holtzman et al. 2019): keeps the fewest tokens, the most probable first,
 //! whose probabilities together reach `top_p`; always at least one.
 //!
-//! Probabilities are those of the candidates that come in. No vocabulary is sorted: tokens so
-//! light that all of them together could not fill `1 - top_p` are left aside at once, and the
-//! border among the others is found by halving.
+//! Probabilities are those of the incoming candidates. No vocabulary is sorted: tokens so light that all of them
+//! together weigh less than `1 - top_p` are dropped at once, and the border among the others is found by bisection.
 
 use super::parameter::ParamError;
 use super::params::Params;
@@ -18,8 +17,8 @@ pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamErro
 fn nucleus(logits: &[f32], max: f32, p: f64, scratch: &mut Vec<f32>) -> Cut {
     let total = sum_exp(logits, max);
 
-    // Lighter than (1 - p) of an average weight: together these weigh less than 1 - p of all.
-    // The bound is far from tight, so lowering it to stay clear of rounding costs nothing.
+    // A token is dropped if its weight is below (1 - p) of the average weight: together these weigh less than 1 - p of
+    // the total. The bound is far from tight, so lowering it against rounding costs nothing.
     let lightest = ((1.0 - p) * total / logits.len() as f64).ln() - 0.01;
     let floor = (f64::from(max) + lightest) as f32;
     scratch.clear();

@@ -1,5 +1,5 @@
-//! A toy stage, in its file and one row of a table, for tests of what follows from a row. It is in no chain, and is
-//! compiled always, because the tests of two packages use it.
+//! A toy stage, as a file and one row of a table, for tests of what is derived from a row. It is in no chain. It is
+//! always compiled, because the tests of two packages use it.
 
 #![cfg_attr(not(test), expect(dead_code, reason = "only tests use it"))]
 

@@ -1,7 +1,7 @@
-//! Locally typical sampling (Meister et al. 2022): keeps the tokens whose surprisal is nearest to the
-//! expected one, the entropy, until their probabilities together reach `typical_p`.
+//! Locally typical sampling (Meister et al. 2022): keeps the tokens whose surprisal is nearest to the expected
+//! surprisal, which is the entropy, until their total probability reaches `typical_p`.
 //!
-//! The best token may go. No vocabulary is sorted: the nearest are parted off in growing numbers.
+//! The best token may be removed. No vocabulary is sorted: the nearest tokens are selected in batches.
 
 use super::candidates::Candidates;
 use super::error::SampleError;
@@ -10,13 +10,13 @@ use super::params::Params;
 use super::softmax::{exp, sum_exp};
 use super::stage::{Stage, StageInput};
 
-/// Tokens that are looked at first.
+/// Number of tokens in the first batch.
 const FIRST: usize = 256;
 
 #[derive(Debug)]
 struct TypicalP {
     p: f64,
-    /// Distance from the expected surprise, and position.
+    /// Distance from the expected surprisal, and position, for each candidate.
     distances: Vec<(f64, u32)>,
 }
 
@@ -64,7 +64,7 @@ impl Stage for TypicalP {
     }
 }
 
-/// Moves the nearest to the front, as many as weigh `share` together, and returns their number.
+/// Moves the nearest to the front until their weights reach `share`, and returns their number.
 fn nearest(distances: &mut [(f64, u32)], share: f64, weight: impl Fn(u32) -> f64) -> usize {
     let order = |a: &(f64, u32), b: &(f64, u32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
     let (mut done, mut reached) = (0, 0.0);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_nearest_to_the_expected_surprise_stay() {
-        // Entropy 1.22: surprises 0.69, 1.61, 1.61, 2.30.
+        // Entropy 1.22: surprisals of 0.69, 1.61, 1.61, 2.30.
         let logits = [0.5f32, 0.2, 0.2, 0.1].map(f32::ln);
         assert_eq!(kept(0.1, &logits), [1]);
         assert_eq!(kept(0.3, &logits), [1, 2]);

@@ -1,6 +1,6 @@
-//! Excludes the top choices: with `xtc_probability`, of the tokens that are at least
-//! `xtc_threshold` probable all but the least probable go, so that a completion leaves the beaten
-//! track where there is a choice (as in text-generation-webui).
+//! XTC (exclude top choices): with probability `xtc_probability`, removes all but the least probable of the tokens with
+//! a probability of at least `xtc_threshold`, so that a completion varies where there are several good choices (as in
+//! text-generation-webui).
 
 use super::candidates::Candidates;
 use super::error::SampleError;
@@ -9,7 +9,7 @@ use super::params::Params;
 use super::softmax::sum_exp;
 use super::stage::{Stage, StageInput};
 
-/// The random numbers of this stage.
+/// The lane of this stage in the random numbers.
 const LANE: u32 = 1;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ struct Xtc {
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
     let (probability, threshold) = (params.xtc_probability, params.xtc_threshold);
-    // Above a half no two tokens are that probable.
+    // No two tokens have a probability above a half.
     if probability == 0.0 || threshold > 0.5 {
         return Ok(None);
     }
@@ -44,7 +44,7 @@ impl Stage for Xtc {
         let floor = f64::from(max) + (self.threshold * sum_exp(logits, max)).ln();
         let is_top = |logit: f32| logit.is_finite() && f64::from(logit) >= floor;
         let tops = || (0..).zip(logits).filter(|(_, logit)| is_top(**logit));
-        // The last of the least: among equals the lower id counts as more probable.
+        // The spared token is the least probable; of equal ones, the lower id counts as more probable.
         let spared = tops().min_by(|a: &(u32, &f32), b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
         let Some((spared, _)) = spared else {
             return Ok(());
@@ -101,7 +101,7 @@ mod tests {
             best += u32::from(token == 0);
             sampler.accept(token);
         }
-        // The best one is drawn in 0.6 of the 0.7 of all steps that keep it.
+        // The best token is drawn in 0.6 of the steps that keep it, which are 0.7 of all steps.
         assert!((1560..1800).contains(&best), "{best}");
     }
 

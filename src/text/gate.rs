@@ -1,18 +1,18 @@
-//! Which text may be released: whole characters, nothing that may yet be a stop, and every token's
+//! Decides which text may be released: whole characters, nothing that may become a stop sequence, and each token's
 //! entry together with its text.
 //!
-//! Tokens go in with their bytes and an entry of the caller's (a log-probability, say). Text comes
-//! out in whole tokens: a token is held while its bytes end inside a character or may be the
-//! start of a stop sequence. So the bytes of the entries of each release are exactly the bytes of
-//! its text, and no entry is lost or invented. Bytes that are not UTF-8 become one U+FFFD for each
-//! maximal bad sequence (Unicode, section 3.9). Pure; called by the engine for each token.
+//! Each token goes in with its bytes and an entry of the caller's, such as a log-probability. Text comes out in whole
+//! tokens: a token is held while its bytes end inside a character or may be the start of a stop sequence. So the bytes
+//! of the entries of each release are exactly the bytes of its text, and no entry is lost or invented. Bytes that are
+//! not UTF-8 become one U+FFFD for each maximal invalid sequence (Unicode, section 3.9). Pure; called by the engine for
+//! each token.
 
 use std::collections::VecDeque;
 
 /// A released token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<T> {
-    /// The bytes it contributes to the text; of a token that a stop sequence cuts, those before it.
+    /// The bytes that the token contributes to the text; for a token that a stop sequence cuts, the bytes before it.
     pub bytes: Vec<u8>,
     /// The caller's entry.
     pub entry: T,
@@ -23,9 +23,9 @@ pub struct Entry<T> {
 pub struct Released<T> {
     /// The text.
     pub text: String,
-    /// The tokens it is made of.
+    /// The tokens of the text.
     pub entries: Vec<Entry<T>>,
-    /// Which stop sequence ended the answer, by its place in the list.
+    /// The index of the stop sequence that ended the answer.
     pub stopped: Option<usize>,
 }
 
@@ -33,17 +33,17 @@ pub struct Released<T> {
 #[derive(Clone, Debug)]
 pub struct Gate<T> {
     stops: Vec<Vec<u8>>,
-    /// Whether the stop sequence that ends the answer is part of it.
+    /// Whether the stop sequence that ends the answer is kept in the text.
     keeps_stop: bool,
-    /// Bytes of the held tokens, one after the other.
+    /// The bytes of the held tokens, in order.
     held: Vec<u8>,
-    /// Held tokens: where each ends in `held`.
+    /// The held tokens, each with its end in `held`.
     tokens: VecDeque<(usize, T)>,
     is_stopped: bool,
 }
 
 impl<T> Gate<T> {
-    /// A gate that looks for these stop sequences; empty ones mean nothing.
+    /// A gate for these stop sequences; empty ones are ignored.
     pub fn new(stops: &[Vec<u8>]) -> Self {
         Self {
             stops: stops.to_vec(),
@@ -54,13 +54,13 @@ impl<T> Gate<T> {
         }
     }
 
-    /// The same gate, where the stop sequence that ends the answer is part of it or not.
+    /// The same gate. `keeps_stop`: the stop sequence that ends the answer is kept in the text.
     #[must_use]
     pub fn keeping_stop(self, keeps_stop: bool) -> Self {
         Self { keeps_stop, ..self }
     }
 
-    /// Takes a token and releases the text that has become final. After a stop sequence it takes no more tokens.
+    /// Adds a token and releases the text that has become final. After a stop sequence, tokens are ignored.
     pub fn push(&mut self, bytes: &[u8], entry: T) -> Released<T> {
         if self.is_stopped {
             return self.release(0);
@@ -82,13 +82,13 @@ impl<T> Gate<T> {
         self.release(end)
     }
 
-    /// Releases all that is held: nothing more will come.
+    /// Releases all held text, at the end of the answer.
     pub fn finish(&mut self) -> Released<T> {
         self.release(self.held.len())
     }
 
-    /// The stop sequence that ends first among the bytes from `from` on, and where it starts; of those
-    /// that end together, the longest.
+    /// The stop sequence that ends first in the bytes from `from` on, and where it starts; of those with the same end,
+    /// the longest.
     fn find_stop(&self, from: usize) -> Option<(usize, usize)> {
         (from + 1..=self.held.len()).find_map(|end| {
             let ends_here = |stop: &[u8]| !stop.is_empty() && self.held[..end].ends_with(stop);
@@ -101,7 +101,7 @@ impl<T> Gate<T> {
         })
     }
 
-    /// End of the last held token that is final.
+    /// The end of the last held token that is final.
     fn final_end(&self) -> usize {
         let longest = self.stops.iter().map(Vec::len).max().unwrap_or(0);
         let earliest = (self.held.len() + 1).saturating_sub(longest);
@@ -122,7 +122,7 @@ impl<T> Gate<T> {
             .unwrap_or(0)
     }
 
-    /// Releases the tokens up to `end`, which is the end of one.
+    /// Releases the tokens up to `end`, which is the end of a token.
     fn release(&mut self, end: usize) -> Released<T> {
         let mut entries = Vec::new();
         let mut start = 0;
@@ -152,13 +152,13 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Releases the bytes up to `end` and drops the rest, cutting a token in two if need be.
+    /// Releases the bytes up to `end`, which may be inside a token, and drops the rest.
     fn cut(&mut self, end: usize) -> Released<T> {
         self.held.truncate(end);
         let mut start = 0;
         let mut kept = VecDeque::new();
         while let Some((token_end, entry)) = self.tokens.pop_front() {
-            // A token all of whose bytes are gone has no part in the text.
+            // A token without remaining bytes is not part of the text.
             if start < end {
                 kept.push_back((token_end.min(end), entry));
             }
@@ -169,9 +169,9 @@ impl<T> Gate<T> {
     }
 }
 
-/// Whether bytes end in the start of a character.
+/// Whether the bytes end in an incomplete character.
 fn ends_inside_character(bytes: &[u8]) -> bool {
-    // A character has at most four bytes, so the last three tell.
+    // A character has at most four bytes, so the last three suffice.
     let tail = &bytes[bytes.len().saturating_sub(3)..];
     (0..tail.len()).any(|start| {
         let starts_character = tail[start] >= 0xc2;
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// Text and entries of all tokens, and which stop ended them; `|` parts releases.
+    /// Checks text and entries of all tokens, and which stop ended them; `|` separates releases.
     fn check(stops: &[&str], tokens: &[&[u8]], expected: &str) {
         let stops: Vec<Vec<u8>> = stops.iter().map(|s| s.as_bytes().to_vec()).collect();
         let mut gate = Gate::new(&stops);

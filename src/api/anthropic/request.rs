@@ -1,7 +1,7 @@
-//! From the fields of a message request to those of chat completions.
+//! Converts the fields of a message request into those of chat completions.
 //!
-//! What belongs to this shape is checked here, so that errors name the places that the client wrote; the rest
-//! passes on unchanged.
+//! Fields that only this shape has are checked here, so that errors name the places that the client wrote; all others
+//! are passed on unchanged.
 
 use serde_json::{Map, Value, json};
 
@@ -25,22 +25,22 @@ fields! {
     }
 }
 
-/// Some clients put a block into the system prompt that differs with every request and is not meant for the
-/// model; in the prompt it would make the prefix cache useless.
+/// Some clients put a block into the system prompt that differs with every request and is not meant for the model. In
+/// the prompt it would defeat the prefix cache.
 const BILLING: &str = "x-anthropic-billing-header:";
 
 type Fields = Map<String, Value>;
 
-/// The fields of a request as they are documented.
+/// The documented fields of a request.
 pub(in crate::api) fn fields() -> Vec<Field> {
     dialogue::fields_with::<Own>()
 }
 
-/// The body of the chat completion that answers this message request; `counts` says whether only the prompt
-/// matters.
+/// The chat completion request that corresponds to a message request. `counts`: only the tokens of its prompt are
+/// counted.
 ///
 /// # Errors
-/// A field that is missing, wrong or not served, by its place.
+/// A field is missing, wrong or not supported; the error names its place.
 pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
     let own: Own = body.take()?;
     if own.max_tokens.is_none() && !counts {
@@ -60,7 +60,7 @@ pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
     for (i, message) in own.messages.iter().enumerate() {
         add_message(&format!("messages[{i}]"), message, &mut messages)?;
     }
-    // A message of the assistant at the end is the start of the answer.
+    // A final message of the assistant is the start of the answer.
     if messages
         .last()
         .is_some_and(|last| last["role"] == "assistant")
@@ -124,7 +124,7 @@ fn text_block<'a>(at: &str, block: &'a Value) -> Result<&'a str, Error> {
     }
 }
 
-/// Adds what a message becomes: itself, and before it a message for each result of a tool.
+/// Adds the chat messages that a message becomes: one for each tool result, then the message itself.
 fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Error> {
     let fields = object(at, message)?;
     let role = text(at, fields, "role")?;
@@ -148,7 +148,7 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
         match (text(&at, fields, "type")?, role) {
             ("text", _) => texts.push_str(text(&at, fields, "text")?),
             ("thinking", "assistant") => reasoning.push_str(text(&at, fields, "thinking")?),
-            // Nobody but its author can read it.
+            // Only its author can decrypt it.
             ("redacted_thinking", "assistant") => {}
             ("tool_use", "assistant") => {
                 let input = fields.get("input").filter(|input| input.is_object());
@@ -188,7 +188,7 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
     Ok(())
 }
 
-/// The text of a tool's result.
+/// The text of a tool result.
 fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
     let at = format!("{at}.content");
     match fields.get("content") {
@@ -249,7 +249,7 @@ fn add_choice(choice: &Fields, out: &mut Fields) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds the fields of reasoning. As in Anthropic's API there is none unless it is asked for.
+/// Adds the fields of reasoning. As in Anthropic's API, reasoning is off unless it is requested.
 fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error> {
     const AT: &str = "thinking";
     let kind = thinking
@@ -280,7 +280,7 @@ fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error
     Ok(())
 }
 
-/// Adds the effort and the form of the answer.
+/// Adds the reasoning effort and the output format.
 fn add_output(
     config: Option<&Fields>,
     format: Option<&Value>,
@@ -299,7 +299,7 @@ fn add_output(
         value.filter(|value| !value.is_null())
     };
     if let Some(effort) = given("effort") {
-        // Without reasoning there is no effort.
+        // Without reasoning, effort has no meaning.
         out.entry("reasoning_effort").or_insert(effort.clone());
     }
     let place = match given("format") {

@@ -1,4 +1,4 @@
-//! A message: its blocks, whole or as the events of a stream.
+//! The response to a message request: its blocks, whole or as the events of a stream.
 
 use serde_json::{Value, json};
 
@@ -10,16 +10,16 @@ use crate::engine::{AnswerToken, FinishReason, Fixed, LabResult, Stopped, Usage}
 
 use super::error_body;
 
-/// How a message is written.
+/// The writer of a message.
 pub(super) struct Shape {
     envelope: Envelope,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     n_prompt: usize,
-    /// Blocks that have begun.
+    /// Number of blocks that have begun.
     n_blocks: usize,
-    /// The type of the delta of the open block, the last one.
+    /// The type of the deltas of the open block, which is the last one.
     open: Option<&'static str>,
-    /// `stop_reason` and `stop_sequence`, when the completion has ended.
+    /// `stop_reason` and `stop_sequence`, once the completion has ended.
     ending: Value,
     calls: bool,
     lab: Option<Value>,
@@ -60,7 +60,7 @@ impl Shape {
             blocks.push(json!({ "type": "text", "text": one.text }));
         }
         for (id, name, arguments) in &one.calls {
-            // Those of a call that was cut off are not JSON.
+            // The arguments of a call that was cut off are not valid JSON.
             let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
             blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
         }
@@ -91,7 +91,7 @@ impl Shape {
         closed.into_iter().chain([start]).collect()
     }
 
-    /// Text for a block whose deltas have the type `delta` and their text in `field`; `block` begins one.
+    /// A text delta: type `delta`, text in `field`. `block` begins a new block if the open one has another type.
     fn delta(&mut self, delta: &'static str, field: &str, text: &str, block: &Value) -> Vec<Value> {
         let mut out = match self.open {
             Some(open) if open == delta => Vec::new(),
@@ -107,7 +107,7 @@ impl Shape {
     }
 }
 
-/// Why a message ended.
+/// The reason why a message ended.
 fn ending(reason: FinishReason, stopped: Option<&Stopped>, calls: bool) -> Value {
     let (reason, stop) = match (reason, stopped) {
         (FinishReason::Length, _) => ("max_tokens", None),
@@ -168,7 +168,7 @@ impl Format for Shape {
         Vec::new()
     }
 
-    /// The event with the usage has it.
+    /// The event with the usage carries it.
     fn lab(&mut self, _: u32, result: &LabResult) -> Vec<Value> {
         self.lab = self.envelope.lab(Some(result));
         Vec::new()

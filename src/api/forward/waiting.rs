@@ -1,8 +1,8 @@
-//! A stream whose model is being loaded: comments tell how much of it is there, so that nobody between here and the
-//! client takes the silence for an end; the answer follows.
+//! A stream whose model is being loaded. Comments report how much is loaded, so that no proxy or client takes the
+//! silence for the end of the connection; then the answer follows.
 //!
-//! A load that is short holds up nothing: its answer has its own status. After that the status has been sent, and a
-//! refusal is an event of the stream.
+//! A short load delays only the head: the answer keeps its own status. After a longer one the status has been sent, and
+//! a refusal is an event of the stream.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::api::record::Record;
 
 use super::{Call, Dialect, is_stream};
 
-/// How long a load holds up the head of an answer.
+/// Maximum delay of the head of an answer by a load.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two comments while a model is loaded, and after that.
+/// Time between two comments, while a model is loaded and afterwards.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
-/// A call that ends when nobody waits for it any more.
+/// A running call, which is aborted when this is dropped.
 struct Task(JoinHandle<Response>);
 
 impl Drop for Task {
@@ -46,9 +46,9 @@ impl Task {
     }
 }
 
-/// A stream on its way to the client.
+/// The state of a stream to the client.
 enum State {
-    /// Nothing of the answer is there.
+    /// No part of the answer has arrived.
     Waiting {
         task: Task,
         load: Load,
@@ -60,7 +60,7 @@ enum State {
     Answering(BodyDataStream),
 }
 
-/// The answer to a call whose model is not loaded.
+/// Answers a call whose model is not loaded.
 pub(super) async fn answer(call: Call) -> Response {
     let (dialect, record) = (Dialect::of(call.head.uri.path()), Record::current());
     let (pool, name) = (Arc::clone(&call.pool), call.name.clone());
@@ -88,11 +88,11 @@ pub(super) async fn answer(call: Call) -> Response {
     (headers, body).into_response()
 }
 
-/// The next part, and what follows.
+/// The next part of the stream, and its state afterwards.
 async fn next(state: State) -> Option<(Bytes, Option<State>)> {
     match state {
         State::Answering(mut data) => {
-            // A stream that breaks has said so.
+            // A stream that breaks has written its own error event.
             let part = data.next().await?.ok()?;
             Some((part, Some(State::Answering(data))))
         }
@@ -127,7 +127,7 @@ async fn next(state: State) -> Option<(Bytes, Option<State>)> {
     }
 }
 
-/// The start of an answer, whose head has been sent: its events, or what refuses it as an event.
+/// The start of an answer after the head was sent: its events, or an error event if it is refused.
 async fn begun(response: Response, dialect: Dialect, record: &Record) -> (Bytes, Option<State>) {
     let (head, body) = response.into_parts();
     if head.status == StatusCode::OK && is_stream(&head.headers) {

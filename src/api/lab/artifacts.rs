@@ -1,5 +1,5 @@
-//! Results that are kept as files: `GET /v1/lab/artifacts` lists them, `GET` and `DELETE /v1/lab/artifacts/{id}` give and
-//! remove one.
+//! Results that are kept as files: `GET /v1/lab/artifacts` lists them, `GET` and `DELETE /v1/lab/artifacts/{id}` return
+//! and remove one.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,10 +20,10 @@ use crate::files::shelf::{Kept, Shelf};
 
 /// Path of the list.
 pub(super) const ROUTE: &str = "/v1/lab/artifacts";
-/// Bytes of a file that are sent at a time.
+/// Number of bytes of a file that are sent at a time.
 const PIECE: usize = 256 << 10;
 
-/// A result as responses have it.
+/// The JSON description of a kept result.
 pub(super) fn json_of(kept: &Kept) -> Value {
     let mut out = json!(kept);
     out["url"] = format!("{ROUTE}/{}", kept.id).into();
@@ -42,7 +42,7 @@ fn unknown(id: &str) -> Error {
     }
 }
 
-/// An id that is not UTF-8 names nothing.
+/// The id in a path. An id that is not UTF-8 names nothing.
 pub(super) fn id_of(id: Result<Path<String>, PathRejection>) -> String {
     id.map_or_else(|_| String::new(), |Path(id)| id)
 }
@@ -83,7 +83,7 @@ pub(in crate::api) async fn delete(
     }
 }
 
-/// The bytes of a file, piece by piece.
+/// The bytes of a file as a stream of pieces.
 struct Pieces(std::io::Take<File>);
 
 impl Iterator for Pieces {

@@ -1,4 +1,4 @@
-//! The objects of a plan as JSON has them, and how they become those of the engine.
+//! The JSON objects of a lab plan, and their conversion to those of the engine.
 
 use half::f16;
 use serde::Deserialize;
@@ -9,16 +9,16 @@ use crate::engine::{self, Edit, EditOp, Where};
 use super::super::error::Error;
 use super::FIELD;
 
-/// Most captures, edits and targets of a request.
+/// Maximum number of captures, edits or targets of a request.
 pub(super) const MAX_ITEMS: usize = 64;
 /// Maximum number of tokens of an edit.
 const MAX_TOKENS: usize = 1024;
-/// Longest lists of most probable tokens and of largest elements.
+/// Maximum length of the lists of most probable tokens and of largest elements.
 pub(super) const MAX_TOP: usize = 1000;
-/// Most positions of a list.
+/// Maximum number of positions in a list.
 pub(super) const MAX_POSITIONS: usize = 1 << 20;
 
-/// How numbers are written.
+/// The encoding of numbers in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Encoding {
@@ -37,7 +37,7 @@ pub(super) enum Output {
     Artifact,
 }
 
-/// Type of numbers in base64.
+/// The type of numbers in base64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Dtype {
@@ -83,7 +83,7 @@ pub(super) struct CaptureObject {
     pub(super) reduce: Option<Reduction>,
     pub(super) k: Option<usize>,
     pub(super) dtype: Option<Dtype>,
-    /// Id of an autoencoder whose features are wanted.
+    /// Id of the autoencoder whose features are requested.
     pub(super) sae: Option<String>,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct EditObject {
     pub(super) point: String,
     pub(super) op: EditOp,
     pub(super) positions: Option<Places>,
-    /// Tokens at whose rows the edit is made.
+    /// Tokens whose rows are edited.
     pub(super) tokens: Option<Vec<Target>>,
     pub(super) vector: Option<Vector>,
     pub(super) heads: Option<Vec<u64>>,
@@ -103,13 +103,13 @@ pub(super) struct EditObject {
     pub(super) low: Option<f32>,
     pub(super) high: Option<f32>,
     pub(super) norm_match: Option<bool>,
-    /// Id of an autoencoder, and one of its features.
+    /// Id of an autoencoder; `feature` is one of its features.
     pub(super) sae: Option<String>,
     pub(super) feature: Option<usize>,
     pub(super) when: Option<Period>,
 }
 
-/// What is read while an edit is made.
+/// The tokens to which an edit applies, by phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Period {
@@ -118,20 +118,20 @@ pub(super) enum Period {
     Always,
 }
 
-/// What an edit names that its model has.
+/// The vectors and tokens that an edit names, which are resolved per model.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     pub(super) vector: Reference,
     pub(super) tokens: Option<Vec<Target>>,
 }
 
-/// What an edit names of the model's vectors.
+/// The stored vectors that an edit names.
 #[derive(Clone, Debug)]
 pub(super) enum Reference {
     Nothing,
-    /// Directions of this id.
+    /// The directions with this id.
     Directions(String),
-    /// A feature of the autoencoder of this id.
+    /// A feature of the autoencoder with this id.
     Feature(String, usize),
 }
 
@@ -142,11 +142,11 @@ pub(super) struct LensObject {
     pub(super) positions: Option<Places>,
     pub(super) top_k: Option<usize>,
     pub(super) targets: Option<Vec<Target>>,
-    /// Id of translators.
+    /// Id of the translators.
     pub(super) translator: Option<String>,
 }
 
-/// What a logit is split among.
+/// The parts to which a logit is attributed.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Parted {
@@ -183,7 +183,7 @@ pub(super) enum Vector {
     Packed(Packed),
 }
 
-/// Numbers with their dimensions, the slowest first, as a response has captured values.
+/// Numbers with their dimensions, slowest first, in the form of captured values in a response.
 #[derive(Debug, Deserialize)]
 pub struct Packed {
     data: Numbers,
@@ -326,7 +326,7 @@ impl EditObject {
 }
 
 impl Numbers {
-    /// The numbers; base64 is of this type.
+    /// The numbers; `dtype` is their type in base64.
     fn read(self, dtype: Dtype) -> Result<Vec<f32>, String> {
         let text = match self {
             Self::List(numbers) => return Ok(numbers),
@@ -354,15 +354,16 @@ impl Numbers {
 }
 
 impl Packed {
-    /// Its dimensions, the slowest first.
+    /// The dimensions, slowest first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Its rows: the first dimension of several, if there are more than one. There is at least one number.
+    /// The numbers as rows, at least one number in all. With two or more dimensions, the first one counts the rows;
+    /// otherwise there is one row.
     ///
     /// # Errors
-    /// Data that is not base64, or of another size than `shape` says.
+    /// The data is not base64, or its size does not match `shape`.
     pub fn rows(self) -> Result<Vec<Vec<f32>>, String> {
         let shape = self.shape;
         let numbers = self.data.read(self.dtype.unwrap_or_default())?;

@@ -1,7 +1,8 @@
-//! `POST /v1/lab/patch`: a grid of runs of one prompt, each with a value as it is in a run of another prompt. Which of them
-//! bring the answer of the other prompt back shows where a model has what it answers from (causal tracing).
+//! `POST /v1/lab/patch`: a grid of runs of one prompt. Each run replaces a value with the same value from a run of
+//! another prompt. The runs that restore the other prompt's answer show where the model holds the information for it
+//! (causal tracing).
 //!
-//! The runs are requests like others: they share steps with each other and with those of other clients.
+//! The runs are ordinary requests: they share steps with each other and with those of other clients.
 
 use std::sync::Arc;
 
@@ -27,9 +28,9 @@ use crate::sampling::Logprobs;
 
 use super::objects::{MAX_ITEMS, Places, Target, positions};
 
-/// Most runs of a grid.
+/// Maximum number of runs in a grid.
 const MAX_RUNS: usize = 4096;
-/// Most runs that are submitted together.
+/// Maximum number of runs that are submitted together.
 const AT_ONCE: usize = 64;
 
 fields! {
@@ -50,7 +51,7 @@ fields! {
     }
 }
 
-/// What is measured.
+/// The metric of a run: a token, and a token to compare it with.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Metric {
@@ -58,12 +59,12 @@ struct Metric {
     against: Option<Target>,
 }
 
-/// The fields of a grid.
+/// The documented fields of a grid.
 pub(in crate::api) fn fields() -> Vec<Field> {
     fields::of::<Patch>()
 }
 
-/// The same for tokens of a model.
+/// The metric with token ids of a model.
 #[derive(Clone, Copy)]
 struct Measure {
     token: u32,
@@ -86,7 +87,7 @@ impl Measure {
     }
 }
 
-/// A model, and a request to it.
+/// A model with the metric, and the usage of its runs so far.
 struct Runs {
     served: Arc<Served>,
     measure: Measure,
@@ -94,7 +95,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// Reads a prompt as each of these plans says. What each captured, and the measure.
+    /// Reads a prompt once for each plan. Returns the captures and the metric of each run.
     async fn each(
         &mut self,
         tokens: &[u32],
@@ -127,7 +128,7 @@ impl Runs {
     }
 }
 
-/// The tokens of a prompt, as `/v1/lab/run` has them.
+/// The tokens of a prompt, by the rules of `/v1/lab/run`.
 fn tokens(served: &Served, param: &'static str, prompt: &Value) -> Result<Vec<u32>, Error> {
     let mut all = inputs(param, prompt)?;
     let (Some(one), true) = (all.pop(), all.is_empty()) else {
@@ -148,7 +149,7 @@ fn tokens(served: &Served, param: &'static str, prompt: &Value) -> Result<Vec<u3
     }
 }
 
-/// The columns of a grid: each has positions of a prompt of `n` tokens.
+/// The columns of a grid; each column holds positions of a prompt of `n` tokens.
 fn columns(asked: Option<Places>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
     let n = n as i64;
     let resolved = |at: &i64| if *at < 0 { n + *at } else { *at };
@@ -168,7 +169,7 @@ fn columns(asked: Option<Places>, n: usize) -> Result<Vec<Vec<i64>>, Error> {
     Ok(found.into_iter().map(|at| vec![at]).collect())
 }
 
-/// The edit of each run, point by point: the rows of the other prompt at the positions of a column.
+/// The edit of each run, point by point: it sets the rows of the other prompt at the positions of a column.
 fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit> {
     let mut out = Vec::with_capacity(names.len() * columns.len());
     for (point, captured) in names.iter().zip(rows) {
@@ -206,10 +207,10 @@ pub(in crate::api) async fn patch(
     grid(&served, asked).await.map(Json)
 }
 
-/// The grid that an object asks for, where there is no request around it.
+/// Computes the grid that an object describes, without a request around it.
 ///
 /// # Errors
-/// The place of what is wrong, or a model that fails.
+/// The object is invalid (the error names the place), or the model fails.
 pub async fn patched(served: &Arc<Served>, object: Map<String, Value>) -> Result<Value, String> {
     let mut body = Body::of(object);
     let asked = body.take::<Patch>().and_then(|asked| {
@@ -286,7 +287,7 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
         .await?;
     let (_, of_corrupt) = second.pop().unwrap_or_default();
     let mut cells = cells(&names, &rows, &columns);
-    // What one of them takes: its logits, and the rows of its edit with what they are multiplied by.
+    // The bytes of one run: its logits, and the rows and factors of its edit.
     let most = columns.iter().map(Vec::len).max().unwrap_or(1) as u64;
     let of_one = 4 * (served.info.n_vocab + (most + 1) * width);
     let at_once = served.handle.limits().lab_bytes / of_one.max(1);

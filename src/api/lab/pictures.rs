@@ -1,6 +1,6 @@
-//! `POST /v1/lab/pictures`: a response of the lab as a picture, SVG.
+//! `POST /v1/lab/pictures`: a lab response as a picture, SVG.
 //!
-//! Drawn on a thread of its own, one picture at a time. Not here: how it is drawn.
+//! Pictures are drawn on a separate thread, one at a time. Not here: how they are drawn.
 
 use std::sync::Arc;
 
@@ -19,23 +19,23 @@ use crate::api::fields::{self, Body, Field, fields};
 
 use super::objects::{MAX_POSITIONS, too_many};
 
-/// What is drawn of a response.
+/// The part of a response that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Picture {
     /// The likeliest token after each layer.
     Lens,
-    /// What each value brings back of the answer to another prompt.
+    /// How much each value restores of the answer to the other prompt.
     Patch,
-    /// The weights of the experts of each token.
+    /// The router weights of the experts of each token.
     Routing,
-    /// The weights with which tokens read earlier ones.
+    /// The attention weights of each token.
     Attention,
-    /// What parts of the model add to a token's logit.
+    /// The contributions of parts of the model to a token's logit.
     Attribution,
 }
 
-/// Draws a response, or its part of these layers and heads, as SVG; the error says what is wrong with the response.
+/// Draws a response, or only these layers and heads of it, as SVG; an error says what is wrong with the response.
 pub type Painter =
     Arc<dyn Fn(Picture, &Value, Vec<u64>, Vec<usize>) -> Result<String, String> + Send + Sync>;
 
@@ -53,7 +53,7 @@ fields! {
     }
 }
 
-/// The fields of a picture.
+/// The documented fields of a picture.
 pub(in crate::api) fn fields() -> Vec<Field> {
     fields::of::<PictureRequest>()
 }

@@ -1,4 +1,4 @@
-//! What a plan gave, as a response has it: values in the response itself, or in a file that it names.
+//! The result of a lab plan in a response: values in the response itself, or in a file that it names.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ use crate::text::tokenizer::Tokenizer;
 use super::objects::{Dtype, Encoding, Output};
 use super::{Wanted, artifacts};
 
-/// Longest plan that a file has in its metadata, in bytes.
+/// Maximum size in bytes of a plan in the metadata of a file; of a longer one the file has a digest.
 const MAX_TEXT: usize = 1 << 20;
 
 impl Dtype {
@@ -46,20 +46,20 @@ impl Dtype {
     }
 }
 
-/// A captured value on its way into a response.
+/// A captured value to be written into a response or a file.
 struct Shown<'a> {
     captured: Cow<'a, Captured>,
-    /// Id of the autoencoder whose features its places are.
+    /// Id of the autoencoder, if the places are indices of its features.
     sae: Option<&'a str>,
     dtype: Dtype,
-    /// Dimensions, the slowest first.
+    /// Dimensions, slowest first.
     shape: Vec<u64>,
-    /// Its name in a file.
+    /// The name of the value in a file.
     name: String,
 }
 
 impl Shown<'_> {
-    /// Name of the places of its elements in a file.
+    /// The name in a file of the array with the places of the elements.
     fn indices(&self) -> String {
         format!("{}.indices", self.name)
     }
@@ -69,7 +69,7 @@ impl Shown<'_> {
         n as u64
     }
 
-    /// Its arrays in a file.
+    /// The arrays of the value in a file.
     fn arrays(&self) -> impl Iterator<Item = Named<'_>> {
         let elements = Named {
             name: self.name.clone(),
@@ -85,7 +85,7 @@ impl Shown<'_> {
         [elements].into_iter().chain(places)
     }
 
-    /// Its description, wherever its elements are.
+    /// The description of the value, wherever its elements are.
     fn about(&self) -> Value {
         let reduce = match self.captured.reduce {
             Reduce::None => "none",
@@ -131,7 +131,7 @@ impl Shown<'_> {
     }
 }
 
-/// A token with its log-probability.
+/// The JSON of a token with its log-probability.
 fn token(top: &TokenLogprob, tokenizer: &Tokenizer) -> Value {
     let piece = String::from_utf8_lossy(tokenizer.piece(top.id));
     json!({ "id": top.id, "token": piece, "logprob": top.logprob })
@@ -150,7 +150,7 @@ fn lens_row(row: &LensRow, tokenizer: &Tokenizer) -> Value {
     })
 }
 
-/// The parts of a token's logit.
+/// The JSON of the contributions to a token's logit.
 fn attributed(of: &Attributed, tokenizer: &Tokenizer) -> Value {
     let piece = String::from_utf8_lossy(tokenizer.piece(of.of));
     let rows = of.rows.iter().map(|row| {
@@ -166,7 +166,7 @@ fn attributed(of: &Attributed, tokenizer: &Tokenizer) -> Value {
 }
 
 impl Wanted {
-    /// Writes what it gave as a file of arrays. Returns what is in it, as a response has it.
+    /// Writes a result as a file of arrays. Returns the description that a response has of it.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -187,14 +187,14 @@ impl Wanted {
         Ok(out)
     }
 
-    /// What it captured, each under a name of its own, and whether that is wanted in half precision.
+    /// The captured values, each under a unique name, and whether half precision is requested.
     pub fn captured<'a>(&'a self, result: &'a LabResult) -> Vec<(String, Cow<'a, Captured>, bool)> {
         let values = self.values(result).into_iter();
         let own = values.map(|value| (value.name, value.captured, value.dtype == Dtype::F16));
         own.collect()
     }
 
-    /// The points and patterns of points that are captured.
+    /// The captured points and patterns of points.
     pub fn patterns(&self) -> impl Iterator<Item = &str> {
         self.plan
             .captures
@@ -202,7 +202,7 @@ impl Wanted {
             .map(|capture| capture.point.as_str())
     }
 
-    /// What it gave, as a response has it.
+    /// The result as JSON for a response.
     pub fn json(&self, result: &LabResult, served: &Served) -> Value {
         let values = self.values(result);
         let n_bytes: u64 = values.iter().map(Shown::n_bytes).sum();
@@ -234,7 +234,7 @@ impl Wanted {
         out
     }
 
-    /// Adds what the lens shows and the parts of a logit, where they are wanted.
+    /// Adds the rows of the logit lens and the attribution, if requested.
     fn add_lens(&self, out: &mut Value, result: &LabResult, served: &Served) {
         let tokenizer = served.handle.tokenizer();
         if let Some(attribution) = &result.attribution {
@@ -250,7 +250,7 @@ impl Wanted {
         out["lens"] = lens.collect();
     }
 
-    /// Each captured value, under a name of its own.
+    /// The captured values, each under a unique name.
     fn values<'a>(&'a self, result: &'a LabResult) -> Vec<Shown<'a>> {
         let mut names = HashSet::new();
         let value = |captured: &'a Captured| {
@@ -276,7 +276,7 @@ impl Wanted {
         result.captures.iter().map(value).collect()
     }
 
-    /// The strongest features of each row, where these are wanted.
+    /// The strongest features of each row if they are requested, otherwise the value itself.
     fn featured<'a>(&self, captured: &'a Captured) -> Cow<'a, Captured> {
         let found = self
             .found
@@ -301,7 +301,7 @@ impl Wanted {
         Cow::Owned(out)
     }
 
-    /// What a file says of its values.
+    /// The metadata of a file of values.
     fn metadata(
         &self,
         result: &LabResult,
@@ -332,7 +332,7 @@ impl Wanted {
     }
 }
 
-/// What a response says of the file with its values. One that cannot be written has left them in the response.
+/// The description of the file in a response. If the file could not be written, the values are in the response.
 fn artifact(kept: Result<Kept, shelf::Error>) -> Value {
     match kept {
         Ok(kept) => artifacts::json_of(&kept),

@@ -1,5 +1,5 @@
-//! Vectors that requests may name: `GET /v1/lab/vectors` lists them, `POST` keeps some, `DELETE /v1/lab/vectors/{id}` removes
-//! what was sent.
+//! Vectors that requests may name: `GET /v1/lab/vectors` lists them, `POST` adds some, `DELETE /v1/lab/vectors/{id}`
+//! removes vectors that were added so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fields! {
     }
 }
 
-/// The fields of vectors that are sent.
+/// The documented fields of vectors that a client sends.
 pub(in crate::api) fn fields() -> Vec<Field> {
     fields::of::<Sent>()
 }
@@ -72,7 +72,7 @@ pub(in crate::api) async fn keep(
     Ok(Json(json!(stored)))
 }
 
-/// Rows as a safetensors file.
+/// The rows as a safetensors file.
 fn packed(rows: impl IntoIterator<Item = (String, Vector)>) -> Result<Vec<u8>, Error> {
     let fault = |message: String| Error::value("vectors", format!("`vectors`: {message}"));
     let (mut entries, mut data) = (Vec::new(), Vec::new());

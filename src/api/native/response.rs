@@ -1,4 +1,4 @@
-//! A completion in llama-server's own shape, whole and in the events of a stream, which no `[DONE]` ends.
+//! A completion in llama-server's own shape, whole or as the events of a stream. The stream has no `[DONE]` at its end.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::engine::{
     AnswerToken, FinishReason, Fixed, LabResult, Progress, Stopped, TokenLogprob, Usage,
 };
 
-/// What a response is about.
+/// The data that all completions of a response share.
 pub(super) struct Of {
     pub(super) served: Arc<Served>,
     pub(super) prompts: Vec<Vec<u32>>,
     pub(super) n_choices: u32,
-    /// `generation_settings`.
+    /// The value of `generation_settings`.
     pub(super) settings: Value,
     /// Whether probabilities are those after all stages of sampling.
     pub(super) post_sampling: bool,
@@ -26,11 +26,11 @@ pub(super) struct Of {
     pub(super) has_tokens: bool,
     pub(super) has_prompt_logprobs: bool,
     pub(super) lab: Option<Arc<lab::Wanted>>,
-    /// The fields of the response; all if there are none.
+    /// The names of the response's fields; empty for all fields.
     pub(super) fields: Vec<String>,
 }
 
-/// What a stream has sent of a completion.
+/// The part of a completion that a stream has sent.
 #[derive(Clone, Default)]
 struct Sent {
     n_tokens: usize,
@@ -38,7 +38,7 @@ struct Sent {
     usage: Usage,
 }
 
-/// How completions are written.
+/// The writer of completions.
 pub(super) struct Shape {
     of: Of,
     sent: Vec<Sent>,
@@ -63,7 +63,7 @@ impl Shape {
         &self.of.prompts[(choice / self.of.n_choices) as usize]
     }
 
-    /// A whole completion.
+    /// The JSON of a whole completion.
     pub(super) fn whole(&self, choice: u32, one: &Completion) -> Value {
         let all = one.tokens.iter().chain(&one.ended);
         let ids = all.clone().filter(|_| self.of.has_tokens);
@@ -91,7 +91,7 @@ impl Shape {
         self.reduced(out)
     }
 
-    /// The object that ends a completion.
+    /// The JSON object that ends a completion.
     fn last(&self, choice: u32, (content, ids): (&str, &[u32]), ending: &Ending<'_>) -> Value {
         let (served, usage) = (&self.of.served, ending.usage);
         let tokenizer = served.handle.tokenizer();
@@ -110,7 +110,7 @@ impl Shape {
         let prompt = tokenizer.decode(self.prompt_of(choice));
         json!({
             "index": choice, "content": content, "tokens": ids,
-            // No request has a place of its own.
+            // Requests have no slots here.
             "id_slot": -1,
             "stop": true, "model": served.name,
             "tokens_predicted": usage.completion_tokens, "tokens_evaluated": usage.prompt_tokens,
@@ -124,7 +124,7 @@ impl Shape {
         })
     }
 
-    /// The fields that are wanted; inner ones are called by their path.
+    /// The requested fields only. A nested field is named by its path.
     fn reduced(&self, whole: Value) -> Value {
         if self.of.fields.is_empty() {
             return whole;
@@ -137,7 +137,7 @@ impl Shape {
         found.collect::<Map<_, _>>().into()
     }
 
-    /// A token with its probability and those of the most probable tokens.
+    /// A token with its probability, and those of the most probable tokens.
     fn probability(&self, token: &AnswerToken) -> Option<Value> {
         let tokenizer = self.of.served.handle.tokenizer();
         let entry = |bytes: &[u8], one: &TokenLogprob| {

@@ -1,7 +1,7 @@
-//! `generation_settings` of a response and the defaults of `/props`: the parameters as they hold, in
-//! llama-server's words.
+//! `generation_settings` of a response and the defaults of `/props`: the effective parameters under llama-server's
+//! names.
 //!
-//! What is not served here has the value that turns it off, which is what holds.
+//! A parameter that is not supported has the value that turns it off, which is the effective one.
 
 use serde_json::{Map, Value, json};
 
@@ -44,7 +44,7 @@ fn add(out: &mut Map<String, Value>, fields: Value) {
 pub(in crate::api) fn defaults(params: &Params) -> Value {
     let mut out = sampling(params);
     let others = json!({
-        // Drawn anew for each request.
+        // A new seed is drawn for each request.
         "seed": -1, "max_tokens": -1, "n_predict": -1, "ignore_eos": false, "stream": false,
         "stop": [], "logit_bias": [], "n_probs": 0, "timings_per_token": false,
         "post_sampling_probs": false, "return_progress": false, "cache_prompt": true, "lora": [],
@@ -53,13 +53,13 @@ pub(in crate::api) fn defaults(params: &Params) -> Value {
     out.into()
 }
 
-/// The parameters of a request.
+/// The effective parameters of a request.
 pub(super) fn of(request: &Request, generation: &Generation, native: &Native) -> Value {
     let mut out = sampling(&request.sampling);
     let most = request.max_tokens.and_then(|n| i64::try_from(n).ok());
     let most = most.unwrap_or(-1);
     let biases = request.sampling.logit_bias.iter();
-    // A ban is null: minus infinity has no number in JSON.
+    // A ban is null: JSON has no minus infinity.
     let biases = biases.map(|(id, bias)| json!({ "token": id, "bias": bias }));
     let stops = request.stops.iter();
     let adapters = request.adapters.iter().flatten();

@@ -1,4 +1,4 @@
-//! The deaths of a model's engine processes: what is reported of them, and when they are too many to start another.
+//! The deaths of a model's engine processes: what is reported of them, and when restarts are suspended.
 
 use std::collections::VecDeque;
 use std::sync::{MutexGuard, PoisonError};
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use super::super::error::Error;
 use super::{Place, State};
 
-/// Number of deaths within [`WINDOW`] after which none is started until the first of them is over.
+/// Number of deaths within [`WINDOW`] after which no process is started until the first of them is older than that.
 const MAX: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Deaths of the engine processes of a model.
+/// The deaths of a model's engine processes.
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
     n: u64,
-    /// The last ones.
+    /// The times of the last `MAX` deaths.
     times: VecDeque<Instant>,
-    /// How the last one died.
+    /// How the last process died.
     last: Option<String>,
-    /// Whether a process was started since.
+    /// Whether a process was started after the last death.
     is_over: bool,
 }
 
@@ -38,17 +38,17 @@ impl Deaths {
         }
     }
 
-    /// Takes note of a process that was started.
+    /// Records that a process was started.
     pub(super) fn end(&mut self) {
         self.is_over = true;
     }
 
-    /// Their number, and how the last one died unless a process was started since.
+    /// The number of deaths, and how the last process died unless another was started since.
     pub(super) fn report(&self) -> (u64, Option<String>) {
         (self.n, self.last.clone().filter(|_| !self.is_over))
     }
 
-    /// How long none is started.
+    /// The remaining time in which no process is started.
     fn rest(&self, now: Instant) -> Option<Duration> {
         let first = self.times.front().filter(|_| self.times.len() == MAX)?;
         let left = WINDOW.checked_sub(now.saturating_duration_since(*first))?;
@@ -93,7 +93,7 @@ mod tests {
         deaths.note_at("c", at(50));
         assert_eq!(deaths.rest(at(51)), Some(Duration::from_secs(9)));
         assert_eq!(deaths.rest(at(60)), None);
-        // Within a minute of the second one.
+        // Less than a minute after the second death.
         deaths.note_at("d", at(80));
         assert_eq!(deaths.rest(at(80)), Some(Duration::from_secs(10)));
         assert_eq!(deaths.rest(at(91)), None);

@@ -1,4 +1,4 @@
-//! The engine of a loaded model: in this process, or a process of its own.
+//! The engine of a loaded model, in this process or in an engine process.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use super::{Description, Place, State};
 
 /// An engine that was just started.
 pub enum Started {
-    /// In this process.
+    /// An engine in this process.
     Here(Box<Served>),
-    /// In a process of its own.
+    /// An engine in a process of its own.
     Own(Process),
 }
 
@@ -22,7 +22,7 @@ impl From<Served> for Started {
     }
 }
 
-/// The engine of a loaded model; it ends when nobody holds it.
+/// The engine of a loaded model. It ends with its last owner.
 #[derive(Clone)]
 pub(in crate::api) enum Engine {
     Here(Arc<Served>),
@@ -30,7 +30,7 @@ pub(in crate::api) enum Engine {
 }
 
 impl Engine {
-    /// The engine of the model that is served under this name.
+    /// The engine of a model under its served name.
     pub(super) fn new(started: Started, name: &str) -> Self {
         match started {
             Started::Here(mut served) => {
@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// Whether nobody else holds it.
+    /// Whether no one else holds the engine.
     pub(super) fn is_free(&self) -> bool {
         match self {
             Self::Here(served) => Arc::strong_count(served) == 1,
@@ -49,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// What it says of its model; none if only the model's file says it.
+    /// The engine's description of its model; `None` for a process, whose model is described from its file.
     pub(super) fn description(&self) -> Option<Description> {
         match self {
             Self::Here(served) => Some(Description {
@@ -60,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// The engine in this process, or the process.
+    /// The engine in this process, or the engine process.
     pub(in crate::api) fn parts(self) -> (Option<Arc<Served>>, Option<Arc<Process>>) {
         match self {
             Self::Here(served) => (Some(served), None),
@@ -68,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// Gives its memory back. Blocks.
+    /// Ends the engine and frees its memory. Blocks.
     pub(super) fn end(self) {
         match self {
             Self::Here(served) => drop(served),
@@ -79,7 +79,7 @@ impl Engine {
 }
 
 impl Place {
-    /// Takes note of the death of an engine process.
+    /// Watches an engine process to record its death.
     pub(super) fn supervise(self: &Arc<Self>, engine: &Engine) {
         let Engine::Own(process) = engine else {
             return;
@@ -96,7 +96,7 @@ impl Place {
         let mut state = self.state();
         let is_own = matches!(&*state, State::Loaded(Engine::Own(process)) if process.id() == id);
         if !is_own {
-            // It was unloaded.
+            // The model was unloaded or reloaded in the meantime.
             return;
         }
         let dead = std::mem::replace(&mut *state, State::NotLoaded);

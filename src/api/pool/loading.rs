@@ -1,6 +1,6 @@
-//! Loading a model: once, however many requests wait for it, and told as far as it has come.
+//! Loading a model: once, however many requests wait for it, with progress.
 //!
-//! A load goes on when nobody waits for it any more. Not here: which other models give way for it.
+//! A load goes on when no request waits for it any more. Not here: which other models are evicted for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -17,16 +17,16 @@ use super::{Engine, Place, Pool, Started, State};
 /// Why a model could not be loaded.
 #[derive(Clone, Debug)]
 pub struct LoadFault {
-    /// For the log.
+    /// The message for the log.
     pub message: String,
-    /// Whether less used memory would help.
+    /// Whether freeing memory would help.
     pub lacks_memory: bool,
-    /// Whether an engine process died of it.
+    /// Whether the engine process died while loading.
     pub is_death: bool,
 }
 
 impl LoadFault {
-    /// A fault that memory would not help.
+    /// A fault that free memory would not prevent.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -36,15 +36,15 @@ impl LoadFault {
     }
 }
 
-/// A model to be loaded.
+/// A request to load a model.
 pub struct Wanted<'a> {
-    /// Name under which it is served.
+    /// The name under which it is served.
     pub name: &'a str,
-    /// Where it is.
+    /// The source of the model.
     pub source: &'a Source,
-    /// Scales of its adapters that a request has set; none: those of its options.
+    /// Adapter scales that a request has set; `None` for those of its options.
     pub scales: Option<Vec<(usize, f32)>>,
-    /// Called with the bytes loaded and the bytes in all.
+    /// Called with the bytes loaded so far and the total.
     pub progress: serving::Progress,
 }
 
@@ -53,7 +53,7 @@ pub type Loader = Arc<dyn Fn(Wanted<'_>) -> Result<Started, LoadFault> + Send + 
 
 pub(super) type Loaded = Result<Engine, String>;
 
-/// How much of a model is loaded, in bytes; nothing of nothing until that is known.
+/// Progress of a load in bytes; 0 of 0 until the total is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::api) struct Share {
     pub(in crate::api) loaded: u64,
@@ -61,7 +61,7 @@ pub(in crate::api) struct Share {
 }
 
 impl Share {
-    /// In whole percent.
+    /// The progress in whole per cent; `None` if the total is unknown.
     pub(in crate::api) fn percent(self) -> Option<u64> {
         let loaded = u128::from(self.loaded.min(self.total));
         (loaded * 100)
@@ -70,29 +70,29 @@ impl Share {
     }
 }
 
-/// A load under way, as those see it who wait for it.
+/// A running load, as seen by those who wait for it.
 #[derive(Clone)]
 pub(in crate::api) struct Load {
     name: String,
-    /// How it ended.
+    /// The result of the load, once it has ended.
     end: Arc<OnceLock<Loaded>>,
-    /// Closed once the thread that loads holds `end` no more.
+    /// Closed when the loading thread has dropped `end`.
     ended: watch::Receiver<()>,
     share: watch::Receiver<Share>,
 }
 
 impl Load {
-    /// How far it is.
+    /// The progress so far.
     pub(in crate::api) fn share(&self) -> Share {
         *self.share.borrow()
     }
 
-    /// Whether it has ended.
+    /// Whether the load has ended.
     pub(in crate::api) fn is_over(&self) -> bool {
         self.end.get().is_some()
     }
 
-    /// Waits until it is further; none at its end, after the last share.
+    /// Waits for more progress; `None` at the end of the load.
     pub(in crate::api) async fn next(&mut self) -> Result<Option<Share>, Error> {
         let mut share = self.share.clone();
         let is_further = tokio::select! {
@@ -103,14 +103,14 @@ impl Load {
         self.share = share;
         match is_further {
             Ok(()) => Ok(Some(self.share())),
-            // Its model is gone.
+            // The model is gone, and with it the sender of the progress.
             Err(_) => self.ended().await.map(|_| None),
         }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the load.
     pub(in crate::api) async fn ended(&mut self) -> Result<Engine, Error> {
-        // A model that nobody uses is free then.
+        // Then the loading thread holds no reference to the engine, and an unused model can be unloaded.
         while self.ended.changed().await.is_ok() {}
         let loaded = self.end.get().cloned();
         let loaded = loaded.unwrap_or_else(|| Err("the server is ending".into()));
@@ -122,7 +122,7 @@ impl Load {
 }
 
 impl Place {
-    /// Forgets the description of a file that is another one now.
+    /// Drops the description if the file has been replaced.
     pub(super) fn look_again(&self) {
         let now = self.source.stamp();
         let mut stamp = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ impl Place {
         }
     }
 
-    /// Whether what a model was loaded into in this process is as it was.
+    /// Checks that the files and RPC workers of a model in this process are unchanged.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match &*self.state() {
             State::Loaded(Engine::Here(served)) => served.check(),
@@ -140,13 +140,13 @@ impl Place {
         }
     }
 
-    /// Tells how much of it is loaded, where that is news.
+    /// Reports progress, if it has changed.
     fn share_is(&self, share: Share) {
         let is_new = |own: &mut Share| std::mem::replace(own, share) != share;
         self.share.send_if_modified(is_new);
     }
 
-    /// Loads it on this thread.
+    /// Loads the model on this thread.
     pub(super) fn try_load(&self, loader: &Loader) -> Result<Started, LoadFault> {
         self.share_is(Share::default());
         let share = self.share.clone();
@@ -162,7 +162,7 @@ impl Place {
         catch_unwind(load).unwrap_or_else(|_| Err(LoadFault::new("loading panicked")))
     }
 
-    /// Takes note of how loading it ended.
+    /// Records the result of a load.
     pub(super) fn settle(self: &Arc<Self>, loaded: Result<Started, LoadFault>) -> Loaded {
         self.touch();
         if let Err(fault) = &loaded
@@ -192,10 +192,10 @@ impl Place {
         loaded
     }
 
-    /// The model if it is loaded, else its load, which is started if need be.
+    /// The engine if the model is loaded, otherwise its load, which is started if necessary.
     fn begin(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<Engine, Load> {
         self.touch();
-        // An engine process is ended for it.
+        // In an engine process, the process itself ends instead.
         if let Err(what) = self.check()
             && !pool.is_engine
         {
@@ -221,7 +221,7 @@ impl Place {
         *state = State::Loading(load.clone());
         let (place, pool) = (Arc::clone(self), Arc::clone(pool));
         tokio::task::spawn_blocking(move || {
-            // The only one to set it.
+            // Only this thread sets it.
             let _ = end.set(pool.load_resident(&place));
             drop(end);
             drop(tell);
@@ -231,7 +231,7 @@ impl Place {
 }
 
 impl Pool {
-    /// The engine of a model, or its load, which is started if need be.
+    /// The engine of a model, or its load, which is started if necessary.
     pub(in crate::api) fn begin(
         self: &Arc<Self>,
         name: &str,
@@ -241,7 +241,7 @@ impl Pool {
         Ok(place.begin(self))
     }
 
-    /// The engine of a model, loaded if need be.
+    /// The engine of a model, which is loaded if necessary.
     pub(in crate::api) async fn engine(self: &Arc<Self>, name: &str) -> Result<Engine, Error> {
         match self.begin(name)? {
             Ok(engine) => Ok(engine),
@@ -252,7 +252,7 @@ impl Pool {
     /// Loads every model now.
     ///
     /// # Errors
-    /// The first model that cannot be loaded, with its reason.
+    /// The first model that cannot be loaded, with the reason.
     pub fn load_all(&self) -> Result<(), String> {
         for (_, place) in self.all() {
             self.load_resident(&place)?;

@@ -1,6 +1,6 @@
-//! Which models stay loaded: the least recently used one gives way, one that nobody uses goes after a while.
+//! Which models stay loaded: the least recently used one is evicted, and an idle one is unloaded after a time.
 //!
-//! A model is in use as long as a request holds it; one in use is never unloaded. Not here: loading.
+//! A model is in use while a request holds it, and is then never unloaded. Not here: loading.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 use super::loading::Loaded;
 use super::{Engine, LoadFault, Place, Pool, State};
 
-/// How many models stay loaded, and for how long.
+/// Limits on the number of loaded models and on their idle time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Residency {
-    /// Maximum number of loaded models; none = as many as fit into memory.
+    /// Maximum number of loaded models; `None` for as many as fit into memory.
     pub max_loaded: Option<usize>,
-    /// Time after its last request after which a model is unloaded; none = never.
+    /// Idle time after which a model is unloaded; `None` for never.
     pub idle: Option<Duration>,
 }
 
-/// Longest time that a load waits for a model that is not in use.
+/// Maximum time that a load waits for another model to become idle.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Time between two looks at models that are in use.
+/// Time between two checks of models that are in use.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Place {
-    /// Takes note that it is used now.
+    /// Records that the model is used now.
     pub(super) fn touch(&self) {
         *self.last_used() = Instant::now();
     }
 
-    /// When it was last used, if it is loaded and no request holds it.
+    /// The time of its last use, if the model is loaded and no request holds it.
     fn unused_since(&self) -> Option<Instant> {
         let state = self.state();
         let State::Loaded(engine) = &*state else {
@@ -41,7 +41,7 @@ impl Place {
         Some(*self.last_used())
     }
 
-    /// Takes its model out, unless a request holds it.
+    /// Takes the engine out of the pool, unless a request holds it.
     fn take_unused(&self) -> Option<Engine> {
         let mut state = self.state();
         match &*state {
@@ -51,7 +51,7 @@ impl Place {
         taken(&mut state)
     }
 
-    /// Takes its model out.
+    /// Takes the engine out of the pool.
     pub(super) fn take(&self) -> Option<Engine> {
         taken(&mut self.state())
     }
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// The engine of a model that is loaded, which is not loaded then.
+/// The engine of a loaded model, whose state becomes not loaded.
 fn taken(state: &mut State) -> Option<Engine> {
     if !matches!(state, State::Loaded(_)) {
         return None;
@@ -72,14 +72,14 @@ fn taken(state: &mut State) -> Option<Engine> {
     }
 }
 
-/// Gives a model's memory back.
+/// Ends the engine of a model and frees its memory.
 fn end(name: &str, engine: Engine, why: &str) {
     engine.end();
     tracing::info!(model = name, why, "unloaded");
 }
 
 impl Pool {
-    /// Loads a model where its limits allow it; others that are not in use give way.
+    /// Loads a model within the limits; models that are not in use are evicted for it.
     pub(super) fn load_resident(&self, place: &Arc<Place>) -> Loaded {
         let started = Instant::now();
         if let Some(max) = self.residency.max_loaded {
@@ -98,7 +98,7 @@ impl Pool {
         all.filter(|(_, place)| place.is_resident()).count()
     }
 
-    /// Unloads another model, waiting for one that is not in use. Returns whether there was one.
+    /// Evicts another model, and waits until one is idle. Returns whether it evicted one.
     fn wait_for_one(&self, place: &Arc<Place>, started: Instant) -> Result<bool, String> {
         while !self.evict(place, "another model is loaded") {
             if started.elapsed() > PATIENCE {
@@ -117,14 +117,14 @@ impl Pool {
         Ok(true)
     }
 
-    /// Unloads the least recently used model but `place`. Returns whether there was one.
+    /// Evicts the least recently used model other than `place`. Returns whether there was one.
     fn evict(&self, place: &Arc<Place>, why: &str) -> bool {
         let others = self.all().into_iter();
         let others = others.filter(|(_, other)| !Arc::ptr_eq(other, place));
         let unused = others.filter_map(|(name, other)| Some((other.unused_since()?, name, other)));
         let mut unused: Vec<_> = unused.collect();
         unused.sort_by_key(|(since, ..)| *since);
-        // A request may have taken it meanwhile.
+        // A request may have taken a model in the meantime.
         let taken = unused
             .into_iter()
             .find_map(|(_, name, other)| Some((name, other.take_unused()?)));
@@ -133,7 +133,7 @@ impl Pool {
             .is_some()
     }
 
-    /// Unloads the models that nobody has used for too long.
+    /// Unloads the models that were idle for at least `idle`.
     fn unload_idle(&self, idle: Duration) {
         for (name, place) in self.all() {
             let is_idle = place
@@ -145,10 +145,10 @@ impl Pool {
         }
     }
 
-    /// Starts to look for idle models, as long as the pool is there.
+    /// Starts the thread that unloads idle models. It ends with the pool.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot start a thread.
     pub(in crate::api) fn watch_idle(self: &Arc<Self>) -> std::io::Result<()> {
         let Some(idle) = self.residency.idle else {
             return Ok(());

@@ -1,15 +1,15 @@
-//! What a process writes to its standard error, line by line.
+//! The lines that a process writes to its standard error.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::mpsc;
 
 use super::{OnLine, thread};
 
-/// Largest part of a line that is handed on at once, in bytes.
+/// Maximum part of a line that is forwarded at once, in bytes.
 const MAX: u64 = 64 << 10;
 
-/// Hands on lines as they come, without their ends, on a thread of its own. The other end of what is returned is
-/// dropped with the last of them.
+/// Forwards lines as they arrive, without their line ends, on a separate thread. The channel closes after the last
+/// line.
 pub(super) fn hand_on(
     output: Option<impl Read + Send + 'static>,
     on_line: OnLine,

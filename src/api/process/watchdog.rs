@@ -1,8 +1,9 @@
-//! Whether an engine process still answers: one that hangs is ended as if it had died.
+//! The watchdog of an engine process: a process that hangs is ended, as if it had died.
 //!
-//! While it loads, it reports its progress. Then its HTTP side is asked for its health over one connection that stays
-//! open. That side computes nothing, so it answers at once however long a prefill or a queue is; it also says whether a
-//! step of the engine takes longer than it may. Not here: what becomes of the requests that the process has.
+//! While a process loads, it reports its progress. Afterwards the watchdog asks its HTTP side for `/health` over one
+//! connection that stays open. That side computes nothing, so it answers at once, however long a prefill or a queue is;
+//! it also reports whether a step of the engine exceeds its time limit. Not here: what happens to the requests of the
+//! process.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -10,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use super::Life;
 
-/// Shortest and longest time between two questions.
+/// Minimum and maximum time between two checks.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(3)];
-/// Longest time that is waited for an answer, which is as good as for ever.
+/// Maximum time to wait for an answer, in effect unlimited.
 const MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How far a load is, as the process reports it.
+/// The time of the last progress of a load; `None` after its end.
 pub(super) struct Progress(Mutex<Option<Instant>>);
 
 impl Progress {
@@ -23,12 +24,12 @@ impl Progress {
         Self(Mutex::new(Some(Instant::now())))
     }
 
-    /// Takes note of progress or, with none, of the end.
+    /// Records progress, or with `None` the end of the load.
     pub(super) fn set(&self, at: Option<Instant>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
-    /// Waits for the end of the load, or ends a process that has made no progress for `limit`.
+    /// Waits for the end of the load, and ends a process that made no progress for `limit`.
     pub(super) fn watch(&self, life: &Life, limit: Duration) {
         while !life.has_ended() {
             let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,13 +47,13 @@ impl Progress {
     }
 }
 
-/// Time between two looks that together find a silence of `limit`.
+/// Time between two checks that is short enough to detect a silence of `limit`.
 fn pause(limit: Duration) -> Duration {
     let [shortest, longest] = PAUSES;
     (limit / 10).clamp(shortest, longest)
 }
 
-/// Asks until the process ends, has not answered for `limit` or says that it is stalled, and ends it then.
+/// Checks until the process ends. Ends it if it does not answer for `limit` or reports a stall.
 #[cfg(unix)]
 pub(super) fn watch(life: &Life, socket: &Path, limit: Duration, step_time: Duration) {
     let pause = pause(limit);
@@ -88,23 +89,23 @@ mod line {
     use std::path::Path;
     use std::time::{Duration, Instant};
 
-    /// What an answer gets beyond its time: where the whole machine was halted, it is on its way.
+    /// Extra time for an answer: after a halt of the whole machine, the answer may be on its way.
     const GRACE: Duration = Duration::from_secs(1);
-    /// Longest head of an answer.
+    /// Maximum size of the head of an answer, in bytes.
     const MAX: usize = 64 << 10;
 
-    /// What a process says of its health.
+    /// The result of a health check.
     #[derive(Debug, PartialEq, Eq)]
     pub(super) enum Answer {
-        /// That it is well; or the connection broke, which is no silence.
+        /// The process is well, or the connection broke, which is no silence.
         Well,
-        /// That a step takes longer than it may.
+        /// A step exceeds its time limit.
         Stalled,
-        /// Nothing in time.
+        /// No answer came in time.
         None,
     }
 
-    /// A connection for questions.
+    /// The connection for health checks.
     pub(super) struct Line<'a> {
         socket: &'a Path,
         stream: Option<UnixStream>,
@@ -118,7 +119,7 @@ mod line {
             }
         }
 
-        /// What is answered in time.
+        /// The result of a check with a time limit.
         pub(super) fn answer(&mut self, limit: Duration) -> Answer {
             match self.ask(limit) {
                 Ok(head) if head.starts_with(b"HTTP/1.1 503 ") => Answer::Stalled,
@@ -133,7 +134,7 @@ mod line {
             }
         }
 
-        /// The head of the answer.
+        /// Sends the request and returns the head of the answer.
         fn ask(&mut self, limit: Duration) -> io::Result<Vec<u8>> {
             let mut stream = match self.stream.take() {
                 Some(stream) => stream,

@@ -1,7 +1,7 @@
-//! From the fields of a request for a response to those of chat completions.
+//! Converts the fields of a responses request into those of chat completions.
 //!
-//! What belongs to this shape is checked here, so that errors name the places that the client wrote; the rest
-//! passes on unchanged.
+//! Fields that only this shape has are checked here, so that errors name the places that the client wrote; all others
+//! are passed on unchanged.
 
 use std::collections::HashSet;
 
@@ -40,26 +40,26 @@ fields! {
 
 type Fields = Map<String, Value>;
 
-/// The fields of a request as they are documented.
+/// The documented fields of a request.
 pub(in crate::api) fn fields() -> Vec<Field> {
     let mut fields = dialogue::fields_with::<Own>();
-    // Made of `input`.
+    // The messages are made from `input`.
     fields.retain(|field| field.name != "messages");
     fields
 }
 
-/// A request as a chat completion.
+/// A request rewritten as a chat completion.
 pub(super) struct Rewritten {
     pub(super) body: Body,
     /// The fields that the response repeats.
     pub(super) echo: Fields,
-    /// Names of the tools that take free text.
+    /// The names of the tools that take free text.
     pub(super) custom: HashSet<String>,
-    /// Length of the list of most probable tokens, if log-probabilities are wanted.
+    /// The length of the list of most probable tokens, if log-probabilities are requested.
     pub(super) top_logprobs: Option<usize>,
 }
 
-/// Items and parts that only OpenAI's own services make; `include` asks for them.
+/// Values of `include` for items and parts that only OpenAI's own services produce.
 const INCLUDES: &[&str] = &[
     "reasoning.encrypted_content",
     "file_search_call.results",
@@ -75,10 +75,10 @@ fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-/// The chat completion that gives this response.
+/// The chat completion request that corresponds to this request.
 ///
 /// # Errors
-/// A field that is missing, wrong or not served, by its place.
+/// A field is missing, wrong or not supported; the error names its place.
 pub(super) fn rewritten(mut body: Body) -> Result<Rewritten, Error> {
     let own: Own = body.take()?;
     own.check()?;
@@ -174,7 +174,7 @@ impl Own {
         Ok(())
     }
 
-    /// Length of the list of most probable tokens, if log-probabilities are wanted.
+    /// The length of the list of most probable tokens, if log-probabilities are requested.
     fn n_top_logprobs(&self) -> Result<Option<usize>, Error> {
         let includes = self.include.iter().flatten().any(|name| name == LOGPROBS);
         if let Some(top) = self.top_logprobs {
@@ -218,7 +218,7 @@ impl Own {
     }
 }
 
-/// The message of the assistant that items of its own belong to.
+/// The assistant message that the current items belong to; it is added if the last message is another's.
 fn assistant(messages: &mut Vec<Value>) -> &mut Value {
     if messages
         .last()
@@ -237,8 +237,8 @@ fn append(message: &mut Value, field: &str, text: &str) {
     }
 }
 
-/// Adds an item of the input to the messages. What the assistant said, thought and called between two
-/// messages of others is one message.
+/// Adds an input item to the messages. All text, reasoning and calls of the assistant between two messages of others
+/// form one message.
 fn add_item(at: &str, item: &Value, messages: &mut Vec<Value>) -> Result<(), Error> {
     let fields = object(at, item)?;
     match fields.get("type").map_or(Some("message"), Value::as_str) {
@@ -296,7 +296,7 @@ fn add_item(at: &str, item: &Value, messages: &mut Vec<Value>) -> Result<(), Err
     Ok(())
 }
 
-/// The text of parts of content.
+/// The text of content parts.
 fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
     const KINDS: [&str; 5] = [
         "input_text",
@@ -325,10 +325,10 @@ fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
     parts.iter().enumerate().map(one).collect()
 }
 
-/// The argument of a tool that takes free text.
+/// The name of the argument of a tool that takes free text.
 pub(super) const INPUT: &str = "input";
 
-/// A tool as chat completions have it; none for one that only OpenAI runs, which is never called here.
+/// A tool in the shape of chat completions; `None` for a tool that only OpenAI runs, which is never called here.
 fn one_tool(at: &str, tool: &Value, custom: &mut HashSet<String>) -> Result<Option<Value>, Error> {
     const HOSTED: &[&str] = &[
         "web_search",
@@ -407,7 +407,7 @@ fn one_choice(choice: &Value) -> Result<Value, Error> {
     Ok(json!({ "type": "allowed_tools", "allowed_tools": allowed }))
 }
 
-/// Adds the form of the text.
+/// Adds the format of the text.
 fn add_format(text_fields: &Fields, out: &mut Fields) -> Result<(), Error> {
     const AT: &str = "text.format";
     if given(text_fields, "verbosity").is_some() {

@@ -1,4 +1,4 @@
-//! A response: its items, whole or as the events of a stream.
+//! The response object: its items, whole or as the events of a stream.
 
 use std::collections::HashSet;
 
@@ -14,19 +14,19 @@ use crate::engine::{AnswerToken, FinishReason, Fixed, LabResult, Stopped, Usage}
 
 use super::request::INPUT;
 
-/// How a response is written.
+/// The writer of a response.
 pub(super) struct Shape {
     envelope: Envelope,
-    /// The fields of the request that it repeats.
+    /// The fields of the request that the response repeats.
     echo: Map<String, Value>,
-    /// Names of the tools that take free text.
+    /// The names of the tools that take free text.
     custom: HashSet<String>,
     wants_logprobs: bool,
-    /// Items that are complete.
+    /// The completed items.
     items: Vec<Value>,
     /// The item that is being written.
     open: Option<Open>,
-    /// Events until now.
+    /// The number of events so far.
     n_events: usize,
     reason: Option<FinishReason>,
     lab: Option<Value>,
@@ -67,7 +67,7 @@ impl Shape {
         }
     }
 
-    /// The response of a completion.
+    /// The JSON of a whole response.
     pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> Value {
         let mut items = Vec::new();
         if !one.reasoning.is_empty() {
@@ -124,7 +124,7 @@ impl Shape {
         out
     }
 
-    /// The id of an item at its place in the output.
+    /// The id of an item, by its index `place` in the output.
     fn id(&self, item: &Open, place: usize) -> String {
         let kind = match item {
             Open::Reasoning(_) => "rs",
@@ -136,7 +136,7 @@ impl Shape {
         format!("{kind}_{own}_{place}")
     }
 
-    /// An item at its place in the output.
+    /// The JSON of an item, by its index `place` in the output.
     fn item(&self, item: &Open, place: usize, status: &str) -> Value {
         let id = self.id(item, place);
         let is_begun = status == IN_PROGRESS;
@@ -185,7 +185,7 @@ impl Shape {
         }
     }
 
-    /// An event, with its number.
+    /// An event with its sequence number.
     fn event(&mut self, kind: &str, fields: &Value) -> Value {
         let mut event = json!({ "type": kind, "sequence_number": self.n_events });
         self.n_events += 1;
@@ -195,7 +195,7 @@ impl Shape {
         event
     }
 
-    /// An event of the open item, with `fields` of its own.
+    /// An event of an item, with additional `fields`.
     fn of_item(&mut self, kind: &str, item: &Open, fields: &Value) -> Value {
         let place = self.items.len();
         let mut all = json!({ "item_id": self.id(item, place), "output_index": place });
@@ -205,7 +205,7 @@ impl Shape {
         self.event(kind, &all)
     }
 
-    /// Begins an item, after the end of the one that was open.
+    /// Begins an item and closes the open one.
     fn begin(&mut self, item: Open) -> Vec<Value> {
         let mut out = self.close(COMPLETED);
         let value = self.item(&item, self.items.len(), IN_PROGRESS);
@@ -224,7 +224,7 @@ impl Shape {
         out
     }
 
-    /// Ends the open item.
+    /// Closes the open item.
     fn close(&mut self, status: &str) -> Vec<Value> {
         let Some(open) = self.open.take() else {
             return Vec::new();
@@ -266,7 +266,7 @@ impl Shape {
         out
     }
 
-    /// An event of a piece of the open item's text.
+    /// An event of new text of the open item.
     fn delta(&mut self, kind: &str, fields: &Value) -> Option<Value> {
         let open = self.open.take()?;
         let event = self.of_item(kind, &open, fields);
@@ -279,7 +279,7 @@ fn part(text: &str, logprobs: &[Value]) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
 }
 
-/// The text that a call of a tool for free text has as its only argument.
+/// The free text in the arguments of a call, where it is the only argument.
 fn free_text(arguments: &str) -> String {
     let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
     arguments[INPUT].as_str().unwrap_or_default().to_owned()
@@ -351,7 +351,7 @@ impl Format for Shape {
                 };
                 arguments.push_str(text);
                 if self.custom.contains(name) {
-                    // The text is known when the arguments are complete.
+                    // The text is known only when the arguments are complete.
                     return Vec::new();
                 }
                 let fields = json!({ "delta": text });
@@ -366,7 +366,7 @@ impl Format for Shape {
         Vec::new()
     }
 
-    /// The last event has it, with the whole response.
+    /// The last event carries it, with the whole response.
     fn lab(&mut self, _: u32, result: &LabResult) -> Vec<Value> {
         self.lab = self.envelope.lab(Some(result));
         Vec::new()

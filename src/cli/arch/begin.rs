@@ -1,4 +1,4 @@
-//! `bench arch new`: a definition to begin with, and a map where a folder has none.
+//! `bench arch new`: drafts a definition, and a map for a folder without a matching one.
 
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A map for the folder, and the definition that it is for.
+/// Writes a draft map for a folder, and the definition that it belongs to.
 fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<(), Failure> {
     let (name, archs) = (&args.name, &with.archs);
     let map_path = args.output.join(format!("{name}{}", stmap::ENDING));
@@ -81,7 +81,7 @@ fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<()
     };
     let weights = &best.map.weights;
     let mut of_archs = nearest::fits(archs, weights).map_err(styled)?;
-    // The definition that the map is for comes first.
+    // The definition of the map comes first.
     of_archs.sort_by_key(|fit| fit.arch != best.fit.arch);
     let definition = nearest::begun(archs, weights, name, &of_archs).map_err(styled)?;
     write(path, &definition)?;

@@ -1,4 +1,4 @@
-//! `bench arch prove`: a model against logits of another program, along every execution path.
+//! `bench arch prove`: compares a model, on every execution path, with logits of another program.
 
 use std::path::{Path, PathBuf};
 
@@ -17,11 +17,11 @@ use crate::inspect::paths::Text;
 use crate::inspect::prove::{self, Outcome, Parting, Reference};
 use crate::text::tokenizer::Tokenizer;
 
-/// Token ids of a proof for which none are given.
+/// Number of token ids in a proof without given ones.
 const N_TOKENS: u64 = 32;
-/// Least difference of log-probabilities that counts, in nats.
+/// Minimum difference of log-probabilities that counts, in nats.
 const FLOOR: f64 = 1e-3;
-/// How often the noise of an f16 cache a difference of log-probabilities may be.
+/// Maximum difference of log-probabilities, as a multiple of the noise of an f16 cache.
 const NOISE_FACTOR: f64 = 3.0;
 
 #[derive(Debug, ClapArgs)]
@@ -61,14 +61,14 @@ pub(in crate::cli) struct Args {
     load: ModelOptions,
 }
 
-/// What the proof is of: token ids, those of the source, and another program's result.
+/// The input of a proof: token ids, those of the source, and the result of another program.
 struct Proof {
     tokens: Vec<u32>,
     source: Vec<u32>,
     reference: Reference,
 }
 
-/// Token ids and logits of a file; ids that are given take precedence.
+/// Reads token ids and logits from a file. Ids on the command line take precedence.
 fn read(path: &Path, args: &Args) -> Result<Proof, Failure> {
     let at = |error: npy::Error| anyhow::anyhow!("{}: {error}", path.display());
     let is_archive = path.extension().is_some_and(|ending| ending == "npz");
@@ -111,7 +111,7 @@ fn read(path: &Path, args: &Args) -> Result<Proof, Failure> {
     })
 }
 
-/// A token of the file's vocabulary whose text is letters.
+/// A token of the file's vocabulary whose text consists of letters.
 fn plain_token(opened: &Opened) -> Option<u32> {
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).ok()?;
     (0..opened.plan.n_vocab as u32).find(|id| {
@@ -121,7 +121,7 @@ fn plain_token(opened: &Opened) -> Option<u32> {
     })
 }
 
-/// Token ids and what a llama-server computes for them.
+/// Token ids, and the results of a llama-server for them.
 fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
     let plan = &opened.plan;
     let is_plain = plan.mode == Mode::Causal && plan.source.is_none() && plan.n_vocab > 0;
@@ -132,7 +132,7 @@ fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
         );
     }
     let tokens = match args.tokens.as_slice() {
-        // Ids that are far apart; the first tokens of a vocabulary are often special.
+        // Ids that are far apart, because the first tokens of a vocabulary are often special.
         [] => (1..=N_TOKENS)
             .map(|i| (i * 2_654_435_761 % plan.n_vocab) as u32)
             .collect(),
@@ -149,7 +149,7 @@ fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    // What is wrong with an array shows before the model is opened.
+    // Reading the array first reports its faults before the model is opened.
     let stored = args.reference.as_ref().map(|path| read(path, args));
     let stored = stored.transpose()?;
     let opened = args.load.open(&Source::of(Some(&args.model)))?;
@@ -228,7 +228,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Where a path leaves one pass, and what that means.
+/// The first value in which a path differs from one pass, with its interpretation.
 fn described(parting: &Parting) -> String {
     let Parting {
         path,
@@ -250,11 +250,11 @@ fn described(parting: &Parting) -> String {
     text
 }
 
-/// What of the file the result does not depend on.
+/// The parts of the file that do not affect the result.
 struct Unread {
-    /// Keys that nothing reads although they may mean something.
+    /// Keys that nothing reads, although they may have a meaning.
     keys: Vec<String>,
-    /// Keys that are read and have no effect on what is computed.
+    /// Keys that are read but do not affect the computation.
     idle: Vec<String>,
     /// Keys that the definition ignores, with its reasons.
     ignored: Vec<(String, String)>,
@@ -265,7 +265,7 @@ struct Unread {
 impl Unread {
     fn of(opened: &Opened) -> Self {
         let (def, metadata) = (&opened.def, opened.weights.metadata());
-        // What all definitions ignore is no decision of this one.
+        // Keys that all definitions ignore are not listed.
         let own = || {
             def.ignore
                 .keys

@@ -1,4 +1,4 @@
-//! The commands of a conversation: what starts with a slash.
+//! The commands of a chat: input lines that start with a slash.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -120,7 +120,7 @@ const COMMANDS: &[Command] = &[
     command("quit", "", "end, as Ctrl-D does", |_, _| Ok(())),
 ];
 
-/// Fields of a request that are not settings, or have commands.
+/// Fields of a request that are not settings, or that have commands of their own.
 const NOT_SET: &[&str] = &[
     "messages",
     "model",
@@ -138,7 +138,7 @@ const NOT_SET: &[&str] = &[
     "diffusion_trace",
 ];
 
-/// Runs a command, without its slash; the conversation may end with it.
+/// Runs a command, given without its slash. The result says whether the chat ends.
 pub(super) fn run(session: &mut Session, line: &str) -> Result<ControlFlow<()>, Failure> {
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
@@ -187,7 +187,7 @@ fn undo(session: &mut Session) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets one constraint in the place of any other.
+/// Sets a constraint and removes any other.
 fn constrain(session: &mut Session, name: &str, value: Option<Value>) -> Result<(), Failure> {
     let before = session.fields.clone();
     for other in ["json_schema", "grammar", "guided_regex"] {
@@ -226,7 +226,7 @@ fn show(session: &Session, name: &str) -> Result<(), Failure> {
     match value {
         Some(value) => output::line(shown(&format!("{name} = {value}"))),
         None => {
-            // Whether there is such a field: null sets nothing.
+            // A request with the field as an object shows whether the field exists; null would leave it unset.
             let mut fields = session.fields.clone();
             fields.insert(name.into(), json!({}));
             match session.check(fields, Vec::new()) {
@@ -239,7 +239,7 @@ fn show(session: &Session, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// Lists all settings: the sampling parameters, and what else is set.
+/// Lists all settings: the sampling parameters, and the other fields that are set.
 fn list(session: &Session) -> Result<(), Failure> {
     let unset = Params::default();
     for parameter in PARAMETERS {

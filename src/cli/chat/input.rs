@@ -1,6 +1,6 @@
-//! What a user types: lines, blocks of several lines, commands.
+//! The user's input: lines, blocks of several lines, commands.
 //!
-//! With a terminal lines are edited and remembered; without one they are read as they are.
+//! In a terminal, lines are edited and kept in a history; otherwise they are read as they are.
 
 use std::io::{self, IsTerminal as _};
 
@@ -10,29 +10,29 @@ use rustyline::{Behavior, Config, DefaultEditor};
 use crate::cli::Failure;
 use crate::common::reading::{self, MAX_TEXT};
 
-/// What was typed.
+/// An input of the user.
 pub(super) enum Entry {
     /// Text for the model.
     Text(String),
     /// A command, without the slash.
     Command(String),
-    /// Ctrl-C.
+    /// The user pressed Ctrl-C.
     Interrupted,
-    /// Something that is neither.
+    /// An invalid input, with the reason.
     Fault(String),
-    /// The end of the input, Ctrl-D.
+    /// The end of the input, or Ctrl-D.
     End,
 }
 
-/// Where lines come from.
+/// The source of lines.
 pub(super) enum Input {
     Terminal(Box<DefaultEditor>),
     Lines,
 }
 
-/// Starts and ends a block of lines.
+/// The mark that starts and ends a block of lines.
 const BLOCK: &str = "\"\"\"";
-/// The prompt of further lines of a text.
+/// The prompt for the further lines of a text.
 const MORE: &str = ". ";
 
 impl Input {
@@ -40,7 +40,7 @@ impl Input {
         if !is_terminal {
             return Ok(Self::Lines);
         }
-        // Where stdout is a file, prompts do not belong there.
+        // If stdout is a file, prompts must not be written to it.
         let behavior = match io::stdout().is_terminal() {
             true => Behavior::Stdio,
             false => Behavior::PreferTerm,
@@ -72,13 +72,13 @@ impl Input {
         }
         Ok(match text.strip_prefix('/') {
             None => Entry::Text(text),
-            // The text itself starts with a slash.
+            // The second slash escapes the first: the text itself starts with a slash.
             Some(rest) if rest.starts_with('/') => Entry::Text(rest.to_owned()),
             Some(command) => Entry::Command(command.to_owned()),
         })
     }
 
-    /// The text up to the mark that ends a block, of which `text` is the first line.
+    /// Reads the text up to the mark that ends a block; `text` is its first line.
     fn block(&mut self, mut text: String) -> Result<Entry, Failure> {
         loop {
             if let Some(whole) = text.trim_end().strip_suffix(BLOCK) {

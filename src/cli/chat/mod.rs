@@ -1,7 +1,7 @@
-//! `bench chat`: a conversation in the terminal, or with the lines of stdin.
+//! `bench chat`: a conversation in the terminal, or with the lines of stdin as input.
 //!
-//! Requests, their checks and the reading of answers are those of the server (`api::reply`); here lines are
-//! read, commands run and answers shown. Invariant: nothing that a model wrote reaches the terminal unescaped.
+//! Requests, their checks and the parsing of answers are those of the server (`api::reply`). This module reads lines,
+//! runs commands and shows answers. Invariant: nothing that a model wrote reaches the terminal unescaped.
 
 mod commands;
 mod input;

@@ -1,7 +1,7 @@
-//! How a conversation is shown: answers and calls on stdout, reasoning and notes on stderr.
+//! The output of a chat: answers and calls on stdout, reasoning and notes on stderr.
 //!
-//! Colours only where the stream is a terminal that has them and `NO_COLOR` is not set. Whatever a model
-//! wrote is escaped here.
+//! Colours are used only if the stream is a terminal with colours and `NO_COLOR` is not set. All text of a model is
+//! escaped here.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -9,7 +9,7 @@ use crate::cli::Failure;
 use crate::cli::output::{self, shown};
 use crate::engine::AnswerToken;
 
-/// What is being written.
+/// The part of an answer that is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Content,
@@ -17,11 +17,11 @@ enum Part {
     Call,
 }
 
-/// The terminal, or what stands for it.
+/// The terminal, or the streams in its place.
 pub(super) struct Screen {
     /// Whether stdout has colours.
     pub(super) has_colours: bool,
-    /// Whether stderr has.
+    /// Whether stderr has colours.
     has_dim: bool,
     part: Option<Part>,
     is_line_open: bool,
@@ -31,7 +31,7 @@ const PLAIN: &str = "\x1b[0m";
 const DIM: &str = "\x1b[2m";
 const BOLD: &str = "\x1b[1m";
 
-/// The colour of a token: from green, certain, to red, improbable.
+/// The colour of a token by its probability: green for certain, red for improbable.
 fn colour(logprob: f64) -> &'static str {
     match logprob.exp() {
         p if p >= 0.9 => "\x1b[38;5;34m",
@@ -55,7 +55,7 @@ impl Screen {
         }
     }
 
-    /// Text of the answer, coloured by the probabilities of its tokens if these have any.
+    /// Writes text of the answer. It is coloured by the probabilities of its tokens, if they have any.
     pub(super) fn content(&mut self, text: &str, tokens: &[AnswerToken]) -> Result<(), Failure> {
         if !self.has_colours || tokens.iter().all(|token| token.chosen.is_none()) {
             return self.write(Part::Content, text, "");
@@ -66,7 +66,7 @@ impl Screen {
             least = token
                 .chosen
                 .map_or(least, |chosen| least.min(chosen.logprob));
-            // A character may have several tokens.
+            // A character may consist of several tokens.
             if i + 1 == tokens.len() || std::str::from_utf8(&bytes).is_ok() {
                 let own = String::from_utf8_lossy(&bytes).into_owned();
                 self.write(Part::Content, &own, colour(least))?;
@@ -76,23 +76,23 @@ impl Screen {
         Ok(())
     }
 
-    /// Text of the reasoning.
+    /// Writes text of the reasoning.
     pub(super) fn reasoning(&mut self, text: &str) -> Result<(), Failure> {
         self.write(Part::Reasoning, text, DIM)
     }
 
-    /// A call of a tool starts.
+    /// Writes the start of a tool call.
     pub(super) fn call(&mut self, name: &str) -> Result<(), Failure> {
         self.finish_line()?;
         self.write(Part::Call, &format!("call {name} "), BOLD)
     }
 
-    /// Text of a call's arguments.
+    /// Writes text of a call's arguments.
     pub(super) fn arguments(&mut self, text: &str) -> Result<(), Failure> {
         self.write(Part::Call, text, "")
     }
 
-    /// The end of an answer: one line feed after it.
+    /// Ends an answer with one line feed.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
         if self.part == Some(Part::Reasoning) {
             self.finish_line()?;
@@ -102,7 +102,7 @@ impl Screen {
         output::bytes(b"\n")
     }
 
-    /// Something that is not of the model.
+    /// Writes a note that is not from the model.
     pub(super) fn note(&mut self, text: &str) -> Result<(), Failure> {
         self.finish_line()?;
         let (start, end) = match self.has_dim {
@@ -113,7 +113,7 @@ impl Screen {
         Ok(())
     }
 
-    /// What went wrong.
+    /// Writes an error.
     pub(super) fn error(failure: &Failure) -> Result<(), Failure> {
         writeln!(
             io::stderr().lock(),
@@ -151,7 +151,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Ends a line that is open, where it is.
+    /// Ends the current line, if there is one.
     fn finish_line(&mut self) -> Result<(), Failure> {
         if !std::mem::take(&mut self.is_line_open) {
             return Ok(());

@@ -1,5 +1,4 @@
-//! A conversation and its settings: messages in the shape of chat completions, and the other fields of the
-//! requests that are made of them.
+//! A conversation and its settings: messages in the shape of chat completions, and the other fields of its requests.
 //!
 //! Invariant: an input that fails leaves the conversation as it was.
 
@@ -19,25 +18,25 @@ use crate::engine::{AnswerToken, FinishReason};
 
 use super::screen::Screen;
 
-/// A conversation under way.
+/// A running conversation.
 pub(super) struct Session {
     pub(super) served: Arc<Served>,
     pub(super) messages: Vec<Value>,
-    /// Of every request.
+    /// The fields of every request.
     pub(super) fields: Map<String, Value>,
-    /// As the command line has them.
+    /// The fields that the command line sets.
     pub(super) initial: Map<String, Value>,
     pub(super) screen: Screen,
-    /// Speed of the last answer.
+    /// The speed of the last answer.
     pub(super) speed: Option<String>,
-    /// How often the last message was answered again.
+    /// Number of times the last message was answered again.
     n_retries: i64,
-    /// Whether Ctrl-C stops an answer rather than the program.
+    /// Whether Ctrl-C stops an answer instead of the program.
     is_terminal: bool,
     runtime: Rc<Runtime>,
 }
 
-/// What was said until the end or until it was stopped.
+/// A received answer, whole or until it was stopped.
 struct Heard {
     message: Value,
     is_stopped: bool,
@@ -55,13 +54,13 @@ impl Heard {
     }
 }
 
-/// An answer that is coming.
+/// An answer while it is received.
 struct Hearing {
     forming: Forming,
-    /// Whether it is shown while it forms, and its pieces at the end.
+    /// Whether the answer is shown while its denoising steps run. Its pieces are then written at the end.
     is_live: bool,
     held: Vec<Piece>,
-    /// Tokens that are listed.
+    /// Tokens whose log-probabilities are listed.
     listed: Vec<AnswerToken>,
 }
 
@@ -78,10 +77,10 @@ fn calls(message: &Value) -> &[Value] {
 }
 
 impl Session {
-    /// A conversation that has not begun.
+    /// A conversation without messages.
     ///
     /// # Errors
-    /// Fields that a request must not have.
+    /// The fields are not allowed in a request.
     pub(super) fn new(
         served: Arc<Served>,
         fields: Map<String, Value>,
@@ -105,7 +104,7 @@ impl Session {
         Ok(this)
     }
 
-    /// Checks fields and the messages before the next one.
+    /// Checks fields, and the messages before the next one.
     pub(super) fn check(
         &self,
         mut fields: Map<String, Value>,
@@ -119,10 +118,10 @@ impl Session {
         checked.map_err(Failure::msg)
     }
 
-    /// Sets a field of all requests, or none if there is no value.
+    /// Sets a field of all requests, or removes it if there is no value.
     ///
     /// # Errors
-    /// The server would refuse it, too.
+    /// The server would refuse the field.
     pub(super) fn set(&mut self, name: &str, value: Option<Value>) -> Result<(), Failure> {
         let mut fields = self.fields.clone();
         match value {
@@ -145,13 +144,13 @@ impl Session {
         Ok(())
     }
 
-    /// Number of system messages at the start, which stay.
+    /// Number of system messages at the start, which are kept.
     pub(super) fn n_system(&self) -> usize {
         let is_first = self.messages.first().map(role) == Some("system");
         usize::from(is_first)
     }
 
-    /// The first call that has no result: its id and the tool.
+    /// The first call without a result: its id and the name of the tool.
     fn pending(&self) -> Option<(String, String)> {
         let at = self.messages.iter().rposition(|m| role(m) != "tool")?;
         let call = calls(&self.messages[at]).get(self.messages.len() - at - 1)?;
@@ -159,7 +158,7 @@ impl Session {
         Some((text(&call["id"]), text(&call["function"]["name"])))
     }
 
-    /// What the next input is.
+    /// The prompt for the next input.
     pub(super) fn prompt(&self) -> String {
         match self.pending() {
             Some((_, name)) => format!("result of {}> ", shown(&name)),
@@ -167,7 +166,7 @@ impl Session {
         }
     }
 
-    /// Takes a text: a message, or the result of a call.
+    /// Adds a text: a message of the user, or the result of a call.
     pub(super) fn say(&mut self, text: &str) -> Result<(), Failure> {
         let Some((id, name)) = self.pending() else {
             if text.trim().is_empty() {
@@ -187,7 +186,7 @@ impl Session {
         self.answer_to(|messages| messages.push(result), false)
     }
 
-    /// Answers the last message of the user or of a tool again, at random otherwise.
+    /// Answers the last message of the user or of a tool again, with another seed.
     pub(super) fn retry(&mut self) -> Result<(), Failure> {
         let last = self.messages.iter().rposition(|m| role(m) != "assistant");
         let is_asked = |at: &usize| role(&self.messages[*at]) != "system";
@@ -198,7 +197,7 @@ impl Session {
         self.answer_to(|messages| messages.truncate(at + 1), false)
     }
 
-    /// Continues the last answer, or answers what has none.
+    /// Continues the last answer, or answers a message without one.
     pub(super) fn go_on(&mut self) -> Result<(), Failure> {
         let last = self.messages.last();
         match last.map(role) {
@@ -254,7 +253,7 @@ impl Session {
         fields
     }
 
-    /// Shows an answer as it comes.
+    /// Receives an answer and shows it.
     async fn hear(&mut self, is_continued: bool) -> Result<Heard, Failure> {
         let forming = Forming::new();
         let is_live = self.served.handle.is_diffusion() && forming.is_shown();
@@ -280,7 +279,7 @@ impl Session {
         }
     }
 
-    /// Shows what comes of an answer; gives its end, none if it is stopped before.
+    /// Shows the events of an answer. Returns its finish reason, or `None` if it is stopped before its end.
     async fn follow(
         &mut self,
         reply: &mut Reply,
@@ -309,7 +308,7 @@ impl Session {
         }
     }
 
-    /// Shows what is left of an answer, and how it ended.
+    /// Shows the rest of an answer, and how it ended.
     fn finish(
         &mut self,
         mut reply: Reply,
@@ -351,7 +350,7 @@ impl Session {
         }
     }
 
-    /// The log-probabilities of an answer where colours do not show them.
+    /// Lists the log-probabilities of an answer, if colours do not show them.
     fn list(&self, tokens: &[AnswerToken]) -> Result<(), Failure> {
         for token in tokens.iter().filter(|_| !self.screen.has_colours) {
             if let Some(chosen) = &token.chosen {
@@ -363,7 +362,7 @@ impl Session {
     }
 }
 
-/// Adds what was said to the message that it continues.
+/// Appends a continuation to its message.
 fn append(message: &mut Value, more: &Value) {
     for name in ["reasoning_content", "content"] {
         if let Some(text) = more.get(name).and_then(Value::as_str) {
@@ -376,7 +375,7 @@ fn append(message: &mut Value, more: &Value) {
     }
 }
 
-/// Ends when the user presses Ctrl-C. Without a terminal never: there the signal ends the program.
+/// Completes when the user presses Ctrl-C. Without a terminal it never does: the signal then ends the program.
 async fn stopped(is_terminal: bool) {
     if !is_terminal || tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await

@@ -1,4 +1,4 @@
-//! The command: its options, and the loop over inputs.
+//! The command `bench chat`: its options, and the loop over inputs.
 
 use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
@@ -46,7 +46,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Number of inputs that failed until the end.
+/// Runs the loop until the end of the input. Returns the number of inputs that failed.
 fn talk(session: &mut Session, input: &mut Input) -> Result<usize, Failure> {
     let mut n_failed = 0;
     loop {

@@ -1,4 +1,4 @@
-//! The command: its options, and what it prints.
+//! The command `bench inspect`: its options and its output.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The findings about a model that is not loaded.
+//! The findings about a model, obtained without loading it.
 
 use crate::engine::serving;
 use crate::inspect::capabilities::Capability;
@@ -10,50 +10,50 @@ use crate::text::template::{self, ChatTemplate, Moment};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{Metadata, TensorInfo};
 
-/// The findings about a model that is not loaded.
+/// The findings about a model, obtained without loading it.
 pub(in crate::cli) struct Findings {
     pub(super) label: String,
     pub(in crate::cli) metadata: Metadata,
     pub(in crate::cli) tensors: Vec<TensorInfo>,
     pub(in crate::cli) tokenizer: Result<Tokenizer, String>,
-    /// None if the model has no template.
+    /// `None` if the model has no template.
     pub(in crate::cli) template: Option<Result<Probe, String>>,
     pub(in crate::cli) planned: Result<Planned, String>,
-    /// Names of the chat templates, the one that is used by default first.
+    /// Names of the chat templates, the default one first.
     pub(super) templates: Vec<String>,
-    /// Keys of the metadata that nothing reads.
+    /// Metadata keys that nothing reads.
     pub(in crate::cli) unread: Vec<String>,
 }
 
-/// What follows from a plan.
+/// The findings that follow from a plan.
 pub(in crate::cli) struct Planned {
     pub(in crate::cli) plan: Plan,
     pub(super) description: String,
     pub(super) shares: Vec<Share>,
     pub(in crate::cli) options: Options,
-    /// Bytes of weights that are read for one token; none if no graph could be built.
+    /// Bytes of weights that are read for one token; `None` if no graph could be built.
     pub(super) weights_read: Option<u64>,
     pub(super) contexts: Vec<Context>,
-    /// What it takes on each device with the set context; none where there is the CPU alone.
+    /// Memory use on each device with the configured context; empty if the CPU is the only device.
     pub(in crate::cli) devices: Vec<DeviceUse>,
     pub(in crate::cli) capabilities: Vec<Capability>,
 }
 
-/// The memory of a context of one sequence.
+/// The memory use of a context with one sequence.
 pub(super) struct Context {
     pub(super) n_ctx: u64,
-    /// None if it cannot be run.
+    /// `None` if the model cannot be run with this context.
     pub(super) memory: Option<MemoryUse>,
-    /// Bytes of states, which [`MemoryUse::cache`] includes; none if the number overflows.
+    /// Bytes of recurrent states, which [`MemoryUse::cache`] includes; `None` on overflow.
     pub(super) states: Option<u64>,
     /// Bytes of keys, values and states that the last token reads, in autoregressive models.
     pub(super) read: Option<u64>,
-    /// Why it would be refused.
+    /// The reason why this context would be refused.
     pub(super) refusal: Option<String>,
 }
 
 impl Findings {
-    /// Those without a plan, with the reason for that.
+    /// The findings of a model without a plan; `why` is the reason.
     pub(super) fn new(
         label: String,
         (metadata, tensors): (Metadata, Vec<TensorInfo>),
@@ -73,7 +73,7 @@ impl Findings {
     }
 }
 
-/// What the chat template can do.
+/// Probes the features of the chat template.
 fn probe(
     metadata: &Metadata,
     tokenizer: &Result<Tokenizer, String>,

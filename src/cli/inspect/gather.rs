@@ -1,4 +1,4 @@
-//! All findings that are possible, whether or not the model can be planned.
+//! Gathers all findings that are possible, even if the model cannot be planned.
 
 use super::super::Failure;
 use super::super::options::{Defaults, LoadOptions};
@@ -11,7 +11,7 @@ use crate::weights::{self, TensorType};
 
 /// All findings that are possible.
 pub(in crate::cli) fn findings(source: &Source, load: &LoadOptions) -> Result<Findings, Failure> {
-    // What nothing reads is shown first.
+    // Without `strict`, unread keys are reported and not refused.
     let definitions = Definitions {
         strict: false,
         ..load.model.opening.definitions()?
@@ -20,7 +20,7 @@ pub(in crate::cli) fn findings(source: &Source, load: &LoadOptions) -> Result<Fi
         Ok(opened) => return of_opened(load, opened),
         Err(error) => error,
     };
-    // A file of an unknown architecture, or without tensors, is worth looking at too.
+    // A file with an unknown architecture, or without tensors, can be inspected too.
     let (label, header, tokenizer) = match models::read(source, &definitions) {
         Ok(contents) => {
             let weights = &contents.weights;

@@ -1,4 +1,4 @@
-//! What is known of a model as JSON. Scripts rely on the names: they are added to, never changed.
+//! The findings about a model as JSON. Scripts rely on the names: fields are added, never changed.
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
@@ -33,12 +33,12 @@ pub(super) fn of(found: &Findings) -> Json {
     })
 }
 
-/// A value of the metadata.
+/// The JSON of a metadata value.
 pub(super) fn value_of(value: &Value) -> Json {
     match value {
         Value::Bool(v) => json!(v),
         Value::Str(v) => json!(v),
-        // The shortest decimal that reads back as the stored bits.
+        // The shortest decimal that parses to the same bits.
         Value::F32(v) => json!(v.to_string().parse::<f64>().unwrap_or(f64::from(*v))),
         Value::F64(v) => json!(v),
         Value::U64(v) => json!(v),
@@ -65,7 +65,7 @@ fn architecture(planned: &Planned) -> Json {
     })
 }
 
-/// What was found out, or why it could not be.
+/// A finding, or the reason why it is missing.
 fn or_error(found: Result<impl Serialize, &String>) -> Json {
     match found {
         Ok(found) => json!(found),

@@ -1,8 +1,7 @@
-//! `bench inspect`: what a model is, what it takes and what it can do here.
+//! `bench inspect`: what a model is, which resources it needs and what it can do on this machine.
 //!
-//! Nothing is loaded: everything follows from the header of the file, the plan, and the steps of loading
-//! that take no memory. What cannot be found out is said, with the reason, and does not keep the rest from
-//! being shown.
+//! Nothing is loaded: everything follows from the header of the file, the plan, and the steps of loading that need no
+//! memory. A finding that is not possible is reported with the reason, and does not suppress the others.
 
 mod command;
 mod findings;

@@ -1,4 +1,4 @@
-//! What follows from a plan: memory, bytes that are read, capabilities.
+//! The findings that follow from a plan: memory, bytes read, capabilities.
 
 use super::findings::{Context, Findings, Planned};
 use crate::arch::Mode;
@@ -10,10 +10,10 @@ use crate::model::{Estimator, Options};
 use crate::plan::{Capacity, Plan};
 use crate::weights::{TensorType, Weights};
 
-/// Context lengths for which memory is worked out, with the requested one and the one of the training.
+/// Context lengths for which memory is computed, besides the requested one and that of the training.
 pub(super) const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
 
-/// What follows from the plan; of weights that cannot be loaded, what there is to say without them.
+/// The findings of a plan. If the weights cannot be loaded, only those that do not need them.
 pub(super) fn planned(
     plan: Plan,
     (weights, adapters): (&Weights, &[Adapter]),
@@ -70,7 +70,7 @@ pub(super) fn planned(
     }
 }
 
-/// Context lengths worth knowing about: up to that of the training, and the requested one.
+/// The context lengths that are reported: up to that of the training, and the requested one.
 fn lengths(plan: &Plan, requested: Option<usize>) -> Vec<u64> {
     let trained = plan.n_ctx_train;
     let mut lengths: Vec<u64> = CONTEXTS
@@ -90,7 +90,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     let options = Options {
         n_ctx: n,
         n_ctx_seq: n,
-        // Text diffusion reads the whole sequence in every pass.
+        // Text diffusion runs every pass over the whole sequence.
         n_batch: match plan.diffusion {
             Some(_) => n.max(Options::N_BATCH),
             None => options.n_batch,
@@ -102,7 +102,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     let last = n_ctx.saturating_sub(1);
     let rows = plan.cache_bytes_read(last, options.k_type, options.v_type);
     let read = rows.and_then(|rows| rows.checked_add(plan.recurrent_bytes(1)?));
-    // Where texts are read as a whole no token is read by itself.
+    // Models that read a text as a whole read no single token.
     let read = read.filter(|_| plan.mode == Mode::Causal);
     Context {
         n_ctx,
@@ -113,7 +113,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     }
 }
 
-/// Bytes of an f16 cache for one sequence, where they can be counted.
+/// Bytes of an f16 KV cache for one sequence; `None` on overflow.
 pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64) -> Option<u64> {
     let room = Capacity {
         n_ctx,

@@ -1,7 +1,7 @@
-//! What is known of a model as a page for people.
+//! The findings about a model as a page of text.
 //!
-//! Everything that comes from a file is clipped and without control characters, so that a hostile file
-//! neither fills the terminal nor speaks to it.
+//! All text from a file is clipped and stripped of control characters, so that a hostile file can neither flood nor
+//! control the terminal.
 
 use crate::common::wording::{bytes, count, escaped, percent};
 use crate::files::models::few;
@@ -13,16 +13,16 @@ use super::{Context, Findings, Planned, json};
 use crate::cli::doctor::Sizes;
 use crate::cli::plan::device_line;
 
-/// Width of the page.
+/// Width of the page, in characters.
 const WIDTH: usize = 100;
-/// Characters of a value from a file.
+/// Maximum number of characters of a value from a file.
 const CLIP: usize = 72;
-/// Characters of a reason, most of which are our own.
+/// Maximum number of characters of a reason; most of its text is this program's own.
 const REASON: usize = 110;
-/// Array elements shown.
+/// Maximum number of array elements shown.
 const SHOWN: usize = 6;
 
-/// Keys that a person cares for, with what they are called here.
+/// Keys that are shown in the summary, by their label.
 const ABOUT: [(&str, &[&str]); 5] = [
     ("name", &["general.name", "general.basename"]),
     ("about", &["general.description"]),
@@ -58,7 +58,7 @@ pub(super) fn of(found: &Findings, all: bool) -> String {
     page.0
 }
 
-/// A text that grows by lines.
+/// A text that is built line by line.
 struct Page(String);
 
 impl Page {
@@ -72,7 +72,7 @@ impl Page {
         self.line(text);
     }
 
-    /// Words in lines of the page's width.
+    /// Adds words in lines of the page's width.
     fn paragraph(&mut self, text: &str) {
         let text = escaped(text);
         let mut line = String::from(" ");
@@ -87,14 +87,14 @@ impl Page {
         self.line(&line);
     }
 
-    /// A message of several lines.
+    /// Adds a message of several lines.
     fn block(&mut self, text: &str) {
         for line in text.lines() {
             self.line(&format!("  {}", escaped(line)));
         }
     }
 
-    /// Rows in columns, each to the left (`l`) or to the right (`r`).
+    /// Adds rows in columns, each aligned to the left (`l`) or to the right (`r`).
     fn table(&mut self, rows: &[Vec<String>], sides: &str) {
         let width = |at: usize| {
             let cells = rows.iter().filter_map(|row| row.get(at));
@@ -115,7 +115,7 @@ impl Page {
     }
 }
 
-/// Text of a file in a line: short, and nothing that a terminal obeys.
+/// Text of a file in a line, clipped and without control characters.
 fn clip(text: &str) -> String {
     clip_to(text, CLIP)
 }
@@ -145,7 +145,7 @@ fn about(page: &mut Page, found: &Findings) {
     page.table(&rows, "ll");
 }
 
-/// How many weights there are, and in what.
+/// The number of weights, and their types.
 fn weights(tensors: &[TensorInfo]) -> String {
     let of = Sizes::of(tensors);
     if of.n_weights == 0 {
@@ -158,7 +158,7 @@ fn weights(tensors: &[TensorInfo]) -> String {
     format!("{n} in {size}, {bits:.2} bits each: {types}")
 }
 
-/// Tensors by what they are for.
+/// The sizes of tensors by their use.
 fn by_use(planned: &Planned) -> Vec<Vec<String>> {
     let whole = planned.plan.weight_bytes().max(1);
     let shares = planned.shares.iter().map(|share| {
@@ -182,7 +182,7 @@ fn unused(page: &mut Page, found: &Findings, planned: &Planned) {
     }
 }
 
-/// Tokenizer and chat template.
+/// Adds the tokenizer and the chat template.
 fn texts(page: &mut Page, found: &Findings) {
     page.title("text");
     let mut rows = vec![row("tokenizer", tokenizer(&found.tokenizer))];
@@ -214,7 +214,7 @@ fn tokenizer(found: &Result<Tokenizer, String>) -> String {
     text
 }
 
-/// Tokens with a role.
+/// The tokens that have a role.
 pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
     let roles = [
         ("bos", tokenizer.bos()),
@@ -241,7 +241,7 @@ fn special(tokenizer: &Tokenizer) -> String {
     roles.chain(ends).collect::<Vec<String>>().join(", ")
 }
 
-/// What the chat template does, in up to three rows.
+/// The features of the chat template, in up to three rows.
 fn template(probe: &Probe) -> Vec<Vec<String>> {
     let probes = [
         ("user", &probe.user),
@@ -311,7 +311,7 @@ fn amounts(planned: &Planned, context: &Context) -> Vec<String> {
     let all = all.into_iter().fold(0, u64::saturating_add);
     let read = planned.weights_read.zip(context.read);
     let read = read.map(|(weights, rows)| bytes(weights.saturating_add(rows)));
-    // Without the bytes of states those of the cache are not known either.
+    // Without the bytes of the states, those of the cache are not known either.
     let [cache, states, all] = match context.states {
         None => ["\u{2013}"; 3].map(str::to_owned),
         Some(0) => [bytes(memory.cache), "-".to_owned(), bytes(all)],
@@ -346,7 +346,7 @@ fn everything(page: &mut Page, found: &Findings) {
     page.table(&rows.collect::<Vec<_>>(), "lllr");
 }
 
-/// A value of the metadata in a line.
+/// A metadata value in one line.
 fn shown(value: &Value) -> String {
     match value {
         Value::Str(text) => clip(text),

@@ -1,7 +1,7 @@
-//! `bench lab collect`: what a plan captures of thousands of prompts, in files of a folder.
+//! `bench lab collect`: the captures of a plan for thousands of prompts, in the files of a folder.
 //!
-//! Values are written shard by shard, and the index after each: a run that was interrupted goes on after the last shard
-//! that the index has. Memory holds one shard and the prompts under way, however many there are.
+//! Values are written shard by shard, and the index after each shard: an interrupted run resumes after the last shard
+//! in the index. Memory holds one shard and the running prompts, however many prompts there are.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -27,11 +27,11 @@ use super::prompts::{Asking, Bounds, PlanOptions, plan};
 
 const INDEX: &str = "index.json";
 const LOCK: &str = "lock";
-/// What names of files of statistics begin with.
+/// The prefix of the names of statistics files.
 const STATISTICS: &str = "statistics-";
-/// Longest line of prompts, in bytes.
+/// Maximum size of a line of prompts, in bytes.
 const MAX_LINE: u64 = 16 << 20;
-/// In place of the position of what was made of all rows of a prompt.
+/// The position of a value that was computed from all rows of a prompt.
 const NO_POSITION: u32 = i32::MAX as u32;
 
 #[derive(Debug, ClapArgs)]
@@ -67,7 +67,7 @@ pub(in crate::cli) struct CollectArgs {
     load: LoadOptions,
 }
 
-/// What is collected, of which two runs into one folder have the same.
+/// The identity of a collection. Two runs into one folder must have the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Subject {
     model: String,
@@ -85,33 +85,33 @@ struct Subject {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Shard {
     file: String,
-    /// The first of its prompts, counted from 0.
+    /// The index of its first prompt, from 0.
     first: usize,
     prompts: usize,
-    /// Rows of each array.
+    /// Number of rows of each array.
     rows: BTreeMap<String, usize>,
 }
 
-/// What the folder has.
+/// The index of the folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Index {
     #[serde(flatten)]
     subject: Subject,
-    /// Whether all prompts were read.
+    /// Whether all prompts were processed.
     complete: bool,
-    /// File with the mean of each value over all rows, and its covariance.
+    /// The file with the mean of each value over all rows, and its covariance.
     statistics: Option<String>,
     shards: Vec<Shard>,
 }
 
 impl Index {
-    /// Prompts whose values are there.
+    /// Number of prompts whose values were written.
     fn n_done(&self) -> usize {
         self.shards.iter().map(|shard| shard.prompts).sum()
     }
 }
 
-/// The prompts of a file, one after another.
+/// The prompts of a file, read one by one.
 struct Lines {
     path: PathBuf,
     file: BufReader<File>,
@@ -179,10 +179,10 @@ impl Lines {
     }
 }
 
-/// Values of one point that are not written yet.
+/// The values of one point that were not written yet.
 struct Buffer {
     name: String,
-    /// Dimensions of a row, the slowest first.
+    /// Dimensions of a row, slowest first.
     row: Vec<u64>,
     is_half: bool,
     elements: Vec<f32>,
@@ -191,12 +191,12 @@ struct Buffer {
     prompts: Vec<u32>,
 }
 
-/// Values on their way into the folder.
+/// A running collection.
 struct Collecting<'a> {
     folder: &'a Path,
     index: Index,
     buffers: Vec<Buffer>,
-    /// By the names of the values; features of rows have none.
+    /// Moments by the name of the value. Features of rows have none.
     moments: BTreeMap<String, Moments>,
     n_buffered: usize,
 }
@@ -215,7 +215,7 @@ impl Collecting<'_> {
             let n = captured.elements.len() / width;
             buffer.elements.extend_from_slice(&captured.elements);
             buffer.places.extend_from_slice(&captured.places);
-            // What was made of all rows of a prompt has no position.
+            // A value that was computed from all rows of a prompt has no position.
             let is_one = matches!(captured.reduce, Reduce::Mean | Reduce::Max);
             match is_one {
                 true => buffer.positions.extend(std::iter::repeat_n(NO_POSITION, n)),
@@ -240,7 +240,7 @@ impl Collecting<'_> {
             .sum()
     }
 
-    /// Writes what is buffered, and what the index says of it.
+    /// Writes the buffered values as a shard, then the index.
     fn flush(&mut self, is_last: bool) -> Result<(), Failure> {
         let at = self.index.shards.len();
         let n = std::mem::take(&mut self.n_buffered);
@@ -317,7 +317,7 @@ impl Collecting<'_> {
         self.write(name, &all)
     }
 
-    /// Removes the statistics that the index does not name any more, also those of a run that ended between the two.
+    /// Removes statistics that the index does not name, including those of a run that ended before it wrote the index.
     fn remove_old_statistics(&self) -> Result<(), Failure> {
         for entry in fs::read_dir(self.folder)? {
             let entry = entry?;
@@ -337,7 +337,7 @@ impl Collecting<'_> {
 }
 
 impl Buffer {
-    /// Room for values of a name, of which these are the first.
+    /// An empty buffer for a value; its name and shape come from the first capture.
     fn new((name, captured, is_half): &(String, Cow<'_, Captured>, bool)) -> Self {
         Self {
             name: name.clone(),
@@ -350,7 +350,7 @@ impl Buffer {
         }
     }
 
-    /// Its arrays: rows, and of each row the prompt and the position, which is 2^31 - 1 where it has none.
+    /// The arrays of the buffer: the rows, and for each row its prompt and its position, 2^31 - 1 for none.
     fn arrays(&self) -> Vec<Named<'_>> {
         let n = self.prompts.len() as u64;
         let rows: Vec<u64> = [n].into_iter().chain(self.row.iter().copied()).collect();
@@ -387,7 +387,7 @@ impl Buffer {
     }
 }
 
-/// Refuses plans whose values are no rows of one width, and statistics that take too much.
+/// Refuses plans whose values are not rows of one width, and statistics that need too much memory.
 fn check(args: &CollectArgs, asking: &Asking) -> Result<(), Failure> {
     let points = asking.served.handle.points();
     let mut n_bytes = 0u64;
@@ -414,7 +414,7 @@ fn check(args: &CollectArgs, asking: &Asking) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the folder has of the same subject.
+/// The index of the folder, if it has the same subject.
 fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
     let path = folder.join(INDEX);
     let text = match reading::text(&path, MAX_TEXT) {
@@ -505,7 +505,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
         moments,
         n_buffered: 0,
     };
-    // From now on an interrupted run goes on.
+    // From here on, an interrupted run can be resumed.
     collecting.write_index()?;
     collecting.remove_old_statistics()?;
     let mut lines = Lines::open(&args.prompts, false)?;
@@ -541,7 +541,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     ))
 }
 
-/// The statistics of an earlier run.
+/// Reads the statistics of an earlier run.
 fn moments(path: &Path, is_full: bool) -> Result<BTreeMap<String, Moments>, Failure> {
     let weights = crate::weights::folder::plain(path)?;
     let numbers = |name: &str| -> Result<Vec<f64>, Failure> {

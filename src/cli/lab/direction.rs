@@ -1,4 +1,4 @@
-//! `bench lab direction`: directions of hidden states that tell two sets of prompts apart.
+//! `bench lab direction`: directions of hidden states that separate two sets of prompts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub(in crate::cli) struct DirectionArgs {
     load: LoadOptions,
 }
 
-/// The prompts of a file.
+/// Reads the prompts of a file.
 fn prompts(path: &Path) -> Result<Vec<String>, Failure> {
     let text = read_text(path)?;
     let lines = text
@@ -131,7 +131,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
             );
         }
     }
-    // By layers.
+    // Means and rows by layer, for each set.
     let mut means: [BTreeMap<u64, Mean>; 2] = Default::default();
     let mut rows: [BTreeMap<u64, Vec<Vec<f32>>>; 2] = Default::default();
     for ((side, means), rows) in [&positive, &negative]

@@ -1,4 +1,5 @@
-//! `bench lab lens`, `patch`, `routing`, `attention` and `attribution`: what the lab gives of a prompt, as JSON and as a picture.
+//! `bench lab lens`, `patch`, `routing`, `attention` and `attribution`: lab results of a prompt, as JSON and as a
+//! picture.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::cli::{Failure, output};
 use super::prompts::{Asking, Bounds, BytesOption};
 use super::{Text, TextOptions, read_text};
 
-/// Runs of a grid that share a step.
+/// Maximum number of runs of a grid that share a step.
 const PARALLEL: usize = 32;
 
 /// Where the numbers come from, and where they go.
@@ -175,7 +176,7 @@ pub(super) fn routing(args: &RoutingArgs) -> Result<(), Failure> {
                 let is_there = points.find(&own).is_ok();
                 is_there.then(|| json!({ "point": own, "positions": positions }))
             };
-            // A row of the router tells how many experts there are.
+            // The row of the router has one element for each expert.
             let all = [
                 of("picked", "prompt"),
                 of("weights", "prompt"),
@@ -248,7 +249,7 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
     args.files.draw(Picture::Patch, &[], response)
 }
 
-/// The points of chosen layers that have a name ending, parts and numbers that can be captured.
+/// The capturable points of the chosen layers whose path ends with `ending` and whose parts are `parts`.
 fn chosen<'a>(points: &'a Points, ending: &str, parts: Parts, layers: &[u64]) -> Vec<&'a str> {
     let chosen = Chosen {
         layers: layers.to_vec(),
@@ -283,8 +284,8 @@ impl FileOptions {
         Asking::start(&self.load, model, plan, &[], bounds)
     }
 
-    /// What a plan gives of one prompt, as `POST /v1/lab/run` responds. `n_cells` is how many cells of the picture there are
-    /// for each token, and for each pair of tokens.
+    /// The response of `POST /v1/lab/run` for one prompt and a plan. `n_cells` returns the number of cells in the
+    /// picture for each token, and for each pair of tokens.
     fn read(
         &self,
         text: &TextOptions,
@@ -315,13 +316,13 @@ impl FileOptions {
         }))
     }
 
-    /// Whether there is a picture.
+    /// Whether a picture is written.
     fn is_drawn(&self) -> bool {
         let files = [&self.svg, &self.html, &self.png];
         files.into_iter().any(Option::is_some)
     }
 
-    /// Writes the files of a response, which is that of `--from` if there is one.
+    /// Writes the files of a response. With `--from`, the response is read from its file.
     fn draw(
         &self,
         picture: Picture,
@@ -374,7 +375,7 @@ impl FileOptions {
     }
 }
 
-/// Writes a file, and prints its path.
+/// Writes a file and prints its path.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let written = writing::write(path, bytes);
     written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;

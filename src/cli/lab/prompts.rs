@@ -1,5 +1,5 @@
-//! Prompts of which an engine gathers what a plan asks, one or thousands: many share a step, and results come in the
-//! order of the prompts.
+//! Runs a lab plan on one or thousands of prompts. Many prompts share a step, and results come in the order of the
+//! prompts.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use crate::model::Options;
 use crate::cli::options::{LoadOptions, byte_count, progress_bar};
 use crate::cli::{Failure, run};
 
-/// A model and what it is asked of each prompt.
+/// A model with a lab plan for its prompts.
 pub(super) struct Asking {
     pub(super) served: Served,
     pub(super) request: LabRequest,
-    /// Prompts that are read at once.
+    /// Maximum number of prompts that run at once.
     n_parallel: usize,
 }
 
@@ -45,16 +45,16 @@ pub(super) struct PlanOptions {
     pub(super) lab_vectors: Vec<PathBuf>,
 }
 
-/// What bounds the reading of prompts.
+/// The limits for running prompts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Prompts that are read at once.
+    /// Maximum number of prompts that run at once.
     pub(super) n_parallel: usize,
-    /// Bytes of what one prompt gives.
+    /// Maximum size of the values of one prompt, in bytes.
     pub(super) lab_bytes: u64,
 }
 
-/// The plan in a file: the object `lab` of a request, as TOML or, in a file whose name ends in `.json`, as JSON.
+/// Reads a plan from a file: the object `lab` of a request, as JSON if the name ends in `.json`, otherwise as TOML.
 pub(super) fn plan(path: &Path) -> Result<Map<String, Value>, Failure> {
     let text = super::read_text(path)?;
     let at = |error: &dyn std::fmt::Display| anyhow::anyhow!("{}: {error}", path.display());
@@ -68,7 +68,7 @@ impl Asking {
     /// Loads a model for a plan.
     ///
     /// # Errors
-    /// A plan that is wrong, or a model that does not run.
+    /// The plan is invalid, or the model cannot be run.
     pub(super) fn start(
         load: &LoadOptions,
         model: &Path,
@@ -90,7 +90,7 @@ impl Asking {
         }
         let n_ctx_seq = options.n_ctx;
         options.n_seqs = bounds.n_parallel;
-        // What is read next waits for room, so that memory does not grow with the number of prompts.
+        // Further prompts wait for room in the cache, so that memory does not grow with the number of prompts.
         let several = if bounds.n_parallel > 1 {
             4 * options.n_batch
         } else {
@@ -105,7 +105,7 @@ impl Asking {
             lab_bytes: bounds.lab_bytes,
             n_ctx: n_ctx_seq,
             n_parallel: bounds.n_parallel,
-            // A place is given back a little after the result is there.
+            // A place in the queue is released a little after its result arrives.
             n_queue: 4 * bounds.n_parallel,
             n_prefill: options.n_batch,
             n_drafted: 0,
@@ -132,15 +132,15 @@ impl Asking {
         })
     }
 
-    /// The tokens of a text, as `/v1/lab/run` has them.
+    /// The tokens of a text, by the rules of `/v1/lab/run`.
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {
         Ok(self.served.handle.tokenizer().encode(text, true, true)?)
     }
 
-    /// What a single prompt gives, with `n_more` tokens of a completion.
+    /// The result of a single prompt, with `n_more` tokens of a completion.
     ///
     /// # Errors
-    /// A plan or a prompt that is refused, or a computation that fails.
+    /// The plan or the prompt is refused, or the computation fails.
     pub(super) fn one(&self, prompt: Vec<u32>, n_more: usize) -> Result<LabResult, Failure> {
         let asked = self.request.asked(&self.served);
         let asked = asked.map_err(|message| anyhow::anyhow!("{message}"))?;
@@ -163,11 +163,11 @@ impl Asking {
         events.map_err(|error| anyhow::anyhow!("{error}"))
     }
 
-    /// Reads prompts, the first of which has this number, with `n_more` tokens of a completion each. `take` gets what
-    /// each gave, in their order.
+    /// Runs prompts, numbered from `first`, with `n_more` tokens of a completion each. Passes each result to `take`, in
+    /// their order.
     ///
     /// # Errors
-    /// A prompt that cannot be read, by its number, and errors of `take`.
+    /// A prompt cannot be run (the error has its number), or `take` fails.
     pub(super) fn each(
         &self,
         first: usize,
@@ -196,7 +196,7 @@ impl Asking {
     }
 }
 
-/// What a request gave.
+/// Waits for the result of a request.
 fn result(mut events: UnboundedReceiver<Event>) -> Result<LabResult, Failure> {
     let mut found = None;
     while let Some(event) = events.blocking_recv() {

@@ -1,4 +1,4 @@
-//! `bench lab run`: what a plan gives of one prompt.
+//! `bench lab run`: the result of a lab plan for one prompt.
 
 use std::path::PathBuf;
 

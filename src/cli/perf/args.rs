@@ -1,4 +1,4 @@
-//! The options of the command, and the cases that follow from them.
+//! The options of the command, and the cases that they define.
 
 use std::path::PathBuf;
 
@@ -78,7 +78,7 @@ impl Args {
         self.depth.iter().flat_map(of_depth)
     }
 
-    /// Positions of the longest sequence.
+    /// Number of positions of the longest sequence.
     pub(super) fn longest(&self) -> usize {
         let deepest = self.depth.iter().max().copied().unwrap_or(0);
         let prompt = self.prompt.iter().max().copied().unwrap_or(1);

@@ -1,4 +1,4 @@
-//! Measuring all cases, for each number of threads.
+//! Measures all cases, for each number of threads.
 
 use super::super::options::Defaults;
 use super::super::{Failure, output};
@@ -13,7 +13,7 @@ use crate::files::models::Source;
 use crate::model::Options;
 use crate::weights::TensorType;
 
-/// Tokens of the source of every sequence, where the model reads one.
+/// Number of source tokens of every sequence, if the model reads a source.
 const N_SOURCE: usize = 64;
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
@@ -31,7 +31,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     output::bytes(report.to_text().as_bytes())
 }
 
-/// All cases with one number of threads.
+/// Measures all cases with one number of threads.
 fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result<(), Failure> {
     let opened = args.load.open(&Source::of(args.model.as_deref()))?;
     report.model.clone_from(&opened.name);
@@ -41,7 +41,7 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result
         options.n_threads = n;
     }
     let n_threads = options.n_threads;
-    // Before the model is there, so that the peak of the process is the model's.
+    // Measured before the model is loaded, so that the process's peak memory is the model's.
     let bandwidth = read_bandwidth(n_threads);
     let mut model = args.load.load(opened, options)?;
     if model.reads_source() {
@@ -83,7 +83,7 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result
     Ok(())
 }
 
-/// The cases of decoding through the engine, with a model that is loaded for it.
+/// Measures decoding through the engine, with a model that is loaded for it.
 fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<Requests>, Failure> {
     let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
     let mut options = resolve(args, &opened);
@@ -97,7 +97,7 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<Requests>, Failur
     measured.collect()
 }
 
-/// The options of the model: capacity for the largest case.
+/// The options of the model, with capacity for the largest case.
 fn resolve(args: &Args, opened: &crate::files::models::Opened) -> Options {
     let (longest, sequences) = (args.longest(), args.most_sequences());
     let n_source = if opened.plan.source.is_some() {

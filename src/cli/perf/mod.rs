@@ -1,5 +1,5 @@
-//! `bench perf`: prefill and decode speed, apart, over prompt lengths, depths, sequences and threads,
-//! with the bandwidth of the machine's memory as their bound, and decoding through the engine.
+//! `bench perf`: the speeds of prefill and decode, measured separately, over prompt lengths, depths, sequences and
+//! threads; the bandwidth of the machine's memory as their bound; and decoding through the engine.
 
 mod args;
 mod measure;

@@ -7,35 +7,35 @@ use crate::model::{Batch, Model, SequenceId};
 
 use super::Failure;
 
-/// Reading a prompt.
+/// The measured prefill of a prompt.
 pub(super) struct Prefill {
-    /// Its tokens.
+    /// Number of tokens of the prompt.
     pub(super) n: usize,
-    /// Seconds of each repetition.
+    /// Statistics of the seconds per repetition.
     pub(super) seconds: Summary,
 }
 
-/// What is decoded.
+/// A case of decoding.
 #[derive(Clone, Copy)]
 pub(super) struct Case {
-    /// Tokens of each sequence before.
+    /// Number of tokens in the cache of each sequence at the start.
     pub(super) depth: usize,
-    /// Sequences decoded together.
+    /// Number of sequences that are decoded together.
     pub(super) sequences: usize,
-    /// Tokens decoded of each sequence.
+    /// Number of tokens decoded per sequence.
     pub(super) n: usize,
 }
 
-/// Decoding sequences together, one token of each in a step.
+/// The measured decoding of sequences together, one token of each per step.
 pub(super) struct Decode {
     pub(super) case: Case,
-    /// Seconds of all steps of each repetition.
+    /// Seconds of all steps together, per repetition.
     pub(super) seconds: Summary,
-    /// Seconds of each step of all repetitions.
+    /// Seconds per step, over all repetitions.
     pub(super) steps: Summary,
     /// Bytes of weights that a step reads.
     pub(super) weight_bytes: u64,
-    /// Bytes of keys, values and states that a step reads, in the middle of the run.
+    /// Bytes of keys, values and states that a step in the middle of the run reads.
     pub(super) cache_bytes: u64,
 }
 
@@ -46,7 +46,7 @@ impl Prefill {
             model.forget(0, 0);
             let start = Instant::now();
             read(model, 0, 0, n, true)?;
-            // The first run warms up.
+            // The first run is a warm-up.
             if run > 0 {
                 seconds.push(start.elapsed().as_secs_f64());
             }
@@ -58,7 +58,7 @@ impl Prefill {
         })
     }
 
-    /// Tokens per second of the median.
+    /// Tokens per second, from the median time.
     pub(super) fn speed(&self) -> f64 {
         self.n as f64 / self.seconds.p50
     }
@@ -96,12 +96,12 @@ impl Decode {
         })
     }
 
-    /// Tokens per second of all sequences together, of the median.
+    /// Tokens per second of all sequences together, from the median time.
     pub(super) fn speed(&self) -> f64 {
         (self.case.n * self.case.sequences) as f64 / self.seconds.p50
     }
 
-    /// Bytes per second read of weights and of what is kept, of the median.
+    /// Bytes of weights and cache read per second, from the median time.
     pub(super) fn bytes_per_second(&self) -> f64 {
         (self.weight_bytes + self.cache_bytes) as f64 * self.case.n as f64 / self.seconds.p50
     }
@@ -115,8 +115,8 @@ fn token(model: &Model, i: usize) -> u32 {
     (i * 7 % model.plan().n_vocab.max(1) as usize) as u32
 }
 
-/// Reads tokens `first` to `end` of a sequence, as many in a pass as one takes; the last one gives
-/// logits if they are wanted.
+/// Reads tokens `first` to `end` of a sequence, in passes of the maximum size. With `logits`, the last token yields
+/// logits.
 pub(super) fn read(
     model: &mut Model,
     sequence: SequenceId,
@@ -138,7 +138,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Takes every sequence of a case to its depth, from nothing.
+/// Clears every sequence of a case and reads it to its depth.
 pub(super) fn begin(model: &mut Model, case: Case) -> Result<(), Failure> {
     for sequence in 0..case.sequences as SequenceId {
         model.forget(sequence, 0);
@@ -147,10 +147,10 @@ pub(super) fn begin(model: &mut Model, case: Case) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes every sequence of a case back to its depth, at which it was before.
+/// Removes the tokens after the depth of the case from every sequence.
 pub(super) fn go_back(model: &mut Model, case: Case) -> Result<(), Failure> {
     for sequence in 0..case.sequences as SequenceId {
-        // What cannot go back part of the way begins anew.
+        // A state that cannot go back to this position is read again from the start.
         let first = model.forget(sequence, case.depth as u32) as usize;
         read(model, sequence, first, case.depth, false)?;
     }

@@ -1,4 +1,4 @@
-//! Which blocks and operations take the time of a pass.
+//! The time of each block and operation of a pass.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,26 +11,26 @@ use crate::model::Model;
 use super::Failure;
 use super::passes::{self, Case};
 
-/// Costs of a kind of pass.
+/// The costs of a kind of pass.
 pub(super) struct Profile {
     what: String,
-    /// Passes that were run.
+    /// Number of measured passes.
     passes: u64,
-    /// Seconds of a pass as it is otherwise.
+    /// Seconds per pass without the profiler.
     plain: f64,
-    /// Seconds of a pass while every operation runs by itself.
+    /// Seconds per pass when every operation runs by itself.
     clocked: f64,
-    /// By kind of block: times computed, and what it took.
+    /// Costs by kind of block: its name, the number of times it was computed, its cost.
     kinds: Vec<(String, Option<u64>, Cost)>,
-    /// By operation.
+    /// Costs by operation.
     ops: Vec<(String, Cost)>,
-    /// By unit or place, with its operations in order.
+    /// Costs by unit or other place in the graph, with its operations in order.
     places: Vec<PlaceCost>,
-    /// Operations of a pass that the device of their unit lacks, with their number.
+    /// Operations of a pass that run elsewhere because the device of their unit lacks them, with their numbers.
     elsewhere: BTreeMap<String, usize>,
 }
 
-/// Profiles reading a prompt of `n` tokens.
+/// Profiles the prefill of `n` tokens.
 pub(super) fn prefill(model: &mut Model, n: usize) -> Result<Profile, Failure> {
     let whole = |model: &mut Model| {
         model.forget(0, 0);
@@ -46,7 +46,7 @@ pub(super) fn decode(model: &mut Model, case: Case) -> Result<Profile, Failure> 
     passes::begin(model, case)?;
     passes::step(model, case, 0)?;
     let what = format!("decode, {} sequences, depth {}", case.sequences, case.depth);
-    // The last position again and again: each time is the same work.
+    // Every pass decodes the last position again, so that all do the same work.
     let again = |model: &mut Model| {
         passes::go_back(model, case)?;
         passes::step(model, case, 0)
@@ -56,7 +56,7 @@ pub(super) fn decode(model: &mut Model, case: Case) -> Result<Profile, Failure> 
     Ok(profile)
 }
 
-/// Runs `pass` `n` times as it is and `n` times under the clock, after one that warms up.
+/// Runs `pass` once to warm up, `n` times as it is, and `n` times with timers.
 fn measure(
     model: &mut Model,
     what: String,
@@ -199,7 +199,7 @@ impl Profile {
         })
     }
 
-    /// A place with the seconds of a pass that each of its operations takes.
+    /// A place with the seconds per pass of each of its operations.
     fn place_json(&self, place: &PlaceCost) -> Value {
         let ops = place.ops.iter().map(|(name, cost)| {
             json!({ "name": name, "seconds": cost.time.as_secs_f64() / self.passes as f64 })

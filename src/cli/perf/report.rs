@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The measurements as text and as JSON.
 
 use serde_json::{Value, json};
 
@@ -17,11 +17,11 @@ pub(super) struct Report {
     pub(super) cache_bytes: u64,
     pub(super) compute_bytes: u64,
     pub(super) resident_bytes: Option<u64>,
-    /// One for each number of threads, at least one.
+    /// The measurements for each number of threads, at least one.
     pub(super) threads: Vec<Threads>,
 }
 
-/// Measurements with a number of threads.
+/// The measurements with one number of threads.
 pub(super) struct Threads {
     pub(super) n_threads: usize,
     /// Bytes per second that these threads read from memory.
@@ -33,7 +33,7 @@ pub(super) struct Threads {
 }
 
 impl Report {
-    /// The fields at the top are those of the first number of threads and the first case of
+    /// The JSON of the report. Top-level fields are those of the first number of threads and the first case of
     /// decoding; everything is in `runs`.
     pub(super) fn to_json(&self) -> Value {
         let first = self.threads.first();

@@ -1,4 +1,4 @@
-//! Decoding through the engine: what admission, sampling and text add to the passes alone.
+//! Decoding through the engine: the overhead of admission, sampling and detokenisation over the passes alone.
 
 use std::time::{Duration, Instant};
 
@@ -12,19 +12,19 @@ use crate::sampling::Params;
 use super::Failure;
 use super::passes::Case;
 
-/// Shortest time that counts.
+/// Minimum duration in a division.
 const SHORTEST: Duration = Duration::from_micros(1);
 
-/// Requests decoded together.
+/// The measurement of requests that are decoded together.
 pub(super) struct Requests {
     pub(super) case: Case,
-    /// Tokens per second of all requests together while each has its first token and none has its last.
+    /// Tokens per second of all requests together, in the time between the last first token and the first last token.
     pub(super) speed: f64,
-    /// Seconds from a request to its first token that were not spent reading its prompt.
+    /// Seconds from a request to its first token, without the time of its prefill.
     pub(super) first: f64,
 }
 
-/// Limits for cases of at most so many sequences.
+/// Engine limits for cases of at most `sequences` sequences.
 pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
     Limits {
         lab_bytes: 1 << 20,
@@ -41,10 +41,10 @@ pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
 }
 
 impl Requests {
-    /// Greedy completions of `case.n` tokens, of prompts that differ from each other and between runs.
+    /// Measures greedy completions of `case.n` tokens. Prompts differ from each other and between runs.
     pub(super) fn measure(served: &Served, case: Case, repeat: usize) -> Result<Self, Failure> {
         let (mut speeds, mut firsts) = (Vec::new(), Vec::new());
-        // The first run warms up.
+        // The first run is a warm-up.
         for run in 0..=repeat {
             let requests =
                 (0..case.sequences).map(|i| request(served, case, run * case.sequences + i));
@@ -76,7 +76,7 @@ impl Requests {
     }
 }
 
-/// A request with a prompt of its own: its first token is that of no other.
+/// A request whose prompt starts with a token that no other prompt starts with.
 fn request(served: &Served, case: Case, of: usize) -> Request {
     let n_vocab = served.info.n_vocab.max(1) as usize;
     let prompt = (0..case.depth.max(1)).map(|i| ((31 * of + 7 * i) % n_vocab) as u32);
@@ -110,13 +110,13 @@ fn request(served: &Served, case: Case, of: usize) -> Request {
     }
 }
 
-/// The middle one of some values; 0 of none.
+/// The median of the values; 0 if there are none.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// When each token of a completion came, and what the completion took.
+/// The arrival time of each token of a completion, and the usage of the completion.
 fn stamps(mut events: UnboundedReceiver<Event>) -> Result<(Vec<Instant>, Usage), Failure> {
     let mut stamps = Vec::new();
     while let Some(event) = events.blocking_recv() {
@@ -130,7 +130,8 @@ fn stamps(mut events: UnboundedReceiver<Event>) -> Result<(Vec<Instant>, Usage),
     anyhow::bail!("the engine stopped before the end of a completion")
 }
 
-/// Tokens per second while all have begun and none has ended; of the whole time where there is no such time.
+/// Tokens per second in the time when all completions have begun and none has ended; if there is none, over the whole
+/// time.
 fn speed(stamps: &[Vec<Instant>]) -> Result<f64, Failure> {
     let firsts = || stamps.iter().filter_map(|of_one| of_one.first());
     let lasts = || stamps.iter().filter_map(|of_one| of_one.last());
@@ -144,7 +145,7 @@ fn speed(stamps: &[Vec<Instant>]) -> Result<f64, Failure> {
     let n = within
         .filter(|stamp| start < *stamp && *stamp <= end)
         .count();
-    // Readers that wake up late see all tokens at once.
+    // A reader that wakes up late receives all tokens at once.
     let time = end.saturating_duration_since(*start).max(SHORTEST);
     Ok(n.max(1) as f64 / time.as_secs_f64())
 }

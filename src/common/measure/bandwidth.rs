@@ -1,33 +1,34 @@
-//! How fast this machine reads memory: the bound of everything that reads weights once a step.
+//! The memory bandwidth of this machine: the upper bound of any work that reads all weights in each step.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes summed by all threads together, beyond any cache that they might share.
+/// Bytes that all threads together sum: more than any cache that they may share.
 const BYTES: usize = 512 << 20;
-/// Least bytes of a thread, for machines with many.
+/// Minimum number of bytes per thread, for machines with many threads.
 const LEAST_PER_THREAD: usize = 16 << 20;
-/// The most sums, and the time after which no further one begins: the fastest counts.
+/// Maximum number of sums, and the time after which no further sum begins. The fastest sum counts.
 const RUNS: usize = 6;
 const TIME: Duration = Duration::from_millis(400);
 
-/// Bytes per second that `n_threads` threads read from memory together: the fastest of several
-/// sums over a buffer much larger than the caches.
+/// The bytes per second that `n_threads` threads together read from memory: the fastest of several sums over a buffer
+/// much larger than the caches.
 pub fn read_bandwidth(n_threads: usize) -> f64 {
     let n_threads = n_threads.max(1);
     sum_rate(n_threads, (BYTES / n_threads).max(LEAST_PER_THREAD), RUNS)
 }
 
-/// The fastest of at most `runs` sums over `bytes` for each thread, in bytes per second.
+/// The rate of the fastest of at most `runs` sums over `bytes` for each thread, in bytes per second.
 fn sum_rate(n_threads: usize, bytes: usize, runs: usize) -> f64 {
     let words = bytes / size_of::<u64>();
     let barrier = Barrier::new(n_threads);
-    // The first run that does not take place. The first thread lowers it, never to a run that has begun.
+    // The index of the first run that does not take place. The first thread lowers it, but never to a run that has
+    // begun.
     let end_of_runs = AtomicUsize::new(runs);
     let spans: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
         let work = |i: usize| {
-            // Written word by word: pages that nobody wrote are one and the same page of zeros.
+            // Every word is written: pages that were never written all map to one page of zeros.
             let data: Vec<u64> = (0..words).map(|word| (word ^ i) as u64).collect();
             let mut spent = Duration::ZERO;
             let timed = |run| {
@@ -67,8 +68,8 @@ fn sum_rate(n_threads: usize, bytes: usize, runs: usize) -> f64 {
     (spans.len() * words * size_of::<u64>()) as f64 / fastest
 }
 
-/// The sum of all words. A plain fold is what the compiler turns into vector additions side by side; nested loops over parts stay
-/// loops with a call in them, which is slower than memory.
+/// The sum of all words. The compiler vectorises a plain fold. Nested loops over parts stay loops with a call in them,
+/// which is slower than memory.
 fn sum(data: &[u64]) -> u64 {
     data.iter().fold(0, |sum, word| sum.wrapping_add(*word))
 }

@@ -3,11 +3,11 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// The time that this thread was on a processor, which other work of a busy machine does not add to. Where the system does
-/// not tell it, the time since the first call.
+/// The processor time of this thread, which other work on a busy machine does not increase. Where the system does not
+/// report it, the time since the first call.
 pub fn thread_time() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    // The system adds up what it is asked for when it chooses whom to run.
+    // The system updates the counter when it schedules threads.
     std::thread::yield_now();
     let found = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let found = found.and_then(|text| text.split_whitespace().next()?.parse().ok());

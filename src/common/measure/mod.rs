@@ -1,7 +1,7 @@
 //! Statistics of repeated measurements, and the machine's memory bandwidth.
 //!
-//! Pure numbers: nothing here knows models or prints. Percentiles are measured values (nearest
-//! rank), never interpolated, so that they can be traced to a run.
+//! Nothing here knows models or prints. Percentiles are measured values (nearest rank), never interpolated, so that
+//! they can be traced to a run.
 
 mod bandwidth;
 mod clock;

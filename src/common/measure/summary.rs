@@ -5,22 +5,22 @@
 pub struct Summary {
     /// Number of measurements.
     pub count: usize,
-    /// The smallest.
+    /// The minimum.
     pub min: f64,
-    /// The median: half of them are at most this.
+    /// The median: half of the measurements are at most this.
     pub p50: f64,
-    /// Nine of ten are at most this.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 of 100 are at most this.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The largest.
+    /// The maximum.
     pub max: f64,
-    /// Their mean.
+    /// The mean.
     pub mean: f64,
 }
 
 impl Summary {
-    /// The summary of measurements in any order; none without measurements or if one is not a number.
+    /// The summary of measurements in any order; `None` without measurements or if one is not a number.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;
@@ -39,8 +39,7 @@ impl Summary {
     }
 }
 
-/// The smallest of rising values that at least `percent` of 100 are at most; `sorted` holds at
-/// least one.
+/// The smallest value of `sorted` (rising, not empty) that is at least as large as `percent` per cent of the values.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted[rank - 1]
@@ -54,7 +53,7 @@ mod tests {
         Summary::of(values).expect("there are values")
     }
 
-    /// The definition itself: the least value that so many are at most.
+    /// The definition itself: the smallest value that is at least as large as this share of the values.
     fn by_counting(values: &[f64], percent: usize) -> f64 {
         let is_enough = |limit: f64| {
             100 * values.iter().filter(|v| **v <= limit).count() >= percent * values.len()

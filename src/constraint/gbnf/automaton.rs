@@ -1,8 +1,8 @@
 //! Regular expressions as position automata, and the comparison of two of them on the same text.
 //!
-//! A position is an occurrence of a character class (Glushkov 1961). Two questions decide whether
-//! expressions may both be lexemes: can they match the same text, and with which bytes can one continue
-//! after the other has ended. Answers err on the safe side.
+//! A position is an occurrence of a character class (Glushkov 1961). Two questions decide whether two expressions may
+//! both be lexemes: can they match the same text, and with which bytes can one continue after the other has ended.
+//! Where an answer is not exact, it reports a conflict.
 
 use super::chars::{Chars, Leads};
 use super::parse::Expr;
@@ -11,7 +11,7 @@ use super::parse::Expr;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Automaton {
     classes: Vec<Chars>,
-    /// Positions that may follow each.
+    /// For each position, the positions that may follow it.
     follow: Vec<Vec<usize>>,
     first: Vec<usize>,
     last: Vec<usize>,
@@ -27,7 +27,7 @@ struct Part {
 }
 
 impl Automaton {
-    /// Of an expression whose rules are looked up in `bodies`, which must not refer to themselves.
+    /// The automaton of an expression. Its rules are looked up in `bodies` and must not be recursive.
     pub(super) fn new(expr: &Expr, bodies: &[Expr]) -> Self {
         let mut this = Self::default();
         let part = this.add(expr, bodies);
@@ -78,7 +78,7 @@ impl Automaton {
 
     fn repeat(&mut self, inner: &Expr, min: u32, max: Option<u32>, bodies: &[Expr]) -> Part {
         let mut out = empty();
-        // Without an end, the last copy may follow itself.
+        // Without a maximum, the last copy may follow itself.
         let copies = max.unwrap_or(min.max(1));
         for copy in 0..copies {
             let mut part = self.add(inner, bodies);
@@ -115,7 +115,7 @@ impl Automaton {
         }
     }
 
-    /// The first bytes of its texts.
+    /// The first bytes of the texts that the automaton matches.
     pub(super) fn leads(&self) -> Leads {
         self.leads_of(&self.first)
     }
@@ -140,14 +140,13 @@ fn empty() -> Part {
 /// The comparison of two automata on the same text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overlap {
-    /// Whether a text that is not empty matches both.
+    /// Whether some non-empty text matches both.
     pub(super) is_shared: bool,
-    /// Bytes with which the second may continue after a text that matches the first.
+    /// Bytes with which a match of the second may continue after a text that matches the first.
     pub(super) goes_on: Leads,
 }
 
-/// Compares two automata on all texts, spending one of `work` for each step; `None` if it does not
-/// suffice.
+/// Compares two automata on all texts. Each step takes one from `work`; `None` if it runs out.
 pub(super) fn overlap(left: &Automaton, right: &Automaton, work: &mut usize) -> Option<Overlap> {
     let width = right.classes.len();
     let mut seen = vec![false; left.classes.len().checked_mul(width)?];

@@ -1,6 +1,6 @@
 //! Sets of characters, as sorted ranges of code points.
 
-/// Last code point.
+/// The last code point.
 const LAST: u32 = 0x10_ffff;
 /// Code points that are not characters.
 const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
@@ -66,7 +66,7 @@ impl Chars {
         &self.0
     }
 
-    /// Whether both have a common character.
+    /// Whether the two sets have a common character.
     pub(super) fn meets(&self, other: &Self) -> bool {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
@@ -157,7 +157,7 @@ mod tests {
                     prop_assert!(set.leads().0[usize::from(lead / 64)] >> (lead % 64) & 1 == 1);
                 }
             }
-            // What two sets have in common begins where a range of one of them begins, or after the surrogates.
+            // The intersection of two sets begins where a range of one of them begins, or after the surrogates.
             let lows = ranges.iter().chain(&others).map(|(low, _)| *low);
             let both = lows.chain([SURROGATES.1 + 1]).filter_map(char::from_u32)
                 .any(|c| holds(&set, c) && holds(&other, c));

@@ -1,12 +1,12 @@
 //! Which parts of a grammar become lexemes.
 //!
-//! GBNF describes text by characters. The library first reads a text as lexemes, each as long as
-//! possible. This is far faster and loses readings: after `[a-z]+`, an `x` never belongs to the next
-//! part. So a part becomes a lexeme only if nothing is lost: wherever it may end, none of the lexemes
-//! allowed there continues with a byte with which the rest of the grammar may begin. A part that fails
-//! this is split, in the worst case down to single characters, which never continue.
+//! GBNF describes text by characters. The library first splits a text into lexemes, each as long as possible. This is
+//! far faster but excludes some derivations: after `[a-z]+`, an `x` never belongs to the next part. So a part becomes a
+//! lexeme only if no text is lost: wherever the part may end, none of the lexemes allowed there continues with a byte
+//! with which the rest of the grammar may begin. A part that fails this is split, in the worst case down to single
+//! characters, which never continue.
 //!
-//! Invariant: the grammar of lexemes reads exactly the texts of the grammar of characters.
+//! Invariant: the grammar of lexemes matches exactly the texts of the grammar of characters.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -14,10 +14,10 @@ use super::automaton::{Automaton, Overlap, overlap};
 use super::chars::Leads;
 use super::parse::{Expr, Rules};
 
-/// Maximum number of positions of a lexeme, and maximum nesting.
+/// Maximum number of positions of a lexeme, and its maximum nesting.
 const MAX_POSITIONS: usize = 600;
 const MAX_DEPTH: usize = 60;
-/// Maximum numbers of lexemes, of sets of lexemes allowed together, and of steps of the search.
+/// Maximum numbers of lexemes, of sets of lexemes that are allowed together, and of steps of the search.
 const MAX_LEXEMES: usize = 400;
 const MAX_STATES: usize = 1000;
 const MAX_WORK: usize = 20_000_000;
@@ -39,15 +39,15 @@ pub(super) enum Node {
 /// A grammar over lexemes.
 #[derive(Debug)]
 pub(super) struct Lexed {
-    /// What each lexeme matches; rules in it refer to the grammar of characters.
+    /// The expression of each lexeme. Its rules refer to the grammar of characters.
     pub(super) lexemes: Vec<Expr>,
-    /// The rules that are reached.
+    /// The reachable rules.
     pub(super) rules: HashMap<usize, Node>,
     pub(super) root: usize,
     index: HashMap<Expr, usize>,
 }
 
-/// Finds the lexemes of a grammar.
+/// Splits a grammar into lexemes.
 pub(super) fn lex(grammar: &Rules) -> Lexed {
     let sizes = Sizes::of(grammar);
     let mut work = MAX_WORK;
@@ -62,17 +62,17 @@ pub(super) fn lex(grammar: &Rules) -> Lexed {
         }
         split.extend(conflicts.into_iter().map(|i| lexed.lexemes[i].clone()));
     }
-    // Too large to decide: single characters are always right.
+    // The grammar is too large to analyse. Single characters as lexemes are always correct.
     Builder::build(grammar, &sizes, |expr| !matches!(expr, Expr::Class(_)))
 }
 
-/// How large rules are as regular expressions: positions and depth, `None` of recursive ones.
+/// The size of each rule as a regular expression: positions and depth; `None` for a recursive rule.
 struct Sizes(Vec<Option<(usize, usize)>>);
 
 impl Sizes {
     fn of(grammar: &Rules) -> Self {
         let mut sizes = Self(vec![None; grammar.bodies.len()]);
-        // What needs no unknown rule is known; what is left when nothing more becomes so recurs.
+        // A rule whose parts are all known becomes known. Rules that never become known are recursive.
         loop {
             let mut is_changed = false;
             for (i, body) in grammar.bodies.iter().enumerate() {
@@ -109,7 +109,7 @@ impl Sizes {
         }
     }
 
-    /// Whether an expression can be a lexeme.
+    /// Whether an expression is small enough for a lexeme.
     fn fits(&self, expr: &Expr) -> bool {
         self.size(expr)
             .is_some_and(|(n, depth)| (1..=MAX_POSITIONS).contains(&n) && depth <= MAX_DEPTH)
@@ -119,10 +119,10 @@ impl Sizes {
 /// Turns rules over characters into rules over lexemes.
 struct Builder<'a, F> {
     sizes: &'a Sizes,
-    /// Whether an expression must not be a lexeme.
+    /// Whether an expression must be split.
     is_split: F,
     out: Lexed,
-    /// Rules that are reached and not built.
+    /// Reachable rules that are not built yet.
     open: Vec<usize>,
 }
 
@@ -189,7 +189,7 @@ impl<'a, F: Fn(&Expr) -> bool> Builder<'a, F> {
         }
     }
 
-    /// The parts of a sequence, with neighbours that can be one lexeme joined.
+    /// The parts of a sequence. Neighbours that fit into one lexeme are joined.
     fn runs(&mut self, all: &[Expr]) -> Vec<Node> {
         let mut out = Vec::new();
         let mut rest = all;
@@ -215,11 +215,11 @@ impl<'a, F: Fn(&Expr) -> bool> Builder<'a, F> {
 
 type Set = BTreeSet<usize>;
 
-/// Which lexemes may occur where.
+/// The lexemes that may occur at each place of a grammar.
 struct Analysis<'a> {
     lexed: &'a Lexed,
     automata: Vec<Automaton>,
-    /// Rules that may be empty.
+    /// Rules that match the empty text.
     nullable: HashSet<usize>,
     /// Lexemes that a rule may begin with.
     first: HashMap<usize, Set>,
@@ -231,8 +231,8 @@ struct Analysis<'a> {
 }
 
 impl<'a> Analysis<'a> {
-    /// The lexemes that may continue where the grammar might need another; `None` if the search takes
-    /// too many steps.
+    /// The lexemes that may continue where the grammar may need another lexeme; `None` if the search takes too many
+    /// steps.
     fn conflicts(lexed: &'a Lexed, bodies: &[Expr], work: &mut usize) -> Option<Set> {
         if lexed.lexemes.len() > MAX_LEXEMES {
             return None;
@@ -284,7 +284,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// The lexemes that a node may begin with, and whether it may be empty.
+    /// The lexemes that a node may begin with, and whether it matches the empty text.
     fn first_of(&self, node: &Node) -> (Set, bool) {
         match node {
             Node::Lexeme(lexeme) => (Set::from([*lexeme]), self.automata[*lexeme].is_nullable),
@@ -333,7 +333,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Adds what may follow a node to its parts. Returns whether anything was new.
+    /// Adds the followers of a node to its parts. Returns whether any was new; `None` if `work` runs out.
     fn spread(&mut self, node: &Node, followers: &Set, work: &mut usize) -> Option<bool> {
         *work = work.checked_sub(1 + followers.len())?;
         let mut is_changed = false;
@@ -369,7 +369,7 @@ impl<'a> Analysis<'a> {
         Some(is_changed)
     }
 
-    /// The sets of lexemes that may be allowed together.
+    /// The sets of lexemes that may be allowed at the same place.
     fn states(&mut self, work: &mut usize) -> Option<HashSet<Set>> {
         let start = self.first.get(&self.lexed.root).cloned();
         let mut open = vec![start.unwrap_or_default()];
@@ -404,7 +404,7 @@ impl<'a> Analysis<'a> {
         Some(found)
     }
 
-    /// The bytes that may follow a lexeme.
+    /// The first bytes of the lexemes that may follow a lexeme.
     fn leads_after(&self, lexeme: usize) -> Leads {
         let mut leads = Leads::default();
         for next in &self.next[lexeme] {

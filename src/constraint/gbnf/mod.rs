@@ -1,9 +1,9 @@
-//! llama.cpp's grammar notation, translated to the Lark that the library reads.
+//! Translates GBNF, llama.cpp's grammar notation, to the Lark that the library reads.
 //!
-//! `parse` reads rules over characters, `prune` drops dead ends, `lexemes` finds which of their parts can be lexemes without
-//! losing a reading, `write` writes the result. Left recursion is allowed, which llama.cpp refuses.
+//! `parse` reads rules over characters, `prune` removes parts that match no text, `lexemes` finds the parts that can be
+//! lexemes without changing what matches, `write` writes the result. Left recursion is allowed; llama.cpp refuses it.
 //!
-//! Invariant: the translation describes exactly the texts that the grammar does.
+//! Invariant: the translation matches exactly the texts of the grammar.
 
 mod automaton;
 mod chars;
@@ -19,7 +19,7 @@ pub(super) use {parse::parse, tests::Naive};
 
 use super::Error;
 
-/// Whether a grammar is GBNF by its first rule: `name ::=`.
+/// Whether the first rule of a grammar is GBNF: `name ::=`.
 pub(super) fn is_gbnf(text: &str) -> bool {
     let mut rest = text.trim_start();
     while rest.starts_with('#') || rest.starts_with("//") {
@@ -35,7 +35,7 @@ pub(super) fn is_gbnf(text: &str) -> bool {
 /// The Lark grammar of a GBNF grammar.
 ///
 /// # Errors
-/// The first fault, with its line and column.
+/// The first fault of the grammar, with its line and column.
 pub(super) fn to_lark(text: &str) -> Result<String, Error> {
     let rules = parse::parse(text)?;
     let (line, column) = rules.root_at;

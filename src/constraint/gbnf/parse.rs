@@ -1,5 +1,5 @@
-//! GBNF text to rules. The notation is llama.cpp's (`grammars/README.md` of its source), where a
-//! rule ends with its line unless a group is open or the line ends with `|`.
+//! Parses GBNF text into rules. The notation is llama.cpp's (`grammars/README.md` of its source), where a rule ends
+//! with its line unless a group is open or the line ends with `|`.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ const MAX_COUNT: u32 = 2000;
 /// The expression of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
-    /// One of these characters.
+    /// One character of the set.
     Class(Chars),
-    /// One after another; none is the empty text.
+    /// Parts one after another; without parts, the empty text.
     Seq(Vec<Self>),
-    /// One of these.
+    /// One of several alternatives.
     Alt(Vec<Self>),
-    /// At least so many times and at most so many, or any number of times.
+    /// A part repeated at least and at most so many times; without a maximum, any number of times.
     Repeat(Box<Self>, u32, Option<u32>),
     /// A rule, by its index.
     Rule(usize),
@@ -38,7 +38,7 @@ pub(in crate::constraint) struct Rules {
 /// Reads a grammar.
 ///
 /// # Errors
-/// The first fault, with its place.
+/// The first fault of the grammar, with its line and column.
 pub(in crate::constraint) fn parse(text: &str) -> Result<Rules, Error> {
     Parser {
         text,
@@ -50,10 +50,10 @@ pub(in crate::constraint) fn parse(text: &str) -> Result<Rules, Error> {
     .grammar()
 }
 
-/// What is known of a rule.
+/// A rule while the grammar is read.
 struct Rule<'a> {
     name: &'a str,
-    /// Where it was first mentioned.
+    /// The byte where the rule was first mentioned.
     at: usize,
     body: Option<Expr>,
 }
@@ -139,7 +139,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The next item of a sequence; `None` where there is none.
+    /// The next item of a sequence; `None` at the end of the sequence.
     fn item(&mut self) -> Result<Option<Expr>, Error> {
         Ok(Some(match self.peek() {
             Some('"') => self.literal()?,
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    /// An item with the repetitions after it.
+    /// An item with the repetition operators after it.
     fn repetitions(&mut self, item: Expr, is_nested: bool) -> Result<Expr, Error> {
         let mut expr = item;
         let mut n = 0;
@@ -196,7 +196,7 @@ impl<'a> Parser<'a> {
                 Some('{') => self.counts(is_nested)?,
                 _ => return Ok(expr),
             };
-            // Reading a count has stopped after its last number.
+            // The operator is skipped, or the closing brace at which `counts` stopped.
             self.at += 1;
             self.space(is_nested);
             n += 1;
@@ -210,7 +210,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `{m}`, `{m,}` or `{m,n}`, up to the closing brace.
+    /// Reads `{m}`, `{m,}` or `{m,n}`, up to the closing brace.
     fn counts(&mut self, is_nested: bool) -> Result<(u32, Option<u32>), Error> {
         let start = self.at;
         self.at += 1;
@@ -301,7 +301,7 @@ impl<'a> Parser<'a> {
         Ok(Expr::Class(chars))
     }
 
-    /// One character of a string or a class, which may be escaped.
+    /// One character of a string or a class, with its escape resolved.
     fn character(&mut self) -> Result<char, Error> {
         let start = self.at;
         let Some(c) = self.peek() else {
@@ -359,7 +359,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Skips white space and comments; line ends only with `lines`.
+    /// Skips white space and comments; line ends only if `lines` is set.
     fn space(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -404,7 +404,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Line and column, from 1.
+    /// The line and column of a byte, both from 1.
     fn place(&self, at: usize) -> (usize, usize) {
         let before = &self.text[..at];
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
@@ -413,7 +413,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Whether a character may be in the name of a rule.
+/// Whether a character may occur in the name of a rule.
 pub(super) fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '-' || c == '_'
 }

@@ -1,10 +1,10 @@
-//! Removes the parts of a grammar that no text matches, such as a rule that always needs itself.
+//! Removes the parts of a grammar that match no text, such as a rule that always requires itself.
 //!
-//! The matcher would follow them, and a completion would never end.
+//! The matcher would enter them, and a completion would never end.
 
 use super::parse::{Expr, Rules};
 
-/// The grammar without such parts; `None` if nothing is left of its root.
+/// The grammar without parts that match no text; `None` if its root matches none.
 pub(super) fn prune(grammar: &Rules) -> Option<Rules> {
     let mut fits = vec![false; grammar.bodies.len()];
     loop {
@@ -26,7 +26,7 @@ pub(super) fn prune(grammar: &Rules) -> Option<Rules> {
     })
 }
 
-/// Whether some text matches, given the rules for which that is known.
+/// Whether an expression matches some text, given the rules for which that is known.
 fn has_text(expr: &Expr, fits: &[bool]) -> bool {
     match expr {
         Expr::Class(_) => true,
@@ -37,8 +37,8 @@ fn has_text(expr: &Expr, fits: &[bool]) -> bool {
     }
 }
 
-/// An expression without its parts that no text matches. An expression that is such a part as a whole is
-/// only in rules that nothing reaches.
+/// An expression without the parts that match no text. An expression that matches none as a whole occurs only in rules
+/// that are unreachable.
 fn kept(expr: &Expr, fits: &[bool]) -> Expr {
     match expr {
         Expr::Class(_) | Expr::Rule(_) => expr.clone(),

@@ -1,4 +1,4 @@
-//! A grammar over lexemes as Lark text.
+//! Writes a grammar over lexemes as Lark text.
 //!
 //! Characters are written by number, so nothing needs escaping. Groups in rules become rules of
 //! their own, because the library limits their nesting.
@@ -10,7 +10,7 @@ use super::chars::Chars;
 use super::lexemes::{Lexed, Node};
 use super::parse::{Expr, Rules};
 
-/// The Lark text.
+/// The Lark text of a grammar over lexemes.
 pub(super) fn lark(lexed: &Lexed, grammar: &Rules) -> String {
     let mut writer = Writer {
         is_nullable: lexed
@@ -32,7 +32,7 @@ pub(super) fn lark(lexed: &Lexed, grammar: &Rules) -> String {
         regex(expr, &grammar.bodies, &mut body);
         body.push('/');
         if writer.is_nullable[i] {
-            // A lexeme is never empty; that it may be is said where it is used.
+            // A lexeme never matches the empty text. Where it may be empty, the rule that uses it says so.
             body.push_str(" & /(?s:.)+/");
         }
         writer.line(&format!("T{i}"), &body);
@@ -41,7 +41,7 @@ pub(super) fn lark(lexed: &Lexed, grammar: &Rules) -> String {
 }
 
 struct Writer {
-    /// Of each lexeme, whether it may be empty.
+    /// For each lexeme, whether its expression matches the empty text.
     is_nullable: Vec<bool>,
     out: String,
     n_groups: usize,
@@ -96,7 +96,7 @@ impl Writer {
         }
     }
 
-    /// A part as a name; if it has none, as a rule of its own.
+    /// A node as a name; a node without a name becomes a rule of its own.
     fn group(&mut self, node: &Node) -> String {
         match node {
             Node::Lexeme(i) if !self.is_nullable[*i] => return self.atom(node),
@@ -134,7 +134,7 @@ fn regex(expr: &Expr, bodies: &[Expr], out: &mut String) {
         Expr::Repeat(inner, min, max) => {
             out.push_str("(?:");
             regex(inner, bodies, out);
-            // Writing to a text cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = match max {
                 Some(max) => write!(out, "){{{min},{max}}}"),
                 None => write!(out, "){{{min},}}"),

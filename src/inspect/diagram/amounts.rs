@@ -1,33 +1,34 @@
-//! Elements and bytes of weights, and what is kept between passes.
+//! Elements and bytes of weights, and memory that is kept between passes.
 
 use crate::common::wording;
 
 /// Elements and bytes of weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Elements.
+    /// Number of elements.
     pub params: u64,
     /// Bytes as stored.
     pub bytes: u64,
-    /// Bytes of all, over those of the model.
+    /// Bytes as a share of all bytes of the model.
     pub share: f64,
 }
 
-/// What is kept between passes.
+/// The memory that is kept between passes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
-    /// Bytes of each position, with 16-bit keys and values; none without a file.
+    /// Bytes per position, with 16-bit keys and values; `None` without a file.
     pub per_token: Option<u64>,
-    /// The same where positions leave a sliding window: while it reaches them.
+    /// Bytes per position while a sliding window reaches it, for caches that drop older positions; `None` without a
+    /// file.
     pub in_window: Option<u64>,
-    /// Bytes of each sequence; none without a file.
+    /// Bytes per sequence; `None` without a file.
     pub per_sequence: Option<u64>,
-    /// In words.
+    /// The description in words.
     pub text: Vec<String>,
 }
 
 impl Kept {
-    /// The bytes in words.
+    /// The numbers of bytes in words.
     pub(super) fn amounts(&self) -> Vec<String> {
         let of = |amount: Option<u64>, before: &str, after: &str| {
             amount.map(|n| format!("{before}: {} {after}", wording::bytes(n)))

@@ -1,4 +1,4 @@
-//! What tells the kinds of layers of a model from each other.
+//! Labels that distinguish the kinds of layers of a model.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use crate::plan::{BranchPlan, LayerPlan, StatePlan};
 use super::context::DrawContext;
 use super::{Kind, Slot};
 
-/// Facts of a kind that others lack, that are worth a place in its label.
+/// Maximum number of distinguishing facts in the label of a kind.
 const SHOWN: usize = 2;
 
 impl DrawContext<'_> {
-    /// Gives kinds their labels.
+    /// Sets the labels of the kinds.
     pub(super) fn tell_apart(&self, kinds: &mut [Kind]) {
         let layer = |kind: &Kind| &self.plan.layers[kind.layers[0]];
         let mut labels: Vec<String> = kinds.iter().map(|kind| self.label(layer(kind))).collect();
@@ -54,7 +54,7 @@ impl DrawContext<'_> {
             };
             format!("{group}{name}{shared}")
         };
-        // A block without matrices scales and adds, which is no part of what a layer does.
+        // A block without matrices only scales and adds, so labels leave it out.
         let is_factor = |branch: &BranchPlan| {
             let weights = branch.block.contract.0.weights;
             weights.iter().all(|spec| spec.role != WeightRole::Matrix)
@@ -73,7 +73,7 @@ impl DrawContext<'_> {
     }
 }
 
-/// The short description of a kind.
+/// The facts about a kind that may distinguish it from others.
 fn traits(kind: &Kind) -> BTreeSet<String> {
     let parts = kind.slots.iter().flat_map(Slot::parts);
     let mut out = BTreeSet::new();

@@ -1,174 +1,174 @@
-//! A box that opens to its operations: a block, a stage or a norm.
+//! A box that shows its operations when opened: a block, a stage or a norm.
 
 use serde::{Serialize, Serializer};
 
 use super::{Cost, Kept, Note};
 
-/// A block, a stage or a norm: a box that opens to its operations.
+/// A box that shows its operations when opened: a block, a stage or a norm.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Part {
-    /// Its name in pictures and pages.
+    /// The id of the box in pictures and pages.
     #[serde(rename = "at")]
     pub id: String,
-    /// Its colours: a class of the style sheet.
+    /// The colours of the box, as a class of the style sheet.
     #[serde(skip)]
     pub class: &'static str,
-    /// Name of its contract: `attention`, `norm`, ...
+    /// The name of its contract: `attention`, `norm`, ...
     #[serde(rename = "block")]
     pub kind: &'static str,
     /// Path with `{il}` for the index of the layer.
     #[serde(skip)]
     pub path: String,
-    /// Paths of all that this box stands for.
+    /// The paths of all units that the box represents.
     #[serde(rename = "layers", serialize_with = "n_of")]
     pub paths: Vec<String>,
-    /// What it is called.
+    /// The title of the box.
     pub title: String,
-    /// What it does, in one plain line.
+    /// A plain sentence about what the part does.
     pub line: String,
-    /// What it computes.
+    /// The formula of the part.
     pub formula: String,
-    /// Numbers and choices worth a word.
+    /// Important numbers and options, in words.
     pub facts: Vec<String>,
-    /// Every choice of the definition, those of its rotation, cache and norms among them.
+    /// All options of the part in the definition, including those of its RoPE, cache and norms.
     #[serde(skip)]
     pub options: Vec<PartOption>,
-    /// Its weights, in the order of the contract.
+    /// The weights of the part, in the order of the contract.
     pub weights: Vec<Weight>,
-    /// Its operations, in the order of execution.
+    /// The operations of the part, in the order of execution.
     pub ops: Vec<Op>,
-    /// What flows between them.
+    /// The values that flow between the operations.
     #[serde(skip)]
     pub edges: Vec<Edge>,
-    /// All that this box stands for together; none without a file.
+    /// The total weights of all units that the box represents; `None` without a file.
     pub cost: Option<Cost>,
-    /// What it keeps between passes.
+    /// The memory that the part keeps between passes.
     pub kept: Kept,
-    /// What a measurement says of it, if one is shown.
+    /// The measurement that is shown at the box, if any.
     pub note: Note,
 }
 
-/// A choice of the definition for a part.
+/// An option of a part in the definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartOption {
-    /// Its name in the contract, after those of the resources it is of: `qk_norm`, `rope.kind`.
+    /// The name in the contract, prefixed by the resource that it belongs to: `qk_norm`, `rope.kind`.
     pub name: String,
-    /// As resolved; a number without a file is what the definition says.
+    /// The resolved value. Without a file, a number is the expression of the definition.
     pub value: String,
-    /// What it is, in the contract's words.
+    /// The description in the contract.
     pub doc: &'static str,
-    /// Whether it is a size or a factor rather than one of several ways to compute.
+    /// Whether the option is a size or a factor, not a choice between ways to compute.
     pub is_number: bool,
-    /// Whether it is the number by which the contract leaves something out.
+    /// Whether the value is the number that turns a part of the contract off.
     pub is_off: bool,
-    /// Whether it is what the contract says by default.
+    /// Whether the value is the contract's default.
     pub is_default: bool,
-    /// Whether it is a choice of the file, and there is none: `value` is what the definition says.
+    /// Whether a file would decide the option and there is none: `value` is the text of the definition.
     pub is_open: bool,
-    /// Whether the contract computes its default from others.
+    /// Whether the contract computes the default from other options.
     pub is_ruled: bool,
 }
 
 /// A weight of a part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Weight {
-    /// Its name in pictures and pages.
+    /// The id of the weight in pictures and pages.
     #[serde(rename = "at")]
     pub id: String,
-    /// Key in the contract.
+    /// The key in the contract.
     pub key: String,
-    /// Name in the file, with `{il}` for the index of the layer.
+    /// The name in the file, with `{il}` for the index of the layer.
     pub name: String,
-    /// What it is, in words.
+    /// The description of the weight.
     pub doc: &'static str,
-    /// Dimensions, ggml order.
+    /// Dimensions, in ggml's order.
     #[serde(serialize_with = "shape")]
     pub shape: Vec<String>,
-    /// Element types, most frequent first; none without a file.
+    /// Element types, the most frequent first; `None` without a file.
     pub types: Vec<&'static str>,
-    /// All that this stands for together; none without a file.
+    /// The total of all tensors that the weight represents; `None` without a file.
     pub cost: Option<Cost>,
-    /// Whether another part uses it as well.
+    /// Whether another part also uses the weight.
     #[serde(rename = "shared")]
     pub is_shared: bool,
-    /// The tensors, as places in the plan.
+    /// The tensors, as indices in the plan.
     #[serde(serialize_with = "n_of")]
     pub tensors: Vec<usize>,
 }
 
-/// A box within a part: one operation, or several that are one to a reader.
+/// A box within a part: one operation, or several that are shown as one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Op {
-    /// Its name in pictures and pages.
+    /// The id of the operation in pictures and pages.
     #[serde(rename = "at")]
     pub id: String,
-    /// What it is called.
+    /// The title of the operation.
     pub title: String,
-    /// What is computed, in ggml's names.
+    /// The computed operations, by ggml's names.
     pub ops: Vec<String>,
-    /// How it is drawn.
+    /// The shape in which the operation is drawn.
     #[serde(skip)]
     pub shape: OpShape,
-    /// Its weights, as places in [`Part::weights`].
+    /// The weights of the operation, as indices in [`Part::weights`].
     pub weights: Vec<usize>,
-    /// Dimensions of the result, ggml order.
+    /// Dimensions of the result, in ggml's order.
     #[serde(rename = "shape", serialize_with = "shape")]
     pub result: Vec<String>,
-    /// Name of the result, where it has one.
+    /// The name of the result, if it has one.
     pub value: Option<String>,
-    /// The operations, as places in the graph, in the order of execution.
+    /// The operations, as indices in the graph, in the order of execution.
     #[serde(skip)]
     pub steps: Vec<usize>,
-    /// What a measurement says of it, if one is shown.
+    /// The measurement that is shown at the operation, if any.
     pub note: Note,
 }
 
-/// How an operation is drawn.
+/// The shape of an operation in a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpShape {
-    /// With weights: a box.
+    /// A box, for an operation with weights.
     Weighted,
-    /// Without: a pill.
+    /// A pill, for an operation without weights.
     Plain,
-    /// An addition or a product of two values: a circle.
+    /// A circle, for an addition or a product of two values.
     Sign(&'static str),
-    /// Written to or read from what is kept: a drum.
+    /// A drum, for a read from or a write to memory that is kept between passes.
     Kept,
 }
 
-/// What flows into an operation.
+/// A value that flows into an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edge {
-    /// Where it comes from.
+    /// The source of the value.
     pub from: End,
-    /// The operation that reads it, a place in [`Part::ops`].
+    /// The operation that reads it, as an index in [`Part::ops`].
     pub to: usize,
-    /// Dimensions in which it is read, ggml order.
+    /// The dimensions in which it is read, in ggml's order.
     pub shape: Vec<String>,
     /// Whether only a part of the value is read.
     pub is_part: bool,
 }
 
-/// Where an edge comes from.
+/// The source of an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// An operation, a place in [`Part::ops`].
+    /// An operation, as an index in [`Part::ops`].
     Op(usize),
-    /// Something outside, by its name.
+    /// A value from outside the part, by name.
     Outside(String),
 }
 
-/// How many there are of something that a page does not list.
+/// Serialises the length of a list that a page does not show.
 fn n_of<T, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(list.len() as u64)
 }
 
-/// Dimensions in words.
+/// Serialises dimensions as text.
 fn shape<S: Serializer>(dims: &[String], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&self::dims(dims))
 }
 
-/// Dimensions as text, in ggml's order, without those that are 1.
+/// Dimensions as text, in ggml's order, without dimensions of 1.
 pub(super) fn dims(dims: &[String]) -> String {
     let shown = dims.iter().map(String::as_str).filter(|d| *d != "1");
     match shown.collect::<Vec<&str>>() {

@@ -1,4 +1,4 @@
-//! A plan and the graph that the model builds of it become a drawing.
+//! Builds a drawing from a plan and the graph that the model builds for it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
@@ -150,7 +150,7 @@ impl<'a> DrawContext<'a> {
         }
         let scale = slot.scale.and_then(|f| Some((f, take("SCALE")?)));
         let joined = (slot.join == Join::Add).then(|| take("ADD")).flatten();
-        // What the slots of the other layers do likewise.
+        // The same operations in the slots of the other layers.
         if left.next().is_none() {
             for slot in slots {
                 let all = self.steps_at("wiring", &slot.path);
@@ -175,7 +175,7 @@ impl<'a> DrawContext<'a> {
         }
     }
 
-    /// The same mix of several layers.
+    /// The part of a mix that several layers share.
     fn mix(&mut self, all: &[&Unit], title: &str, of: Option<&LayerPlan>) -> Option<Part> {
         all.first()?;
         Some(Part {
@@ -211,11 +211,11 @@ impl<'a> DrawContext<'a> {
         self.norm(&all.flatten().collect::<Vec<_>>(), Some(of))
     }
 
-    /// The norms of one place in several layers.
+    /// The part of a norm at one place in several layers.
     fn norm(&mut self, all: &[&NormUse], layer: Option<&LayerPlan>) -> Option<Part> {
         let of = &self.plan.norms[all.first()?.norm];
         let steps: Vec<Vec<usize>> = all.iter().map(|norm| self.norm_steps(norm)).collect();
-        // A norm of the plan as a use of its own, with its weights.
+        // Each use of a norm becomes a unit with its own path and weights.
         let weights = |norm: &NormUse| {
             let specs = of.contract.0.weights.iter();
             let placed = specs.map(|spec| match spec.key {
@@ -238,7 +238,7 @@ impl<'a> DrawContext<'a> {
         })
     }
 
-    /// The operations of a norm; those before and after a block without a name of its own share a path.
+    /// The operations of a norm. Norms before and after a block that have no name of their own share a path.
     fn norm_steps(&mut self, norm: &NormUse) -> Vec<usize> {
         let all = self.steps_at("norm", &norm.path);
         let begins = |at: &usize| matches!(self.steps[*at].op.as_str(), "RMS_NORM" | "NORM");
@@ -258,7 +258,7 @@ impl<'a> DrawContext<'a> {
         Factor { text, step }
     }
 
-    /// All of some tensors, each once; none without a file.
+    /// The total of a set of tensors; `None` without a file.
     pub(super) fn cost(&self, tensors: &BTreeSet<usize>) -> Option<Cost> {
         if self.is_symbolic {
             return None;
@@ -293,7 +293,7 @@ impl<'a> DrawContext<'a> {
         facts
     }
 
-    /// What all layers keep between passes.
+    /// The memory that all layers keep between passes.
     pub(super) fn all_kept(&self) -> Kept {
         let mut all = Kept::default();
         for unit in self.plan.units() {
@@ -309,18 +309,18 @@ impl<'a> DrawContext<'a> {
         all
     }
 
-    /// The use of a contract at a path.
+    /// The unit at a path.
     pub(super) fn unit(&self, path: &str) -> Option<&'a Unit> {
         self.uses.get(path).map(|(unit, _)| *unit)
     }
 
-    /// What the definition says of the use of a contract at a path.
+    /// The definition's instance of the unit at a path.
     pub(super) fn instance(&self, path: &str) -> Option<&'a Instance> {
         self.uses.get(path)?.1
     }
 }
 
-/// Every mix of hidden states, with what the definition says of it.
+/// Every mix of hidden states, with its instance in the definition.
 fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a Instance>)> {
     let slots = plan.layers.iter().flat_map(|layer| {
         let slots = layer.slots.iter();
@@ -341,7 +341,7 @@ fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a Inst
         let mut own = names
             .iter()
             .filter_map(|name| def.resource(Resource::Mix, name));
-        // An expression may name several; of one kind they are alike.
+        // An expression may name several resources; those of the same kind are equivalent.
         own.find(|own| own.options[0].expr.as_literal() == Some(&unit.options[0].to_value()))
     };
     all.filter_map(|(unit, setting)| {
@@ -351,7 +351,7 @@ fn mixes<'a>(def: &'a ArchDef, plan: &'a Plan) -> Vec<(&'a Unit, Option<&'a Inst
     .collect()
 }
 
-/// Every use of a contract by its path, with what the definition says of it.
+/// Every unit by its path, with its instance in the definition.
 fn uses<'a>(
     def: &'a ArchDef,
     plan: &'a Plan,
@@ -398,7 +398,7 @@ fn roles(plan: &Plan) -> HashMap<&str, String> {
         .collect()
 }
 
-/// `A` to `Z`, then `A1`.
+/// The letter of a kind: `A` to `Z`, then `A1`.
 fn letter(kind: usize) -> String {
     let letter = (b'A' + (kind % 26) as u8) as char;
     match kind / 26 {

@@ -1,4 +1,4 @@
-//! What the parts of a drawing are made with: the plan, its graph, and what is known of both.
+//! The data from which the parts of a drawing are made: the plan, its graph, and indices over both.
 
 use std::collections::HashMap;
 
@@ -9,29 +9,29 @@ use crate::plan::{Plan, Unit};
 use super::ops::Reader;
 use super::sample::Sample;
 
-/// What the parts of a drawing are made with.
+/// The data from which the parts of a drawing are made.
 pub(super) struct DrawContext<'a> {
     pub(super) def: &'a ArchDef,
     pub(super) is_symbolic: bool,
     pub(super) sample: &'a Sample,
     pub(super) plan: &'a Plan,
     pub(super) steps: &'a [GraphOp],
-    /// The pass of one token, of a model with a file that goes on by one.
+    /// The pass of one token, for a model with a file that generates token by token.
     pub(super) single: Option<&'a [GraphOp]>,
     pub(super) reader: Reader<'a>,
-    /// Operations by what they were built for.
+    /// Operations by the kind and path that they were built for.
     pub(super) places: HashMap<(&'a str, &'a str), Vec<usize>>,
-    /// Uses of contracts by their paths, with what the definition says of them.
+    /// Units by path, with their instances in the definition.
     pub(super) uses: HashMap<&'a str, (&'a Unit, Option<&'a Instance>)>,
-    /// Short names of the blocks that have a role, by their paths.
+    /// Short names of the blocks that have a role, by path.
     pub(super) roles: HashMap<&'a str, String>,
-    /// Norms of a path that were taken before.
+    /// For each path, the number of norms that were already taken.
     pub(super) taken: HashMap<String, usize>,
     pub(super) placed: Vec<bool>,
 }
 
 impl DrawContext<'_> {
-    /// Operations built for a place.
+    /// The operations that were built for a kind and path.
     pub(super) fn steps_at(&self, kind: &str, path: &str) -> Vec<usize> {
         self.places.get(&(kind, path)).cloned().unwrap_or_default()
     }

@@ -1,47 +1,47 @@
-//! A model as a drawing, and walks over its parts.
+//! The drawing of a model, and iterators over its parts.
 
 use super::{Cost, Kept, Kind, Legend, Part, Run, Scene, Slot};
 use crate::arch::Mode;
 
-/// A model.
+/// The drawing of a model.
 #[derive(Clone, Debug)]
 pub struct Drawing {
-    /// Name of the model or definition.
+    /// The name of the model or definition.
     pub name: String,
-    /// Name of the architecture.
+    /// The name of the architecture.
     pub arch: String,
-    /// How it is executed.
+    /// The mode of execution.
     pub mode: Mode,
-    /// Whether sizes are symbols, since there is no file.
+    /// Whether sizes are symbols because there is no file.
     pub is_symbolic: bool,
-    /// Name and value of what holds for the whole model.
+    /// Names and values of properties of the whole model.
     pub facts: Vec<(String, String)>,
-    /// Tokens to the hidden state, and further inputs of layers.
+    /// The parts before the layers: tokens to hidden state, and further inputs of layers.
     pub begin: Vec<Part>,
-    /// Distinct kinds of layers, in the order in which they first occur.
+    /// The distinct kinds of layers, in the order of their first occurrence.
     pub kinds: Vec<Kind>,
-    /// The kind of each layer, a place in `kinds`.
+    /// The kind of each layer, as an index in `kinds`.
     pub layers: Vec<usize>,
-    /// The kinds of the layers that read the source, with repetitions counted; where there are such, the first stage is
-    /// theirs.
+    /// The kinds of the layers that read the source, with repetitions counted. If there are any, the first stage
+    /// belongs to them.
     pub source: Vec<Run>,
     /// The kinds of the layers that read tokens, with repetitions counted.
     pub pattern: Vec<Run>,
-    /// The hidden state to the result.
+    /// The parts after the layers: hidden state to result.
     pub end: Vec<Part>,
-    /// All weights; none without a file.
+    /// The total weights; `None` without a file.
     pub cost: Option<Cost>,
-    /// What all layers keep between passes.
+    /// The memory that all layers keep between passes.
     pub kept: Kept,
-    /// What happens when it runs.
+    /// The scenes of the execution.
     pub scenes: Vec<Scene>,
-    /// Operations of the graph that were executed and belong to nothing drawn.
+    /// Executed operations of the graph that no drawn part contains.
     pub unplaced: Vec<usize>,
-    /// What the colours mean, if numbers are shown.
+    /// The legend of the colours, if numbers are shown.
     pub overlay: Option<Legend>,
 }
 
-/// Walks over the parts of a drawing and of a slot in the order of execution, by reference or to change them.
+/// Iterators over the parts of a drawing and of a slot in the order of execution, shared and mutable.
 macro_rules! walks {
     ($name:ident, $iter:ident, $doc:literal, $($mutable:tt)?) => {
         impl Drawing {

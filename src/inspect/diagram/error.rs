@@ -1,14 +1,14 @@
-//! Why something cannot be drawn.
+//! Errors of drawing.
 
 use crate::ggml;
 
-/// Why something cannot be drawn.
+/// The reason why something cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The graph cannot be built.
     #[error("the graph cannot be built: {0}")]
     Graph(#[from] ggml::Error),
-    /// The definition has no model with these settings.
+    /// No model of the definition has these settings.
     #[error(transparent)]
     Synth(#[from] crate::files::synth::Error),
 }

@@ -1,6 +1,6 @@
-//! Pictures of all definitions in one folder, with a page that leads to them.
+//! Pictures of all definitions in one folder, with a page that links to them.
 //!
-//! Kinds of layers that look the same in several definitions are one file, called after the first.
+//! Kinds of layers that look the same in several definitions share a file, named after the first.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use crate::arch::{Library, LibraryError};
 use super::variants::variants;
 use super::{Drawing, Error, Sample, svg};
 
-/// Why there is no gallery.
+/// The reason why no gallery was made.
 #[derive(Debug, thiserror::Error)]
 pub enum GalleryError {
     /// A definition has problems.
@@ -21,7 +21,7 @@ pub enum GalleryError {
     Drawing {
         /// The definition.
         name: String,
-        /// Why.
+        /// The reason.
         source: Error,
     },
 }
@@ -29,7 +29,7 @@ pub enum GalleryError {
 /// Every file of the gallery: its name and its text.
 ///
 /// # Errors
-/// A definition with problems, or without a model.
+/// A definition has problems, or no model.
 pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError> {
     let mut files = Vec::new();
     let mut known: HashMap<String, String> = HashMap::new();

@@ -1,17 +1,18 @@
-//! Names of all that a drawing shows: pictures, a page's data and the address in the browser meet by them.
+//! Names of everything in a drawing, by which pictures, the data of a page and the address in the browser refer to each
+//! other.
 //!
-//! A name is the path that captures and messages use, with the letter of the kind in place of the layer's
-//! index: `layers.A`, `layers.A.attn`, `layers.A.attn.q`, and `layers.A.attn@attn_q` for a weight. Names
-//! are unique, and have no character that an address or a selector would have to quote.
+//! A name is the path that captures and messages use, with the letter of the kind instead of the layer's index:
+//! `layers.A`, `layers.A.attn`, `layers.A.attn.q`, and `layers.A.attn@attn_q` for a weight. Names are unique, and
+//! contain no character that would have to be quoted in an address or a selector.
 
 use std::collections::BTreeSet;
 
 use super::{Drawing, Part, Slot};
 
-/// The name of the whole.
+/// The name of the whole drawing.
 pub(super) const WHOLE: &str = "stack";
 
-/// Names everything.
+/// Sets the names of everything in a drawing.
 pub(super) fn name(drawing: &mut Drawing) {
     let mut names = Names::default();
     names.unique(WHOLE);
@@ -30,7 +31,7 @@ pub(super) fn name(drawing: &mut Drawing) {
     for (letter, part) in &mut parts {
         part.id = names.unique(&part.path.replace("{il}", letter));
     }
-    // What is inside comes last, so that parts have their plain names.
+    // Contents of parts are named last, so that parts get their plain names.
     for (letter, part) in parts {
         inside(&mut names, part, letter);
     }
@@ -48,12 +49,12 @@ fn inside(names: &mut Names, part: &mut Part, letter: &str) {
     }
 }
 
-/// Names that are taken.
+/// The names that are in use.
 #[derive(Default)]
 struct Names(BTreeSet<String>);
 
 impl Names {
-    /// The plain form of a text, with a number after it if that is taken.
+    /// A unique name: the plain form of a text, with a number appended if it is in use.
     fn unique(&mut self, text: &str) -> String {
         let mut base = String::with_capacity(text.len());
         for c in text.chars() {

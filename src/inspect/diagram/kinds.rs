@@ -1,4 +1,4 @@
-//! Layers that are equal but for their index, and the pattern they make.
+//! Groups layers that are equal except for their index, and finds the pattern that they form.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -7,26 +7,26 @@ use crate::arch::{Resolved, StateSpec};
 use crate::ggml::{GraphOp, Origin};
 use crate::plan::{LayerPlan, Plan, StatePlan};
 
-/// A piece of the stack.
+/// A piece of the stack of layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// Layers of one kind, one after the other.
+    /// Consecutive layers of one kind.
     Layers {
-        /// The kind.
+        /// The kind of the layers.
         kind: usize,
-        /// How many.
+        /// The number of layers.
         count: usize,
     },
-    /// Pieces that follow each other several times.
+    /// A sequence of pieces that repeats.
     Repeat {
-        /// How often.
+        /// The number of repetitions.
         count: usize,
-        /// What.
+        /// The pieces that repeat.
         of: Vec<Self>,
     },
 }
 
-/// The kind of each layer: equal numbers for layers that are equal but for their index and their factors.
+/// The kind of each layer: layers have equal numbers if they are equal except for their index and their factors.
 pub(super) fn kinds(plan: &Plan, steps: &[GraphOp]) -> Vec<usize> {
     let mut known: HashMap<String, usize> = HashMap::new();
     let shared = shared(plan);
@@ -38,7 +38,7 @@ pub(super) fn kinds(plan: &Plan, steps: &[GraphOp]) -> Vec<usize> {
     plan.layers.iter().map(of_layer).collect()
 }
 
-/// The weights that several layers of the file use: no index in their names is that of a layer.
+/// The weights that several layers use. Their names contain no index of a layer.
 fn shared(plan: &Plan) -> HashSet<usize> {
     let mut users: HashMap<usize, HashSet<(usize, u64)>> = HashMap::new();
     for layer in &plan.layers {
@@ -52,7 +52,7 @@ fn shared(plan: &Plan) -> HashSet<usize> {
     several.map(|(weight, _)| weight).collect()
 }
 
-/// The operations of a layer with what they read.
+/// The operations of a layer with their sources, as text.
 fn graph_text(
     (plan, shared): (&Plan, &HashSet<usize>),
     layer: &LayerPlan,
@@ -66,7 +66,7 @@ fn graph_text(
         let _ = write!(out, "{}{:?}{}{path}", step.op, step.shape, step.kind);
         for source in &step.sources {
             let _ = match source {
-                // What other layers give is as far away as it happens to be.
+                // Values from other layers are written without their distance, which depends on the graph.
                 Origin::Op(at) => {
                     write!(out, " {:?}", own.binary_search(at).map(|at| op - at).ok())
                 }
@@ -83,7 +83,7 @@ fn graph_text(
     out
 }
 
-/// What the blocks of a layer choose and keep, without factors.
+/// The options and states of a layer's blocks as text, without factors.
 fn choices_text(layer: &LayerPlan) -> String {
     let mut out = String::new();
     for unit in layer
@@ -109,13 +109,13 @@ fn choices_text(layer: &LayerPlan) -> String {
     out
 }
 
-/// Whether a path is another one or lies below it.
+/// Whether a path equals another one or lies below it.
 pub(super) fn is_within(path: &str, of: &str) -> bool {
     path.strip_prefix(of)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// A name without the index of its layer.
+/// A name with the index of its layer replaced by `{il}`.
 pub(super) fn without_index(name: &str, il: u64) -> String {
     let own = format!(".{il}.");
     if let Some(start) = name.strip_suffix(&format!(".{il}")) {
@@ -124,7 +124,7 @@ pub(super) fn without_index(name: &str, il: u64) -> String {
     name.replacen(&own, ".{il}.", 1)
 }
 
-/// Runs of equal kinds, and repetitions of runs, counted.
+/// The pattern of kinds: runs of equal kinds, and repetitions of runs, with their counts.
 pub(super) fn pattern(kinds: &[usize]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for kind in kinds {
@@ -136,7 +136,7 @@ pub(super) fn pattern(kinds: &[usize]) -> Vec<Run> {
             }),
         }
     }
-    // Repetitions of repetitions, until nothing changes.
+    // Repetitions may contain repetitions, so this runs until nothing changes.
     loop {
         let shorter = repeats(&runs);
         if shorter.len() == runs.len() {
@@ -146,7 +146,7 @@ pub(super) fn pattern(kinds: &[usize]) -> Vec<Run> {
     }
 }
 
-/// Longest repeated period: more would be no pattern that a reader sees.
+/// Maximum period of a repetition: a longer one is not recognisable as a pattern.
 const MAX_PERIOD: usize = 16;
 
 fn repeats(runs: &[Run]) -> Vec<Run> {
@@ -158,7 +158,7 @@ fn repeats(runs: &[Run]) -> Vec<Run> {
             let chunks = rest.chunks_exact(period);
             chunks.take_while(|c| *c == &rest[..period]).count()
         };
-        // The most runs covered; of those the shortest period.
+        // The repetition that covers the most runs; of equal ones, the shortest period.
         let best = (1..=MAX_PERIOD.min(rest.len() / 2))
             .map(|period| (period, times(period)))
             .filter(|(_, count)| *count > 1)
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(show(&pattern(kinds)), expected);
     }
 
-    /// The layers that a pattern stands for.
+    /// The layers that a pattern represents.
     fn expand(runs: &[Run]) -> Vec<usize> {
         runs.iter()
             .flat_map(|run| match run {

@@ -1,90 +1,90 @@
-//! Kinds of layers, their slots, and the ways through these.
+//! The kinds of layers, their slots, and the branches of these.
 
 use super::{Cost, Note, Part};
 use crate::arch::Join;
 
-/// Layers that are equal but for their index.
+/// Layers that are equal except for their index.
 #[derive(Clone, Debug)]
 pub struct Kind {
-    /// Its name in pictures and pages.
+    /// The id of the kind in pictures and pages.
     pub id: String,
-    /// `A`, `B`, ...
+    /// The letter of the kind: `A`, `B`, ...
     pub letter: String,
-    /// What tells it from the others, in a few words.
+    /// A few words that distinguish the kind from the others.
     pub label: String,
-    /// Indices of the layers, counted over all stacks.
+    /// The indices of the layers, counted over all stacks.
     pub layers: Vec<usize>,
-    /// What they do, in order.
+    /// The slots of the layers, in order.
     pub slots: Vec<Slot>,
-    /// All layers of the kind together.
+    /// The total weights of all layers of the kind.
     pub cost: Option<Cost>,
-    /// What a measurement says of them, if one is shown.
+    /// The measurement that is shown at the kind, if any.
     pub note: Note,
 }
 
-/// One sublayer: what leaves the hidden state, and how it comes back.
+/// A sublayer: it reads the hidden state, and its result is written back.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// Its name in the definition.
+    /// The name in the definition.
     pub name: String,
     /// Path with `{il}` for the index of the layer.
     pub path: String,
-    /// What reads one of several hidden states.
+    /// The mix that reads one hidden state from several.
     pub read: Option<Part>,
     /// The tap that is read instead of the hidden state.
     pub from: Option<String>,
-    /// Before the branches.
+    /// The norm before the branches.
     pub pre: Option<Part>,
-    /// Side by side; their sum goes on.
+    /// The branches, which run side by side and are added.
     pub branches: Vec<Branch>,
-    /// The additions that sum the branches, as places in the graph.
+    /// The additions that sum the branches, as indices in the graph.
     pub sums: Vec<usize>,
-    /// After the sum.
+    /// The norm after the sum.
     pub post: Option<Part>,
-    /// Factor after that.
+    /// The factor after that norm.
     pub scale: Option<Factor>,
-    /// How it meets the hidden state.
+    /// How the result is combined with the hidden state.
     pub join: Join,
-    /// The addition to the hidden state, as a place in the graph.
+    /// The addition to the hidden state, as an index in the graph.
     pub joined: Option<usize>,
-    /// Norm of the hidden state after it.
+    /// The norm of the hidden state after the slot.
     pub after: Option<Part>,
-    /// What writes several hidden states.
+    /// The mix that writes several hidden states.
     pub write: Option<Part>,
-    /// What a measurement says of the wiring, if one is shown.
+    /// The measurement that is shown at the wiring, if any.
     pub note: Note,
 }
 
-/// One way through a slot.
+/// A branch of a slot.
 #[derive(Clone, Debug)]
 pub struct Branch {
-    /// The tap that is read instead of what the slot's norm gives.
+    /// The tap that is read instead of the slot's input.
     pub from: Option<String>,
-    /// The tap that is its second input.
+    /// The tap that is the second input of the block.
     pub side: Option<String>,
-    /// Before the block.
+    /// The norm before the block.
     pub pre: Option<Part>,
     /// The block.
     pub block: Part,
-    /// After the block.
+    /// The norm after the block.
     pub post: Option<Part>,
-    /// Factor after that.
+    /// The factor after that norm.
     pub factor: Option<Factor>,
-    /// The name under which later slots and layers read the result.
+    /// The tap name under which later slots and layers read the result.
     pub save: Option<String>,
 }
 
 /// A factor in the wiring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Factor {
-    /// Its value, or its name.
+    /// The value of the factor, or its name.
     pub text: String,
-    /// The operation, as a place in the graph.
+    /// The operation, as an index in the graph.
     pub step: usize,
 }
 
 impl Slot {
-    /// Its operations in the wiring, as places in the graph.
+    /// The operations of the slot's wiring, as indices in the graph.
     pub fn wiring(&self) -> impl Iterator<Item = usize> {
         let of_branches = self.branches.iter().filter_map(|b| b.factor.as_ref());
         let factors = of_branches.chain(&self.scale).map(|factor| factor.step);

@@ -1,14 +1,13 @@
-//! A model as something to look at: stack, kinds of layers, slots, blocks, operations.
+//! Diagrams of a model: stack, kinds of layers, slots, blocks, operations.
 //!
-//! A [`Drawing`] is made from a plan and from the graph that the model builds of it
-//! ([`crate::model::trace`]), so it cannot show what does not run. It is data without coordinates;
-//! `svg` turns it into pictures. With a model file its numbers are those of the file. Without one sizes
-//! are the expressions of the definition and of the contracts ([`symbols`]).
+//! A [`Drawing`] is made from a plan and from the graph that the model builds for it ([`crate::model::trace`]), so it
+//! cannot show anything that does not run. It is data without coordinates; `svg` turns it into pictures. With a model
+//! file, its numbers are those of the file. Without one, sizes are the expressions of the definition and of the
+//! contracts ([`symbols`]).
 //!
-//! What is folded into edges and not drawn as an operation: views, reshapes and permutations, copies of
-//! layout, repetitions of the same elements, and bounds that bound nothing. A factor or offset that
-//! directly follows a product, a convolution or a norm and is used by nothing else shares its box, and
-//! so do the additions that sum the parts of one value.
+//! Folded into edges, and not drawn as operations, are views, reshapes and permutations, copies of layout, repetitions
+//! of the same elements, and clamps without effect. A factor or offset that directly follows a product, a convolution
+//! or a norm and is used by nothing else shares its box, and so do the additions that sum the parts of one value.
 
 mod amounts;
 mod apart;

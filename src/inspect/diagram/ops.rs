@@ -1,32 +1,33 @@
-//! The operations of a part, from the graph: what is folded, what shares a box, what flows where.
+//! Extracts the operations of a part from the graph: which are folded, which share a box, and which values flow between
+//! them.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::ggml::{GraphOp, Origin};
 
-/// A box in the making.
+/// A box under construction.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RawOp {
-    /// The operations, in the order of execution; the first one says what it is.
+    /// The operations, in the order of execution; the first one determines the kind of the box.
     pub(super) steps: Vec<usize>,
-    /// The weights that they read, as places in the plan, in that order.
+    /// The weights that the operations read, as indices in the plan, in the same order.
     pub(super) weights: Vec<usize>,
-    /// The operation whose dimensions the result has.
+    /// The operation whose dimensions are those of the result.
     pub(super) result: usize,
-    /// Whether it sums the parts of one value.
+    /// Whether the box sums the parts of one value.
     pub(super) is_sum: bool,
 }
 
-/// Whether an operation is drawn as the edge it lies on.
+/// Whether an operation is drawn as an edge.
 pub(super) fn is_folded(step: &GraphOp) -> bool {
     let layout = matches!(step.op.as_str(), "CONT" | "CPY" | "DUP" | "REPEAT" | "CAST");
-    // A bound that bounds nothing but what is no number stands before every sorting.
+    // A clamp that only removes NaN precedes every sort.
     let bounds_nothing =
         step.op == "CLAMP" && step.params[0] == f32::MIN && step.params[1] == f32::MAX;
     step.is_view || layout || bounds_nothing
 }
 
-/// What a value is made of, through everything that is folded.
+/// The origin of a value, followed through all folded operations.
 pub(super) fn root(steps: &[GraphOp], origin: &Origin) -> Origin {
     match origin {
         Origin::Op(at) if is_folded(&steps[*at]) => match steps[*at].sources.first() {
@@ -41,10 +42,10 @@ pub(super) fn elements(step: &GraphOp) -> u64 {
     step.shape.iter().product()
 }
 
-/// The graph, with what reads each value.
+/// The graph, with the number of readers of each value.
 pub(super) struct Reader<'a> {
     pub(super) steps: &'a [GraphOp],
-    /// For each step how many drawn operations read it.
+    /// For each step, the number of drawn operations that read it.
     uses: Vec<usize>,
 }
 
@@ -64,7 +65,7 @@ impl<'a> Reader<'a> {
         Self { steps, uses }
     }
 
-    /// Boxes of the operations `of`, which are in the order of execution, and the box of each operation.
+    /// The boxes of the operations `of`, which are in the order of execution, and the box of each operation.
     pub(super) fn boxes(&self, of: &[usize]) -> (Vec<RawOp>, HashMap<usize, usize>) {
         let mut boxes: Vec<RawOp> = Vec::new();
         let mut owner: HashMap<usize, usize> = HashMap::new();
@@ -92,7 +93,7 @@ impl<'a> Reader<'a> {
         (boxes, owner)
     }
 
-    /// Of a sorting the window of the best; otherwise the operation itself.
+    /// For a sort, the view of its best elements; otherwise the operation itself.
     pub(super) fn window(&self, at: usize) -> usize {
         let is_window = |step: &GraphOp| step.is_view && step.sources == [Origin::Op(at)];
         match self.steps[at].op.as_str() {
@@ -101,7 +102,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether an addition is of two parts of one value.
+    /// Whether an addition sums two parts of the same value.
     fn is_sum(&self, at: usize) -> bool {
         let step = &self.steps[at];
         let [a, b] = step.sources.as_slice() else {
@@ -110,7 +111,7 @@ impl<'a> Reader<'a> {
         step.op == "ADD" && a != b && root(self.steps, a) == root(self.steps, b)
     }
 
-    /// Weights that an operation reads, each once.
+    /// The weights that an operation reads, each once.
     fn weights(&self, at: usize) -> Vec<usize> {
         let mut out = Vec::new();
         for source in &self.steps[at].sources {
@@ -123,7 +124,7 @@ impl<'a> Reader<'a> {
         out
     }
 
-    /// The box of a product, convolution or norm that this factor or offset directly follows.
+    /// The box of the product, convolution or norm that this factor or offset directly follows.
     fn follows(&self, at: usize, boxes: &[RawOp], owner: &HashMap<usize, usize>) -> Option<usize> {
         const LEADERS: [&str; 8] = [
             "MUL_MAT",
@@ -150,7 +151,7 @@ impl<'a> Reader<'a> {
         (leads && is_last && matches!(operand, Some(Origin::Weight(_)))).then_some(place)
     }
 
-    /// The box of the additions before this one, if both sum parts of one value.
+    /// The box of the preceding additions, if they and this one sum parts of the same value.
     fn sums_parts(
         &self,
         at: usize,

@@ -1,4 +1,4 @@
-//! One part of a drawing: its operations, weights, words and numbers.
+//! Makes a part of a drawing: its operations, weights, words and numbers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,20 +15,20 @@ use super::ops::{RawOp, elements, root};
 use super::words;
 use super::{Edge, End, Kept, Note, Op, OpShape, Part, PartOption, Weight};
 
-/// The path of what makes several hidden states of one.
+/// The path of the mix that makes several hidden states from one.
 const START: &str = "embed.write";
 
-/// Bytes of an element of a cache at its usual type.
+/// Bytes per element of a KV cache with its usual type.
 const CACHE_ELEMENT: u64 = 2;
 
-/// A tensor's name without its layer: its last two words.
+/// The name of a tensor without its layer: its last two components.
 fn own_name(name: &str) -> &str {
     let second = name.rmatch_indices('.').nth(1);
     second.map_or(name, |(dot, _)| &name[dot + 1..])
 }
 
 impl DrawContext<'_> {
-    /// A use of a contract and its likes in other layers, whose operations are built for a `kind`.
+    /// The part of a unit and the corresponding units in other layers. Its operations are built for `kind`.
     pub(super) fn unit_part(&mut self, all: &[&Unit], kind: &str, of: Option<&LayerPlan>) -> Part {
         let steps = all.iter().map(|unit| self.steps_at(kind, &unit.path));
         let steps: Vec<Vec<usize>> = steps.collect();
@@ -36,7 +36,7 @@ impl DrawContext<'_> {
         self.part(all, &steps, instance, of)
     }
 
-    /// Uses of a contract alike in several layers, with the operations of each.
+    /// The part of corresponding units in several layers, with the operations of each.
     pub(super) fn part(
         &mut self,
         all: &[&Unit],
@@ -86,7 +86,7 @@ impl DrawContext<'_> {
         }
     }
 
-    /// What a unit computes, with the names of options that the file decides.
+    /// The formula of a unit, with names of options that the file decides.
     fn formula(&self, unit: &Unit, instance: Option<&Instance>) -> String {
         let contract = unit.contract.0;
         let value = |name: &str| {
@@ -105,7 +105,7 @@ impl DrawContext<'_> {
         })
     }
 
-    /// A weight of a unit, which is first of `all`, and those of its likes.
+    /// A weight of a unit, which is the first of `all`, together with the corresponding weights of the others.
     fn weight(&self, tensor: usize, all: &[&Unit], of: Option<&LayerPlan>) -> Weight {
         let name = &self.plan.tensors[tensor].name;
         let place = all[0].weights.iter().position(|at| *at == Some(tensor));
@@ -142,7 +142,7 @@ impl DrawContext<'_> {
         }
     }
 
-    /// Whether units of different paths read a tensor.
+    /// Whether units at different paths read a tensor.
     fn is_shared(&self, tensor: usize) -> bool {
         let reads = |step: &&GraphOp| step.sources.contains(&Origin::Weight(tensor));
         let mut readers = self.steps.iter().filter(reads).map(|step| &step.path);
@@ -199,7 +199,7 @@ impl DrawContext<'_> {
         }
     }
 
-    /// Dimensions of a result; with symbols only where a weight says them.
+    /// Dimensions of a result. With symbols, only if a weight determines them.
     fn result(&self, raw: &RawOp, places: &[usize], weights: &[Weight]) -> Vec<String> {
         if !self.is_symbolic {
             return self.sample.shape(raw.result);
@@ -213,7 +213,7 @@ impl DrawContext<'_> {
         rows.map_or_else(Vec::new, |rows| vec![rows.clone(), "T".into()])
     }
 
-    /// What flows into the boxes of a part at `path`.
+    /// The values that flow into the boxes of a part at `path`.
     fn edges(&self, boxes: &[RawOp], owner: &HashMap<usize, usize>, path: &str) -> Vec<Edge> {
         let mut edges = Vec::new();
         for (to, known) in boxes.iter().enumerate() {
@@ -224,7 +224,7 @@ impl DrawContext<'_> {
                     continue;
                 };
                 let place = owner.get(&at).copied();
-                // A sum of the parts of one value reads all of it, once.
+                // A box that sums the parts of one value reads the whole value once.
                 let is_known = known.is_sum && !summed.insert(place.ok_or(at));
                 if place == Some(to) || is_known {
                     continue;
@@ -238,7 +238,7 @@ impl DrawContext<'_> {
                     _ => at,
                 };
                 let whole = &self.steps[self.reader.window(at)];
-                // The length of what is kept between passes is that of a cache.
+                // The length of memory that is kept between passes is that of a cache, not of the value.
                 let is_kept = self.steps[at].op == "SET_ROWS";
                 edges.push(Edge {
                     shape: self.edge_shape(&from, last, is_kept),
@@ -265,7 +265,7 @@ impl DrawContext<'_> {
         let step = &self.steps[at];
         let mut layers = self.plan.layers.iter();
         let layer = layers.find(|layer| is_within(&step.path, &layer.path));
-        // Several hidden states are one beyond the mixes of a layer.
+        // Outside the mixes, several hidden states are called one.
         let is_several = path.ends_with(".read")
             || path.ends_with(".write") && matches!(step.kind, "mix" | "embed");
         Some(match (step.kind, layer) {
@@ -293,8 +293,8 @@ impl DrawContext<'_> {
         })
     }
 
-    /// Every choice of a unit and of the resources that it names, in the order of the contract. What the
-    /// contract computes from other options is none, nor is the index of a layer.
+    /// All options of a unit and of the resources that it names, in the order of the contract, without those that the
+    /// contract computes from other options, and without the index of a layer.
     fn options(
         &self,
         out: &mut Vec<PartOption>,
@@ -304,7 +304,7 @@ impl DrawContext<'_> {
     ) {
         let options = unit.contract.0.options.iter().zip(&unit.options);
         for (at, (spec, value)) in options.enumerate() {
-            // What has no effect is no choice.
+            // An option without effect is left out.
             if !describe::has_effect(spec, unit) {
                 continue;
             }
@@ -317,7 +317,7 @@ impl DrawContext<'_> {
         }
     }
 
-    /// One option; none if it is no choice.
+    /// One option; `None` if it is not shown.
     fn option(
         &self,
         name: String,
@@ -344,12 +344,12 @@ impl DrawContext<'_> {
                 _ => "its own".into(),
             },
             _ if open.is_some() => open.clone().unwrap_or_default(),
-            // Where a text is read as a whole, nothing is hidden from what comes before it.
+            // In a model that reads a text as a whole, attention is not causal.
             (Resolved::Bool(true), _) if spec.name == "causal" => {
                 (self.plan.mode == Mode::Causal).to_string()
             }
             (_, Some(setting)) => setting.expr.source().to_owned(),
-            // Resources have names of the definition's own; what they are follows.
+            // Names of resources are the definition's own; their options follow.
             (Resolved::Resource(place), _) if !is_act => {
                 if place.is_some() { "yes" } else { "none" }.into()
             }
@@ -370,14 +370,14 @@ impl DrawContext<'_> {
         })
     }
 
-    /// What a unit and its likes keep between passes.
+    /// The memory that a unit and the corresponding units keep between passes.
     pub(super) fn kept(&self, unit: &Unit, all: &[&Unit]) -> Kept {
         let n = all.len() as u64;
         let numbers = |n: u64| Some(n).filter(|_| !self.is_symbolic);
         match &unit.state {
-            // What reads a text as a whole keeps nothing of it.
+            // Models that read a text as a whole keep nothing.
             _ if self.plan.mode != Mode::Causal => Kept::default(),
-            // Of the layers that read the source nothing is kept either.
+            // The layers that read the source keep nothing either.
             Some(StatePlan::KeyValue(rows))
                 if self.plan.caches[rows.cache].keys == KeysOf::Pass =>
             {
@@ -389,7 +389,7 @@ impl DrawContext<'_> {
             },
             Some(StatePlan::KeyValue(rows)) => {
                 let cache = &self.plan.caches[rows.cache];
-                // Keys of blocks are further rows of keys.
+                // Keys of blocks are additional rows of keys.
                 let of_blocks = cache.layout().rows(rows.k * CACHE_ELEMENT * BLOCK_LEN);
                 let of_blocks = of_blocks / BLOCK_LEN - rows.k * CACHE_ELEMENT;
                 let bytes = rows.width().saturating_mul(CACHE_ELEMENT) + of_blocks;
@@ -429,7 +429,7 @@ impl DrawContext<'_> {
     }
 }
 
-/// What is kept under the name of a leaf.
+/// The name of the memory that a leaf of the graph belongs to.
 fn kept_name(name: &str) -> Option<String> {
     let last = name.rsplit('.').next()?;
     match last {

@@ -1,40 +1,40 @@
-//! SVG to PNG, with the same bits on every machine: the fonts are part of the program, and a character
-//! that they do not have is drawn as their box for that, and the renderer warns of it.
+//! Converts SVG to PNG, with the same bits on every machine: the fonts are built in. A character without a glyph is
+//! drawn as the font's box for it, and the renderer logs a warning.
 
 use std::sync::Arc;
 
 use resvg::{tiny_skia, usvg};
 
-/// What texts are drawn with, and what they are drawn with where that has no glyph.
+/// The font for text, and the fallback for characters without a glyph.
 const FONTS: [&[u8]; 2] = [
     epaint_default_fonts::UBUNTU_LIGHT,
     epaint_default_fonts::HACK_REGULAR,
 ];
-/// Pixels for each unit of the drawing.
+/// Pixels per unit of the drawing.
 const SCALE: f32 = 1.5;
-/// More pixels than any drawing of a sound model has.
+/// Maximum number of pixels, more than any drawing of a valid model has.
 const MAX_PIXELS: f32 = 3e8;
-/// The font has one weight: what is bold in the drawing gets a thin border here.
+/// The font has a single weight, so bold text gets a thin border.
 const BOLD: &str = ".th,.tt,.tn{stroke:#1c2330;stroke-width:.5}</style>";
 
-/// Why there is no PNG.
+/// The reason why there is no PNG.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was passed is no SVG.
+    /// The input is not valid SVG.
     #[error("the drawing is no SVG: {0}")]
     Svg(#[from] usvg::Error),
-    /// Too large.
+    /// The picture is too large.
     #[error("a picture of {0} x {1} pixels is too large")]
     Size(u32, u32),
-    /// It could not be written.
+    /// The PNG could not be encoded.
     #[error("the picture could not be written: {0}")]
     Write(String),
 }
 
-/// A drawing as PNG.
+/// The PNG of an SVG drawing.
 ///
 /// # Errors
-/// What is no SVG, or too large.
+/// The input is not valid SVG, or too large.
 pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
     let mut fonts = usvg::fontdb::Database::new();
     for font in FONTS {

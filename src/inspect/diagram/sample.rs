@@ -1,5 +1,5 @@
-//! What a drawing is made of: a plan with its graph, and a second graph that tells which sizes depend on
-//! the number of tokens.
+//! The input of a drawing: a plan with its graph, and a second graph that shows which sizes depend on the number of
+//! tokens.
 
 use super::error::Error;
 use crate::arch::{ArchDef, Mode};
@@ -8,7 +8,7 @@ use crate::ggml::GraphOp;
 use crate::model;
 use crate::plan::Plan;
 
-/// Tokens of the two passes.
+/// Numbers of tokens of the two passes.
 const N_TOKENS: [usize; 2] = [7, 11];
 
 /// A model or a definition, ready to be drawn.
@@ -16,17 +16,17 @@ pub struct Sample {
     name: String,
     plan: Plan,
     steps: [Vec<GraphOp>; 2],
-    /// The pass of one token, of a model that generates token by token.
+    /// The graph of a pass of one token, for a model that generates token by token.
     pub(super) single: Option<Vec<GraphOp>>,
     /// Whether sizes are symbols.
     pub(super) is_symbolic: bool,
 }
 
 impl Sample {
-    /// A model with its numbers.
+    /// A sample of a model, with its numbers.
     ///
     /// # Errors
-    /// A graph that cannot be built.
+    /// A graph cannot be built.
     pub fn of_model(name: &str, plan: &Plan) -> Result<Self, Error> {
         let mut sample = Self::new(name, plan.clone(), false)?;
         if plan.mode == Mode::Causal {
@@ -35,10 +35,10 @@ impl Sample {
         Ok(sample)
     }
 
-    /// A definition with symbols for sizes, as it is for a model of `request`.
+    /// A sample of a definition with symbols for sizes, for a model with the settings of `request`.
     ///
     /// # Errors
-    /// Settings that do not go together, a graph that cannot be built.
+    /// The settings contradict each other, or a graph cannot be built.
     pub fn of_definition(name: &str, def: &ArchDef, request: &Request) -> Result<Self, Error> {
         let (_, plan) = synth::design(def, request)?;
         Self::new(name, plan, true)
@@ -55,7 +55,7 @@ impl Sample {
         })
     }
 
-    /// Its name.
+    /// The name of the sample.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -70,7 +70,7 @@ impl Sample {
         &self.steps[0]
     }
 
-    /// Dimensions of a step without trailing ones, ggml order: numbers, and `T` where they are of the tokens.
+    /// Dimensions of a step in ggml's order, without trailing ones: numbers, and `T` for a dimension of tokens.
     pub(super) fn shape(&self, at: usize) -> Vec<String> {
         let [a, b] = self.steps.each_ref().map(|steps| steps[at].shape);
         let rank = (1..4)

@@ -1,4 +1,4 @@
-//! Sizes as text: the numbers of a file, or the expressions of the definition and of the contract.
+//! Sizes as text: the numbers of a file, or the expressions of the definition and the contract.
 
 use super::context::DrawContext;
 use super::words;
@@ -7,11 +7,11 @@ use crate::arch::{Instance, Resolved, Resource};
 use crate::inspect::describe::Use;
 use crate::plan::{StatePlan, Unit};
 
-/// Longest expression that stands for an option where it is one of several.
+/// Maximum length of an expression that replaces the name of an option.
 const SHORT: usize = 22;
 
 impl DrawContext<'_> {
-    /// An option as a number of the file, or as the definition or the contract has it.
+    /// An option as the number of the file, or as the expression of the definition or the contract.
     pub(super) fn size(&self, unit: &Unit, name: &str) -> String {
         let specs = unit.contract.0.options;
         let at = specs.iter().position(|spec| spec.name == name);
@@ -34,7 +34,7 @@ impl DrawContext<'_> {
         }
     }
 
-    /// An expression of a contract about a unit.
+    /// An expression of a contract, with the options of a unit.
     fn text(&self, unit: &Unit, expr: &Expr) -> String {
         let has = |at: usize| unit.weights[at].is_some();
         let name = |name: &str| {
@@ -44,7 +44,7 @@ impl DrawContext<'_> {
         expr.symbolic(&Use { unit, has: &has }, &name)
     }
 
-    /// Dimensions of a weight of a unit, by its place in the contract.
+    /// Dimensions of a weight of a unit; `tensor` is its index in the plan.
     pub(super) fn weight_shape(&self, path: &str, tensor: usize) -> Vec<String> {
         let known = &self.plan.tensors[tensor];
         let unit = self.unit(path).filter(|_| self.is_symbolic);
@@ -54,7 +54,7 @@ impl DrawContext<'_> {
             Some(shape.iter().map(|dim| self.text(unit, dim)).collect())
         });
         symbols.unwrap_or_else(|| match self.is_symbolic {
-            // The weights of a norm have its width.
+            // The weights of a norm have the width of the norm.
             true => known.shape.iter().map(|n| self.global(*n)).collect(),
             false => known.shape.iter().map(u64::to_string).collect(),
         })
@@ -68,7 +68,7 @@ impl DrawContext<'_> {
         }
     }
 
-    /// What a unit keeps of each token or sequence, as elements.
+    /// The number of elements that a unit keeps per token or sequence, as text.
     pub(super) fn state_size(&self, unit: &Unit) -> String {
         let instance = self.instance(&unit.path).filter(|_| self.is_symbolic);
         let texts = instance.map(|own| own.state.iter().map(|expr| self.text(unit, expr)));
@@ -89,15 +89,15 @@ impl DrawContext<'_> {
         sizes.join(" + ")
     }
 
-    /// The definition's text of a choice, if the file decides it: all its uses in the drawn model are alike,
-    /// and another model may choose otherwise.
+    /// The definition's text of a choice that the file decides. All its uses in the drawn model have the same value,
+    /// and another model may choose differently.
     pub(super) fn open(&self, unit: &Unit, instance: &Instance, at: usize) -> Option<String> {
         let setting = &instance.options[at];
         let is_choice = !matches!(unit.options[at], Resolved::Int(_) | Resolved::Float(_));
         if !self.is_symbolic || !is_choice || setting.expr.as_literal().is_some() {
             return None;
         }
-        // What a contract computes is no choice, unless it is a parameter that a block takes.
+        // A value that a contract computes is not a choice, unless it is a parameter that a block takes.
         let of_resource = || {
             Resource::ALL
                 .map(Resource::name)

@@ -1,9 +1,9 @@
-//! The models of a definition that are drawn: its table `variants` says how each is made.
+//! The variants of a definition that are drawn; its table `variants` defines how each is made.
 
 use crate::arch::ArchDef;
 use crate::files::synth::Request;
 
-/// Names of the variants of a definition, the first one without, and what makes them.
+/// The names of a definition's variants and the requests that make them; the first one has no name.
 pub fn variants(def: &ArchDef) -> Vec<(String, Request)> {
     let mut all = vec![(String::new(), Request::default())];
     for (name, text) in &def.variants {

@@ -1,6 +1,6 @@
-//! What blocks and operations are called, for a reader who sees them for the first time.
+//! Names of blocks and operations, for readers who see them for the first time.
 //!
-//! Formulas and docs of weights are those of the contracts; here is only what no contract says.
+//! Formulas and descriptions of weights come from the contracts; this file has only texts that no contract has.
 
 use crate::arch::{Contract, Mode, OptionKind, Resolved, Resource, StateSpec};
 use crate::blocks::REGISTRY;
@@ -13,7 +13,7 @@ use crate::plan::{CachePlan, Plan, StatePlan, Unit};
 use super::OpShape;
 use super::context::DrawContext;
 
-/// What is read under the name of a tap, after `verb`.
+/// The description of a tap's value, after `verb`.
 pub(super) fn tap(verb: &str, name: &str) -> String {
     let words = match name {
         "x" => "the hidden state before this slot",
@@ -26,9 +26,9 @@ pub(super) fn tap(verb: &str, name: &str) -> String {
     format!("{verb} {name}: {words}")
 }
 
-/// What weights are for, by the kind of what reads them.
+/// The purpose of weights, by the kind of the unit that reads them.
 pub(super) fn purpose(kind: &'static str) -> &'static str {
-    // Operations are built for a stage under the name of the plan's field.
+    // For a stage, the kind of its operations is the name of the plan's field.
     let name = if kind == "per_layer" {
         "per_layer_input"
     } else {
@@ -38,7 +38,7 @@ pub(super) fn purpose(kind: &'static str) -> &'static str {
     contract.map_or(kind, Contract::short)
 }
 
-/// The colours of a use of a contract, by what it keeps and where it stands.
+/// The colour class of a unit, by what it keeps and where it is.
 pub(super) fn class(kind: &str) -> &'static str {
     let contract = REGISTRY.all().find(|contract| contract.name == kind);
     let is_block = REGISTRY.block(kind).is_some();
@@ -52,7 +52,7 @@ pub(super) fn class(kind: &str) -> &'static str {
     }
 }
 
-/// What an operation is called, how it is drawn, and whether a weight's key stands before the name.
+/// The title of an operation, its shape, and whether the key of a weight precedes the title.
 pub(super) fn op(step: &GraphOp, number: &dyn Fn(usize) -> String) -> (String, OpShape) {
     let plain = |text: &str| (text.to_owned(), OpShape::Plain);
     let sign = |text: &str, sign| (text.to_owned(), OpShape::Sign(sign));
@@ -98,13 +98,13 @@ pub(super) fn op(step: &GraphOp, number: &dyn Fn(usize) -> String) -> (String, O
     }
 }
 
-/// A box with weights is called after the first one's key.
+/// The title of a box with weights begins with the key of the first one.
 pub(super) fn weighted(step: &GraphOp, key: &str) -> String {
     let key = key.replace('_', " ");
     let plain = || op(step, &|_| String::new()).0;
     match step.op.as_str() {
         "MUL_MAT" => format!("{key}: projection"),
-        // Matrices of adapters in the file have no key of their own but the name of the tensor.
+        // Matrices of adapters in the file have no key, only the name of their tensor.
         "MUL_MAT_ID" if key.contains('.') => format!("{key}: of the token's adapter"),
         "MUL_MAT_ID" => format!("{key}: selected experts"),
         "GET_ROWS" => format!("{key}: one row each"),
@@ -118,7 +118,7 @@ pub(super) fn weighted(step: &GraphOp, key: &str) -> String {
     }
 }
 
-/// The value of an option as text; resources by their names.
+/// The value of an option as text; resources by name.
 pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
     match (kind, value) {
         (OptionKind::Resource(resource), Resolved::Resource(_)) => {
@@ -150,7 +150,7 @@ fn declared(unit: &Unit) -> &str {
     name.map_or(unit.path.as_str(), |(_, name)| name)
 }
 
-/// The name of a resource with its kind, of one that is named by its kind only that.
+/// The name of a resource with its kind; only the kind if it is also the name.
 fn with_kind(unit: &Unit) -> String {
     let name = declared(unit);
     match unit.option("kind") {
@@ -159,7 +159,7 @@ fn with_kind(unit: &Unit) -> String {
     }
 }
 
-/// Whether a value is what an option says by default, which is not worth showing.
+/// Whether a value is the option's default, which is not shown.
 pub(super) fn is_default(plan: &Plan, kind: OptionKind, default: &str, value: &Resolved) -> bool {
     match value {
         Resolved::Resource(_) if kind == OptionKind::Resource(Resource::Act) => {
@@ -174,7 +174,7 @@ pub(super) fn is_default(plan: &Plan, kind: OptionKind, default: &str, value: &R
     }
 }
 
-/// What a group of layers attends to: the definition's rule, and all where a text is read as a whole.
+/// The attention rule of a cache: the definition's, but not causal in models that read a text as a whole.
 pub(super) fn rule(plan: &Plan, cache: &Unit) -> Cache {
     let rule = Cache::read(&cache.options);
     Cache {
@@ -183,7 +183,7 @@ pub(super) fn rule(plan: &Plan, cache: &Unit) -> Cache {
     }
 }
 
-/// The same rule with a window of at most so many positions, for a picture.
+/// The same rule, with a window of at most `size` positions, for a picture.
 pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
     let rule = rule(plan, cache);
     Cache {
@@ -193,19 +193,19 @@ pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
 }
 
 impl DrawContext<'_> {
-    /// What weights are for that are read at a place of a kind.
+    /// The purpose of weights that are read at a path, for a unit of this kind.
     pub(super) fn purpose(&self, kind: &'static str, path: &str) -> String {
         let role = self.roles.get(path).cloned();
         role.unwrap_or_else(|| purpose(kind).to_owned())
     }
 
-    /// Which tokens a query attends to, in words.
+    /// The tokens that a query attends to, in words.
     pub(super) fn seen(&self, cache: &CachePlan) -> String {
         let value = |name: &str| (name == "size").then(|| self.size(&cache.unit, name));
         describe::seen(self.plan, cache, &value)
     }
 
-    /// What a part does and how many heads or experts it has, in one plain line.
+    /// A plain sentence about what a part does, with its numbers of heads or experts.
     pub(super) fn line(&self, unit: &Unit) -> String {
         let mut line = match &unit.state {
             Some(StatePlan::KeyValue(rows)) => {
@@ -219,7 +219,7 @@ impl DrawContext<'_> {
         line
     }
 
-    /// How many heads and experts a unit has, in words.
+    /// The numbers of heads and experts of a unit, in words.
     fn counts(&self, unit: &Unit) -> Option<String> {
         let has = |name: &str| unit.contract.0.option(name).is_some();
         let size = |name: &str| self.size(unit, name);

@@ -1,4 +1,4 @@
-//! The arguments of a call, as they come.
+//! Parses the arguments of a call while text arrives.
 
 use serde_json::Value;
 
@@ -8,12 +8,12 @@ use super::json::{Found, Scan, string};
 use super::notation::plain;
 use super::parser::{Parser, Part, State, start_of_any};
 
-/// A call whose arguments are being read.
+/// A call whose arguments are being parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     index: u32,
     stage: Stage,
-    /// Schema of the arguments.
+    /// JSON Schema of the arguments.
     schema: Value,
 }
 
@@ -28,9 +28,9 @@ enum Stage {
         searched: Scan,
         n: usize,
     },
-    /// The objects around the arguments.
+    /// The rest of the objects around the arguments.
     Outer(Scan),
-    /// The bytes of the value that have been searched for its end.
+    /// One parameter after another: `n` were parsed, and `searched` bytes of the next were searched for its end.
     Parameters {
         n: usize,
         searched: usize,
@@ -59,7 +59,7 @@ impl Call {
         }
     }
 
-    /// What follows the arguments.
+    /// The state after the arguments, which `outer` objects enclose.
     fn after(self, outer: usize) -> State {
         match outer {
             0 => State::Between,
@@ -72,7 +72,7 @@ impl Call {
 }
 
 impl Parser {
-    /// Goes on with a call; whether something was done.
+    /// Continues a call. Returns whether it consumed or produced anything.
     pub(super) fn call(&mut self, is_last: bool) -> bool {
         let State::Call(mut call) = std::mem::replace(&mut self.state, State::Between) else {
             return false;
@@ -159,7 +159,7 @@ impl Parser {
             self.state = State::Call(call);
             return false;
         }
-        // The end, or something that is none of its parameters.
+        // The arguments end here, or text follows that is not a parameter.
         let text = if *n == 0 { "{}" } else { "}" };
         self.silent(space);
         self.say(Part::Arguments {
@@ -171,16 +171,16 @@ impl Parser {
     }
 }
 
-/// A parameter that is complete.
+/// A complete parameter.
 struct Parameter<'a> {
     key: &'a str,
     value: &'a str,
-    /// Whether the text says that it is a string.
+    /// Whether the marks say that the value is a string; `None` if they do not tell.
     is_string: Option<bool>,
     used: usize,
 }
 
-/// The parameter at the start of a text.
+/// Parses the parameter at the start of a text; `None` if it is not complete.
 fn read<'a>(
     text: &'a str,
     marks: &ParameterMarks,
@@ -202,7 +202,7 @@ fn read<'a>(
     };
     let before = text.len() - value.len();
     let close = marks.close.trim();
-    // The end of what was searched may be the start of the mark.
+    // The last searched bytes may be the start of the closing mark.
     let mut from = (*searched)
         .saturating_sub(before + close.len())
         .min(value.len());
@@ -224,7 +224,7 @@ fn read<'a>(
     })
 }
 
-/// What stands before a mark and after it; white space within and around the mark may differ.
+/// The texts before and after a mark. White space within and around the mark may differ.
 fn split_at_mark<'a>(text: &'a str, mark: &str) -> Option<(&'a str, &'a str)> {
     let mut words = mark.split_whitespace();
     let first = words.next()?;
@@ -235,7 +235,7 @@ fn split_at_mark<'a>(text: &'a str, mark: &str) -> Option<(&'a str, &'a str)> {
     Some((before, rest))
 }
 
-/// The piece of JSON of a parameter.
+/// The text that a parameter adds to the JSON of the arguments.
 fn piece(n: usize, parameter: &Parameter<'_>, schema: &Value) -> String {
     let key = Value::from(parameter.key);
     let value = typed(parameter, &schema["properties"][parameter.key]);
@@ -243,10 +243,10 @@ fn piece(n: usize, parameter: &Parameter<'_>, schema: &Value) -> String {
     format!("{start}{key}: {value}")
 }
 
-/// The value of a parameter: as its schema says, else what it looks like.
+/// The value of a parameter: of the type in its schema, otherwise of the type that it looks like.
 fn typed(parameter: &Parameter<'_>, schema: &Value) -> Value {
     let text = parameter.value;
-    // One line break belongs to the marks.
+    // One line break on each side belongs to the marks.
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     let takes = |kind: &str| match &schema["type"] {

@@ -1,10 +1,10 @@
-//! Answers that consist of messages, each with a header that says what it is.
+//! Parses answers that consist of messages, each with a header that says what the message is.
 
 use super::format::Channels;
 use super::header::{Arguments, Header};
 use super::parser::{Parser, State, start_of_any};
 
-/// Longest header, in bytes.
+/// Maximum size of a header, in bytes.
 const MAX_HEADER: usize = 1 << 10;
 
 impl Parser {
@@ -12,7 +12,7 @@ impl Parser {
         self.format.as_ref()?.channels.as_ref()
     }
 
-    /// In the header of a message; whether something was done.
+    /// Continues in the header of a message. Returns whether it made progress.
     pub(super) fn message_header(&mut self, is_last: bool) -> bool {
         let Some(channels) = self.channels().cloned() else {
             self.resume(State::Content);
@@ -42,7 +42,7 @@ impl Parser {
             if may_be && is_short && !is_last {
                 return false;
             }
-            // Text without a header is content; what only looked like one is, too.
+            // Text without a header is content, and so is text that only looked like a header.
             let first = text.chars().next().map_or(0, char::len_utf8);
             self.state = State::Content;
             self.keeps_space();
@@ -90,7 +90,7 @@ impl Parser {
         true
     }
 
-    /// In the text of a message.
+    /// Continues in the text of a message. Returns whether it made progress.
     pub(super) fn message(&mut self, is_last: bool, is_reasoning: bool) -> bool {
         let Some(channels) = self.channels() else {
             return false;
@@ -100,7 +100,7 @@ impl Parser {
             .clone()
             .filter_map(|mark| Some((self.held.find(mark.as_str())?, mark)));
         let end = end.min_by_key(|(at, _)| *at);
-        // The start belongs to the header.
+        // A start mark is left in the text, because it belongs to the next header.
         let end = end.map(|(at, mark)| {
             (
                 at,

@@ -1,14 +1,14 @@
-//! Marks in text that is not complete, with any white space before them.
+//! A cursor that finds marks, with any white space before them, in text that may be incomplete.
 
 use super::json::Found;
 
-/// A place in a text.
+/// A position in a text.
 pub(super) struct Cursor<'a> {
     text: &'a str,
     pub(super) at: usize,
 }
 
-/// The value that is there; the function returns if it is not, or if more text is needed.
+/// The value of a `Found::Yes`. Otherwise the enclosing function returns `Found::No` or `Found::More`.
 macro_rules! get {
     ($found:expr) => {
         match $found {
@@ -21,7 +21,7 @@ macro_rules! get {
 pub(super) use get;
 
 impl<'a> Cursor<'a> {
-    /// The start of a text.
+    /// A cursor at the start of a text.
     pub(super) fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
@@ -35,7 +35,7 @@ impl<'a> Cursor<'a> {
         self.at += rest.len() - rest.trim_start().len();
     }
 
-    /// Takes a mark after white space; one that is only white space is always there.
+    /// Consumes white space and a mark. A mark that is only white space always matches.
     pub(super) fn mark(&mut self, mark: &str) -> Found<()> {
         let mark = mark.trim();
         self.space();
@@ -50,7 +50,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes the first of these marks that is there.
+    /// Consumes the first of these marks that matches.
     pub(super) fn any(&mut self, marks: &[String]) -> Found<()> {
         let mut may_come = false;
         for mark in marks {

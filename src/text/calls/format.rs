@@ -1,6 +1,6 @@
-//! How calls of tools are written: the files of `tools/`.
+//! The formats of tool calls: the files of `tools/`.
 //!
-//! White space at the ends of marks is for writing (a grammar spells it); reading accepts any.
+//! White space at the ends of marks matters only for writing (grammars produce it); parsing accepts any.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,162 +8,162 @@ use serde::Deserialize;
 
 include!(concat!(env!("OUT_DIR"), "/embedded_tools.rs"));
 
-/// A mark before and one after.
+/// An opening and a closing mark.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Marks {
-    /// The mark before.
+    /// The opening mark.
     pub open: String,
-    /// The mark after; empty if there is none.
+    /// The closing mark; may be empty.
     pub close: String,
 }
 
-/// How name and arguments of a call are written.
+/// The form of a call's name and arguments.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Body {
     /// A JSON object with the name and the arguments.
     Object,
-    /// A JSON object from the name to the arguments.
+    /// A JSON object whose key is the name and whose value is the arguments.
     Map,
-    /// The name, then a JSON object.
+    /// The name, then a JSON object with the arguments.
     Named,
     /// The name, then marks around each parameter.
     Parameters,
-    /// The name, then the arguments in a notation of their own.
+    /// The name, then the arguments in a notation other than JSON.
     Notation,
     /// A message whose header names the tool.
     Channels,
 }
 
-/// Marks of a parameter.
+/// The marks of a parameter.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterMarks {
-    /// Before the name.
+    /// The mark before the name.
     pub open: String,
-    /// Between name and value.
+    /// The mark between name and value.
     pub key_end: String,
-    /// After the value.
+    /// The mark after the value.
     pub close: String,
-    /// Ends the name where something more follows it; empty if nothing does.
+    /// The mark that ends the name if a type mark follows it; empty if there is none.
     #[serde(default)]
     pub key_stop: String,
-    /// What follows the name of a parameter that is a string.
+    /// The type mark after the name of a parameter that is a string.
     #[serde(default)]
     pub string_mark: String,
-    /// What follows the name of any other parameter.
+    /// The type mark after the name of any other parameter.
     #[serde(default)]
     pub other_mark: String,
 }
 
-/// A notation for values other than JSON.
+/// A notation of arguments other than JSON.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Notation {
-    /// Before the arguments.
+    /// The mark before the arguments.
     pub open: String,
-    /// After them.
+    /// The mark after the arguments.
     pub close: String,
-    /// Between name and value of an argument.
+    /// The mark between name and value of an argument.
     pub assign: String,
-    /// Marks around strings.
+    /// The marks around strings.
     pub quotes: Vec<String>,
     /// Whether a backslash escapes the next character of a string.
     #[serde(default)]
     pub escapes: bool,
 }
 
-/// Messages within an answer, each with a header.
+/// A format in which an answer consists of messages with headers.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Channels {
-    /// Before the header.
+    /// The mark before a header.
     pub start: String,
-    /// Before the channel's name.
+    /// The mark before the name of the channel.
     pub channel: String,
-    /// Before the name of the tool that is called.
+    /// The mark before the name of the called tool.
     pub recipient: String,
-    /// Between header and text.
+    /// The mark between header and text.
     pub message: String,
-    /// After the text.
+    /// The marks after the text.
     pub ends: Vec<String>,
-    /// Other marks of headers.
+    /// Further marks in headers.
     pub others: Vec<String>,
-    /// Channels of reasoning.
+    /// The names of the channels for reasoning.
     pub reasoning: Vec<String>,
-    /// How the header of a call is written.
+    /// The header of a call, for writing.
     pub call: String,
-    /// How the header of an answer is written.
+    /// The header of an answer, for writing.
     pub answer: String,
 }
 
-/// A way in which calls of tools are written.
+/// A format of tool calls.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Format {
-    /// The file's name.
+    /// The name of the file.
     #[serde(skip)]
     pub name: String,
-    /// What it is, and which models are known to write it.
+    /// A title, with the models that are known to write the format.
     pub title: String,
-    /// How a call is written.
+    /// The form of a call.
     pub body: Body,
-    /// Around all calls that follow each other.
+    /// Marks around all consecutive calls.
     #[serde(default)]
     pub section: Marks,
-    /// Whether each call has such marks around it, for writing.
+    /// Whether each call is written within section marks of its own.
     #[serde(default)]
     pub own_sections: bool,
-    /// Whether the calls are the elements of a list.
+    /// Whether the calls are elements of a JSON list.
     #[serde(default)]
     pub list: bool,
-    /// Before a call; the first one is for writing.
+    /// Marks before a call. The first one is used for writing.
     #[serde(default)]
     pub opens: Vec<String>,
-    /// After a call.
+    /// The mark after a call.
     #[serde(default)]
     pub close: String,
-    /// Whether calls may come without a mark at the start of the answer.
+    /// Whether a call without marks is accepted at the start of the answer.
     #[serde(default)]
     pub bare: bool,
-    /// Between calls, for writing.
+    /// The separator between calls, for writing.
     #[serde(default)]
     pub separator: String,
-    /// Keys of the name in an object.
+    /// The keys for the name in an object.
     #[serde(default)]
     pub name_keys: Vec<String>,
-    /// Keys of the arguments in an object.
+    /// The keys for the arguments in an object.
     #[serde(default)]
     pub arguments_keys: Vec<String>,
-    /// Key of the id in an object.
+    /// The key for the id in an object.
     #[serde(default)]
     pub id_key: String,
-    /// Key of the call's number in an object.
+    /// The key for the call's number in an object.
     #[serde(default)]
     pub index_key: String,
-    /// Before the name.
+    /// A prefix of the name.
     #[serde(default)]
     pub name_prefix: String,
-    /// After the name.
+    /// Marks that end the name.
     #[serde(default)]
     pub name_ends: Vec<String>,
-    /// Between name and id.
+    /// The mark between name and id.
     #[serde(default)]
     pub id_mark: String,
-    /// Between name and number; the whole is the id.
+    /// The mark between name and number; name, mark and number together are the id.
     #[serde(default)]
     pub number_mark: String,
-    /// Marks of parameters.
+    /// The marks of parameters.
     pub parameter: Option<ParameterMarks>,
-    /// How arguments are written.
+    /// The notation of the arguments.
     pub notation: Option<Notation>,
-    /// Messages with headers.
+    /// The marks of messages with headers.
     pub channels: Option<Channels>,
-    /// Marks that are not part of the text.
+    /// Marks that are removed from the text.
     #[serde(default)]
     pub silent: Vec<String>,
-    /// Whether it is for templates that show no calls.
+    /// Whether the format is used for templates that show no calls.
     #[serde(default)]
     pub is_fallback: bool,
 }
@@ -175,14 +175,14 @@ struct Common {
 }
 
 impl Format {
-    /// Marks with which calls begin.
+    /// The marks that begin calls.
     pub(super) fn starts(&self) -> impl Iterator<Item = &str> {
         let section = std::iter::once(self.section.open.trim());
         let all = section.chain(self.opens.iter().map(|open| open.trim()));
         all.filter(|mark| !mark.is_empty())
     }
 
-    /// What may stand after a call and between calls.
+    /// The marks that may follow a call or separate calls.
     pub(super) fn closers(&self) -> impl Iterator<Item = &str> {
         let own = [self.close.trim(), self.section.close.trim()];
         let list: &[&str] = if self.list { &["]"] } else { &[] };
@@ -216,7 +216,7 @@ pub fn formats() -> &'static [Arc<Format>] {
     &ALL
 }
 
-/// Marks that models are known to put around their reasoning.
+/// Marks that models are known to write around their reasoning.
 pub fn reasoning_marks() -> &'static [Marks] {
     static ALL: LazyLock<Vec<Marks>> = LazyLock::new(|| {
         toml::from_str::<Common>(EMBEDDED_COMMON)

@@ -1,46 +1,46 @@
-//! The start of a call, up to its arguments.
+//! Parses the start of a call, up to its arguments.
 //!
-//! A header is read anew when text is added, so it may only be so long.
+//! A header is parsed again each time text arrives, so its size is limited.
 
 use super::cursor::{Cursor, get};
 use super::format::{Body, Format};
 use super::json::{self, Found, string};
 use super::notation;
 
-/// Longest header, in bytes.
+/// Maximum size of a header, in bytes.
 pub(super) const MAX: usize = 16 << 10;
 
-/// A call whose name is known.
+/// The header of a call: its name is known, and where its arguments begin.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Header {
-    /// Bytes up to the arguments.
+    /// Number of bytes up to the arguments.
     pub(super) used: usize,
     pub(super) name: String,
-    /// Its id, if the model wrote one.
+    /// The id of the call, if the model wrote one.
     pub(super) id: Option<String>,
     pub(super) arguments: Arguments,
 }
 
-/// How the arguments come.
+/// The form in which the arguments follow.
 #[derive(Debug, Default, PartialEq)]
 pub(super) enum Arguments {
-    /// They were part of the header.
+    /// There are no arguments.
     #[default]
     None,
     Known(String),
-    /// As a JSON object; then the objects around it end.
+    /// A JSON object, then the ends of `outer` objects around it.
     Json {
         outer: usize,
     },
-    /// As JSON in a JSON string; then the objects around it end.
+    /// A JSON object in a JSON string, then the ends of `outer` objects around it.
     Quoted {
         outer: usize,
     },
-    /// One parameter after the other.
+    /// One parameter after another.
     Parameters,
 }
 
-/// The header at the start of a text. Where `is_next`, other calls came before it.
+/// Parses the header at the start of a text. `is_next`: the call follows another one.
 pub(super) fn header(text: &str, format: &Format, is_next: bool) -> Found<Header> {
     let mut cursor = Cursor::new(text);
     let section = format.section.open.trim();
@@ -48,14 +48,14 @@ pub(super) fn header(text: &str, format: &Format, is_next: bool) -> Found<Header
         match cursor.mark(section) {
             Found::Yes(()) => {}
             Found::More => return Found::More,
-            // Some leave it out where each call has a mark of its own.
+            // Some models omit the section mark if each call has a mark of its own.
             Found::No if is_next || !format.opens.is_empty() => {}
             Found::No => return Found::No,
         }
     }
     if format.list && (!is_next || cursor.at > 0) {
         let found = cursor.mark("[");
-        // A single call may come without its list.
+        // A single call may be written without its list.
         if found == Found::More || (found == Found::No && format.bare) {
             return found.map(|()| Header::default());
         }
@@ -80,7 +80,7 @@ pub(super) fn header(text: &str, format: &Format, is_next: bool) -> Found<Header
     })
 }
 
-/// `{"name": ..., "arguments": ...}`, the keys in any order, or the same as the `function` of an object.
+/// Parses `{"name": ..., "arguments": ...}`, with the keys in any order, or the same object as the value of `function`.
 fn object(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     let (mut name, mut id, mut arguments) = (None, None, None);
     let mut outer = 1;
@@ -150,7 +150,7 @@ fn object(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     }
 }
 
-/// Arguments that are complete: an object, or one in a string.
+/// Complete arguments: an object, or an object in a string.
 fn known(value: &str) -> String {
     match serde_json::from_str::<String>(value) {
         Ok(text) => text,
@@ -159,7 +159,7 @@ fn known(value: &str) -> String {
     }
 }
 
-/// `{"NAME": {...}}`.
+/// Parses `{"NAME": {...}}`.
 fn map(cursor: &mut Cursor<'_>) -> Found<Header> {
     get!(cursor.mark("{"));
     cursor.space();
@@ -182,14 +182,14 @@ fn json_follows(cursor: &Cursor<'_>) -> Found<()> {
     }
 }
 
-/// The name, what ends it, then JSON or parameters.
+/// Parses the name and the mark after it, followed by JSON or parameters.
 fn named(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     let rest = cursor.rest();
     let ends = format.name_ends.iter().map(|end| match end.trim() {
         "" => (end.as_str(), end.len()),
         mark => (mark, mark.len()),
     });
-    // These end a name too, and are not part of the header.
+    // These marks also end a name, but are not part of the header.
     let stops = match &format.parameter {
         Some(marks) => vec![marks.open.trim(), format.close.trim()],
         None => vec!["{"],
@@ -202,7 +202,7 @@ fn named(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     let Some((end, used)) = found.min_by_key(|(at, used)| (*at, std::cmp::Reverse(*used))) else {
         return Found::More;
     };
-    // The rest may begin with the start of a mark that makes the header longer.
+    // The next text may complete a mark that makes the header longer.
     let written = rest[..end].trim();
     cursor.at += end + used;
     let (name, id) = match format.id_mark.as_str() {
@@ -242,7 +242,7 @@ fn named(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     })
 }
 
-/// `NAME(...)`, complete.
+/// Parses a complete `NAME(...)`.
 fn in_notation(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     let Some(notation) = &format.notation else {
         return Found::No;

@@ -1,13 +1,13 @@
-//! Where a JSON value ends, in text that is not complete.
+//! Finds the end of a JSON value in text that may be incomplete.
 
-/// How far a text goes.
+/// The result of parsing text that may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found<T> {
     /// More text is needed.
     More,
-    /// It is not there.
+    /// The text does not match.
     No,
-    /// It is there.
+    /// The text matches.
     Yes(T),
 }
 
@@ -21,7 +21,7 @@ impl<T> Found<T> {
     }
 }
 
-/// Goes through an object, an array or a string byte by byte.
+/// Scans an object, an array or a string byte by byte.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scan {
     depth: usize,
@@ -30,7 +30,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// One within `depth` open brackets.
+    /// A scan that starts inside `depth` open brackets.
     pub(super) fn within(depth: usize) -> Self {
         Self {
             depth,
@@ -38,7 +38,7 @@ impl Scan {
         }
     }
 
-    /// Takes a byte; whether the value ends with it.
+    /// Scans a byte. Returns whether the value ends with it.
     pub(super) fn ends_with(&mut self, byte: u8) -> bool {
         if self.in_string {
             match byte {
@@ -64,14 +64,14 @@ impl Scan {
         false
     }
 
-    /// Length of what is left of the value, if all of it is there.
+    /// Number of bytes up to the end of the value, if the text contains it.
     pub(super) fn end(&mut self, text: &str) -> Option<usize> {
         let at = text.bytes().position(|byte| self.ends_with(byte));
         at.map(|at| at + 1)
     }
 }
 
-/// Length of the value at the start of a text.
+/// The length of the value at the start of a text.
 pub(super) fn value(text: &str) -> Found<usize> {
     match text.bytes().next() {
         None => Found::More,
@@ -90,7 +90,7 @@ pub(super) fn value(text: &str) -> Found<usize> {
     }
 }
 
-/// A complete JSON string at the start of a text, and its length.
+/// The complete JSON string at the start of a text, and its length.
 pub(super) fn string(text: &str) -> Found<(String, usize)> {
     if text.is_empty() {
         return Found::More;

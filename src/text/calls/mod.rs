@@ -1,9 +1,9 @@
-//! Reasoning and calls of tools in the text that a model writes.
+//! Reasoning and tool calls in the text that a model writes.
 //!
-//! How models write them is data (`tools/*.tool.toml`, [`Format`]); which format a model has is found by
-//! rendering its chat template ([`Dialect::probe`]). [`Parser`] reads text as it comes. Not here: HTTP,
-//! and grammars that enforce a call. Pure. Invariant: the same text gives the same calls however it is
-//! split, and every byte of the text is accounted for.
+//! The formats in which models write them are data (`tools/*.tool.toml`, [`Format`]); the format of a model is found by
+//! rendering its chat template ([`Dialect::probe`]). [`Parser`] parses text while it arrives. Not here: HTTP, and
+//! grammars that enforce a call. Pure. Invariant: the same text yields the same calls however it is split, and every
+//! byte of the text is accounted for.
 
 mod body;
 mod channels;

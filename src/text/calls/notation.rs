@@ -1,4 +1,4 @@
-//! Arguments in a notation of their own, to JSON.
+//! Converts arguments in a notation of their own to JSON.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::cursor::{Cursor, get};
 use super::format::Notation;
 use super::json::Found;
 
-/// Deepest nesting.
+/// Maximum nesting.
 const MAX_DEPTH: usize = 32;
 
 struct Reader<'a> {
@@ -28,7 +28,7 @@ pub(super) fn arguments(text: &str, notation: &Notation) -> Found<(Value, usize)
 }
 
 impl Reader<'_> {
-    /// Pairs up to `close`, separated by commas.
+    /// Parses pairs up to `close`, separated by commas.
     fn object(&mut self, assign: &str, close: &str, depth: usize) -> Found<Value> {
         let mut out = Map::new();
         if matches!(self.cursor.mark(close), Found::Yes(())) {
@@ -68,14 +68,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether the rest begins with a mark of strings, or may yet.
+    /// Whether the rest begins with a mark of strings, or may do so once more text arrives.
     fn is_quoted(&self) -> bool {
         let rest = self.cursor.rest();
         let mut quotes = self.notation.quotes.iter();
         quotes.any(|quote| rest.starts_with(quote.as_str()) || quote.starts_with(rest))
     }
 
-    /// A string between its marks.
+    /// Parses a string between its marks.
     fn string(&mut self) -> Found<String> {
         let rest = self.cursor.rest();
         let quotes = &self.notation.quotes;
@@ -146,7 +146,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number, a truth value or nothing.
+    /// Parses a number, a boolean or null.
     fn word(&mut self) -> Found<Value> {
         let rest = self.cursor.rest();
         let is_part = |c: char| c.is_ascii_alphanumeric() || "+-._".contains(c);
@@ -162,7 +162,7 @@ impl Reader<'_> {
     }
 }
 
-/// The value of a word outside strings.
+/// The value of a word that is not in quotes.
 pub(super) fn plain(word: &str) -> Option<Value> {
     match word {
         "True" => Some(true.into()),

@@ -1,7 +1,7 @@
-//! Reads reasoning, content and calls of tools out of text, as it comes.
+//! Splits text into reasoning, content and tool calls, while it arrives.
 //!
-//! What cannot be read as a call is content; once the name and the start of the arguments are there, it is
-//! a call, and its arguments are what was written. A call names a tool that was offered.
+//! Text that does not parse as a call is content. Once the name and the start of the arguments are there, it is a call,
+//! and its arguments are the written text, even if they are malformed. A call must name an offered tool.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::format::{Body, Format, Marks};
 use super::header::{self, Arguments, Header};
 use super::json::Found;
 
-/// A tool on offer.
+/// A tool of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// Its name.
+    /// The name of the tool.
     pub name: String,
-    /// JSON Schema of its arguments.
+    /// JSON Schema of the arguments.
     pub parameters: Value,
 }
 
@@ -28,66 +28,66 @@ pub enum Part {
     Content(String),
     /// Reasoning.
     Reasoning(String),
-    /// A call starts.
+    /// The start of a call.
     Call {
         /// Number of the call, from 0.
         index: u32,
-        /// Its id, if the model wrote one.
+        /// The id of the call, if the model wrote one.
         id: Option<String>,
-        /// The tool.
+        /// The name of the tool.
         name: String,
     },
     /// Text of a call's arguments, which are JSON.
     Arguments {
         /// Number of the call.
         index: u32,
-        /// What is added.
+        /// The added text.
         text: String,
     },
 }
 
-/// Bytes of the text in their order, and what they are; none for marks.
+/// Consecutive bytes of the text with their meaning; `None` for marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: usize,
-    /// What they say; content is these bytes.
+    /// The part that the bytes mean. For content it is exactly these bytes.
     pub part: Option<Part>,
-    /// Whether they are within a block of reasoning.
+    /// Whether the bytes are in a block of reasoning.
     pub is_reasoning: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// Content, or what turns out to be something else.
+    /// Content, or text that may become something else.
     Content,
     Reasoning,
-    /// Arguments of a call.
+    /// The arguments of a call.
     Call(Call),
-    /// After a call, where others may follow.
+    /// The text after a call, where further calls may follow.
     Between,
-    /// In the header of a message.
+    /// The header of a message.
     Header,
 }
 
-/// Reads one answer.
+/// Parses one answer.
 #[derive(Clone, Debug)]
 pub struct Parser {
     pub(super) format: Option<Arc<Format>>,
     pub(super) tools: Arc<Vec<Tool>>,
     reasoning: Option<Marks>,
     pub(super) state: State,
-    /// Text that is not decided.
+    /// Text whose meaning is not decided yet.
     pub(super) held: String,
     out: Vec<Span>,
-    /// Whether nothing but white space came so far, reasoning apart.
+    /// Whether only white space and reasoning came so far.
     is_start: bool,
-    /// Whether white space is dropped: after a mark.
+    /// Whether white space is dropped, as it is after a mark.
     drops_space: bool,
     pub(super) n_calls: u32,
 }
 
-/// What was found in content.
+/// A mark that was found in content.
 #[derive(Clone, Copy)]
 enum Hit {
     Think(usize),
@@ -122,14 +122,14 @@ impl Parser {
         }
     }
 
-    /// Takes text; what of it is decided.
+    /// Adds text. Returns the spans whose meaning is decided.
     pub fn push(&mut self, text: &str) -> Vec<Span> {
         self.held.push_str(text);
         while self.step(false) {}
         std::mem::take(&mut self.out)
     }
 
-    /// The rest: nothing more will come.
+    /// The remaining spans at the end of the text.
     pub fn finish(&mut self) -> Vec<Span> {
         while !self.held.is_empty() && self.step(true) {}
         let rest = self.held.len();
@@ -137,7 +137,7 @@ impl Parser {
         std::mem::take(&mut self.out)
     }
 
-    /// Whether a block of reasoning is open.
+    /// Whether the parser is in a block of reasoning.
     pub fn is_reasoning(&self) -> bool {
         matches!(self.state, State::Reasoning)
     }
@@ -162,7 +162,7 @@ impl Parser {
         }
     }
 
-    /// Takes bytes that say nothing.
+    /// Consumes bytes without a meaning of their own.
     pub(super) fn silent(&mut self, bytes: usize) {
         self.take(bytes, |_| None);
     }
@@ -181,7 +181,7 @@ impl Parser {
         });
     }
 
-    /// What no bytes of the text say by themselves.
+    /// Adds a part to which no bytes of the text correspond.
     pub(super) fn say(&mut self, part: Part) {
         self.out.push(Span {
             bytes: 0,
@@ -197,7 +197,7 @@ impl Parser {
         }
     }
 
-    /// Takes reasoning; white space around it is dropped.
+    /// Consumes reasoning up to `end`; white space around it is dropped.
     pub(super) fn say_reasoning(&mut self, is_last: bool, end: usize) {
         if self.drops_space {
             let space = self.held[..end].len() - self.held[..end].trim_start().len();
@@ -218,13 +218,13 @@ impl Parser {
         }
     }
 
-    /// Goes on with content after a mark.
+    /// Continues in a state after a mark. White space is dropped.
     pub(super) fn resume(&mut self, state: State) {
         self.state = state;
         self.drops_space = true;
     }
 
-    /// Goes on as before, white space included.
+    /// Stops dropping white space.
     pub(super) fn keeps_space(&mut self) {
         self.drops_space = false;
     }
@@ -239,7 +239,7 @@ impl Parser {
         if let Some((at, hit)) = self.hit() {
             return self.found(at, hit, is_last);
         }
-        // What may become a mark, and white space before one, stays.
+        // A possible start of a mark is held back, and white space before it.
         let mut end = match is_last {
             true => text.len(),
             false => text.len() - self.partial(),
@@ -275,7 +275,7 @@ impl Parser {
             .min_by_key(|(at, _)| *at)
     }
 
-    /// Length of the end of the text that may become a mark.
+    /// Length of the longest suffix of the text that may become a mark.
     fn partial(&self) -> usize {
         let think = self.reasoning.iter().filter(|_| self.is_start);
         let think = think.map(|marks| marks.open.as_str());
@@ -308,7 +308,7 @@ impl Parser {
         true
     }
 
-    /// Reads the header of a call after `space` bytes of white space, which count as content if it is none.
+    /// Parses the header of a call after `space` bytes of white space, which are content if there is no call.
     fn try_call(&mut self, space: usize, is_next: bool, is_last: bool) -> bool {
         let Some(format) = self.format.clone() else {
             return false;
@@ -412,7 +412,7 @@ impl Parser {
     }
 }
 
-/// Length of the longest end of a text with which one of these marks may begin.
+/// Length of the longest suffix of a text that is a proper prefix of one of these marks.
 pub(super) fn start_of_any<'a>(text: &str, marks: impl Iterator<Item = &'a str>) -> usize {
     let of_mark = |mark: &str| {
         let longest = mark.len().saturating_sub(1).min(text.len());

@@ -1,8 +1,7 @@
-//! How a model writes reasoning and calls of tools, found out by rendering its chat template.
+//! Finds out how a model writes reasoning and tool calls, by rendering its chat template.
 //!
-//! A conversation in which a tool is called is rendered, and the format is the one whose parser reads the
-//! call out of it. A template that shows no calls may name the marks where it explains tools, or the
-//! vocabulary may have them as tokens.
+//! A conversation with a tool call is rendered. The format is the one whose parser extracts the call. A template that
+//! shows no calls may name the marks where it explains tools, or the vocabulary may have them as tokens.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use crate::text::template::{ChatTemplate, Moment, RenderInput};
 use super::format::{Body, Format, Marks, formats, reasoning_marks};
 use super::parser::{Parser, Part, Tool};
 
-/// Words that no template writes by itself.
+/// Words that occur in no template.
 const USER: &str = "qzuserwordqz";
 const THOUGHT: &str = "qzthoughtwordqz";
 const ANSWER: &str = "qzanswerwordqz";
@@ -21,18 +20,18 @@ const TOOL: &str = "qztoolwordqz";
 const KEY: &str = "qzkeywordqz";
 const VALUE: &str = "qzargumentwordqz";
 
-/// How a model writes what is no plain answer.
+/// How a model writes reasoning and tool calls.
 #[derive(Clone, Debug)]
 pub struct Dialect {
-    /// How it writes calls; none only if there are no formats.
+    /// The format of calls; `None` only if there are no formats.
     pub format: Option<Arc<Format>>,
-    /// Marks around its reasoning, if it is known to reason.
+    /// The marks around reasoning, if the model is known to reason.
     pub reasoning: Option<Marks>,
-    /// Whether its template takes the arguments of calls as JSON text rather than as an object.
+    /// Whether the template takes the arguments of calls as JSON text instead of an object.
     pub takes_text: bool,
-    /// Whether its template shows calls.
+    /// Whether the template shows calls.
     pub shows_calls: bool,
-    /// Whether its template has a role `developer`; others drop or refuse messages of that role.
+    /// Whether the template has a role `developer`; other templates drop or refuse messages of that role.
     pub has_developer: bool,
 }
 
@@ -65,8 +64,8 @@ impl Prober<'_> {
         self.template.render(&input).ok()
     }
 
-    /// What the template makes of an answer in a conversation: all after the question, and that from where
-    /// the prompt for an answer ends.
+    /// The rendered text of an answer in a conversation: all text after the question, and only the text after the
+    /// prompt for the answer.
     fn answer(&self, answer: &Value) -> Option<[String; 2]> {
         let user = json!({ "role": "user", "content": USER });
         let result = json!({
@@ -85,7 +84,7 @@ impl Prober<'_> {
         Some([from, n_same.max(from)].map(|from| all[from..].to_owned()))
     }
 
-    /// An answer that calls the tool, as the template writes it.
+    /// The rendered text of an answer that calls the tool.
     fn call(&self, takes_text: bool) -> Option<[String; 2]> {
         let arguments = json!({ KEY: VALUE });
         let arguments = match takes_text {
@@ -101,7 +100,7 @@ impl Prober<'_> {
     }
 }
 
-/// What is left of a text as content by a format that reads the call out of it.
+/// The number of bytes of a text that a format leaves as content, if it extracts the call.
 fn left_by(format: &Arc<Format>, text: &str) -> Option<usize> {
     let tool = Tool {
         name: TOOL.into(),
@@ -122,7 +121,7 @@ fn left_by(format: &Arc<Format>, text: &str) -> Option<usize> {
     (parser.n_calls() == 1 && found == json!({ KEY: VALUE })).then_some(content)
 }
 
-/// The format that reads a rendered call and leaves least of it; the most specific of several.
+/// The format that extracts a rendered call and leaves the least content; of equal ones, the most specific.
 fn read_by(text: &str) -> Option<Arc<Format>> {
     let all = formats().iter().filter(|format| !format.is_fallback);
     let all = all.filter_map(|format| Some((left_by(format, text)?, format)));
@@ -131,7 +130,7 @@ fn read_by(text: &str) -> Option<Arc<Format>> {
     best.map(|(_, format)| Arc::clone(format))
 }
 
-/// The format whose marks are all in a text that explains tools.
+/// The format whose marks all occur in a text that explains tools.
 fn explained_by(text: &str) -> Option<Arc<Format>> {
     let has_all = |format: &&Arc<Format>| {
         let parameter = format.parameter.iter().map(|marks| marks.open.trim());
@@ -158,8 +157,7 @@ fn fallback() -> Option<Arc<Format>> {
 }
 
 impl Dialect {
-    /// Finds out how a model with this template, these texts of its BOS and EOS tokens and these tokens
-    /// (`is_token`) writes.
+    /// Probes the dialect of a model with this template, these texts of BOS and EOS, and these tokens (`is_token`).
     pub fn probe(
         template: &ChatTemplate,
         bos: &str,
@@ -169,7 +167,7 @@ impl Dialect {
         let prober = Prober { template, bos, eos };
         let [object, text] = [false, true].map(|takes_text| {
             let rendered = prober.call(takes_text);
-            // Where both start alike, the end of the prompt may lie within a mark.
+            // If answer and prompt share a prefix, the end of the prompt may lie within a mark.
             let mut texts = rendered.iter().flat_map(|texts| texts.iter().rev());
             let format = texts.find_map(|text| read_by(text));
             (rendered.is_some(), format)
@@ -198,7 +196,7 @@ impl Dialect {
         }
     }
 
-    /// How a model without a template is taken to write.
+    /// The assumed dialect of a model without a template.
     pub fn unknown() -> Self {
         Self {
             format: fallback(),
@@ -209,20 +207,20 @@ impl Dialect {
         }
     }
 
-    /// Whether its answers consist of messages with headers.
+    /// Whether answers consist of messages with headers.
     pub fn has_channels(&self) -> bool {
         self.format
             .as_ref()
             .is_some_and(|f| f.body == Body::Channels)
     }
 
-    /// Whether a prompt that ends like this has opened a block of reasoning.
+    /// Whether a prompt with this end has opened a block of reasoning.
     pub fn opens_reasoning(&self, prompt: &str) -> bool {
         let marks = self.reasoning.as_ref();
         marks.is_some_and(|marks| prompt.trim_end().ends_with(marks.open.as_str()))
     }
 
-    /// Whether the start of an answer, which is to be continued, has an open block of reasoning.
+    /// Whether the start of an answer, which is to be continued, leaves a block of reasoning open.
     pub fn leaves_open(&self, answer: &str) -> bool {
         self.reasoning.as_ref().is_some_and(|marks| {
             let after = answer.trim_start().strip_prefix(marks.open.as_str());
@@ -231,7 +229,8 @@ impl Dialect {
     }
 }
 
-/// The marks that a template puts around a thought, starts an answer with, or takes out of earlier answers.
+/// The marks of reasoning: those that a template writes around reasoning, starts an answer with, or strips from earlier
+/// answers.
 fn reasoning(prober: &Prober<'_>, is_token: &impl Fn(&str) -> bool) -> Option<Marks> {
     let call = json!({
         "id": "abcdef123", "type": "function",

@@ -1,8 +1,8 @@
-//! What one rendering may spend besides the engine's fuel: memory it makes, and data it reads.
+//! The budget of a rendering besides the engine's fuel: memory that it creates, and data that it reads.
 //!
-//! Fuel counts instructions, but one instruction may double a text or search a long one. Whatever
-//! makes or reads a value of unbounded size charges it here first. Invariant: a rendering that goes
-//! on has made at most [`MAX_MADE`] bytes, whether or not they are still alive.
+//! Fuel counts instructions, but one instruction may double a text or search a long one. Code that creates or reads a
+//! value of unbounded size charges for it here first. Invariant: a rendering has created at most [`MAX_MADE`] bytes in
+//! all, whether or not they are still alive; otherwise it fails.
 
 use std::cell::Cell;
 
@@ -12,15 +12,15 @@ use minijinja::{Error, Value};
 use super::RenderError;
 use super::value::{Dict, fault};
 
-/// Bytes of text and lists that one rendering may make in all.
+/// Maximum bytes of text and lists that one rendering may create in all.
 const MAX_MADE: u64 = 1 << 27;
-/// Bytes that one rendering may search, compare or walk through in all.
+/// Maximum bytes that one rendering may search, compare or traverse in all.
 const MAX_READ: u64 = 1 << 28;
-/// What an item of a list counts for.
+/// The charge for an item of a list.
 pub(super) const ITEM: usize = 24;
-/// What a value met on a walk counts for.
+/// The charge for a value that a walk visits.
 const NODE: usize = 64;
-/// How deep a value may nest that a walk goes through, besides the rendering's input in it.
+/// Maximum nesting of a value that a walk traverses, not counting that of the rendering's input.
 const MAX_DEPTH: usize = 200;
 
 thread_local! {
@@ -28,13 +28,13 @@ thread_local! {
     static READ: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Gives this thread's next rendering the whole budget.
+/// Resets the budget for this thread's next rendering.
 pub(super) fn start() {
     MADE.set(0);
     READ.set(0);
 }
 
-/// Charges for a text or list about to be made.
+/// Charges for a text or list before it is created.
 pub(super) fn made(bytes: usize) -> Result<(), Error> {
     MADE.set(MADE.get().saturating_add(bytes as u64));
     if MADE.get() > MAX_MADE {
@@ -43,7 +43,7 @@ pub(super) fn made(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Charges for data about to be read through.
+/// Charges for data before it is read.
 pub(super) fn read(bytes: usize) -> Result<(), Error> {
     READ.set(READ.get().saturating_add(bytes as u64));
     if READ.get() > MAX_READ {
@@ -52,12 +52,12 @@ pub(super) fn read(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// A rendering spent more than it may.
+/// The error of a rendering that exceeds its budget.
 fn exhausted(what: &'static str) -> Error {
     fault(what).with_source(RenderError::Limit(what))
 }
 
-/// A text that is charged for as it grows.
+/// A text whose growth is charged for.
 #[derive(Debug, Default)]
 pub(super) struct Text(pub(super) String);
 
@@ -83,7 +83,7 @@ impl From<Text> for Value {
     }
 }
 
-/// The memory of a text, or of a list without its items' own.
+/// The size of a text, or of a list without the contents of its items, in bytes.
 pub(super) fn size(value: &Value) -> usize {
     match value.kind() {
         ValueKind::String => value.as_str().map_or(0, str::len),
@@ -94,20 +94,20 @@ pub(super) fn size(value: &Value) -> usize {
     }
 }
 
-/// What a walk through a value is for.
+/// The purpose of a walk through a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
-    /// Reading all of it, texts included.
+    /// The value is read, including its texts.
     Read,
-    /// Holding it in a variable: only what the template itself built can nest too deep.
+    /// The value is stored in a variable. Only values that the template built can nest too deep.
     Keep,
-    /// Holding it in a namespace, where no namespace may be: it could contain itself, and no walk
-    /// would end.
+    /// The value is stored in a namespace. It must not contain a namespace: the namespace could contain itself, and a
+    /// walk would never end.
     KeepInside,
 }
 
-/// Walks through a value, charges for what it meets, and refuses one that nests too deep: the
-/// engine compares and frees nested values by recursion.
+/// Walks through a value, charges for every value it visits, and refuses one that nests too deep: the engine compares
+/// and frees nested values recursively.
 pub(super) fn walk(value: &Value, walk: Walk) -> Result<(), Error> {
     walk_at(value, walk, 0)
 }

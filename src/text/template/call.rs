@@ -1,9 +1,8 @@
-//! How filters, tests and methods are called: one table row each, one place that binds and charges.
+//! How filters, tests and methods are called: each has one table row, and one function binds arguments and charges.
 //!
-//! A row names a callable, its parameters in Python's order, and its body. [`run`] binds the arguments
-//! by position or by name, charges for every text that goes in or comes out longer, and runs the body. A
-//! body charges only for what can grow beyond its arguments. Invariant: no callable of a table runs
-//! without [`run`].
+//! A row holds the names of a callable, its parameters in Python's order, and its body. [`run`] binds the arguments by
+//! position or by name, charges for every text that goes in or comes out longer, and runs the body. A body charges only
+//! for what can grow beyond its arguments. Invariant: no callable of a table runs without [`run`].
 
 use minijinja::value::{Kwargs, from_args};
 use minijinja::{Error, Value};
@@ -11,17 +10,17 @@ use minijinja::{Error, Value};
 use super::budget::{self, ITEM};
 use super::value::fault;
 
-/// What a callable does.
+/// The body of a callable.
 pub(super) type Body = fn(&Call<'_>) -> Result<Value, Error>;
 
-/// Names with spaces between them, parameters with spaces between them, and the body.
+/// Names separated by spaces, parameters separated by spaces, and the body.
 pub(super) type Row = (&'static str, &'static str, Body);
 
 /// One call: the value before the `|`, the `is` or the dot, and the bound arguments.
 pub(super) struct Call<'a> {
-    /// The value.
+    /// The value that the callable is applied to.
     pub(super) this: &'a Value,
-    /// The name by which it was called.
+    /// The name that the template used.
     pub(super) name: &'a str,
     params: &'static str,
     pub(super) args: Vec<Option<Value>>,
@@ -60,7 +59,7 @@ fn text_length(value: &Value) -> usize {
     value.as_str().map_or(0, str::len)
 }
 
-/// The arguments in the order of `params`; those not given are `None`.
+/// The arguments in the order of `params`; `None` for those not given.
 fn bind(args: &[Value], params: &str) -> Result<Vec<Option<Value>>, Error> {
     if args.is_empty() {
         return Ok(vec![None; params.split_whitespace().count()]);
@@ -83,41 +82,41 @@ fn bind(args: &[Value], params: &str) -> Result<Vec<Option<Value>>, Error> {
 }
 
 impl Call<'_> {
-    /// An argument as it was given.
+    /// An argument, if it was given.
     pub(super) fn given(&self, position: usize) -> Option<&Value> {
         self.args[position].as_ref()
     }
 
-    /// An argument that was given and is not none.
+    /// An argument, if it was given and is not none.
     pub(super) fn value(&self, position: usize) -> Option<&Value> {
         self.given(position).filter(|value| !value.is_none())
     }
 
-    /// An argument that must be given.
+    /// An argument, which must be given.
     pub(super) fn required(&self, position: usize) -> Result<&Value, Error> {
         self.given(position).ok_or_else(|| self.missing(position))
     }
 
-    /// A text argument that may be left out or none.
+    /// A text argument; `None` if it is missing or none.
     pub(super) fn text(&self, position: usize) -> Result<Option<&str>, Error> {
         let text = self.value(position).map(Value::as_str);
         let wrong = || self.wrong(position, "str");
         text.map(|text| text.ok_or_else(wrong)).transpose()
     }
 
-    /// A text argument.
+    /// A text argument, which must be given.
     pub(super) fn required_text(&self, position: usize) -> Result<&str, Error> {
         self.text(position)?.ok_or_else(|| self.missing(position))
     }
 
-    /// A whole number that may be left out or none.
+    /// An integer argument; `None` if it is missing or none.
     pub(super) fn int(&self, position: usize) -> Result<Option<i64>, Error> {
         let int = |value: &Value| i64::try_from(value.clone());
         let int = self.value(position).map(int).transpose();
         int.map_err(|_| self.wrong(position, "int"))
     }
 
-    /// Whether a flag was given and holds.
+    /// Whether a flag was given and is true.
     pub(super) fn flag(&self, position: usize) -> bool {
         self.given(position).is_some_and(Value::is_true)
     }
@@ -133,7 +132,7 @@ impl Call<'_> {
         fault(format!("argument '{name}' is not of type {expected}"))
     }
 
-    /// The value's own text, where it is one.
+    /// The value's text; empty if it is not a text.
     pub(super) fn this_text(&self) -> &str {
         self.this.as_str().unwrap_or_default()
     }

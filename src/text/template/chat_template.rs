@@ -1,4 +1,4 @@
-//! A compiled chat template, its rendering, and what an error of the engine means.
+//! Compiled chat templates, their rendering, and the meaning of the engine's errors.
 
 use minijinja::machinery::{eval, make_string_output};
 use minijinja::{AutoEscape, Error, ErrorKind};
@@ -9,15 +9,15 @@ use super::source::{prepare, restored};
 use super::{RenderError, RenderInput, TemplateError, budget, methods, value};
 use crate::common::panics::caught;
 
-/// What follows the final message's content while finding where it ends; the trailing space shows
+/// The mark after the final message's content, by which the end of the content is found. Its trailing space shows
 /// whether the template trims.
 const CONTINUE_MARK: &str = "\u{fdd0}continue-final-message\u{fdd1} ";
-/// Longest template, in bytes: those of models have up to about a hundred thousand.
+/// Maximum size of a template, in bytes: those of models have up to about a hundred thousand.
 pub(super) const MAX_BYTES: usize = 1 << 20;
-/// What is reported where the engine panics.
+/// The message if the engine panics.
 const FAILED: &str = "the template engine failed";
 
-/// A compiled chat template. Cheap to render from several threads at once.
+/// A compiled chat template. Several threads can render it at once.
 #[derive(Debug)]
 pub struct ChatTemplate(Compiled);
 
@@ -40,7 +40,7 @@ impl ChatTemplate {
         compiled.map(Self)
     }
 
-    /// Whether this word is in its text.
+    /// Whether the text of the template contains this word.
     pub fn mentions(&self, word: &str) -> bool {
         self.0.borrow_owner().contains(word)
     }
@@ -48,7 +48,7 @@ impl ChatTemplate {
     /// Renders a conversation.
     ///
     /// # Errors
-    /// Messages that are none, or what the template or a limit refuses.
+    /// The messages are invalid, or the template or a limit refuses them.
     pub fn render(&self, input: &RenderInput<'_>) -> Result<String, RenderError> {
         check_messages(input.messages)?;
         if !input.continue_final_message {
@@ -90,7 +90,7 @@ impl ChatTemplate {
         let mut text = String::new();
         budget::start();
         let variables = context(input, messages);
-        // The engine panics on some templates, such as one with `loop.cycle()`.
+        // The engine panics on some templates, such as templates with `loop.cycle()`.
         let render = || {
             let mut output = make_string_output(&mut text);
             let (env, none) = (&*ENGINE, AutoEscape::None);
@@ -102,7 +102,7 @@ impl ChatTemplate {
     }
 }
 
-/// What an engine's error means: what is on its way out through it, or its own message.
+/// The meaning of an engine error: an error of this module that it carries, or its own message.
 fn render_error(error: &Error) -> RenderError {
     let first: &dyn std::error::Error = error;
     let mut causes = std::iter::successors(Some(first), |cause| cause.source());

@@ -1,24 +1,24 @@
-//! Which of a model's chat templates is used.
+//! The choice among a model's chat templates.
 //!
-//! A model has one without a name and may have named ones: `tokenizer.chat_template.NAME`, listed in
-//! `tokenizer.chat_templates`. As with transformers, `tool_use` is for requests that offer tools.
+//! A model may have one unnamed template, and named ones: `tokenizer.chat_template.NAME`, listed in
+//! `tokenizer.chat_templates`. As in transformers, `tool_use` is for requests that offer tools.
 
 use crate::weights::Metadata;
 
-/// Key of the template without a name; a named one has a dot and its name after it.
+/// Key of the unnamed template; the key of a named one has a dot and its name appended.
 const KEY: &str = "tokenizer.chat_template";
 /// Name of the template for requests with tools.
 const TOOL_USE: &str = "tool_use";
-/// Name that stands for the template without one.
+/// The name by which the unnamed template is requested.
 const DEFAULT: &str = "default";
 
-/// A model has no template of the requested name.
+/// The error of a request for a template that the model does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no chat template is named `{name}`; there {}", known(.names))]
 pub struct UnknownTemplate {
-    /// The name.
+    /// The requested name.
     pub name: String,
-    /// The names that there are.
+    /// The existing names.
     pub names: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ fn known(names: &[String]) -> String {
     }
 }
 
-/// The names of a model's templates, `default` for the one without a name.
+/// The names of a model's templates; `default` is the unnamed one.
 pub fn names(metadata: &Metadata) -> Vec<String> {
     let own = metadata.str(KEY).map(|_| DEFAULT.to_owned());
     let prefix = format!("{KEY}.");
@@ -40,12 +40,11 @@ pub fn names(metadata: &Metadata) -> Vec<String> {
     own.into_iter().chain(named).collect()
 }
 
-/// The text of the template that is used: the one requested by name, else `tool_use` if tools are
-/// offered and there is one, else the one without a name, else the only one there is. None for a
-/// model without templates.
+/// The text of the template to use: the requested one; else `tool_use` if tools are offered and it exists; else the
+/// unnamed one; else the only one. `None` for a model without templates.
 ///
 /// # Errors
-/// No template of the requested name.
+/// There is no template of the requested name.
 pub fn choose<'m>(
     metadata: &'m Metadata,
     name: Option<&str>,

@@ -1,7 +1,7 @@
 //! A date and time of day without a zone, and Python's `strftime` in the C locale.
 //!
-//! The caller says what time it is; nothing here reads a clock. Invariant: the year of every
-//! [`Moment`] has at most four digits.
+//! The caller passes the time; nothing here reads a clock. Invariant: the year of every [`Moment`] has at most four
+//! digits.
 
 use std::str::FromStr;
 
@@ -11,24 +11,23 @@ use chrono::{DateTime, Datelike, NaiveDateTime, Timelike};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment(NaiveDateTime);
 
-/// A text that is not `YYYY-MM-DDThh:mm:ss`, or not a real date.
+/// The error of a text that is not `YYYY-MM-DDThh:mm:ss`, or not a real date.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is not a date and time like `2026-07-26T12:00:00`")]
 pub struct NotAMoment(String);
 
-/// Directives whose text is that of the date crate; those with `-` before them are not padded.
+/// Directives that the date crate formats the same way; those with `-` before them are not padded.
 const TEXTS: &str = "aAbBhcDFnprRtTxX%Y";
 const NUMBERS: &str = "CdeHIjmMSuUwWy";
 
 impl FromStr for Moment {
     type Err = NotAMoment;
 
-    /// Reads `YYYY-MM-DDThh:mm:ss`; a space may stand for the `T`, and a fraction of the second
-    /// is dropped.
+    /// Parses `YYYY-MM-DDThh:mm:ss`. A space may replace the `T`, and a fraction of a second is dropped.
     fn from_str(text: &str) -> Result<Self, NotAMoment> {
         let parsed = text.replacen(' ', "T", 1).parse::<NaiveDateTime>().ok();
         parsed
-            // The crate counts a leap second as a fraction above one.
+            // The crate represents a leap second as a fraction above one.
             .filter(|time| (1..=9999).contains(&time.year()) && time.nanosecond() < 1_000_000_000)
             .and_then(|time| time.with_nanosecond(0))
             .map(Self)
@@ -37,21 +36,21 @@ impl FromStr for Moment {
 }
 
 impl Moment {
-    /// The moment `seconds` after 1970-01-01T00:00:00; add a zone's offset to get local time.
+    /// The moment `seconds` after 1970-01-01T00:00:00. Add a zone's offset for local time.
     pub fn from_unix_seconds(seconds: i64) -> Self {
-        // Far outside the range of four-digit years there is nothing sensible to print.
+        // Times outside the range of four-digit years are clamped to it.
         let seconds = seconds.clamp(-62_135_596_800, 253_402_300_799);
         let time = DateTime::from_timestamp(seconds, 0);
         Self(time.expect("the range is the crate's, too").naive_utc())
     }
 
-    /// `datetime.strftime(format)`. A directive that C does not know stays as it is written.
+    /// `datetime.strftime(format)`. A directive that C does not know is copied unchanged.
     pub(super) fn strftime(&self, format: &str) -> String {
         let mut out = String::new();
         let mut rest = format;
         while let Some((head, tail)) = rest.split_once('%') {
             out.push_str(head);
-            // glibc's flag `-` leaves out the padding (`%-d`).
+            // glibc's flag `-` omits the padding (`%-d`).
             let unflagged = tail.strip_prefix('-').unwrap_or(tail);
             let Some(letter) = unflagged.chars().next() else {
                 return out + "%" + tail;
@@ -62,7 +61,7 @@ impl Moment {
                 _ if NUMBERS.contains(letter) => self.write(&mut out, written),
                 _ if TEXTS.contains(letter) => self.write(&mut out, &unflagged[..1]),
                 'f' => out.push_str("000000"),
-                // A moment without a zone has neither name nor offset.
+                // A moment without a zone has neither a zone name nor an offset.
                 'z' | 'Z' => {}
                 _ => out.extend(["%", written]),
             }

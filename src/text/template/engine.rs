@@ -1,4 +1,4 @@
-//! The template engine, its limits, and the instructions of a template.
+//! The template engine, its limits, and the compiled instructions of a template.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -10,14 +10,13 @@ use minijinja::{AutoEscape, Environment, Error, Value};
 use super::guard::guarded;
 use super::{RenderError, budget, filters, methods, operators, print, value};
 
-/// Instructions that one rendering may execute: some thirty times what a conversation of a thousand
-/// messages takes.
+/// Maximum number of instructions of one rendering: about thirty times those for a conversation of a thousand messages.
 const FUEL: u64 = 5_000_000;
-/// Calls of macros and nested scopes, in the engine's units (a macro call costs 4).
+/// Maximum depth of macro calls and nested scopes, in the engine's units (a macro call costs 4).
 const MAX_RECURSION: usize = 400;
 const NAME: &str = "chat template";
 
-/// The instructions of a template, with their guards.
+/// The instructions of a template, guarded by a budget.
 #[derive(Debug)]
 pub(super) struct Code<'s> {
     pub(super) instructions: Instructions<'s>,
@@ -54,7 +53,7 @@ self_cell::self_cell! {
     impl {Debug}
 }
 
-/// The engine of all templates; those that include others find none here.
+/// The engine of all templates. It has no templates that others could include.
 pub(super) static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(environment);
 
 pub(super) fn syntax() -> SyntaxConfig {
@@ -65,7 +64,7 @@ pub(super) fn syntax() -> SyntaxConfig {
         .expect("the default delimiters are valid")
 }
 
-/// The engine, set up as `apply_chat_template` sets up Jinja2.
+/// The engine with the settings that `apply_chat_template` uses for Jinja2.
 fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_auto_escape_callback(|_| AutoEscape::None);

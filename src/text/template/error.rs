@@ -1,43 +1,43 @@
-//! Why a template or a rendering failed.
+//! Errors of templates and renderings.
 
-/// A template that cannot be used at all.
+/// The error of a template that cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("chat template, line {line}: {message}")]
 pub struct TemplateError {
     /// Line of the template, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// What is wrong.
     pub message: String,
 }
 
-/// A conversation that a template did not render.
+/// The error of a conversation that a template did not render.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// The template refused the conversation by `raise_exception`; the text is its own.
+    /// The template refused the conversation by `raise_exception`, with its own message.
     #[error("{0}")]
     Raised(String),
     /// The conversation is not a list of messages.
     #[error("messages{at}: expected {expected}, found {found}")]
     Messages {
-        /// Index of the message, as `[3]`; empty for the whole.
+        /// Index of the message, such as `[3]`; empty for the whole list.
         at: String,
-        /// What there should be.
+        /// What was expected.
         expected: &'static str,
-        /// What there is.
+        /// What was found.
         found: &'static str,
     },
-    /// The template failed.
+    /// Running the template failed.
     #[error("chat template, line {line}: {message}")]
     Runtime {
-        /// Line of the template, from 1; 0 where it is not known.
+        /// Line of the template, from 1; 0 if it is unknown.
         line: usize,
-        /// What went wrong there.
+        /// What went wrong.
         message: String,
     },
-    /// The template ran too long, nested too deep or wrote too much.
+    /// The template ran too long, nested too deep or created too much text.
     #[error("chat template: {0}")]
     Limit(&'static str),
-    /// `continue_final_message` cannot be done for this conversation.
+    /// `continue_final_message` is not possible for this conversation.
     #[error("`continue_final_message`: {0}")]
     Continue(&'static str),
 }

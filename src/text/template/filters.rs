@@ -1,9 +1,9 @@
-//! The filters, tests and functions of Jinja2, in Python's terms.
+//! The filters, tests and functions of Jinja2, with Python's semantics.
 //!
-//! Each row takes and gives what Jinja2's callable of that name does (`str()` of anything, Python's white
-//! space, attributes apart from items). The engine's own are used where they do the same, with
-//! a charge before them and after them; those that Jinja2 does not know are removed. Filters that lay
-//! out web pages or reports are unknown: no prompt has a use for them.
+//! Each row behaves like Jinja2's callable of that name (`str()` of any value, Python's white space, attributes
+//! separate from items). The engine's own callables are used where they do the same, with charges before and after;
+//! those that Jinja2 does not have are removed. Filters that lay out web pages or reports are left out: no prompt needs
+//! them.
 
 use minijinja::filters::{map, reject, rejectattr, select, selectattr};
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
@@ -94,8 +94,7 @@ const TESTS: &[Row] = &[
     ),
 ];
 
-/// Filters of the engine that Jinja2 does not know, or that differ from Jinja2's and that no prompt has
-/// a use for.
+/// Filters of the engine that Jinja2 does not have, or that differ from Jinja2's and that no prompt needs.
 const UNKNOWN: [&str; 9] = [
     "attr", "batch", "chain", "groupby", "lines", "pprint", "slice", "split", "zip",
 ];
@@ -151,7 +150,7 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_function("dict", charged(dict, defined));
 }
 
-/// A callable of a table.
+/// A callable of a table, in the form that the engine calls.
 fn callable(
     row: Row,
     name: &'static str,
@@ -159,7 +158,7 @@ fn callable(
     move |this, args| run(row, name, this, &args.into_values())
 }
 
-/// A callable of the engine, after `charge` has seen its arguments; a view that it gives becomes a list.
+/// A callable of the engine that runs after `charge` has accepted its arguments. A view in its result becomes a list.
 fn charged(
     inner: Value,
     charge: Charge,
@@ -175,7 +174,7 @@ fn charged(
     }
 }
 
-/// Charges for the arguments; false if there is nothing to look at and the result is an empty list.
+/// A function that charges for arguments. It returns false if the result is an empty list without a call.
 type Charge = fn(&[Value]) -> Result<bool, Error>;
 
 fn walked(args: &[Value]) -> Result<bool, Error> {
@@ -198,20 +197,20 @@ fn formatted(args: &[Value]) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// For filters that go through the items of a value.
+/// Charges for filters that iterate over the items of a value.
 fn items(args: &[Value]) -> Result<bool, Error> {
     let n_items = args.first().and_then(Value::len).unwrap_or(0);
     budget::made(n_items.saturating_mul(ITEM))?;
     walked(args)
 }
 
-/// The same where Jinja2 does not look at a value that is false.
+/// The same for filters whose result is empty for a false value, as in Jinja2.
 fn items_if_true(args: &[Value]) -> Result<bool, Error> {
     let is_false = |value: &Value| !value.is_kwargs() && !value.is_true();
     Ok(!args.first().is_some_and(is_false) && items(args)?)
 }
 
-/// The result of a text's method on any value's text.
+/// The result of a text method, applied to the text of any value.
 fn by_method(call: &Call<'_>, method: &str) -> Result<Value, Error> {
     let args: Vec<Value> = call.args.iter().flatten().cloned().collect();
     match call.this.as_str() {
@@ -231,7 +230,7 @@ fn indent(call: &Call<'_>) -> Result<Value, Error> {
     };
     budget::made(width)?;
     let margin = margin.repeat(width);
-    // The line break that Jinja2 adds keeps one at the end of the text.
+    // Jinja2 appends a line break, which preserves one at the end of the text.
     let text = format!("{text}\n");
     let lines = lines(&text, false);
     budget::made(margin.len().saturating_mul(lines.len()))?;
@@ -265,8 +264,8 @@ fn sum(call: &Call<'_>) -> Result<Value, Error> {
     })
 }
 
-/// `a.b.0` of an item as Jinja2 reads the `attribute` argument: items before attributes, numbers as
-/// indices; the item itself without that argument.
+/// The value at `a.b.0` of an item, as Jinja2 reads the `attribute` argument: items before attributes, numbers as
+/// indices. Without the argument, the item itself.
 pub(super) fn attribute(item: &Value, path: Option<&Value>) -> Result<Value, Error> {
     match path.map(|path| (path, path.as_str())) {
         None => Ok(item.clone()),
@@ -299,14 +298,14 @@ fn int(call: &Call<'_>) -> Result<Value, Error> {
         (_, Some(text)) => digits(text).and_then(|digits| digits.parse().ok()),
         _ => None,
     };
-    // Beyond this a float holds no i128.
+    // A larger float exceeds i128.
     let float = as_float(call.this)?.filter(|float| float.abs() < 1e38);
     let parsed = parsed.or_else(|| float.map(|float| float.trunc() as i128));
     let default = || call.given(0).cloned().unwrap_or_else(|| Value::from(0));
     Ok(parsed.map_or_else(default, Value::from))
 }
 
-/// The text of a number as Python reads it: without white space around and underscores between digits.
+/// The text of a number as Python parses it: without surrounding white space and without underscores between digits.
 fn digits(text: &str) -> Option<String> {
     let text = text.trim_matches(is_space);
     let is_joined = |(i, _): (usize, _)| {
@@ -317,7 +316,7 @@ fn digits(text: &str) -> Option<String> {
     is_number.then(|| text.replace('_', ""))
 }
 
-/// Python's `float(value)`, where it succeeds.
+/// Python's `float(value)`; `None` if it fails.
 fn as_float(value: &Value) -> Result<Option<f64>, Error> {
     match value.as_str() {
         _ if value.is_undefined() => Err(fault("the value is undefined")),
@@ -326,7 +325,7 @@ fn as_float(value: &Value) -> Result<Option<f64>, Error> {
     }
 }
 
-/// `value | round(precision=0, method='common')`; the other methods give a float.
+/// `value | round(precision=0, method='common')`; other methods return a float.
 fn round(call: &Call<'_>) -> Result<Value, Error> {
     let precision = i32::try_from(call.int(0)?.unwrap_or(0));
     let precision = precision.map_err(|_| fault("round: too many digits"))?;
@@ -339,7 +338,7 @@ fn round(call: &Call<'_>) -> Result<Value, Error> {
     filters::round(value, Some(precision), Some(method), no_more)
 }
 
-/// Whether division leaves this rest.
+/// Whether division leaves this remainder.
 fn leaves(call: &Call<'_>, by: &Value, rest: i64) -> Result<Value, Error> {
     modulo(call.this, by).map(|found| Value::from(found == Value::from(rest)))
 }

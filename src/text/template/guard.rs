@@ -1,10 +1,10 @@
-//! Compiled templates with a budget: instructions that make or read data are replaced or preceded.
+//! Adds a budget to compiled templates: instructions that create or read data are replaced or preceded by filters.
 //!
-//! The engine counts instructions, but one instruction may double a text or search a long one, and
-//! its operators are not Python's. So the operators become filters of `operators`, and what is
-//! compared, stored or iterated over goes through a filter that charges for it. Long literal text is
-//! written by the formatter, which charges, too. Invariant: each instruction's replacement takes from
-//! the stack and leaves on it what the instruction does, and jumps lead to the start of a replacement.
+//! The engine counts instructions, but one instruction may double a text or search a long one, and its operators are
+//! not Python's. So operators become filters of `operators`, and values that are compared, stored or iterated over go
+//! through a filter that charges for them. Long literal text is written by the formatter, which also charges.
+//! Invariant: each replacement takes the same values from the stack and leaves the same ones as the instruction, and
+//! jumps lead to the start of a replacement.
 
 use std::collections::HashSet;
 
@@ -15,14 +15,14 @@ use minijinja::machinery::{Instruction, Instructions};
 use super::operators::NAMES;
 use super::source::UNFOLDED;
 
-/// Longest literal text that is not charged for: fuel bounds how often it is written.
+/// Maximum length of literal text that is not charged for: fuel bounds how often it is written.
 const FREE_LITERAL: usize = 16;
-/// How many filters the engine finds once per template, by number.
+/// Number of filters that the engine can cache per template, by their number.
 const N_CACHED: u8 = 50;
-/// The number of a filter that it looks up at each use.
+/// The number of a filter that the engine looks up at each use.
 const UNCACHED: u8 = u8::MAX;
 
-/// `code` with its guards, and without the variables between operators and their operands.
+/// The guarded instructions, without the variables between operators and their operands.
 pub(super) fn guarded<'s>(code: &Instructions<'s>) -> Instructions<'s> {
     let mut old: Vec<Instruction<'s>> = (0..).map_while(|at| code.get(at).cloned()).collect();
     let targets = old.iter_mut().filter_map(|step| target(step).copied());
@@ -40,9 +40,9 @@ pub(super) fn guarded<'s>(code: &Instructions<'s>) -> Instructions<'s> {
         let before = old[..at as usize].last();
         let replacement = match (before, instruction) {
             (_, I::Lookup(UNFOLDED)) | (Some(I::Lookup(UNFOLDED)), _) => Vec::new(),
-            // An item of a loop is a part of what was checked.
+            // An item of a loop is part of a value that was checked.
             (Some(I::Iterate(_)), I::StoreLocal(_)) => vec![instruction.clone()],
-            // A short literal is found or compared at once, where nothing else can be on top.
+            // A short literal is found or compared at once, if no jump leads here with another value on top.
             (Some(I::LoadConst(literal)), I::GetItem | I::Eq | I::Ne | I::In)
                 if is_short(literal) && !targets.contains(&at) =>
             {
@@ -68,7 +68,7 @@ pub(super) fn guarded<'s>(code: &Instructions<'s>) -> Instructions<'s> {
     out
 }
 
-/// Where an instruction may lead besides the next one.
+/// The jump target of an instruction.
 fn target<'a>(instruction: &'a mut Instruction<'_>) -> Option<&'a mut u32> {
     match instruction {
         I::Iterate(target)
@@ -81,8 +81,8 @@ fn target<'a>(instruction: &'a mut Instruction<'_>) -> Option<&'a mut u32> {
     }
 }
 
-/// Whether a literal is compared, or finds its item, in no time: a short text or a small number,
-/// because items of texts are found by counting.
+/// Whether a literal is compared, or finds its item, in constant time: a short text or a small number, because items of
+/// texts are found by counting.
 fn is_short(literal: &Value) -> bool {
     match literal.as_str() {
         Some(text) => text.len() < 64,
@@ -90,7 +90,7 @@ fn is_short(literal: &Value) -> bool {
     }
 }
 
-/// What stands in the place of one instruction.
+/// The instructions that replace one instruction.
 fn replacement<'s>(instruction: &Instruction<'s>, first_id: u8) -> Vec<Instruction<'s>> {
     let filter = |name: &'static str, n_args| {
         let position = NAMES.split(' ').position(|other| other == name);
@@ -109,12 +109,12 @@ fn replacement<'s>(instruction: &Instruction<'s>, first_id: u8) -> Vec<Instructi
         I::StringConcat => vec![filter("__concat", 2)],
         I::GetItem => vec![filter("__item", 2)],
         I::Slice => vec![filter("__slice", 4)],
-        // A tag has too few tokens for more pairs than this.
+        // The limit on tokens in a tag bounds the number of pairs.
         I::BuildMap(n) => vec![filter("__map", 2 * *n as u16)],
         I::StoreLocal(_) => vec![filter("__keep", 1), same()],
         I::SetAttr(_) => vec![I::Swap, filter("__keep_inside", 1), I::Swap, same()],
         I::PushLoop(_) => vec![filter("__iterate", 1), same()],
-        // The value on top is compared, searched or, by calling a loop, iterated over again.
+        // The value on top is compared, searched or, for a call of a loop, iterated over again.
         I::Eq
         | I::Ne
         | I::Gt

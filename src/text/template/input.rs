@@ -1,22 +1,22 @@
-//! What a template is rendered with: the conversation and the variables.
+//! The input of a rendering: the conversation and the variables.
 
 use minijinja::{Error, Value};
 
 use super::{Moment, RenderError, budget, value};
 use crate::common::wording::json_kind;
 
-/// What a template is rendered with.
+/// The input of a rendering.
 #[derive(Debug, Clone)]
 pub struct RenderInput<'a> {
     /// The conversation: an array of messages.
     pub messages: &'a serde_json::Value,
-    /// The tools on offer; none when absent or null.
+    /// The tools of the request; absent or null for none.
     pub tools: Option<&'a serde_json::Value>,
-    /// Documents for retrieval; none when absent or null (`kwargs` may hold them instead).
+    /// Documents for retrieval; absent or null for none (`kwargs` may hold them instead).
     pub documents: Option<&'a serde_json::Value>,
-    /// Open an assistant turn at the end.
+    /// Whether the prompt of an assistant turn is added at the end.
     pub add_generation_prompt: bool,
-    /// Leave the last message open: cut what follows its content.
+    /// Whether the last message is left open: text after its content is cut.
     pub continue_final_message: bool,
     /// Further variables, in order.
     pub kwargs: &'a serde_json::Map<String, serde_json::Value>,
@@ -24,11 +24,11 @@ pub struct RenderInput<'a> {
     pub bos_token: &'a str,
     /// Text of the end-of-sequence token.
     pub eos_token: &'a str,
-    /// What `strftime_now` prints.
+    /// The time that `strftime_now` prints.
     pub now: Moment,
 }
 
-/// Refuses what is not a list of objects.
+/// Refuses messages that are not a list of objects.
 pub(super) fn check_messages(messages: &serde_json::Value) -> Result<(), RenderError> {
     let Some(all) = messages.as_array() else {
         return Err(RenderError::Messages {
@@ -47,12 +47,11 @@ pub(super) fn check_messages(messages: &serde_json::Value) -> Result<(), RenderE
     }
 }
 
-/// The variables of a rendering. Variables given by `kwargs` come over the tokens, as with
-/// Hugging Face, but never over the conversation itself.
+/// The variables of a rendering. As in Hugging Face, `kwargs` override the tokens, but never the conversation itself.
 pub(super) fn context(input: &RenderInput<'_>, messages: &serde_json::Value) -> Value {
     let now = input.now;
     let strftime = move |format: &str| {
-        // No directive writes more than this many times its own length.
+        // No directive produces more than this multiple of its own length.
         budget::made(format.len().saturating_mul(12))?;
         Ok::<_, Error>(now.strftime(format))
     };
@@ -74,8 +73,7 @@ pub(super) fn context(input: &RenderInput<'_>, messages: &serde_json::Value) -> 
     Value::from_pairs(variables)
 }
 
-/// The text that `continue_final_message` continues: the last message's content, or the last part
-/// of it that has a text.
+/// The text that `continue_final_message` continues: the last message's content, or its last part with a text.
 pub(super) fn final_text(messages: &mut serde_json::Value) -> Option<&mut String> {
     match messages.as_array_mut()?.last_mut()?.get_mut("content")? {
         serde_json::Value::String(text) => Some(text),

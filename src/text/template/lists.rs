@@ -1,7 +1,7 @@
-//! Filters of Jinja2 that order the items of a value.
+//! Filters of Jinja2 that sort or compare the items of a value.
 //!
-//! Values are compared as Python compares them: numbers, texts and lists each among their own, anything
-//! else is an error. Invariant: sorting is stable, and what cannot be compared is never ordered.
+//! Values are compared as in Python: numbers, texts and lists each among themselves; any other comparison is an error.
+//! Invariant: sorting is stable, and values that cannot be compared are never ordered.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -15,10 +15,10 @@ use super::filters::attribute;
 use super::operators::compare;
 use super::value::{entries, fault, is_list, iterate, list};
 
-/// An item and by what it is compared.
+/// A key for comparison, and its item.
 type Keyed = (Value, Value);
 
-/// All items with their keys, charged for.
+/// All items with their keys, after charging for them.
 fn keyed(
     call: &Call<'_>,
     path: Option<&Value>,
@@ -32,7 +32,7 @@ fn keyed(
     iterate(call.this)?.map(keyed).collect()
 }
 
-/// By what an item is compared: the attributes of a list with commas, or the item itself.
+/// The key of an item: the attributes that `path` lists, or the item itself.
 fn key(item: &Value, path: Option<&Value>, is_case_sensitive: bool) -> Result<Value, Error> {
     let folded = |value: Value| match value.as_str() {
         Some(text) if !is_case_sensitive => Value::from(text.to_lowercase()),
@@ -48,7 +48,7 @@ fn key(item: &Value, path: Option<&Value>, is_case_sensitive: bool) -> Result<Va
     }
 }
 
-/// Sorts by keys, equal ones in the order in which they come.
+/// Sorts by keys; equal ones keep their order.
 fn sorted(mut items: Vec<Keyed>, is_reverse: bool) -> Result<Value, Error> {
     let mut failure = items
         .iter()
@@ -84,7 +84,7 @@ pub(super) fn outermost(call: &Call<'_>) -> Result<Value, Error> {
 
 /// `value | sort(reverse=False, case_sensitive=False, attribute=None)`
 pub(super) fn sort(call: &Call<'_>) -> Result<Value, Error> {
-    // The keys of an item are one list, so that equal ones are never ordered.
+    // The keys of an item form one list, so that items are never compared.
     let keyed = keyed(call, call.value(2), call.flag(1))?.into_iter();
     let keyed = keyed.map(|(key, item)| (Value::from(vec![key]), item));
     sorted(keyed.collect(), call.flag(0))

@@ -1,8 +1,7 @@
-//! Methods of Python's `str`, `dict`, `list` and `tuple`, which templates call freely.
+//! Methods of Python's `str`, `dict`, `list` and `tuple`, which templates may call.
 //!
-//! Called for every method that an engine value does not have itself. Invariant: nothing here
-//! changes a value. Methods that would, which Python's sandbox forbids, and those that no prompt has a use
-//! for are unknown.
+//! Called for every method that an engine value does not have itself. Invariant: nothing here changes a value. Methods
+//! that would, which Python's sandbox forbids, and methods that no prompt needs are left out.
 
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::ValueKind;
@@ -101,7 +100,7 @@ const OF_LISTS: &[Row] = &[
     }),
 ];
 
-/// Whether every Python `dict` has this attribute; they come before its entries.
+/// Whether every Python `dict` has this attribute; attributes take precedence over entries.
 pub(super) fn is_dict_method(name: &str) -> bool {
     matches!(
         name,
@@ -127,7 +126,7 @@ pub(super) fn call(
     run(row, method, value, args)
 }
 
-/// A method of a text. That of a markup gives markup, and escapes what it puts in.
+/// Calls a method of a text. A method of a markup text returns markup, and escapes what it inserts.
 pub(super) fn text_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     if method == "format" {
         let pattern = value.as_str().unwrap_or_default();
@@ -163,7 +162,7 @@ pub(super) fn pairs(mapping: &Value) -> Result<Value, Error> {
         .collect())
 }
 
-/// White space as Python counts it: Unicode's, and the four ASCII separators.
+/// White space by Python's definition: Unicode's, and the four ASCII separators.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
@@ -204,7 +203,7 @@ fn split(call: &Call<'_>) -> Result<Value, Error> {
     Ok(parts.into_iter().collect())
 }
 
-/// Charges for a text cut in as many places.
+/// Charges for a text that is cut in `n_cuts` places.
 fn charge_parts(n_cuts: usize) -> Result<(), Error> {
     budget::made(n_cuts.saturating_add(1).saturating_mul(2 * ITEM))
 }
@@ -261,7 +260,7 @@ pub(super) fn replace(
     count: Option<i64>,
 ) -> Result<Value, Error> {
     let count = count.and_then(|count| usize::try_from(count).ok());
-    // One character is found far sooner than a text of one character.
+    // Searching for a character is much faster than for a text of one character.
     let mut chars = old.chars();
     let one = chars.next().filter(|_| chars.as_str().is_empty());
     let n_found = match one {
@@ -293,7 +292,7 @@ fn join(call: &Call<'_>) -> Result<Value, Error> {
     Ok(out.into())
 }
 
-/// The lines of a text as Python's `splitlines` cuts it.
+/// The lines of a text, split as by Python's `splitlines`.
 pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let is_end = |c: char| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
     let mut lines = Vec::new();
@@ -313,7 +312,7 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-/// A capital, followed by small letters.
+/// The first character in title case, the rest in lower case.
 fn capitalize(text: &str) -> String {
     let Some(first) = text.chars().next() else {
         return String::new();
@@ -324,7 +323,7 @@ fn capitalize(text: &str) -> String {
     capital(first) + small.get(n_first..).unwrap_or_default()
 }
 
-/// A capital at the start of each run of letters.
+/// The text with title case at the start of each run of letters, and lower case elsewhere.
 fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for run in text.split_inclusive(|c| !is_cased(c)) {
@@ -333,7 +332,7 @@ fn title(text: &str) -> String {
     out
 }
 
-/// A letter at the start of a word: one character that stands for two has a form of its own for it.
+/// The title case of a letter: a character that stands for two letters has a separate form.
 fn capital(c: char) -> String {
     match c {
         '\u{1c4}'..='\u{1c6}' => "\u{1c5}".to_owned(),

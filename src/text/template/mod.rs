@@ -1,10 +1,9 @@
-//! Chat templates: a conversation to the text that the model was trained to see.
+//! Chat templates: render a conversation as the text that the model was trained on.
 //!
-//! Renders Jinja2 templates the way Hugging Face's `apply_chat_template` does, on minijinja, with
-//! Python's printing, methods and filters where the two differ. Not here: tokenizing the result,
-//! and finding the template in a file. Called by the API and the command line. Invariants: the
-//! clock is the caller's; rendering spends bounded fuel, makes and reads a bounded amount of data and
-//! nests to a bounded depth, so that a template from an untrusted file is refused, not obeyed.
+//! Renders Jinja2 templates as Hugging Face's `apply_chat_template` does, on minijinja, with Python's printing, methods
+//! and filters where the two differ. Not here: tokenizing the result, and finding the template in a file. Called by the
+//! API and the command line. Invariants: the caller supplies the time; a rendering uses bounded fuel, creates and reads
+//! a bounded amount of data and nests to a bounded depth, so that a hostile template from an untrusted file fails.
 
 mod budget;
 mod call;

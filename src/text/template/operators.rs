@@ -1,9 +1,8 @@
-//! Python's `+`, `~`, `*`, `%`, subscripts and slices, and the charges for comparing and storing.
+//! Python's `+`, `~`, `*`, `%`, subscripts and slices, and the charges for comparisons and stores.
 //!
-//! The engine's own operators know neither Python's `Markup` (a text marked safe escapes what it is
-//! added to) nor a bound on what they make; `guard` puts these filters in their place. Invariant: lists
-//! made here hold their items themselves, never a view of another list, so that views do not pile up
-//! in a loop.
+//! The engine's own operators neither support Python's `Markup` (a text marked safe escapes what is added to it) nor
+//! limit the size of their results; `guard` replaces them by these filters. Invariant: lists created here hold their
+//! items themselves, never a view of another list, so that views do not pile up in a loop.
 
 use std::cmp::Ordering;
 
@@ -15,8 +14,7 @@ use super::budget::{self, ITEM, Walk};
 use super::print::{escaped, str};
 use super::value::{Number, fault, int, is_list, list, owned, same_safety};
 
-/// The filters of this module, the most used ones first; a template has no reason to use these names
-/// itself.
+/// The names of this module's filters, the most used ones first. No template needs these names itself.
 pub(super) const NAMES: &str =
     "__keep __walk __item __add __iterate __concat __keep_inside __slice __mod __mul __map";
 
@@ -29,7 +27,8 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter("__item", item);
     env.add_filter("__slice", slice);
     env.add_filter("__map", map);
-    // A value that is compared or searched, one given to a variable, one given to a namespace.
+    // The walks for a value that is compared or searched, one that is stored in a variable, one that is stored in a
+    // namespace.
     let walks = [
         ("__walk", Walk::Read),
         ("__keep", Walk::Keep),
@@ -41,12 +40,12 @@ pub(super) fn register(env: &mut Environment<'static>) {
         });
     }
     env.add_filter("__iterate", |value: Value| {
-        // Of a text the loop first counts the characters.
+        // A loop over a text first counts its characters.
         budget::read(count_cost(&value)).map(|()| value)
     });
 }
 
-/// What it costs to count the characters of a text.
+/// The cost of counting the characters of a text.
 fn count_cost(value: &Value) -> usize {
     value.as_str().map_or(0, str::len).saturating_mul(4)
 }
@@ -83,7 +82,7 @@ pub(super) fn add(left: &Value, right: &Value) -> Result<Value, Error> {
     arithmetic("+", left, right, i128::checked_add, |a, b| a + b)
 }
 
-/// `left ~ right`. Without automatic escaping Jinja2 joins plain texts here, also of markup.
+/// `left ~ right`. Without automatic escaping, Jinja2 joins plain texts here, even from markup.
 fn concat(left: &Value, right: &Value) -> Result<Value, Error> {
     budget::made(budget::size(left).saturating_add(budget::size(right)))?;
     Ok(Value::from(str(left)? + &str(right)?))
@@ -104,7 +103,7 @@ fn mul(left: &Value, right: &Value) -> Result<Value, Error> {
     let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
     let repeated = &owned(repeated.clone())?;
     let size = budget::size(repeated);
-    // Nothing, however often, is nothing.
+    // Any number of repetitions of nothing costs nothing.
     let times = if size == 0 { 0 } else { times };
     budget::made(size.saturating_mul(times))?;
     if let Some(text) = repeated.as_str() {
@@ -116,7 +115,7 @@ fn mul(left: &Value, right: &Value) -> Result<Value, Error> {
     Ok(list(items.collect(), repeated.is_tuple()))
 }
 
-/// `left % right`: the remainder with the sign of the divisor, or a text with values put in.
+/// `left % right`: the remainder with the sign of the divisor, or a text with formatted values.
 pub(super) fn modulo(left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(pattern) = left.as_str() {
         let args: Vec<Value> = match right.is_tuple() {
@@ -143,7 +142,7 @@ pub(super) fn modulo(left: &Value, right: &Value) -> Result<Value, Error> {
     arithmetic("%", left, right, of_ints, of_floats)
 }
 
-/// Charges for what a format can make: every number in it may be a width, every field may print
+/// Charges for the possible size of a formatted text: every number in the pattern may be a width, every field may print
 /// every argument, and a width may itself be an argument.
 pub(super) fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> {
     let widths = pattern
@@ -165,7 +164,7 @@ pub(super) fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> 
     budget::made(widths.saturating_add(n_fields.saturating_mul(longest)))
 }
 
-/// [`charge_format`] of `pattern % args`, which must use all its arguments.
+/// [`charge_format`] for `pattern % args`. All arguments must be used.
 pub(super) fn charge_printf(pattern: &str, args: &[Value]) -> Result<(), Error> {
     let is_by_name = pattern.contains("%(") || args.iter().any(Value::is_kwargs);
     let n_used = pattern.replace("%%", "").matches(['%', '*']).count();
@@ -177,7 +176,7 @@ pub(super) fn charge_printf(pattern: &str, args: &[Value]) -> Result<(), Error> 
     charge_format(pattern, args)
 }
 
-/// The order of two values where Python has one: of numbers, of texts, of lists item by item.
+/// The order of two values, if Python defines one: numbers, texts, lists item by item.
 pub(super) fn compare(left: &Value, right: &Value) -> Result<Ordering, Error> {
     if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
         budget::read(2 * ITEM + a.len().min(b.len()))?;
@@ -203,8 +202,7 @@ pub(super) fn compare(left: &Value, right: &Value) -> Result<Ordering, Error> {
     Err(unsupported("<", left, right))
 }
 
-/// `value[key]`. In a text the engine counts characters to find a position, and in a view it counts
-/// items.
+/// `value[key]`. To find a position, the engine counts characters in a text and items in a view.
 fn item(value: &Value, key: &Value) -> Result<Value, Error> {
     if value.kind() == ValueKind::Iterable {
         budget::read(budget::size(value).saturating_mul(4))?;
@@ -214,7 +212,7 @@ fn item(value: &Value, key: &Value) -> Result<Value, Error> {
     value.get_item(key)
 }
 
-/// `{key: value, …}`; the keys are compared.
+/// `{key: value, …}`; the keys are compared with each other.
 fn map(parts: Rest<Value>) -> Result<Value, Error> {
     let (mut parts, mut pairs) = (parts.0.into_iter(), Vec::new());
     while let (Some(key), Some(value)) = (parts.next(), parts.next()) {
@@ -224,7 +222,7 @@ fn map(parts: Rest<Value>) -> Result<Value, Error> {
     Ok(Value::from_pairs(pairs))
 }
 
-/// `value[start:stop:step]`; of what has no items an undefined value, as Jinja2 gives it.
+/// `value[start:stop:step]`. For a value without items the result is undefined, as in Jinja2.
 fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
     let bound = |bound: &Value| match bound.is_none() {
         true => Ok(None),
@@ -263,7 +261,7 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
     Ok(list(taken.collect(), value.is_tuple()))
 }
 
-/// Where a slice of `len` items starts and ends, as Python counts.
+/// The start and end of a slice of `len` items, by Python's rules.
 fn bounds(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64, i64) {
     let len = len as i64;
     let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };

@@ -1,9 +1,9 @@
-//! Values as text: Python's `str` and `repr`, and what `json.dumps` gives.
+//! Values as text: Python's `str` and `repr`, and the output of `json.dumps`.
 //!
-//! One printer walks through a value; a [`Style`] says how each kind is written. JSON is not HTML-safe
-//! on purpose: prompts are not web pages, and models were trained on the plain form. Invariant: with the
-//! default arguments `tojson` gives byte for byte `json.dumps(value, ensure_ascii=False)`: key order
-//! kept, `", "` and `": "` between items.
+//! One printer walks through a value; a [`Style`] determines how each kind of value is written. JSON is deliberately
+//! not HTML-safe: prompts are not web pages, and models were trained on the plain form. Invariant: with the default
+//! arguments, `tojson` is byte for byte equal to `json.dumps(value, ensure_ascii=False)`: key order kept, `", "` and
+//! `": "` as separators.
 
 use std::fmt::Write;
 
@@ -14,16 +14,16 @@ use super::budget::{self, Text};
 use super::call::Call;
 use super::value::{Number, entries, fault};
 
-/// How deep printed values may nest; the printer recurses.
+/// Maximum nesting of printed values; the printer recurses.
 const MAX_DEPTH: usize = 128;
 
-/// How values are written.
+/// The style in which values are written.
 #[derive(Debug, Default)]
 struct Style {
     is_json: bool,
     ensure_ascii: bool,
     indent: Option<String>,
-    /// Between items, and between a key and its item.
+    /// The separators between items, and between a key and its item.
     separators: [String; 2],
     sort_keys: bool,
 }
@@ -77,7 +77,7 @@ impl Style {
         if depth > MAX_DEPTH {
             return Err(fault("maximum recursion depth exceeded while printing"));
         }
-        // Any value takes longer to print than to copy.
+        // Printing any value costs more than copying it.
         budget::made(32)?;
         match value.kind() {
             ValueKind::Seq | ValueKind::Iterable => {
@@ -135,7 +135,7 @@ impl Style {
         out.push(close)
     }
 
-    /// A value without items.
+    /// The text of a value without items.
     fn scalar(&self, value: &Value) -> Result<String, Error> {
         let word = |json: &str, python: &str| (if self.is_json { json } else { python }).to_owned();
         Ok(match value.kind() {
@@ -213,8 +213,8 @@ fn python_quoted(text: &str) -> String {
 
 /// Python's `str.isprintable` for one character.
 ///
-/// The standard library knows the set but shows it only through `escape_debug`, which also
-/// escapes a combining mark where it comes first; hence the letter before it.
+/// The standard library exposes this set only through `escape_debug`, which also escapes a combining mark at the start
+/// of a text; hence the letter before it.
 fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
@@ -225,8 +225,8 @@ fn is_printable(c: char) -> bool {
     text.escape_debug().count() == 2
 }
 
-/// Python's `repr` of a finite float: the shortest digits that read back, with an exponent below 1e-4
-/// and from 1e16 on.
+/// Python's `repr` of a finite float: the shortest digits that parse to the same float, with an exponent below 1e-4 and
+/// from 1e16 on.
 fn float_repr(float: f64) -> String {
     let scientific = format!("{float:e}");
     let Some((mantissa, exponent)) = scientific.split_once('e') else {
@@ -240,7 +240,7 @@ fn float_repr(float: f64) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.abs())
 }
 
-/// `markupsafe.escape`: markup as it is, any other value's text escaped.
+/// `markupsafe.escape`: markup unchanged, the text of any other value escaped.
 pub(super) fn escaped(value: &Value) -> Result<String, Error> {
     let text = str(value)?;
     if value.is_safe() {

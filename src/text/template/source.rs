@@ -1,26 +1,25 @@
-//! Checks the text of a template before the engine compiles it, and keeps the engine from computing.
+//! Checks the text of a template before the engine compiles it, and prevents the engine from computing constants.
 //!
-//! The text is read with the engine's own lexer, so that tags, comments and raw blocks end here where
-//! they end for the engine. The engine computes operators on literals while it compiles: without
-//! a budget and not as Python does. So a variable is put between each operator that makes data and its
-//! right operand; `guard` removes it from the instructions. `{% generation %}`, which only marks a span
-//! and opens a scope, becomes `{% with %}`. Invariant: the line numbers of the result are those of the
-//! template.
+//! The text is tokenized with the engine's own lexer, so that tags, comments and raw blocks end where they end for the
+//! engine. While compiling, the engine computes operators on literals: without a budget and not as Python does. So a
+//! variable is inserted between each operator that creates data and its right operand; `guard` removes it from the
+//! instructions. `{% generation %}`, which only marks a span and opens a scope, becomes `{% with %}`. Invariant: the
+//! line numbers of the result are those of the template.
 
 use minijinja::machinery::{Token, tokenize};
 
 use super::{TemplateError, syntax};
 
-/// Longest template accepted, in bytes: about fifty times the longest in common use.
+/// Maximum size of a template, in bytes: about fifty times the longest in common use.
 const MAX_BYTES: usize = 1 << 20;
-/// Most tokens within one tag. The engine recurses along operator chains, so an unbounded tag could
-/// exhaust the stack.
+/// Maximum number of tokens in a tag. The engine recurses along operator chains, so an unbounded tag could exhaust the
+/// stack.
 const MAX_TAG_TOKENS: usize = 2_000;
-/// Most `elif` tags in a template; the engine's parser recurses along them.
+/// Maximum number of `elif` tags in a template; the engine's parser recurses along them.
 const MAX_ELIF: usize = 1_000;
-/// Deepest nesting of brackets in a tag.
+/// Maximum nesting of brackets in a tag.
 const MAX_BRACKETS: usize = 60;
-/// The variable that is put between an operator and its right operand.
+/// The variable that is inserted between an operator and its right operand.
 pub(super) const UNFOLDED: &str = "__unfolded";
 
 /// The template as the engine compiles it.
@@ -40,7 +39,7 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
     let (mut copied, mut n_elifs) = (0, 0);
     let (mut n_tokens, mut depth) = (0, 0_usize);
     let mut before = Token::BlockEnd;
-    // What cannot be read is left for the engine's own message.
+    // The engine reports text that cannot be tokenized with its own message.
     for (token, span) in tokenize(&text, false, syntax()).map_while(Result::ok) {
         let is_keyword = matches!(before, Token::BlockStart);
         let mut replacement = None;
@@ -53,7 +52,7 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
             Token::Ident("elif") if is_keyword => n_elifs += 1,
             Token::Ident("generation") if is_keyword => replacement = Some("with".to_owned()),
             Token::Ident("endgeneration") if is_keyword => replacement = Some("endwith".to_owned()),
-            // `*` before an argument is no operator.
+            // `*` before an argument is not an operator.
             Token::Mul if matches!(before, Token::ParenOpen | Token::Comma) => {}
             Token::Plus => replacement = Some(unfolded('+')),
             Token::Mul => replacement = Some(unfolded('*')),
@@ -84,12 +83,12 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
     Ok(out)
 }
 
-/// An operator whose left operand the engine does not know while it compiles.
+/// An operator with a variable after it, so that the engine cannot compute the result while compiling.
 fn unfolded(operator: char) -> String {
     format!("{operator} {UNFOLDED} {operator}")
 }
 
-/// An engine's message with the expressions as the template writes them.
+/// An engine message with expressions as the template writes them.
 pub(super) fn restored(message: &str) -> String {
     let operators = ['+', '*', '~'].into_iter();
     operators.fold(message.to_owned(), |message, operator| {

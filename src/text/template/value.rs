@@ -1,8 +1,8 @@
-//! Values as a Python program sees them: JSON to engine values, and Python's attributes of a `dict`.
+//! Values as a Python program sees them: JSON as engine values, and Python's attributes of a `dict`.
 //!
-//! Python's objects have attributes besides their items: `schema.items` is the method, also where
-//! the schema has a key of that name, and only `schema['items']` is the entry. [`Dict`] keeps the
-//! two apart. Invariant: key order is the order of the JSON text.
+//! Python's objects have attributes besides their items: `schema.items` is the method, even if the schema has a key of
+//! that name, and only `schema['items']` is the entry. [`Dict`] keeps the two apart. Invariant: keys keep the order of
+//! the JSON text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::budget::{self, ITEM};
 use super::methods;
 use super::print::str;
 
-/// A failure of the running template, as the Python runtime would raise one.
+/// A failure of the running template, like an exception of the Python runtime.
 pub(super) fn fault(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
@@ -96,7 +96,7 @@ pub(super) fn entries(value: &Value) -> Result<Vec<(Value, Value)>, Error> {
     Ok(pairs.collect())
 }
 
-/// The items of a value; none has no items, in Python not even an empty list of them.
+/// The items of a value. A none has no items and, as in Python, cannot be iterated over.
 pub(super) fn iterate(value: &Value) -> Result<impl Iterator<Item = Value>, Error> {
     if value.is_none() {
         return Err(fault("'NoneType' object is not iterable"));
@@ -105,7 +105,7 @@ pub(super) fn iterate(value: &Value) -> Result<impl Iterator<Item = Value>, Erro
     value.try_iter()
 }
 
-/// The items of a view as a list; other values as they are.
+/// A view as a list of its items; other values unchanged.
 pub(super) fn owned(value: Value) -> Result<Value, Error> {
     if value.kind() != ValueKind::Iterable {
         return Ok(value);
@@ -126,7 +126,7 @@ pub(super) fn list(items: Vec<Value>, is_tuple: bool) -> Value {
     }
 }
 
-/// A text made from `source`, marked safe if that is.
+/// A text derived from `source`, marked safe if `source` is.
 pub(super) fn same_safety(source: &Value, text: impl Into<String>) -> Value {
     if source.is_safe() {
         Value::from_safe_string(text.into())
@@ -135,7 +135,7 @@ pub(super) fn same_safety(source: &Value, text: impl Into<String>) -> Value {
     }
 }
 
-/// A number as Python computes with it, which includes the two booleans.
+/// A number as Python computes with it; booleans are numbers.
 #[derive(Clone, Copy)]
 pub(super) enum Number {
     Int(i128),
@@ -162,7 +162,7 @@ impl Number {
     }
 }
 
-/// The value of a whole number, if it is not too large.
+/// The value of an integer, if it fits.
 pub(super) fn int(result: Option<i128>) -> Result<Value, Error> {
     let result = result.ok_or_else(|| fault("the number is too large"))?;
     Ok(i64::try_from(result).map_or_else(|_| Value::from(result), Value::from))

@@ -1,8 +1,8 @@
 //! Byte-pair encoding: neighbouring symbols are joined in the order of a ranked list of merges.
 //!
-//! Symbols are numbers: first the tokens, then texts that occur only in merges. Byte-level
-//! vocabularies start from bytes, others from characters. Ties are resolved to the left. The
-//! text has been cut into words before (`pretokenizer`); no merge crosses a word.
+//! Symbols are numbers: first the tokens, then texts that occur only in merges. Byte-level vocabularies start from
+//! bytes, others from characters. Ties are resolved to the left. The text was split into words before (`pretokenizer`);
+//! no merge crosses a word.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -18,8 +18,8 @@ use super::vocab::Vocabulary;
 use super::words::Splitter;
 use super::{Error, SPACE, byte_level};
 
-/// A pair of neighbours that may be joined: its rank, left and right index, its length in bytes
-/// when it was found, and the symbol it becomes. The lowest comes first.
+/// A pair of neighbours that may be joined: its rank, left and right index, its length in bytes when it was found, and
+/// the symbol it becomes. The lowest one is joined first.
 type Candidate = Reverse<(u32, u32, u32, u32, u32)>;
 
 /// Words and merges of a vocabulary.
@@ -34,16 +34,16 @@ pub(super) struct Bpe {
 #[derive(Debug)]
 struct Merges {
     spelling: Spelling,
-    /// Number of tokens: higher symbols are not tokens.
+    /// Number of tokens: symbols from this number on are not tokens.
     tokens: u32,
     symbols: FxHashMap<Box<[u8]>, u32>,
-    /// Symbol of each byte, [`NONE`] where there is none.
+    /// The symbol of each byte; [`NONE`] if it has none.
     bytes: [u32; 256],
     /// (left, right) to (rank, joined).
     joined: FxHashMap<(u32, u32), (u32, u32)>,
 }
 
-/// Buffers kept from word to word.
+/// Buffers that are reused for each word.
 #[derive(Default)]
 struct Scratch {
     chain: Chain,
@@ -51,7 +51,7 @@ struct Scratch {
 }
 
 impl Bpe {
-    /// Prepares the words of `pre` and merges of the form `left right`.
+    /// Prepares the pre-tokenizer `pre` and merges of the form `left right`.
     pub(super) fn new(
         vocab: &Vocabulary,
         merges: &StringArray,
@@ -86,14 +86,14 @@ impl Bpe {
         }
     }
 
-    /// Whether a word that is a token is not taken apart.
+    /// Whether a word that is a token is kept whole.
     fn keeps(&self, word: &str) -> bool {
         self.pre.ignore_merges
             || self.pre.keeps_line_feeds && word.bytes().all(|byte| byte == b'\n')
     }
 }
 
-/// The text with an escaped space at the head of every line that has none.
+/// The text with an escaped space at the start of every line that lacks one.
 fn prefixed(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + SPACE.len());
     for line in text.split_inclusive('\n') {
@@ -106,7 +106,7 @@ fn prefixed(text: &str) -> String {
 }
 
 impl Merges {
-    /// Reads merges of the form `left right`. Those that cannot apply are left out.
+    /// Reads merges of the form `left right`. Merges that can never apply are left out.
     fn new(vocab: &Vocabulary, merges: &StringArray, spelling: Spelling) -> Self {
         let mut this = Self {
             spelling,
@@ -132,7 +132,7 @@ impl Merges {
     }
 
     fn add(&mut self, rank: u32, merge: &[u8]) {
-        // The left part is never empty, and may itself start with a space.
+        // The left part is never empty, but may itself start with a space.
         let Some(space) = merge.iter().skip(1).position(|&b| b == b' ') else {
             return;
         };
@@ -147,12 +147,12 @@ impl Merges {
         let whole = [&left[..], &right[..]].concat();
         let pair = (self.symbol(left), self.symbol(right));
         let whole = self.symbol(whole);
-        // Of merges of the same pair the first one counts.
+        // Of several merges of the same pair, the first one counts.
         self.joined.entry(pair).or_insert((rank, whole));
     }
 
     fn symbol(&mut self, raw: Vec<u8>) -> u32 {
-        // Every token has a symbol below `tokens`, except those whose text is used twice.
+        // Every token has a symbol below `tokens`, unless its text occurs twice.
         let next = self.tokens + self.symbols.len() as u32;
         *self.symbols.entry(raw.into()).or_insert(next)
     }
@@ -215,7 +215,7 @@ impl Merges {
         Some(Reverse((rank, left, right, bytes, joined)))
     }
 
-    /// A piece that is not a token: its bytes, of which those without a token are left out.
+    /// Appends a piece that is not a token as its bytes. Bytes without a token are left out.
     fn append_bytes(&self, vocab: &Vocabulary, bytes: &[u8], out: &mut Vec<u32>) {
         match self.spelling {
             Spelling::Plain => out.extend(bytes.iter().filter_map(|&b| vocab.byte_token(b))),
@@ -227,7 +227,7 @@ impl Merges {
     }
 }
 
-/// The bytes a token or a part of a merge stands for.
+/// The bytes that a token or a part of a merge represents.
 fn spell(text: &[u8], spelling: Spelling) -> Option<Vec<u8>> {
     match spelling {
         Spelling::Plain => Some(text.to_vec()),

@@ -1,15 +1,15 @@
-//! The byte-level alphabet: each of the 256 bytes has one printable character.
+//! The byte-level alphabet: one printable character for each of the 256 bytes.
 //!
-//! Vocabularies of byte-level models spell their tokens in this alphabet, so that no token holds
-//! a space or a control character. Bytes that are printable in Latin-1 stand for themselves; the
-//! others, in ascending order, are U+0100, U+0101 and so on.
+//! Vocabularies of byte-level models spell their tokens in this alphabet, so that no token contains a space or a
+//! control character. Bytes that are printable in Latin-1 represent themselves; the others, in ascending order, are
+//! U+0100, U+0101 and so on.
 
-/// Whether a byte stands for itself.
+/// Whether a byte represents itself.
 const fn is_printable(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// Bytes that do not stand for themselves, in ascending order: U+0100 is the first of them.
+/// Bytes that do not represent themselves, in ascending order: U+0100 is the first of them.
 const SHIFTED: [u8; 68] = {
     let mut out = [0; 68];
     let (mut byte, mut n) = (0, 0);
@@ -23,7 +23,7 @@ const SHIFTED: [u8; 68] = {
     out
 };
 
-/// The character of the alphabet that stands for a byte.
+/// The character of the alphabet for a byte.
 pub(super) fn letter_of(byte: u8) -> char {
     match SHIFTED
         .iter()
@@ -35,7 +35,7 @@ pub(super) fn letter_of(byte: u8) -> char {
     }
 }
 
-/// The byte a character of the alphabet stands for; `None` for any other character.
+/// The byte of a character of the alphabet; `None` for any other character.
 pub(super) fn byte_of(c: char) -> Option<u8> {
     match u32::from(c) {
         code @ 0..=0xff => Some(code as u8).filter(|&byte| is_printable(byte)),
@@ -43,12 +43,12 @@ pub(super) fn byte_of(c: char) -> Option<u8> {
     }
 }
 
-/// The bytes a token text spells; `None` where it has a character outside the alphabet.
+/// The bytes that a token text spells; `None` if it has a character outside the alphabet.
 pub(super) fn bytes_of(text: &str) -> Option<Vec<u8>> {
     text.chars().map(byte_of).collect()
 }
 
-/// Appends the bytes a token text spells; characters outside the alphabet stay as they are.
+/// Appends the bytes that a token text spells. Characters outside the alphabet are copied unchanged.
 pub(super) fn append_bytes(text: &str, out: &mut Vec<u8>) {
     for c in text.chars() {
         match byte_of(c) {

@@ -1,11 +1,11 @@
-//! The pieces of a text while neighbours are being joined: a doubly linked list in an array.
+//! The pieces of a text while neighbours are joined: a doubly linked list in an array.
 //!
-//! Shared by the tokenizers that merge. Invariant: the live pieces cover the text without gaps,
-//! in order; a piece that was joined to the one before it has length 0.
+//! Shared by the tokenizers that merge. Invariant: the live pieces cover the text without gaps, in order; a piece that
+//! was joined to its predecessor has length 0.
 
 use std::ops::Range;
 
-/// No neighbour.
+/// The index for no neighbour.
 pub(super) const NONE: u32 = u32::MAX;
 
 struct Piece {
@@ -16,7 +16,7 @@ struct Piece {
     next: u32,
 }
 
-/// Pieces by index; indices stay valid while pieces are joined.
+/// The pieces by index; indices stay valid while pieces are joined.
 #[derive(Default)]
 pub(super) struct Chain {
     pieces: Vec<Piece>,
@@ -54,21 +54,21 @@ impl Chain {
         self.pieces[index as usize].symbol
     }
 
-    /// Bytes of the text from the start of `left` to the end of `right`.
+    /// The byte range from the start of `left` to the end of `right`.
     #[inline]
     pub(super) fn span(&self, left: u32, right: u32) -> Range<usize> {
         let end = &self.pieces[right as usize];
         self.pieces[left as usize].start as usize..(end.start + end.len) as usize
     }
 
-    /// Whether both are alive and together still have `bytes` bytes.
+    /// Whether both pieces are alive and together still have `bytes` bytes.
     #[inline]
     pub(super) fn is_pair(&self, left: u32, right: u32, bytes: u32) -> bool {
         let (left, right) = (&self.pieces[left as usize], &self.pieces[right as usize]);
         left.len != 0 && right.len != 0 && left.len + right.len == bytes
     }
 
-    /// Joins `right` to `left`, its neighbour, which becomes `symbol`.
+    /// Joins `right` to its neighbour `left`, whose symbol becomes `symbol`.
     #[inline]
     pub(super) fn join(&mut self, left: u32, right: u32, symbol: u32) {
         let Piece { len, next, .. } = self.pieces[right as usize];
@@ -82,7 +82,7 @@ impl Chain {
         }
     }
 
-    /// The indices before and after, [`NONE`] at the ends.
+    /// The indices of the neighbours, [`NONE`] at the ends.
     #[inline]
     pub(super) fn neighbours(&self, index: u32) -> (u32, u32) {
         let piece = &self.pieces[index as usize];

@@ -1,9 +1,9 @@
-//! Tokens by cost, found from the end of a text to its start: at every character the cheapest way to the
-//! end, of equal ones that with the longest token.
+//! Tokenization by cost, from the end of a text to its start: at every character the cheapest path to the end; of equal
+//! ones, the path with the longest first token.
 //!
-//! Costs are whole numbers, scores times 10 000. A character without a token costs as much as a score of
-//! -1000 and becomes its bytes. Spaces stand for themselves. The way is that of llama.cpp's `plamo2`, except
-//! that a control token is never found in plain text. A mark of byte order at the start is dropped.
+//! Costs are integers, scores times 10 000. A character without a token costs as much as a score of -1000 and becomes
+//! its bytes. Spaces represent themselves. The algorithm is llama.cpp's `plamo2`, except that a control token is never
+//! found in plain text. A byte order mark at the start is dropped.
 
 use super::Error;
 use super::prefixes::Prefixes;
@@ -11,19 +11,19 @@ use super::vocab::{Kind, Vocabulary};
 
 /// The cost of a character without a token.
 const UNKNOWN: i64 = 10_000_000;
-/// A token that costs as much or more is not used.
+/// A token with at least this cost is not used.
 const FORBIDDEN: i64 = 20_000_000;
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The tokens of a vocabulary by their texts.
 #[derive(Debug)]
 pub(super) struct Costs {
-    /// Ids and costs.
+    /// The ids and costs of the tokens, by their texts.
     tokens: Prefixes<(u32, i64)>,
     bytes: Vec<u32>,
 }
 
-/// The cheapest way from a place to the end: its cost, the bytes of the first token, and the token.
+/// The cheapest path from a position to the end: its cost, the bytes of the first token, and the token.
 #[derive(Clone, Copy)]
 struct Way {
     cost: i64,
@@ -36,7 +36,7 @@ impl Costs {
         let is_text = |kind| matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Unused);
         let cost = |id| {
             let score = f64::from(vocab.score(id));
-            // A score that is not a number is as good as none.
+            // A score that is not finite counts as a missing one.
             if score.is_finite() {
                 -((score * 1e4).round() as i64)
             } else {
@@ -73,7 +73,7 @@ impl Costs {
                 len: c.len_utf8(),
                 id: None,
             };
-            // Shortest first, so that of equal ones the last one counts.
+            // Entries come shortest first, so of equal costs the longest token counts.
             self.tokens.each(&text.as_bytes()[at..], |len, (id, cost)| {
                 if cost >= FORBIDDEN || !text.is_char_boundary(at + len) {
                     return;
@@ -111,7 +111,7 @@ mod tests {
     use super::super::tests::metadata;
     use crate::text::tokenizer::Tokenizer;
 
-    /// Texts of tokens after 256 bytes and four special ones, with their scores.
+    /// Texts and scores of the tokens after 256 bytes and four special tokens.
     const TOKENS: &[(&str, f32)] = &[
         ("a", -3.0),
         ("b", -2.5),
@@ -148,7 +148,7 @@ mod tests {
         Tokenizer::from_metadata(&metadata("plamo2", &tokens)).expect("a vocabulary")
     }
 
-    /// The cheapest way by trying all of them: cost, then tokens, longest first.
+    /// The cheapest path by exhaustive search: cost, then tokens, longest first.
     fn naive(text: &str) -> (i64, Vec<u32>) {
         let Some(c) = text.chars().next() else {
             return (0, Vec::new());

@@ -1,4 +1,4 @@
-//! A tokenizer, and how it makes tokens of texts.
+//! The tokenizer, and how it encodes texts.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::vocab::Vocabulary;
 use super::wordpiece::WordPiece;
 use crate::weights::StringArray;
 
-/// A vocabulary that encodes texts and decodes tokens. Immutable and shared freely.
+/// A vocabulary that encodes texts and decodes tokens. Immutable and freely shared.
 #[derive(Debug)]
 pub struct Tokenizer {
     /// Value of `tokenizer.ggml.model`.
@@ -25,24 +25,24 @@ pub struct Tokenizer {
     pub(super) vocab: Vocabulary,
     pub(super) roles: Roles,
     pub(super) specials: Specials,
-    /// How texts become tokens; `None` for models that take token ids only.
+    /// The algorithm that encodes texts; `None` for models that take token ids only.
     pub(super) encoder: Option<Encoder>,
-    /// The Unicode normal form that texts are brought to first.
+    /// The Unicode normal form to which texts are converted first.
     pub(super) form: Option<Form>,
-    /// The bytes each token contributes to a text.
+    /// The bytes that each token contributes to a text.
     pub(super) pieces: StringArray,
     pub(super) vocab_len: usize,
     pub(super) adds_bos: bool,
     pub(super) adds_eos: bool,
     pub(super) adds_sep: bool,
-    /// Between the texts of a pair the separator follows the end of the first.
+    /// Whether, between the texts of a pair, the separator follows the end of the first.
     pub(super) doubles_end: bool,
     pub(super) drops_first_space: bool,
-    /// No space is put after a special token.
+    /// Whether no space is added after a special token.
     pub(super) space_at_start_only: bool,
 }
 
-/// How texts without special tokens become tokens.
+/// The algorithm that encodes texts without special tokens.
 #[derive(Debug)]
 pub(super) enum Encoder {
     Spm(Spm),
@@ -51,7 +51,7 @@ pub(super) enum Encoder {
     Unigram(Box<Unigram>),
     Longest(Longest),
     Costs(Costs),
-    /// By the library of the vocabulary's folder, special tokens included.
+    /// The library of the vocabulary's folder, which also handles special tokens.
     External(Arc<External>),
 }
 
@@ -67,7 +67,7 @@ impl Tokenizer {
         let Some(encoder) = &self.encoder else {
             return Err(Error::NoTokenizer(self.model));
         };
-        // Positions are 32 bits wide, and an escaped space has three bytes.
+        // Positions are 32-bit, and an escaped space has three bytes.
         if text.len() >= u32::MAX as usize / 4 {
             return Err(Error::TextTooLong(text.len()));
         }
@@ -89,10 +89,10 @@ impl Tokenizer {
         Ok(out)
     }
 
-    /// The tokens of a text that continues another, without special tokens: nothing is put first.
+    /// The tokens of a text that continues another one. No special tokens and no space are added.
     ///
     /// # Errors
-    /// A model without a tokenizer, or bytes without a token.
+    /// The model has no tokenizer, or bytes have no token.
     pub fn encode_continuation(&self, text: &str) -> Result<Vec<u32>, Error> {
         let Some(encoder) = &self.encoder else {
             return Err(Error::NoTokenizer(self.model));
@@ -105,8 +105,7 @@ impl Tokenizer {
         Ok(out)
     }
 
-    /// The prompt that asks for what is between two texts (fill-in-the-middle); none if the vocabulary
-    /// has no tokens for it.
+    /// The prompt for the text between two texts (fill-in-the-middle); `None` if the vocabulary has no tokens for it.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -126,8 +125,8 @@ impl Tokenizer {
         Ok(Some(out))
     }
 
-    /// The tokens of other files, by name and text, that come before a gap: one list for each, to be put after
-    /// [`Self::encode_repository`]. A file without a name is a snippet.
+    /// The tokens of another file before a gap, to be placed after [`Self::encode_repository`]. A file without a name
+    /// is a snippet.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -138,14 +137,14 @@ impl Tokenizer {
                 out.push(mark);
                 out.extend(self.encode(&format!("{}\n", name.unwrap_or("tmp")), false, false)?);
             }
-            // The way the reference implementation tells files apart without such a token.
+            // The reference implementation separates files so if there is no token for it.
             None => out.extend(self.encode("\n\n--- snippet ---\n\n", false, false)?),
         }
         out.extend(self.encode(text, false, false)?);
         Ok(out)
     }
 
-    /// The tokens before those of files, where the vocabulary has a token for it.
+    /// The tokens before those of files, if the vocabulary has a token for a repository.
     ///
     /// # Errors
     /// As [`Self::encode`].
@@ -162,7 +161,7 @@ impl Tokenizer {
         self.roles.file.is_some()
     }
 
-    /// Appends the tokens of a text; `after_text` says whether it continues one.
+    /// Appends the tokens of a text. `after_text`: the text continues another one.
     fn encode_parts(
         &self,
         encoder: &Encoder,
@@ -204,7 +203,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// How texts become tokens; `None` if no text does.
+    /// The name of the encoding algorithm; `None` if texts cannot be encoded.
     pub fn kind(&self) -> Option<&'static str> {
         Some(match self.encoder.as_ref()? {
             Encoder::Bpe(_) => "byte-pair encoding",
@@ -217,11 +216,11 @@ impl Tokenizer {
         })
     }
 
-    /// Whether encoding keeps every byte of a text, so that the tokens of bytes are well-defined.
+    /// Whether encoding preserves every byte of a text, so that the bytes of each token are well-defined.
     pub fn keeps_bytes(&self) -> bool {
         match &self.encoder {
             Some(Encoder::Bpe(_) | Encoder::Longest(_)) => true,
-            // A table of replacements changes texts, and joined white space is gone.
+            // Replacements change texts, and joining white space loses some.
             Some(Encoder::Spm(spm)) => spm.keeps_bytes(),
             Some(Encoder::External(external)) => external.keeps_bytes,
             _ => false,

@@ -1,11 +1,11 @@
 //! Errors of a vocabulary, or of a text for it.
 //!
-//! Errors of a vocabulary name the key; the caller, who knows the file, adds its path.
+//! Errors of a vocabulary name the key. The caller, who knows the file, adds its path.
 
 /// What is wrong with a vocabulary, or with a text for it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A key the tokenizer needs is missing.
+    /// A key that the tokenizer needs is missing.
     #[error("missing key `{0}`")]
     MissingKey(&'static str),
     /// A key holds a value of another type.
@@ -13,9 +13,9 @@ pub enum Error {
     WrongType {
         /// The key.
         key: &'static str,
-        /// Type of its value.
+        /// The type of its value.
         found: &'static str,
-        /// What it should be.
+        /// The expected type.
         expected: &'static str,
     },
     /// An array has fewer entries than there are tokens.
@@ -23,7 +23,7 @@ pub enum Error {
     ShortArray {
         /// The key.
         key: &'static str,
-        /// Entries it has.
+        /// The number of its entries.
         found: usize,
         /// Number of tokens.
         expected: usize,
@@ -31,16 +31,16 @@ pub enum Error {
     /// The vocabulary has no tokens.
     #[error("`tokenizer.ggml.tokens` is empty")]
     EmptyVocabulary,
-    /// The vocabulary has more tokens than ids.
+    /// The vocabulary has more tokens than there are ids.
     #[error("`tokenizer.ggml.tokens` has {0} entries, more than there are ids")]
     TooManyTokens(usize),
-    /// A tokenizer model that is unknown or not supported.
+    /// The tokenizer model is unknown or not supported.
     #[error("tokenizer model `{0}` is not supported")]
     UnsupportedModel(String),
-    /// An unknown pre-tokenizer.
+    /// The pre-tokenizer is unknown.
     #[error("unknown pre-tokenizer `{0}` (`tokenizer.ggml.pre`)")]
     UnknownPreTokenizer(String),
-    /// An unknown Unicode normal form.
+    /// The Unicode normal form is unknown.
     #[error("unknown normal form `{0}` (`tokenizer.ggml.normalizer.form`)")]
     UnknownForm(String),
     /// A pattern of the pre-tokenizer does not compile.
@@ -48,27 +48,27 @@ pub enum Error {
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The compiler's error.
         source: Box<regex_automata::meta::BuildError>,
     },
-    /// The model comes without a tokenizer, so texts cannot be encoded.
+    /// The model has no tokenizer, so texts cannot be encoded.
     #[error(
         "the model has no tokenizer (`tokenizer.ggml.model` is `{0}`): it takes token ids only"
     )]
     NoTokenizer(&'static str),
-    /// A byte of the text has no token, and there is no token for the unknown.
+    /// A byte of the text has no token, and the vocabulary has no unknown token.
     #[error("the vocabulary has no token for byte {0:#04x}")]
     NoTokenForByte(u8),
-    /// The vocabulary has no token for unknown characters.
+    /// The vocabulary has no unknown token.
     #[error("the vocabulary has no token for the unknown (`tokenizer.ggml.unknown_token_id`)")]
     NoUnknownToken,
-    /// A table of the file does not hold together.
+    /// A table of the file is inconsistent.
     #[error("`{0}` is damaged")]
     BrokenTable(&'static str),
     /// The library that encodes the text fails.
     #[error("the text cannot be tokenized: {0}")]
     External(String),
-    /// The text is longer than positions in it can be.
+    /// The text is too long for the type of positions.
     #[error("the text is too long: {0} bytes")]
     TextTooLong(usize),
 }

@@ -1,26 +1,26 @@
-//! Encoding by the `tokenizers` library, for folders that no algorithm here covers.
+//! Encoding by the `tokenizers` library, for folders that none of the algorithms here supports.
 //!
-//! The library splits at special tokens itself, so nothing of `specials` runs alongside it. Pieces
-//! and roles come from the metadata as for every other vocabulary. Not here: reading the folder.
+//! The library splits at special tokens itself, so `specials` is not used with it. Pieces and roles come from the
+//! metadata, as for every other vocabulary. Not here: reading the folder.
 //!
-//! Invariant: a panic of the library, which indexes with numbers of its file, is an error.
+//! Invariant: a panic of the library, which indexes with numbers from its file, becomes an error.
 
 use crate::common::panics::caught;
 
 use super::Error;
 use super::pieces::Spaces;
 
-/// A vocabulary as the library runs it.
+/// A vocabulary that the library encodes with.
 #[derive(Debug)]
 pub(crate) struct External {
-    /// Recognises all special tokens.
+    /// The library, configured to recognise all special tokens.
     whole: tokenizers::Tokenizer,
-    /// Treats control tokens as text.
+    /// The library, configured to treat control tokens as text.
     literal: tokenizers::Tokenizer,
-    /// Tokens that a text starts and ends with if special tokens are requested.
+    /// The tokens that a text starts and ends with, if special tokens are requested.
     frame: (Vec<u32>, Vec<u32>),
     pub(super) spaces: Spaces,
-    /// Whether encoding keeps every byte of a text.
+    /// Whether encoding preserves every byte of a text.
     pub(super) keeps_bytes: bool,
 }
 
@@ -62,23 +62,23 @@ impl External {
         Ok(ids)
     }
 
-    /// The token that a text starts with if special tokens are requested.
+    /// The token that a text starts with, if special tokens are requested.
     pub(super) fn first(&self) -> Option<u32> {
         self.frame.0.first().copied()
     }
 
-    /// The token that a text ends with if special tokens are requested.
+    /// The token that a text ends with, if special tokens are requested.
     pub(super) fn last(&self) -> Option<u32> {
         self.frame.1.last().copied()
     }
 }
 
-/// The tokens of a text, special tokens recognised and none added.
+/// The tokens of a text. Special tokens are recognised, and none are added.
 pub(super) fn ids(library: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, String> {
     guarded(|| Ok(library.encode_fast(text, false)?.get_ids().to_vec()))
 }
 
-/// Calls the library; its errors become sentences.
+/// Calls the library; errors and panics become messages.
 pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match caught(call) {
         Some(result) => result.map_err(|error| error.to_string()),

@@ -1,15 +1,15 @@
-//! The special tokens around texts: how encoders read a text, and two texts as a pair.
+//! The special tokens around texts: how encoders read one text, and two texts as a pair.
 
 use super::{Encoder, Error, Tokenizer};
 
-/// The special tokens that a vocabulary asks for.
+/// The special tokens that a vocabulary adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Before a text.
+    /// The tokens before a text.
     pub start: Vec<u32>,
-    /// Between the two texts of a pair.
+    /// The tokens between the two texts of a pair.
     pub between: Vec<u32>,
-    /// After a text, or after a pair.
+    /// The tokens after a text, or after a pair.
     pub end: Vec<u32>,
 }
 
@@ -22,13 +22,13 @@ impl Frame {
 }
 
 impl Tokenizer {
-    /// The special tokens around texts.
+    /// The special tokens that the vocabulary adds around texts.
     ///
-    /// Between the texts of a pair stands the end of a text, in some vocabularies followed by the separator.
-    /// The tokens after it are of type 1.
+    /// Between the texts of a pair is the end of a text, in some vocabularies followed by the separator. The tokens
+    /// after it have token type 1.
     ///
     /// # Errors
-    /// A model without a tokenizer.
+    /// The model has no tokenizer.
     pub fn frame(&self) -> Result<Frame, Error> {
         let around = self.encode("", true, false)?;
         let start = around
@@ -47,7 +47,7 @@ impl Tokenizer {
         })
     }
 
-    /// The token that a text starts with if special tokens are requested.
+    /// The token that a text starts with, if special tokens are requested.
     fn start(&self) -> Option<u32> {
         match &self.encoder {
             Some(Encoder::External(external)) => external.first(),

@@ -1,7 +1,7 @@
-//! The metadata keys of a vocabulary, apart from those of roles.
+//! The metadata keys of a vocabulary, except those of roles.
 //!
-//! Those of the GGUF specification, of llama.cpp, and some of this project for what neither can state;
-//! readers that do not know them lose only that.
+//! The keys are those of the GGUF specification, of llama.cpp, and some of this project for properties that neither can
+//! express. Readers that do not know the latter lose only these properties.
 
 use crate::weights::{Array, Metadata, Value};
 
@@ -13,7 +13,7 @@ pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 pub(super) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 pub(super) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
-/// Between the texts of a pair the separator follows the end of the first.
+/// Whether, between the texts of a pair, the separator follows the end of the first.
 pub(super) const ADD_SEP: &str = "tokenizer.ggml.add_sep_token";
 pub(super) const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 pub(super) const REMOVE_EXTRA_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
@@ -21,28 +21,28 @@ pub(super) const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 pub(super) const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
 pub(super) const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
 
-/// This project's: the Unicode normal form of texts, `nfc`, `nfd`, `nfkc` or `nfkd`.
+/// This project's key: the Unicode normal form of texts, `nfc`, `nfd`, `nfkc` or `nfkd`.
 pub(super) const NORMAL_FORM: &str = "tokenizer.ggml.normalizer.form";
-/// This project's: ids of the special tokens that white space before them belongs to.
+/// This project's key: ids of the special tokens that include the white space before them.
 pub(super) const STRIPS_LEFT: &str = "tokenizer.ggml.lstrip_token_ids";
-/// This project's: ids of the special tokens that white space after them belongs to.
+/// This project's key: ids of the special tokens that include the white space after them.
 pub(super) const STRIPS_RIGHT: &str = "tokenizer.ggml.rstrip_token_ids";
-/// This project's: ids of the user-defined symbols that SentencePiece matches within a text, where other tokens
-/// of their kind split it. A file that has the key, be it empty, is tokenized as that library does.
+/// This project's key: ids of the user-defined symbols that SentencePiece matches within a text; other user-defined
+/// tokens split the text. A file with the key, even an empty one, is tokenized as SentencePiece does.
 pub(super) const SYMBOLS: &str = "tokenizer.ggml.sentencepiece_symbol_ids";
-/// This project's: the space that is put before a text is put after it instead.
+/// This project's key: the space is added after a text instead of before it.
 pub(super) const SPACE_IS_LAST: &str = "tokenizer.ggml.space_is_last";
-/// This project's: a space is put before a text, but not after a special token.
+/// This project's key: a space is added before a text, but not after a special token.
 pub(super) const SPACE_AT_START_ONLY: &str = "tokenizer.ggml.space_at_start_only";
 
-/// Prefix of all keys of a vocabulary.
+/// The prefix of all keys of a vocabulary.
 const ALL: &str = "tokenizer.";
-/// Prefix of the keys of chat templates, which are read when one is chosen.
+/// The prefix of the keys of chat templates, which are read when a template is chosen.
 const TEMPLATES: &str = "tokenizer.chat_template";
-/// Ending of the keys of roles.
+/// The suffix of the keys of roles.
 const ROLE: &str = "_token_id";
 
-/// Keys that are read.
+/// The keys that are read.
 const READ: [&str; 21] = [
     MODEL,
     PRE,
@@ -67,7 +67,7 @@ const READ: [&str; 21] = [
     super::roles::ENDS,
 ];
 
-/// Keys that change no text's tokens, with the reason.
+/// Keys that do not affect the tokens of any text, with the reason.
 const INERT: [(&str, &str); 3] = [
     (
         "tokenizer.huggingface.json",
@@ -83,8 +83,8 @@ const INERT: [(&str, &str); 3] = [
     ),
 ];
 
-/// Keys of the vocabulary that nothing reads, but for those that are off or change nothing. All roles of
-/// tokens are inert where they are not read: llama.cpp takes them for names.
+/// The keys of the vocabulary that nothing reads, without those that are off or have no effect. Roles that are not read
+/// have no effect: llama.cpp uses them only as names.
 pub fn unread(metadata: &Metadata) -> impl Iterator<Item = String> {
     let keys = metadata.iter().filter(|(key, value)| {
         key.starts_with(ALL)
@@ -97,10 +97,10 @@ pub fn unread(metadata: &Metadata) -> impl Iterator<Item = String> {
     keys.map(|(key, _)| key.to_owned())
 }
 
-/// Whether a value is the same as no value.
+/// Whether a value means the same as an absent key.
 fn is_off(key: &str, value: &Value) -> bool {
     match value {
-        // The one flag that is on if it is absent.
+        // The only flag that is on if it is absent.
         Value::Bool(flag) => *flag == (key == "tokenizer.ggml.escape_whitespaces"),
         Value::Str(text) => text.is_empty(),
         Value::Array(items) => Array::len(items) == 0,

@@ -1,7 +1,6 @@
-//! Building a tokenizer from metadata: the algorithm of a tokenizer model, and the file's settings.
+//! Builds a tokenizer from metadata: the algorithm of the tokenizer model, and the file's settings.
 //!
-//! Files come from strangers: whatever they say is checked here or made harmless by the part
-//! that reads it.
+//! Files are untrusted: every value is checked here, or made harmless by the code that reads it.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -25,19 +24,19 @@ use super::vocab::{Vocabulary, required_strings};
 use super::wordpiece::{self, WordPiece};
 use super::{Encoder, Error, Tokenizer, keys, normal_form, quirks, roles};
 
-/// What a value of `tokenizer.ggml.model` implies.
+/// The properties that a value of `tokenizer.ggml.model` implies.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Model {
     name: Cow<'static, str>,
     algorithm: Algorithm,
-    /// The pre-tokenizer, whatever the file says.
+    /// The pre-tokenizer, which overrides the file's.
     pre: Option<String>,
     #[serde(default)]
     defaults: Defaults,
 }
 
-/// How texts become tokens; `models.toml` describes each.
+/// The algorithm that encodes texts; `models.toml` describes each.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Algorithm {
@@ -47,7 +46,7 @@ pub(super) enum Algorithm {
     Likelihood,
     Longest,
     Costs,
-    /// Token ids only.
+    /// No tokenizer: token ids only.
     Absent,
 }
 
@@ -58,12 +57,12 @@ struct Table {
 }
 
 static MODELS: LazyLock<Vec<Model>> = LazyLock::new(|| {
-    // A test parses it, so that this cannot fail in a build that passed.
+    // A test parses the table, so this cannot fail in a build that passed.
     let table: Table = toml::from_str(include_str!("models.toml")).unwrap_or_default();
     table.model
 });
 
-/// Of a vocabulary that no value stands for.
+/// The entry for a vocabulary that no value represents.
 static EXTERNAL: Model = Model {
     name: Cow::Borrowed("external"),
     algorithm: Algorithm::Absent,
@@ -77,7 +76,7 @@ static EXTERNAL: Model = Model {
 };
 
 impl Algorithm {
-    /// The value of `tokenizer.ggml.model` that stands for it.
+    /// The value of `tokenizer.ggml.model` for this algorithm.
     pub(super) fn model_name(self) -> &'static str {
         let model = MODELS.iter().find(|model| model.algorithm == self);
         model.map_or("", |model| &model.name)
@@ -182,7 +181,7 @@ impl Tokenizer {
     fn with_longest(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
         let vocab = Vocabulary::read(metadata)?;
         let mut this = Self::new(metadata, model, vocab, Spaces::Escapes);
-        // Nothing is put before or after a text, whatever the file says.
+        // Nothing is added before or after a text, whatever the file says.
         this.adds_eos = false;
         let longest = Longest::new(&this.vocab, this.roles.unk);
         this.encoder = Some(Encoder::Longest(longest));
@@ -198,7 +197,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    /// A vocabulary whose texts the library of its folder encodes.
+    /// A vocabulary whose texts are encoded by the library of its folder.
     pub(super) fn with_external(
         metadata: &Metadata,
         external: Arc<External>,
@@ -226,7 +225,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    /// The parts that all models share; without an encoder.
+    /// The parts that all models share, without an encoder.
     fn new(
         metadata: &Metadata,
         model: &'static Model,
@@ -238,7 +237,7 @@ impl Tokenizer {
         quirks::apply(metadata, &mut specials);
         specials.strip_listed(metadata);
         let pieces = vocab.iter().map(|(_, text, kind)| spaces.piece(text, kind));
-        // Files from before there was the key are of encoders that do so.
+        // Older files, without this key, are of encoders that separate texts so.
         let is_whole = metadata.get(roles::ENDS).is_some();
         let separates = !is_whole && own.sep.is_some() && own.sep == own.eos;
         Self {
@@ -260,7 +259,7 @@ impl Tokenizer {
     }
 }
 
-/// The name the file gives its pre-tokenizer.
+/// The name of the file's pre-tokenizer.
 fn pretokenizer_name(metadata: &Metadata) -> Result<&str, Error> {
     match metadata.get(keys::PRE) {
         None => Ok(pretokenizer::DEFAULT),
@@ -276,7 +275,7 @@ fn pretokenizer_name(metadata: &Metadata) -> Result<&str, Error> {
     }
 }
 
-/// A flag of the file; anything but a boolean counts as absent.
+/// A flag of the file; a value that is not a boolean counts as absent.
 fn flag(metadata: &Metadata, key: &str, default: bool) -> bool {
     metadata.bool(key).unwrap_or(default)
 }

@@ -1,8 +1,8 @@
-//! The longest token first: a text is cut, from left to right, into the longest token that matches.
+//! Longest match: a text is split, from left to right, into the longest tokens that match.
 //!
-//! Tokens are any bytes, written with escapes: `\t`, `\n`, `\r`, `\xNN`, and any other character after a
-//! backslash stands for itself. Control and unused tokens are in no text. Where llama.cpp goes into a loop,
-//! at bytes that start a token and are none, the byte is unknown.
+//! Token texts represent arbitrary bytes, with escapes: `\t`, `\n`, `\r`, `\xNN`; any other character after a backslash
+//! represents itself. Control and unused tokens match no text. Bytes that start a token but match none are unknown;
+//! llama.cpp loops forever there.
 
 use super::Error;
 use super::prefixes::Prefixes;
@@ -12,7 +12,7 @@ use super::vocab::{Kind, Vocabulary};
 #[derive(Debug)]
 pub(super) struct Longest {
     tokens: Prefixes<u32>,
-    /// Stands for bytes without a token.
+    /// The token for bytes without a token.
     unknown: Option<u32>,
 }
 
@@ -48,7 +48,7 @@ impl Longest {
     }
 }
 
-/// The bytes of a token's text with escapes. A truncated escape has none.
+/// The bytes of a token's text, with escapes resolved. A truncated escape yields none.
 pub(super) fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.iter().copied();
@@ -119,7 +119,7 @@ mod tests {
             tokenizer.encode("<s>a", true, true).expect("tokens"),
             [0, 1]
         );
-        // `x` starts a token and is none, and there is no token for the unknown.
+        // `x` starts a token but is none, and there is no unknown token.
         assert!(tokenizer.encode("xya", true, false).is_err());
         assert!(tokenizer.encode("<s>", true, false).is_err());
     }

@@ -1,10 +1,10 @@
-//! Tokenizers, built from what a weight file says about its vocabulary.
+//! Tokenizers, built from the metadata of a weight file.
 //!
-//! A [`Tokenizer`] splits a text at its special tokens (`specials`) and hands the rest to the
-//! algorithm the file names: SentencePiece by score (`spm`), byte-pair merges (`bpe`, with the words
-//! of `words` and `pretokenizer`), `wordpiece`, `unigram`, the `longest` token, the least `costs`, or the
-//! library of the folder that the vocabulary came in (`folder`, `external`). An algorithm is one file and one row of the table in `load`.
-//! Not here: chat templates, and holding back the bytes of unfinished characters.
+//! A [`Tokenizer`] splits a text at its special tokens (`specials`) and passes the rest to the algorithm that the file
+//! names: SentencePiece by score (`spm`), byte-pair merges (`bpe`, with the words of `words` and `pretokenizer`),
+//! `wordpiece`, `unigram`, longest match (`longest`), lowest cost (`costs`), or the library of the folder that the
+//! vocabulary came in (`folder`, `external`). An algorithm is one file and one row of the table in `load`. Not here:
+//! chat templates, and holding back the bytes of unfinished characters.
 //!
 //! Invariant: decoding works on bytes, because a token may end inside a character.
 
@@ -45,5 +45,5 @@ pub use keys::unread;
 
 use encoder::Encoder;
 
-/// The character that vocabularies write for a space.
+/// The character that represents a space in vocabularies.
 const SPACE: &str = "\u{2581}";

@@ -1,6 +1,6 @@
 //! The Unicode normal form of a vocabulary's texts (Unicode Standard Annex 15).
 //!
-//! Special tokens are split off before. Invariant: a text that has the form already stays in place.
+//! Special tokens are split off first. Invariant: a text that already has the form is not copied.
 
 use std::borrow::Cow;
 
@@ -33,7 +33,7 @@ pub(super) fn read(metadata: &Metadata) -> Result<Option<Form>, Error> {
 }
 
 impl Form {
-    /// The text in this form.
+    /// The text converted to this form.
     pub(super) fn of(self, text: &str) -> Cow<'_, str> {
         if text.is_ascii() {
             return text.into();

@@ -1,8 +1,8 @@
 //! SentencePiece's normalisation: replacements, joined white space, spaces as U+2581.
 //!
-//! Tokens that the algorithm itself finds in texts (user-defined symbols of a SentencePiece model)
-//! are left as they are. The order of steps is that of the library: a space is put first (or last)
-//! even where the text starts with one; white space that is joined vanishes at both ends, before that.
+//! Tokens that the algorithm itself finds in texts (user-defined symbols of a SentencePiece model) are left unchanged.
+//! The steps run in SentencePiece's order: first white space is joined, and removed at both ends; then a space is added
+//! at the start (or the end), even if the text starts with one.
 
 use std::borrow::Cow;
 
@@ -13,20 +13,20 @@ use super::replacements::Replacements;
 use super::vocab::Vocabulary;
 use super::{Error, SPACE, keys};
 
-/// The changes to a text before it is cut into tokens.
+/// The changes to a text before it is split into tokens.
 #[derive(Debug)]
 pub(super) struct Normaliser {
     replacements: Option<Replacements>,
-    /// Tokens that are matched within texts, as the vocabulary spells them.
+    /// Tokens that are matched within texts, in the vocabulary's spelling.
     symbols: Option<Prefixes<u32>>,
     adds_space: bool,
-    /// The space is put after a text instead of before it.
+    /// Whether the space is added after a text instead of before it.
     space_is_last: bool,
     merges_spaces: bool,
 }
 
 impl Normaliser {
-    /// Reads the keys of a file; the flags are those of white space.
+    /// Reads the keys of a file; the flags are about white space.
     pub(super) fn read(
         metadata: &Metadata,
         vocab: &Vocabulary,
@@ -52,31 +52,31 @@ impl Normaliser {
         self.symbols.is_some()
     }
 
-    /// Whether texts stay as they are, but for the space that is put first or last.
+    /// Whether texts are unchanged except for the added space.
     pub(super) fn keeps_bytes(&self) -> bool {
         self.replacements.is_none() && !self.merges_spaces
     }
 
-    /// The token within texts that a text starts with: its length and id.
+    /// The symbol that a text starts with: its length and id.
     pub(super) fn symbol(&self, text: &str) -> Option<(usize, u32)> {
         self.symbols.as_ref()?.longest(text.as_bytes())
     }
 
-    /// The token within texts that is the whole text.
+    /// The symbol that is the whole text.
     pub(super) fn symbol_of(&self, text: &[u8]) -> Option<u32> {
         let text = escaped(text);
         let (len, id) = self.symbols.as_ref()?.longest(&text)?;
         (len == text.len()).then_some(id)
     }
 
-    /// Whether any token is matched within texts.
+    /// Whether the vocabulary has symbols.
     fn has_symbols(&self) -> bool {
         self.symbols
             .as_ref()
             .is_some_and(|symbols| !symbols.is_empty())
     }
 
-    /// The text in the spelling of the vocabulary; `after_text` says whether it continues one.
+    /// The text in the vocabulary's spelling. `after_text`: the text continues another one.
     pub(super) fn apply(&self, text: &str, after_text: bool) -> String {
         let mut out = String::with_capacity(text.len() + text.len() / 2 + SPACE.len());
         let mut rest = text;
@@ -128,12 +128,12 @@ impl Normaliser {
             .replacements
             .as_ref()
             .and_then(|table| table.longest(text.as_bytes()))
-            // A broken table may end inside a character.
+            // A malformed table may end inside a character.
             .filter(|(len, _)| text.is_char_boundary(*len));
         if let Some((len, with)) = replaced {
             return Some((len, String::from_utf8_lossy(with)));
         }
-        // Characters are taken one by one where something may start with any of them.
+        // Characters are taken one by one if a symbol, a replacement or a space may start with any of them.
         let is_plain = self.replacements.is_none() && !self.has_symbols() && first != ' ';
         let len = match is_plain {
             true => text.find(' ').unwrap_or(text.len()),
@@ -143,7 +143,7 @@ impl Normaliser {
     }
 }
 
-/// A text with its spaces spelled as in the vocabulary.
+/// A text with its spaces in the vocabulary's spelling.
 pub(super) fn escaped(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for (at, word) in text.split(|byte| *byte == b' ').enumerate() {

@@ -1,7 +1,7 @@
-//! The bytes a token contributes to a text.
+//! The bytes that a token contributes to a text.
 //!
-//! Tokens are spelled for matching, not for reading: spaces as U+2581 or everything in the
-//! byte-level alphabet. Special tokens are spelled as they are.
+//! Tokens are spelled for matching, not for reading: with spaces as U+2581, or entirely in the byte-level alphabet.
+//! Special tokens are spelled literally.
 
 use super::SPACE;
 use super::byte_level;
@@ -14,12 +14,12 @@ pub(super) enum Spaces {
     Escaped,
     ByteLevel,
     AsIs,
-    /// Bytes with escapes.
+    /// Bytes with escape sequences.
     Escapes,
 }
 
 impl Spaces {
-    /// The bytes a token contributes to a text.
+    /// The bytes that a token contributes to a text.
     pub(super) fn piece(self, text: &[u8], kind: Kind) -> Vec<u8> {
         match (kind, self) {
             (Kind::Unused, Self::Escapes) => Vec::new(),

@@ -1,21 +1,21 @@
-//! Texts that a text may start with, found by walking its bytes.
+//! A set of texts that finds those that a given text starts with, byte by byte.
 //!
-//! A sorted array takes the place of a trie: the texts that go on like the one that is walked stand
-//! next to each other. Invariant: sorted by text, and each text occurs once.
+//! A sorted array replaces a trie: texts with a common prefix are adjacent. Invariant: sorted by text, and each text
+//! occurs once.
 
-/// Texts with a value each.
+/// Texts, each with a value.
 #[derive(Debug)]
 pub(super) struct Prefixes<T>(Vec<(Box<[u8]>, T)>);
 
 impl<T: Copy> Prefixes<T> {
-    /// Of entries with the same text the last one counts; an empty text is left out.
+    /// Builds the set. Of entries with the same text the last one counts; an empty text is left out.
     pub(super) fn new(entries: impl IntoIterator<Item = (Box<[u8]>, T)>) -> Self {
         let mut entries: Vec<_> = entries
             .into_iter()
             .filter(|(text, _)| !text.is_empty())
             .collect();
         entries.reverse();
-        // Stable: the last of equal ones comes first, and stays.
+        // The sort is stable on reversed entries: of equal texts the last one comes first and is kept.
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         entries.dedup_by(|other, first| other.0 == first.0);
         Self(entries)

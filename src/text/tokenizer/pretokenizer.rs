@@ -1,8 +1,8 @@
-//! The pre-tokenizers by the names that `tokenizer.ggml.pre` uses.
+//! The pre-tokenizers, by their names in `tokenizer.ggml.pre`.
 //!
-//! How a text is cut into words, and what else a name implies, is data (`pretokenizers.toml`); nothing
-//! here knows a name but [`DEFAULT`] and [`PLAIN`]. Invariant: the table parses, its patterns compile,
-//! and no name occurs twice.
+//! How a text is split into words, and everything else that a name implies, is data (`pretokenizers.toml`); the only
+//! names here are [`DEFAULT`] and [`PLAIN`]. Invariant: the table parses, its patterns compile, and no name occurs
+//! twice.
 
 use std::sync::LazyLock;
 
@@ -15,52 +15,52 @@ use super::words::SplitRule;
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Spelling {
-    /// In the byte-level alphabet.
+    /// Tokens are spelled in the byte-level alphabet.
     #[default]
     ByteLevel,
-    /// As UTF-8 text.
+    /// Tokens are spelled as UTF-8 text.
     Plain,
 }
 
-/// How text is prepared for a byte-pair vocabulary.
+/// The preparation of text for a byte-pair vocabulary.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PreTokenizer {
-    /// The most usual one first.
+    /// Its names, the most common one first.
     names: Vec<String>,
-    /// How a text is cut into words.
+    /// The steps that split a text into words.
     pub(super) steps: Vec<SplitRule>,
-    /// A word that is a token is not taken apart.
+    /// Whether a word that is a token is kept whole.
     pub(super) ignore_merges: bool,
-    /// A word of line feeds that is a token is not taken apart.
+    /// Whether a word of line feeds that is a token is kept whole.
     pub(super) keeps_line_feeds: bool,
-    /// How token texts are written.
+    /// How token texts are spelled.
     pub(super) spelling: Spelling,
-    /// Spaces are written as U+2581.
+    /// Whether spaces are written as U+2581.
     pub(super) escapes_spaces: bool,
-    /// Every line starts with an escaped space.
+    /// Whether every line starts with an escaped space.
     pub(super) prefixes_lines: bool,
-    /// White space separates words and is dropped.
+    /// Whether white space separates words and is dropped.
     pub(super) drops_white_space: bool,
-    /// Whether a text starts with the BOS token if the file does not say.
+    /// Whether a text starts with the BOS token, if the file does not say.
     pub(super) adds_bos: bool,
-    /// A text starts with the BOS token whatever the file says.
+    /// Whether a text starts with the BOS token, whatever the file says.
     pub(super) always_adds_bos: bool,
-    /// The file may lack merges.
+    /// Whether the file may lack merges.
     pub(super) optional_merges: bool,
 }
 
 /// The name that is assumed if `tokenizer.ggml.pre` is missing.
 pub(super) const DEFAULT: &str = "default";
 
-/// The name of one that cuts at line feeds only, spells tokens as text and escapes spaces.
+/// The name of the pre-tokenizer that splits at line feeds only, spells tokens as text and escapes spaces.
 pub(super) const PLAIN: &str = "sarvam-moe";
 
-/// The file of pre-tokenizers.
+/// The parsed table of pre-tokenizers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    /// Parts of patterns by name; one may use those before it.
+    /// Named parts of patterns; a part may use those before it.
     #[serde(default)]
     parts: toml::map::Map<String, toml::Value>,
     #[serde(default)]
@@ -99,7 +99,7 @@ impl Table {
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    // A test parses it, so that this cannot fail in a build that passed.
+    // A test parses the table, so this cannot fail in a build that passed.
     Table::parse(include_str!("pretokenizers.toml")).unwrap_or_default()
 });
 
@@ -113,13 +113,13 @@ pub(super) fn named(name: &str) -> Option<&'static PreTokenizer> {
     TABLE.named(name)
 }
 
-/// The rules for white space next to special tokens.
+/// The rules about white space next to special tokens.
 pub(super) fn rules() -> &'static [Rule] {
     &TABLE.rule
 }
 
 impl PreTokenizer {
-    /// The name under which it is known best.
+    /// The most common name.
     pub(super) fn usual_name(&self) -> &str {
         self.names.first().map_or(DEFAULT, String::as_str)
     }

@@ -1,7 +1,7 @@
-//! Special tokens that swallow the white space next to them, which no key of a file states.
+//! Special tokens that include the white space next to them, although no key of the file says so.
 //!
-//! The rules are data (`pretokenizers.toml`): what to look for in which key, and the tokens
-//! concerned. Invariant: only the first rule that applies counts.
+//! The rules are data (`pretokenizers.toml`): the texts to look for in a key, and the affected tokens. Invariant: only
+//! the first rule that applies counts.
 
 use serde::Deserialize;
 
@@ -10,7 +10,7 @@ use crate::weights::Metadata;
 use super::pretokenizer;
 use super::specials::Specials;
 
-/// On which side of a token white space is swallowed.
+/// The side of a token on which white space is included.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Side {
@@ -23,16 +23,16 @@ enum Side {
 #[serde(deny_unknown_fields)]
 pub(super) struct Rule {
     key: String,
-    /// Any of these, in the key's text or its lower-case form.
+    /// The rule applies if the lower-case value of the key contains one of these.
     contains: Vec<String>,
     strips: Side,
-    /// The tokens concerned, or those not concerned.
+    /// The affected tokens; if absent, all but those in `all_but`.
     only: Option<Vec<String>>,
     #[serde(default)]
     all_but: Vec<String>,
 }
 
-/// Applies the rule for a file, if there is one.
+/// Applies the first rule that matches a file, if there is one.
 pub(super) fn apply(metadata: &Metadata, specials: &mut Specials) {
     let mut rules = pretokenizer::rules().iter();
     let Some(rule) = rules.find(|rule| rule.applies(metadata)) else {

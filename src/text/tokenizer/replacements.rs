@@ -1,10 +1,10 @@
 //! SentencePiece's table of replacements (`precompiled_charsmap`).
 //!
-//! A double array trie with XOR-compressed offsets (Kanda 2018) over the texts that are replaced,
-//! then what replaces them, each ended by a zero byte. A node is 32 bits: the offset of its children
-//! in bits 10 to 30, in units of 256 if bit 9 is set; whether a text ends here in bit 8; the byte that
-//! leads here in bits 0 to 7. The child of such an end holds the place of the replacement, with bit
-//! 31 set. Invariant: a broken table replaces nothing and is never read outside.
+//! The table is a double-array trie with XOR-compressed offsets (Kanda 2018) over the texts that are replaced, followed
+//! by the replacements, each ended by a zero byte. A node is 32 bits: the offset of its children in bits 10 to 30, in
+//! units of 256 if bit 9 is set; whether a text ends here in bit 8; the byte that leads here in bits 0 to 7. The child
+//! of such an end holds the position of the replacement, with bit 31 set. Invariant: a malformed table replaces nothing
+//! and is never read out of bounds.
 
 use crate::weights::{Array, Metadata};
 
@@ -18,7 +18,7 @@ pub(super) struct Replacements {
 }
 
 impl Replacements {
-    /// The table of a file, if it has one.
+    /// Reads the table of a file, if it has one.
     pub(super) fn read(metadata: &Metadata) -> Result<Option<Self>, Error> {
         match metadata
             .get(keys::CHARSMAP)
@@ -53,8 +53,7 @@ impl Replacements {
         }))
     }
 
-    /// The longest text that is replaced and that `text` starts with: its length and what replaces
-    /// it.
+    /// The longest replaced text that `text` starts with: its length and its replacement.
     pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, &[u8])> {
         let base = |node: u32| ((node >> 10) << ((node & (1 << 9)) >> 6)) as usize;
         let mut at = base(*self.nodes.first()?);
@@ -87,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_broken_table_is_refused_or_replaces_nothing() {
-        // A table whose root points far outside.
+        // A table whose root points far out of bounds.
         let mut bytes = 8u32.to_le_bytes().to_vec();
         bytes.extend([0xff; 8]);
         let table = Replacements::new(&bytes)

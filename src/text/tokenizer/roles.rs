@@ -1,8 +1,8 @@
-//! Which tokens have a role: those a file names by id, those known by their text.
+//! The tokens that have a role: those that a file names by id, and those that are known by their text.
 //!
-//! Files often leave out the ids of end-of-turn and fill-in-the-middle tokens, or declare such
-//! tokens as plain text. The tables here make up for it the way the reference implementation
-//! does: a token that is given a role by its text becomes a control token.
+//! Files often omit the ids of end-of-turn and fill-in-the-middle tokens, or declare such tokens as plain text. The
+//! tables here compensate in the same way as the reference implementation: a token that gets a role by its text becomes
+//! a control token.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,8 @@ use crate::weights::Metadata;
 
 use super::vocab::{Kind, Vocabulary};
 
-/// This project's: tokens that end a generation, for those that follow from no other key and no text. A file that
-/// has it says all there is to know about roles: a plain token gets none for its text, and none is
-/// implied by the model.
+/// This project's key: tokens that end a generation but follow from no other key and no text. A file with the key
+/// describes roles completely: plain tokens get no role by their text, and the tokenizer model implies none.
 pub(super) const ENDS: &str = "tokenizer.ggml.eog_token_ids";
 
 /// Ids of the tokens with a role.
@@ -25,17 +24,17 @@ pub(super) struct Roles {
     pub(super) pad: Option<u32>,
     pub(super) mask: Option<u32>,
     pub(super) sep: Option<u32>,
-    /// Those of [`FIM`], if all are there.
+    /// The tokens of [`FIM`], if the vocabulary has all three.
     pub(super) fim: Option<[u32; 3]>,
-    /// That before the name of a repository.
+    /// The token before the name of a repository.
     pub(super) repo: Option<u32>,
-    /// That before the name of a file.
+    /// The token before the name of a file.
     pub(super) file: Option<u32>,
-    /// Tokens that end a generation.
+    /// The tokens that end a generation.
     pub(super) ends: BTreeSet<u32>,
 }
 
-/// Ids that a tokenizer model implies where the file names none.
+/// Ids that a tokenizer model implies if the file names none.
 #[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Defaults {
@@ -45,7 +44,7 @@ pub(super) struct Defaults {
     pub(super) sep: Option<u32>,
 }
 
-/// A role whose token is looked up by key, then by text.
+/// A role whose token is found by key, otherwise by text.
 struct ByText {
     keys: &'static [&'static str],
     texts: &'static [&'static str],
@@ -77,7 +76,7 @@ const EOM: ByText = ByText {
     ends: true,
 };
 
-/// Before the name of a repository.
+/// The token before the name of a repository.
 const REPO: ByText = ByText {
     keys: &["tokenizer.ggml.fim_rep_token_id"],
     texts: &[
@@ -90,14 +89,14 @@ const REPO: ByText = ByText {
     ends: true,
 };
 
-/// Before the name of a file.
+/// The token before the name of a file.
 const FILE: ByText = ByText {
     keys: &["tokenizer.ggml.fim_sep_token_id"],
     texts: &["<|file_sep|>"],
     ends: true,
 };
 
-/// Before the text before a gap, before the text after it, and before what fills it
+/// The tokens before the text before a gap, before the text after it, and before the generated text
 /// (fill-in-the-middle, FIM).
 const FIM: [ByText; 3] = [
     ByText {
@@ -164,7 +163,7 @@ const OTHERS: &[ByText] = &[
     FILE,
 ];
 
-/// Texts of tokens that end a generation, all of them where several are in a vocabulary.
+/// Texts of tokens that end a generation. If a vocabulary has several, all of them do.
 const END_TEXTS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -190,10 +189,10 @@ const END_TEXTS: &[&str] = &[
     "[e~[",
 ];
 
-/// Markers inside a turn that are part of the visible text, whatever a file declares.
+/// Marks inside a turn that are part of the visible text, whatever a file declares.
 const VISIBLE: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// A token that does not end a generation where all of `others` do.
+/// A token that does not end a generation if all of `others` do.
 struct Exception {
     text: &'static str,
     others: &'static [&'static str],
@@ -233,17 +232,17 @@ const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
-/// Whether a token of this text ends a generation in every vocabulary.
+/// Whether a token with this text ends a generation in every vocabulary.
 pub(super) fn ends_by_text(text: &str) -> bool {
     END_TEXTS.contains(&text) && EXCEPTIONS.iter().all(|exception| exception.text != text)
 }
 
-/// Whether a token of this text is taken for the one that ends a turn.
+/// Whether a token with this text is assumed to end a turn.
 pub(super) fn is_end_of_turn(text: &str) -> bool {
     EOT.texts.contains(&text)
 }
 
-/// Whether a token of this text is taken for the one that ends a message.
+/// Whether a token with this text is assumed to end a message.
 pub(super) fn is_end_of_message(text: &str) -> bool {
     EOM.texts.contains(&text)
 }
@@ -262,7 +261,7 @@ impl Roles {
             unk: key("tokenizer.ggml.unknown_token_id", defaults.unk),
             pad: key("tokenizer.ggml.padding_token_id", None),
             mask: key("tokenizer.ggml.mask_token_id", None),
-            // Spelled so in the format.
+            // The format spells it so.
             sep: key("tokenizer.ggml.seperator_token_id", defaults.sep),
             ..Self::default()
         };
@@ -320,10 +319,10 @@ impl Roles {
     }
 }
 
-/// How tokens are found by their text.
+/// The rules for finding tokens by text.
 #[derive(Clone, Copy)]
 struct Texts {
-    /// Plain tokens do not count.
+    /// Whether plain tokens are ignored.
     only_special: bool,
 }
 
@@ -336,7 +335,7 @@ impl Texts {
 
 impl ByText {
     fn find(&self, metadata: &Metadata, vocab: &mut Vocabulary, texts: Texts) -> Option<u32> {
-        // A later key takes precedence over a deprecated one.
+        // The later keys of a role take precedence over its deprecated ones.
         let keys = self.keys.iter().rev();
         if let Some(id) = keys
             .into_iter()
@@ -350,7 +349,7 @@ impl ByText {
     }
 }
 
-/// The id a key names; one outside the vocabulary counts as absent.
+/// The id under a key; an id outside the vocabulary counts as absent.
 fn id_of_key(metadata: &Metadata, vocab: &Vocabulary, key: &str) -> Option<u32> {
     in_range(vocab, u32::try_from(metadata.i64(key)?).ok())
 }

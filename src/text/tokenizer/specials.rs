@@ -1,7 +1,7 @@
-//! Splitting a text at its special tokens, before any other step.
+//! Splits a text at its special tokens, before any other step.
 //!
-//! Longer tokens take precedence over shorter ones wherever they stand in the text, not only
-//! where both start at the same place. A token may swallow the white space on either side.
+//! Longer tokens take precedence over shorter ones anywhere in the text, not only at the same position. A token may
+//! include the white space on either side.
 
 use rustc_hash::FxHashSet;
 
@@ -10,12 +10,12 @@ use crate::weights::Metadata;
 use super::keys;
 use super::vocab::{Kind, Vocabulary};
 
-/// A token that is looked for in texts.
+/// A token that is searched for in texts.
 #[derive(Debug)]
 struct Special {
     id: u32,
     text: String,
-    /// Matched only if special tokens are requested.
+    /// Whether the token is matched only if special tokens are requested.
     on_request: bool,
     strips_left: bool,
     strips_right: bool,
@@ -33,8 +33,8 @@ pub(super) enum Part<'a> {
 }
 
 impl Specials {
-    /// Collects the control, user-defined and unknown tokens that are text, except those that the
-    /// metadata says are matched within texts.
+    /// The control, user-defined and unknown tokens that are valid text, except those that the metadata says are
+    /// matched within texts.
     pub(super) fn new(vocab: &Vocabulary, metadata: &Metadata) -> Self {
         let within = listed(metadata, keys::SYMBOLS);
         let mut specials: Vec<Special> = vocab
@@ -57,21 +57,21 @@ impl Specials {
         Self(specials)
     }
 
-    /// Has the tokens that `which` names swallow the white space before them.
+    /// Makes the tokens that `which` selects include the white space before them.
     pub(super) fn strip_left(&mut self, which: impl Fn(&str) -> bool) {
         for special in &mut self.0 {
             special.strips_left |= which(&special.text);
         }
     }
 
-    /// Has the tokens that `which` names swallow the white space after them.
+    /// Makes the tokens that `which` selects include the white space after them.
     pub(super) fn strip_right(&mut self, which: impl Fn(&str) -> bool) {
         for special in &mut self.0 {
             special.strips_right |= which(&special.text);
         }
     }
 
-    /// Has the tokens that the metadata lists by id swallow the white space next to them.
+    /// Makes the tokens that the metadata lists by id include the white space next to them.
     pub(super) fn strip_listed(&mut self, metadata: &Metadata) {
         let left = listed(metadata, keys::STRIPS_LEFT);
         let right = listed(metadata, keys::STRIPS_RIGHT);
@@ -81,7 +81,7 @@ impl Specials {
         }
     }
 
-    /// Splits `text`; tokens that are matched only on request need `on_request`.
+    /// Splits `text`. `on_request`: special tokens are requested, so control and unknown tokens match too.
     pub(super) fn split<'a>(&self, text: &'a str, on_request: bool) -> Vec<Part<'a>> {
         if text.is_empty() {
             return Vec::new();
@@ -132,7 +132,7 @@ impl Special {
     }
 }
 
-/// The ids that the metadata lists under a key.
+/// The ids in the list under a key.
 fn listed(metadata: &Metadata, key: &str) -> FxHashSet<i64> {
     let ids = metadata.array(key);
     ids.into_iter()
@@ -140,12 +140,12 @@ fn listed(metadata: &Metadata, key: &str) -> FxHashSet<i64> {
         .collect()
 }
 
-/// The white space that is swallowed: that of ASCII, with the vertical tab.
+/// White space that a token can include: ASCII white space, with the vertical tab.
 fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t'..='\r')
 }
 
-/// Which pairs of neighbouring bytes a text has: rules out most special tokens at once.
+/// The set of pairs of neighbouring bytes in a text. It excludes most special tokens quickly.
 struct BytePairs(Box<[u64; 1024]>);
 
 impl BytePairs {

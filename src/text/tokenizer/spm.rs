@@ -1,11 +1,11 @@
-//! SentencePiece BPE: neighbouring pieces are joined in the order of the joined token's score.
+//! SentencePiece BPE: neighbouring pieces are joined, the pair with the best score of the joined token first.
 //!
-//! A piece that is not a token at the end is written as its bytes (`<0xNN>` tokens); without such tokens
-//! it is unknown, and unknown pieces in a row are one token. An unused token is taken apart again into
-//! what it was joined from, and a control token is never joined. Ties are resolved to the left.
+//! A piece that is not a token at the end is written as its bytes (`<0xNN>` tokens); without such tokens it is unknown,
+//! and adjacent unknown pieces become one token. An unused token is split again into the pieces that it was joined
+//! from, and a control token is never joined. Ties are resolved to the left.
 //!
-//! Invariant: a text may be cut between two characters that no token holds side by side, because
-//! nothing is ever joined across; in most vocabularies that is before every word.
+//! Invariant: a text may be split between two characters that are adjacent in no token, because nothing is ever joined
+//! across them; in most vocabularies, every word starts at such a place.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ struct Candidate {
     id: u32,
     left: u32,
     right: u32,
-    /// Length of both in bytes when the pair was found: another length means it is outdated.
+    /// The length of both in bytes when the pair was found; if it has changed, the pair is outdated.
     bytes: u32,
 }
 
@@ -52,22 +52,22 @@ impl PartialEq for Candidate {
 
 impl Eq for Candidate {}
 
-/// What the algorithm needs besides the vocabulary.
+/// The data of the algorithm besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct Spm {
     normaliser: Normaliser,
-    /// Stands for bytes without a token.
+    /// The token for bytes without a token.
     unknown: Option<u32>,
-    /// Characters that stand side by side in a token.
+    /// Pairs of characters that are adjacent in some token.
     neighbours: FxHashSet<(char, char)>,
 }
 
-/// Buffers kept from stretch to stretch.
+/// Buffers that are reused for each stretch of text.
 #[derive(Default)]
 struct Scratch {
     chain: Chain,
     heap: BinaryHeap<Candidate>,
-    /// Lengths of the left parts of unused tokens.
+    /// The lengths of the left parts of unused tokens.
     parts: FxHashMap<Box<[u8]>, usize>,
 }
 
@@ -85,7 +85,7 @@ impl Spm {
         }
     }
 
-    /// Whether the tokens of a text have all its bytes.
+    /// Whether the tokens of a text contain all its bytes.
     pub(super) fn keeps_bytes(&self) -> bool {
         self.normaliser.keeps_bytes()
     }
@@ -111,7 +111,7 @@ impl Spm {
         self.encode_stretch(vocab, &text[start..], &mut scratch, out)
     }
 
-    /// Encodes a stretch of text whose ends nothing is joined across.
+    /// Encodes a stretch of text. Nothing is joined across its ends.
     fn encode_stretch(
         &self,
         vocab: &Vocabulary,
@@ -130,7 +130,7 @@ impl Spm {
         Ok(())
     }
 
-    /// Appends the token of a piece, or what stands for it.
+    /// Appends the token of a piece, or its replacement.
     fn append(
         &self,
         vocab: &Vocabulary,
@@ -172,7 +172,7 @@ impl Spm {
 }
 
 impl Scratch {
-    /// Joins the characters of a text until nothing can be joined any more.
+    /// Joins the characters of a text until no more can be joined.
     fn join(&mut self, vocab: &Vocabulary, text: &str, normaliser: &Normaliser) {
         self.chain.clear();
         self.parts.clear();
@@ -199,7 +199,7 @@ impl Scratch {
         }
     }
 
-    /// Adds the pair of two neighbours, if together they are a token.
+    /// Adds the pair of two neighbours if together they are a token.
     fn consider(&mut self, vocab: &Vocabulary, text: &str, left: u32, right: u32) {
         let chain = &self.chain;
         let ends = [left, right];

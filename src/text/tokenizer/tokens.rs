@@ -1,4 +1,4 @@
-//! What a tokenizer says of its tokens: their bytes, their texts and their roles.
+//! The properties of a tokenizer's tokens: their bytes, their texts and their roles.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,8 @@ use super::Tokenizer;
 use super::vocab::Kind;
 
 impl Tokenizer {
-    /// The text of tokens, special ones included, without the space that encoding puts first.
-    /// Bytes, because the tokens may stop inside a character.
+    /// The text of tokens, including special ones, without the space that encoding adds at the start. The result is
+    /// bytes, because the tokens may end inside a character.
     pub fn decode(&self, ids: &[u32]) -> Vec<u8> {
         let mut out = Vec::new();
         for (index, &id) in ids.iter().enumerate() {
@@ -20,12 +20,12 @@ impl Tokenizer {
         out
     }
 
-    /// The bytes one token contributes to a text; none for an id outside the vocabulary.
+    /// The bytes that a token contributes to a text; empty for an id outside the vocabulary.
     pub fn piece(&self, id: u32) -> &[u8] {
         self.pieces.get(id as usize).unwrap_or_default()
     }
 
-    /// The tokens whose bytes hold any of these texts.
+    /// The tokens whose bytes contain any of these texts.
     pub fn ids_holding(&self, texts: &[impl AsRef<str>]) -> Vec<u32> {
         let holds = |piece: &[u8], text: &[u8]| {
             !text.is_empty() && piece.windows(text.len()).any(|part| part == text)
@@ -39,7 +39,7 @@ impl Tokenizer {
             .collect()
     }
 
-    /// Number of tokens, those without a text included.
+    /// Number of tokens, including those without a text.
     pub fn vocab_len(&self) -> usize {
         self.vocab_len
     }
@@ -64,12 +64,12 @@ impl Tokenizer {
         self.roles.eot
     }
 
-    /// The token that fills up a batch.
+    /// The token for padding.
     pub fn pad(&self) -> Option<u32> {
         self.roles.pad
     }
 
-    /// The token for text without a token.
+    /// The unknown token.
     pub fn unk(&self) -> Option<u32> {
         self.roles.unk
     }
@@ -79,13 +79,13 @@ impl Tokenizer {
         self.roles.mask
     }
 
-    /// Whether a token steers the model and is not text.
+    /// Whether a token is a control token, which is not text.
     pub fn is_control(&self, id: u32) -> bool {
         self.vocab.kind(id) == Some(Kind::Control)
     }
 
-    /// Whether a token stands for text: no control or unknown token, none that ends a generation,
-    /// and not one without bytes.
+    /// Whether a token represents text: it has bytes, ends no generation, and is neither a control nor the unknown
+    /// token.
     pub fn is_text(&self, id: u32) -> bool {
         let is_kind = matches!(
             self.vocab.kind(id),
@@ -94,27 +94,27 @@ impl Tokenizer {
         is_kind && !self.is_end_of_generation(id) && !self.piece(id).is_empty()
     }
 
-    /// The tokens that a generation ends with, rising.
+    /// The tokens that end a generation, rising.
     pub fn ends(&self) -> impl Iterator<Item = u32> {
         self.roles.ends.iter().copied()
     }
 
-    /// Whether a generation ends with this token.
+    /// Whether this token ends a generation.
     pub fn is_end_of_generation(&self, id: u32) -> bool {
         self.roles.ends.contains(&id)
     }
 
-    /// The tokens that a generation ends with, rising.
+    /// The tokens that end a generation, rising.
     pub fn ends_of_generation(&self) -> impl Iterator<Item = u32> {
         self.roles.ends.iter().copied()
     }
 
-    /// Whether `encode` puts the BOS token first when special tokens are requested.
+    /// Whether `encode` adds the BOS token at the start if special tokens are requested.
     pub fn adds_bos(&self) -> bool {
         self.adds_bos && self.roles.bos.is_some()
     }
 
-    /// Whether `encode` puts the EOS token last when special tokens are requested.
+    /// Whether `encode` adds the EOS token at the end if special tokens are requested.
     pub fn adds_eos(&self) -> bool {
         self.adds_eos && self.roles.eos.is_some()
     }
@@ -124,7 +124,7 @@ impl Tokenizer {
         self.vocab.text(id).map(String::from_utf8_lossy)
     }
 
-    /// The token the vocabulary spells like this.
+    /// The token with this text in the vocabulary's spelling.
     pub fn id_of(&self, text: &str) -> Option<u32> {
         self.vocab.id_of(text.as_bytes())
     }

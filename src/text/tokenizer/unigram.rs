@@ -1,34 +1,34 @@
-//! Unigram language model (Kudo 2018): of all ways to cut a text into tokens the one whose scores
-//! sum highest, found from left to right (Viterbi).
+//! Unigram language model (Kudo 2018): the split of a text into tokens with the highest sum of scores, found from left
+//! to right (Viterbi).
 //!
-//! A character without a token costs more than any token. It becomes its bytes where every byte has
-//! a token, else an unknown one; unknown ones in a row are one. The text is normalised first.
+//! A character without a token costs more than any token. It becomes its bytes if every byte has a token, otherwise the
+//! unknown token; adjacent unknown characters become one. The text is normalised first.
 
 use super::Error;
 use super::normaliser::{self, Normaliser};
 use super::prefixes::Prefixes;
 use super::vocab::{Kind, Vocabulary};
 
-/// How much less an unknown character scores than the least likely token.
+/// The difference between the score of the least likely token and that of an unknown character.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// What the algorithm needs besides the vocabulary.
+/// The data of the algorithm besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct Unigram {
     normaliser: Normaliser,
-    /// Ids and scores of the tokens that a text may be cut into.
+    /// Ids and scores of the tokens that a text may be split into.
     tokens: Prefixes<(u32, f64)>,
-    /// The token for the unknown, which bytes may stand in for.
+    /// The unknown token, if bytes do not replace it.
     unknown: Option<u32>,
     unknown_score: f32,
-    /// The token of each byte, where all have one.
+    /// The token of each byte, if every byte has one.
     bytes: Option<Vec<u32>>,
 }
 
-/// The best way to the end of a token: the token, where it starts, the sum of scores.
+/// The best path to the end of a token: the token, its start, the sum of scores.
 #[derive(Clone, Copy)]
 struct Best {
-    /// The token; `None` where it is unknown.
+    /// The token; `None` for an unknown one.
     id: Option<u32>,
     start: usize,
     score: f64,
@@ -45,7 +45,7 @@ impl Unigram {
         let least = least.fold(f32::MAX, f32::min);
         let is_exact = normaliser.is_exact();
         let entry = |(id, text, kind): (u32, &[u8], Kind)| match kind {
-            // As likely as certain, so that they are picked.
+            // A symbol has the score of certainty, so that it is always chosen.
             Kind::UserDefined if normaliser.symbol_of(text) == Some(id) => {
                 Some((normaliser::escaped(text).into(), (id, 0.0)))
             }
@@ -60,7 +60,7 @@ impl Unigram {
                 (vocab.kind(id) == Some(Kind::Byte)).then_some(id)
             })
             .collect();
-        // Exactly as SentencePiece a model with bytes may have none; the id is then that of another piece.
+        // As in SentencePiece, a model with bytes may have no unknown token; the id is then that of another piece.
         let is_none =
             |id: u32| is_exact && bytes.is_some() && vocab.kind(id) != Some(Kind::Unknown);
         let unknown = unknown.filter(|id| !is_none(*id));
@@ -76,8 +76,7 @@ impl Unigram {
         })
     }
 
-    /// Appends the tokens of a text without special tokens to `out`; `after_text` says whether it
-    /// continues one.
+    /// Appends the tokens of a text without special tokens to `out`. `after_text`: the text continues another one.
     pub(super) fn encode(&self, text: &str, after_text: bool, out: &mut Vec<u32>) {
         let text = self.normaliser.apply(text, after_text);
         let text = text.as_bytes();
@@ -102,7 +101,7 @@ impl Unigram {
         out[first..].reverse();
     }
 
-    /// The best way to each place of a text.
+    /// The best path to each position of a text.
     fn best_ways(&self, text: &[u8]) -> Vec<Best> {
         let unreached = Best {
             id: None,
@@ -116,7 +115,7 @@ impl Unigram {
             let end_of_char = (at + utf8_len(text[at])).min(text.len());
             let before = best[at].score;
             let mut reach = |end: usize, id: Option<u32>, score: f64| {
-                // SentencePiece keeps its sums in 32 bits, which decides between ways with the same tokens.
+                // SentencePiece sums in f32, which decides between paths with the same tokens.
                 let score = match self.normaliser.is_exact() {
                     true => f64::from((before + score) as f32),
                     false => before + score,
@@ -143,7 +142,7 @@ impl Unigram {
     }
 }
 
-/// Bytes of a character that starts with this one; 1 for what starts none.
+/// The number of bytes of a character that starts with this byte; 1 if none does.
 fn utf8_len(byte: u8) -> usize {
     match byte {
         0xF0.. => 4,

@@ -16,13 +16,13 @@ use super::Error;
 pub(super) enum Kind {
     Normal,
     Unknown,
-    /// Matched in a text only if special tokens are requested.
+    /// A token that is matched only if special tokens are requested.
     Control,
-    /// Matched in every text, ahead of the tokenizer proper.
+    /// A token that is matched in every text, before the tokenizer proper.
     UserDefined,
-    /// One byte, written `<0xNN>`.
+    /// A single byte, written `<0xNN>`.
     Byte,
-    /// Unused, or of an unknown kind: no text.
+    /// An unused token, or one of an unknown kind; it matches no text.
     Unused,
 }
 
@@ -101,12 +101,12 @@ impl Vocabulary {
     }
 
     fn push(&mut self, text: &[u8], kind: Kind, score: f32) {
-        // Of tokens with the same text the last one is found by text.
+        // Of several tokens with the same text, the last one is found by text.
         self.ids.insert(text.into(), self.texts.len() as u32);
         self.longest = self.longest.max(text.len());
         self.texts.push(text);
         self.kinds.push(kind);
-        // Adding zero makes -0 equal to 0, as scores are compared.
+        // Adding zero turns -0 into 0, because `total_cmp` orders -0 below 0.
         self.scores.push(score + 0.0);
     }
 
@@ -157,7 +157,7 @@ impl Vocabulary {
     }
 }
 
-/// The byte a text of the form `<0xNN>` names: exactly two hexadecimal digits.
+/// The byte that a text of the form `<0xNN>` names: exactly two hexadecimal digits.
 pub(super) fn named_byte(text: &[u8]) -> Option<u8> {
     let [b'<', b'0', b'x', high, low, b'>'] = *text else {
         return None;
@@ -166,7 +166,7 @@ pub(super) fn named_byte(text: &[u8]) -> Option<u8> {
     Some((digit(high)? * 16 + digit(low)?) as u8)
 }
 
-/// The strings of a key that must be there.
+/// The strings of a required key.
 pub(super) fn required_strings<'a>(
     metadata: &'a Metadata,
     key: &'static str,

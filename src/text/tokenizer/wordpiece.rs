@@ -1,8 +1,8 @@
-//! WordPiece: words are cut into the longest tokens that start where the last one ended.
+//! WordPiece: words are split into the longest tokens, from left to right.
 //!
-//! A text is normalised first: accents stripped, letters made small, control characters dropped.
-//! White space separates words; punctuation and Chinese characters are words of their own. A word
-//! starts with U+2581 in the vocabulary. A word that cannot be cut altogether is one unknown token.
+//! A text is normalised first: accents stripped, letters lower-cased, control characters dropped. White space separates
+//! words; punctuation and Chinese characters are words of their own. A word starts with U+2581 in the vocabulary. A
+//! word that cannot be split completely is one unknown token.
 
 use regex_automata::meta::Regex;
 use unicode_normalization::UnicodeNormalization;
@@ -11,20 +11,20 @@ use super::vocab::Vocabulary;
 use super::words::compile;
 use super::{Error, SPACE};
 
-/// How a text is normalised.
+/// The settings of normalisation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Normaliser {
     pub(super) lowercase: bool,
     pub(super) strips_accents: bool,
 }
 
-/// What the algorithm needs besides the vocabulary.
+/// The data of the algorithm besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct WordPiece {
     normaliser: Normaliser,
-    /// Stands for words without tokens.
+    /// The token for words without tokens.
     unknown: Option<u32>,
-    /// Tells the classes of single characters apart, in the order of `Class`.
+    /// A pattern that determines the class of a character, with alternatives in the order of `Class`.
     classes: Regex,
 }
 
@@ -85,7 +85,7 @@ impl WordPiece {
         let mut words = Vec::new();
         let mut word = String::new();
         for c in text.chars() {
-            // The first character of a decomposition stays: accents follow it.
+            // The first character of a decomposition is kept: accents follow it.
             let c = match self.normaliser.strips_accents {
                 true => std::iter::once(c).nfd().next().unwrap_or(c),
                 false => c,
@@ -121,7 +121,7 @@ impl WordPiece {
     }
 }
 
-/// Cuts a word into the longest tokens; false if some part of it is none.
+/// Splits a word into the longest tokens; false if some part of it is not a token.
 fn cut(vocab: &Vocabulary, word: &str, out: &mut Vec<u32>) -> bool {
     let bytes = word.as_bytes();
     let mut start = 0;

@@ -1,9 +1,8 @@
-//! Cutting a text into words, the pieces that no merge crosses.
+//! Splits a text into words, the pieces that no merge crosses.
 //!
-//! A pre-tokenizer is a list of steps; each cuts the pieces the step before it left, and looks
-//! no further than its piece. Everything runs in time linear in the text: the look-ahead
-//! `\s+(?!\S)` of the published patterns, which leaves the last character of a run of white
-//! space to the next word, is a rule here and not part of a pattern.
+//! A pre-tokenizer is a list of steps; each splits the pieces of the step before and looks no further than its piece.
+//! Everything runs in time linear in the text: the look-ahead `\s+(?!\S)` of the published patterns, which leaves the
+//! last character of a run of white space to the next word, is a rule here and not part of a pattern.
 
 use std::ops::Range;
 
@@ -16,23 +15,22 @@ use super::Error;
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum SplitRule {
-    /// What the pattern matches and what lies between matches are words.
+    /// Matches of the pattern and the text between matches are words.
     Cut(String),
-    /// As `Cut`, with `\s+(?!\S)|\s+` as the pattern's last alternatives.
+    /// As `Cut`, with `\s+(?!\S)|\s+` as the last alternatives of the pattern.
     CutSpaces(String),
-    /// As `CutSpaces`, where a run of white space is cut into pieces of these lengths, longest
-    /// first. The last length is 1.
+    /// As `CutSpaces`, but a run of white space is split into pieces of these lengths, longest first. The last length
+    /// is 1.
     CutSpaceRuns {
         pattern: String,
         lengths: Vec<usize>,
     },
-    /// Numbers are cut into groups of three from the right; what precedes a number stays with
-    /// its first group.
+    /// Numbers are split into groups of three from the right; text before a number stays with its first group.
     GroupNumbers,
 }
 
 impl SplitRule {
-    /// The pattern, where the step has one.
+    /// The pattern, if the step has one.
     pub(super) fn pattern_mut(&mut self) -> Option<&mut String> {
         match self {
             Self::Cut(pattern) | Self::CutSpaces(pattern) | Self::CutSpaceRuns { pattern, .. } => {
@@ -43,14 +41,14 @@ impl SplitRule {
     }
 }
 
-/// The steps of a pre-tokenizer, ready to run.
+/// The steps of a pre-tokenizer, compiled.
 #[derive(Debug)]
 pub(super) struct Splitter(Vec<Ready>);
 
 #[derive(Debug)]
 enum Ready {
     Cut(Regex),
-    /// The second pattern of the regex is the white space; no lengths: runs are not cut.
+    /// White space is the second pattern of the regex. Without lengths, runs are not split.
     Spaces(Regex, Vec<usize>),
     GroupNumbers(Regex),
 }
@@ -72,7 +70,7 @@ impl Splitter {
         ready.collect::<Result<_, Error>>().map(Self)
     }
 
-    /// Whether a pattern matches where there is nothing, which would cut nothing for ever.
+    /// Whether a pattern matches the empty text, which would loop forever.
     #[cfg(test)]
     pub(super) fn matches_nothing(&self) -> bool {
         self.0.iter().any(|step| match step {
@@ -107,12 +105,11 @@ impl Splitter {
     }
 }
 
-/// The version of Unicode whose letters, marks, numbers, punctuation and symbols count: that of
-/// llama.cpp's tables. Newer characters are none of these, so that ids do not change with the
-/// tables of the regex library.
+/// The version of Unicode that defines letters, marks, numbers, punctuation and symbols: that of llama.cpp's tables.
+/// Newer characters belong to none of these, so that ids do not change with the tables of the regex library.
 const UNICODE_AGE: &str = "15.1";
 
-/// The pattern with every category narrowed to the characters of [`UNICODE_AGE`].
+/// The pattern with every category restricted to the characters of [`UNICODE_AGE`].
 fn with_age(pattern: &str) -> String {
     ["L", "M", "N", "P", "S", "Cf"]
         .iter()
@@ -130,7 +127,7 @@ pub(super) fn compile(patterns: &[&str]) -> Result<Regex, Error> {
     })
 }
 
-/// The words found so far, and where the current piece was cut last.
+/// The words found so far, and the last cut in the current piece.
 struct Cuts {
     words: Vec<Range<usize>>,
     offset: usize,
@@ -179,7 +176,7 @@ fn cut_with_spaces(regex: &Regex, lengths: &[usize], piece: &str, cuts: &mut Cut
     }
 }
 
-/// How many bytes of a run of white space become a word.
+/// The number of bytes of a run of white space that become a word.
 fn keep_spaces(run: &str, at_end: bool, lengths: &[usize]) -> usize {
     let last = run.chars().next_back().map_or(0, char::len_utf8);
     let most = match run.len() - last {

@@ -1,4 +1,4 @@
-//! What two drawings have in common and what not.
+//! The comparison of two drawings: their matching parts and their differences.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use super::super::overlay::{Home, annotate};
 use super::walk::Comparer;
 use super::{Finding, Level};
 
-/// What two drawings have in common and what not.
+/// The comparison of two drawings: their matching parts and their differences.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// Both, with a note at each part and slot that differs: the numbers of its findings.
+    /// Both drawings. Each part and slot that differs has a note with the numbers of its findings.
     pub drawings: [Drawing; 2],
-    /// Parts that belong together, as places in [`Drawing::parts`].
+    /// Pairs of matching parts, as indices in [`Drawing::parts`]; `None` if a side lacks the part.
     pub parts: Vec<[Option<usize>; 2]>,
-    /// All differences, those in what is computed first.
+    /// All differences, those in the computation first.
     pub findings: Vec<Finding>,
 }
 
-/// A title and its lines, each with the number of a difference if it names one.
+/// A title and its lines, each with the number of the difference that it describes, if any.
 pub type Section = (&'static str, Vec<(Option<usize>, String)>);
 
 impl Comparison {
@@ -52,7 +52,7 @@ impl Comparison {
         }
     }
 
-    /// What the two are called; equal names get a letter.
+    /// The names of the two drawings; equal names get a letter.
     pub fn names(&self) -> [String; 2] {
         let [a, b] = self.drawings.each_ref().map(|drawing| drawing.name.clone());
         match a == b {
@@ -61,7 +61,7 @@ impl Comparison {
         }
     }
 
-    /// The differences of a level in sentences, with their numbers.
+    /// The differences of a level as sentences, with their numbers.
     pub fn sentences(&self, level: Level) -> Vec<(usize, String)> {
         let names = self.names();
         let [a, b] = names.each_ref().map(String::as_str);
@@ -69,8 +69,8 @@ impl Comparison {
         numbered.map(|(n, f)| (n, f.sentence([a, b]))).collect()
     }
 
-    /// What differs, by levels: a title, and lines with the numbers of differences. A line without a number
-    /// says that nothing differs in what is computed.
+    /// The differences by level: a title, and lines with the numbers of differences. A line without a number says that
+    /// the computations are the same.
     pub fn sections(&self) -> Vec<Section> {
         let levels = [
             (Level::Computation, "What is computed"),
@@ -89,13 +89,13 @@ impl Comparison {
         sections.filter(|(_, lines)| !lines.is_empty()).collect()
     }
 
-    /// Whether both compute the same, but for sizes.
+    /// Whether both compute the same except for sizes.
     pub fn is_same(&self) -> bool {
         !self.findings.iter().any(|f| f.level == Level::Computation)
     }
 }
 
-/// Marks what differs in a drawing.
+/// Marks the differences in a drawing.
 fn note(drawing: &mut Drawing, side: usize, found: &[(Finding, Vec<[Option<Home>; 2]>)]) {
     let mut marks: HashMap<Home, (Vec<String>, bool)> = HashMap::new();
     for (n, (_, spots)) in (1..).zip(found) {

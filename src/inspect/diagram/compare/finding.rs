@@ -1,31 +1,31 @@
-//! One difference of two drawings, and how much it matters.
+//! A difference between two drawings, with its level.
 
 use crate::common::wording::{capital, listed};
 
-/// How much a difference matters.
+/// The level of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Something else is computed.
+    /// The computation differs.
     Computation,
-    /// The same is computed with other numbers.
+    /// The computation is the same with other numbers.
     Sizes,
 }
 
-/// One difference.
+/// A difference between two drawings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How much it matters.
+    /// The level of the difference.
     pub level: Level,
-    /// Where it is: slots and parts, with the number of the kind of layers if there are several.
+    /// Where the difference is: slots and parts, with the number of the kind of layers if there are several.
     pub places: Vec<String>,
-    /// What differs.
+    /// The property that differs.
     pub what: String,
-    /// Its value on each side; none where that side does not have it.
+    /// The value on each side; `None` if a side lacks the property.
     pub of: [Option<String>; 2],
 }
 
 impl Finding {
-    /// The difference in a sentence.
+    /// The difference as a sentence.
     pub fn sentence(&self, [a, b]: [&str; 2]) -> String {
         const SHOWN: usize = 4;
         let mut places = self.places.clone();

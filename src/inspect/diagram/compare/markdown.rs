@@ -1,4 +1,4 @@
-//! A comparison as Markdown.
+//! Formats a comparison as Markdown.
 
 use std::fmt::Write;
 

@@ -1,9 +1,9 @@
-//! Two drawings compared: which kinds of layers, slots and parts belong together, and what differs.
+//! Compares two drawings: matches their kinds of layers, slots and parts, and finds the differences.
 //!
-//! Kinds are matched by their labels and blocks, slots by their names, branches by their blocks.
-//! What can differ is what the definition says: options, weights, wiring; that a weight follows from an
-//! option is no difference of its own. A difference is reported once with all its places, and swapping the two
-//! drawings swaps the sides of each difference and changes nothing else.
+//! Kinds are matched by their labels and blocks, slots by their names, branches by their blocks. Only properties in the
+//! definition are compared: options, weights, wiring. A weight that follows from an option is not a difference of its
+//! own. A difference is reported once with all its places. Swapping the two drawings swaps the sides of each difference
+//! and changes nothing else.
 
 mod comparison;
 mod finding;

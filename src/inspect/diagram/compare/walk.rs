@@ -1,4 +1,4 @@
-//! The walk over two drawings that finds what differs.
+//! Walks over two drawings and collects their differences.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,21 +9,21 @@ use crate::common::wording::{listed, uncapital};
 use crate::inspect::describe;
 use crate::inspect::diagram::{Drawing, Factor, Kind, Part, PartOption, Slot};
 
-/// One of each side, where it has it.
+/// An item of each side; `None` if a side lacks it.
 type Pair<T> = [Option<T>; 2];
 
 pub(super) struct Comparer<'d> {
     drawings: [&'d Drawing; 2],
-    /// Parts of each side by their address.
+    /// For each side, the index of a part by its address.
     of_part: [HashMap<*const Part, usize>; 2],
     pub(super) place: String,
     pub(super) found: Vec<(Finding, Vec<Pair<Home>>)>,
-    /// The finding that was added last.
+    /// The index of the finding that was added last.
     last: usize,
     pub(super) parts: Vec<Pair<usize>>,
 }
 
-/// What is compared only between branches of equal blocks.
+/// A property that is compared only if the branches have equal blocks.
 const BRANCHES: &str = "inputs and factors of the branches";
 
 impl<'d> Comparer<'d> {
@@ -42,8 +42,8 @@ impl<'d> Comparer<'d> {
         }
     }
 
-    /// Pairs of kinds in the order of the layers: those of one label first, then of the same options, of the
-    /// same blocks, of the same first block, and then as they come.
+    /// Pairs of matching kinds, in the order of the layers. They match by label, else by options, by blocks, by first
+    /// block, and finally in order.
     pub(super) fn kinds(&self) -> Vec<Pair<usize>> {
         let kinds = self.drawings.map(|drawing| drawing.kinds.as_slice());
         let all = |kind: &Kind| {
@@ -96,7 +96,7 @@ impl<'d> Comparer<'d> {
         all.push(spots);
     }
 
-    /// Something else is computed.
+    /// Adds a difference in the computation.
     fn differ(&mut self, place: &str, what: &str, of: Pair<String>, spots: Pair<Home>) {
         self.add(Level::Computation, place, what, of, spots);
     }
@@ -140,7 +140,7 @@ impl<'d> Comparer<'d> {
         }
     }
 
-    /// Compares two slots; `is_whole` says that both sides have the kind of layers.
+    /// Compares two slots. `is_whole`: both sides have the kind of layers.
     fn slot(&mut self, pair: Pair<&'d Slot>, spots: Pair<Home>, is_whole: bool) {
         let Some(name) = pair.iter().flatten().map(|slot| &slot.name).min() else {
             return;
@@ -159,7 +159,7 @@ impl<'d> Comparer<'d> {
             }
             _ => {}
         }
-        // That one side has no such slot, kind or norm is one difference for all in it.
+        // If one side lacks the whole slot, kind or norm, everything in it is one difference.
         let known = self.last;
         let is_alone = pair.iter().any(Option::is_none);
         let [a, b] = pair.map(|slot| slot.map_or_else(Vec::new, roles));
@@ -185,7 +185,7 @@ impl<'d> Comparer<'d> {
         }
     }
 
-    /// Notes two parts that belong together, and where they are.
+    /// Records two matching parts, and returns their places.
     fn at(&mut self, pair: Pair<&'d Part>) -> Pair<Home> {
         let of = |side: usize| {
             let part = std::ptr::from_ref(pair[side]?);
@@ -225,7 +225,7 @@ impl<'d> Comparer<'d> {
             };
             changed.push(&option.name);
             let name = option.name.rsplit('.').next().unwrap_or_default();
-            // What it is, without the list of its values.
+            // The description without the list of its values.
             let doc = option.doc.split([':', ';', '(']).next().unwrap_or_default();
             let what = format!("`{name}` ({})", doc.trim());
             let of = [option, other].map(|o| Some(format!("`{}`", o.value)));
@@ -248,8 +248,8 @@ impl<'d> Comparer<'d> {
         }
     }
 
-    /// How much two values of an option differ. Without a file numbers are expressions that no two
-    /// definitions write alike, so only literals and what switches something off can be compared.
+    /// The level of the difference between two values of an option. Without a file, numbers are expressions, and each
+    /// definition writes them differently, so only literals and values that turn something off can be compared.
     fn option(&self, a: &PartOption, b: &PartOption) -> Option<Level> {
         let is_number = a.is_number && b.is_number;
         let is_literal = [a, b].iter().all(|o| o.value.parse::<f64>().is_ok());
@@ -263,7 +263,7 @@ impl<'d> Comparer<'d> {
         }
     }
 
-    /// What holds for the whole models, where both have numbers.
+    /// Compares properties of the whole models, if both have numbers.
     pub(super) fn sizes(&mut self) {
         let [a, b] = self.drawings;
         if a.mode != b.mode {
@@ -280,13 +280,13 @@ impl<'d> Comparer<'d> {
     }
 }
 
-/// The place of an item of a list in it.
+/// The index of an item in its list.
 fn place_of<T>(list: &[T], item: Option<&T>) -> Option<usize> {
     list.iter()
         .position(|own| item.is_some_and(|item| std::ptr::eq(own, item)))
 }
 
-/// Whether a weight is there because of one of the options that changed.
+/// Whether a weight is present because of one of the changed options.
 fn follows(contract: Option<&'static Contract>, key: &str, changed: &[&str]) -> bool {
     let when = contract.and_then(|contract| contract.weight(key));
     let when = when.map_or("", |spec| spec.when);
@@ -294,8 +294,8 @@ fn follows(contract: Option<&'static Contract>, key: &str, changed: &[&str]) -> 
     words.any(|word| changed.contains(&word))
 }
 
-/// Items of two lists that belong together, in the order of the first: those that have the first of some
-/// keys in common, then those with the second, and so on; what is left is alone.
+/// Matches the items of two lists, in the order of the first: by equal first keys, then by equal second keys, and so
+/// on; the others stay alone.
 fn matched<'t, T>(a: &'t [T], b: &'t [T], keys: &[&dyn Fn(&T) -> String]) -> Vec<Pair<&'t T>> {
     let mut of_a: Vec<Option<usize>> = vec![None; a.len()];
     let mut is_taken = vec![false; b.len()];
@@ -319,7 +319,7 @@ fn matched<'t, T>(a: &'t [T], b: &'t [T], keys: &[&dyn Fn(&T) -> String]) -> Vec
         .collect()
 }
 
-/// The blocks of a slot.
+/// The blocks of a slot, as text.
 fn blocks(slot: &Slot) -> String {
     let titles = slot
         .branches
@@ -328,8 +328,8 @@ fn blocks(slot: &Slot) -> String {
     titles.collect::<Vec<String>>().join(" alongside ")
 }
 
-/// How a slot is wired: what of it is compared, and what it is. Numbers and expressions are not compared
-/// with each other.
+/// The wiring of a slot: compared properties and their values. With `is_mixed`, numbers are not compared with
+/// expressions.
 fn wiring(slot: &Slot, is_mixed: bool) -> [(&'static str, String); 5] {
     let from = |tap: Option<&String>| match tap.map(String::as_str) {
         None | Some("x") => "the hidden state".into(),
@@ -362,16 +362,16 @@ fn wiring(slot: &Slot, is_mixed: bool) -> [(&'static str, String); 5] {
     ]
 }
 
-/// A part with what it is in its slot.
+/// A part with its role in its slot.
 struct Role<'d> {
     part: &'d Part,
-    /// Where it is a norm; empty for a block.
+    /// The place of a norm; empty for a block.
     name: &'static str,
-    /// The block of its branch.
+    /// The block of the part's branch.
     block: Option<&'d Part>,
 }
 
-/// The parts of a slot.
+/// The parts of a slot with their roles.
 fn roles(slot: &Slot) -> Vec<Role<'_>> {
     let mut out = vec![
         ("before", slot.pre.as_ref(), None),
@@ -396,7 +396,7 @@ fn roles(slot: &Slot) -> Vec<Role<'_>> {
     known.collect()
 }
 
-/// Which norms a slot has.
+/// The norms of a slot, as text.
 fn norms(slot: &Slot) -> String {
     let roles = roles(slot);
     let norms = roles.iter().filter(|own| own.part.kind == "norm");
@@ -409,7 +409,7 @@ fn norms(slot: &Slot) -> String {
     }
 }
 
-/// Operations of a part that another one does not have, or not as often.
+/// The operations that a part has more often than another.
 fn other_ops(part: &Part, other: &Part) -> Option<String> {
     let names = |part: &Part| -> Vec<String> {
         let ops = part.ops.iter().flat_map(|op| &op.ops);

@@ -1,25 +1,25 @@
-//! One thing that happens, or one thing that is read or kept.
+//! A scene: one step of the execution, or one kind of memory that is read or kept.
 
 use super::Picture;
 
-/// One thing that happens, or one thing that is read or kept.
+/// A scene: one step of the execution, or one kind of memory that is read or kept.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// What it is called.
+    /// The title of the scene.
     pub title: String,
-    /// What happens, in a plain sentence.
+    /// A plain sentence about what happens.
     pub line: String,
-    /// Numbers and choices.
+    /// Important numbers and options, in words.
     pub facts: Vec<String>,
-    /// The kinds of layers it is about, as places in [`super::super::Drawing::kinds`]; none if it is about all
-    /// of the model.
+    /// The kinds of layers that the scene is about, as indices in [`super::super::Drawing::kinds`]; empty if it is
+    /// about the whole model.
     pub kinds: Vec<usize>,
-    /// What is drawn.
+    /// The picture of the scene.
     pub picture: Picture,
 }
 
 impl Scene {
-    /// A scene about all of the model.
+    /// A scene about the whole model.
     pub(super) fn new(title: impl Into<String>, line: impl Into<String>, picture: Picture) -> Self {
         Self {
             title: title.into(),
@@ -38,7 +38,7 @@ impl Scene {
         self
     }
 
-    /// The scene as one about some kinds of layers; none if there are none.
+    /// The scene, restricted to some kinds of layers; `None` if there are none.
     pub(super) fn of(self, kinds: Vec<usize>) -> Option<Self> {
         (!kinds.is_empty()).then_some(Self { kinds, ..self })
     }

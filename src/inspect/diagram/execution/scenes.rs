@@ -1,4 +1,4 @@
-//! Which scenes are true for a model, and what they show.
+//! Selects the scenes that are true for a model, and fills them with data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,10 +16,10 @@ use crate::model::Options;
 use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, StatePlan, Unit};
 use crate::weights::TensorType;
 
-/// Tokens at the end of the text whose views are drawn.
+/// Number of tokens at the end of the text whose keys are drawn.
 const VIEWS: u32 = 4;
 
-/// The scenes of a model whose layers have these kinds.
+/// The scenes of a model; `of_layer` is the kind of each layer.
 pub(crate) fn scenes(context: &DrawContext<'_>, of_layer: &[usize]) -> Vec<Scene> {
     let stage = Stage { context, of_layer };
     let mut all = match context.plan.mode {
@@ -37,7 +37,7 @@ pub(crate) fn scenes(context: &DrawContext<'_>, of_layer: &[usize]) -> Vec<Scene
     all
 }
 
-/// What scenes are made from.
+/// The data from which scenes are made.
 struct Stage<'a, 'p> {
     context: &'a DrawContext<'p>,
     /// The kind of each layer.
@@ -52,12 +52,12 @@ fn is_recurrent(unit: &Unit) -> bool {
     matches!(&unit.state, Some(StatePlan::Recurrent(_)))
 }
 
-/// Experts that a unit uses for a token, and those it has.
+/// The number of experts that a unit uses per token, and the number it has.
 fn picked(unit: &Unit) -> Option<(u64, u64)> {
     unit.option_int("used").zip(unit.option_int("stored"))
 }
 
-/// What passes write or read, after `before`; empty if there is nothing.
+/// The memory that passes write or read, after `before`; empty if there is none.
 fn memory(before: &str, keys: &[usize], states: &[usize]) -> String {
     let what = match (keys.is_empty(), states.is_empty()) {
         (false, true) => "the KV cache",
@@ -76,14 +76,14 @@ impl<'p> Stage<'_, 'p> {
         slots.flat_map(|(at, slot)| slot.branches.iter().map(move |branch| (at, &branch.block)))
     }
 
-    /// The kinds of layers that have such a block.
+    /// The kinds of layers that contain a block for which `holds` is true.
     fn kinds(&self, holds: impl Fn(&Unit) -> bool) -> Vec<usize> {
         let units = self.units().filter(|(_, unit)| holds(unit));
         let kinds: BTreeSet<usize> = units.map(|(at, _)| self.of_layer[at]).collect();
         kinds.into_iter().collect()
     }
 
-    /// The first such block, if all of them have states of one size.
+    /// The first block for which `is_such` is true, if the states of all of them have the same sizes.
     fn first_of_alike(&self, is_such: impl Fn(&Unit) -> bool) -> Option<&'p Unit> {
         let sizes = |unit: &Unit| match unit.state.as_ref() {
             Some(StatePlan::KeyValue(rows)) => vec![rows.k, rows.v],
@@ -100,7 +100,7 @@ impl<'p> Stage<'_, 'p> {
             .then_some(first)
     }
 
-    /// Whether it generates token by token, and keeps something between passes.
+    /// Whether the model generates token by token and keeps memory between passes.
     fn is_causal(&self) -> bool {
         self.context.plan.mode == Mode::Causal
     }
@@ -123,7 +123,7 @@ impl<'p> Stage<'_, 'p> {
         Scene::new(title, line, Picture::Prefill { keys, states })
     }
 
-    /// The kinds of layers that keep keys of their own between passes.
+    /// The kinds of layers that keep their own keys between passes.
     fn kept_keys(&self) -> Vec<usize> {
         let plan = self.context.plan;
         self.kinds(|unit| {
@@ -147,7 +147,7 @@ impl<'p> Stage<'_, 'p> {
         Scene::new("Decode", line, Picture::Decode { keys, states })
     }
 
-    /// Of a short text, the tokens that each attends to in some layer, and that in words.
+    /// For a short text, the tokens that each one attends to in some layer, with a description.
     fn seen(&self) -> (Vec<Range<u32>>, &'static str) {
         let plan = self.context.plan;
         let seen = (0..MASK).map(|query| {
@@ -186,7 +186,7 @@ impl<'p> Stage<'_, 'p> {
             .with_facts(["nothing is kept between passes"])
     }
 
-    /// One pass over a text with masks.
+    /// The scene of one pass over a text with masks.
     fn whole_pass(&self) -> Scene {
         let (seen, whom) = self.seen();
         let line = format!(
@@ -261,12 +261,12 @@ impl<'p> Stage<'_, 'p> {
             .with_facts((plan.caches.len() > 1).then_some(group))
     }
 
-    /// A number of the file, if there is one.
+    /// A number, if there is a file.
     fn number(&self, n: u64) -> Option<u64> {
         Some(n).filter(|_| !self.context.is_symbolic)
     }
 
-    /// Layers that read what others keep.
+    /// The scene of layers that read the caches of others.
     fn shared(&self) -> Option<Scene> {
         let mut loans: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let layers = &self.context.plan.layers;
@@ -294,7 +294,7 @@ impl<'p> Stage<'_, 'p> {
         scene.with_facts(facts).of(kinds.into_iter().collect())
     }
 
-    /// One scene for each size of the row that layers keep for keys and values of all heads.
+    /// One scene for each size of the row that all heads share as keys and values.
     fn latent(&self) -> Vec<Scene> {
         let size = |unit: &Unit| unit.key_values().filter(|r| r.v_in_k).map(|r| (r.k, r.v));
         let found: BTreeSet<(u64, u64)> = self.units().filter_map(|(_, unit)| size(unit)).collect();
@@ -330,7 +330,7 @@ impl<'p> Stage<'_, 'p> {
         names.into_iter().filter_map(scene).collect()
     }
 
-    /// One scene for each choice of so many of so many experts.
+    /// One scene for each pair of used and stored numbers of experts.
     fn experts(&self) -> Vec<Scene> {
         let found = self.units().filter_map(|(_, unit)| picked(unit));
         let found: BTreeSet<(u64, u64)> = found.collect();
@@ -349,7 +349,7 @@ impl<'p> Stage<'_, 'p> {
         scenes.collect()
     }
 
-    /// Bytes that a token reads.
+    /// The scene of the bytes that a token reads.
     fn reads(&self) -> Option<Scene> {
         let steps = self.context.single?;
         let plan = self.context.plan;
@@ -365,7 +365,7 @@ impl<'p> Stage<'_, 'p> {
             |n: u64| plan.cache_bytes_read(n.saturating_sub(1), TensorType::F16, TensorType::F16);
         let contexts = self.contexts().into_iter().filter(|_| has_keys);
         let keys = contexts.map(|n| (n, read(n).unwrap_or(u64::MAX)));
-        // A row of a table that is the head as well is read for both.
+        // If the embedding is also the head, the row of the token counts twice: it is read for both.
         let all = weights.iter().map(|(_, bytes)| bytes).sum();
         let [read, stored] = [all, plan.weight_bytes()].map(wording::bytes);
         let line = "Each new token reads the weights that it uses, the keys and values that it attends to, and the states.";
@@ -382,7 +382,7 @@ impl<'p> Stage<'_, 'p> {
         Some(scene)
     }
 
-    /// Bytes that are kept of contexts of some lengths.
+    /// The scene of the bytes that contexts of some lengths keep.
     fn keeps(&self) -> Option<Scene> {
         if self.context.is_symbolic || !self.is_causal() {
             return None;
@@ -396,7 +396,7 @@ impl<'p> Stage<'_, 'p> {
         Some(scene.with_facts((first.all > 0).then_some(fact)))
     }
 
-    /// Lengths of contexts that are shown.
+    /// The context lengths that are shown.
     fn contexts(&self) -> Vec<u64> {
         let mut contexts: Vec<u64> = match self.context.plan.n_ctx_train {
             0 => vec![2048, 8192, 32768],
@@ -423,8 +423,8 @@ impl<'p> Stage<'_, 'p> {
             state: self.state_bytes(),
         };
         for (unit, rows) in plan.key_values() {
-            // At most the keys that one token can attend to.
-            // Of a cache without a window what keys of blocks are made of.
+            // At most the keys that one token can attend to. A cache without a window also has the keys from which
+            // those of blocks are made.
             let cache = rows.pooled.as_ref().map_or(rows.cache, |of| of.cache);
             let rule = words::rule(plan, &plan.caches[cache].unit);
             let stay = match rule.window {

@@ -1,12 +1,12 @@
-//! What a page knows of what it shows, as JSON that can stand within a page: the parts of the drawing as
-//! they are, with amounts in words.
+//! The data of a page as JSON inside the page: the parts of the drawing, with amounts in words.
 
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::inspect::diagram::{Cost, Drawing, Kept, Note, Part, svg};
 
-/// The parts with their operations and weights, without a character that markup knows. What holds for a kind of layers stands in its picture.
+/// The parts with their operations and weights as JSON, without characters that are special in markup. Properties of a
+/// kind of layers are in its picture instead.
 pub(super) fn data(drawing: &Drawing) -> String {
     let value = json!({
         "name": drawing.name,

@@ -1,9 +1,9 @@
 //! A drawing as one HTML file with three levels: stack, layer, block.
 //!
-//! Everything is laid out by `svg`; the script shows, hides and marks, and lays nothing out.
-//! The file asks nobody for anything: its policy forbids every source but the style and the script that
-//! it holds, which it names by their SHA-256 sums. Pictures, data and the address in the browser meet by
-//! the names of `ids`. What comes from models and definitions is text in it, never markup.
+//! All layout is done by `svg`; the script only shows, hides and marks. The file loads nothing: its policy forbids
+//! every source except its own style and script, which are named by their SHA-256 sums. Pictures, data and the address
+//! in the browser refer to each other by the names of `ids`. Texts from models and definitions are escaped, never
+//! markup.
 
 mod data;
 mod page;

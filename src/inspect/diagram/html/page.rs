@@ -1,4 +1,4 @@
-//! The page of a drawing: its frame, its style and its script.
+//! The HTML page of a drawing: its frame, its style and its script.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use super::super::ids::WHOLE;
 use super::super::svg::{self, escape};
 use super::{data, views};
 
-/// A text that a page holds, and its SHA-256 sum as a policy names it.
+/// The concatenated files, and their SHA-256 sum in the form of a content security policy.
 fn with_sum(files: &[&str]) -> (String, String) {
     let text = files.concat();
     let sum = base64::encode(Sha256::digest(text.as_bytes()));
@@ -28,7 +28,7 @@ static SCRIPT: LazyLock<(String, String)> = LazyLock::new(|| {
     ])
 });
 
-/// The page of a drawing.
+/// The HTML page of a drawing.
 pub fn page(drawing: &Drawing) -> String {
     let ((style, style_sum), (script, script_sum)) = (&*STYLE, &*SCRIPT);
     format!(
@@ -46,7 +46,7 @@ pub fn page(drawing: &Drawing) -> String {
     )
 }
 
-/// What holds for the whole model, as items of a list.
+/// The properties of the whole model, as list items.
 fn facts(drawing: &Drawing) -> String {
     let known = drawing.facts.iter();
     let known = known.map(|(name, value)| format!("{name} {value}"));

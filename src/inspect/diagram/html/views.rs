@@ -1,7 +1,7 @@
-//! The pictures of a page: the stack, and each kind of layers down to operations and weights.
+//! The pictures of a page: the stack, and each kind of layers with its operations and weights.
 //!
-//! Every picture is a piece of `svg` whose groups have the names of what they show. A block by itself is
-//! its layer's picture, seen closer: no block is drawn opened twice.
+//! Every picture is a fragment of `svg` whose groups have the names of what they show. A single block is shown by
+//! zooming into its layer's picture: no opened block is drawn twice.
 
 use super::badge;
 use crate::inspect::diagram::ids::WHOLE;
@@ -10,10 +10,10 @@ use crate::inspect::diagram::{Drawing, Kind, Part};
 
 /// Width of the pictures of execution, in pixels.
 const EXECUTION: f64 = 1000.0;
-/// Room on each side of a picture, for the ends of strokes.
+/// Margin on each side of a picture, for the ends of strokes.
 const EDGE: f64 = 3.0;
 
-/// All pictures as HTML.
+/// All pictures, as HTML.
 pub(super) fn views(drawing: &Drawing) -> String {
     let kinds = drawing.kinds.iter().map(|kind| layer(drawing, kind));
     let stages = drawing.begin.iter().chain(&drawing.end).map(stage);
@@ -52,7 +52,7 @@ fn layer(drawing: &Drawing, kind: &Kind) -> String {
     view(&kind.id, &label, &inside)
 }
 
-/// A part before or after the layers.
+/// The picture of a part before or after the layers.
 fn stage(part: &Part) -> String {
     let opened = picture(svg::opened(part), "opened", &part.title);
     view(&part.id, &part.title, &opened)
@@ -74,7 +74,7 @@ fn bare(piece: &Piece, class: &str, label: &str) -> String {
     )
 }
 
-/// Letter, label, which layers, and numbers.
+/// The heading of a kind: its letter, its label, its layers, and numbers.
 fn heading(drawing: &Drawing, kind: &Kind) -> String {
     let mut lines = vec![svg::layers_of(drawing, kind)];
     lines.extend(kind.cost.as_ref().map(svg::cost_text));

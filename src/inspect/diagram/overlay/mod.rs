@@ -1,10 +1,10 @@
-//! Numbers of a model's values and places on its drawing: each box gets a colour and the number itself.
+//! Shows numbers of a model's values and units on its drawing: each box gets a colour and the number itself.
 //!
-//! [`Overlay::read`] knows five formats: the profiles of `bench perf --profile --json`, the reports of `bench
-//! compare --json`, `bench lab drift --json` and `bench plan --json`, and an object of paths with numbers.
-//! [`Overlay::put`] finds the box of each number and notes there, and in all that contains it, what it comes to: times add up, of other
-//! quantities the largest stands for all and says its layer. Nothing is measured here and nothing has
-//! coordinates. Every number of the file is in one box or named in the legend as outside.
+//! [`Overlay::read`] reads five formats: the profiles of `bench perf --profile --json`, the reports of
+//! `bench compare --json`, `bench lab drift --json` and `bench plan --json`, and an object of paths with numbers.
+//! [`Overlay::put`] finds the box of each number, and writes the combined number to this box and all that contain it:
+//! times are added; of other quantities, the largest is shown with its layer. Nothing is measured here, and nothing has
+//! coordinates. Every number of the file is in one box, or the legend lists it as outside.
 
 mod notes;
 mod numbers;

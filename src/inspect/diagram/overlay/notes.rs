@@ -1,4 +1,4 @@
-//! Numbers of boxes as words and colours.
+//! Formats the numbers of boxes as words and colours.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::common::wording::{capital, percent};
 use crate::files::models::few;
 use crate::inspect::diagram::Drawing;
 
-/// Notes what the numbers of each box come to, and the legend, which begins with `lines`.
+/// Writes the combined numbers of each box and the legend, which begins with `lines`.
 pub(super) fn write(overlay: &Overlay, sums: &Sums, lines: Vec<String>, drawing: &mut Drawing) {
     let writer = Writer::new(overlay, sums);
     let first = overlay.first.as_ref().map(|first| short(&first.path));
@@ -29,16 +29,16 @@ pub(super) fn write(overlay: &Overlay, sums: &Sums, lines: Vec<String>, drawing:
     });
 }
 
-/// What numbers are written with.
+/// The formatter of numbers.
 struct Writer {
     rule: Rule,
     scale: Scale,
-    /// In the unit.
+    /// The numbers of the boxes, in the unit.
     values: Vec<f64>,
-    /// Numbers are divided by this.
+    /// The unit, by which numbers are divided.
     unit: f64,
     unit_name: &'static str,
-    /// All numbers of the file, in or outside boxes.
+    /// The sum of all numbers of the file, in boxes or outside.
     total: f64,
 }
 
@@ -63,7 +63,7 @@ impl Writer {
         }
     }
 
-    /// A number with its unit, and a share or a layer where there are several.
+    /// A number with its unit; times have their share, other numbers their layer if there are several.
     fn note(&self, sum: Option<&Sum>, has_layers: bool) -> Note {
         let Some(Sum { value, layer }) = sum.copied() else {
             return Note {
@@ -86,7 +86,7 @@ impl Writer {
         }
     }
 
-    /// A number alone; times that are very small next to the others are bounds.
+    /// A number without its unit. A time that is very small compared with the others is an upper bound.
     fn short(&self, value: f64) -> String {
         const LEAST: f64 = 0.001;
         match value / self.unit {
@@ -131,7 +131,7 @@ impl Writer {
         }
     }
 
-    /// What is in no box.
+    /// The numbers that are in no box, in words.
     fn outside(&self, sums: &Sums) -> Option<String> {
         let n = sums.outside.len();
         let mut known = BTreeSet::new();

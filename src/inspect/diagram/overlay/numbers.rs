@@ -1,68 +1,68 @@
-//! The numbers of a file, and what each belongs to.
+//! The numbers of a file, with the values and units that they belong to.
 
 use std::rc::Rc;
 
-/// What is shown on a drawing.
+/// The numbers that are shown on a drawing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Overlay {
-    /// What is measured: `time of prefill 128 tokens`.
+    /// The measured quantity: `time of prefill 128 tokens`.
     pub quantity: String,
-    /// How several numbers come to one.
+    /// The rule by which several numbers are combined.
     pub rule: Rule,
-    /// The numbers, each at most [`LARGEST`] from zero, or infinite where a value was no number.
+    /// The numbers. Each has at most [`LARGEST`] as its absolute value, or is infinite if the value was NaN.
     pub numbers: Vec<Number>,
-    /// The model of which the file speaks, if it says so.
+    /// The model that the file names, if any.
     pub of: Option<String>,
-    /// Of a comparison, the first value that differs.
+    /// The first value that differs, in a comparison.
     pub first: Option<First>,
 }
 
-/// How several numbers come to one.
+/// The rule by which several numbers are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// They are seconds and add up.
+    /// The numbers are seconds and are added.
     Time,
-    /// The largest stands for all.
+    /// The largest number is used.
     Largest,
 }
 
-/// The largest number that is shown, and the least with a minus.
+/// The largest absolute value of a number that is shown.
 pub const LARGEST: f64 = 1e300;
 
-/// A number and what it belongs to.
+/// A number, and the value or unit that it belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Number {
-    /// Path of a value, a unit, a slot or a layer.
+    /// The path of a value, a unit, a slot or a layer.
     pub path: String,
-    /// The operation of the unit or place at the path, if it is one's.
+    /// The operation of the unit at the path, if the number belongs to one.
     pub op: Option<Operation>,
-    /// Seconds, or whatever the quantity is.
+    /// Seconds, or the quantity of the file.
     pub value: f64,
 }
 
-/// An operation of a use of a unit or place: [`crate::ggml::GraphOp`] has the same names.
+/// An operation of a use of a unit. [`crate::ggml::GraphOp`] has the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// The kind of block.
     pub kind: String,
-    /// Which use of the kind and the path.
+    /// The number of the use, among those of the same kind and path.
     pub nth: u64,
-    /// Which of its operations, counted from 0 without those that only describe memory.
+    /// The index of the operation in the use, without operations that only describe memory.
     pub at: usize,
-    /// All of its operations, by their names; the same list for each.
+    /// The names of all operations of the use; the list is shared by them.
     pub all: Rc<[String]>,
 }
 
-/// Why a file is none of numbers, or its numbers cannot be shown: what was expected and what was found.
+/// The error of a file without numbers, or whose numbers cannot be shown: what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Problem(pub(super) String);
 
-/// The first value that differs.
+/// The first value that differs, in a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct First {
-    /// Its path.
+    /// The path of the value.
     pub path: String,
-    /// The NMSE above which a value differs.
+    /// The NMSE above which values count as different.
     pub tolerance: Option<f64>,
 }

@@ -1,9 +1,9 @@
-//! The box of each number, and what the numbers of a box come to.
+//! Finds the box of each number, and combines the numbers of each box.
 //!
-//! An operation belongs to the box that was drawn of it: the one at the same place of the same list of
-//! operations. Where a pass ran another list than the one drawn, and where an operation is folded into
-//! an edge, its part is its box. A value belongs to the operation whose result has its name in the drawn
-//! graph, or, where the drawn graph has no such name, to the part or slot whose path it begins with.
+//! An operation belongs to the box that was drawn for it: the one at the same index of the same list of operations. If
+//! a pass ran another list than the one drawn, or the operation is folded into an edge, it belongs to the box of its
+//! part. A value belongs to the operation whose result has its name in the drawn graph. If the drawn graph has no such
+//! name, it belongs to the part or slot with the longest matching path prefix.
 
 use std::collections::HashMap;
 
@@ -13,16 +13,16 @@ use crate::ggml::Origin;
 use crate::inspect::diagram::ops::root;
 use crate::inspect::diagram::{Drawing, Part, Sample, Slot};
 
-/// What the numbers of a box come to.
+/// The combined number of a box.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sum {
     pub(super) value: f64,
-    /// Where the largest is.
+    /// The layer of the largest number.
     pub(super) layer: Option<usize>,
 }
 
 impl Sum {
-    /// This number and another one of the same box.
+    /// Combines two numbers of the same box.
     fn with(self, rule: Rule, other: Self) -> Self {
         let value = match rule {
             Rule::Time => self.value + other.value,
@@ -33,25 +33,25 @@ impl Sum {
     }
 }
 
-/// A box.
+/// A box of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
-    /// An operation of a part.
+    /// An operation of a part: indices of the part and of the operation.
     Op(usize, usize),
-    /// A part, by its place in [`Drawing::parts`].
+    /// A part, as an index in [`Drawing::parts`].
     Part(usize),
-    /// What joins a slot to the hidden state: kind, slot.
+    /// The wiring that joins a slot to the hidden state: indices of the kind and of the slot.
     Slot(usize, usize),
     /// A kind of layers.
     Kind(usize),
-    /// A layer as a whole.
+    /// A whole layer.
     Layer(usize),
 }
 
-/// The innermost box of a number, and its layer.
+/// The innermost box of a number, and the layer of the number.
 pub type Place = (Home, Option<usize>);
 
-/// A box and all that contain it.
+/// A box, and all boxes that contain it.
 pub(super) fn holders(drawing: &Drawing, (home, layer): Place) -> Vec<Home> {
     let mut all = vec![home];
     if let Home::Op(part, _) = home {
@@ -64,7 +64,7 @@ pub(super) fn holders(drawing: &Drawing, (home, layer): Place) -> Vec<Home> {
     all
 }
 
-/// Writes what is noted at each box: `of` is given the box, and the number of layers for which it stands.
+/// Sets the note of each box. `of` gets the box and the number of layers that it represents.
 pub(in crate::inspect::diagram) fn annotate(
     drawing: &mut Drawing,
     of: impl Fn(Home, usize) -> Note,
@@ -85,20 +85,20 @@ pub(in crate::inspect::diagram) fn annotate(
     }
 }
 
-/// What the numbers of all boxes come to.
+/// The combined numbers of all boxes.
 #[derive(Default)]
 pub(super) struct Sums {
-    /// Boxes with a number.
+    /// The boxes that have a number.
     pub(super) boxes: HashMap<Home, Sum>,
-    /// Paths in no box with their numbers, in the order of the file.
+    /// The paths that are in no box, with their numbers, in the order of the file.
     pub(super) outside: Vec<(String, f64)>,
-    /// Numbers in boxes.
+    /// Count of numbers that are in a box.
     pub(super) n_placed: usize,
-    /// Where the first difference is.
+    /// The place of the first difference.
     pub(super) first: Option<Place>,
 }
 
-/// Adds up the numbers of every box.
+/// Combines the numbers of every box.
 pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sums {
     let finder = Finder::new(drawing, sample);
     let mut sums = Sums::default();
@@ -121,20 +121,20 @@ pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sum
     sums
 }
 
-/// Boxes by what belongs to them. A file has many more numbers than a drawing has boxes, so what a number
-/// takes does not grow with the drawing.
+/// An index from paths and operations to boxes. A file has many more numbers than a drawing has boxes, so the cost of a
+/// lookup does not grow with the drawing.
 pub(super) struct Finder<'a> {
     sample: &'a Sample,
     layers: HashMap<&'a str, usize>,
-    /// Boxes of slots, of parts, of what goes into and comes out of slots, and of named results.
+    /// Boxes of slots, of parts, of inputs and outputs of slots, and of named results.
     paths: HashMap<String, Place>,
-    /// Bytes of the longest of these paths.
+    /// Size of the longest of these paths, in bytes.
     longest: usize,
-    /// Boxes of the operations of the graph, of every layer, that are drawn.
+    /// Boxes of the drawn operations, for every layer of the graph.
     homes: HashMap<usize, Place>,
     /// Operations of the graph that compute something, by kind, path and use.
     uses: HashMap<(&'a str, &'a str, u64), Vec<usize>>,
-    /// The part that makes the further inputs of all layers.
+    /// The part that computes the further inputs of all layers.
     per_layer: Option<Home>,
 }
 
@@ -153,7 +153,7 @@ impl<'a> Finder<'a> {
             uses: HashMap::new(),
             per_layer: per_layer.map(Home::Part),
         };
-        // Of equal paths the last counts: of parts a block rather than a norm, and a result before all.
+        // A later entry replaces an equal path: a block replaces a norm, and a named result replaces all others.
         let drawn = finder.index_drawing(drawing);
         finder.index_homes(drawing, &drawn);
         finder.index_results();
@@ -161,7 +161,7 @@ impl<'a> Finder<'a> {
         finder
     }
 
-    /// Boxes by their paths; gives those of the operations that are drawn.
+    /// Indexes the boxes by path. Returns the boxes of the drawn operations.
     fn index_drawing(&mut self, drawing: &Drawing) -> HashMap<usize, Home> {
         let mut drawn: HashMap<usize, Home> = HashMap::new();
         let parts: Vec<&Part> = drawing.parts().collect();
@@ -170,7 +170,7 @@ impl<'a> Finder<'a> {
             for (nth, slot) in own.slots.iter().enumerate() {
                 let home = Home::Slot(kind, nth);
                 drawn.extend(slot.wiring().map(|at| (at, home)));
-                // What goes into a slot, comes out of it, and leaves it as the hidden state.
+                // The input of a slot, its output, and the hidden state after it.
                 let makers = [
                     ("in", slot.pre.as_ref()),
                     ("out", out(slot)),
@@ -202,7 +202,8 @@ impl<'a> Finder<'a> {
         drawn
     }
 
-    /// Boxes of all operations: of a kind the first layer is drawn, and its others do the same in order.
+    /// Indexes the boxes of all operations. Of each kind, the first layer is drawn; its other layers have the same
+    /// operations in the same order.
     fn index_homes(&mut self, drawing: &Drawing, drawn: &HashMap<usize, Home>) {
         let mut of_layer = vec![Vec::new(); drawing.layers.len()];
         for (at, step) in self.sample.steps().iter().enumerate() {
@@ -223,7 +224,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Operations by their uses, and boxes of named results, perhaps in another layout.
+    /// Indexes operations by their use, and boxes by named result, possibly in another layout.
     fn index_results(&mut self) {
         let steps = self.sample.steps();
         let mut names: HashMap<&str, Option<Place>> = HashMap::new();
@@ -243,7 +244,7 @@ impl<'a> Finder<'a> {
         self.paths.extend(known);
     }
 
-    /// The layer of a path.
+    /// The layer that a path belongs to.
     fn layer_of(&self, path: &str) -> Option<usize> {
         let end = path.match_indices('.').nth(1);
         let end = end.map_or(path.len(), |(at, _)| at);
@@ -255,7 +256,7 @@ impl<'a> Finder<'a> {
         let Some(op) = &number.op else {
             return self.of_path(&number.path);
         };
-        // Taking the input of one layer is part of making those of all.
+        // Taking one layer's input belongs to the part that computes the inputs of all layers.
         if op.kind == "per_layer" {
             return Some((self.per_layer?, None));
         }
@@ -270,19 +271,19 @@ impl<'a> Finder<'a> {
             .or_else(|| self.paths.get(&number.path).copied())
     }
 
-    /// The operations of the graph that are of the use that an operation is of.
+    /// The operations of the graph in the same use as this operation.
     fn steps<'s>(&'s self, path: &'s str, op: &'s Operation) -> Option<&'s [usize]> {
         let steps = self.uses.get(&(op.kind.as_str(), path, op.nth));
         steps.map(Vec::as_slice)
     }
 
-    /// Whether the operations of a use are those that are drawn.
+    /// Whether the operations of a use are the drawn ones.
     fn is_drawn(&self, steps: &[usize], op: &Operation) -> bool {
         let drawn = steps.iter().map(|at| &self.sample.steps()[*at].op);
         drawn.eq(op.all.iter())
     }
 
-    /// The box of a value, a unit, a slot or a layer: of itself, or of the longest path above it.
+    /// The box of a value, a unit, a slot or a layer: its own, or that of the longest path above it.
     fn of_path(&self, path: &str) -> Option<Place> {
         if let Some(layer) = self.layers.get(path) {
             return Some((Home::Layer(*layer), Some(*layer)));
@@ -293,7 +294,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// The operation that makes the result of a part.
+/// The operation that computes the result of a part.
 fn result_of(at: usize, part: &Part) -> Home {
     match part.ops.len() {
         0 => Home::Part(at),
@@ -301,7 +302,7 @@ fn result_of(at: usize, part: &Part) -> Home {
     }
 }
 
-/// The part whose result a slot gives, if it is one part's.
+/// The part that computes the output of a slot, if it is a single part.
 fn out(slot: &Slot) -> Option<&Part> {
     match (slot.branches.as_slice(), &slot.post, &slot.scale) {
         (_, _, Some(_)) => None,

@@ -1,16 +1,16 @@
-//! Numbers on a drawing: which box each belongs to.
+//! Puts numbers on a drawing.
 
 use super::super::{Drawing, Sample};
 use super::place::{self, Finder};
 use super::{Overlay, Place, Problem, notes, read};
 
 impl Overlay {
-    /// Notes every number on the drawing of `sample`, and what the colours mean. `model` is the name of
-    /// the model that is drawn, whose drawing may be called otherwise. That the numbers are of another
-    /// model comes back, and is a line of the legend.
+    /// Writes every number, and the legend of the colours, to the drawing of `sample`. `model` is the name of the drawn
+    /// model; the drawing may have another name. If the numbers belong to another model, a message says so; it is
+    /// returned and also in the legend.
     ///
     /// # Errors
-    /// A drawing without sizes, or one to which no number belongs.
+    /// The drawing has no sizes, or no number belongs to it.
     pub fn put(
         &self,
         drawing: &mut Drawing,
@@ -34,7 +34,7 @@ impl Overlay {
         Ok(other)
     }
 
-    /// That the file speaks of another model, if it does.
+    /// A message if the file names another model.
     fn other(&self, model: &str) -> Option<String> {
         let is_other = |of: &&str| !of.is_empty() && !model.is_empty() && *of != model;
         let of = self.of.as_deref().filter(is_other)?;
@@ -44,7 +44,7 @@ impl Overlay {
         ))
     }
 
-    /// The box of each number, in the order of the file; none for what is in no box.
+    /// The box of each number, in the order of the file; `None` for a number that is in no box.
     pub fn places(&self, drawing: &Drawing, sample: &Sample) -> Vec<Option<Place>> {
         let finder = Finder::new(drawing, sample);
         let places = self.numbers.iter().map(|number| finder.find(number));

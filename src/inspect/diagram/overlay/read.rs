@@ -1,8 +1,7 @@
-//! Files of numbers: profiles, comparisons, drift reports, and plain objects of paths.
+//! Reads files of numbers: profiles, comparisons, drift reports, and plain objects of paths.
 //!
-//! A file is anything: its size is the caller's to bound, its depth is bounded by the parser, a key that
-//! comes twice is an error, and so is a number that is none. Problems name the line, what was expected and
-//! what was found.
+//! Files are untrusted: the caller limits their size, the parser limits their depth, and repeated keys and NaN are
+//! errors. Messages name the line, what was expected and what was found.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,7 +84,7 @@ struct Layer {
     own_nmse: Option<f64>,
 }
 
-/// A report of `bench plan --json`: the number of each part's device.
+/// A report of `bench plan --json`: the device number of each part.
 #[derive(Deserialize)]
 struct Planned {
     placement: Placement,
@@ -125,11 +124,11 @@ impl<'de> Deserialize<'de> for Paths {
 }
 
 impl Overlay {
-    /// The numbers of `quantity` in a file, or of the first one that it has. Of an object of paths the
-    /// quantity is what the legend calls it.
+    /// Reads the numbers of `quantity` from a file, or of its first quantity. For an object of paths, `quantity` is
+    /// only the title in the legend.
     ///
     /// # Errors
-    /// A file of another format, or one without the quantity.
+    /// The file has another format, or lacks the quantity.
     pub fn read(bytes: &[u8], quantity: Option<&str>) -> Result<Self, Problem> {
         let keys: BTreeMap<String, IgnoredAny> = serde_json::from_slice(bytes)?;
         let has = |key: &str| keys.contains_key(key);
@@ -162,10 +161,10 @@ impl Overlay {
     }
 }
 
-/// The command whose reports are of values.
+/// The command whose reports hold values.
 const COMPARE: &str = "bench compare --json";
 
-/// A list, if it has something in it.
+/// A list, which must not be empty.
 fn non_empty<T>(list: Vec<T>, expected: &str, found: &str) -> Result<Vec<T>, Problem> {
     match list.is_empty() {
         true => Err(Problem(format!(
@@ -189,7 +188,7 @@ fn number(path: String, op: Option<Operation>, value: f64) -> Result<Number, Pro
     )))
 }
 
-/// The place in the list of names that is asked for; the first one if none is.
+/// The index of the requested name in the list; 0 without a request.
 fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Problem> {
     let Some(asked) = asked else { return Ok(0) };
     let at = names.iter().position(|name| name == asked);
@@ -238,7 +237,7 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
     })
 }
 
-/// Quantities of a comparison: what they are called, and in the legend.
+/// The quantities of a comparison: their names, and their titles in the legend.
 const COMPARED: [(&str, &str); 3] = [
     ("error", "error (NMSE)"),
     ("norm of A", "norm of A (root mean square)"),
@@ -250,7 +249,7 @@ fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Probl
     let at = choose(&names, quantity)?;
     let mut numbers = Vec::with_capacity(report.values.len());
     for value in report.values {
-        // JSON has no infinity: the error of a value that is not a number is null.
+        // JSON has no infinity: the error of a value with NaN is null.
         let known = [value.nmse.or(Some(f64::INFINITY)), value.rms_a, value.rms_b][at];
         numbers.push(number(value.path, None, known.unwrap_or(f64::NAN))?);
     }
@@ -272,7 +271,7 @@ fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Probl
     })
 }
 
-/// Quantities of a drift report: what they are called, and in the legend.
+/// The quantities of a drift report: their names, and their titles in the legend.
 const DRIFTED: [(&str, &str); 2] = [
     ("error", "error of the hidden state (NMSE)"),
     (
@@ -286,7 +285,7 @@ fn drift(report: Drifted, quantity: Option<&str>) -> Result<Overlay, Problem> {
     let at = choose(&names, quantity)?;
     let mut numbers = Vec::with_capacity(report.layers.len());
     for layer in report.layers {
-        // JSON has no infinity: an error that is not a number is null. A layer whose input cannot be set has no error of its own.
+        // JSON has no infinity: an infinite error is null. A layer whose input cannot be set has no error of its own.
         let value = match at {
             0 => Some(layer.nmse.unwrap_or(f64::INFINITY)),
             _ => layer.own_nmse,
@@ -304,7 +303,7 @@ fn drift(report: Drifted, quantity: Option<&str>) -> Result<Overlay, Problem> {
     })
 }
 
-/// A text of the file as it is shown: a file is long, and may be one word.
+/// Text of the file in a message, shortened: a file may be one very long word.
 pub(super) fn short(text: &str) -> String {
     const MOST: usize = 160;
     match text.char_indices().nth(MOST) {

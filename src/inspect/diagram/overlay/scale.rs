@@ -1,20 +1,20 @@
 //! Ranges of numbers, one for each colour.
 //!
-//! Numbers of one sign that span more than a power of ten have borders that grow, others equal steps. A
-//! border is the number that its text says, so that each number is in the range that the legend tells of its
-//! colour. Numbers that lie so close that borders cannot be told apart have fewer colours, down to one.
+//! Numbers of one sign that span more than a factor of ten have geometric borders; otherwise borders are equally
+//! spaced. A border is exactly the number in its text, so that each number is in the range that the legend states for
+//! its colour. Numbers so close that borders cannot be distinguished have fewer colours, down to one.
 
 use super::super::legend::{LEVELS, Shade};
 
-/// Digits of a number.
+/// Number of significant digits.
 const DIGITS: usize = 3;
-/// Below the largest number over this all have the palest colour.
+/// Numbers below the largest one divided by this have the palest colour.
 const SPAN: f64 = 1e4;
 
-/// Colours with what they stand for, and how numbers are written.
+/// The borders between colours, and the format of numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// Between the colours, ascending.
+    /// The borders between the colours, ascending.
     borders: Vec<f64>,
 }
 
@@ -40,7 +40,7 @@ impl Scale {
         Self { borders }
     }
 
-    /// The colour of a number.
+    /// The colour of a number, as an index.
     pub(super) fn level(&self, value: f64) -> usize {
         let below = self.borders.iter().filter(|border| **border <= value);
         match self.borders.len() {
@@ -58,7 +58,7 @@ impl Scale {
         }
     }
 
-    /// What each colour stands for, palest first.
+    /// The range of each colour, palest first.
     pub(super) fn shades(&self, values: &[f64]) -> Vec<Shade> {
         let show = |at: Option<usize>| Some(self.show(*self.borders.get(at?)?));
         let range = |at: usize| match (show(at.checked_sub(1)), show(Some(at))) {
@@ -84,7 +84,7 @@ impl Scale {
     }
 }
 
-/// A number with its first digits, without zeros at its end.
+/// A number with its first digits, without trailing zeros.
 pub(in crate::inspect::diagram) fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
@@ -132,7 +132,7 @@ mod tests {
                     };
                     from <= *value && *value <= to
                 };
-                // What is no number has the colour of the largest numbers.
+                // An infinite value has the colour of the largest numbers.
                 let mut of_level = shades.iter().filter(|shade| shade.level == level);
                 assert!(of_level.any(holds), "{value} of {level} in {shades:?}");
             }

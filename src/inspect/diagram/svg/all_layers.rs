@@ -1,16 +1,16 @@
-//! Every kind of layer on one page.
+//! All kinds of layers on one page.
 
 use super::super::{Drawing, Kind};
 use super::overlay::legend;
 use super::{Piece, layer, stack};
 use crate::common::wording;
 
-/// Widest row of kinds side by side.
+/// Maximum width of a row of kinds.
 const MAX_ROW: f64 = 3000.0;
-/// Widest legend above kinds.
+/// Maximum width of the legend above the kinds.
 pub(in crate::inspect::diagram) const LEGEND: f64 = 1000.0;
 
-/// Every kind of layer, down to its operations and weights.
+/// All kinds of layers, with their operations and weights.
 pub fn layers(drawing: &Drawing) -> Piece {
     let kinds = drawing.kinds.iter();
     let columns = kinds.map(|kind| layer::kind(kind, Some(&layers_of(drawing, kind))));
@@ -27,7 +27,7 @@ pub fn layers(drawing: &Drawing) -> Piece {
     stack::framed(all)
 }
 
-/// Which layers a kind stands for, in words; empty if nobody can know.
+/// The layers of a kind, in words; empty if they are unknown.
 pub(in crate::inspect::diagram) fn layers_of(drawing: &Drawing, kind: &Kind) -> String {
     let (n, n_all) = (kind.layers.len(), drawing.layers.len());
     match (drawing.is_symbolic, drawing.kinds.len()) {

@@ -1,4 +1,4 @@
-//! Two stacks side by side with the differing parts marked, and the list of differences below them.
+//! Two stacks side by side with their differences marked, and the list of differences below.
 
 use super::overlay::swatch;
 use super::scene::Piece;
@@ -6,10 +6,10 @@ use super::stack;
 use super::text::Style;
 use crate::inspect::diagram::compare::Comparison;
 
-/// Between the two.
+/// Gap between the two stacks.
 const GAP: f64 = 56.0;
 
-/// What two drawings have in common and what not, side by side.
+/// The comparison of two drawings, side by side.
 pub fn compared(comparison: &Comparison) -> Piece {
     let [a, b] = comparison.names();
     let both = comparison.drawings.each_ref().map(|drawing| {

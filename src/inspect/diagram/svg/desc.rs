@@ -1,14 +1,14 @@
-//! What a picture shows, in two sentences or three, for those who do not see it. It is read aloud, so that it
-//! names what there is and not how it is drawn.
+//! The description of a picture in two or three sentences, for users who cannot see it. It is read aloud, so it names
+//! the contents, not how they are drawn.
 
 use crate::common::wording::{bytes, capital, count};
 use crate::inspect::describe;
 use crate::inspect::diagram::Drawing;
 
-/// Kinds of layers that are named, at most.
+/// Maximum number of kinds of layers that are named.
 const KINDS: usize = 8;
 
-/// `what` a picture of a drawing shows.
+/// The description of a picture that shows `what` of a drawing.
 pub(super) fn drawing(drawing: &Drawing, what: &str) -> String {
     let (name, mode) = (&drawing.name, describe::mode(drawing.mode));
     let labels = drawing.kinds.iter().map(|kind| kind.label.clone());

@@ -19,7 +19,7 @@ pub fn comparison(comparison: &Comparison, name: &str) -> String {
     compared(comparison).to_svg(name, &desc)
 }
 
-/// A kind of layer as an SVG document without a name: the same for equal ones, whoever has them.
+/// A kind of layer as an SVG document without a model's name: equal kinds have equal documents.
 pub fn kind(kind: &Kind) -> String {
     let piece = stack::framed(layer::kind(kind, None));
     piece.to_svg(

@@ -1,44 +1,45 @@
-//! Boxes and arrows from top to bottom: ranks, order, places, routes.
+//! Layout of boxes and arrows from top to bottom: ranks, order, positions, routes.
 //!
-//! The layered method of Sugiyama, Tagawa and Toda (1981): every box lies below all it reads, long arrows
-//! go through places that are kept free for them, the order within a rank follows the middles of the
-//! neighbours, and the places are near those middles and keep the boxes apart.
+//! The layered method of Sugiyama, Tagawa and Toda (1981): every box lies below all boxes that it reads, long arrows
+//! run through lanes that are kept free for them, the order within a rank follows the centres of the neighbours, and
+//! the positions are near those centres and keep the boxes apart.
 
 use super::scene::{Point, Rect};
 
-/// Boxes and arrows with their places.
+/// Boxes and arrows with their positions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flow {
-    /// The boxes, in the order in which they were given.
+    /// The boxes, in the given order.
     pub(super) boxes: Vec<Rect>,
-    /// The arrows, in the order in which they were given: points that they go through; between the
-    /// second of one pair and the first of the next they may bend.
+    /// The arrows, in the given order, as points that they pass through. An arrow may bend between the second point of
+    /// one pair and the first of the next.
     pub(super) routes: Vec<Vec<Point>>,
-    /// Width of all.
+    /// The total width.
     pub(super) w: f64,
-    /// Height of all.
+    /// The total height.
     pub(super) h: f64,
 }
 
 const GAP_X: f64 = 22.0;
 const GAP_Y: f64 = 30.0;
-/// Width that is kept free for an arrow that passes by.
+/// Width that is kept free for a passing arrow.
 const LANE: f64 = 10.0;
 const SWEEPS: usize = 8;
 const PASSES: usize = 24;
 
 struct Net {
-    /// Width and height of boxes, then of places that are kept free.
+    /// Width and height of the boxes, followed by those of the lanes.
     sizes: Vec<Point>,
     rank: Vec<usize>,
     above: Vec<Vec<usize>>,
     below: Vec<Vec<usize>>,
     n_boxes: usize,
-    /// The free places of each arrow.
+    /// The lanes of each arrow.
     lanes: Vec<Vec<usize>>,
 }
 
-/// Places boxes of some widths and heights so that every arrow `(from, to)` goes down. Arrows go from lower to higher indices.
+/// Places boxes of the given widths and heights so that every arrow `(from, to)` points down. Arrows go from lower to
+/// higher indices.
 pub(super) fn flow(sizes: &[Point], arrows: &[(usize, usize)]) -> Flow {
     if sizes.is_empty() {
         return Flow::default();
@@ -58,7 +59,7 @@ impl Net {
                 rank[to] = rank[to].max(rank[*from] + 1);
             }
         }
-        // What reads nothing stands right above its first reader.
+        // A box that reads nothing is placed right above its first reader.
         for at in (0..n).rev() {
             let reads = arrows.iter().any(|(_, to)| *to == at);
             let readers = arrows.iter().filter(|(from, _)| *from == at);
@@ -99,7 +100,7 @@ impl Net {
         self.above[to].push(from);
     }
 
-    /// What lies in each rank, in an order with few crossings.
+    /// The boxes and lanes of each rank, in an order with few crossings.
     fn ordered(&self) -> Vec<Vec<usize>> {
         let n_ranks = self.rank.iter().max().map_or(0, |most| most + 1);
         let mut ranks = vec![Vec::new(); n_ranks];
@@ -158,7 +159,8 @@ impl Net {
         pairs.sum()
     }
 
-    /// The middle of everything: near those of its neighbours, without meeting its neighbours.
+    /// The horizontal centre of every box and lane: near those of its neighbours in other ranks, without overlap in its
+    /// own.
     fn places(&self, ranks: &[Vec<usize>]) -> Vec<f64> {
         let mut x = vec![0.0; self.sizes.len()];
         for rank in ranks {
@@ -180,7 +182,7 @@ impl Net {
             };
             self.settle(&mut x, ranks, down, &near);
         }
-        // Chains become straight where that is possible.
+        // Chains are straightened where possible.
         for (down, ends, back) in [
             (false, &self.below, &self.above),
             (true, &self.above, &self.below),
@@ -194,8 +196,8 @@ impl Net {
         x
     }
 
-    /// Moves each rank after the other, downwards or upwards, towards what is wanted, in this order and
-    /// without overlap.
+    /// Moves the boxes rank by rank, downwards or upwards, towards their wanted positions, in order and without
+    /// overlap.
     fn settle(
         &self,
         x: &mut [f64],
@@ -211,7 +213,7 @@ impl Net {
                 let [a, b] = [i - 1, i].map(|i| self.sizes[rank[i]].0);
                 (a + b) / 2.0 + GAP_X
             };
-            // In the middle between all pushed to the right and all pushed to the left, as far as needed.
+            // The position is the mean of two: with all boxes pushed right, and with all pushed left, as far as needed.
             for i in 1..rank.len() {
                 left[i] = left[i].max(left[i - 1] + apart(i));
             }
@@ -271,7 +273,7 @@ impl Net {
         }
     }
 
-    /// How far from the middle of a box an arrow ends: several end side by side, as they come.
+    /// The distance of an arrow's end from the centre of its box. Several arrows end side by side, in order.
     fn port(&self, arrow: usize, to: usize, arrows: &[(usize, usize)], x: &[f64]) -> f64 {
         let from = |i: usize| x[*self.lanes[i].last().unwrap_or(&arrows[i].0)];
         let mut all: Vec<usize> = (0..arrows.len()).filter(|i| arrows[*i].1 == to).collect();
@@ -314,7 +316,7 @@ mod tests {
                 let ends = [route[0].1, route[route.len() - 1].1];
                 let boxes = [&flow.boxes[*from], &flow.boxes[*to]];
                 assert_eq!(ends, [boxes[0].y + boxes[0].h, boxes[1].y]);
-                // Straight pieces within ranks; between ranks there are no boxes.
+                // Pieces within ranks are straight; between ranks there are no boxes.
                 for pair in route.chunks(2) {
                     let [(x, top), (_, bottom)] = pair else {
                         continue;

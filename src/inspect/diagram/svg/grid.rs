@@ -1,8 +1,8 @@
-//! Grids of coloured cells with names of their rows and columns: numbers that a plan of the lab gave, to look at.
+//! Grids of coloured cells with names of rows and columns, for numbers from a lab plan.
 //!
-//! A colour stands for a range of numbers, which the legend tells. Cells with texts are as wide as these, up to a bound; cells
-//! without are small squares, whose columns have as many names as find room. Columns that do not fit into the width of
-//! a page go on below.
+//! A colour represents a range of numbers, which the legend states. Cells with texts are as wide as these, up to a
+//! maximum; cells without are small squares, whose columns have as many names as fit. Columns that do not fit into the
+//! width of a page continue below.
 
 use super::overlay::swatch;
 use super::scene::{Item, Piece, Rect};
@@ -11,68 +11,69 @@ use super::text::{Style, cut, width};
 use crate::inspect::diagram::legend::{COLD, HOT, LEVELS};
 use crate::inspect::diagram::overlay::digits;
 
-/// Cells of a picture at most.
+/// Maximum number of cells in a picture.
 pub const MAX_CELLS: usize = 40_000;
 
-/// Borders of the colours, as shares of the end of the scale.
+/// Borders between the colours, as shares of the end of the scale.
 const BORDERS: [f64; LEVELS - 1] = [0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9];
-/// The colours of numbers below zero, the palest first. Numbers about zero have the first colour of those above it.
+/// The colours of negative numbers, palest first. Numbers around zero have the first colour of the positive ones.
 const COOL: [&str; LEVELS - 1] = [
     "hot u1", "hot u2", "hot u3", "hot u4", "hot u5", "hot u6", "hot u7", "hot u8",
 ];
-/// Widest row of grids, and of columns.
+/// Maximum width of a row of grids, and of columns.
 const ROOM: f64 = 1700.0;
-/// Widest name of a row.
+/// Maximum width of the name of a row.
 const NAME: f64 = 190.0;
-/// Side of a cell without a text, and height of one with a text.
+/// Side length of a cell without text, and height of a cell with text.
 const SIDE: f64 = 14.0;
 const HIGH: f64 = 22.0;
-/// Widest text of a cell.
+/// Maximum width of the text of a cell.
 const TEXT: f64 = 92.0;
-/// From a text to the borders of its cell, both together.
+/// Total horizontal padding of a cell with text.
 const PAD: f64 = 10.0;
 
 /// A picture of grids.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
-    /// What it shows.
+    /// The title of the picture.
     pub title: String,
-    /// How it is read.
+    /// Explanations of how to read the picture.
     pub lines: Vec<String>,
-    /// What the colours stand for.
+    /// The quantity that the colours represent.
     pub quantity: String,
-    /// The end of the scale: the farthest colours from zero are those of nearly this and more, and of nearly its negative and less.
+    /// The end of the scale: the strongest colours represent numbers near this or above, and near its negative or
+    /// below.
     pub end: f64,
-    /// What a cell without a number stands for.
+    /// The meaning of a cell without a number.
     pub empty: String,
-    /// Its grids, side by side.
+    /// The grids, side by side.
     pub grids: Vec<Grid>,
 }
 
-/// Rows and columns of cells.
+/// A grid of rows and columns of cells.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grid {
-    /// What it is of.
+    /// The title of the grid.
     pub title: String,
     /// Names of the rows.
     pub rows: Vec<String>,
-    /// Names of the columns: a number, and what has room above cells with texts alone.
+    /// Names of the columns: a number, and a text that is only shown above cells with texts.
     pub columns: Vec<[String; 2]>,
-    /// Rows of cells, one for each column.
+    /// Rows of cells, with one cell for each column.
     pub cells: Vec<Vec<Cell>>,
 }
 
-/// A number and how it is written, if it is.
+/// A number with its text, if it has one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// The number that its colour stands for.
+    /// The number that determines the colour.
     pub value: Option<f64>,
-    /// A text in it.
+    /// The text in the cell.
     pub text: String,
 }
 
 impl Chart {
-    /// Cells of all grids.
+    /// Number of cells of all grids.
     pub fn n_cells(&self) -> usize {
         let sizes = self.grids.iter().map(|g| g.rows.len() * g.columns.len());
         sizes.sum()
@@ -86,7 +87,7 @@ impl Chart {
         cells.map(|cell| cell.value)
     }
 
-    /// The colour of a number: those of a number and of its negative are equally far from that of zero.
+    /// The class of a number. A number and its negative have colours of the same strength.
     fn class(&self, value: Option<f64>) -> &'static str {
         match value.map(|value| (self.level(value), value < 0.0)) {
             None => COLD,
@@ -95,7 +96,7 @@ impl Chart {
         }
     }
 
-    /// How far from zero its colour is.
+    /// The strength of a number's colour.
     fn level(&self, value: f64) -> usize {
         let within = BORDERS.iter();
         within
@@ -103,12 +104,12 @@ impl Chart {
             .count()
     }
 
-    /// What the colours stand for.
+    /// The legend of the colours.
     fn legend(&self, room: f64) -> Piece {
         let border = |at: usize| digits(BORDERS[at] * self.end);
         let last = BORDERS.len();
         let negative = self.values().flatten().filter(|value| *value < 0.0);
-        // The deepest colour below zero that occurs; none without a number below zero.
+        // The strongest colour of the negative numbers; `None` without negative numbers.
         let deepest = negative.map(|value| self.level(value)).max();
         let range = |at: usize| match at {
             0 if deepest.is_some() => format!("-{0} to {0}", border(0)),
@@ -165,7 +166,7 @@ pub fn chart(chart: &Chart) -> Piece {
     framed(page)
 }
 
-/// Width and height of the cells of a grid.
+/// Width and height of a grid's cells.
 fn size(grid: &Grid) -> (f64, f64) {
     let cells = grid.cells.iter().flatten().map(|cell| cell.text.as_str());
     if cells.clone().all(str::is_empty) {
@@ -177,7 +178,7 @@ fn size(grid: &Grid) -> (f64, f64) {
     ((widest + PAD).ceil(), HIGH)
 }
 
-/// How many columns one name is for, so that names do not meet.
+/// The number of columns that share a name, so that names do not overlap.
 fn step(columns: &[[String; 2]], w: f64) -> usize {
     let names = columns.iter().map(|name| width(&name[0], Style::Small));
     let widest = names.fold(0.0, f64::max).min(TEXT) + 6.0;
@@ -190,7 +191,7 @@ fn drawn(grid: &Grid, chart: &Chart) -> Piece {
     let (w, h) = size(grid);
     let names = grid.rows.iter().map(|name| width(name, Style::Small));
     let every = if h > SIDE { 1 } else { step(&grid.columns, w) };
-    // The first and last names of columns are wider than their cells.
+    // The names of the first and last columns are wider than their cells.
     let spill = every as f64 * w / 2.0;
     let left = (names.fold(24.0, f64::max).min(NAME) + 8.0)
         .max(spill)
@@ -222,7 +223,7 @@ fn drawn(grid: &Grid, chart: &Chart) -> Piece {
     piece
 }
 
-/// Some of the columns, from the one at a place on.
+/// The part of a grid with columns from `from` on.
 fn band(
     piece: &mut Piece,
     grid: &Grid,
@@ -252,7 +253,7 @@ fn band(
     });
     let places: Vec<(Rect, &Cell)> = places.collect();
     let line = if h > SIDE { "swatch" } else { "fine" };
-    // Cells of a colour together are shorter than a group for each.
+    // Grouping cells by colour takes less text than a group for each cell.
     for class in HOT.into_iter().chain(COOL).chain([COLD]) {
         let own = places
             .iter()

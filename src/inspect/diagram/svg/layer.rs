@@ -1,4 +1,4 @@
-//! Kinds of layers with everything in them: the hidden state as a spine, branches that leave and rejoin it.
+//! Kinds of layers in full detail: the hidden state as a vertical line, and branches that leave and rejoin it.
 
 use super::overlay::{self, heat};
 use super::part::{card, cost_text, opened, small};
@@ -9,16 +9,16 @@ use crate::arch::Join;
 use crate::inspect::diagram::words::tap;
 use crate::inspect::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
 
-/// Where the hidden state is.
+/// Position of the hidden state's line.
 pub(super) const SPINE: f64 = 24.0;
-/// Where several hidden states are while a slot reads one.
+/// Position of the line of several hidden states, while a slot reads one of them.
 const HELD: f64 = 8.0;
-/// Between the hidden state and what leaves it.
+/// Distance between the hidden state's line and the branches.
 pub(super) const OUT: f64 = 44.0;
-/// Between branches side by side.
+/// Gap between branches.
 const BESIDE: f64 = 30.0;
 
-/// One kind of layer; `layers` says which are of it, if the kind is one of several in a picture.
+/// A kind of layer. `layers` lists its layers, if the picture has several kinds.
 pub(super) fn kind(kind: &Kind, layers: Option<&str>) -> Piece {
     let slots = slots(kind);
     let mut piece = Piece::new(slots.w, 0.0);
@@ -35,7 +35,7 @@ pub(super) fn kind(kind: &Kind, layers: Option<&str>) -> Piece {
     piece
 }
 
-/// The slots of a kind of layer along the hidden state, down to operations and weights.
+/// The slots of a kind of layer along the hidden state, with operations and weights.
 pub(in crate::inspect::diagram) fn slots(kind: &Kind) -> Piece {
     let are_several = kind.slots.iter().any(|slot| slot.read.is_some());
     let (from, to) = match are_several {
@@ -56,8 +56,8 @@ pub(in crate::inspect::diagram) fn slots(kind: &Kind) -> Piece {
     piece
 }
 
-/// Slots with the line of the hidden state below all else. Of several hidden states those that a slot reads one of
-/// are a line of their own until they are written.
+/// Slots with the line of the hidden state behind everything else. If a slot reads one of several hidden states, these
+/// have a separate line until they are written.
 pub(super) fn on_streams(slots: &[Slot], detail: Detail) -> Vec<Piece> {
     let mut is_held = false;
     let slots = slots.iter().map(|own| {
@@ -65,7 +65,7 @@ pub(super) fn on_streams(slots: &[Slot], detail: Detail) -> Vec<Piece> {
         let inner = slot(own, detail);
         let mut piece = Piece::new(inner.w, inner.h);
         if is_held {
-            // From the box that reads to the one that writes.
+            // The line leads from the box that reads to the box that writes.
             let begin = own.read.as_ref().map_or(0.0, |_| GAP);
             let end = inner.h - own.write.as_ref().map_or(0.0, |_| GAP);
             piece.line(&[(HELD, begin), (HELD, end)], "wire");
@@ -78,7 +78,7 @@ pub(super) fn on_streams(slots: &[Slot], detail: Detail) -> Vec<Piece> {
     slots.collect()
 }
 
-/// What comes before the layers and after them, one below the other.
+/// The stages before and after the layers, one below the other.
 pub(super) fn stages(drawing: &Drawing) -> Piece {
     let mut piece = Piece::new(420.0, 0.0);
     for (title, parts) in [
@@ -97,7 +97,7 @@ pub(super) fn stages(drawing: &Drawing) -> Piece {
     piece
 }
 
-/// Letter and label of a kind of layer, what is noted of it, and further lines.
+/// The letter and label of a kind of layer, its note, and further lines.
 pub(super) fn heading(kind: &Kind, side: f64, room: f64, lines: &[(Style, String)]) -> Piece {
     let (mut piece, left) = (Piece::new(room, 0.0), side + 14.0);
     piece.put(badge(kind, side), 0.0, 0.0);
@@ -112,22 +112,22 @@ pub(super) fn heading(kind: &Kind, side: f64, room: f64, lines: &[(Style, String
     piece
 }
 
-/// How much of the parts of a slot is drawn: all, or cards in so many pixels.
+/// The detail in which the parts of a slot are drawn.
 #[derive(Clone, Copy)]
 pub(super) enum Detail {
-    /// Operations and weights.
+    /// Parts are drawn with operations and weights.
     Full,
-    /// Cards, the room of all branches together.
+    /// Parts are drawn as cards; the number is the width of all branches together.
     Cards(f64),
 }
 
 impl Detail {
-    /// Cards in a slot of a width.
+    /// Cards in a slot of the given width.
     pub(super) fn cards(room: f64) -> Self {
         Self::Cards(room - SPINE - OUT)
     }
 
-    /// A block; in cards it has its share of the room.
+    /// The piece of a block. A card gets its share of the width.
     fn block(self, part: &Part, n: usize) -> Piece {
         match self {
             Self::Full => opened(part),
@@ -191,7 +191,7 @@ fn branches(slot: &Slot, detail: Detail) -> Piece {
         let below = (to, top + branch.h);
         match last {
             None => piece.line(&[below, (to, sum)], "wire"),
-            // The sums go from left to right, as they are computed.
+            // The sums run from left to right, in the order of computation.
             Some(before) => {
                 piece.line(&[(before, sum), (to, sum)], "wire");
                 piece.line(&[below, (to, sum - 12.0)], "wire");
@@ -208,7 +208,7 @@ fn branches(slot: &Slot, detail: Detail) -> Piece {
     piece
 }
 
-/// One slot: away from the hidden state to the right, and back.
+/// A slot: its branches lead to the right of the hidden state, and back.
 pub(super) fn slot(slot: &Slot, detail: Detail) -> Piece {
     let tapped = slot.from.as_ref().filter(|name| *name != "x");
     let column = [
@@ -245,7 +245,7 @@ pub(super) fn slot(slot: &Slot, detail: Detail) -> Piece {
         piece.start(SPINE + 24.0, end - 5.0, Style::Small, words);
     }
     piece.h = end + 18.0;
-    // What stands on the line of the hidden state, before the slot and after it.
+    // The parts on the line of the hidden state, before and after the slot.
     let on_line = |piece: &mut Piece, part: Option<&Part>| {
         if let Some(part) = detail.norm(part) {
             piece.skip(8.0);
@@ -261,7 +261,7 @@ pub(super) fn slot(slot: &Slot, detail: Detail) -> Piece {
     whole.grouped("slot", "")
 }
 
-/// An arrow from a point to another one, round in the corner between them.
+/// An arrow with a rounded corner between two points.
 fn turn(piece: &mut Piece, [from, corner, to]: [Point; 3]) {
     let near = |end: Point| {
         let (dx, dy) = toward(corner, end);
@@ -277,7 +277,7 @@ fn turn(piece: &mut Piece, [from, corner, to]: [Point; 3]) {
     tip(piece, to, toward(corner, to));
 }
 
-/// The begin or the end of the hidden state in a layer.
+/// The start or the end of the hidden state in a layer.
 pub(super) fn stream(text: &str, is_end: bool) -> Piece {
     let mut piece = Piece::new(420.0, if text.is_empty() { 20.0 } else { 30.0 });
     let end = piece.h - if is_end { 10.0 } else { 0.0 };
@@ -289,7 +289,7 @@ pub(super) fn stream(text: &str, is_end: bool) -> Piece {
     piece
 }
 
-/// The letter of a kind of layers in its box.
+/// The letter of a kind of layers, in a box.
 pub(super) fn badge(kind: &Kind, side: f64) -> Piece {
     let mut piece = Piece::new(side, side);
     piece.push(Item::Box(square(0.0, 0.0, side), side / 5.0, "badge"));

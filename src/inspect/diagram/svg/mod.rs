@@ -1,8 +1,8 @@
-//! Pictures of a drawing: places of boxes first, then text.
+//! Pictures of a drawing: the layout of boxes, then SVG text.
 //!
-//! Everything is laid out in pixels by code of this folder ([`flow`] within blocks), so that pictures are
-//! the same on every machine and tests can look at the rectangles. Colours are classes of a style
-//! sheet; whatever a colour says, a word, a letter or a shape says too.
+//! All layout is in pixels and done by code of this folder ([`flow`] within blocks), so that pictures are the same on
+//! every machine and tests can check the rectangles. Colours are classes of a style sheet; whatever a colour expresses
+//! is also expressed by a word, a letter or a shape.
 
 mod all_layers;
 mod compare;

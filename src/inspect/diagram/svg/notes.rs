@@ -1,4 +1,4 @@
-//! The column alongside the stack: every layer as a cell, names of kinds, memory.
+//! The column beside the stack: a cell for every layer, the names of kinds, and memory.
 
 use super::overlay;
 use super::scene::Piece;
@@ -8,10 +8,10 @@ use crate::inspect::diagram::Drawing;
 
 /// Width of the column.
 pub(super) const NOTES: f64 = 330.0;
-/// Classes of cells, by the kind of the layer.
+/// The classes of cells, by the kind of the layer.
 const KINDS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 
-/// The column alongside the stack.
+/// The column beside the stack.
 pub(in crate::inspect::diagram) fn notes(drawing: &Drawing) -> Piece {
     let mut piece = Piece::new(NOTES, 0.0);
     if let Some(legend) = &drawing.overlay {
@@ -43,7 +43,7 @@ pub(in crate::inspect::diagram) fn notes(drawing: &Drawing) -> Piece {
     piece
 }
 
-/// Every layer as a cell with the letter of its kind.
+/// A cell for every layer, with the letter of its kind.
 fn strip(piece: &mut Piece, drawing: &Drawing) {
     const SIDE: f64 = 19.0;
     /// Width of a cell with a number.

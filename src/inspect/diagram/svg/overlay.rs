@@ -1,20 +1,21 @@
-//! Colours, numbers and marks of a measurement on boxes, and the legend that says what they mean.
+//! Colours, numbers and marks of a measurement on boxes, and the legend that explains them.
 //!
-//! A colour is never alone: the number and the mark of the first difference stand in the box as text. Text on a colour has the colour of ink, since the quiet one would be too pale.
+//! A colour never stands alone: the number and the mark of the first difference are text in the box. Text on a colour
+//! is drawn in the text colour, because the muted one would be too pale.
 
 use super::scene::{Item, Piece, Rect};
 use super::text::{Style, cut, width};
 use crate::inspect::diagram::legend::{COLD, HOT};
 use crate::inspect::diagram::{Legend, Note};
 
-/// What marks the first difference.
+/// The mark of the first difference.
 const FIRST: &str = "\u{25b2} first difference";
-/// The mark alone, where there is little room.
+/// The mark without text, where there is little room.
 const MARK: &str = "\u{25b2} ";
-/// Width of a small box of a colour, with the room after it.
+/// Width of a colour swatch, including the gap after it.
 const SWATCH: f64 = 32.0;
 
-/// Colours the first shape of a piece, which is its frame, and makes its texts readable on that.
+/// Colours the first shape of a piece, which is its frame, and makes the texts on it readable.
 pub(super) fn heat(mut piece: Piece, class: &'static str) -> Piece {
     if class.is_empty() {
         return piece;
@@ -32,14 +33,14 @@ pub(super) fn heat(mut piece: Piece, class: &'static str) -> Piece {
     piece
 }
 
-/// What is noted of a box, in lines: the mark of the first difference, and the number.
+/// The note of a box, as lines: the mark of the first difference, and the number.
 pub(super) fn lines(note: &Note) -> Vec<&str> {
     let mark = note.first.as_ref().map(|_| FIRST);
     let number = Some(note.text.as_str()).filter(|text| !text.is_empty());
     mark.into_iter().chain(number).collect()
 }
 
-/// The cell of a layer in a strip: its letter and its number.
+/// The cell of a layer in the strip: its letter and its number.
 pub(super) fn cell(w: f64, h: f64, letter: &str, note: &Note) -> Piece {
     let mut piece = Piece::new(w, h);
     piece.frame(3.0, "swatch");
@@ -51,7 +52,7 @@ pub(super) fn cell(w: f64, h: f64, letter: &str, note: &Note) -> Piece {
     heat(piece, note.class)
 }
 
-/// A small box of a colour with what it stands for.
+/// A colour swatch with its meaning.
 pub(super) fn swatch(class: &'static str, text: &str) -> Piece {
     let mut piece = Piece::default();
     piece.push(Item::Box(Rect::new(0.0, 0.0, 26.0, 15.0), 3.0, "swatch"));
@@ -61,7 +62,7 @@ pub(super) fn swatch(class: &'static str, text: &str) -> Piece {
     piece
 }
 
-/// What the colours mean, in `room` pixels.
+/// The legend of the colours, `room` pixels wide.
 pub(in crate::inspect::diagram) fn legend(legend: &Legend, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     let title = cut(&legend.title, Style::Title, 2.0 * room);

@@ -1,4 +1,4 @@
-//! A block with everything in it, a norm as a single box, and either as a card without its inside.
+//! Draws a block with all its contents, a norm as a single box, and either as a card without contents.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,12 @@ use crate::common::wording::{bytes, count, percent};
 use crate::inspect::diagram::boxes::dims;
 use crate::inspect::diagram::{Cost, Edge, End, Note, Op, OpShape, Part, Weight};
 
-/// Between a border and what is inside.
+/// Padding between a border and its contents.
 const PAD: f64 = 12.0;
-/// Least width of a block's heading.
+/// Minimum width of a block's heading.
 const MIN_HEADING: f64 = 330.0;
 
-/// A name with dimensions, if they are known.
+/// A name with its dimensions, if they are known.
 fn with_dims(name: &str, of: &[String]) -> String {
     match of.is_empty() {
         true => name.to_owned(),
@@ -23,13 +23,13 @@ fn with_dims(name: &str, of: &[String]) -> String {
     }
 }
 
-/// Elements, bytes and share of the model.
+/// Number of elements, bytes, and share of the model.
 pub(in crate::inspect::diagram) fn cost_text(cost: &Cost) -> String {
     let (n, size) = (count(cost.params), bytes(cost.bytes));
     format!("{n} \u{b7} {size} \u{b7} {}", percent(cost.share))
 }
 
-/// A part with its operations: a block, or a norm as one box.
+/// A part with its operations: a block with contents, or a norm as one box.
 pub(in crate::inspect::diagram) fn opened(part: &Part) -> Piece {
     match part.kind {
         "norm" => single(part),
@@ -37,7 +37,7 @@ pub(in crate::inspect::diagram) fn opened(part: &Part) -> Piece {
     }
 }
 
-/// A block down to its operations.
+/// A block with its operations.
 fn block(part: &Part) -> Piece {
     let inside = inside(part);
     let room = inside.w.max(MIN_HEADING);
@@ -46,7 +46,7 @@ fn block(part: &Part) -> Piece {
     let left = PAD + ((room - inside.w) / 2.0).round();
     let mut piece = Piece::new(w, top + inside.h + 2.0 * PAD);
     piece.frame(10.0, "frame");
-    // A heading stands on a band of the colour of its part, if a measurement is shown.
+    // If a measurement is shown, the heading has a band in the colour of its part.
     let mut band = Piece::new(w, heading.h + 4.0);
     if !part.note.class.is_empty() {
         band.frame(10.0, "frame");
@@ -60,7 +60,7 @@ fn block(part: &Part) -> Piece {
     piece.grouped(part.class, &part.id)
 }
 
-/// A norm, or another part of one operation, as one box with the name of the part.
+/// A norm, or another part with one operation, as one box with the name of the part.
 pub(super) fn single(part: &Part) -> Piece {
     let Some(op) = part.ops.first() else {
         return Piece::new(10.0, 0.0);
@@ -69,7 +69,7 @@ pub(super) fn single(part: &Part) -> Piece {
     inner.grouped(part.class, "")
 }
 
-/// A block without its inside: its heading alone.
+/// A block without its contents: only its heading.
 pub(super) fn card(part: &Part, room: f64) -> Piece {
     let heading = heading(part, room, false);
     let mut piece = Piece::new(room + 2.0 * PAD, heading.h + 8.0);
@@ -78,7 +78,7 @@ pub(super) fn card(part: &Part, room: f64) -> Piece {
     heat(piece.grouped(part.class, &part.id), part.note.class)
 }
 
-/// A norm as a card: its name, and what is noted of it.
+/// A norm as a card: its name and its note.
 pub(super) fn small(part: &Part) -> Piece {
     let mut rows = vec![(part.title.clone(), Style::Line)];
     rows.extend(noted(&part.note));
@@ -86,13 +86,13 @@ pub(super) fn small(part: &Part) -> Piece {
     heat(piece.grouped(part.class, &part.id), part.note.class)
 }
 
-/// What is noted of a box, as its lines.
+/// The note of a box, as lines.
 fn noted(note: &Note) -> impl Iterator<Item = (String, Style)> {
     let lines = overlay::lines(note).into_iter();
     lines.map(|line| (line.to_owned(), Style::Line))
 }
 
-/// Title, words, formula and numbers.
+/// The heading of a part: title, words, formula and numbers.
 fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     let mut piece = Piece::new(room, 8.0);
     let cost = part.cost.as_ref().map(cost_text);
@@ -120,7 +120,7 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     piece
 }
 
-/// Of how many layers numbers are the sum.
+/// The number of layers that a number is the sum of, in words.
 fn in_layers(n: usize) -> String {
     match n {
         0 | 1 => String::new(),
@@ -128,7 +128,7 @@ fn in_layers(n: usize) -> String {
     }
 }
 
-/// The name of a weight, and what it is.
+/// Two rows about a weight: its name; its dimensions, types and bytes.
 fn weight_rows(weight: &Weight) -> [String; 2] {
     let mut what = vec![dims(&weight.shape), weight.types.join("/")];
     let cost = weight.cost.as_ref().map(|cost| bytes(cost.bytes));
@@ -138,7 +138,7 @@ fn weight_rows(weight: &Weight) -> [String; 2] {
     [weight.name.clone(), what.join(" \u{b7} ")]
 }
 
-/// The box of an operation; `result` is written under its name if it says something.
+/// The box of an operation. `result` is written below its name, if there is one.
 fn op_box(part: &Part, op: &Op, id: &str, result: Option<String>, note: &Note) -> Piece {
     let weights: Vec<&Weight> = op.weights.iter().map(|at| &part.weights[*at]).collect();
     if let OpShape::Sign(text) = op.shape {
@@ -159,7 +159,7 @@ fn op_box(part: &Part, op: &Op, id: &str, result: Option<String>, note: &Note) -
     heat(piece.grouped("op", id), note.class)
 }
 
-/// A circle in the middle of its room, with what is noted of it on the right.
+/// A circle in the middle of its room, with its note on the right.
 fn signed(text: &str, note: &Note) -> Piece {
     let lines = overlay::lines(note);
     let widths = lines.iter().map(|line| 5.0 + width(line, Style::Small));
@@ -174,7 +174,7 @@ fn signed(text: &str, note: &Note) -> Piece {
     piece
 }
 
-/// A box of lines whose frame is of a class.
+/// A box of lines, with the class of its frame.
 fn boxed(rows: &[(String, Style)], frame: &'static str) -> Piece {
     let rows = rows
         .iter()
@@ -198,7 +198,7 @@ fn boxed(rows: &[(String, Style)], frame: &'static str) -> Piece {
     piece
 }
 
-/// The operations of a part between its inputs and its result, with a line from that to the bottom.
+/// The operations of a part between its inputs and its result, and a line from the result to the bottom.
 fn inside(part: &Part) -> Piece {
     let (mut pieces, mut arrows) = (Vec::new(), Vec::new());
     let mut inputs: HashMap<&str, usize> = HashMap::new();
@@ -246,7 +246,7 @@ fn inside(part: &Part) -> Piece {
     piece
 }
 
-/// Dimensions of a result, where they are not those of what goes in.
+/// Dimensions of a result, if they differ from those of the inputs.
 fn result(op: &Op, into: &[&Edge]) -> Option<String> {
     let is_same = into.iter().any(|edge| edge.shape == op.result);
     let is_shown = match op.shape {

@@ -1,7 +1,7 @@
-//! Shapes and texts with coordinates, how pieces of them are put together, and how they become SVG.
+//! Shapes and texts with coordinates, their composition into pieces, and their output as SVG.
 //!
-//! Every text knows the rectangle it takes, so that tests can tell whether any two meet. A [`Piece`] grows
-//! downwards: [`Piece::add`], [`Piece::write`] and [`Piece::skip`] continue below all that it holds.
+//! Every text knows the rectangle that it occupies, so that tests can check for overlaps. A [`Piece`] grows downwards:
+//! [`Piece::add`], [`Piece::write`] and [`Piece::skip`] continue below all of its contents.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,9 +15,9 @@ pub type Point = (f64, f64);
 /// A rectangle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rect {
-    /// Left.
+    /// Left edge.
     pub x: f64,
-    /// Top.
+    /// Top edge.
     pub y: f64,
     /// Width.
     pub w: f64,
@@ -31,26 +31,26 @@ impl Rect {
         Self { x, y, w, h }
     }
 
-    /// Whether two rectangles share more than a border.
+    /// Whether two rectangles overlap by more than a border.
     pub fn meets(&self, other: &Self) -> bool {
         let apart = |a: f64, n: f64, b: f64, m: f64| a + n <= b || b + m <= a;
         !apart(self.x, self.w, other.x, other.w) && !apart(self.y, self.h, other.y, other.h)
     }
 }
 
-/// Where the x of a text is.
+/// The position of a text relative to its x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// At its begin.
+    /// x is the start of the text.
     Start,
-    /// In its middle.
+    /// x is the middle of the text.
     Middle,
-    /// At its end.
+    /// x is the end of the text.
     End,
 }
 
 impl Anchor {
-    /// Its class, and the share of the text that is left of its x.
+    /// The class of the anchor, and the share of the text that lies left of its x.
     fn of(self) -> (&'static str, f64) {
         match self {
             Self::Start => ("", 0.0),
@@ -60,24 +60,24 @@ impl Anchor {
     }
 }
 
-/// A piece of a line: SVG's letter for it (`M`, `L`, `C`, `Q` or `Z`) and its points, the last of them its end.
+/// A segment of a path: SVG's letter for it (`M`, `L`, `C`, `Q` or `Z`) and its points; the last point is its end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seg(pub char, pub Vec<Point>);
 
-/// Something to draw.
+/// An item to draw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
-    /// A rectangle with round corners.
+    /// A rectangle with rounded corners.
     Box(Rect, f64, &'static str),
-    /// A circle: middle, radius, class.
+    /// A circle: centre, radius, class.
     Circle(f64, f64, f64, &'static str),
     /// A line or an outline.
     Path(Vec<Seg>, &'static str),
-    /// A text: x, base line, anchor, style, further class.
+    /// A text: x, baseline, anchor, style, additional class.
     Text(f64, f64, Anchor, Style, &'static str, String),
-    /// A group begins: class, and the name of what it shows.
+    /// The start of a group: its class, and the name of what it shows.
     Open(&'static str, String),
-    /// The group ends.
+    /// The end of a group.
     Close,
 }
 
@@ -88,7 +88,7 @@ impl Item {
             return None;
         };
         let w = width(text, *style);
-        // From the height of a capital to what hangs below the base line.
+        // From the height of a capital to the bottom of letters that descend below the baseline.
         let (left, top) = (x - w * anchor.of().1, y - 0.8 * style.size());
         Some(Rect::new(left, top, w, style.size()))
     }
@@ -107,16 +107,16 @@ impl Item {
     }
 }
 
-/// Items in a rectangle of their own that begins at 0, 0.
+/// Items in a rectangle whose origin is 0, 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Piece {
     /// Width.
     pub w: f64,
     /// Height.
     pub h: f64,
-    /// What is drawn, in order.
+    /// The items, in drawing order.
     pub items: Vec<Item>,
-    /// The x at which a value arrives and at which it leaves; none in the middle.
+    /// The x at which a value enters, and at which it leaves; `None` for the middle.
     pub ports: Option<[f64; 2]>,
 }
 
@@ -130,7 +130,7 @@ impl Piece {
         }
     }
 
-    /// The x at which a value arrives, and at which it leaves.
+    /// The x at which a value enters, and at which it leaves.
     pub(super) fn ports(&self) -> [f64; 2] {
         self.ports.unwrap_or([(self.w / 2.0).round(); 2])
     }
@@ -140,12 +140,12 @@ impl Piece {
         self.items.push(item);
     }
 
-    /// Adds a text that begins at `x`.
+    /// Adds a text that starts at `x`.
     pub fn start(&mut self, x: f64, y: f64, style: Style, text: &str) {
         self.text(x, y, Anchor::Start, style, text);
     }
 
-    /// Adds a text whose middle is at `x`.
+    /// Adds a text that is centred at `x`.
     pub fn middle(&mut self, x: f64, y: f64, style: Style, text: &str) {
         self.text(x, y, Anchor::Middle, style, text);
     }
@@ -161,7 +161,7 @@ impl Piece {
         }
     }
 
-    /// Adds a text below all else, in as many lines as it needs to the right border.
+    /// Adds a text below everything else, wrapped at the right border.
     pub fn write(&mut self, x: f64, style: Style, text: &str) {
         for line in wrap(text, style, self.w - x) {
             self.h += style.leading();
@@ -169,12 +169,12 @@ impl Piece {
         }
     }
 
-    /// Keeps room free below all else.
+    /// Adds empty space below everything else.
     pub fn skip(&mut self, h: f64) {
         self.h += h;
     }
 
-    /// Adds a piece below all else.
+    /// Adds a piece below everything else.
     pub fn add(&mut self, x: f64, inner: Self) {
         let (y, h) = (self.h, inner.h);
         self.w = self.w.max(x + inner.w);
@@ -182,7 +182,7 @@ impl Piece {
         self.h += h;
     }
 
-    /// Adds another piece at a place.
+    /// Adds another piece at a position.
     pub fn put(&mut self, piece: Self, x: f64, y: f64) {
         self.items.extend(piece.items.into_iter().map(|mut item| {
             item.shift(x, y);
@@ -190,7 +190,7 @@ impl Piece {
         }));
     }
 
-    /// Pieces side by side, in as many rows as they need in `room` pixels.
+    /// Pieces side by side, in as many rows as they need within `room` pixels.
     pub(super) fn wrapped(pieces: Vec<Self>, gap: Point, room: f64) -> Self {
         let mut all = Self::default();
         let (mut x, mut y) = (0.0, 0.0);
@@ -207,13 +207,13 @@ impl Piece {
         all
     }
 
-    /// Adds a rectangle around all of the piece.
+    /// Adds a rectangle around the whole piece.
     pub(super) fn frame(&mut self, rx: f64, class: &'static str) {
         let frame = Rect::new(0.0, 0.0, self.w, self.h);
         self.push(Item::Box(frame, rx, class));
     }
 
-    /// The piece as a group with the name of what it shows.
+    /// The piece as a group, with the name of what it shows.
     #[must_use]
     pub(super) fn grouped(mut self, class: &'static str, id: &str) -> Self {
         self.items.insert(0, Item::Open(class, id.to_owned()));
@@ -221,7 +221,7 @@ impl Piece {
         self
     }
 
-    /// Adds a straight or broken line.
+    /// Adds a line through the points.
     pub fn line(&mut self, points: &[Point], class: &'static str) {
         let segs = points.iter().enumerate().map(|(at, point)| match at {
             0 => Seg('M', vec![*point]),
@@ -238,7 +238,7 @@ impl Piece {
         }
     }
 
-    /// The rectangles of all texts, with the texts.
+    /// The rectangles of all texts, with their texts.
     pub fn texts(&self) -> impl Iterator<Item = (Rect, &str)> {
         self.items.iter().filter_map(|item| match item {
             Item::Text(.., text) => Some((item.text_rect()?, text.as_str())),
@@ -260,7 +260,7 @@ impl Piece {
         )
     }
 
-    /// The piece as SVG elements of a page, whose groups have the names of what they show.
+    /// The piece as SVG elements of a page. Its groups have the names of what they show.
     pub fn elements(&self) -> String {
         self.written(true)
     }
@@ -273,7 +273,7 @@ impl Piece {
         out
     }
 
-    /// Classes that occur.
+    /// The classes that occur.
     pub fn classes(&self) -> BTreeSet<&'static str> {
         let mut all = BTreeSet::from(["paper"]);
         for item in &self.items {
@@ -292,12 +292,12 @@ impl Piece {
     }
 }
 
-/// A coordinate in whole or half pixels.
+/// A coordinate, rounded to half pixels.
 fn half(value: f64) -> f64 {
     (value * 2.0).round() / 2.0
 }
 
-/// An attribute, unless it is empty.
+/// An attribute; empty if its value is empty.
 fn attribute(name: &str, value: &str) -> String {
     match value {
         "" => String::new(),
@@ -305,8 +305,7 @@ fn attribute(name: &str, value: &str) -> String {
     }
 }
 
-/// Writes an item; in a page texts have the width that was measured, into which a script fits them, and
-/// groups have names.
+/// Writes an item. In a page, texts have the measured width, into which a script fits them, and groups have names.
 fn write_item(out: &mut String, item: &Item, is_page: bool) {
     let result = match item {
         Item::Box(r, rx, class) => {
@@ -347,7 +346,7 @@ fn write_item(out: &mut String, item: &Item, is_page: bool) {
     debug_assert!(result.is_ok(), "writing to a string does not fail");
 }
 
-/// An outline without lines that have no length, which not every renderer draws; empty if it has nothing else.
+/// A path without zero-length lines, which some renderers do not draw; empty if nothing else remains.
 fn path(segs: &[Seg]) -> String {
     let (mut out, mut is_line, mut last) = (String::new(), false, None);
     for Seg(letter, points) in segs {
@@ -364,7 +363,7 @@ fn path(segs: &[Seg]) -> String {
     if is_line { out } else { String::new() }
 }
 
-/// Text as XML content or attribute; characters that XML forbids become a sign for them.
+/// Text as XML content or attribute. Characters that XML forbids are replaced.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -4,21 +4,21 @@ use super::flow::flow;
 use super::scene::{Anchor, Item, Piece, Point, Rect, Seg};
 use super::text::{Style, cut, width};
 
-/// Between pieces of a chain.
+/// Vertical gap between the pieces of a chain.
 pub(super) const GAP: f64 = 26.0;
-/// Longest text of a label or of an operation's box.
+/// Maximum width of the text of a label or of an operation's box.
 pub(super) const MAX_ROW: f64 = 430.0;
 
-/// How pieces below each other are linked.
+/// The link between consecutive pieces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Link {
-    /// By an arrow.
+    /// An arrow.
     Wire,
-    /// By the thick line of the hidden state.
+    /// The thick line of the hidden state.
     Spine,
 }
 
-/// Pieces below each other through which a value goes down: each begins where the one before it ends.
+/// Pieces one below the other, through which a value flows: each piece starts where the one before it ends.
 pub(super) fn chain(pieces: Vec<Piece>, link: Link) -> Piece {
     let (mut x, mut left) = (0.0, 0.0f64);
     let mut places = Vec::new();
@@ -53,8 +53,7 @@ pub(super) fn chain(pieces: Vec<Piece>, link: Link) -> Piece {
     all
 }
 
-/// Pieces below each other along arrows `(from, to)`, which go from earlier to later ones, and where the
-/// pieces are.
+/// Pieces laid out along arrows `(from, to)`, which go from earlier to later pieces, with the rectangles of the pieces.
 pub(super) fn graph(pieces: Vec<Piece>, arrows: &[(usize, usize)]) -> (Piece, Vec<Rect>) {
     let sizes = pieces.iter().map(|p| (p.w, p.h));
     let flow = flow(&sizes.collect::<Vec<_>>(), arrows);
@@ -75,7 +74,7 @@ pub(super) fn label(text: &str, class: &'static str) -> Piece {
     piece
 }
 
-/// An arrow along a route, round where it changes its x.
+/// An arrow along a route, with rounded bends.
 pub(super) fn arrow(piece: &mut Piece, route: &[Point]) {
     let mut before: Option<Point> = None;
     let segs = route.iter().map(|(x, y)| {
@@ -94,19 +93,19 @@ pub(super) fn arrow(piece: &mut Piece, route: &[Point]) {
     route.last().into_iter().for_each(|end| head(piece, *end));
 }
 
-/// The head of an arrow that goes down to a point.
+/// The head of a downward arrow at a point.
 pub(super) fn head(piece: &mut Piece, end: Point) {
     tip(piece, end, (0.0, 1.0));
 }
 
-/// The head of an arrow that comes to a point from a direction along an axis.
+/// The head of an arrow at a point, with a direction along an axis.
 pub(super) fn tip(piece: &mut Piece, (x, y): Point, (dx, dy): Point) {
     let (a, b) = (x - 6.0 * dx, y - 6.0 * dy);
     let (side, up) = (3.5 * dy, 3.5 * dx);
     piece.outline(&[(a - side, b - up), (a + side, b + up), (x, y)], "tip");
 }
 
-/// The direction from a point to another one that is on the same vertical or horizontal line.
+/// The direction from a point to another one on the same vertical or horizontal line.
 pub(super) fn toward(from: Point, to: Point) -> Point {
     let sign = |n: f64| if n.abs() > 0.5 { n.signum() } else { 0.0 };
     (sign(to.0 - from.0), sign(to.1 - from.1))
@@ -120,7 +119,7 @@ pub(super) fn spine_head(piece: &mut Piece, (x, y): Point) {
     );
 }
 
-/// The outline of something that is kept, of the size of the piece.
+/// The drum outline of something that is kept, as large as the piece.
 pub(super) fn drum(piece: &mut Piece, dip: f64) {
     let (w, h) = (piece.w, piece.h);
     let lid = |y: f64, down: f64| Seg('C', vec![(w * 0.1, y + down), (w * 0.9, y + down), (w, y)]);
@@ -140,7 +139,7 @@ pub(super) fn drum(piece: &mut Piece, dip: f64) {
     piece.push(Item::Path(front, "rim"));
 }
 
-/// A box of equal sides with a short text.
+/// A square box with a short text.
 pub(super) fn cell(side: f64, class: &'static str, text: &str) -> Piece {
     let mut piece = Piece::new(side, side);
     piece.frame(3.0, class);
@@ -153,7 +152,7 @@ pub(super) fn cell(side: f64, class: &'static str, text: &str) -> Piece {
     piece
 }
 
-/// A circle with a sign, whose middle is at a point.
+/// A circle with a sign, centred at a point.
 pub(super) fn sign(piece: &mut Piece, (x, y): Point, text: &str) {
     piece.push(Item::Circle(x, y, 11.0, "sign"));
     piece.middle(x, y + 4.5, Style::Title, text);

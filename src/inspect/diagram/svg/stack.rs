@@ -1,4 +1,4 @@
-//! The whole model: what comes in, the stack with its pattern, what comes out.
+//! The whole model: its input, the stack with its pattern, its output.
 
 use super::layer::{self, Detail, OUT, SPINE, badge, on_streams, stream};
 use super::notes::{NOTES, notes};
@@ -10,15 +10,15 @@ use crate::arch::Mode;
 use crate::inspect::diagram::boxes::dims;
 use crate::inspect::diagram::{Drawing, Kind, Part, Run};
 
-/// Width of a card, and of one of several side by side.
+/// Width of a card, and of one of several cards side by side.
 const ROOM: f64 = 440.0;
 const BRANCH: f64 = 280.0;
-/// Room on the left of a repeated piece for how often it repeats.
+/// Width to the left of a repeated piece, for the number of repetitions.
 const SIDE: f64 = 74.0;
-/// Lines that a name may take.
+/// Maximum number of lines of a name.
 const NAMES: usize = 3;
 
-/// The whole model: input, stack with the pattern of its layers, head, and how it is executed.
+/// The whole model: input, stack with the pattern of its layers, head, and the scenes of its execution.
 pub fn stack(drawing: &Drawing) -> Piece {
     let (mut column, notes) = (column(drawing), notes(drawing));
     let x = column.w + 40.0;
@@ -41,7 +41,7 @@ fn room(drawing: &Drawing) -> f64 {
     ROOM.max(SPINE + OUT + most as f64 * BRANCH)
 }
 
-/// What comes in, the layers, what comes out, one below the other along the hidden state.
+/// The input, the layers and the output, one below the other along the hidden state.
 pub(in crate::inspect::diagram) fn column(drawing: &Drawing) -> Piece {
     let tokens = match drawing.mode {
         Mode::Causal => "tokens so far",
@@ -79,7 +79,7 @@ pub(in crate::inspect::diagram) fn column(drawing: &Drawing) -> Piece {
     }
 }
 
-/// What reads the source: its tokens, the layers, and what they hand over.
+/// The part that reads the source: its tokens, its layers, and the result that it passes on.
 fn source(embed: &Part, runs: &mut Runs<'_>) -> Piece {
     let layers = runs.all(&runs.drawing.source, false);
     let rows = vec![
@@ -94,8 +94,8 @@ fn source(embed: &Part, runs: &mut Runs<'_>) -> Piece {
     chain(rows, Link::Spine)
 }
 
-/// The part that reads the source, and next to it the one whose layers, at `into`, attend to it: an arrow leads from
-/// the end of the first to them.
+/// The part that reads the source, beside the part whose layers attend to it. An arrow leads from the end of the first
+/// to those layers, at `into`.
 fn handed_over(source: Piece, rest: Piece, into: f64) -> Piece {
     const GAP: f64 = 60.0;
     const BEND: f64 = 22.0;
@@ -115,7 +115,7 @@ fn handed_over(source: Piece, rest: Piece, into: f64) -> Piece {
     piece
 }
 
-/// A part alongside the hidden state, which it reads and does not change.
+/// A part beside the hidden state, which it reads and does not change.
 fn aside(part: &Part, w: f64) -> Piece {
     let middle = (w / 2.0).round();
     let left = middle + 30.0;
@@ -128,7 +128,7 @@ fn aside(part: &Part, w: f64) -> Piece {
     piece
 }
 
-/// A margin around a picture.
+/// A picture with a margin around it.
 pub(super) fn framed(inner: Piece) -> Piece {
     const MARGIN: f64 = 24.0;
     let mut page = Piece::new(inner.w + 2.0 * MARGIN, inner.h + 2.0 * MARGIN);
@@ -148,7 +148,7 @@ fn output_words(drawing: &Drawing) -> String {
     format!("{what}: {dims}")
 }
 
-/// Name and what holds for the whole model.
+/// The name, and the properties of the whole model.
 pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     for line in wrap(&drawing.name, Style::Heading, room).iter().take(NAMES) {
@@ -170,7 +170,7 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
     piece
 }
 
-/// The pieces of a pattern; each kind of layers is drawn where it comes first.
+/// The pieces of a pattern. Each kind of layers is drawn where it occurs first.
 struct Runs<'d> {
     drawing: &'d Drawing,
     room: f64,
@@ -207,7 +207,7 @@ fn times(count: usize) -> String {
     format!("{count} \u{d7}")
 }
 
-/// A frame around a piece, with how often it repeats.
+/// A frame around a piece, with the number of repetitions.
 fn repeated(inner: Piece, times: &str, class: &'static str) -> Piece {
     const PAD: f64 = 12.0;
     let mut piece = Piece::new(inner.w + SIDE + 2.0 * PAD, inner.h + 2.0 * PAD);
@@ -218,7 +218,7 @@ fn repeated(inner: Piece, times: &str, class: &'static str) -> Piece {
     piece
 }
 
-/// A kind of layer that was drawn above.
+/// A reference to a kind of layer that was drawn above.
 fn again(kind: &Kind, room: f64) -> Piece {
     let mut piece = Piece::new(room, 40.0);
     piece.put(badge(kind, 32.0), 0.0, 4.0);
@@ -228,7 +228,7 @@ fn again(kind: &Kind, room: f64) -> Piece {
     piece.grouped("kind", &kind.id)
 }
 
-/// A kind of layer: the hidden state and what leaves and rejoins it.
+/// A kind of layer: the hidden state, and the branches that leave and rejoin it.
 fn layer(kind: &Kind, room: f64) -> Piece {
     let cost = kind.cost.as_ref().map(cost_text).unwrap_or_default();
     let mut piece = layer::heading(kind, 32.0, room, &[(Style::Small, cost)]);

@@ -1,14 +1,14 @@
-//! The style sheet: rules with named colours, each with a value on light and one on dark paper.
+//! The style sheet: rules with named colours, each with a value for light and for dark backgrounds.
 //!
-//! A page takes the sheet as it is, whose colours follow `color-scheme`. A picture by itself gets the
-//! values on light paper, since many viewers know neither variables nor media queries.
+//! A page uses the sheet unchanged; its colours follow `color-scheme`. A standalone picture gets the light values,
+//! because many viewers support neither variables nor media queries.
 
 use std::collections::{BTreeSet, HashMap};
 
 /// Fonts, lines and colours. The first rule is the table of colours.
 pub const SHEET: &str = include_str!("style.css");
 
-/// The rules for the classes that occur in a picture, with colours for light paper.
+/// The rules for the classes that occur in a picture, with the light colours.
 pub(super) fn rules(classes: &BTreeSet<&str>) -> String {
     let is_used = |selector: &&str| {
         let mut names = selector.split(['.', ' ']).filter(|name| !name.is_empty());
@@ -32,7 +32,7 @@ pub(super) fn rules(classes: &BTreeSet<&str>) -> String {
     out
 }
 
-/// Names of colours with their values on light paper.
+/// The names of the colours, with their light values.
 fn colours(table: &str) -> HashMap<&str, &str> {
     let entries = table.split(';').filter_map(|entry| {
         let (name, value) = entry.trim().split_once(':')?;

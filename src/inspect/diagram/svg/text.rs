@@ -1,25 +1,25 @@
-//! How wide texts are, without a font: the widths of a wide sans serif face, with a margin.
+//! Widths of texts without a font: those of a wide sans serif face, with a margin.
 //!
-//! A viewer shows the first face of the list that it has. The table is that of the widest common one, so
-//! texts fit in all of them.
+//! A viewer uses the first available face of the list. The table is that of the widest common one, so texts fit in all
+//! of them.
 
 /// Sizes and weights of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// The name of a picture.
+    /// The title of a picture.
     Heading,
-    /// The name of a box.
+    /// The title of a box.
     Title,
     /// The name of an operation.
     Name,
-    /// What a box does.
+    /// The description of a box.
     Line,
     /// Formulas, shapes, tensors.
     Small,
 }
 
 impl Style {
-    /// Pixels of the face; never less than 11.
+    /// Font size in pixels, at least 11.
     pub fn size(self) -> f64 {
         match self {
             Self::Heading => 20.0,
@@ -29,17 +29,17 @@ impl Style {
         }
     }
 
-    /// Pixels from one line to the next.
+    /// Line height in pixels.
     pub fn leading(self) -> f64 {
         (self.size() * 1.4).round()
     }
 
-    /// Pixels from the base line of a line to its bottom.
+    /// Pixels from the baseline of a line to its bottom.
     pub(super) fn drop(self) -> f64 {
         (self.size() * 0.35).round()
     }
 
-    /// Its class in the style sheet.
+    /// The class in the style sheet.
     pub fn class(self) -> &'static str {
         match self {
             Self::Heading => "th",
@@ -59,19 +59,19 @@ const WIDTHS: [u16; 95] = [
     611, 685, 390, 337, 390, 838, 500, 500, 613, 635, 550, 635, 615, 352, 635, 634, 278, 278, 579,
     278, 974, 634, 612, 635, 635, 411, 521, 392, 634, 592, 818, 592, 592, 525, 636, 337, 636, 838,
 ];
-/// Of any other character.
+/// Width of any other character.
 const OTHER: u16 = 1000;
-/// Bold letters over plain ones.
+/// Ratio of the width of bold letters to plain ones.
 const BOLD: f64 = 1.14;
-/// For faces that are a little wider still.
+/// A margin for faces that are slightly wider.
 const MARGIN: f64 = 1.02;
 
-/// Pixels that a text takes at most.
+/// Maximum width of a text, in pixels.
 pub fn width(text: &str, style: Style) -> f64 {
     pixels(text.chars().map(thousandths).sum(), style)
 }
 
-/// The width of a character, in thousandths of the size: a whole number, so sums are exact.
+/// The width of a character, in thousandths of the size: an integer, so sums are exact.
 fn thousandths(c: char) -> f64 {
     f64::from(match c {
         '\u{b7}' => 318,
@@ -87,14 +87,14 @@ fn pixels(thousandths: f64, style: Style) -> f64 {
     thousandths / 1000.0 * style.size() * bold * MARGIN
 }
 
-/// A text in lines of at most `room` pixels, broken at spaces. Where a word has no room it is broken after
-/// an operator, or anywhere; at least one character is in each line.
+/// A text in lines of at most `room` pixels, broken at spaces. A word that does not fit is broken after an operator, or
+/// anywhere; each line has at least one character.
 pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = text.trim_matches(' ');
     while !rest.is_empty() {
         let (mut taken, mut space, mut operator, mut end) = (0.0, None, None, rest.len());
-        // No more is measured than has room, so that a long text takes as long as it has characters.
+        // Measuring stops when the line is full, so the time is linear in the number of characters.
         for (at, c) in rest.char_indices() {
             taken += thousandths(c);
             if c == ' ' {
@@ -113,7 +113,7 @@ pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
     lines
 }
 
-/// A text cut to `room` pixels.
+/// A text, cut to `room` pixels.
 pub(super) fn cut(text: &str, style: Style, room: f64) -> String {
     if width(text, style) <= room {
         return text.to_owned();

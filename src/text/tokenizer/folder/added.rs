@@ -1,4 +1,4 @@
-//! Tokens that a folder declares besides those of its vocabulary file: `added_tokens_decoder` of
+//! Tokens that a folder declares in addition to those of its vocabulary file: `added_tokens_decoder` of
 //! `tokenizer_config.json`, then `added_tokens.json`.
 //!
 //! Invariant: sorted by id, and no declaration occurs twice.
@@ -11,7 +11,7 @@ use tokenizers::AddedToken;
 use super::Error;
 use super::files::Files;
 
-/// A token with its id and the file that declares it.
+/// A token with its id, and the file that declares it.
 pub(super) struct Declared<'a> {
     pub(super) id: u32,
     pub(super) token: AddedToken,
@@ -36,7 +36,7 @@ struct Entry {
 /// The declared tokens.
 ///
 /// # Errors
-/// An entry that is not a token, a key that is not an id.
+/// An entry is not a token, or a key is not an id.
 pub(super) fn read(files: &Files) -> Result<Vec<Declared<'_>>, Error> {
     let declared = files.tokenizer_config.object("added_tokens_decoder")?;
     let mut tokens = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn read(files: &Files) -> Result<Vec<Declared<'_>>, Error> {
         });
     }
     tokens.sort_by_key(|declared| declared.id);
-    // Of two declarations of a token that of `tokenizer_config.json` comes first.
+    // Of two declarations of a token, the one in `tokenizer_config.json` sorts first.
     tokens.dedup_by(|other, first| {
         other.token.content == first.token.content && other.id == first.id
     });

@@ -1,7 +1,7 @@
-//! Facts of a tokenizer class that are in its code and in no file of its folder.
+//! Facts about a tokenizer class that are only in its code, not in a file of its folder.
 //!
-//! The facts are data (`classes.toml`); nothing here knows a class. A folder names its class, or at
-//! least the type of its model. Invariant: the table parses, and no two entries of one form share a name.
+//! The facts are data (`classes.toml`); no class is named here. A folder names its class, or at least the type of its
+//! model. Invariant: the table parses, and no two entries of one form share a name.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::Error;
 use super::files::Files;
 
-/// The form of the files that a vocabulary lies in.
+/// The form of the files that hold a vocabulary.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Form {
@@ -26,17 +26,17 @@ pub(super) enum Form {
 pub(super) struct Class {
     names: Vec<String>,
     form: Form,
-    /// How texts are cut into words.
+    /// The pattern that splits texts into words.
     pub(super) pattern: Option<String>,
     pub(super) normal_form: Option<String>,
     #[serde(default)]
     special: Vec<String>,
-    /// Tokens in the place of the first pieces of a model, and the number of these.
+    /// Tokens that replace the first pieces of a model, and the number of pieces that they replace.
     #[serde(default)]
     pub(super) leading: Vec<String>,
     #[serde(default)]
     pub(super) replaced: usize,
-    /// Tokens that a text starts and ends with.
+    /// The tokens that a text starts with, and those that it ends with.
     #[serde(default)]
     pub(super) first: Vec<String>,
     #[serde(default)]
@@ -51,7 +51,7 @@ pub(super) struct Class {
     mask: Option<String>,
 }
 
-/// The name of the entry of files that hold their pattern.
+/// The name of the entry for files that contain their own pattern.
 pub(super) const TEKKEN: &str = "Tekken";
 
 static CLASSES: LazyLock<Vec<Class>> = LazyLock::new(|| {
@@ -59,36 +59,36 @@ static CLASSES: LazyLock<Vec<Class>> = LazyLock::new(|| {
     struct Table {
         class: Vec<Class>,
     }
-    // A test parses it, so that this cannot fail in a build that passed.
+    // A test parses the table, so this cannot fail in a build that passed.
     toml::from_str(include_str!("classes.toml"))
         .map_or_else(|_| Vec::new(), |table: Table| table.class)
 });
 
-/// The entry of that name.
+/// The entry of this form and name.
 pub(super) fn named(form: Form, name: &str) -> Option<&'static Class> {
     CLASSES
         .iter()
         .find(|class| class.form == form && class.names.iter().any(|known| known == name))
 }
 
-/// The entry of a folder.
+/// The entry for a folder.
 ///
 /// # Errors
-/// A key that is not a string.
+/// A key is not a string.
 pub(super) fn find(files: &Files, form: Form) -> Result<Option<&'static Class>, Error> {
     Ok(names(files)?.iter().find_map(|name| named(form, name)))
 }
 
-/// The entry of a folder, which has to be there.
+/// The entry for a folder, which must exist.
 ///
 /// # Errors
-/// As for [`find`], and where there is none.
+/// As [`find`], or there is no entry.
 pub(super) fn required(files: &Files, form: Form) -> Result<&'static Class, Error> {
     let class = find(files, form)?;
     class.map_or_else(|| Err(unknown(files)), Ok)
 }
 
-/// The error of a folder whose class says nothing that is known.
+/// The error of a folder whose class is unknown.
 fn unknown(files: &Files) -> Error {
     let names = names(files).unwrap_or_default();
     Error::UnknownClass {
@@ -100,7 +100,7 @@ fn unknown(files: &Files) -> Error {
     }
 }
 
-/// The names of a folder's class, the best one first.
+/// The possible class names of a folder, the most specific first.
 fn names(files: &Files) -> Result<Vec<String>, Error> {
     const CLASS: &str = "tokenizer_class";
     const TYPE: &str = "model_type";
@@ -116,7 +116,7 @@ fn names(files: &Files) -> Result<Vec<String>, Error> {
 }
 
 impl Class {
-    /// The tokens after those of the file, with their numbers.
+    /// The tokens after those of the file, with number ranges expanded.
     pub(super) fn special(&self) -> Vec<String> {
         self.special
             .iter()
@@ -124,12 +124,12 @@ impl Class {
             .collect()
     }
 
-    /// The text of the token for the unknown.
+    /// The text of the unknown token.
     pub(super) fn unknown(&self) -> Option<&str> {
         self.unk.as_deref()
     }
 
-    /// Roles and their tokens.
+    /// The roles with their tokens.
     pub(super) fn roles(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("bos", &self.bos),
@@ -143,14 +143,14 @@ impl Class {
         .filter_map(|(role, token)| Some((role, token.as_deref()?)))
     }
 
-    /// All tokens that the entry names, apart from those after the file's.
+    /// All tokens that the entry names, except those after the file's.
     pub(super) fn named_tokens(&self) -> impl Iterator<Item = &str> {
         let ends = self.first.iter().chain(&self.last).map(String::as_str);
         ends.chain(self.roles().map(|(_, token)| token))
     }
 }
 
-/// The texts that `{first..last}` in a text expands to.
+/// The texts that a `{first..last}` in a text expands to.
 fn numbered(text: &str) -> Vec<String> {
     let parts = || {
         let (before, rest) = text.split_once('{')?;

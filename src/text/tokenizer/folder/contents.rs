@@ -1,4 +1,4 @@
-//! The vocabulary of a folder that has been read.
+//! The vocabulary of a folder, after it was read.
 
 use std::path::PathBuf;
 
@@ -14,40 +14,40 @@ pub struct Folder {
     path: PathBuf,
     metadata: Metadata,
     tokenizer: Tokenizer,
-    /// The properties that the metadata cannot state, and whether they matter.
+    /// How the metadata differs from the folder, if it does.
     difference: Option<Difference>,
 }
 
-/// Why the metadata of a folder does not say all.
+/// A difference between the metadata and a folder.
 #[derive(Clone, Debug)]
 pub(super) enum Difference {
-    /// Unusual texts are tokenized otherwise: one of them.
+    /// Unusual texts are tokenized differently; the text is an example.
     Slight(String),
-    /// There is no way to say it.
+    /// The metadata cannot describe the tokenization; the text says why.
     Whole(String),
 }
 
 impl Folder {
-    /// The vocabulary as the keys of a GGUF file. Where none of them can say how texts are
-    /// tokenized, `tokenizer.ggml.model` and `tokenizer.ggml.pre` are absent.
+    /// The vocabulary as keys of a GGUF file. If no keys can describe how texts are tokenized, `tokenizer.ggml.model`
+    /// and `tokenizer.ggml.pre` are absent.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The tokenizer, which encodes as the folder says.
+    /// The tokenizer, which encodes like the folder's own library.
     pub fn into_tokenizer(self) -> Tokenizer {
         self.tokenizer
     }
 
-    /// The tokenizer, which encodes as the folder says.
+    /// The tokenizer, which encodes like the folder's own library.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// The metadata for a file that is to be tokenized as the folder is.
+    /// The metadata for a file that is to be tokenized like the folder.
     ///
     /// # Errors
-    /// A folder whose way of tokenizing no key can say.
+    /// No keys can describe how the folder tokenizes.
     pub fn for_file(&self) -> Result<&Metadata, Error> {
         match &self.difference {
             Some(Difference::Whole(why)) => Err(Error::NotExpressible {
@@ -58,7 +58,7 @@ impl Folder {
         }
     }
 
-    /// A text that a file with the metadata tokenizes otherwise than the folder, where there is one.
+    /// A text that a file with the metadata tokenizes differently from the folder, if there is one.
     pub fn differs_at(&self) -> Option<&str> {
         match &self.difference {
             Some(Difference::Slight(text) | Difference::Whole(text)) => Some(text),
@@ -67,7 +67,7 @@ impl Folder {
     }
 }
 
-/// A folder whose vocabulary has been read.
+/// A folder with the vocabulary that was read.
 pub(super) fn assembled(
     files: &Files,
     metadata: Metadata,

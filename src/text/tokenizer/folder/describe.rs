@@ -1,4 +1,4 @@
-//! The description that fits a folder's vocabulary, and the tokenizer that is exact.
+//! Selects the description that fits a folder's vocabulary, and the tokenizer that is exact.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::tokens::Token;
 use super::{Error, Folder};
 use crate::weights::Metadata;
 
-/// Finds the description that fits, and the tokenizer that is exact.
+/// Selects the description that fits, and the tokenizer that is exact.
 pub(super) fn describe(
     files: &Files,
     parsed: Parsed,

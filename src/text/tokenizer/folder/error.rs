@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use super::super::Error as Inner;
 
-/// Why the vocabulary of a folder was refused.
+/// The reason why the vocabulary of a folder was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
@@ -15,13 +15,13 @@ pub enum Error {
         /// The operating system's message.
         source: std::io::Error,
     },
-    /// A file that has to be there is not.
+    /// A required file is missing.
     #[error("{}: there is no such file, and without it the folder has no vocabulary", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// The file breaks its own format.
+    /// The file violates its own format.
     #[error("{}: {what}", path.display())]
     Damaged {
         /// The file.
@@ -29,7 +29,7 @@ pub enum Error {
         /// What is wrong, and where.
         what: String,
     },
-    /// The file says what the tokens are, and nothing says how texts are cut into them.
+    /// The file lists the tokens but not how texts are split into them.
     #[error(
         "{}: the file does not say how texts are cut and tokens are numbered, and {class}; a `tokenizer.json` says it all: \
          `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)` of transformers writes one",
@@ -54,10 +54,10 @@ pub enum Error {
         path: PathBuf,
         /// Its size.
         bytes: u64,
-        /// What is read at most.
+        /// The size limit.
         limit: u64,
     },
-    /// The file is not JSON, or not of the form it should have.
+    /// The file is not JSON, or not of the expected form.
     #[error("{}: {source}", path.display())]
     Json {
         /// The file.
@@ -70,10 +70,10 @@ pub enum Error {
     Utf8 {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The position of the error.
         source: std::str::Utf8Error,
     },
-    /// The library that defines the format does not take the file.
+    /// The library that defines the format refuses the file.
     #[error("{}: {message}", path.display())]
     Refused {
         /// The file.
@@ -81,19 +81,19 @@ pub enum Error {
         /// The library's message.
         message: String,
     },
-    /// A key holds a value of another type.
+    /// The value of a key has another type.
     #[error("{}: `{key}` is {found}, expected {expected}", path.display())]
     WrongType {
         /// The file.
         path: PathBuf,
         /// The key.
         key: String,
-        /// Type of its value.
+        /// The type of its value.
         found: &'static str,
-        /// What it should be.
+        /// The expected type.
         expected: &'static str,
     },
-    /// A number that no vocabulary can have.
+    /// A number exceeds the limit for vocabularies.
     #[error("{}: `{key}` is {found}, at most {limit} is possible", path.display())]
     TooMany {
         /// The file.
@@ -102,10 +102,10 @@ pub enum Error {
         key: String,
         /// Its value.
         found: u64,
-        /// The highest value.
+        /// The maximum value.
         limit: usize,
     },
-    /// An id that is not in the vocabulary.
+    /// An id is outside the vocabulary.
     #[error("{}: `{key}` is {id}, but the vocabulary has {tokens} tokens", path.display())]
     IdOutOfRange {
         /// The file.
@@ -117,7 +117,7 @@ pub enum Error {
         /// Number of tokens.
         tokens: usize,
     },
-    /// A token whose id is beyond the model's vocabulary.
+    /// The id of a token is beyond the model's vocabulary.
     #[error("{}: token `{token}` has id {id}, but {limit} is the highest number of tokens ({by})", path.display())]
     TokenOutOfRange {
         /// The file.
@@ -126,12 +126,12 @@ pub enum Error {
         token: String,
         /// Its id.
         id: u32,
-        /// The number of tokens that ids must be below.
+        /// Ids must be below this number.
         limit: usize,
-        /// What says so.
+        /// The source of the limit.
         by: &'static str,
     },
-    /// Two tokens with one id.
+    /// Two tokens have the same id.
     #[error("{}: tokens `{first}` and `{second}` both have id {id}", path.display())]
     DoubledId {
         /// The file.
@@ -143,7 +143,7 @@ pub enum Error {
         /// The other.
         second: String,
     },
-    /// A token that does not get the id it is declared with.
+    /// A token does not get the id with which it is declared.
     #[error(
         "{}: token `{token}` is declared with id {declared}, but added tokens follow one another \
          after the vocabulary, so it has id {found}",
@@ -156,10 +156,10 @@ pub enum Error {
         token: String,
         /// The id in the file.
         declared: u32,
-        /// The id it has.
+        /// The actual id.
         found: u32,
     },
-    /// The vocabulary is none that the keys of a GGUF file can describe.
+    /// The keys of a GGUF file cannot describe the vocabulary.
     #[error(
         "{}: no GGUF file can say how this text is tokenized: {why}; the folder itself runs",
         path.display()
@@ -167,7 +167,7 @@ pub enum Error {
     NotExpressible {
         /// The file.
         path: PathBuf,
-        /// What no key can state.
+        /// The property that no key can express.
         why: String,
     },
     /// The vocabulary cannot be used.
@@ -175,7 +175,7 @@ pub enum Error {
     Vocabulary {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: Inner,
     },
 }

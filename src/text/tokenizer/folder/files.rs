@@ -1,7 +1,7 @@
-//! The files of a folder that say something about its vocabulary, read with limits.
+//! The files of a folder that describe its vocabulary, read with limits.
 //!
-//! Only one that holds a vocabulary has to be there. Nothing here knows what a key means; a value of
-//! the wrong type is an error that names file and key, and `null` counts as absent.
+//! Only the file with the vocabulary is required. Nothing here knows the meaning of a key; a value of the wrong type is
+//! an error with file and key, and `null` counts as absent.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,9 +14,9 @@ use crate::weights::safetensors::is_named;
 
 use super::Error;
 
-/// The most bytes of a file that holds a vocabulary: ten times the largest known one.
+/// Maximum size of a file that holds a vocabulary, in bytes: ten times the largest known one.
 const LARGEST_VOCABULARY: u64 = 512 << 20;
-/// The most bytes of any other file.
+/// Maximum size of any other file, in bytes.
 const LARGEST_OTHER: u64 = 64 << 20;
 
 /// The files of a folder.
@@ -52,11 +52,11 @@ pub(super) struct Vocabulary {
 pub(super) enum FileKind {
     /// `tokenizer.json`.
     Library,
-    /// `tekken.json`, by itself or with a date.
+    /// `tekken.json`, with or without a date in its name.
     Tekken,
-    /// A SentencePiece model or the ranks of tiktoken: the content decides.
+    /// A SentencePiece model or tiktoken ranks; the content tells which.
     Model,
-    /// A SentencePiece model with other ids than the model has: the class decides.
+    /// A SentencePiece model whose ids differ from the model's; the class tells how.
     Renumbered,
     /// `vocab.json`, next to `merges.txt`.
     Merges,
@@ -64,8 +64,8 @@ pub(super) enum FileKind {
     Words,
 }
 
-/// The files that hold a vocabulary, in the order of precedence. `*` is any text; of several names
-/// that fit the last one counts, which is that of the latest version.
+/// The files that hold a vocabulary, in order of precedence. `*` matches any text; of several matching names the last
+/// one counts, which is the latest version.
 const VOCABULARIES: &[(&str, FileKind)] = &[
     ("tokenizer.json", FileKind::Library),
     ("tekken.json", FileKind::Tekken),
@@ -80,7 +80,7 @@ const VOCABULARIES: &[(&str, FileKind)] = &[
     ("vocab.txt", FileKind::Words),
 ];
 
-/// A file that another one needs to be a vocabulary.
+/// The second file that `vocab.json` needs.
 pub(super) const MERGES_FILE: &str = "merges.txt";
 
 /// The file of a folder that holds its vocabulary: `tokenizer.json` before all others.
@@ -95,11 +95,11 @@ pub(super) fn vocabulary_of(folder: &Path) -> Option<(PathBuf, FileKind)> {
     })
 }
 
-/// A JSON object of a file; empty where there is no file.
+/// A JSON object of a file; empty if there is no file.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     path: PathBuf,
-    /// Path of keys to this object, with a dot at its end.
+    /// The path of keys to this object, with a trailing dot.
     inside: String,
     entries: Map<String, Value>,
 }
@@ -145,7 +145,7 @@ impl Files {
         }
     }
 
-    /// The text of a file of the folder, if it is there.
+    /// The text of a file of the folder; `None` if it does not exist.
     pub(super) fn text(&self, name: impl AsRef<Path>) -> Result<Option<String>, Error> {
         let path = self.folder.join(name);
         let Some(bytes) = read(&path, LARGEST_OTHER)? else {
@@ -158,7 +158,7 @@ impl Files {
         Ok(Some(text))
     }
 
-    /// The names of the files in a folder of the folder that end like this, sorted.
+    /// The names of the files in a subfolder with this ending, sorted.
     pub(super) fn names_in(&self, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
         names_in(&self.folder.join(folder), ("", ending))
     }
@@ -180,12 +180,12 @@ impl Object {
         })
     }
 
-    /// The file.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A key with the keys that lead to it.
+    /// A key with the path of keys to it.
     pub(super) fn full(&self, key: &str) -> String {
         format!("{}{key}", self.inside)
     }
@@ -200,7 +200,7 @@ impl Object {
         self.entries.get(key).filter(|value| !value.is_null())
     }
 
-    /// A value as something, or the error that says what it is instead.
+    /// A value converted by a function, or an error with the type that was found.
     fn typed<'a, T>(
         &'a self,
         key: &str,
@@ -214,7 +214,7 @@ impl Object {
         read(value).map(Some).ok_or_else(wrong)
     }
 
-    /// The error with what was found and what was expected.
+    /// The error with the type that was found and the one that was expected.
     pub(super) fn wrong_type(&self, key: &str, value: &Value, expected: &'static str) -> Error {
         Error::WrongType {
             path: self.path.clone(),
@@ -236,7 +236,7 @@ impl Object {
         self.typed(key, "a whole number", Value::as_u64)
     }
 
-    /// An object inside this one; empty where there is none.
+    /// A nested object; empty if there is none.
     pub(super) fn object(&self, key: &str) -> Result<Self, Error> {
         let entries = self.typed(key, "an object", Value::as_object)?;
         Ok(Self {
@@ -255,7 +255,7 @@ impl Object {
         )
     }
 
-    /// The ids of a key: one or a list. A negative id stands for none.
+    /// The ids of a key: one id or a list. A negative id counts as none.
     pub(super) fn ids(&self, key: &str) -> Result<Vec<u64>, Error> {
         let ids = self.typed(key, "an id or a list of ids", |value| {
             let several = value
@@ -271,7 +271,7 @@ impl Object {
     }
 }
 
-/// The names of the files in a folder that start and end like this, sorted.
+/// The names of the files in a folder with this start and ending, sorted.
 fn names_in(path: &Path, (start, end): (&str, &str)) -> Result<Vec<String>, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),
@@ -294,13 +294,13 @@ fn names_in(path: &Path, (start, end): (&str, &str)) -> Result<Vec<String>, Erro
     Ok(names)
 }
 
-/// The bytes of a file, if it is there.
+/// The bytes of a file; `None` if it does not exist.
 fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),
         source,
     };
-    // Asked before opening: opening a pipe may wait for ever.
+    // Checked before opening, because opening a pipe may block forever.
     let about = match fs::metadata(path) {
         Err(error) if is_absent(&error) => return Ok(None),
         about => about.map_err(io)?,

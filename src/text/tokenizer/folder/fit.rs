@@ -1,9 +1,8 @@
-//! Whether a description of a vocabulary is right, found by trying it on texts.
+//! Grades a description of a vocabulary by trying it on texts.
 //!
-//! Texts come in two parts: plain ones, which every description must take as the folder does,
-//! and hard ones, where the keys of a file cannot say what some folders do (case and marks beyond
-//! ASCII, white space next to special tokens). A description that fails on the hard ones only is
-//! near: good enough for a file, not for running the folder.
+//! There are two kinds of texts: plain ones, which every description must tokenize like the folder, and hard ones, for
+//! which the keys of a file cannot describe some folders (case and marks beyond ASCII, white space next to special
+//! tokens). A description that fails only on hard ones is near: good enough for a file, but not for running the folder.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -26,18 +25,18 @@ use super::tokens::Token;
 #[derive(Debug)]
 pub(super) enum Fit {
     Exact,
-    /// A text that is tokenized otherwise.
+    /// Plain texts match; this text is tokenized differently.
     Near(String),
-    /// Plain texts are tokenized otherwise: why that is known.
+    /// Plain texts are tokenized differently; the text is the evidence.
     Not(String),
 }
 
-/// How many tokens of a vocabulary are tried where not all are.
+/// Number of tokens that are tried if not all are.
 const SAMPLE: usize = 2048;
-/// How many special tokens are tried.
+/// Number of special tokens that are tried.
 const SPECIALS: usize = 64;
 
-/// Texts that tell pre-tokenizers apart.
+/// Texts that distinguish pre-tokenizers.
 const PLAIN: &[&str] = &[
     "Hello world, how are you doing today?",
     "I'll we're they've don't can't it's I'm he'd you'd 'twas rock'n'roll 's 't 'x",
@@ -66,7 +65,7 @@ const PLAIN: &[&str] = &[
     "\u{2014}dash\u{2014} \u{201c}quotes\u{201d} \u{2018}single\u{2019} \u{2026} \u{20ac}5 \u{a9} \u{2122} \u{b0}C",
 ];
 
-/// Texts that the keys of a file do not always cover.
+/// Texts that the keys of a file cannot always describe.
 const HARD: &[&str] = &[
     " leading and trailing ",
     "  two   ",
@@ -95,8 +94,7 @@ const HARD: &[&str] = &[
     "\ta",
 ];
 
-/// Whether a tokenizer makes of texts what the folder makes of them. With `all`, the text of every
-/// token is one of the texts.
+/// Compares a tokenizer with the folder on texts. With `all`, the text of every token is tried.
 pub(super) fn grade(
     ours: &Tokenizer,
     parsed: &Parsed,
@@ -129,7 +127,7 @@ pub(super) fn grade(
     }
 }
 
-/// The texts of tokens, several to a text where not all are wanted.
+/// The texts of tokens, several joined in a text if not all are tried.
 fn pieces(ours: &Tokenizer, tokens: &[Token], all: bool) -> Vec<String> {
     let is_normal = |(_, token): &(u32, &Token)| token.kind == Kind::Normal;
     let step = if all {
@@ -147,7 +145,7 @@ fn pieces(ours: &Tokenizer, tokens: &[Token], all: bool) -> Vec<String> {
     texts.chunks(size).map(<[&str]>::concat).collect()
 }
 
-/// Special tokens between words, white space and one another.
+/// Texts with special tokens between words, white space and each other.
 fn specials(tokens: &[Token]) -> Vec<String> {
     let is_special = |token: &&Token| matches!(token.kind, Kind::Control | Kind::UserDefined);
     tokens
@@ -161,17 +159,17 @@ fn specials(tokens: &[Token]) -> Vec<String> {
         .collect()
 }
 
-/// A pre-tokenizer that cuts all plain texts as a folder does.
+/// A pre-tokenizer that splits all plain texts like a folder.
 pub(super) struct Found {
     pub(super) row: &'static Row,
-    /// A hard text that it cuts otherwise.
+    /// A hard text that it splits differently.
     pub(super) differs: Option<&'static str>,
 }
 
-/// The pre-tokenizers that cut all plain texts as the folder does; first those that cut most of
-/// the hard ones as it does, then those that treat whole words alike.
+/// The pre-tokenizers that split all plain texts like the folder. Those that match on most hard texts come first, then
+/// those that treat whole words alike.
 pub(super) fn pre_tokenizers(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Found>, String> {
-    /// How many are tried in full.
+    /// Maximum number of pre-tokenizers that are tried in full.
     const MOST: usize = 4;
     let words_of = |texts: &[&'static str]| {
         let texts = texts.iter().map(|text| Words::of(parsed, text));
@@ -211,10 +209,10 @@ pub(super) fn pre_tokenizers(parsed: &Parsed, ignore_merges: bool) -> Result<Vec
         .collect())
 }
 
-/// A text with the words that a folder cuts it into.
+/// A text with the words into which a folder splits it.
 struct Words {
     from: &'static str,
-    /// The text as the folder normalises it.
+    /// The text after the folder's normalisation.
     text: String,
     words: Vec<Vec<u8>>,
 }
@@ -252,11 +250,11 @@ impl Words {
     }
 }
 
-/// Where texts are cut, by pre-tokenizer and text.
+/// The words of texts, by pre-tokenizer and text.
 type Known = HashMap<(usize, &'static str), Arc<[Range<usize>]>>;
 
-/// Where a pre-tokenizer cuts texts: known to the process once it has cut one, since the patterns of all
-/// pre-tokenizers take longer to compile than everything else.
+/// The words into which a pre-tokenizer splits texts. They are cached per process, because compiling the patterns of
+/// all pre-tokenizers takes longer than everything else.
 struct Cuts {
     row: &'static Row,
     splitter: OnceCell<Splitter>,
@@ -271,7 +269,7 @@ impl Cuts {
     /// The words of a text.
     fn of(&self, words: &Words) -> Result<Arc<[Range<usize>]>, String> {
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-        // Every state of the table is a sound one.
+        // Every update of the table is complete, so a poisoned lock still holds a valid one.
         let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let is_plain = words.text == words.from;
         let key = (std::ptr::from_ref(self.row).addr(), words.from);

@@ -1,8 +1,7 @@
 //! Tokens with a role: BOS, EOS, padding, unknown, end of generation.
 //!
-//! A role is named by text in `tokenizer_config.json` and `special_tokens_map.json`, by id in
-//! `config.json` and `generation_config.json`; the first that names one counts. Of the tokens that
-//! end an answer all count.
+//! `tokenizer_config.json` and `special_tokens_map.json` name the token of a role by text, `config.json` and
+//! `generation_config.json` by id; the first one found counts. Of tokens that end an answer, all count.
 
 use std::collections::BTreeSet;
 
@@ -31,30 +30,30 @@ pub(super) struct Ids {
     pad: Option<u32>,
     mask: Option<u32>,
     ends: BTreeSet<u32>,
-    /// Tokens that a text starts and ends with.
+    /// The tokens that a text starts with, and those that it ends with.
     pub(super) frame: (Vec<u32>, Vec<u32>),
-    /// Between the texts of a pair the separator follows the end of the first.
+    /// Whether, between the texts of a pair, the separator follows the end of the first.
     doubles_end: bool,
 }
 
-/// The roles that the file of a vocabulary, or its class, states.
+/// The roles that a vocabulary file or its class defines.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     pub(super) unknown: Option<u32>,
     pub(super) frame: Frame,
-    /// Tokens between the texts of a pair.
+    /// The tokens between the texts of a pair.
     between: Vec<u32>,
-    /// Texts end with a token that separates them.
+    /// Whether the token at the end of a text is also its separator, as in WordPiece.
     is_wordpiece: bool,
-    /// Tokens of roles that no other file names.
+    /// Tokens for roles that no other file defines.
     pub(super) roles: Vec<(&'static str, u32)>,
 }
 
-/// Tokens that a text starts and ends with.
+/// The tokens that a text starts with, and those that it ends with.
 #[derive(Debug)]
 pub(super) enum Frame {
     Ids(Vec<u32>, Vec<u32>),
-    /// The token that starts a text, whichever that is.
+    /// Only the BOS token at the start, whichever it is.
     Bos,
 }
 
@@ -65,7 +64,7 @@ impl Default for Frame {
 }
 
 impl Own {
-    /// What the library knows, and the class of a folder if one was requested.
+    /// The roles that the library knows, and those of the class, if one was requested.
     pub(super) fn read(
         files: &Files,
         parsed: &Parsed,
@@ -103,7 +102,7 @@ impl Own {
         Ok(this)
     }
 
-    /// The roles that a class states.
+    /// The roles that a class defines.
     pub(super) fn of_class(class: Option<&Class>, tokens: &[Token]) -> Self {
         let Some(class) = class else {
             return Self::default();
@@ -122,7 +121,7 @@ impl Own {
     }
 }
 
-/// Tokens by their text; of several the last one.
+/// The ids of tokens by text; of several with the same text, the last one.
 fn by_text(tokens: &[Token]) -> FxHashMap<&str, u32> {
     (0..)
         .zip(tokens)
@@ -178,8 +177,8 @@ impl Ids {
         Ok(this)
     }
 
-    /// Flags of `tokenizer_config.json` count more than `tokenizer.json`, as where models are
-    /// trained, but only over what a flag can say.
+    /// Flags of `tokenizer_config.json` override `tokenizer.json`, as in training software, but only where a flag can
+    /// express the setting.
     fn apply_flags(&mut self, config: &Object) -> Result<(), Error> {
         let ends = [
             ("add_bos_token", self.bos, &mut self.frame.0),
@@ -203,7 +202,7 @@ impl Ids {
             ("bos", self.bos),
             ("eos", self.eos),
             ("unknown", self.unk),
-            // Spelled so in the format.
+            // The format spells it so.
             ("seperator", self.sep),
             ("padding", self.pad),
             ("mask", self.mask),
@@ -216,7 +215,7 @@ impl Ids {
                 put(role, id);
             }
         }
-        // Two more keys hold tokens that end an answer; some tokens are known by their text.
+        // Two further keys hold tokens that end an answer; other such tokens are known by their text.
         let is_special = |token: &&Token| token.kind != Kind::Normal;
         let has = |known: &dyn Fn(&str) -> bool| {
             let mut special = tokens.iter().filter(is_special);
@@ -254,7 +253,7 @@ impl Ids {
     }
 }
 
-/// Where roles are looked up.
+/// The sources in which roles are looked up.
 struct Sources<'a> {
     files: &'a Files,
     own: &'a Own,
@@ -272,13 +271,13 @@ impl Sources<'_> {
         })
     }
 
-    /// The token that the vocabulary itself or its class names.
+    /// The token that the vocabulary itself or its class defines.
     fn own(&self, role: &str) -> Option<u32> {
         let mut roles = self.own.roles.iter();
         roles.find(|(other, _)| *other == role).map(|(_, id)| *id)
     }
 
-    /// The token that a file names by its text. A text that is not a token names none.
+    /// The token that a file names by text. A text that is not a token names none.
     fn by_text(&self, role: &str) -> Result<Option<u32>, Error> {
         let key = format!("{role}_token");
         for object in [&self.files.tokenizer_config, &self.files.special_tokens] {
@@ -304,7 +303,7 @@ impl Sources<'_> {
                 if id < self.tokens as u64 {
                     found.push(id as u32);
                 } else if role != "pad" {
-                    // Files often name a token for padding that nothing ever is padded with.
+                    // Files often name a padding token that is never used.
                     return Err(Error::IdOutOfRange {
                         path: object.path().to_owned(),
                         key: object.full(&key),
@@ -318,7 +317,7 @@ impl Sources<'_> {
     }
 }
 
-/// The tokens that the library puts before and after a text, found by encoding one.
+/// The tokens that the library adds before and after a text, found by encoding one.
 fn frame(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let texts = ["a", "1", "."].into_iter();
     let texts = texts.chain(tokens.iter().take(1000).map(|token| token.text.as_str()));
@@ -349,7 +348,7 @@ fn frame(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<(Vec<u32>, 
     Ok((Vec::new(), Vec::new()))
 }
 
-/// The tokens that the library puts between two texts, given those before and after a text.
+/// The tokens that the library adds between two texts, given those before and after a text.
 fn between(parsed: &Parsed, first: &[u32], last: &[u32]) -> Vec<u32> {
     let text = "a";
     let pair = || {

@@ -1,7 +1,7 @@
-//! A `tokenizer.json` as keys of a GGUF file: a few layouts to try, the best first.
+//! Describes a `tokenizer.json` by keys of a GGUF file: a few candidate layouts, the most likely first.
 //!
-//! Which of them is right is not decided here but by what they make of texts (`fit`). Layouts are
-//! those of llama.cpp's converter: texts, kinds, scores and merges per model.
+//! The right one is chosen elsewhere, by how they tokenize texts (`fit`). The layouts are those of llama.cpp's
+//! converter: texts, kinds, scores and merges for each tokenizer model.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use super::fit;
 use super::parsed::Parsed;
 use super::tokens::Token;
 
-/// One way to describe a vocabulary.
+/// A candidate description of a vocabulary.
 pub(super) struct Layout {
     model: &'static str,
     pre: &'static str,
@@ -26,19 +26,19 @@ pub(super) struct Layout {
     scores: Option<Vec<f32>>,
     has_merges: bool,
     more: Vec<(&'static str, Value)>,
-    /// Whether every token has to be tried, because the words alone do not settle it.
+    /// Whether every token must be tried, because the words alone do not decide.
     pub(super) is_doubtful: bool,
-    /// A text that is known to be tokenized otherwise.
+    /// A text that is known to be tokenized differently.
     pub(super) differs: Option<&'static str>,
 }
 
-/// How the texts of tokens are written.
+/// The spelling of token texts.
 #[derive(Clone, Copy)]
 pub(super) enum Spelling {
     AsIs,
-    /// Spaces of user-defined tokens are plain spaces.
+    /// Spaces are escaped, except that those of user-defined tokens are plain.
     Escaped,
-    /// As `Escaped`; a word starts with U+2581, what continues one does not start with `##`.
+    /// As `Escaped`. The start of a word has U+2581, and its continuations have no `##`.
     Words,
 }
 
@@ -56,7 +56,7 @@ impl Layout {
         }
     }
 
-    /// Writes model, tokens and what belongs to them.
+    /// Writes the keys of the model and its tokens.
     pub(super) fn write(&self, tokens: &[Token], parsed: &Parsed, metadata: &mut Metadata) {
         metadata.insert(keys::MODEL, Value::Str(self.model.to_owned()));
         metadata.insert(keys::PRE, Value::Str(self.pre.to_owned()));
@@ -73,7 +73,7 @@ impl Layout {
     }
 }
 
-/// Writes the parts of every vocabulary, for one that no layout describes.
+/// Writes only the keys that all vocabularies have, for a vocabulary that no layout describes.
 pub(super) fn write_plain(tokens: &[Token], parsed: &Parsed, metadata: &mut Metadata) {
     let spelling = match parsed.library.get_model() {
         ModelWrapper::WordPiece(_) => Spelling::Words,
@@ -100,7 +100,7 @@ pub(super) fn write_tokens(tokens: &[Token], spelling: Spelling, metadata: &mut 
     write_ids(keys::STRIPS_RIGHT, tokens, |t| t.strips_right, metadata);
 }
 
-/// Writes the ids of some tokens, if there are any.
+/// Writes the ids of the selected tokens, if there are any.
 fn write_ids(key: &str, tokens: &[Token], which: impl Fn(&Token) -> bool, metadata: &mut Metadata) {
     let found = (0..).zip(tokens).filter(|(_, token)| which(token));
     let ids: Vec<u32> = found.map(|(id, _)| id).collect();
@@ -131,10 +131,10 @@ impl Spelling {
     }
 }
 
-/// Prefix of a token that continues a word.
+/// The prefix of a token that continues a word.
 const CONTINUES: &str = "##";
 
-/// The layouts to try, or why there is none.
+/// The candidate layouts, or why there are none.
 pub(super) fn candidates(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
     match parsed.library.get_model() {
         ModelWrapper::BPE(bpe) => {
@@ -177,7 +177,7 @@ pub(super) fn is_byte_level(parsed: &Parsed) -> bool {
         .any(|part| Parsed::step(part, "ByteLevel").is_some())
 }
 
-/// Byte-level merges: one layout per pre-tokenizer that cuts texts as the folder's does.
+/// Byte-level merges: one layout per pre-tokenizer that splits texts like the folder's.
 fn byte_level_words(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Layout>, String> {
     let is_known = |byte: u8| {
         let letter = byte_level::letter_of(byte)
@@ -185,7 +185,7 @@ fn byte_level_words(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Layout>,
             .to_owned();
         parsed.library.token_to_id(&letter).is_some()
     };
-    // Left out silently here, an unknown token there.
+    // Bytes without a token are left out silently here; in the folder they become the unknown token.
     let unknown = parsed.library.get_model();
     if let ModelWrapper::BPE(bpe) = unknown
         && bpe.unk_token.is_some()
@@ -218,8 +218,8 @@ fn byte_level_words(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Layout>,
     Ok(layouts.collect())
 }
 
-/// Merges of characters with bytes to fall back to: by score where the merges are those that the
-/// scores of their tokens imply, else by rank.
+/// Merges of characters with byte fallback: by score if the merges are those that the scores of their tokens imply,
+/// otherwise by rank.
 fn characters(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
     let bytes = tokens.iter().filter(|token| token.kind == Kind::Byte);
     if bytes.count() < 256 {
@@ -251,7 +251,7 @@ fn characters(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> 
     }
 }
 
-/// Whether a space is put before a text.
+/// Whether a space is added before a text.
 fn adds_space(parsed: &Parsed) -> bool {
     let metaspace = Parsed::step(&parsed.pre_tokenizer, "Metaspace")
         .or_else(|| Parsed::step(&parsed.normalizer, "Metaspace"));
@@ -259,9 +259,8 @@ fn adds_space(parsed: &Parsed) -> bool {
     by_scheme || Parsed::step(&parsed.normalizer, "Prepend").is_some()
 }
 
-/// Scores with which joining by score joins what the merges join, in their order: the later a
-/// token's merges, the lower its score, and one score for tokens whose merges are mixed. None where
-/// merges are missing.
+/// Scores for which joining by score equals joining by the merges in their order: the later a token's merges, the lower
+/// its score; tokens whose merges interleave share a score. `None` if merges are missing.
 fn scores(tokens: &[Token], parsed: &Parsed) -> Option<Vec<f32>> {
     /// The merges of one token.
     struct Merges {
@@ -296,7 +295,7 @@ fn scores(tokens: &[Token], parsed: &Parsed) -> Option<Vec<f32>> {
         end = end.max(Some(merges.last));
         merges.score = score;
     }
-    // Joining by score joins whatever makes a token.
+    // Joining by score joins any two pieces that together are a token.
     let ways = |text: &str| {
         let cuts = text.char_indices().skip(1);
         cuts.filter(|(at, _)| texts.contains(&text[..*at]) && texts.contains(&text[*at..]))
@@ -313,7 +312,7 @@ fn scores(tokens: &[Token], parsed: &Parsed) -> Option<Vec<f32>> {
     scores.collect()
 }
 
-/// Tokens by likelihood, with the four ways of treating white space.
+/// Tokens by likelihood, with the four treatments of white space.
 fn unigram(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
     const UNUSED: f32 = -10_000.0;
     let ModelWrapper::Unigram(model) = parsed.library.get_model() else {

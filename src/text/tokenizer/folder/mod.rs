@@ -1,11 +1,10 @@
 //! The vocabulary of a Hugging Face folder, as the metadata that a GGUF file would hold.
 //!
-//! `tokenizer.json` is read by the library that defines it (`parsed`); tokens (`tokens`), roles
-//! (`ids`) and chat templates (`templates`) become keys. How texts are tokenized is described in
-//! one of a few ways (`layout`), and what it does to texts decides which is right (`fit`). A folder
-//! that none describes runs through the library. Files of other forms are brought into that one
-//! (`source`), except SentencePiece models, whose fields become keys (`pieces`). Not here: weights and the
-//! model's parameters.
+//! `tokenizer.json` is read by the library that defines it (`parsed`); tokens (`tokens`), roles (`ids`) and chat
+//! templates (`templates`) become keys. A few layouts can describe how texts are tokenized (`layout`), and the right
+//! one is found by trying them on texts (`fit`). A folder that no layout describes is encoded by the library. Files in
+//! other formats are converted (`source`), except SentencePiece models, whose fields become keys (`pieces`). Not here:
+//! weights and the model's parameters.
 //!
 //! Invariant: the tokenizer of a folder encodes as the folder's own library does.
 

@@ -1,8 +1,8 @@
-//! `tokenizer.json`, or another file brought into its form (`source`), as the library of the format reads
-//! it, and the little it does not tell.
+//! `tokenizer.json`, or another file converted to its format (`source`), parsed by the format's library, with the few
+//! fields that the library does not expose.
 //!
-//! Tokens that other files of the folder add are added here too, as they are where models are
-//! trained. Invariant: every token has the id that its file declares.
+//! Tokens that other files of the folder add are added here too, as in training software. Invariant: every token has
+//! the id that its file declares.
 
 use std::path::Path;
 
@@ -20,11 +20,11 @@ use super::source::Described;
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub(super) library: Library,
-    /// Merges in the order of their rank; empty for models without.
+    /// Merges in order of rank; empty for models without merges.
     pub(super) merges: Vec<(String, String)>,
-    /// Id of the unknown token of a model that names it by id.
+    /// Id of the unknown token, for models that define it by id.
     pub(super) unk_id: Option<u32>,
-    /// The steps of each part, sequences taken apart.
+    /// The steps of the normaliser, with sequences flattened.
     pub(super) normalizer: Vec<Json>,
     pub(super) pre_tokenizer: Vec<Json>,
     pub(super) decoder: Vec<Json>,
@@ -75,7 +75,7 @@ impl Parsed {
             check_id(&library, &path, &token.content, token.id)?;
         }
         add_tokens(&mut library, files, &described.implied)?;
-        // Limits of a training run, which say nothing about the vocabulary.
+        // Truncation and padding are settings of a training run, not of the vocabulary.
         library
             .with_truncation(None)
             .map_err(|e| refused(e.to_string()))?;
@@ -98,13 +98,13 @@ impl Parsed {
         })
     }
 
-    /// The first step of a part that has this type.
+    /// The first step of a part with this type.
     pub(super) fn step<'a>(part: &'a [Json], ty: &str) -> Option<&'a Json> {
         part.iter().find(|step| step["type"] == ty)
     }
 }
 
-/// The steps of a part of the library, in order.
+/// The steps of a part of the library, with sequences flattened.
 fn steps(part: &impl Serialize) -> Vec<Json> {
     fn flatten(step: Json, out: &mut Vec<Json>) {
         let Json::Object(mut entries) = step else {
@@ -152,7 +152,7 @@ fn add_tokens(library: &mut Library, files: &Files, implied: &[AddedToken]) -> R
 
 fn check_id(library: &Library, path: &Path, token: &str, declared: u32) -> Result<(), Error> {
     match library.token_to_id(token) {
-        // A token without a text is in no text, and the library leaves it out.
+        // A token with an empty text occurs in no text, and the library leaves it out.
         None => Ok(()),
         Some(id) if id == declared => Ok(()),
         Some(found) => Err(Error::MovedId {

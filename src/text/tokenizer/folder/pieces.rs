@@ -1,8 +1,8 @@
-//! A folder whose vocabulary is a SentencePiece model, as the metadata that a GGUF file would hold.
+//! Describes a folder whose vocabulary is a SentencePiece model, as the metadata of a GGUF file.
 //!
-//! The algorithms here follow that library to the last tie, so there is nothing to try: the keys say all,
-//! some of them our own. Tokens that other files declare split a text before; user-defined symbols of the
-//! model that no file declares are matched within it.
+//! The algorithms here match SentencePiece even in ties, so nothing has to be tried: the keys describe everything, some
+//! of them this project's own. Tokens that other files declare split a text first; user-defined symbols of the model
+//! that no file declares are matched within it.
 
 use crate::weights::{Array, Metadata, Value};
 
@@ -77,7 +77,7 @@ fn tokens(
             _ if token.special || looks_special(&token.content) => Kind::Control,
             _ => Kind::UserDefined,
         };
-        // A folder may give another text to a piece that training left without a use.
+        // A folder may give another text to a piece that training left unused.
         slots.replace(
             other.id,
             Token {
@@ -96,13 +96,13 @@ fn tokens(
     Ok((slots.filled(), symbols))
 }
 
-/// What the model and the class say of roles.
+/// The roles that the model and the class define.
 fn own(model: &Model, class: Option<&Class>, tokens: &[Token]) -> Own {
     let mut own = Own::of_class(class, tokens);
     own.unknown = model.unknown();
     own.roles.extend(model.roles());
     if class.is_none() {
-        // As where most such models are trained, and as llama.cpp has it.
+        // Texts start with BOS, as in llama.cpp and in the software that most such models are trained with.
         own.frame = Frame::Bos;
     }
     own
@@ -131,7 +131,7 @@ fn write(
     metadata.insert(keys::SCORES, Value::Array(Array::F32(scores)));
     metadata.insert(keys::SYMBOLS, Value::Array(Array::U32(symbols.to_vec())));
 
-    // Where a class is not to do as it did at first, the space before a text is its own matter.
+    // With `legacy` off, `add_prefix_space` determines the space before a text.
     let config = &files.tokenizer_config;
     let is_own = config.flag("legacy")? == Some(false);
     let adds_space = match is_own {

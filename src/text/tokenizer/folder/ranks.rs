@@ -1,8 +1,8 @@
-//! Vocabularies of tiktoken: the bytes of each token, joined in the order of the tokens' ids.
+//! Vocabularies of tiktoken: the bytes of each token; tokens are joined in the order of their ids.
 //!
-//! tiktoken joins any two neighbours that together are a token, lowest id first. Written as merges that
-//! is every way to make a token of two others, tokens in the order of their ids. Invariant: no bytes and
-//! no id occur twice, and every single byte is a token, so that any text can be written.
+//! tiktoken joins any two neighbours that together are a token, the lowest id first. As merges, this is every split of
+//! a token into two others, by the id of the token. Invariant: no bytes and no id occur twice, and every single byte is
+//! a token, so that any text can be encoded.
 
 use std::sync::LazyLock;
 
@@ -15,9 +15,9 @@ use super::files::Files;
 use super::layout::base64;
 use super::source::{self, Special};
 
-/// The most bytes of a token: four times those of the longest known one.
+/// Maximum number of bytes of a token: four times the longest known one.
 const LONGEST: usize = 1024;
-/// The most bytes of all merges for each byte of the file; known vocabularies have less than 4.
+/// Maximum number of bytes of all merges, per byte of the file; known vocabularies have less than 4.
 const MOST_MERGED: usize = 16;
 
 /// Tokens with their ids.
@@ -27,14 +27,14 @@ pub(super) struct Ranks {
     tokens: std::collections::BTreeMap<u32, Vec<u8>>,
 }
 
-/// Whether a file is a SentencePiece model: it starts with the tag of a piece, and a line feed is no
-/// digit of base64.
+/// Whether a file is a SentencePiece model: it starts with the tag of a piece, a line feed, which is not a digit of
+/// base64.
 pub(super) fn is_model(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'\n')
 }
 
 impl Ranks {
-    /// Reads lines of base64 and a number.
+    /// Parses lines of a base64 text and a number.
     pub(super) fn read(files: &Files) -> Result<Self, Error> {
         let mut this = Self::default();
         let lines = files.vocabulary.bytes.split(|byte| *byte == b'\n');
@@ -117,7 +117,7 @@ impl Ranks {
         Ok(source::byte_level(pattern, normal_form, specials, &model))
     }
 
-    /// Every way to make a token of two others; of one token, those of the lowest parts first.
+    /// Every split of a token into two others; for each token, the splits with the lowest parts first.
     fn merges(&self, files: &Files) -> Result<Vec<Json>, Error> {
         let all: usize = self.tokens.values().map(Vec::len).sum();
         let mut budget = all.saturating_mul(MOST_MERGED);
@@ -141,11 +141,11 @@ impl Ranks {
     }
 }
 
-/// The letter of each byte in the byte-level alphabet.
+/// The character of each byte in the byte-level alphabet.
 static LETTERS: LazyLock<Vec<char>> =
     LazyLock::new(|| (0..=u8::MAX).map(byte_level::letter_of).collect());
 
-/// Bytes in the byte-level alphabet.
+/// Bytes spelled in the byte-level alphabet.
 fn spelled(bytes: &[u8]) -> String {
     bytes
         .iter()

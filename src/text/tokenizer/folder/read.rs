@@ -15,12 +15,13 @@ pub fn has_vocabulary(folder: &Path) -> bool {
     files::vocabulary_of(folder).is_some()
 }
 
-/// Reads the vocabulary and the chat templates of a folder. Of several files that hold a vocabulary one
-/// counts: `tokenizer.json`, `tekken*.json`, `tokenizer.model` (SentencePiece's or tiktoken's) or a version of
-/// it, `spiece.model`, `sentencepiece.bpe.model`, `tiktoken.model`, `*.tiktoken`, `vocab.json` with `merges.txt`, `vocab.txt`.
+/// Reads the vocabulary and the chat templates of a folder. Of several files that hold a vocabulary, the first in this
+/// order counts: `tokenizer.json`, `tekken*.json`, `tokenizer.model` (SentencePiece's or tiktoken's) or a version of
+/// it, `spiece.model`, `sentencepiece.bpe.model`, `tiktoken.model`, `*.tiktoken`, `vocab.json` with `merges.txt`,
+/// `vocab.txt`.
 ///
 /// # Errors
-/// Files that are missing, damaged, or contradict one another; the error names file and key.
+/// Files are missing, damaged, or contradict one another; the error names file and key.
 pub fn read(folder: &Path) -> Result<Folder, Error> {
     let mut files = Files::read(folder)?;
     let described = match source::of(&mut files)? {

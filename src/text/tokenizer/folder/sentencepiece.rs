@@ -1,9 +1,8 @@
-//! SentencePiece's model file: a protocol buffer with the pieces, how they were trained and how texts are
-//! normalised.
+//! Parses SentencePiece's model file: a protocol buffer with the pieces, the training parameters and the normalisation.
 //!
-//! Only the fields that decide how texts are tokenized are read. Invariant: what the library refuses is
-//! refused here: empty or doubled pieces, two for the unknown, none for it without bytes in its place, bytes that are
-//! missing or misnamed.
+//! Only the fields that determine how texts are tokenized are read. Invariant: a model that SentencePiece refuses is
+//! refused: with an empty or duplicate piece, with two unknown pieces, with none and no byte pieces instead, or with
+//! missing or misnamed byte pieces.
 
 use rustc_hash::FxHashSet;
 
@@ -19,7 +18,7 @@ pub(super) struct Model {
     pub(super) normaliser: Normaliser,
     pub(super) space_is_last: bool,
     byte_fallback: bool,
-    /// Ids of the tokens with a role, as the file has them: a negative one is none.
+    /// Ids of the tokens with a role, as in the file; a negative one means none.
     roles: [(&'static str, i32); 3],
 }
 
@@ -31,15 +30,15 @@ pub(super) struct Piece {
     pub(super) kind: Option<Kind>,
 }
 
-/// How pieces are found.
+/// The algorithm that finds pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Unigram,
-    /// By score; pieces of one character are never joined, so they are found so as well.
+    /// Joins pieces by score. Models whose pieces are characters use it too: nothing is joined there.
     Pairs,
 }
 
-/// How texts are normalised.
+/// The settings of normalisation.
 #[derive(Debug)]
 pub(super) struct Normaliser {
     pub(super) table: Vec<u8>,
@@ -48,23 +47,23 @@ pub(super) struct Normaliser {
     escapes_spaces: bool,
 }
 
-/// The value of a field.
+/// The value of a protocol buffer field.
 enum Value<'a> {
     Number(u64),
     Bits(u32),
     Bytes(&'a [u8]),
-    /// Eight bytes, which no field that is read has.
+    /// Eight bytes; no field that is read has this type.
     Other,
 }
 
-/// The fields of a message that is left to read.
+/// The remaining fields of a message.
 struct Fields<'a> {
     rest: &'a [u8],
     broken: bool,
 }
 
 impl Model {
-    /// Reads the vocabulary's file.
+    /// Reads the file of the vocabulary.
     pub(super) fn read(files: &Files) -> Result<Self, Error> {
         let bytes = &files.vocabulary.bytes;
         let cut = |at: usize| {
@@ -108,13 +107,13 @@ impl Model {
         Ok(this)
     }
 
-    /// The id of the token for the unknown.
+    /// The id of the unknown token.
     pub(super) fn unknown(&self) -> Option<u32> {
         let is_unknown = |piece: &Piece| piece.kind == Some(Kind::Unknown);
         self.pieces.iter().position(is_unknown).map(|id| id as u32)
     }
 
-    /// Tokens with a role.
+    /// The tokens that have a role.
     pub(super) fn roles(&self) -> Vec<(&'static str, u32)> {
         let id = |id: i32| {
             let id = u32::try_from(id).ok()?;
@@ -127,8 +126,8 @@ impl Model {
             .collect()
     }
 
-    /// Puts control tokens in the place of the first `replaced` pieces, which no text may be cut into; of them
-    /// `unknown` stands for the unknown.
+    /// Replaces the first `replaced` pieces by control tokens, which occur in no text; one of them, `unknown`, is the
+    /// unknown token.
     pub(super) fn renumber(
         &mut self,
         leading: &[String],
@@ -155,7 +154,7 @@ impl Model {
             }),
         };
         self.pieces.splice(..replaced, leading.iter().map(token));
-        // They are numbers of the pieces that are gone.
+        // The ids refer to pieces that were replaced.
         self.roles.iter_mut().for_each(|(_, id)| *id = -1);
         Ok(())
     }
@@ -170,7 +169,7 @@ impl Model {
             match (field, value) {
                 (1, Value::Bytes(text)) => piece.text = String::from_utf8(text.to_vec()).ok()?,
                 (2, Value::Bits(bits)) => piece.score = f32::from_bits(bits),
-                // The numbers are those of GGUF files.
+                // The codes are those of GGUF files.
                 (3, Value::Number(code)) => piece.kind = Kind::known(i64::try_from(code).ok()?),
                 (1..=3, _) => return None,
                 _ => {}
@@ -201,7 +200,7 @@ impl Model {
                 }
                 24 => self.space_is_last = number != 0,
                 35 => self.byte_fallback = number != 0,
-                // Negative numbers are written as 64 bits.
+                // Negative numbers are encoded as 64 bits.
                 41..=43 => self.roles[field as usize - 41].1 = number as i32,
                 _ => {}
             }
@@ -224,7 +223,7 @@ impl Model {
         (!fields.broken).then_some(())
     }
 
-    /// The library's requirements of a model.
+    /// Checks SentencePiece's requirements of a model.
     fn check(&self) -> Result<(), String> {
         if !self.normaliser.escapes_spaces {
             return Err(
@@ -244,7 +243,7 @@ impl Model {
             if text.is_empty() {
                 return Err(format!("piece {id} is empty"));
             }
-            // Tokens that no text is cut into have names of their own.
+            // Tokens that occur in no text may share names with those that do.
             let is_text = matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Unused);
             if !known.insert((is_text, text.as_str())) {
                 return Err(format!("piece {id}: `{text}` is already defined"));
@@ -285,7 +284,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Number and value of the next field; `None` at the end and where the message is broken.
+    /// Number and value of the next field; `None` at the end or if the message is malformed.
     fn next(&mut self) -> Option<(u64, Value<'a>)> {
         if self.rest.is_empty() {
             return None;
@@ -322,7 +321,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A number of seven bits a byte, lowest first; the highest bit says that more follow.
+/// A variable-length integer: seven bits per byte, lowest first; the highest bit says that more bytes follow.
 fn varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for at in 0..10 {

@@ -1,9 +1,8 @@
-//! Files that hold a vocabulary in another form than `tokenizer.json`, brought into that form.
+//! Converts files that hold a vocabulary in another format to the format of `tokenizer.json`.
 //!
-//! Ranks of tiktoken (`ranks`), `tekken.json`, `vocab.json` with `merges.txt`, and `vocab.txt` become a
-//! model of the library with the parts that the published tokenizers have; what no file says comes from
-//! `classes`. SentencePiece models are not described so, because the library normalises texts and breaks
-//! ties otherwise than SentencePiece does: see `pieces`.
+//! tiktoken ranks (`ranks`), `tekken.json`, `vocab.json` with `merges.txt`, and `vocab.txt` become a model of the
+//! library with the parts of the published tokenizers; facts that no file states come from `classes`. SentencePiece
+//! models are not converted, because the library normalises texts and breaks ties differently: see `pieces`.
 
 use std::path::PathBuf;
 
@@ -26,19 +25,19 @@ pub(super) enum Source {
     Pieces,
 }
 
-/// A vocabulary in the form of `tokenizer.json`, and what goes with it.
+/// A vocabulary in the format of `tokenizer.json`, with additional data.
 #[derive(Default)]
 pub(super) struct Described {
     pub(super) json: Vec<u8>,
-    /// Special tokens of the vocabulary that are declared only by a role.
+    /// Special tokens of the vocabulary that are declared only through a role.
     pub(super) implied: Vec<AddedToken>,
     pub(super) class: Option<&'static Class>,
 }
 
-/// Reads the vocabulary's file.
+/// Reads the vocabulary file.
 ///
 /// # Errors
-/// A file that breaks its format, or a class that nothing is known of.
+/// A file violates its format, or nothing is known about the class.
 pub(super) fn of(files: &mut Files) -> Result<Source, Error> {
     let described = match files.vocabulary.kind {
         FileKind::Library => Described {
@@ -66,7 +65,7 @@ fn special(id: u32, text: String, is_control: bool) -> Special {
     Special { id, token }
 }
 
-/// Ranks of tiktoken: a line for each token, its bytes in base64 and its rank.
+/// Converts tiktoken ranks: a line for each token, with its bytes in base64 and its rank.
 fn of_ranks(files: &Files) -> Result<Described, Error> {
     let ranks = Ranks::read(files)?;
     let class = classes::required(files, Form::Ranks)?;
@@ -79,7 +78,7 @@ fn of_ranks(files: &Files) -> Result<Described, Error> {
             token: declared.token,
         })
         .collect();
-    // The tokens of the class exist unless the folder replaces them.
+    // The class's special tokens exist unless the folder replaces them.
     for (id, text) in (ranks.end()..).zip(class.special()) {
         let is_taken = |other: &Special| other.id == id || other.token.content == text;
         if !specials.iter().any(is_taken) {
@@ -94,7 +93,7 @@ fn of_ranks(files: &Files) -> Result<Described, Error> {
     })
 }
 
-/// `tekken.json`: the pattern, the special tokens, and the bytes of the others, whose ids follow.
+/// Converts `tekken.json`: the pattern, the special tokens, and the bytes of the others, whose ids follow.
 fn of_tekken(files: &Files) -> Result<Described, Error> {
     #[derive(Deserialize)]
     struct Tekken {
@@ -170,7 +169,7 @@ fn of_tekken(files: &Files) -> Result<Described, Error> {
     })
 }
 
-/// `vocab.json`, an object of tokens and ids, and `merges.txt`, a line for each merge.
+/// Converts `vocab.json`, an object of tokens and ids, and `merges.txt`, with a line for each merge.
 fn of_merges(files: &Files) -> Result<Described, Error> {
     let class = classes::required(files, Form::Merges)?;
     let vocab: Map<String, Json> = parse(files.tokenizer_path(), &files.vocabulary.bytes)?;
@@ -199,14 +198,14 @@ fn of_merges(files: &Files) -> Result<Described, Error> {
     })
 }
 
-/// `vocab.txt`: a line for each token.
+/// Converts `vocab.txt`, with a line for each token.
 fn of_words(files: &Files) -> Result<Described, Error> {
     let class = classes::required(files, Form::Words)?;
     let text = std::str::from_utf8(&files.vocabulary.bytes).map_err(|source| Error::Utf8 {
         path: files.tokenizer_path(),
         source,
     })?;
-    // Of lines with the same text the last one counts.
+    // Of several lines with the same text, the last one counts.
     let vocab: FxHashMap<&str, u32> = text.lines().zip(0..).collect();
     let config = &files.tokenizer_config;
     let unknown = match config.token("unk_token")? {
@@ -249,7 +248,7 @@ fn content(token: &Json) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
-/// The special tokens that the folder's files or its class name by a role, and that are tokens.
+/// The tokens that the folder's files or its class name as special by a role.
 fn implied(
     files: &Files,
     class: &Class,
@@ -277,7 +276,7 @@ fn implied(
     Ok(texts.into_iter().map(token).collect())
 }
 
-/// A `tokenizer.json` of a model whose tokens are spelled in the byte-level alphabet.
+/// A `tokenizer.json` for a model whose tokens are spelled in the byte-level alphabet.
 pub(super) fn byte_level(
     pattern: &str,
     normal_form: Option<&str>,

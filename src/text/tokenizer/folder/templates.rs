@@ -1,7 +1,7 @@
-//! The chat templates of a folder: one without a name, and named ones.
+//! The chat templates of a folder: an unnamed one, and named ones.
 //!
-//! `chat_template.jinja` (with `additional_chat_templates/NAME.jinja` next to it) counts before
-//! `chat_template` in `tokenizer_config.json`, and that before `chat_template.json`.
+//! `chat_template.jinja` (with `additional_chat_templates/NAME.jinja` next to it) takes precedence over `chat_template`
+//! in `tokenizer_config.json`, and that over `chat_template.json`.
 
 use serde_json::Value as Json;
 
@@ -14,7 +14,7 @@ const KEY: &str = "tokenizer.chat_template";
 const NAMES: &str = "tokenizer.chat_templates";
 const DEFAULT: &str = "default";
 
-/// Writes the templates of a folder; nothing for a folder that has none.
+/// Writes the templates of a folder, if it has any.
 pub(super) fn write(files: &Files, metadata: &mut Metadata) -> Result<(), Error> {
     let mut names = Vec::new();
     for (name, template) in find(files)? {
@@ -22,7 +22,7 @@ pub(super) fn write(files: &Files, metadata: &mut Metadata) -> Result<(), Error>
             metadata.insert(KEY, Value::Str(template));
             continue;
         }
-        // A name is part of a key there, so it has letters and digits only.
+        // The name is part of a key, so other characters than letters and digits are replaced.
         let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
         metadata.insert(format!("{KEY}.{name}"), Value::Str(template));
         names.push(name);
@@ -35,7 +35,7 @@ pub(super) fn write(files: &Files, metadata: &mut Metadata) -> Result<(), Error>
     Ok(())
 }
 
-/// Names and templates.
+/// The names and texts of the templates.
 fn find(files: &Files) -> Result<Vec<(String, String)>, Error> {
     const FOLDER: &str = "additional_chat_templates";
     const ENDING: &str = ".jinja";

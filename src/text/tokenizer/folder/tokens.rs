@@ -1,8 +1,8 @@
-//! The tokens of a folder by id: texts and kinds, holes filled up.
+//! The tokens of a folder by id: texts and kinds. Gaps become unused tokens.
 //!
-//! A vocabulary is as long as `vocab_size` of `config.json` says, because the model has that many
-//! rows; ids without a token are unused tokens. Control tokens beyond it, such as those that stand for
-//! images, are left out: no text needs them, and in a text they are read as any other part of it.
+//! A vocabulary has the length `vocab_size` of `config.json`, because the model has that many rows; ids without a token
+//! are unused tokens. Control tokens beyond it, such as those for images, are left out: no text needs them, and in a
+//! text they are read as plain text.
 
 use rustc_hash::FxHashMap;
 use tokenizers::ModelWrapper;
@@ -12,19 +12,19 @@ use super::Error;
 use super::files::Files;
 use super::parsed::Parsed;
 
-/// The most tokens that are taken for a vocabulary: fifty times the largest known one.
+/// Maximum number of tokens of a vocabulary: fifty times the largest known one.
 const MOST_TOKENS: usize = 1 << 24;
 
-/// The most tokens that a message lists.
+/// Maximum number of tokens that a message lists.
 const MAX_LISTED: usize = 8;
 
 /// One token.
 #[derive(Clone, Debug)]
 pub(super) struct Token {
-    /// As its file spells it.
+    /// The text as its file spells it.
     pub(super) text: String,
     pub(super) kind: Kind,
-    /// White space before or after it belongs to it.
+    /// Whether white space before the token belongs to it (`strips_right`: after it).
     pub(super) strips_left: bool,
     pub(super) strips_right: bool,
 }
@@ -40,7 +40,7 @@ impl Token {
     }
 }
 
-/// The tokens of a folder that the library reads; the id is the place.
+/// The tokens of a folder that the library reads, indexed by id.
 pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> {
     let mut tokens = Slots::new(files)?;
     let byte_fallback = match parsed.library.get_model() {
@@ -63,7 +63,7 @@ pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> 
             }
         }
         _ => {
-            // In the order of ids, so that an error does not depend on the order of a hash map.
+            // Sorted by id, so that an error does not depend on the order of a hash map.
             let mut vocab: Vec<_> = parsed.library.get_vocab(false).into_iter().collect();
             vocab.sort_unstable_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
             for (text, id) in vocab {
@@ -87,8 +87,8 @@ pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> 
     Ok(tokens.filled())
 }
 
-/// Whether the text of a token has the form of one that steers the model. llama.cpp's converter
-/// takes such tokens for control tokens whatever their file says.
+/// Whether the text of a token looks like that of a control token. llama.cpp's converter treats such tokens as control
+/// tokens whatever their file says.
 pub(super) fn looks_special(text: &str) -> bool {
     let framed = |start, end| text.starts_with(start) && text.ends_with(end);
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
@@ -97,14 +97,14 @@ pub(super) fn looks_special(text: &str) -> bool {
         || framed("<unused", ">")
 }
 
-/// Places for tokens.
+/// The tokens by id, while they are collected.
 pub(super) struct Slots<'a> {
     files: &'a Files,
     tokens: FxHashMap<u32, Token>,
-    /// Length that the model's file requires.
+    /// The length that the model's file requires.
     declared: Option<usize>,
     len: usize,
-    /// Control tokens that the model has no rows for.
+    /// Control tokens for which the model has no rows.
     left_out: Vec<String>,
 }
 
@@ -136,16 +136,16 @@ impl<'a> Slots<'a> {
         })
     }
 
-    /// Puts a token in its place, where another one may be.
+    /// Sets the token with this id, and replaces any other one.
     pub(super) fn replace(&mut self, id: u32, token: Token) -> Result<(), Error> {
         self.tokens.remove(&id);
         self.put(id, token)
     }
 
-    /// Puts a token in its place. A control token whose place the model does not have is left out.
+    /// Sets the token with this id. A control token beyond the model's rows is left out.
     ///
     /// # Errors
-    /// A place that the model does not have, or that holds a token of another text.
+    /// The model has no row for the id, or it already has a token with another text.
     pub(super) fn put(&mut self, id: u32, token: Token) -> Result<(), Error> {
         let limit = self.declared.unwrap_or(MOST_TOKENS);
         if id as usize >= limit && self.declared.is_some() && token.kind == Kind::Control {
@@ -181,7 +181,7 @@ impl<'a> Slots<'a> {
         })
     }
 
-    /// The tokens, with unused ones where there is none.
+    /// The tokens; ids without one are unused tokens.
     pub(super) fn filled(mut self) -> Vec<Token> {
         if !self.left_out.is_empty() {
             let path = self.files.tokenizer_path();

@@ -1,4 +1,4 @@
-//! Bytes as bars, all of one picture on one scale, each with its number.
+//! Bytes as bars. All bars of a picture have the same scale, and each shows its number.
 
 use super::super::scene::{Item, Piece, Rect};
 use super::super::text::{Style, cut};
@@ -13,9 +13,9 @@ fn sum((_, parts): &Bar) -> u64 {
     parts.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))
 }
 
-/// Groups of bars below each other, each below its title.
+/// Groups of bars, one below the other, each with its title.
 fn bars(groups: &[(&str, Vec<Bar>)], room: f64) -> Piece {
-    /// Room for names and for numbers, height of a bar and from one to the next.
+    /// Widths for names and for numbers, height of a bar, and distance from one bar to the next.
     const NAMES: f64 = 118.0;
     const NUMBERS: f64 = 64.0;
     const BAR: f64 = 12.0;
@@ -44,7 +44,7 @@ fn bars(groups: &[(&str, Vec<Bar>)], room: f64) -> Piece {
     piece
 }
 
-/// Bytes that one token reads.
+/// The bytes that one token reads.
 pub(super) fn reads(
     weights: &[(String, u64)],
     keys: &[(u64, u64)],
@@ -66,7 +66,7 @@ pub(super) fn reads(
     bars(&groups, room)
 }
 
-/// Bytes that are kept of a text.
+/// The bytes that are kept for a text.
 pub(super) fn keeps(held: &[Held], room: f64) -> Piece {
     let parts = |held: &Held| {
         let parts = [

@@ -1,4 +1,4 @@
-//! Cards of scenes, in rows.
+//! Cards of scenes, arranged in rows.
 
 use super::super::scene::Piece;
 use super::super::text::Style;
@@ -6,11 +6,11 @@ use super::marks::{GAP, MAX_CARD, MIN_CARD, PAD, lettered};
 use super::{bars, layers, passes};
 use crate::inspect::diagram::{Drawing, Picture, Scene};
 
-/// How the model is executed, as cards in rows of `room` pixels.
+/// The scenes of the execution, as cards in rows of `room` pixels.
 pub fn execution(drawing: &Drawing, room: f64) -> Piece {
     let room = room.max(MIN_CARD);
     let most = (((room + GAP) / (MIN_CARD + GAP)) as usize).max(1);
-    // As many rows as they need, with about as many in each.
+    // The minimum number of rows, with about the same number of cards in each.
     let n_rows = drawing.scenes.len().div_ceil(most).max(1);
     let each = drawing.scenes.len().div_ceil(n_rows).max(1);
     let rows = drawing.scenes.chunks(each);
@@ -18,7 +18,7 @@ pub fn execution(drawing: &Drawing, room: f64) -> Piece {
     Piece::wrapped(rows, (0.0, GAP), room)
 }
 
-/// Cards side by side, of one height.
+/// Cards side by side, with equal heights.
 fn row(drawing: &Drawing, scenes: &[Scene], room: f64) -> Piece {
     let n = scenes.len().max(1) as f64;
     let w = ((room - GAP * (n - 1.0)) / n).floor().min(MAX_CARD);
@@ -39,7 +39,7 @@ fn row(drawing: &Drawing, scenes: &[Scene], room: f64) -> Piece {
     }
 }
 
-/// What a scene is called, which layers it is about, what happens, its picture and its numbers.
+/// The card of a scene: its title, its layers, a sentence, its picture and its numbers.
 fn card(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     piece.write(0.0, Style::Title, &scene.title);

@@ -1,4 +1,4 @@
-//! Pictures of what some layers do: what they attend to, keep, share and pick.
+//! Pictures of what some layers do: attend, keep, share, and select experts.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::super::text::Style;
 use super::{ROOM, SIDE, arrow, cells, kept, legend, lettered};
 use crate::inspect::diagram::{Drawing, Loan, View, WINDOW};
 
-/// A state that goes from token to token; only the last one is there.
+/// A state that is passed from token to token; only the last one is kept.
 pub(super) fn state() -> Piece {
     const TOKENS: usize = 5;
     const EACH: f64 = 52.0;
@@ -31,7 +31,7 @@ pub(super) fn state() -> Piece {
     piece
 }
 
-/// What the last tokens of a text attend to: a row for each of them.
+/// The keys that the last tokens of a text attend to, with a row for each token.
 pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
     const NAMES: f64 = 54.0;
     const EACH: f64 = 20.0;
@@ -71,15 +71,15 @@ pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
     piece
 }
 
-/// Who reads what whom keeps.
+/// The layers that read the caches of others.
 pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
-    /// Readers that are drawn one by one, and loans that are drawn.
+    /// Maximum number of readers that are drawn one by one, and of caches that are drawn.
     const READERS: usize = 4;
     const LOANS: usize = 3;
     let kind = |layer: &usize| drawing.layers.get(*layer).copied().unwrap_or(0);
     let loans = loans.iter().take(LOANS).map(|loan| {
         let mut readers: Vec<usize> = loan.readers.iter().map(kind).collect();
-        // How many there are is for the model file to say.
+        // Without a file, the number of readers is unknown.
         if drawing.is_symbolic {
             readers.dedup();
         }
@@ -97,11 +97,11 @@ pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
     Piece::wrapped(loans.collect(), (24.0, 14.0), ROOM)
 }
 
-/// Heads over the one row that they read, and the part of it that is also the values.
+/// Heads above the one row that they read, with the part of it that is also the values.
 pub(super) fn latent(row: Option<(u64, u64)>) -> Piece {
     const HEADS: usize = 6;
     let w = ROOM - 20.0;
-    // Without numbers no part is larger than another.
+    // Without numbers, the share of the values is fixed.
     let share = row.map_or(0.75, |(k, v)| v as f64 / k.max(1) as f64);
     let end = w * share.clamp(0.0, 1.0);
     let mut one = Piece::new(w, 46.0);
@@ -118,9 +118,9 @@ pub(super) fn latent(row: Option<(u64, u64)>) -> Piece {
     graph(heads.chain([one]).collect(), &arrows).0
 }
 
-/// A token, the router, and the experts, of which some are picked.
+/// A token, the router, and the experts, some of which are selected.
 pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
-    /// Most experts that are drawn.
+    /// Maximum number of experts that are drawn.
     const EXPERTS: u64 = 512;
     let shown = numbers.unwrap_or((2, 8)).1.clamp(1, EXPERTS) as usize;
     let columns = match shown {
@@ -129,7 +129,7 @@ pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
     };
     let each = (ROOM / columns as f64).floor().min(23.0);
     let side = each - if each < 9.0 { 1.0 } else { 3.0 };
-    // Which ones are used depends on the token: they are spread over the grid.
+    // The used experts depend on the token, so they are spread over the grid.
     let filled = (numbers.unwrap_or((2, 8)).0 as usize).min(shown);
     let used = (0..filled).map(|i| (i * shown + shown / 2) / filled % shown);
     let used: Vec<usize> = used.collect();

@@ -1,28 +1,28 @@
-//! Measures of cards, and small shapes that several pictures have.
+//! Sizes of cards, and small shapes that several pictures share.
 
 use super::super::scene::{Piece, Point};
 use super::super::shape::{cell, drum, tip, toward};
 use super::super::text::{Style, cut, width};
 use crate::inspect::diagram::Drawing;
 
-/// Least and greatest width of a card, and what is between cards and inside their borders.
+/// Minimum and maximum width of a card, the gap between cards, and the padding inside them.
 pub(super) const MIN_CARD: f64 = 280.0;
 pub(super) const MAX_CARD: f64 = 460.0;
 pub(super) const GAP: f64 = 16.0;
 pub(super) const PAD: f64 = 12.0;
 /// Width of a picture.
 pub(super) const ROOM: f64 = MIN_CARD - 2.0 * PAD;
-/// Side of a token's box.
+/// Side length of a token's box.
 pub(super) const SIDE: f64 = 18.0;
 
-/// The letters of kinds of layers after a word.
+/// A word, followed by the letters of kinds of layers.
 pub(super) fn lettered(drawing: &Drawing, word: &str, kinds: &[usize]) -> String {
     let letters = kinds.iter().filter_map(|kind| drawing.kinds.get(*kind));
     let letters: Vec<&str> = letters.map(|kind| kind.letter.as_str()).collect();
     format!("{word} {}", letters.join(", "))
 }
 
-/// Small boxes with what they mean, in a line.
+/// Small boxes with their meanings, in a line.
 pub(super) fn legend(meanings: &[(&'static str, &str)]) -> Piece {
     let entries = meanings.iter().map(|(class, text)| {
         let mut entry = cell(11.0, class, "");
@@ -33,7 +33,7 @@ pub(super) fn legend(meanings: &[(&'static str, &str)]) -> Piece {
     Piece::wrapped(entries.collect(), (12.0, 4.0), f64::MAX)
 }
 
-/// Boxes from left to right, each `each` pixels after the one before it.
+/// Boxes from left to right, at a distance of `each` pixels.
 pub(super) fn cells(side: f64, each: f64, all: &[(&'static str, String)]) -> Piece {
     let all = all.iter().map(|(class, text)| cell(side, class, text));
     Piece::wrapped(all.collect(), (each - side, 0.0), f64::MAX)
@@ -45,7 +45,7 @@ pub(super) fn arrow(piece: &mut Piece, from: Point, to: Point) {
     tip(piece, to, toward(from, to));
 }
 
-/// A drum with a name, and the letters of the layers that it is of if they are not all.
+/// A drum with a name, and the letters of its layers if these are not all.
 pub(super) fn kept(drawing: &Drawing, name: &str, kinds: &[usize]) -> Piece {
     let mut piece = Piece::new(62.0, 44.0);
     drum(&mut piece, 6.0);

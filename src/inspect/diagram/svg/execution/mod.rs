@@ -1,4 +1,4 @@
-//! Scenes as cards: a name, a sentence, a picture, numbers, in rows of cards of one height.
+//! Scenes as cards with a title, a sentence, a picture and numbers, in rows of equal height.
 
 mod bars;
 mod cards;

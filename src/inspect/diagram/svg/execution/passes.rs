@@ -1,4 +1,4 @@
-//! Pictures of passes: what goes through the layers together, what comes out, what stays.
+//! Pictures of passes: the inputs that run through the layers together, the outputs, and what is kept.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -13,18 +13,18 @@ use crate::plan::Pooling;
 /// A cell: its class and its text.
 type Cell = (&'static str, String);
 
-/// Tokens by their numbers.
+/// Tokens that are labelled with their numbers.
 fn numbered(class: &'static str, numbers: Range<u32>) -> Vec<Cell> {
     numbers.map(|n| (class, n.to_string())).collect()
 }
 
-/// Tokens side by side, below a word.
+/// Tokens side by side, below a caption.
 fn tokens(word: &str, side: f64, all: &[Cell]) -> Piece {
     let row = cells(side, side + 3.0, all);
     titled(word, row)
 }
 
-/// A piece below a word, if there is one.
+/// A piece below a caption, if there is one.
 fn titled(word: &str, inner: Piece) -> Piece {
     let mut piece = Piece::new(width(word, Style::Small).max(inner.w), 0.0);
     piece.skip(if word.is_empty() { 0.0 } else { 16.0 });
@@ -33,8 +33,7 @@ fn titled(word: &str, inner: Piece) -> Piece {
     piece
 }
 
-/// What goes into the layers and what comes out, with what they write of what is kept and, unless they begin,
-/// read.
+/// A pass: its input, the layers, and its output; with the memory that it writes and, unless it is the first, reads.
 fn pass(
     drawing: &Drawing,
     mut pieces: Vec<Piece>,
@@ -64,7 +63,7 @@ pub(super) fn prefill(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Pi
     pass(drawing, passes.into(), next, [keys, states], false)
 }
 
-/// The token that came last, by itself, and what comes of it.
+/// The last token by itself, and the token that it yields.
 pub(super) fn decode(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Piece {
     let mut all = numbered("gone", 6..9);
     all.extend(numbered("now", 9..10));
@@ -75,7 +74,7 @@ pub(super) fn decode(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Pie
 
 /// A text whose tokens attend to each other, and its vectors, or the tokens for its masks.
 pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
-    /// Tokens of the text that are no masks.
+    /// Number of tokens of the text that are not masks.
     const PROMPT: u32 = 3;
     let n = seen.len() as u32;
     let masked = |class: &'static str, text: &str| -> Vec<Cell> {
@@ -105,7 +104,7 @@ pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
     graph(pieces, &arrows[..n_arrows]).0
 }
 
-/// Queries downwards, keys to the right; what is seen is filled.
+/// The attention mask: queries downwards, keys to the right; attended keys are filled.
 fn mask(seen: &[Range<u32>]) -> Piece {
     const CELL: f64 = 5.0;
     let side = CELL * f64::from(MASK);
@@ -118,9 +117,9 @@ fn mask(seen: &[Range<u32>]) -> Piece {
     piece
 }
 
-/// A text from pass to pass: what is fixed last is filled, what is masked has a question mark.
+/// A text over several passes: tokens fixed by the last pass are filled, masked ones have a question mark.
 pub(super) fn denoising() -> Piece {
-    /// The step that unmasks each position of the answer, and how many are denoised together.
+    /// The step that unmasks each position of the completion, and the number of positions that are denoised together.
     const STEPS: [usize; 8] = [2, 1, 1, 2, 3, 4, 4, 3];
     const BLOCK: usize = 4;
     const CELL: f64 = 15.0;
