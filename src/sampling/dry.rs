@@ -18,7 +18,7 @@ use super::parameter::ParamError;
 use super::params::Params;
 use super::stage::{Stage, StageInput};
 
-/// Maximum length of a passage that counts: beyond it the penalty exceeds any logit.
+/// Longer passages count as passages of this length: the penalty is already far beyond any logit.
 const LONGEST: usize = 512;
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 /// Why no token could be sampled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
-    /// A logit is NaN: the forward pass failed.
+    /// A logit is NaN: the forward pass computed wrong values.
     #[error("the logit of token {index} is not a number")]
     NotANumber {
         /// The id of the first such token.
@@ -37,7 +37,7 @@ pub enum SampleError {
         /// Number of elements for the tokens.
         expected: usize,
     },
-    /// A hidden state is NaN or infinite: the forward pass failed.
+    /// A hidden state is NaN or infinite: the forward pass computed wrong values.
     #[error("number {index} of the hidden states is not finite")]
     HiddenNotFinite {
         /// The index of the first such element.

@@ -24,8 +24,8 @@ pub(super) struct StageInput<'a> {
 }
 
 impl StageInput<'_> {
-    /// A random number in `[0, 1)`, the same in every call of this step with this `lane`. Each user has its own lane,
-    /// so that its draws do not change those of the others.
+    /// A random number in `[0, 1)`, the same in every call of this step with this `lane`. Each stage that draws, and
+    /// the pick, has its own lane, so that its draws do not change those of the others.
     pub(super) fn uniform(&self, lane: u32) -> f64 {
         self.rng.uniform(self.draw, lane)
     }
