@@ -34,7 +34,7 @@ pub fn is_config(json: &Json) -> bool {
 /// The model of a folder with this configuration.
 ///
 /// # Errors
-/// The metadata is malformed, or the elements of a tensor have no use.
+/// The metadata is malformed, or the element type of a tensor is not supported.
 pub fn open(path: &Path, config: &Json, checkpoint: &Checkpoint) -> Result<Weights, Error> {
     let refuse = |path: PathBuf, message: String| Error::File { path, message };
     let metadata = json::from_json(&config[KEY])
@@ -45,7 +45,7 @@ pub fn open(path: &Path, config: &Json, checkpoint: &Checkpoint) -> Result<Weigh
 /// The tensors of a safetensors file, which does not state their meaning.
 ///
 /// # Errors
-/// The file cannot be read or breaks its format, or the elements of a tensor have no use.
+/// The file cannot be read or breaks its format, or the element type of a tensor is not supported.
 pub fn plain(path: &Path) -> Result<Weights, Error> {
     let checkpoint = Checkpoint::open(path)?;
     of_checkpoint(path, Metadata::default(), &checkpoint)
@@ -210,7 +210,7 @@ fn replace(from: &Path, to: &Path, names: &[String]) -> io::Result<()> {
         .try_for_each(|name| fs::rename(from.join(name), to.join(name)))
 }
 
-/// The tensors of each file, aligned ones first.
+/// The tensors of each file; first those whose size keeps the next one aligned.
 fn shards(tensors: &[TensorInfo], shard_bytes: u64) -> Vec<Vec<&TensorInfo>> {
     let mut shards: Vec<Vec<&TensorInfo>> = vec![Vec::new()];
     let mut bytes = 0;

@@ -17,7 +17,7 @@ use crate::common::writing::Reading;
 
 use super::{Bytes, Error};
 
-/// A mapped file. This program does not overwrite the file while it is mapped.
+/// A mapped file. No output of this program replaces the file while it is mapped.
 pub struct MappedFile {
     map: Mmap,
     file: File,
