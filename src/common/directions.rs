@@ -18,7 +18,7 @@ impl Mean {
         }
     }
 
-    /// The difference of this mean and another one.
+    /// This mean minus another one.
     pub fn less(&self, other: &Self) -> Vec<f32> {
         let pairs = self.sum.iter().zip(&other.sum);
         let less = pairs.map(|(a, b)| a / self.n as f64 - b / other.n as f64);
@@ -50,8 +50,8 @@ pub fn principal(rows: &[Vec<f32>]) -> Vec<f32> {
         }
         length
     };
-    // The iteration starts at the longest row. It has a component along the direction unless it is zero; the mean may
-    // have none.
+    // The iteration starts at the longest row: the mean may be zero where rows are not. A row that is exactly
+    // orthogonal to the direction leads to another one.
     let longest = rows.iter().max_by(|a, b| {
         let square = |row: &[f32]| row.iter().map(|e| f64::from(*e).powi(2)).sum::<f64>();
         square(a).total_cmp(&square(b))

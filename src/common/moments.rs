@@ -40,7 +40,7 @@ impl Moments {
         &self.mean
     }
 
-    /// The sample covariance of the rows, `[width][width]`; 0 for a single row.
+    /// The sample covariance of the rows, `[width][width]`; 0 for a single row. `None` if it is not computed.
     pub fn covariance(&self) -> Option<Vec<f64>> {
         let by = self.n.saturating_sub(1).max(1) as f64;
         let products = self.products.as_ref()?;

@@ -18,7 +18,7 @@ fn n_cores() -> usize {
 /// of `make` continues in the caller.
 ///
 /// # Errors
-/// The first piece with an error. Later pieces may have been made and are dropped.
+/// The error of the first piece that has one. Later pieces may have been made and are dropped.
 pub fn in_order<T: Send, E: Send>(
     n: usize,
     make: impl Fn(usize) -> Result<T, E> + Sync,

@@ -116,7 +116,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes unlocked files that earlier writers of this name left.
+/// Removes unlocked files and folders that earlier writers of this name left.
 fn remove_left(target: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(folder_of(target)) else {
         return;

@@ -20,7 +20,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The summary of measurements in any order; `None` without measurements or if one is not a number.
+    /// The summary of measurements in any order; `None` without measurements or if one is not finite.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;
