@@ -164,7 +164,8 @@ impl Writer<'_> {
                 format!("{rule} {space}")
             }
             Some(parts) => {
-                // One regular expression matches any text together with the text before the first control token.
+                // One regular expression matches any text together with the text before the first control token: a
+                // separate lexeme for any text would also take the text of the mark.
                 let (before, rest) = parts.split_first().map_or(("", &[][..]), |(a, b)| (a, b));
                 let before: String = serde_json::from_str(before).unwrap_or_default();
                 format!("/(?s:.*){}/ {} {space}", escaped(&before), rest.join(" "))
@@ -437,8 +438,8 @@ impl Writer<'_> {
         Ok(all.join(" "))
     }
 
-    /// Arguments in the format's notation. Values have the type of their schema, and numbers also its range; nothing
-    /// else of the schema is enforced.
+    /// Arguments in the format's notation: the required ones, then others. A value has the type of its schema. Of
+    /// strings also `enum` is enforced, of numbers also range and allowed values, nothing else.
     fn notation(&mut self, schema: &Value) -> Result<String, Error> {
         let Some(notation) = self.format.notation.clone() else {
             return Ok(String::new());
