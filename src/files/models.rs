@@ -101,7 +101,7 @@ impl Source {
         }
     }
 
-    /// The current stamp of the model's file, or of the files of its folder.
+    /// The current stamp of the model's file, or of the folder and its files; none for a built-in model.
     pub fn stamp(&self) -> Option<Stamp> {
         let Self::File(path) = self else { return None };
         let about = |path: &Path| {

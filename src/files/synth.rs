@@ -178,7 +178,7 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
 
     let mut metadata = Metadata::default();
     metadata.insert("general.architecture", Meta::Str(def.name.clone()));
-    // The name has no family's name: some engines would then look for the tokens of its vocabulary.
+    // The name does not contain a family's name: with one, some engines look for the tokens of its vocabulary.
     metadata.insert(
         "general.name",
         Meta::Str(format!("made up from seed {}", request.seed)),

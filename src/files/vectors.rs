@@ -4,7 +4,8 @@
 //! kind. In a control vector `direction.N` is what llama.cpp adds to the hidden state after layer N, with layers
 //! counted from 0; layer 0 has none.
 //!
-//! Invariant: all vectors of a file have finite numbers and one width.
+//! Invariant: all numbers of a file are finite, and its translators have one width. Rows of directions may differ in
+//! width: those of points are as wide as their points.
 
 mod sae;
 mod store;

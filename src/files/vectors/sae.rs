@@ -30,7 +30,7 @@ pub struct Feature {
     pub decoder: Vec<f32>,
     /// The bias, which is added to the product with the encoder's row.
     pub bias: f32,
-    /// The threshold; a smaller feature is 0.
+    /// The threshold; a feature that is not above it is 0.
     pub threshold: f32,
 }
 

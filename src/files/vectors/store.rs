@@ -176,7 +176,8 @@ impl Vectors {
     /// sent.
     ///
     /// # Errors
-    /// The id is malformed or that of a file that was given, or the bytes have no vectors or too many.
+    /// The id is malformed or that of a file that was given, the bytes have no vectors, all files together would
+    /// exceed the limit, or the file cannot be written.
     pub fn keep(&self, id: &str, bytes: &[u8]) -> Result<Stored, Refused> {
         let Some(folder) = &self.folder else {
             return Err(Refused::Id("vectors are not kept here".into()));
