@@ -297,7 +297,7 @@ pub enum WeightRole {
     Convolution,
     /// Exponents of a decay, negative.
     Decay,
-    /// Integers from 0 (i32) that name rows or experts; the option of this name gives their upper bound.
+    /// Integers from 0 (i32) that name rows or experts, below the number that the option of this name gives.
     Ids(&'static str),
 }
 

@@ -204,7 +204,7 @@ impl Diagnostics {
         out
     }
 
-    /// A span within the source that is not empty and lies on character borders.
+    /// The span, clamped to the source and widened to character borders.
     fn visible(&self, span: &Span) -> Span {
         let text = self.source.as_str();
         let mut start = span.start.min(text.len());

@@ -158,7 +158,7 @@ struct Parser {
     end: usize,
 }
 
-/// The binary operator of a token and its precedence, higher ones first; `^` is right-associative.
+/// The binary operator of a token and its precedence; a higher one binds tighter. `^` is right-associative.
 fn operator(token: &Token) -> Option<(Binary, u8)> {
     Some(match token {
         Token::Word(word) if word == "or" => (Binary::Or, 1),
