@@ -27,6 +27,7 @@ pub(super) enum Arguments {
     /// There are no arguments.
     #[default]
     None,
+    /// The complete arguments, which were part of the header.
     Known(String),
     /// A JSON object, then the ends of `outer` objects around it.
     Json {

@@ -58,7 +58,8 @@ impl Folder {
         }
     }
 
-    /// A text that a file with the metadata tokenizes differently from the folder, if there is one.
+    /// What a file with the metadata tokenizes differently from the folder, or why no keys describe the folder; `None`
+    /// if nothing differs.
     pub fn differs_at(&self) -> Option<&str> {
         match &self.difference {
             Some(Difference::Slight(text) | Difference::Whole(text)) => Some(text),

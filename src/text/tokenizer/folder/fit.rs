@@ -27,7 +27,7 @@ pub(super) enum Fit {
     Exact,
     /// Plain texts match; this text is tokenized differently.
     Near(String),
-    /// Plain texts are tokenized differently; the text is the evidence.
+    /// Plain texts are tokenized differently, or the description cannot be used; the text is the reason.
     Not(String),
 }
 

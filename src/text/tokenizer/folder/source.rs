@@ -248,7 +248,7 @@ fn content(token: &Json) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
-/// The tokens that the folder's files or its class name as special by a role.
+/// The tokens of the vocabulary that the folder's files or its class name as special by a role.
 fn implied(
     files: &Files,
     class: &Class,
