@@ -135,7 +135,7 @@ pub(super) struct Work<'a> {
     packed: &'a Table,
     pub(super) config: &'a Config<'a>,
     pub(super) metadata: Metadata,
-    /// The parameters that the map sets.
+    /// The parameters that the map mentions, whether it sets them or not.
     pub(super) params: BTreeSet<String>,
     entries: Vec<Entry>,
     /// Names of tensors that are made already.

@@ -142,7 +142,7 @@ impl Pattern {
     /// the range from its first number up to the second.
     ///
     /// # Errors
-    /// The sizes do not fit the shape exactly, or a part of an axis is missing.
+    /// The sizes do not fit the shape exactly, or a range is not within its axis.
     pub(super) fn view(
         &self,
         shape: &[u64],

@@ -7,7 +7,7 @@ use crate::weights::safetensors::{Checkpoint, Dtype, Stored};
 
 /// Number of bits of a word of codes.
 const WORD: u64 = 32;
-/// The column, of eight, that AWQ stores at each place of a word: even columns first.
+/// The place in a word of each of eight neighbouring codes in AWQ's order: those with an even index come first.
 const AWQ_PLACES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// The numbers of a stored tensor.
