@@ -62,7 +62,7 @@ impl Envelope {
         })
     }
 
-    /// A chunk of a stream; its usage is null, because only the last one has it.
+    /// A chunk of a stream. If usage is requested, that of the chunk is null, because only the last one has it.
     pub(super) fn chunk(&self, object: &str, choices: &Value) -> Value {
         let mut chunk = self.object(object, choices);
         if self.reports.usage {

@@ -324,7 +324,7 @@ impl Fitting {
     /// Drops tokens of a prompt, but not its first `n_first`. Returns whether it dropped any.
     ///
     /// # Errors
-    /// The limit exceeds the context length of the model.
+    /// The number of kept tokens is below `n_first` or 1, or exceeds the context length of the model.
     pub(super) fn cut(
         &self,
         tokens: &mut Vec<u32>,
