@@ -191,7 +191,8 @@ pub struct Difference {
     pub path: String,
     /// The shape of the value, fastest dimension first.
     pub shape: Vec<u64>,
-    /// Sum of squared differences over sum of squares of the second computation; infinite if a side contains NaN.
+    /// Sum of squared differences over sum of squares of the finite elements of the second computation; 0 if all
+    /// elements are equal, otherwise infinite if that is not a finite number, such as with NaN on a side.
     pub nmse: f64,
     /// Root mean square of the finite elements of each side.
     pub rms: [f64; 2],

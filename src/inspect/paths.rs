@@ -11,7 +11,7 @@ pub struct ExecutionPath {
     pub name: &'static str,
     /// Tokens per pass; 0 for all.
     pub chunk: usize,
-    /// Whether no KV cache is used.
+    /// Whether nothing is kept between passes, neither keys and values nor states.
     pub stateless: bool,
     /// Whether another sequence with other tokens runs in the same passes.
     pub interleaved: bool,

@@ -16,12 +16,13 @@ pub struct Cost {
 /// The memory that is kept between passes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
-    /// Bytes per position, with 16-bit keys and values; `None` without a file.
+    /// Bytes per position, with 16-bit keys and values, for caches without a window; `None` without a file or if there
+    /// are none.
     pub per_token: Option<u64>,
     /// Bytes per position while a sliding window reaches it, for caches that drop older positions; `None` without a
-    /// file.
+    /// file or if there are none.
     pub in_window: Option<u64>,
-    /// Bytes per sequence; `None` without a file.
+    /// Bytes per sequence; `None` without a file or if there are none.
     pub per_sequence: Option<u64>,
     /// The description in words.
     pub text: Vec<String>,

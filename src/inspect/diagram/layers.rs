@@ -58,7 +58,7 @@ pub struct Slot {
 /// A branch of a slot.
 #[derive(Clone, Debug)]
 pub struct Branch {
-    /// The tap that is read instead of the slot's input.
+    /// The tap that is read instead of the slot's input, which is the result of its norm `pre` if it has one.
     pub from: Option<String>,
     /// The tap that is the second input of the block.
     pub side: Option<String>,

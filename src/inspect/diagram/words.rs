@@ -52,7 +52,7 @@ pub(super) fn class(kind: &str) -> &'static str {
     }
 }
 
-/// The title of an operation, its shape, and whether the key of a weight precedes the title.
+/// The title of an operation, and the shape in which it is drawn.
 pub(super) fn op(step: &GraphOp, number: &dyn Fn(usize) -> String) -> (String, OpShape) {
     let plain = |text: &str| (text.to_owned(), OpShape::Plain);
     let sign = |text: &str, sign| (text.to_owned(), OpShape::Sign(sign));

@@ -9,7 +9,8 @@ pub struct Overlay {
     pub quantity: String,
     /// The rule by which several numbers are combined.
     pub rule: Rule,
-    /// The numbers. Each has at most [`LARGEST`] as its absolute value, or is infinite if the value was NaN.
+    /// The numbers. Each has at most [`LARGEST`] as its absolute value, or is infinite if it is an error that the file
+    /// has as null.
     pub numbers: Vec<Number>,
     /// The model that the file names, if any.
     pub of: Option<String>,

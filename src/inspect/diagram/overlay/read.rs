@@ -249,7 +249,7 @@ fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Probl
     let at = choose(&names, quantity)?;
     let mut numbers = Vec::with_capacity(report.values.len());
     for value in report.values {
-        // JSON has no infinity: the error of a value with NaN is null.
+        // JSON has no infinity: an infinite error, such as that of a value with NaN, is null.
         let known = [value.nmse.or(Some(f64::INFINITY)), value.rms_a, value.rms_b][at];
         numbers.push(number(value.path, None, known.unwrap_or(f64::NAN))?);
     }

@@ -1,6 +1,6 @@
 //! Ranges of numbers, one for each colour.
 //!
-//! Numbers of one sign that span more than a factor of ten have geometric borders; otherwise borders are equally
+//! Borders are geometric if no number is negative and the numbers span more than a factor of ten, otherwise equally
 //! spaced. A border is exactly the number in its text, so that each number is in the range that the legend states for
 //! its colour. Numbers so close that borders cannot be distinguished have fewer colours, down to one.
 

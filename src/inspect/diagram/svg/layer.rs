@@ -11,7 +11,7 @@ use crate::inspect::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
 
 /// Position of the hidden state's line.
 pub(super) const SPINE: f64 = 24.0;
-/// Position of the line of several hidden states, while a slot reads one of them.
+/// Position of the line of several hidden states, from the mix that makes one of them to the mix that writes them.
 const HELD: f64 = 8.0;
 /// Distance between the hidden state's line and the branches.
 pub(super) const OUT: f64 = 44.0;
@@ -56,7 +56,7 @@ pub(in crate::inspect::diagram) fn slots(kind: &Kind) -> Piece {
     piece
 }
 
-/// Slots with the line of the hidden state behind everything else. If a slot reads one of several hidden states, these
+/// Slots with the line of the hidden state behind everything else. If a slot reads one hidden state from several, these
 /// have a separate line until they are written.
 pub(super) fn on_streams(slots: &[Slot], detail: Detail) -> Vec<Piece> {
     let mut is_held = false;

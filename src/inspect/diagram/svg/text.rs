@@ -66,7 +66,7 @@ const BOLD: f64 = 1.14;
 /// A margin for faces that are slightly wider.
 const MARGIN: f64 = 1.02;
 
-/// Maximum width of a text, in pixels.
+/// The width of a text in pixels: an upper bound for all faces of the list.
 pub fn width(text: &str, style: Style) -> f64 {
     pixels(text.chars().map(thousandths).sum(), style)
 }
