@@ -67,7 +67,7 @@ fn cache_types(device: Device) -> Result<Option<Vec<TensorType>>, Failure> {
 /// operations, and their numbers in a pass of 512 tokens and of one.
 type Lacking = BTreeMap<(String, &'static str, Vec<&'static str>, u64), (Misplaced, [usize; 2])>;
 
-/// The operations that a device lacks for a model, if it has all layers.
+/// The operations that a device lacks for a model, if all layers are on the device.
 fn lacking(opened: &Opened, device: Device, kv_type: TensorType) -> Result<Lacking, Failure> {
     let mut plan = opened.plan.clone();
     plan.place(&[Share {

@@ -225,7 +225,7 @@ impl PlacementOptions {
     }
 }
 
-/// The paths of a plan, with numbers replaced by `*`, each once.
+/// The paths of a plan, with numbers replaced by `*`, each once and at most [`SHOWN`].
 fn kinds_of_paths(plan: &Plan) -> Vec<String> {
     let mut kinds: Vec<String> = Vec::new();
     for path in plan.placeable() {

@@ -157,7 +157,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut held = String::new();
     while let Some(event) = events.blocking_recv() {
         match event {
-            // These events are not requested here.
+            // Not sent for this request, except `Ended`, whose token has no text.
             Event::Prompt(_)
             | Event::Progress(_)
             | Event::Ended(_)

@@ -1,7 +1,7 @@
 //! The findings about a model as a page of text.
 //!
-//! All text from a file is clipped and stripped of control characters, so that a hostile file can neither flood nor
-//! control the terminal.
+//! All text from a file is clipped, and its control characters are escaped, so that a hostile file can neither flood
+//! nor control the terminal.
 
 use crate::common::wording::{bytes, count, escaped, percent};
 use crate::files::models::few;
