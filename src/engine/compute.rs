@@ -59,6 +59,8 @@ pub(super) trait Compute {
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
     /// See [`Model::release`].
     fn release(&mut self, sequence: SequenceId);
+    /// See [`Model::discard`].
+    fn discard(&mut self, sequence: SequenceId);
     /// See [`Model::rest`].
     fn rest(&self);
     /// Free blocks of the cache; none if no block is kept between passes.
@@ -143,6 +145,10 @@ impl Compute for Model {
 
     fn release(&mut self, sequence: SequenceId) {
         Self::release(self, sequence);
+    }
+
+    fn discard(&mut self, sequence: SequenceId) {
+        Self::discard(self, sequence);
     }
 
     fn rest(&self) {

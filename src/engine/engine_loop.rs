@@ -422,9 +422,7 @@ impl<C: Compute> EngineLoop<C> {
         let result = result.map_err(|failure| match failure {
             Failure::NotFinite { fault, .. } => {
                 // Its cached keys and values would spoil the completions that share its prefix.
-                if self.model.n_blocks().is_some() && !self.model.has_states() {
-                    self.model.forget(sequence.id, 0);
-                }
+                sequence.ids().for_each(|id| self.model.discard(id));
                 let place = self.model.first_not_finite(sequence.id, &sequence.tokens);
                 Failure::NotFinite { fault, place }
             }

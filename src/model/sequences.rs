@@ -65,6 +65,11 @@ impl Model {
         self.after_source(sequence, next) as u32
     }
 
+    /// Ends a sequence whose keys, values and states are wrong: its prefix does not stay cached.
+    pub fn discard(&mut self, sequence: SequenceId) {
+        self.block_manager.discard(sequence);
+    }
+
     /// Ends a sequence. Its blocks stay cached while there is room.
     pub fn release(&mut self, sequence: SequenceId) {
         self.block_manager.release(sequence);

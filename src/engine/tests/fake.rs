@@ -133,6 +133,10 @@ impl Compute for Fake {
         self.texts.remove(&id);
     }
 
+    fn discard(&mut self, id: SequenceId) {
+        self.texts.remove(&id);
+    }
+
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
 
     fn begin(&mut self, id: SequenceId, scales: &[f32], lab: Option<&Arc<Lab>>) {

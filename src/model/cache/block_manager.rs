@@ -338,15 +338,20 @@ impl BlockManager {
         if self.pools.iter().any(|pool| pool.available() < needed) {
             return Err(Shortage::Slots);
         }
+        let mut started = Vec::new();
         for (id, _) in &counts {
             if !self.sequences.contains_key(id) {
                 let root = self.root(*id);
                 self.tree.pin(root);
                 let new = Sequence::new(self.pools.len(), root);
                 self.sequences.insert(*id, new);
+                started.push(*id);
             }
         }
-        let rows = self.take_rows(&counts).ok_or(Shortage::Rows)?;
+        let Some(rows) = self.take_rows(&counts) else {
+            started.into_iter().for_each(|id| self.release(id));
+            return Err(Shortage::Rows);
+        };
         let mut copies = Vec::new();
         for (id, n) in &counts {
             let n_blocks = needed_blocks(self.next(*id) as usize, *n);
@@ -508,6 +513,34 @@ impl BlockManager {
             rows.leave(row);
         }
         self.tree.touch(sequence.node);
+        self.tree.unpin(sequence.node);
+    }
+
+    /// Ends a sequence whose cached rows are wrong. Its blocks and those of its prefix do not stay cached, except for
+    /// blocks that other sequences use.
+    pub(in crate::model) fn discard(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.remove(&id) else {
+            return;
+        };
+        for (table, pool) in sequence.tables.iter().zip(&mut self.pools) {
+            for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
+                pool.leave(*block);
+            }
+        }
+        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
+            rows.leave(row);
+        }
+        // The node of the sequence is pinned, so every node up to the root exists.
+        let mut node = sequence.node;
+        while node != ROOT {
+            for (part, pool) in self.pools.iter_mut().chain(&mut self.rows).enumerate() {
+                let block = self.tree.part(node, part);
+                if let Some(block) = block.filter(|block| pool.is_unused(*block)) {
+                    pool.forget(block, &mut self.tree, part);
+                }
+            }
+            node = self.tree.parent(node);
+        }
         self.tree.unpin(sequence.node);
     }
 

@@ -243,6 +243,7 @@ enum Act {
     Fail(SequenceId, usize),
     Forget(SequenceId, usize),
     Release(SequenceId),
+    Discard(SequenceId),
 }
 
 fn acts() -> impl Strategy<Value = Act> {
@@ -255,7 +256,8 @@ fn acts() -> impl Strategy<Value = Act> {
             .prop_map(|(id, n, token, all)| Act::Read(id, n, token, all)),
         (id.clone(), 1..20usize).prop_map(|(id, n)| Act::Fail(id, n)),
         (id.clone(), 0..60usize).prop_map(|(id, n)| Act::Forget(id, n)),
-        id.prop_map(Act::Release),
+        id.clone().prop_map(Act::Release),
+        id.prop_map(Act::Discard),
     ]
 }
 
@@ -293,6 +295,10 @@ fn live(mirror: &mut Mirror, acts: &[Act]) {
                 mirror.block_manager.release(id);
                 mirror.texts.remove(&id);
             }
+            Act::Discard(id) => {
+                mirror.block_manager.discard(id);
+                mirror.texts.remove(&id);
+            }
         }
         for id in 0..N_SEQS {
             let next = mirror.block_manager.next(id) as usize;
@@ -304,6 +310,36 @@ fn live(mirror: &mut Mirror, acts: &[Act]) {
     mirror.check_users();
     let all: usize = mirror.groups.iter().map(|g| g.n_slots).min().unwrap_or(0);
     assert_eq!(mirror.block_manager.free().unwrap_or(0), all);
+}
+
+#[test]
+fn what_is_discarded_is_not_found_again() {
+    for n_rows in [None, Some(8)] {
+        let groups = vec![group(30, 0), group(30, WINDOW)];
+        let mut mirror = Mirror::new(groups, n_rows);
+        let text: Vec<u32> = (0..50).collect();
+        for id in [0, 1] {
+            assert_eq!(mirror.resume(id, &text).n_cached, 0);
+            mirror.pass(&[(id, &text[..48])], false);
+            mirror.pass(&[(id, &text[48..])], false);
+            mirror.block_manager.discard(id);
+            mirror.texts.remove(&id);
+            mirror.check_users();
+        }
+        mirror.pass(&[(0, &text[..48])], false);
+        mirror.pass(&[(0, &text[48..])], false);
+        // What another sequence uses stays, for it and for later ones.
+        let n_cached = mirror.resume(1, &text).n_cached;
+        assert!(n_cached >= 48, "{n_cached}");
+        mirror.pass(&[(1, &text[n_cached..])], false);
+        mirror.block_manager.discard(0);
+        mirror.texts.remove(&0);
+        mirror.check_users();
+        mirror.pass(&[(1, &[7])], false);
+        mirror.block_manager.release(1);
+        assert!(mirror.resume(2, &text).n_cached >= 48);
+        mirror.check_users();
+    }
 }
 
 proptest! {
