@@ -10,7 +10,7 @@ use super::cache::Cache;
 use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
 use super::selection::Selected;
 
-/// The sinks: a score of each head that softmax adds to its denominator.
+/// The sinks: a further score of each head in the denominator of the softmax, without a value.
 pub(super) const SINKS: WeightSpec = WeightSpec::new(
     WeightRole::Bias,
     "sinks",
@@ -61,7 +61,7 @@ impl Build<'_> {
     /// Stores keys and values and computes the attention of each query.
     ///
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
-    /// `[dv * heads, n_tokens]`. The options of the cache give the reach of the linear position bias.
+    /// `[dv * heads, n_tokens]`. The options of the cache give the largest slope of the linear position bias.
     ///
     /// # Errors
     /// An operation rejects its inputs.

@@ -498,8 +498,8 @@ pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Ten
     g.scale(&y, cap)
 }
 
-/// Corrects YaRN's magnitude: ggml multiplies by `1 + 0.1 ln(factor)` when it mixes angles; a definition with a
-/// logarithmic multiplier m needs the quotient of that and `1 + 0.1 m ln(factor)`.
+/// The parameters of a rope for ggml. They correct YaRN's magnitude: ggml multiplies by `1 + 0.1 ln(factor)` when it
+/// mixes angles; a definition with a logarithmic multiplier m needs that divided by `1 + 0.1 m ln(factor)`.
 fn rope_params(rope: &Rope) -> RopeParams {
     let is_yarn = rope.scaling == Scaling::Yarn;
     let spread = if rope.factor > 1.0 {

@@ -4,7 +4,8 @@
 //! ```text
 //! l    = norm(q_a . h),  q = rope(unit(q_b . l))       the last elements of each head are rotated
 //! k    = rope(norm(kv . h))                            one row for all heads, key and value at once
-//! c    = rope(norm(sum over a block of softmax(pool_gate . h + pool_offset) * pool . h))      by elements, at its first position
+//! c    = rope(norm(sum over a block of softmax(pool_gate . h + pool_offset) * pool . h))
+//!        by elements, at the first position of the block
 //!        with overlap: over the block before by the first halves of the projections, and over the block by the second
 //! a    = concat over heads of softmax(scale * q . [K | C], sinks) . [K | C]
 //! y    = o . concat over groups of o_a . rope_back(a)

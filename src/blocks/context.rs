@@ -191,7 +191,7 @@ pub struct RunView {
     /// i32 `[n_kv * n_tokens * n_runs]`, where scores have a bias by distance: the distance of each key and query as a
     /// row of a table of the distances from -far to far.
     pub distances: Option<Tensor>,
-    /// The rows of positions, where whole blocks have further rows: the runs and the mask then cover both.
+    /// The layout of the rows, where whole blocks have further rows: the runs and the mask then cover these too.
     pub layout: Option<RowLayout>,
 }
 

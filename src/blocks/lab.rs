@@ -84,7 +84,7 @@ pub struct Lab {
     pub copied: HashSet<String>,
     /// The values to copy, `[width, n_tokens]`, by their paths.
     pub held: RefCell<HashMap<String, Tensor>>,
-    /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where most of them are captured.
+    /// Captured rows `[width, m]` by paths, or all rows `[width, n_tokens]` where these are not many more.
     pub taken: RefCell<HashMap<String, Tensor>>,
 }
 

@@ -23,7 +23,7 @@
 //! ```
 //! Gated: hyper-connections (Zhu et al. 2024, arXiv 2409.19606), with rounds on the manifold of doubly stochastic
 //! matrices (Xie et al. 2025, arXiv 2512.24880). Predicted: AltUp (Baykal et al. 2023, arXiv 2301.13310).
-//! Attended: attention residuals over blocks of layers (Moonshot AI 2026), whose states become more from layer to layer.
+//! Attended: attention residuals over blocks of layers (Moonshot AI 2026), with more states from layer to layer.
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
 use super::build::Build;
@@ -262,8 +262,8 @@ pub(crate) const NODES: usize = 48;
 pub(crate) struct Held {
     /// The states, or their predictions: `[n_embd * count, n_tokens]`.
     pub(crate) all: Tensor,
-    /// The factors of [`Kind::Gated`] before their offsets, `[2 * count, n_tokens]`, or those of
-    /// [`Kind::LowRank`] before their sigmoid, `[count, n_tokens]`.
+    /// The factors of [`Kind::Gated`] before their offsets, `[2 * count, n_tokens]`, with rounds
+    /// `[(2 + count) * count, n_tokens]`, or those of [`Kind::LowRank`] before their sigmoid, `[count, n_tokens]`.
     pub(crate) factors: Option<Tensor>,
 }
 
@@ -497,7 +497,8 @@ impl<'a, 'b> Mix<'a, 'b> {
         g.div(&g.mul(&y, &length(like)?)?, &length(&y)?)
     }
 
-    /// The factors of all states before their offsets: `[2 * count, n_tokens]`, at the end `[count, n_tokens]`.
+    /// The factors of all states before their offsets: `[2 * count, n_tokens]`, with rounds
+    /// `[(2 + count) * count, n_tokens]`, at the end `[count, n_tokens]`.
     fn factors(&self, all: &Tensor) -> Result<Tensor, Error> {
         let normed = self.b.normalise_with(self.c.norm, None, all)?;
         self.b.product(self.unit, "fn", &normed)

@@ -7,8 +7,9 @@
 //! v_i = sigmoid(sign(s_i) * sqrt(max(|s_i|, 1e-6))) * (value . e)
 //! Y_i = v_i + silu(conv(norm_conv_i(v_i)))        every `longest`-th position of the last ones
 //! ```
-//! The row of hash h of an n-gram is `offset_h + (token_0 * m_0 xor token_1 * m_1 xor ..) % size_h`, the latest token first.
-//! From a stop token on, all tokens further back count as it. `[n_embd * states, n_tokens]` in and out: all hidden states.
+//! The row of hash h of an n-gram is `offset_h + (token_0 * m_0 xor token_1 * m_1 xor ..) % size_h`, the latest token
+//! first. From a stop token on, all tokens further back count as it. `[n_embd * states, n_tokens]` in and out: all
+//! hidden states.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Selection of keys by an indexer (arXiv 2512.02556, sparse attention): a query attends to those of its visible keys that
-//! have the highest index scores.
+//! Selection of keys by an indexer (arXiv 2512.02556, sparse attention): a query attends to those of its visible keys
+//! that have the highest index scores.
 //!
 //! ```text
 //! iq = rope(norm(index_q . l))            heads of d elements; l: the latent query row, or the input h
@@ -7,8 +7,9 @@
 //! s  = sum over heads of (index_weights . h) * max(iq . ik, 0)       one choice for all heads
 //! s  = iq . ik                            without weights: a choice for each key head
 //! s  = sum over heads of max(iq . ik, 0)      without weights, `together`
-//! with pooled keys: ik of a whole block = sum over its positions of softmax(index_gate . h + index_offset) * ik, by elements
-//!                   ik of a whole block = rope(norm(mean over its positions of index_k . h)) without gates, at its first position
+//! with pooled keys: ik of a whole block = sum over its positions of softmax(index_gate . h + index_offset) * ik,
+//!                                         by elements
+//!                   without gates:        rope(norm(mean over its positions of index_k . h)), at its first position
 //! selected(q) = the top blocks of span visible keys by their highest s, the last local ones always
 //! ```
 //! A common factor of all scores changes no choice, nor does an orthogonal transformation (Hadamard) of `iq` and `ik`:

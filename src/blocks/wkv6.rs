@@ -1,5 +1,5 @@
 //! Time mixing with a decay of each element of the keys (Peng et al. 2024): the input of each projection is an
-//! interpolation between a position and the previous one, with shares that depend on the position.
+//! interpolation between a position and the previous one, with shares that follow from the inputs at both.
 //!
 //! ```text
 //! d        = h(t-1) - h(t)

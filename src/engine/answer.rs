@@ -64,7 +64,7 @@ pub(super) struct Answer {
     /// Whether the prompt may come from the prefix cache.
     pub(super) reads_cache: bool,
     caller: Caller,
-    /// Tokens of the source. If there are any, they are counted as the prompt.
+    /// Tokens of the source. If there are any, they are counted as the prompt, in place of those of the prompt.
     n_source: usize,
     started: Option<Instant>,
     prefilled: Option<Instant>,

@@ -50,7 +50,7 @@ impl Search {
         next.map(|candidate| candidate.id)
     }
 
-    /// Finds the candidates for the token that follows `logits`.
+    /// Finds the candidates for the next token among `logits`.
     fn look_ahead(&mut self, logits: Vec<f32>) -> Result<(), SampleError> {
         self.candidates = self.search.candidates(&logits, None)?;
         self.from = logits;

@@ -39,7 +39,7 @@ impl Diffusion {
         approximate_cache: None,
     };
 
-    /// These options, completed with those of `other`.
+    /// These options; those that are unset are as in `other`.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self {

@@ -33,7 +33,8 @@ pub enum FinishReason {
     Length,
 }
 
-/// The part of the request that stopped a completion. A token of the vocabulary that ends a completion is none.
+/// The stop sequence or stop token of the request that ended a completion. The vocabulary's own ending tokens are
+/// neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// A stop sequence.
@@ -96,7 +97,7 @@ pub enum Event {
     },
     /// The token that ended the completion, if one did. Its bytes are in no text.
     Ended(AnswerToken),
-    /// The results of the request's lab plan, the last event before the end.
+    /// The results of the request's lab plan, the last event before `Ended` and `Done`.
     Lab(Box<LabResult>),
     /// The vector of a text, or the scores of its classes.
     Pooled(Vec<f32>),

@@ -27,8 +27,8 @@ pub struct Request {
     pub ends: Ends,
     /// Length of the list of most probable tokens, if log-probabilities are wanted.
     pub top_logprobs: Option<usize>,
-    /// Whether log-probabilities are those after all stages of sampling, from which tokens are drawn, or those of
-    /// the model.
+    /// Whether log-probabilities are those after all stages of sampling, from which tokens are drawn; otherwise
+    /// they are those of the model.
     pub post_sampling: bool,
     /// Whether the progress of the prompt is reported.
     pub progress: bool,

@@ -24,7 +24,7 @@ pub(super) struct Sequence {
     pub(super) n_prompt: usize,
     /// Tokens whose keys and values are cached.
     pub(super) n_cached: usize,
-    /// Tokens of the current step that stay in the sequence.
+    /// Number of pending tokens that the current step reads.
     n_step: usize,
     /// Whether the tokens that it started with are still being read.
     pub(super) is_prefill: bool,
@@ -40,7 +40,7 @@ pub(super) struct Sequence {
     pub(super) is_stopped: bool,
     /// How the completion ends once all its tokens are reported.
     pub(super) ending: Option<FinishReason>,
-    /// Records the values that the request captures.
+    /// The captures and edits of the request, and the values captured so far.
     pub(super) recorder: Option<Recorder>,
     /// The report of the request.
     pub(super) answer: Answer,
@@ -206,7 +206,7 @@ impl Sequence {
         self.n_step = n.min(self.pending().len());
     }
 
-    /// Tokens that are read after the current step.
+    /// Number of tokens of the sequence that are read once the current step has run.
     pub(super) fn n_read(&self) -> usize {
         self.n_cached + self.n_step
     }

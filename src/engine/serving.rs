@@ -154,7 +154,7 @@ impl Pooled {
     }
 }
 
-/// What the engine thread has loaded.
+/// Memory use, files and workers of the model, as the engine thread has loaded it.
 #[derive(Clone, Default)]
 struct Loaded {
     memory: Vec<DeviceUse>,

@@ -175,8 +175,9 @@ impl Device {
         self.take(arena, "weights", sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
     }
 
-    /// The usage of memory that is not for weights. ggml's scheduler keeps operations on the device of their weights
-    /// only; it may compute others on another device, for which it copies all the memory they read.
+    /// The usage of memory that is not for weights. By itself ggml's scheduler follows only memory of weights: it may
+    /// compute an operation that reads other memory on another device, for which it copies all of that memory. So
+    /// memory of other devices than the processor is marked as weights too.
     fn usage(self) -> sys::ggml_backend_buffer_usage {
         match self.kind() {
             DeviceKind::Cpu => sys::GGML_BACKEND_BUFFER_USAGE_ANY,
@@ -222,11 +223,11 @@ impl Device {
 
     /// Lets tensors use host memory in place. `places` are tensors and offsets in `host`. Returns the tensors that the
     /// device cannot use at their places: they need a copy. The processor's kernels load vectors from any address, and
-    /// folders align data to 8 bytes only, so the processor needs only the alignment of the element type. Other devices
-    /// have their own alignment.
+    /// folders align data to 8 bytes only, so the processor requires only the alignment of the element type. Other
+    /// devices require their own alignment.
     ///
     /// # Errors
-    /// The tensor reaches beyond the memory or has memory already, or ggml refuses.
+    /// A tensor reaches beyond the memory or has memory already, the device takes no host memory, or ggml refuses.
     pub fn adopt<'t>(
         self,
         arena: &Arena,

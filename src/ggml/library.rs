@@ -76,10 +76,12 @@ impl LibraryError {
 /// The files that were loaded.
 static LOADED: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(Mutex::default);
 
-/// Adds the devices of a backend library, and returns the name of the backend. A file is loaded only once.
+/// Adds the devices of a backend library, and returns the name of the backend. A file that was loaded before is not
+/// registered again.
 ///
 /// # Errors
-/// The file is not a library, was built from other sources, or finds no device.
+/// The file is not a library, needs something that is missing, was built from other sources, finds no device, or has
+/// the name of a backend that exists already.
 pub fn load_library(path: &Path) -> Result<String, LibraryError> {
     super::log::install();
     let shown = path.display().to_string();

@@ -1,7 +1,7 @@
 //! Unused memory that the C library keeps, and mapped memory that is lost.
 
-/// Sets that an access to a mapped file that no longer exists, because it was cut short or its disk fails, ends this
-/// process with a message and exit code 1, not by a signal.
+/// From now on an access to a part of a mapped file that is lost, because the file was cut short or its disk fails,
+/// ends this process with a message and exit code 1 instead of a signal.
 pub fn report_bus_errors() {
     // SAFETY: takes no pointer; the handler calls only what handlers may call.
     unsafe { ggml_sys::shim_report_bus_errors() }

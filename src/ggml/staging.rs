@@ -122,7 +122,7 @@ impl Staging {
         })
     }
 
-    /// Waits for a free slot.
+    /// Takes a slot, after waiting until one is free.
     pub(super) fn slot(&self) -> Slot<'_> {
         let mut free = lock(&self.free);
         loop {

@@ -11,7 +11,7 @@ use super::ops::Graph;
 use super::profile::is_view;
 use super::text::text;
 
-/// An operation that writes or reads rows stored between passes.
+/// An operation that writes or reads rows stored between passes, or carries states of heads over time.
 pub struct KeptOp {
     /// The operation, by ggml's name.
     pub op: String,

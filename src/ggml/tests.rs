@@ -467,8 +467,8 @@ fn bind_to_one_processor() {
     assert_eq!(bound, 0, "this thread is bound");
 }
 
-/// Two threads that share a processor meet after each operation. One that waits without offering the processor keeps the
-/// other from running until the system takes it away, which is after a millisecond or more.
+/// Two threads that share a processor meet after each operation. One that waits without offering the processor keeps
+/// the other from running until the system takes it away, which is after a millisecond or more.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_thread_that_waits_offers_its_processor() {

@@ -43,7 +43,7 @@ pub struct GraphOp {
 }
 
 impl GraphOp {
-    /// The operation with sources that count from `n` more steps before.
+    /// The operation in a list with `n` more operations before it: the places of its sources grow by `n`.
     #[must_use]
     pub fn after(mut self, n: usize) -> Self {
         for source in &mut self.sources {
@@ -58,7 +58,7 @@ impl GraphOp {
 /// A source of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Origin {
-    /// The result of an earlier step.
+    /// The result of an earlier operation, by its place in the list.
     Op(usize),
     /// A weight, by its place in the list that [`Graph::walk`] was given.
     Weight(usize),

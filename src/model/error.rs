@@ -122,7 +122,7 @@ pub enum Error {
 /// The purpose of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Weights that are copied, because the file has them in another form.
+    /// Weights that are copied: those that are not used in place in the file.
     Weights,
     /// Keys and values, and recurrent states.
     Cache,

@@ -69,8 +69,8 @@ impl Placing<'_> {
         self.most(self.plan.n_placeable(), &known, self.margin)
     }
 
-    /// A split of `n` layers: by the given shares, or else in proportion to free memory. If that does not fit, the
-    /// devices are filled one after another.
+    /// A split of `n` layers: by the given shares, or else in proportion to free memory. If the latter does not fit,
+    /// the devices are filled one after another.
     ///
     /// # Errors
     /// The layers do not fit. The error names settings that do.

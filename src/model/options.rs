@@ -16,7 +16,8 @@ pub struct Options {
     /// Maximum number of positions of a sequence, which decides between RoPE tables for short and for long
     /// contexts; 0: the context length of the training.
     pub n_ctx_seq: usize,
-    /// Maximum number of sequences that run at the same time, if the model has recurrent states; at least 1.
+    /// Maximum number of sequences that run at the same time, for which recurrent states and the slots of attention
+    /// windows are made; at least 1.
     pub n_seqs: usize,
     /// Number of checkpoints: cached states of ended sequences, and of positions within running ones, from which a
     /// later sequence can continue. Only for models with recurrent states.

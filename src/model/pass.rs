@@ -374,7 +374,7 @@ impl Model {
     }
 }
 
-/// Copies rows of `width` elements to their places in `out`. An `out` without places stays as it is.
+/// Copies rows of `width` elements to their places in `out`. Places beyond its end are skipped.
 fn scatter(rows: &[f32], places: &[usize], width: usize, out: &mut [f32]) {
     for (row, at) in rows.chunks_exact(width).zip(places) {
         if let Some(out) = out.get_mut(at * width..(at + 1) * width) {

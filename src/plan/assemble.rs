@@ -173,7 +173,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Plans the layers of all stacks. Returns them and how many of them read the source; none if the rest need not be looked at.
+    /// Plans the layers of all stacks. Returns them and how many of them read the source; none if planning stops
+    /// because of the problems found.
     fn layers(&mut self, n_embd: u64) -> Option<(Vec<LayerPlan>, usize)> {
         let (mut layers, mut n_branches) = (Vec::new(), 0);
         let mut n_of_source = 0;

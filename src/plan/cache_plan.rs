@@ -2,7 +2,7 @@
 
 use super::{KeysOf, Unit};
 
-/// A group of layers with the same attention view.
+/// A KV group: the layers with the same attention view.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CachePlan {
     /// Name in the definition.

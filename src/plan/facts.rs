@@ -435,7 +435,7 @@ pub(super) struct UnitScope<'a> {
 }
 
 impl UnitScope<'_> {
-    /// The upper bound of the ids in a weight of this role; none if the weight has no ids.
+    /// The number that all ids in a weight of this role are below; none if the weight has no ids.
     pub(super) fn ids_below(&self, role: WeightRole) -> Option<u64> {
         let WeightRole::Ids(option) = role else {
             return None;

@@ -7,10 +7,11 @@
 /// Answers whether a device's part of a split fits there.
 pub type Fits<'a, E> = &'a mut dyn FnMut(&[usize], usize) -> Result<bool, E>;
 
-/// The maximum number of layers out of `n` that fit; the first devices are filled first. It may be 0.
+/// The split with the maximum number of layers out of `n` that fit; the first devices are filled first. All its parts
+/// may be 0.
 ///
 /// # Errors
-/// `fits` fails.
+/// The errors of `fits`.
 pub fn fill<E>(n: usize, n_devices: usize, fits: Fits<'_, E>) -> Result<Vec<usize>, E> {
     // From the last device on, which gives the maximum number of layers: no device could hold one more of the earlier
     // layers.
@@ -43,10 +44,10 @@ pub fn fill<E>(n: usize, n_devices: usize, fits: Fits<'_, E>) -> Result<Vec<usiz
     Ok(if left == 0 { packed } else { split })
 }
 
-/// The maximum number of layers out of `n` that fit on the devices in proportion to `shares`, and their split.
+/// The split in proportion to `shares` with the maximum number of layers out of `n` that fit on the devices.
 ///
 /// # Errors
-/// `fits` fails.
+/// The errors of `fits`.
 pub fn fill_shares<E>(n: usize, shares: &[f64], fits: Fits<'_, E>) -> Result<Vec<usize>, E> {
     let n = largest(n, &mut |n| all_fit(&split(n, shares), fits))?;
     Ok(split(n, shares))
@@ -55,7 +56,7 @@ pub fn fill_shares<E>(n: usize, shares: &[f64], fits: Fits<'_, E>) -> Result<Vec
 /// Whether every device's part of a split fits.
 ///
 /// # Errors
-/// `fits` fails.
+/// The errors of `fits`.
 pub fn all_fit<E>(split: &[usize], fits: Fits<'_, E>) -> Result<bool, E> {
     for device in 0..split.len() {
         if !fits(split, device)? {
@@ -68,7 +69,7 @@ pub fn all_fit<E>(split: &[usize], fits: Fits<'_, E>) -> Result<bool, E> {
 /// The largest fitting number up to `most`, by bisection: if a number fits, all smaller ones are assumed to fit.
 ///
 /// # Errors
-/// `fits` fails.
+/// The errors of `fits`.
 pub fn largest<E>(most: usize, fits: &mut dyn FnMut(usize) -> Result<bool, E>) -> Result<usize, E> {
     if most == 0 || fits(most)? {
         return Ok(most);

@@ -94,6 +94,6 @@ pub struct HeadPlan {
     pub read: Option<Unit>,
     /// Final norm.
     pub norm: Option<NormUse>,
-    /// Projection to logits; none if the normed hidden state is the result.
+    /// Projection to logits, with their scale and softcap; none if the normed hidden state is the result.
     pub unit: Option<Unit>,
 }

@@ -207,7 +207,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The path of the same unit in the earlier layer `layer`.
+    /// The path of the same unit in the earlier layer at the depth `layer`.
     fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Option<String> {
         let depth = scope.place?.depth;
         let own = format!(".{depth}.");

@@ -19,7 +19,7 @@ pub struct TensorPlan {
     pub bytes: u64,
     /// The role in the contract.
     pub role: WeightRole,
-    /// The upper bound of the ids, if the elements are ids.
+    /// The number that all ids are below, if the elements are ids.
     pub below: Option<u64>,
     /// The device that holds the tensor: 0 is the processor, others count through [`super::Plan::devices`] from 1.
     pub device: usize,

@@ -54,7 +54,8 @@ impl ModelConfig {
     /// The settings of a request.
     ///
     /// # Errors
-    /// The model cannot do what an option asks for. The error names the field.
+    /// An option is out of range or asks for what the model cannot do (the error names it), or the prompt is too
+    /// long.
     pub(in crate::engine) fn settings(
         &self,
         request: &Request,

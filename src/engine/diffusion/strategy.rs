@@ -22,7 +22,7 @@ struct Proposal {
     at: usize,
     token: u32,
     logprob: f64,
-    /// Proposals with a higher rank are fixed first.
+    /// Proposals with a higher rank are fixed first; with [`Remasking::None`], a random number that decides alone.
     rank: f64,
     entry: Entry,
 }

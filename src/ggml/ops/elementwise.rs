@@ -50,7 +50,7 @@ impl Graph {
     /// `a - b`, `b` repeated to the shape of `a`; f32.
     ///
     /// # Errors
-    /// A shape is not a multiple of the other, or a type is not supported.
+    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn sub(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("sub", sys::ggml_sub, a, b)
     }
@@ -58,7 +58,7 @@ impl Graph {
     /// `a / b` by elements, `b` repeated to the shape of `a`; f32.
     ///
     /// # Errors
-    /// A shape is not a multiple of the other, or a type is not supported.
+    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn div(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("div", sys::ggml_div, a, b)
     }
@@ -91,7 +91,7 @@ impl Graph {
     /// `a + b`, `b` repeated to the shape of `a`; f32.
     ///
     /// # Errors
-    /// A shape is not a multiple of the other, or a type is not supported.
+    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("add", sys::ggml_add, a, b)
     }
@@ -99,7 +99,7 @@ impl Graph {
     /// `a * b` by elements, `b` repeated to the shape of `a`; f32.
     ///
     /// # Errors
-    /// A shape is not a multiple of the other, or a type is not supported.
+    /// The shape of `a` is not a multiple of that of `b`, or a type is not supported.
     pub fn mul(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
         self.binary("mul", sys::ggml_mul, a, b)
     }

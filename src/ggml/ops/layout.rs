@@ -32,7 +32,7 @@ impl Graph {
     /// A view: `shape` elements, with steps of `strides` bytes for dimensions 1 to 3, from `offset` bytes on.
     ///
     /// # Errors
-    /// The window reaches beyond the tensor or cuts a block.
+    /// The view reaches beyond the tensor or cuts a block.
     pub fn view(
         &self,
         a: &Tensor,

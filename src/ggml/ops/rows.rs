@@ -165,7 +165,8 @@ impl Graph {
     /// the target after writing.
     ///
     /// # Errors
-    /// The ids are not an index tensor bounded by the number of rows, or the target is read-only memory of the host.
+    /// The shapes do not fit each other, a type is not supported, the ids are not an index tensor bounded by the number
+    /// of rows, or the target is read-only memory of the host.
     pub fn set_rows(
         &self,
         target: &Tensor,

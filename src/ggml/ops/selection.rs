@@ -25,8 +25,8 @@ impl Graph {
     /// `[top, heads, n]`, with a tail `top + 1`; see [`Selected`](super::Selected).
     ///
     /// A key's score is the sum over the heads of `weights [heads, n] * max(q . k, 0)`; without weights it is `q . k`
-    /// for each head of `q [d, heads, n]`, f32. A block's score is the highest score of the positions that the query
-    /// attends to. Ties are broken as in [`Self::largest`]. The values of `blocks` are not read.
+    /// for each head of `q [d, heads, n]`, f32. A block's score is the highest score of those of its positions that are
+    /// in the query's interval. Ties are broken as in [`Self::largest`]. The values of `blocks` are not read.
     ///
     /// # Errors
     /// The shapes do not fit each other, a type is not supported, or a number is not positive.
@@ -90,10 +90,10 @@ impl Graph {
         )
     }
 
-    /// The maximum of every `n` elements of each row: `a [n * m, b, c] -> [m, b, c]`; contiguous f32.
+    /// The maximum of every `n` consecutive elements of each row: `a [n * m, b, c] -> [m, b, c]`; contiguous f32.
     ///
     /// # Errors
-    /// The number of rows is not a multiple, or a type is not supported.
+    /// The length of the rows is not a multiple of `n`, or a type is not supported.
     pub fn max_of(&self, a: &Tensor, n: u64) -> Result<Tensor, Error> {
         self.float("max_of", a, true)?;
         if n == 0 || !a.shape()[0].is_multiple_of(n) || n > i32::MAX as u64 {

@@ -146,7 +146,8 @@ fn by_head(
     Ok(out)
 }
 
-/// `y = r (S + bonus k v)`, then `S = decay S + k v` (Peng et al. 2024). A row of the state belongs to an element of the keys.
+/// `y = r (S + bonus k v)`, then `S = decay S + k v` (Peng et al. 2024). A row of the state belongs to an element of
+/// the keys.
 pub(super) fn wkv6(node: &Node) -> Result<Array, Error> {
     let inputs = [
         node.input(0)?,
@@ -188,7 +189,8 @@ pub(super) fn gated_linear_attention(node: &Node) -> Result<Array, Error> {
     })
 }
 
-/// `S = S decay + (S a) b + v k`, then `y = S r` (Peng et al. 2025). A row of the state belongs to an element of the values.
+/// `S = S decay + (S a) b + v k`, then `y = S r` (Peng et al. 2025). A row of the state belongs to an element of
+/// the values.
 pub(super) fn wkv7(node: &Node) -> Result<Array, Error> {
     let inputs: Result<Vec<Array>, Error> = (0..6).map(|at| node.input(at)).collect();
     let (inputs, states) = (inputs?, node.input(6)?);

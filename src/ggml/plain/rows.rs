@@ -112,7 +112,7 @@ pub(super) fn sum(node: &Node) -> Result<Array, Error> {
     Ok(out)
 }
 
-/// The maximum of each group of elements of each row.
+/// The maximum of every so many consecutive elements of each row, as the parameter of the operation states.
 pub(super) fn max_of(node: &Node) -> Result<Array, Error> {
     let a = node.input(0)?;
     let [kind, width, height, step, step_down] = [0, 1, 2, 3, 4].map(|at| node.int(at));

@@ -19,7 +19,7 @@ type Place = (SequenceId, u32);
 /// The entry of a block table for a block that has left the attention window.
 pub(super) const OUT_OF_WINDOW: BlockId = BlockId::MAX;
 
-/// Layers with the same attention view.
+/// A KV group: the layers with the same attention view, which share a pool.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct Group {
     /// Slots of the group's pool.

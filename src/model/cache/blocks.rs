@@ -13,13 +13,14 @@ pub(super) struct BlockPool {
     users: Vec<u32>,
     /// The node of the prefix tree for which each block is cached.
     node: Vec<Option<NodeId>>,
-    /// Includes every block that is neither used nor cached, at most once. The lowest is taken first, so that used
-    /// blocks stay together.
+    /// Includes every block that is neither used nor cached, and may include others, each at most once. The lowest is
+    /// taken first, so that used blocks stay together.
     free: BinaryHeap<Reverse<BlockId>>,
     is_listed: Vec<bool>,
     /// Number of blocks in use.
     n_used: usize,
-    /// Includes every block that is cached and not used, at most once, with a time not later than its last use.
+    /// Includes every block that is cached and not used, and may include others, each at most once, with a time not
+    /// later than its last use.
     idle: BinaryHeap<Reverse<(u64, BlockId)>>,
     is_queued: Vec<bool>,
 }

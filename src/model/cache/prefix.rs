@@ -165,7 +165,7 @@ impl PrefixTree {
         }
     }
 
-    /// Removes a node without pins, children and parts, and then each parent that has become one.
+    /// Removes a node without pins, children and parts, and then each ancestor that has become such a node.
     fn prune(&mut self, mut id: NodeId) {
         loop {
             let node = &self.nodes[id];

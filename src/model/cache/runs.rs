@@ -70,8 +70,8 @@ impl BlockManager {
         Some(())
     }
 
-    /// Moves cached contents out of unused blocks of `region`, to empty blocks outside of it: after the block of
-    /// the preceding tokens, if that is empty.
+    /// Moves cached contents out of unused blocks of `region`, to empty blocks outside of it, as long as there are any:
+    /// to the block after that of the preceding tokens, if it is empty.
     pub(super) fn clear(&mut self, pool: usize, region: Range<usize>, copies: &mut Vec<SlotCopy>) {
         let blocks = &self.pools[pool];
         let is_cached = |at: usize| blocks.node(at as BlockId).is_some();
