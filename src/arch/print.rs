@@ -136,11 +136,16 @@ impl ArchDef {
             .into_iter()
             .chain(&self.per_layer)
             .chain(head);
+        let settings = self.write.iter();
+        let of_head = self.head.iter().flat_map(|head| [&head.read, &head.norm]);
+        let settings = settings.chain(of_head.flatten());
+        settings.for_each(|setting| visit(&setting.expr));
         for instance in resources.chain(stages) {
             exprs_of_instance(instance, visit);
         }
         for stack in &self.stacks {
             visit(&stack.count);
+            stack.il.iter().for_each(|il| visit(&il.expr));
             for slot in &stack.slots {
                 let settings = [&slot.pre, &slot.post, &slot.scale, &slot.after];
                 let settings = settings.into_iter().chain([&slot.read, &slot.write]);
@@ -163,7 +168,8 @@ fn exprs_of_instance(instance: &Instance, visit: &mut dyn FnMut(&Expr)) {
         visit(&weight.when);
         weight.shape.iter().for_each(&mut *visit);
     }
-    instance.rules.iter().chain(&instance.state).for_each(visit);
+    let rest = instance.rules.iter().chain(&instance.side);
+    rest.chain(&instance.state).for_each(visit);
 }
 
 /// A text as a TOML string.

@@ -28,6 +28,8 @@ impl Mean {
 
 /// Maximum number of iterations. Few suffice where one direction dominates.
 const MAX_STEPS: usize = 300;
+/// The fraction of the golden ratio: its multiples are spread evenly between 0 and 1.
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
 /// The iteration ends when a step changes the direction by at most this share.
 const CLOSE: f64 = 1e-12;
 
@@ -50,17 +52,15 @@ pub fn principal(rows: &[Vec<f32>]) -> Vec<f32> {
         }
         length
     };
-    // The iteration starts at the longest row: the mean may be zero where rows are not. A row that is exactly
-    // orthogonal to the direction leads to another one.
-    let longest = rows.iter().max_by(|a, b| {
-        let square = |row: &[f32]| row.iter().map(|e| f64::from(*e).powi(2)).sum::<f64>();
-        square(a).total_cmp(&square(b))
-    });
-    let mut v: Vec<f64> = longest
-        .into_iter()
-        .flatten()
-        .map(|e| f64::from(*e))
-        .collect();
+    // The iteration starts at a sum of all rows. Their shares follow the golden ratio, so that the sum has a component
+    // along the direction, which a single row or the mean may lack.
+    let mut v = vec![0.0f64; width];
+    for (row, i) in rows.iter().zip(0u32..) {
+        let share = 0.5 + (f64::from(i) * GOLDEN).fract();
+        for (sum, e) in v.iter_mut().zip(row) {
+            *sum += share * f64::from(*e);
+        }
+    }
     unit(&mut v);
     for _ in 0..MAX_STEPS {
         let mut next = vec![0.0; width];
@@ -113,6 +113,14 @@ mod tests {
             assert!(squares(&[cos, sin, 0.0]) <= squares(&found) * (1.0 + 1e-5));
         }
         assert!(found[0] < 0.0 && found[1] < 0.0, "{found:?}");
+        // The longest row has no part of it.
+        let few = [
+            vec![3.0, 0.0],
+            vec![0.0, 2.0],
+            vec![0.0, 2.0],
+            vec![0.0, 2.0],
+        ];
+        assert_eq!(principal(&few), [0.0, 1.0]);
         assert_eq!(principal(&[vec![0.0, 0.0]]), [0.0, 0.0]);
         assert_eq!(principal(&[]), Vec::<f32>::new());
     }

@@ -229,8 +229,8 @@ impl Writer<'_> {
         Ok(match constraint {
             Constraint::JsonSchema(schema) => self.json(schema)?,
             Constraint::Regex(regex) => {
-                let regex = regex.replace('/', "\\/");
-                self.rule("", &format!("/{regex}/"))
+                let literal = super::regex::literal(&regex);
+                self.rule("", &literal)
             }
             _ => {
                 return Err(Error::Grammar {

@@ -4,15 +4,42 @@ use llguidance::api::TopLevelGrammar;
 
 /// A regular expression that must match the whole completion; anchors at its ends are redundant.
 pub(super) fn regex(text: &str) -> TopLevelGrammar {
+    match without_anchors(text) {
+        "" => TopLevelGrammar::from_lark("start: \"\"".into()),
+        inner => TopLevelGrammar::from_regex(inner),
+    }
+}
+
+/// The same regular expression as a part of a grammar in Lark's form: between slashes, with those within escaped.
+pub(super) fn literal(text: &str) -> String {
+    let inner = without_anchors(text);
+    if inner.is_empty() {
+        return "\"\"".to_owned();
+    }
+    let mut out = String::with_capacity(inner.len() + 2);
+    out.push('/');
+    let mut is_escaped = false;
+    for c in inner.chars() {
+        match c {
+            '/' if !is_escaped => out.push_str("\\/"),
+            // A line feed would end the literal.
+            '\n' if is_escaped => out.push('n'),
+            '\n' => out.push_str("\\n"),
+            c => out.push(c),
+        }
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    out.push('/');
+    out
+}
+
+/// The text without the anchors at its ends.
+fn without_anchors(text: &str) -> &str {
     let inner = text.strip_prefix('^').unwrap_or(text);
-    let inner = match inner.strip_suffix('$') {
+    match inner.strip_suffix('$') {
         Some(rest) if !ends_in_escape(rest) => rest,
         _ => inner,
-    };
-    if inner.is_empty() {
-        return TopLevelGrammar::from_lark("start: \"\"".into());
     }
-    TopLevelGrammar::from_regex(inner)
 }
 
 /// The library's message about a regular expression, without the grammar that was made from it.
@@ -30,4 +57,25 @@ pub(super) fn of_regex(message: &str) -> String {
 fn ends_in_escape(text: &str) -> bool {
     let backslashes = text.bytes().rev().take_while(|b| *b == b'\\').count();
     backslashes % 2 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_literal_has_no_bare_slash_and_no_anchor() {
+        let cases = [
+            (r"a/b", r"/a\/b/"),
+            (r"a\/b", r"/a\/b/"),
+            (r"a\\/b", r"/a\\\/b/"),
+            (r"^[a-z]+$", r"/[a-z]+/"),
+            (r"a\$", r"/a\$/"),
+            ("a\nb", r"/a\nb/"),
+            ("^$", "\"\""),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(literal(text), expected, "{text}");
+        }
+    }
 }

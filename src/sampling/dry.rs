@@ -18,7 +18,8 @@ use super::parameter::ParamError;
 use super::params::Params;
 use super::stage::{Stage, StageInput};
 
-/// Longer passages count as passages of this length: the penalty is already far beyond any logit.
+/// Passages that exceed the allowed length by more than this count as passages that exceed it by this: the penalty is
+/// already far beyond any logit.
 const LONGEST: usize = 512;
 
 #[derive(Debug)]
@@ -79,7 +80,8 @@ impl Dry {
         let n = tokens.len();
         let is_breaker = |token: &u32| self.breakers.binary_search(token).is_ok();
         let back = tokens.iter().rev();
-        let limit = back.take(LONGEST).take_while(|t| !is_breaker(t)).count();
+        let longest = self.allowed.saturating_add(LONGEST);
+        let limit = back.take(longest).take_while(|t| !is_breaker(t)).count();
         if limit == 0 || limit < self.allowed {
             return;
         }

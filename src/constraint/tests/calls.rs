@@ -450,6 +450,19 @@ fn calls_that_must_come_are_enforced_and_read_in_every_format() {
                 let text = before.replace("get_weather", "get_whether");
                 assert!(!accepts(&compiler, &free, &text), "{name}: {text}");
             }
+            // Or text that fits an expression, whose slashes are escaped or not.
+            if format.channels.is_none() {
+                let regex = Constraint::Regex(r"^(a/b|c\/d)$".into());
+                let fits = compile_with(tools(), true, Content::Fits(Box::new(regex)));
+                for (text, is_fit) in [
+                    ("a/b", true),
+                    ("c/d", true),
+                    (&row.one, true),
+                    ("a/", false),
+                ] {
+                    assert_eq!(accepts(&compiler, &fits, text), is_fit, "{name}: {text}");
+                }
+            }
             let [one, two] = [&row.one, &row.two].map(|text| read(&compiler, format, text));
             assert_eq!(one, std::slice::from_ref(&weather), "{name}: {}", row.one);
             assert_eq!(two, [weather.clone(), time.clone()], "{name}: {}", row.two);

@@ -110,6 +110,10 @@ impl Compute for Fake {
         self.texts.remove(&id);
     }
 
+    fn discard(&mut self, id: SequenceId) {
+        self.texts.remove(&id);
+    }
+
     fn set_source(&mut self, _: SequenceId, _: &[u32]) {}
 
     fn set_scales(&mut self, id: SequenceId, _: &[f32]) {

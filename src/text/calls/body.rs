@@ -6,7 +6,7 @@ use super::format::ParameterMarks;
 use super::header::Arguments;
 use super::json::{Found, Scan, string};
 use super::notation::plain;
-use super::parser::{Parser, Part, State, start_of_any};
+use super::parser::{Parser, Part, State};
 
 /// A call whose arguments are being parsed.
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ impl Parser {
         let rest = &self.held[space..];
         let open = marks.open.trim();
         if rest.starts_with(open) {
-            return match read(rest, marks, searched, is_last) {
+            return match read(rest, marks, searched) {
                 Some(read) => {
                     let piece = piece(*n, &read, &call.schema);
                     *n += 1;
@@ -181,12 +181,7 @@ struct Parameter<'a> {
 }
 
 /// Parses the parameter at the start of a text; `None` if it is not complete.
-fn read<'a>(
-    text: &'a str,
-    marks: &ParameterMarks,
-    searched: &mut usize,
-    is_last: bool,
-) -> Option<Parameter<'a>> {
+fn read<'a>(text: &'a str, marks: &ParameterMarks, searched: &mut usize) -> Option<Parameter<'a>> {
     let inner = &text[marks.open.trim().len()..];
     let (key, value) = split_at_mark(inner, &marks.key_end)?;
     let (key, is_string) = match marks.key_stop.as_str() {
@@ -211,16 +206,12 @@ fn read<'a>(
     }
     let end = value[from..].find(close).map(|at| from + at);
     *searched = text.len();
-    let (end, used) = match end {
-        Some(end) => (end, end + close.len()),
-        None if is_last && start_of_any(value, [close].into_iter()) == 0 => return None,
-        None => return None,
-    };
+    let end = end?;
     Some(Parameter {
         key: key.trim(),
         value: &value[..end],
         is_string,
-        used: before + used,
+        used: before + end + close.len(),
     })
 }
 

@@ -30,13 +30,9 @@ pub(super) enum Arguments {
     /// The complete arguments, which were part of the header.
     Known(String),
     /// A JSON object, then the ends of `outer` objects around it.
-    Json {
-        outer: usize,
-    },
+    Json { outer: usize },
     /// A JSON object in a JSON string, then the ends of `outer` objects around it.
-    Quoted {
-        outer: usize,
-    },
+    Quoted { outer: usize },
     /// One parameter after another.
     Parameters,
 }
