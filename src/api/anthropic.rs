@@ -36,6 +36,7 @@ fn parse(body: Body, counts: bool) -> Result<Dialogue, Error> {
     let dialogue = Dialogue::take(&mut body)?;
     body.finish()?;
     dialogue.check()?;
+    dialogue.generation.refuse_reports()?;
     if dialogue.generation.n_choices() != 1 {
         return Err(Error::value(
             "n",

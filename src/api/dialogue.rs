@@ -115,8 +115,10 @@ impl Dialogue {
         let tools = self.messages.tools()?;
         let text = served.chat_text(&self.messages.conversation(&tools, &served.dialect))?;
         let mut tokens = served.prompt_of(&text)?;
+        let bos = served.handle.tokenizer().bos();
+        let n_first = usize::from(bos.is_some() && tokens.first() == bos.as_ref());
         self.fitting
-            .cut(&mut tokens, 0, &served, &self.generation)?;
+            .cut(&mut tokens, n_first, &served, &self.generation)?;
         Ok(Prompt {
             served,
             tools,

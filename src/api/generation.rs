@@ -219,6 +219,26 @@ impl Generation {
         }
     }
 
+    /// Refuses the fields whose results a response has no place for.
+    ///
+    /// # Errors
+    /// Such a field is set.
+    pub(super) fn refuse_reports(&self) -> Result<(), Error> {
+        let common = &self.common;
+        let fields = [
+            ("prompt_logprobs", common.prompt_logprobs.is_some()),
+            ("timings_per_token", common.timings_per_token == Some(true)),
+            ("return_progress", common.return_progress == Some(true)),
+        ];
+        match fields.iter().find(|(_, is_set)| *is_set) {
+            Some((name, _)) => {
+                let message = format!("`{name}`: responses of this endpoint have no place for it");
+                Err(Error::unsupported(*name, message))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Whether the response contains the log-probabilities of the prompt.
     pub(super) fn wants_prompt_logprobs(&self) -> bool {
         self.common.prompt_logprobs.is_some()
@@ -293,6 +313,7 @@ impl Generation {
             let message = format!("`stop_token_ids`: {id} is not a token id below {n_vocab}");
             return Err(Error::value("stop_token_ids", message));
         }
+        served.handle.check_prompt(prompt.len())?;
         Ok(Request {
             prompt: prompt.to_vec(),
             max_tokens: self.most().1.map(count),

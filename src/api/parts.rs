@@ -111,6 +111,7 @@ impl Reader {
         // If the model ended without closing its block of reasoning, the block was the answer. If it was cut off, it
         // was not.
         if is_open && reason == FinishReason::Stop && !text.is_empty() {
+            let tokens = within(tokens, &text);
             out.push(Piece::Content(text, tokens));
         }
         out
@@ -205,6 +206,28 @@ impl Reader {
             self.content_tokens.extend(cut(&mut unit));
         }
     }
+}
+
+/// The tokens reduced to the bytes that are part of `text`, which theirs contain; all of them if they do not.
+fn within(tokens: Vec<AnswerToken>, text: &str) -> Vec<AnswerToken> {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.bytes.clone()).collect();
+    let mut starts = bytes.windows(text.len().max(1));
+    let Some(start) = starts.position(|own| own == text.as_bytes()) else {
+        return tokens;
+    };
+    let (end, mut at) = (start + text.len(), 0);
+    let mut kept = Vec::new();
+    for mut token in tokens {
+        let n = token.bytes.len();
+        let from = start.clamp(at, at + n) - at;
+        let to = end.clamp(at, at + n) - at;
+        at += n;
+        if from < to {
+            token.bytes = token.bytes[from..to].to_vec();
+            kept.push(token);
+        }
+    }
+    kept
 }
 
 /// The tokens of a unit, reduced to the bytes that are content; empty if there are none.

@@ -123,6 +123,8 @@ pub struct Pool {
     /// Whether this is the pool of an engine process. Its only model answers to every name.
     is_engine: bool,
     residency: Residency,
+    /// Number of loads under way that count towards the limit of loaded models.
+    admitted: Mutex<usize>,
     created: u64,
     /// Whether a request has asked the server to shut down.
     quits: watch::Sender<bool>,
@@ -228,6 +230,7 @@ impl Pool {
             is_split: false,
             is_engine: false,
             residency: Residency::default(),
+            admitted: Mutex::default(),
             created: serving::now(),
             quits: watch::Sender::default(),
             scaling: tokio::sync::Mutex::default(),

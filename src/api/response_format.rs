@@ -234,7 +234,8 @@ fn one_of(param: &str, value: &Value) -> Result<Constraint, Error> {
 fn literal(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
-        if c.is_ascii_punctuation() {
+        // `\<` and `\>` are borders of words.
+        if c.is_ascii_punctuation() && !matches!(c, '<' | '>') {
             out.push('\\');
         }
         out.push(c);

@@ -40,6 +40,7 @@ fn dialogue(mut body: Body) -> Result<Dialogue, Error> {
         let message = "`n` is not 1: a response is one completion";
         return Err(Error::value("n", message));
     }
+    dialogue.generation.refuse_reports()?;
     Ok(dialogue)
 }
 

@@ -266,6 +266,18 @@ impl Handle {
         &self.points
     }
 
+    /// Whether a prompt of `found` tokens fits into the context, before it is copied for several completions.
+    ///
+    /// # Errors
+    /// The prompt is too long.
+    pub fn check_prompt(&self, found: usize) -> Result<(), Rejected> {
+        let limit = self.limits.n_ctx;
+        match found <= limit {
+            true => Ok(()),
+            false => Err(Rejected::TooLong { found, limit }),
+        }
+    }
+
     fn check_length(&self, request: &Request) -> Result<(), Rejected> {
         let (found, limit) = (request.prompt.len(), self.limits.n_ctx);
         // With a source, the start token of the completion takes one more position.

@@ -246,14 +246,25 @@ impl Sequence {
         }
     }
 
+    /// Whether log-probabilities or values of prompt tokens are still wanted.
+    fn wants_prompt(&self) -> bool {
+        let wanted = self.recorder.as_ref().and_then(Recorder::next_wanted);
+        self.n_scored < self.n_prompt || wanted.is_some_and(|next| next < self.n_prompt)
+    }
+
     /// Whether tokens remain to be reported.
     pub(super) fn is_unreported(&self) -> bool {
         self.n_reported < self.tokens.len() && !self.is_stopped
     }
 
     /// How the completion ends, once that is decided and all its tokens are reported.
+    ///
+    /// Tokens that a constraint forces can decide it before the prompt is read, whose rows may be wanted.
     pub(super) fn conclude(&mut self) -> Option<FinishReason> {
         let ending = self.ending.filter(|_| !self.is_unreported())?;
+        if self.n_read() < self.n_prompt && self.wants_prompt() {
+            return None;
+        }
         if !self.is_stopped {
             self.answer.flush();
         }

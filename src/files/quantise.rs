@@ -15,7 +15,7 @@ use crate::arch::{QuantClass, WeightRole};
 use crate::ggml;
 use crate::plan::{LayerPlan, Plan, Unit};
 use crate::weights::{
-    Data, Entry, Error, LazyTensor, Metadata, TensorInfo, TensorType, Value, Weights,
+    Data, Entry, Error, LazyTensor, Metadata, TensorInfo, TensorType, Value, Weights, check_rows,
 };
 
 /// Types to which matrices can be converted, with the `general.file_type` of the resulting files.
@@ -382,6 +382,7 @@ impl LazyTensor for Quantised {
             self.read(at, &mut values)?;
             self.check(&values, at)?;
             ggml::quantize_into(&values, row, self.ty, out).map_err(|error| error.to_string())?;
+            self.check_scales(out, at)?;
             at += n;
         }
         Ok(())
@@ -402,12 +403,28 @@ impl Quantised {
             .map_err(|error| error.to_string())
     }
 
+    /// Refuses blocks, from row `first` on, whose scales the type cannot represent.
+    fn check_scales(&self, rows: &[u8], first: u64) -> Result<(), String> {
+        let ty = self.ty;
+        if ty.is_plain() {
+            return Ok(());
+        }
+        check_rows(&self.tensor, ty, first, rows).map_err(|error| match error {
+            Error::NotFinite { row, column, .. } => {
+                format!("values at row {row} from column {column} on do not fit {ty}")
+            }
+            other => other.to_string(),
+        })
+    }
+
     /// Refuses values, from row `first` on, that the type cannot represent.
     fn check(&self, values: &[f32], first: u64) -> Result<(), String> {
         // f16 rounds values to infinity from this limit on.
         let limit = match self.ty {
-            TensorType::F32 | TensorType::BF16 => return Ok(()),
+            TensorType::F32 => return Ok(()),
             TensorType::F16 => 65520.0,
+            // Halfway between the largest bf16 and infinity.
+            TensorType::BF16 => f32::from_bits(0x7f7f_8000),
             _ => f32::INFINITY,
         };
         // A whole run is tested first, since the compiler vectorises that.

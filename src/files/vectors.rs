@@ -156,15 +156,17 @@ fn opened(path: &Path) -> Result<Weights, Error> {
 
 fn array(weights: &Weights, tensor: &TensorInfo) -> Result<Vec<f32>, String> {
     let name = &tensor.name;
+    let expected = || {
+        let ty = tensor.ty;
+        format!("tensor `{name}` is {ty}, expected f32, f16 or bf16")
+    };
+    // A quantised file would take many times its size in memory.
+    if !tensor.ty.is_plain() {
+        return Err(expected());
+    }
     let bytes = weights.data(tensor).map_err(|error| error.to_string())?;
     let mut out = vec![0.0; tensor.elements() as usize];
-    let read = ggml::dequantize(&bytes, tensor.ty, &mut out);
-    read.map_err(|_| {
-        format!(
-            "tensor `{name}` is {}, expected f32, f16 or bf16",
-            tensor.ty
-        )
-    })?;
+    ggml::dequantize(&bytes, tensor.ty, &mut out).map_err(|_| expected())?;
     match out.iter().all(|e| e.is_finite()) {
         true => Ok(out),
         false => Err(format!("tensor `{name}` has numbers that are not finite")),

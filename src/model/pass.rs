@@ -55,8 +55,14 @@ impl Model {
             0
         };
         let mut hidden = vec![0.0; self.plan.n_embd as usize * n_hidden];
-        for part in &parts {
-            self.pass_part(part, has_states)?;
+        for (n, part) in parts.iter().enumerate() {
+            if let Err(error) = self.pass_part(part, has_states) {
+                if self.options.n_ctx > 0 {
+                    let done = parts[..n].iter();
+                    done.for_each(|part| self.block_manager.take_back(&part.batch.places));
+                }
+                return Err(error);
+            }
             scatter(&self.logits, &part.outputs, self.row_width(), &mut logits);
             scatter(
                 &self.hidden,

@@ -129,6 +129,31 @@ const fn rule(ty: TensorType) -> Rule {
     }
 }
 
+/// Checks whole rows of a tensor that are computed in type `ty`, from row `first` on, as [`check`] does.
+///
+/// # Errors
+/// A value or a scale is not finite ([`Error::NotFinite`]: the first one).
+pub fn check_rows(
+    tensor: &TensorInfo,
+    ty: TensorType,
+    first: u64,
+    bytes: &[u8],
+) -> Result<(), Error> {
+    let tensor = TensorInfo {
+        ty,
+        ..tensor.clone()
+    };
+    let piece = Piece {
+        tensor: &tensor,
+        first_row: first,
+        bytes,
+    };
+    match piece.search() {
+        None => Ok(()),
+        Some(place) => Err(place.into_error()),
+    }
+}
+
 /// A range of whole rows of a tensor.
 struct Piece<'a, 't> {
     tensor: &'t TensorInfo,

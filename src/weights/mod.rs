@@ -23,7 +23,7 @@ mod tensor;
 mod tensor_type;
 mod weight_file;
 
-pub use check::{Checked, NotFinite, check};
+pub use check::{Checked, NotFinite, check, check_rows};
 pub use data::{Bytes, Data, LazyTensor};
 pub use entry::Entry;
 pub use error::Error;

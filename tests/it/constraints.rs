@@ -116,6 +116,28 @@ fn item_37_the_server_answers_as_it_is_told() {
         assert_eq!(answer["choices"][i]["finish_reason"], "stop");
     }
 
+    // A prompt is scored before what the grammar forces ends the completion.
+    let scored = json!({
+        "prompt": "2+2=", "echo": true, "logprobs": 1, "max_tokens": 0, "response_format": { "type": "json_object" },
+    });
+    let scored = server.post("/v1/completions", &scored);
+    let choice = &scored["choices"][0];
+    assert_eq!(choice["text"], "2+2=", "{scored}");
+    let tokens = choice["logprobs"]["tokens"].as_array().expect("tokens");
+    assert_eq!(
+        tokens.len() as u64,
+        scored["usage"]["prompt_tokens"].as_u64().expect("a count")
+    );
+
+    // Texts with any signs are choices.
+    let choices = json!({ "guided_choice": ["<yes>", "a/b \\ c"], "temperature": 2, "seed": 1 });
+    let (status, chosen) = server.chat(choices);
+    assert_eq!(status, 200, "{chosen}");
+    assert!(
+        ["<yes>", "a/b \\ c"].contains(&content(&chosen, 0)),
+        "{chosen}"
+    );
+
     // With log-probabilities, forced tokens wait for their rows: the answer is the same.
     let mut with = request.clone();
     with["logprobs"] = json!(true);

@@ -735,6 +735,27 @@ fn the_least_recently_used_model_gives_way_and_one_in_use_never() {
 }
 
 #[test]
+fn loads_that_wait_for_their_turn_do_not_wait_for_each_other() {
+    let folder = scratch();
+    let names = ["one", "two", "three", "four"];
+    for name in names {
+        let path = folder.path().join(format!("{name}.gguf"));
+        std::fs::copy(shipped(), path).expect("copied");
+    }
+    let server = Server::start(&["--models", text(folder.path()), "--max-loaded", "1"]);
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for name in names {
+            scope.spawn(|| ask(&server, name));
+        }
+    });
+    let seconds = started.elapsed().as_secs();
+    assert!(seconds < 60, "{seconds} s");
+    let n_loaded = states(&server).iter().filter(|s| *s == "loaded").count();
+    assert_eq!(n_loaded, 1);
+}
+
+#[test]
 fn a_picture_of_what_cannot_be_served_is_no_error_of_the_server() {
     let folder = scratch();
     let whole = std::fs::read(shipped()).expect("readable");

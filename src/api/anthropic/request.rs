@@ -88,6 +88,18 @@ pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
     if let Some(most) = own.max_tokens {
         out.insert("max_tokens".into(), most.into());
     }
+    // What the client says of reasoning beyond Anthropic's fields holds too.
+    if own.thinking.is_none() {
+        out.retain(|name, _| {
+            !["reasoning_effort", "include_reasoning"].contains(&name.as_str()) || !body.has(name)
+        });
+    }
+    if let (Some(Value::Object(switches)), Some(Value::Object(given))) = (
+        out.get_mut("chat_template_kwargs"),
+        body.get("chat_template_kwargs"),
+    ) {
+        switches.extend(given.clone());
+    }
     Ok(body.with(out))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A model is in use while a request holds it, and is then never unloaded. Not here: loading.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::loading::Loaded;
@@ -56,8 +56,8 @@ impl Place {
         taken(&mut self.state())
     }
 
-    fn is_resident(&self) -> bool {
-        !matches!(*self.state(), State::NotLoaded)
+    fn is_loaded(&self) -> bool {
+        matches!(*self.state(), State::Loaded(_))
     }
 }
 
@@ -81,40 +81,49 @@ fn end(name: &str, engine: Engine, why: &str) {
 impl Pool {
     /// Loads a model within the limits; models that are not in use are evicted for it.
     pub(super) fn load_resident(&self, place: &Arc<Place>) -> Loaded {
-        let started = Instant::now();
-        if let Some(max) = self.residency.max_loaded {
-            while self.n_resident() > max && self.wait_for_one(place, started)? {}
+        if let Err(message) = self.admit(place) {
+            return place.settle(Err(LoadFault::new(message)));
         }
-        loop {
+        let loaded = loop {
             match place.try_load(&self.loader) {
                 Err(fault) if fault.lacks_memory && self.evict(place, "memory is needed") => {}
-                other => return place.settle(other),
+                other => break other,
+            }
+        };
+        // Under the lock, so that the model is counted once: as a load, then as loaded.
+        let mut admitted = self.admitted();
+        *admitted -= 1;
+        place.settle(loaded)
+    }
+
+    /// Waits until one more model may be loaded, and evicts others for it. Loads that wait do not count, so that they
+    /// never wait for each other.
+    fn admit(&self, place: &Arc<Place>) -> Result<(), &'static str> {
+        let started = Instant::now();
+        loop {
+            let mut admitted = self.admitted();
+            let max = self.residency.max_loaded;
+            if max.is_none_or(|max| self.n_loaded() + *admitted < max) {
+                *admitted += 1;
+                return Ok(());
+            }
+            drop(admitted);
+            if !self.evict(place, "another model is loaded") {
+                if started.elapsed() > PATIENCE {
+                    return Err("all models that are loaded are in use");
+                }
+                std::thread::sleep(PAUSE);
             }
         }
     }
 
-    fn n_resident(&self) -> usize {
+    fn n_loaded(&self) -> usize {
         let all = self.all().into_iter();
-        all.filter(|(_, place)| place.is_resident()).count()
+        all.filter(|(_, place)| place.is_loaded()).count()
     }
 
-    /// Evicts another model, and waits until one is idle. Returns whether it evicted one.
-    fn wait_for_one(&self, place: &Arc<Place>, started: Instant) -> Result<bool, String> {
-        while !self.evict(place, "another model is loaded") {
-            if started.elapsed() > PATIENCE {
-                let message = "all models that are loaded are in use";
-                return place.settle(Err(LoadFault::new(message))).map(|_| false);
-            }
-            std::thread::sleep(PAUSE);
-            if self
-                .residency
-                .max_loaded
-                .is_some_and(|max| self.n_resident() <= max)
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    fn admitted(&self) -> MutexGuard<'_, usize> {
+        self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Evicts the least recently used model other than `place`. Returns whether there was one.

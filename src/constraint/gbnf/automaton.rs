@@ -82,6 +82,10 @@ impl Automaton {
         let copies = max.unwrap_or(min.max(1));
         for copy in 0..copies {
             let mut part = self.add(inner, bodies);
+            if part.first.is_empty() {
+                // Only the empty text: further copies add nothing, however many they are.
+                return out;
+            }
             if max.is_none() && copy + 1 == copies {
                 self.link(&part.last, &part.first);
             }

@@ -189,16 +189,29 @@ impl<'a, F: Fn(&Expr) -> bool> Builder<'a, F> {
         }
     }
 
+    /// How many parts at the start of a sequence fit into one lexeme, at least two.
+    fn longest(&self, all: &[Expr]) -> Option<usize> {
+        let (mut positions, mut longest) = (0usize, None);
+        for (n, part) in (1..).zip(all).take(MAX_POSITIONS) {
+            // A sequence is one level deeper than its parts.
+            let size = self.sizes.size(part);
+            let size = size.filter(|(_, depth)| self.can_be_lexeme(part) && *depth < MAX_DEPTH);
+            positions = positions.saturating_add(size.map_or(usize::MAX, |(n, _)| n));
+            if positions > MAX_POSITIONS {
+                break;
+            }
+            longest = Some(n).filter(|n| *n > 1);
+        }
+        longest
+    }
+
     /// The parts of a sequence. Neighbours that fit into one lexeme are joined.
     fn runs(&mut self, all: &[Expr]) -> Vec<Node> {
         let mut out = Vec::new();
         let mut rest = all;
         while let Some(part) = rest.first() {
-            let most = rest.len().min(MAX_POSITIONS);
-            let parts = rest[..most].iter();
-            let n = parts.take_while(|part| self.can_be_lexeme(part)).count();
+            let longest = self.longest(rest);
             let join = |n: usize| Expr::Seq(rest[..n].to_vec());
-            let longest = (2..=n).rev().find(|n| self.sizes.fits(&join(*n)));
             match longest.map(join) {
                 Some(joined) if !(self.is_split)(&joined) => out.push(self.lexeme(&joined)),
                 Some(_) => {

@@ -238,6 +238,18 @@ fn hostile_constraints_end_in_good_time() {
         "doubling rules",
         format!("root ::= a0\n{doubling}a60 ::= \"x\"\n"),
     );
+    gbnf(
+        "counts of nothing",
+        "root ::= \"a\" \"\"{2000}{2000}{2000}{2000}\nb ::= \"\"".into(),
+    );
+    gbnf(
+        "counts of a rule of nothing",
+        "root ::= \"a\" b{2000}{2000}{2000}{2000}\nb ::= \"\"".into(),
+    );
+    gbnf(
+        "a long row of large parts",
+        format!("a ::= [a-z]{{400}}\nroot ::= {}", "a ".repeat(120_000)),
+    );
     gbnf("nothing fits", "root ::= root \"a\"".into());
     gbnf("empty circles", "root ::= root root | \"\"".into());
     gbnf(

@@ -82,9 +82,9 @@ fn check_metadata(weights: &Weights, plan: &Plan) -> Result<f32, String> {
     }
     match metadata.get("adapter.lora.alpha") {
         None => Ok(0.0),
-        Some(alpha) => match alpha.as_f64().filter(|alpha| alpha.is_finite()) {
-            Some(alpha) => Ok(alpha as f32),
-            None => Err("`adapter.lora.alpha` is not a finite number".into()),
+        Some(alpha) => match alpha.as_f64().map(|alpha| alpha as f32) {
+            Some(alpha) if alpha.is_finite() => Ok(alpha),
+            _ => Err("`adapter.lora.alpha` is not a finite number".into()),
         },
     }
 }

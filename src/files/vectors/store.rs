@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -45,6 +45,8 @@ pub struct Vectors {
     /// Maximum number of bytes of all files in the folder.
     limit: u64,
     cached: Mutex<Cached>,
+    /// Held while a file is stored or removed, so that only checked content gets its name and the limit holds.
+    changing: Mutex<()>,
 }
 
 /// The reason why a file was not stored.
@@ -84,6 +86,7 @@ impl Vectors {
             folder,
             limit,
             cached: Mutex::default(),
+            changing: Mutex::default(),
         })
     }
 
@@ -191,6 +194,7 @@ impl Vectors {
             let message = format!("`{id}` is a file that the server was started with");
             return Err(Refused::Id(message));
         }
+        let _changing = self.changing();
         let others = self.sent().into_iter().filter(|(other, _)| other != id);
         let taken: u64 = others
             .filter_map(|(_, path)| Some(fs::metadata(path).ok()?.len()))
@@ -227,8 +231,13 @@ impl Vectors {
         stored.ok_or_else(|| Refused::Io(std::io::ErrorKind::NotFound.into()))
     }
 
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Removes a file that a request sent. Returns whether it existed.
     pub fn remove(&self, id: &str) -> bool {
+        let _changing = self.changing();
         let path = self.sent().remove(id);
         path.is_some_and(|path| fs::remove_file(path).is_ok())
     }

@@ -252,6 +252,53 @@ fn typed(parameter: &Parameter<'_>, schema: &Value) -> Value {
     });
     match is_string {
         true => text.into(),
-        false => plain(text.trim()).unwrap_or_else(|| text.into()),
+        false => match plain(text.trim()) {
+            Some(value)
+                if schema["type"].is_null() || !takes("string") || is_of(&value, &takes) =>
+            {
+                value
+            }
+            _ => text.into(),
+        },
+    }
+}
+
+/// Whether a value is of a type that a schema names.
+fn is_of(value: &Value, takes: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        Value::Null => takes("null"),
+        Value::Bool(_) => takes("boolean"),
+        Value::Number(n) => takes("number") || takes("integer") && (n.is_i64() || n.is_u64()),
+        Value::String(_) => takes("string"),
+        Value::Array(_) => takes("array"),
+        Value::Object(_) => takes("object"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_value_has_a_type_that_its_schema_names() {
+        let value = |text: &str, schema: Value| {
+            let parameter = Parameter {
+                key: "k",
+                value: text,
+                is_string: None,
+                used: 0,
+            };
+            typed(&parameter, &schema)
+        };
+        let text_or_null = json!({ "type": ["string", "null"] });
+        assert_eq!(value("12345", text_or_null.clone()), json!("12345"));
+        assert_eq!(value("null", text_or_null.clone()), Value::Null);
+        assert_eq!(value("[1]", text_or_null), json!("[1]"));
+        assert_eq!(value("12345", json!({ "type": "integer" })), json!(12345));
+        assert_eq!(value("12345", json!({})), json!(12345));
+        let number_or_null = json!({ "type": ["number", "null"] });
+        assert_eq!(value("1.5", number_or_null), json!(1.5));
     }
 }
