@@ -313,6 +313,25 @@ fn values_that_a_type_cannot_hold_are_named() {
         );
         assert!(!target.exists());
     }
+    for (value, ty, expected) in [
+        (
+            f32::MAX,
+            TensorType::BF16,
+            "at row 3, column 5 does not fit bf16",
+        ),
+        (
+            1e9,
+            TensorType::Q8_0,
+            "values at row 3 from column 0 on do not fit q8_0",
+        ),
+    ] {
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        std::fs::write(&damaged, &bytes).expect("a writable folder");
+        let error = to_gguf(&open(&damaged), Some(ty), &target, false, &mut |_, _| {});
+        let message = error.expect_err("a scale that does not fit").to_string();
+        assert!(message.ends_with(expected), "{message}");
+        assert!(!target.exists());
+    }
 }
 
 fn names(folder: &Path) -> Vec<String> {
