@@ -120,7 +120,10 @@ mod tests {
             vec![0.0, 2.0],
             vec![0.0, 2.0],
         ];
-        assert_eq!(principal(&few), [0.0, 1.0]);
+        let [x, y] = principal(&few)[..] else {
+            panic!("two elements")
+        };
+        assert!(x.abs() < 1e-6 && (y - 1.0).abs() < 1e-6, "{x} {y}");
         assert_eq!(principal(&[vec![0.0, 0.0]]), [0.0, 0.0]);
         assert_eq!(principal(&[]), Vec::<f32>::new());
     }

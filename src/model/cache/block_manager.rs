@@ -516,34 +516,6 @@ impl BlockManager {
         self.tree.unpin(sequence.node);
     }
 
-    /// Ends a sequence whose cached rows are wrong. Its blocks and those of its prefix do not stay cached, except for
-    /// blocks that other sequences use.
-    pub(in crate::model) fn discard(&mut self, id: SequenceId) {
-        let Some(sequence) = self.sequences.remove(&id) else {
-            return;
-        };
-        for (table, pool) in sequence.tables.iter().zip(&mut self.pools) {
-            for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
-                pool.leave(*block);
-            }
-        }
-        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
-            rows.leave(row);
-        }
-        // The node of the sequence is pinned, so every node up to the root exists.
-        let mut node = sequence.node;
-        while node != ROOT {
-            for (part, pool) in self.pools.iter_mut().chain(&mut self.rows).enumerate() {
-                let block = self.tree.part(node, part);
-                if let Some(block) = block.filter(|block| pool.is_unused(*block)) {
-                    pool.forget(block, &mut self.tree, part);
-                }
-            }
-            node = self.tree.parent(node);
-        }
-        self.tree.unpin(sequence.node);
-    }
-
     /// Ends all sequences and removes their blocks from the prefix cache, because the contents do not match the
     /// tokens.
     pub(in crate::model) fn abandon(&mut self) {

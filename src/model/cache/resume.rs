@@ -2,7 +2,7 @@
 
 use super::block_manager::{BlockManager, Group, OUT_OF_WINDOW, Sequence};
 use super::blocks::BlockPool;
-use super::prefix::NodeId;
+use super::prefix::{NodeId, ROOT};
 use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
 /// The reason why not more of a prompt was cached.
@@ -81,6 +81,34 @@ impl BlockManager {
         self.release(id);
         let (resumed, copies) = self.resume(id, &tokens);
         (resumed.n_cached as u32, copies)
+    }
+
+    /// Ends a sequence whose cached rows are wrong. Its blocks and those of its prefix do not stay cached, except for
+    /// blocks that other sequences use.
+    pub(in crate::model) fn discard(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.remove(&id) else {
+            return;
+        };
+        for (table, pool) in sequence.tables.iter().zip(&mut self.pools) {
+            for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
+                pool.leave(*block);
+            }
+        }
+        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
+            rows.leave(row);
+        }
+        // The node of the sequence is pinned, so every node up to the root exists.
+        let mut node = sequence.node;
+        while node != ROOT {
+            for (part, pool) in self.pools.iter_mut().chain(&mut self.rows).enumerate() {
+                let block = self.tree.part(node, part);
+                if let Some(block) = block.filter(|block| pool.is_unused(*block)) {
+                    pool.forget(block, &mut self.tree, part);
+                }
+            }
+            node = self.tree.parent(node);
+        }
+        self.tree.unpin(sequence.node);
     }
 
     /// Starts a sequence with the cached prefix of its tokens. A sequence that exists continues unchanged. The
