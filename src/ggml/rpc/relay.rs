@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -211,6 +212,8 @@ pub struct Worker {
     /// Maximum time for an answer, or for taking a piece of a request; none: no limit.
     limit: Option<Duration>,
     fault: Mutex<Option<String>>,
+    /// Whether the threads of the relay end.
+    is_ended: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -218,8 +221,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Worker {
-    /// Starts a relay to a worker. Its threads live as long as the process, since ggml keeps its data about the worker
-    /// as long.
+    /// Starts a relay to a worker. Its threads live until [`Self::end`]: as long as the process, since ggml keeps its
+    /// data about the worker as long.
     ///
     /// # Errors
     /// The loopback interface or the threads are not available.
@@ -230,8 +233,9 @@ impl Worker {
             relay: listener.local_addr()?,
             limit,
             fault: Mutex::new(None),
+            is_ended: AtomicBool::new(false),
         });
-        let own = Arc::clone(&worker);
+        let (own, of_accept) = (Arc::clone(&worker), Arc::clone(&worker));
         let (give, clients) = mpsc::channel::<TcpStream>();
         let sessions = move || {
             let mut known = Known::default();
@@ -245,6 +249,9 @@ impl Worker {
         let accept = move || {
             let mut before: Option<TcpStream> = None;
             for client in listener.incoming().flatten() {
+                if of_accept.is_ended.load(Ordering::Acquire) {
+                    break;
+                }
                 // ggml has one connection to a worker at a time. If the last one is still open, a process that was
                 // started meanwhile has inherited it.
                 if let Some(before) = before.take() {
@@ -260,6 +267,13 @@ impl Worker {
         thread().spawn(sessions)?;
         thread().spawn(accept)?;
         Ok(worker)
+    }
+
+    /// Ends the threads of the relay to a worker that is not used.
+    pub(super) fn end(&self) {
+        self.is_ended.store(true, Ordering::Release);
+        // The accepting thread waits for a connection.
+        let _ = TcpStream::connect(self.relay);
     }
 
     /// The address of the relay, to which ggml connects.
@@ -465,4 +479,20 @@ fn receive(mut from: &TcpStream, mut out: &mut [u8], deadline: Option<Instant>) 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_relay_accepts_nobody() {
+        let worker = Worker::new("127.0.0.1:1", None).expect("loopback and threads");
+        worker.end();
+        let started = Instant::now();
+        while TcpStream::connect(worker.relay).is_ok() {
+            assert!(started.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }

@@ -67,7 +67,22 @@ pub fn connect(endpoint: &str, limit: Option<Duration>) -> Result<Vec<Device>, E
             Worker::new(endpoint, limit).map_err(|error| fault(endpoint, &error.to_string()))?
         }
     };
-    let fault = |message: &str| fault(endpoint, message);
+    let found = registered(&worker, is_new);
+    if is_new {
+        match &found {
+            Ok(_) => {
+                let mut all = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+                all.push(worker);
+            }
+            Err(_) => worker.end(),
+        }
+    }
+    found
+}
+
+/// Adds the devices of a worker to ggml's registry. The answers of a new worker are checked.
+fn registered(worker: &Worker, is_new: bool) -> Result<Vec<Device>, Error> {
+    let fault = |message: &str| fault(worker.name(), message);
     let name = CString::new(worker.relay()).map_err(|_| fault("the name has a zero byte"))?;
     // SAFETY: the name is NUL-terminated; what is returned lives as long as the program.
     let reg = unsafe { sys::ggml_backend_rpc_add_server(name.as_ptr()) };
@@ -98,10 +113,6 @@ pub fn connect(endpoint: &str, limit: Option<Duration>) -> Result<Vec<Device>, E
     {
         // SAFETY: as above; the registry has none of these devices yet.
         unsafe { sys::ggml_backend_register(reg) };
-    }
-    if is_new {
-        let mut all = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(worker);
     }
     Ok(found)
 }
