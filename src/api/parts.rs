@@ -341,6 +341,10 @@ mod tests {
         assert_eq!(read(false, FinishReason::Stop), pair("a b", ""));
         assert_eq!(read(false, FinishReason::Length), pair("", ""));
         assert_eq!(read(true, FinishReason::Stop), pair("", "a b"));
+        // Its tokens have no more bytes than its text, which `read` checks.
+        let pieces = ["<think>", " a", " b"];
+        let [content, ..] = self::read(&mut reader(false), &pieces, FinishReason::Stop);
+        assert_eq!(content, "a b");
     }
 
     proptest! {

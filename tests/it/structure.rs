@@ -102,8 +102,8 @@ fn holder(
 ) -> Vec<String> {
     // Exports are not nested deeper.
     for _ in 0..8 {
-        let n = (0..=path.len()).rev();
-        let n = n.clone().find(|n| modules.contains_key(&path[..*n]));
+        let mut lengths = (0..=path.len()).rev();
+        let n = lengths.find(|n| modules.contains_key(&path[..*n]));
         let n = n.unwrap_or(0);
         match path.get(..=n).and_then(|name| exported.get(name)) {
             Some(there) => path = [there, &path[n + 1..]].concat(),

@@ -253,11 +253,7 @@ fn typed(parameter: &Parameter<'_>, schema: &Value) -> Value {
     match is_string {
         true => text.into(),
         false => match plain(text.trim()) {
-            Some(value)
-                if schema["type"].is_null() || !takes("string") || is_of(&value, &takes) =>
-            {
-                value
-            }
+            Some(value) if !takes("string") || is_of(&value, &takes) => value,
             _ => text.into(),
         },
     }
