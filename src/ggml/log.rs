@@ -1,6 +1,7 @@
 //! ggml's messages as `tracing` events.
 
 use std::ffi::{c_char, c_void};
+use std::io::Write;
 use std::sync::Once;
 
 use ggml_sys as sys;
@@ -36,5 +37,10 @@ unsafe extern "C" fn on_log(level: sys::ggml_log_level, message: *const c_char, 
 unsafe extern "C" fn on_abort(message: *const c_char) {
     // SAFETY: ggml passes a NUL-terminated message.
     let message = unsafe { super::text::text(message) };
-    tracing::error!(target: "ggml", "ggml gives up: {message}");
+    if tracing::dispatcher::has_been_set() {
+        tracing::error!(target: "ggml", "ggml gives up: {message}");
+    } else {
+        // The process ends next, and nobody else says why.
+        let _ = writeln!(std::io::stderr(), "ggml gives up: {message}");
+    }
 }

@@ -221,8 +221,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Worker {
-    /// Starts a relay to a worker. Its threads live until [`Self::end`]: as long as the process, since ggml keeps its
-    /// data about the worker as long.
+    /// Starts a relay to a worker. Its threads live until [`Self::end`]. Its port stays taken as long as the process:
+    /// ggml keeps what it knows of a worker by this address, and another relay at the same one would inherit it.
     ///
     /// # Errors
     /// The loopback interface or the threads are not available.
@@ -262,6 +262,7 @@ impl Worker {
                     break;
                 }
             }
+            std::mem::forget(listener);
         };
         let thread = || std::thread::Builder::new().name("rpc relay".into());
         thread().spawn(sessions)?;
@@ -486,13 +487,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ended_relay_accepts_nobody() {
+    fn an_ended_relay_has_no_threads_and_keeps_its_port() {
         let worker = Worker::new("127.0.0.1:1", None).expect("loopback and threads");
         worker.end();
         let started = Instant::now();
-        while TcpStream::connect(worker.relay).is_ok() {
+        // Each thread holds the worker.
+        while Arc::strong_count(&worker) > 1 {
             assert!(started.elapsed() < Duration::from_secs(10));
             std::thread::sleep(Duration::from_millis(10));
         }
+        let taken = TcpListener::bind(worker.relay).expect_err("ggml knows this address");
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
     }
 }
