@@ -100,6 +100,20 @@ fn quoted(text: &str) -> String {
     }
 }
 
+/// One of the strings among these values.
+fn one_of(values: &[Value]) -> String {
+    let (empty, others): (Vec<&str>, Vec<&str>) = values
+        .iter()
+        .filter_map(Value::as_str)
+        .partition(|value| value.is_empty());
+    if others.is_empty() {
+        return String::new();
+    }
+    let others: Vec<String> = others.into_iter().map(quoted).collect();
+    let is_optional = if empty.is_empty() { "" } else { "?" };
+    format!("({}){is_optional}", others.join(" | "))
+}
+
 /// A regular expression of Lark that matches exactly this text.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
@@ -417,10 +431,7 @@ impl Writer<'_> {
             let values = own["enum"].as_array().filter(|_| is_string);
             let value = match values {
                 Some(values) => {
-                    let values = values.iter().filter_map(Value::as_str).map(quoted);
-                    let values: Vec<String> = values.filter(|value| !value.is_empty()).collect();
-                    let close = self.mark(&marks.close);
-                    format!("({}) {close}", values.join(" | "))
+                    format!("{} {}", one_of(values), self.mark(&marks.close))
                 }
                 None if is_string => self.up_to(&marks.close),
                 None => {
@@ -488,9 +499,7 @@ impl Writer<'_> {
         for (key, own, is_required) in properties(schema) {
             let value = match own["enum"].as_array().filter(|_| own["type"] == "string") {
                 Some(values) => {
-                    let values = values.iter().filter_map(Value::as_str).map(quoted);
-                    let values: Vec<String> = values.filter(|value| !value.is_empty()).collect();
-                    format!("{quote} ({}) {quote}", values.join(" | "))
+                    format!("{quote} {} {quote}", one_of(values))
                 }
                 // Numbers are written as in JSON.
                 None if is_bounded(own) => self.json(own.clone())?,

@@ -84,7 +84,8 @@ impl Directions {
         self.by_layer.keys().copied()
     }
 
-    fn add(&mut self, name: &str, row: Vec<f32>) {
+    /// Adds a direction. Returns the direction that had its place.
+    fn add(&mut self, name: &str, row: Vec<f32>) -> Option<Vec<f32>> {
         let numbered = ["", DIRECTION, "layer.", "layers."];
         let mut layers = numbered
             .iter()
@@ -92,7 +93,7 @@ impl Directions {
         match layers.next() {
             Some(layer) => self.by_layer.insert(layer, row),
             None => self.by_point.insert(name.to_owned(), row),
-        };
+        }
     }
 }
 
@@ -258,7 +259,11 @@ fn directions(arrays: Arrays) -> Result<Directions, String> {
                 "tensor `{name}` has the shape {shape:?}, expected one row"
             ));
         }
-        out.add(&name, row);
+        if out.add(&name, row).is_some() {
+            return Err(format!(
+                "tensor `{name}` and another one are directions of the same layer"
+            ));
+        }
     }
     if is_one && out.by_layer.is_empty() {
         out.any = std::mem::take(&mut out.by_point).into_values().next();
@@ -303,7 +308,11 @@ fn translators(mut arrays: Arrays) -> Result<Translators, String> {
                 "the bias of `{name}` has {n} numbers, expected {width}"
             ));
         }
-        out.all.insert(layer, (matrix, bias));
+        if out.all.insert(layer, (matrix, bias)).is_some() {
+            return Err(format!(
+                "tensor `{name}` and another one are translators of layer {layer}"
+            ));
+        }
     }
     match arrays.keys().next() {
         Some(other) => Err(format!(
@@ -338,7 +347,11 @@ mod tests {
         assert_eq!((of("layers.0.ffn.x"), of("embed.x")), (None, None));
         let one = directions(arrays(&[("mood", &[2], &[1.0, 2.0])])).expect("sound");
         assert_eq!(one.of(["embed.x"], "embed.x"), Some(&[1.0, 2.0][..]));
-        for bad in [&[][..], &[("a", &[2usize, 2][..], &[0.0f32; 4][..])]] {
+        for bad in [
+            &[][..],
+            &[("a", &[2usize, 2][..], &[0.0f32; 4][..])],
+            &[("2", &[1], &[1.0]), ("direction.2", &[1], &[2.0])],
+        ] {
             assert!(directions(arrays(bad)).is_err());
         }
     }
@@ -360,8 +373,35 @@ mod tests {
             &[("x.weight", &[1, 1], &[0.0])],
             &[("1.weight", &[1, 1], &[0.0]), ("1.bias", &[2], &[0.0; 2])],
             &[("1.weight", &[1, 1], &[0.0]), ("other", &[2], &[0.0; 2])],
+            &[
+                ("a.1.weight", &[1, 1], &[0.0]),
+                ("b.1.weight", &[1, 1], &[0.0]),
+            ],
         ] {
             assert!(translators(arrays(bad)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn quantised_tensors_are_refused_before_they_are_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("v.gguf");
+        for ty in [TensorType::Q8_0, TensorType::F32] {
+            let tensor = NewTensor {
+                name: "direction.1".into(),
+                ty,
+                shape: vec![32],
+            };
+            let n = ty.row_bytes(32).expect("whole blocks") as usize;
+            let metadata = Metadata::from_iter([("general.type", Value::Str("vector".into()))]);
+            gguf::write(&path, &metadata, &[tensor], |_| Ok(vec![0; n])).expect("written");
+            match (ty, read(&path)) {
+                (TensorType::F32, found) => drop(found.expect("a direction")),
+                (_, found) => {
+                    let error = found.expect_err("quantised").to_string();
+                    assert!(error.contains("is q8_0, expected f32"), "{error}");
+                }
+            }
         }
     }
 }

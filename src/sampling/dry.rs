@@ -156,6 +156,23 @@ mod tests {
     }
 
     #[test]
+    fn a_passage_longer_than_the_allowed_length_counts_however_long_that_is() {
+        let passage: Vec<u32> = (10..710).collect();
+        let text = [&passage[..], &[0], &passage].concat();
+        for (allowed, penalty) in [(600, 1.0), (700, 1.0), (701, 0.0)] {
+            let params = Params {
+                dry_multiplier: 1.0,
+                dry_base: 1.0,
+                dry_allowed_length: allowed,
+                ..Params::default()
+            };
+            let kept = reference_chain::run(&params, &text, &[], &[0.0; 2]).expect("both stay");
+            let of_first = kept.iter().find(|(id, _)| *id == 0).expect("it stays");
+            assert_eq!(-of_first.1, penalty, "{allowed}");
+        }
+    }
+
+    #[test]
     fn a_breaker_ends_a_repetition_and_may_always_follow() {
         assert_eq!(
             penalties(&[1, 2, 3, 4, 1, 2, 3], &[1]),

@@ -46,7 +46,11 @@ fn place(name: &str) -> Option<(String, usize)> {
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let (projection, rest) = rest.split_once('.')?;
     let (expert, ending) = rest.split_once('.')?;
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    // One way to write a number: two tensors are never the same expert.
+    let is_number = |text: &str| {
+        let is_plain = text == "0" || !text.starts_with('0');
+        is_plain && !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+    };
     let is_single = is_number(layer) && PROJECTIONS.contains(&projection) && is_number(expert);
     let expert = expert
         .parse()
@@ -182,5 +186,8 @@ mod tests {
         );
         let untouched = file(&["blk.0.ffn_up.weight", "blk.0.attn_q.0.weight"]);
         assert_eq!(untouched.expect("as it was").tensors().len(), 2);
+        // Two names of one expert: the second is no expert, and not lost.
+        let twice = file(&["blk.0.ffn_up.0.weight", "blk.0.ffn_up.00.weight"]).expect("they stack");
+        assert!(twice.tensor("blk.0.ffn_up.00.weight").is_some());
     }
 }

@@ -8,8 +8,7 @@ use lab_bench::plan::Plan;
 use lab_bench::weights::TensorType;
 use serde_json::{Value, json};
 
-use crate::command::scratch;
-use crate::goldens::{goldens, model, options};
+use crate::goldens::{all_goldens, model, options};
 use crate::server::{Server, with};
 
 /// The softcap of a model's logits, 0 without.
@@ -43,9 +42,8 @@ fn along(x: &[f32], direction: &[f64]) -> f64 {
 
 #[test]
 fn a_logit_is_linear_in_the_hidden_state_once_the_scale_of_the_norm_is_known() {
-    let scratch = scratch();
     let (mut n_compared, mut n_capped, mut failures) = (0, 0, Vec::new());
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         if golden.def.mode == Mode::Encoder {
             continue;
         }
@@ -117,9 +115,8 @@ fn a_logit_is_linear_in_the_hidden_state_once_the_scale_of_the_norm_is_known() {
 /// follows, there is no rest.
 #[test]
 fn what_heads_add_is_what_their_slot_adds_less_its_biases() {
-    let scratch = scratch();
     let (mut n_compared, mut failures) = ([0, 0], Vec::new());
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         if golden.def.mode == Mode::Encoder {
             continue;
         }

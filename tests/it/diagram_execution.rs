@@ -14,30 +14,28 @@ use lab_bench::inspect::diagram::{Drawing, Held, MASK, Picture, SMALL, Scene, WI
 use lab_bench::model::{Batch, Model, Options, STATE_PIECES};
 use lab_bench::plan::{KeysOf, Plan, Pooling};
 
-use crate::command::scratch;
 use crate::diagrams::{Drawn, as_drawn, cases, check_layout};
-use crate::goldens::{Golden, goldens, library, sourced};
+use crate::goldens::{Golden, all_goldens, library, sourced};
 use crate::support::behind;
 
 /// A golden with its drawing.
 struct Seen {
-    golden: Golden,
+    golden: &'static Golden,
     plan: Plan,
     drawing: Drawing,
 }
 
 static ALL: LazyLock<Vec<Seen>> = LazyLock::new(|| {
-    let (scratch, library) = (scratch(), library());
-    let seen = |golden: Golden| {
-        let drawn = Drawn::new(&library, &golden);
+    let library = library();
+    let seen = |golden: &'static Golden| {
+        let drawn = Drawn::new(&library, golden);
         Seen {
             plan: drawn.sample.plan().clone(),
             drawing: drawn.drawing,
             golden,
         }
     };
-    let all = goldens(scratch.path(), |_| true).into_iter();
-    all.map(seen).collect()
+    all_goldens().iter().map(seen).collect()
 });
 
 impl Seen {

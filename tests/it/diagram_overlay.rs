@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::command::{bench, made_up, printed, scratch, text};
 use crate::diagrams::{Drawn, check_layout};
 use crate::faults;
-use crate::goldens::{EXACT, goldens, library};
+use crate::goldens::{EXACT, all_goldens, goldens, library};
 
 fn put(drawn: &Drawn, overlay: &Overlay) -> Result<Drawing, Problem> {
     let mut drawing = drawn.drawing.clone();
@@ -170,9 +170,8 @@ fn largest(numbers: Vec<(String, f64)>) -> Overlay {
 
 #[test]
 fn every_watched_value_has_a_box() {
-    let scratch = scratch();
     let mut n_values = 0;
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let drawn = Drawn::new(&library(), &golden);
         let values = faults::values(&drawn.def, &golden);
         n_values += values.len();

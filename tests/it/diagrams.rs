@@ -17,7 +17,7 @@ use lab_bench::plan::Plan;
 use lab_bench::weights::TensorType;
 
 use crate::command::scratch;
-use crate::goldens::{Golden, goldens, index, library, options, request, sourced};
+use crate::goldens::{Golden, all_goldens, index, library, options, request, sourced};
 use crate::support::behind;
 
 /// A definition's model and its drawing.
@@ -257,8 +257,7 @@ pub(crate) fn as_drawn() -> Options {
 /// The operations that a loaded model ran are those that are drawn.
 #[test]
 fn what_is_built_is_what_runs() {
-    let scratch = scratch();
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let def = library().get(&golden.arch).unwrap();
         let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).unwrap();
         let n = golden.tokens.len();

@@ -10,7 +10,9 @@ use lab_bench::plan::Plan;
 use toml::{Table, Value};
 
 use crate::command::scratch;
-use crate::goldens::{EXACT, Golden, goldens, library, of_folders, options, run, sourced};
+use crate::goldens::{
+    EXACT, Golden, all_goldens, goldens, library, of_folders, options, run, sourced,
+};
 use crate::support::{PATHS, logits, nmse};
 
 /// Values set in a definition, or taken out of it: path and TOML text.
@@ -465,8 +467,8 @@ fn usual_mistakes(definition: &Table) -> Vec<(String, Option<String>)> {
 #[test]
 fn every_definition_has_mistakes_that_its_goldens_catch() {
     let (scratch, library) = (scratch(), library());
-    let mut of: BTreeMap<String, Vec<Golden>> = BTreeMap::new();
-    for golden in goldens(scratch.path(), |_| true) {
+    let mut of: BTreeMap<String, Vec<&Golden>> = BTreeMap::new();
+    for golden in all_goldens() {
         of.entry(golden.def.names[0].clone())
             .or_default()
             .push(golden);
@@ -487,7 +489,7 @@ fn every_definition_has_mistakes_that_its_goldens_catch() {
                 let found = logits(&def, &golden.weights, golden.text(), &PATHS[0])?.ok()?;
                 Some(nmse(&found, &golden.expected))
             };
-            let errors: Vec<f64> = goldens.iter().filter_map(error).collect();
+            let errors: Vec<f64> = goldens.iter().copied().filter_map(error).collect();
             let is_seen = |errors: &[f64]| errors.iter().any(|error| *error > EXACT);
             if errors.is_empty() {
                 continue;

@@ -284,6 +284,22 @@ fn prompts_are_cut_at_their_start_if_that_is_asked_for() {
     assert_eq!(answer["usage"]["prompt_tokens"], 4);
     let (_, tail) = server.json("POST", "/detokenize", &json!({ "tokens": last[1..] }));
     assert_eq!(answer["choices"][0]["text"], tail["content"]);
+    // Also that of a conversation.
+    let messages = json!([{ "role": "user", "content": words["content"] }]);
+    let (_, tokens) = server.json("POST", "/tokenize", &json!({ "messages": messages }));
+    let ids = tokens["tokens"].as_array().expect("tokens");
+    assert_eq!(ids[0], 1, "{tokens}");
+    let kept = [&ids[..1], &ids[ids.len() - 3..]].concat();
+    let scored = json!({ "prompt_logprobs": 0, "max_tokens": 1, "temperature": 0 });
+    let body = with(scored.clone(), &json!({ "prompt": kept }));
+    let (_, expected) = server.json("POST", "/v1/completions", &body);
+    let extra = json!({ "model": "default", "messages": messages, "truncate_prompt_tokens": 4 });
+    let (status, answer) = server.chat(with(scored, &extra));
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["usage"]["prompt_tokens"], 4);
+    let all = &answer["prompt_logprobs"];
+    assert_eq!(all, &expected["choices"][0]["prompt_logprobs"], "{answer}");
+    assert!(all.as_array().is_some_and(|all| all.len() == 4), "{answer}");
 }
 
 #[test]

@@ -255,6 +255,45 @@ pub(crate) fn goldens(scratch: &Path, wanted: impl Fn(&str) -> bool) -> Vec<Gold
         .collect()
 }
 
+/// Every golden. Their files are gone, and stay readable as long as they are open.
+pub(crate) fn all_goldens() -> &'static [Golden] {
+    static ALL: LazyLock<Vec<Golden>> = LazyLock::new(|| {
+        let scratch = scratch();
+        goldens(scratch.path(), |_| true)
+    });
+    &ALL
+}
+
+/// Which of `n` variants of a test a golden has: one in turn, and those that have not yet seen one of its kinds of
+/// blocks. What the variants change depends on the blocks, not on which golden brings them.
+pub(crate) struct Turns {
+    n_goldens: usize,
+    /// Kinds of blocks that each variant has seen.
+    seen: Vec<BTreeSet<&'static str>>,
+}
+
+impl Turns {
+    pub(crate) fn new(n: usize) -> Self {
+        Self {
+            n_goldens: 0,
+            seen: vec![BTreeSet::new(); n],
+        }
+    }
+
+    /// The variants of the next golden.
+    pub(crate) fn of(&mut self, golden: &Golden) -> Vec<usize> {
+        let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights);
+        let plan = plan.expect("it fits");
+        let blocks: BTreeSet<_> = plan.units().map(|unit| unit.contract.0.name).collect();
+        let turn = self.n_goldens % self.seen.len();
+        self.n_goldens += 1;
+        let is_wanted = |at: &usize| *at == turn || !blocks.is_subset(&self.seen[*at]);
+        let chosen: Vec<usize> = (0..self.seen.len()).filter(is_wanted).collect();
+        chosen.iter().for_each(|at| self.seen[*at].extend(&blocks));
+        chosen
+    }
+}
+
 fn bound(golden: &Golden, path: &ExecutionPath) -> f64 {
     let of_path = match path.kv_type {
         TensorType::F16 => HALF.min(20.0 * golden.noise).max(EXACT),
@@ -273,10 +312,9 @@ fn bound(golden: &Golden, path: &ExecutionPath) -> f64 {
 
 #[test]
 fn every_architecture_equals_the_reference_along_every_path() {
-    let scratch = scratch();
     let (mut failures, mut compared) = (Vec::new(), 0);
     let mut covered = BTreeSet::new();
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let def = &golden.def;
         let plan = Plan::new(def, golden.weights.metadata(), &golden.weights).expect("it fits");
         assert!(plan.unread.is_empty(), "{}: {:?}", golden.name, plan.unread);
@@ -308,7 +346,7 @@ fn every_architecture_equals_the_reference_along_every_path() {
             }
         }
         println!("{row}");
-        covered.insert(golden.arch);
+        covered.insert(golden.arch.clone());
     }
     println!("paths: {}", PATHS.map(|p| p.name).join(", "));
     let all: BTreeSet<String> = library()
@@ -325,8 +363,7 @@ fn every_architecture_equals_the_reference_along_every_path() {
 
 #[test]
 fn rows_that_are_asked_for_alone_are_those_of_all() {
-    let scratch = scratch();
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let n = golden.tokens.len();
         let width = golden.expected.len() / n;
         for flash_attn in [false, true] {

@@ -9,7 +9,7 @@ use lab_bench::weights::{TensorType, Weights};
 use serde_json::Value;
 
 use crate::command::{Ran, bench, made_up, printed, scratch, text};
-use crate::goldens::{Golden, goldens, library, options};
+use crate::goldens::{Golden, all_goldens, goldens, library, options};
 
 fn inspect(arguments: &[&str]) -> Ran {
     bench(&[&["inspect"], arguments].concat())
@@ -80,8 +80,7 @@ fn compare(name: &str, plan: &Plan, weights: &Weights, token: u32, options: Opti
 
 #[test]
 fn what_a_model_takes_is_what_is_said_before_it_is_loaded() {
-    let scratch = scratch();
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let (plan, token) = (plan(&golden), golden.tokens[0]);
         for options in settings() {
             // States of some sizes fit no quantised row; such a refusal is the loader's, see below.

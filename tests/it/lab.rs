@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::command::{definitions, scratch};
 use crate::embeddings::with_vocabulary;
-use crate::goldens::{Golden, goldens, index, model, options, request};
+use crate::goldens::{Golden, all_goldens, goldens, index, model, options, request};
 use crate::hf;
 use crate::lora::Held;
 use crate::server::{Server, with};
@@ -889,9 +889,8 @@ fn layers_that_a_definition_repeats_run_again() {
 
 #[test]
 fn the_lens_reads_several_hidden_states_as_the_head_does() {
-    let scratch = scratch();
     let mut names = Vec::new();
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let n = golden.tokens.len();
         let mut model = model(&golden, options());
         let points = Arc::clone(model.points());
@@ -912,7 +911,7 @@ fn the_lens_reads_several_hidden_states_as_the_head_does() {
         let found = model.lens(0, (&hidden, width)).expect("there is a head");
         let expected: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
         assert!(nmse(&found, &expected) < 1e-9, "{}", golden.name);
-        names.push(golden.name);
+        names.push(&golden.name);
     }
     assert!(names.len() >= 4, "{names:?}");
 }

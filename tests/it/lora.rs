@@ -805,11 +805,13 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
     let tokens = Value::Array(lab_bench::weights::Array::U32(vec![1]));
     let invoked = said("adapter.alora.invocation_tokens", tokens);
     refused(&invoked, &both, "(aLoRA)");
-    refused(
-        &said("adapter.lora.alpha", Value::F32(f32::NAN)),
-        &both,
-        "not a finite number",
-    );
+    for alpha in [Value::F32(f32::NAN), Value::F64(1e300)] {
+        refused(
+            &said("adapter.lora.alpha", alpha),
+            &both,
+            "not a finite number",
+        );
+    }
 
     let rank_zero = NewTensor {
         shape: vec![shape[0][0], 0],

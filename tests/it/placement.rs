@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::backends::{SMALL, sound, synthesised};
 use crate::command::{bench, scratch, text};
 use crate::devices::Worker;
-use crate::goldens::{EXACT, Golden, goldens, options};
+use crate::goldens::{EXACT, Golden, all_goldens, goldens, options};
 use crate::support::nmse;
 
 fn plan(golden: &Golden) -> Plan {
@@ -241,9 +241,8 @@ fn experts_stay_on_the_processor_while_their_layers_do_not() {
 
 #[test]
 fn what_reads_the_rows_of_another_layer_is_where_they_are() {
-    let scratch = scratch();
     let mut n_readers = 0;
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let n = plan(&golden).n_placeable();
         for n_layers in 0..=n {
             let mut placed = plan(&golden);
@@ -279,7 +278,6 @@ fn weights_on(plan: &Plan) -> Vec<u64> {
 
 #[test]
 fn a_weight_is_kept_once_on_each_device_that_uses_it() {
-    let scratch = scratch();
     let is_tied = |plan: &Plan| {
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         let of_head = head
@@ -288,7 +286,7 @@ fn a_weight_is_kept_once_on_each_device_that_uses_it() {
         of_head.is_some_and(|at| plan.embed.weights.contains(&Some(at)))
     };
     let mut n_tied = 0;
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let unplaced = plan(&golden);
         let all = unplaced.weight_bytes();
         let n = unplaced.n_placeable();

@@ -288,7 +288,7 @@ fn damaged_packings_name_tensor_and_file() {
             "ct-int4",
             "weight_packed",
             Some(("I32", &[128, 4])),
-            &["q_proj.weight_scale` in model.safetensors", "[128]"],
+            &["q_proj.weight_packed` in model.safetensors", "[128, 4]"],
         ),
         (
             "ct-int4-zeros",
@@ -398,6 +398,24 @@ fn numbers_that_mean_nothing_are_refused() {
             message.matches("bits of").count() + message.matches("how many bits").count(),
             1,
             "{message}"
+        );
+    }
+    // The words hold 8 codes each. A number of bits that does not fit them is not replaced by one that does.
+    for bits in [2, 3, 7, 8] {
+        let folder = copy("ct-int4");
+        set(&folder, |config| {
+            for group in config["quantization_config"]["config_groups"]
+                .as_object_mut()
+                .expect("groups")
+                .values_mut()
+            {
+                group["weights"]["num_bits"] = json!(bits);
+            }
+        });
+        let message = refused(&folder);
+        assert!(
+            message.contains("codes of 2 to 8 bits of "),
+            "{bits}: {message}"
         );
     }
     for group in [json!(0), json!(u64::MAX), json!(48)] {

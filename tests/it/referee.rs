@@ -7,8 +7,7 @@ use lab_bench::model::{Batch, Model, Options, Value, trace};
 use lab_bench::plan::Plan;
 use lab_bench::weights::TensorType;
 
-use crate::command::scratch;
-use crate::goldens::{Golden, goldens, model, options};
+use crate::goldens::{Golden, all_goldens, model, options};
 use crate::support::nmse;
 
 /// What rounding to f32 and the order of sums may cost a value, for each layer before it.
@@ -100,9 +99,8 @@ fn worst(golden: &Golden, options: &Options) -> (f64, String) {
 
 #[test]
 fn every_named_value_is_what_plain_loops_compute() {
-    let scratch = scratch();
     let (mut failures, mut n_exact) = (BTreeMap::new(), 0);
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let plan =
             Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
         for flash_attn in [false, true] {

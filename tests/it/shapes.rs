@@ -197,6 +197,11 @@ fn thinking_and_calls_are_blocks_of_a_message() {
     let kinds: Vec<&Value> = blocks.iter().map(|block| &block["type"]).collect();
     assert_eq!(kinds, ["text"], "{plain}");
 
+    // What the client says of reasoning in fields that are not Anthropic's holds too.
+    let shown = json!({ "max_tokens": 200, "include_reasoning": true, "thinking_budget": 3 });
+    let shown = server.post(MESSAGES, &asking(&shown));
+    assert_eq!(shown["content"][0]["type"], "thinking", "{shown}");
+
     // The conversation goes on with the blocks as they came.
     let id = message["content"][1]["id"].clone();
     let result = json!({ "type": "tool_result", "tool_use_id": id, "content": [{ "type": "text", "text": "rain" }] });
@@ -312,6 +317,9 @@ fn refusals_name_the_place_in_the_shape_that_the_client_wrote() {
         ),
         (json!({ "temperatur": 1 }), "`temperatur`"),
         (json!({ "n": 2 }), "`n`"),
+        (json!({ "prompt_logprobs": 1 }), "`prompt_logprobs`"),
+        (json!({ "timings_per_token": true }), "`timings_per_token`"),
+        (json!({ "return_progress": true }), "`return_progress`"),
     ] {
         let (status, body) = server.json("POST", MESSAGES, &asking(&extra));
         assert_eq!(status, 400, "{extra}: {body}");
@@ -363,6 +371,9 @@ fn refusals_name_the_place_in_the_shape_that_the_client_wrote() {
             "text.format.type",
         ),
         (json!({ "max_tokens_out": 3 }), "max_tokens_out"),
+        (json!({ "prompt_logprobs": 1 }), "prompt_logprobs"),
+        (json!({ "timings_per_token": true }), "timings_per_token"),
+        (json!({ "return_progress": true }), "return_progress"),
     ] {
         let body = with(json!({ "model": "default", "input": "2+2=?" }), &extra);
         let (status, answer) = server.json("POST", RESPONSES, &body);

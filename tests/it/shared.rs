@@ -7,7 +7,7 @@ use lab_bench::arch::Mode;
 use lab_bench::model::{Batch, Model, Options};
 
 use crate::command::scratch;
-use crate::goldens::{EXACT, goldens, model as load, options};
+use crate::goldens::{EXACT, Turns, all_goldens, goldens, model as load, options};
 use crate::support::nmse;
 
 const N_TOKENS: usize = 75;
@@ -52,11 +52,10 @@ fn is_causal(model: &Model) -> bool {
 
 #[test]
 fn a_shared_begin_is_read_once_and_changes_nothing() {
-    let scratch = scratch();
     let mut n_causal = 0;
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let shared = Options {
-            n_ctx: 256,
+            n_ctx: 192,
             n_checkpoints: 8,
             n_seqs: 3,
             n_batch: 16,
@@ -93,7 +92,7 @@ fn a_shared_begin_is_read_once_and_changes_nothing() {
         assert!(found <= EXACT, "{name}: NMSE {found:.1e}");
         model.release(2);
         // Other texts until nothing of it is left: computed anew, it is the same.
-        for kind in 10..15 {
+        for kind in 10..13 {
             let other: Vec<u32> = text(0).iter().map(|t| (t + kind) % 96).collect();
             read(&mut model, 3, &other, 16);
             model.release(3);
@@ -109,8 +108,7 @@ fn a_shared_begin_is_read_once_and_changes_nothing() {
 
 #[test]
 fn rejected_draft_tokens_leave_no_trace() {
-    let scratch = scratch();
-    for golden in goldens(scratch.path(), |_| true) {
+    for golden in all_goldens() {
         let mut model = load(
             &golden,
             Options {
@@ -151,8 +149,9 @@ fn rejected_draft_tokens_leave_no_trace() {
 
 #[test]
 fn texts_of_many_lengths_together_are_as_each_alone() {
-    let scratch = scratch();
-    for golden in goldens(scratch.path(), |_| true) {
+    const COUNTS: [usize; 3] = [2, 5, 8];
+    let mut turns = Turns::new(COUNTS.len());
+    for golden in all_goldens() {
         let many = Options {
             n_ctx: 1024,
             n_seqs: 8,
@@ -176,7 +175,7 @@ fn texts_of_many_lengths_together_are_as_each_alone() {
             })
             .collect();
         let mut model = load(&golden, many);
-        for n in [2, 5, 8] {
+        for n in turns.of(golden).into_iter().map(|at| COUNTS[at]) {
             // Shares of each pass: prompts in parts and single tokens, side by side.
             let mut found = vec![Vec::new(); n];
             for step in 0.. {
@@ -334,9 +333,9 @@ fn alongside(model: &mut Model, text: &[u32], n: u32) -> Vec<u32> {
 
 #[test]
 fn deterministic_bits_do_not_depend_on_neighbours_or_threads() {
-    let scratch = scratch();
-    let mut known = BTreeSet::new();
-    for golden in goldens(scratch.path(), |_| true) {
+    const NEIGHBOURS: [u32; 4] = [1, 2, 5, 8];
+    let (mut known, mut turns) = (BTreeSet::new(), Turns::new(NEIGHBOURS.len()));
+    for golden in all_goldens() {
         let text = &text(0)[..24];
         let with_threads = |n_threads| {
             let options = Options {
@@ -361,8 +360,8 @@ fn deterministic_bits_do_not_depend_on_neighbours_or_threads() {
             assert_eq!(differing, 0, "{name}: {n} neighbours, {n_threads} threads");
             assert_eq!(bits.len() * text.len(), expected.len() * n_tokens);
         };
-        for n in [1, 2, 5, 8] {
-            check(&mut model, text.len(), n, 1);
+        for at in turns.of(golden) {
+            check(&mut model, text.len(), NEIGHBOURS[at], 1);
         }
         // What threads divide among themselves depends on the block and on the types of its weights.
         let plan = model.plan();

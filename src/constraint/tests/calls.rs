@@ -469,3 +469,30 @@ fn calls_that_must_come_are_enforced_and_read_in_every_format() {
         }
     }
 }
+
+#[test]
+fn a_string_without_characters_is_one_of_the_allowed_values() {
+    let rows = rows();
+    for (allowed, bonn) in [(json!([""]), false), (json!(["", "Bonn"]), true)] {
+        let mut all = tools();
+        all[0].parameters["properties"]["city"]["enum"] = allowed.clone();
+        for format in formats() {
+            let row = rows.iter().find(|row| row.format == format.name);
+            let row = row.expect("a row for each format");
+            let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
+            let answer = Answer {
+                format: Arc::clone(format),
+                thought: Thought::None,
+                tools: all.clone(),
+                many: false,
+                content: Content::None,
+            };
+            let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+            let compiled = compiled.unwrap_or_else(|e| panic!("{}, {allowed}: {e}", format.name));
+            let empty = row.one.replace("Bonn", "");
+            assert!(accepts(&compiler, &compiled, &empty), "{}", format.name);
+            let found = accepts(&compiler, &compiled, &row.one);
+            assert_eq!(found, bonn, "{}, {allowed}", format.name);
+        }
+    }
+}

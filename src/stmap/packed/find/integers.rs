@@ -181,8 +181,13 @@ impl Finder<'_> {
             Some(width) => {
                 let fits =
                     |bits: &u64| width.checked_mul(*bits).map(|n| n.div_ceil(32)) == Some(line);
-                let mut bits = said.into_iter().chain([4, 8, 2, 3, 5, 6, 7]).filter(fits);
-                (bits.next().unwrap_or(0), width)
+                // One number for all matrices is that of this one: words of 4 padded 7-bit codes have the size of words
+                // of 8-bit codes.
+                let bits = match said {
+                    Some(bits) => Some(bits).filter(fits),
+                    None => [4, 8, 2, 3, 5, 6, 7].into_iter().find(fits),
+                };
+                (bits.unwrap_or(0), width)
             }
             None => (
                 said.unwrap_or(0),
