@@ -47,7 +47,7 @@ fn a_logit_is_linear_in_the_hidden_state_once_the_scale_of_the_norm_is_known() {
         if golden.def.mode == Mode::Encoder {
             continue;
         }
-        let mut model = model(&golden, options());
+        let mut model = model(golden, options());
         let points = Arc::clone(model.points());
         let (Ok(outs), Ok(logits)) = (points.find("layers.*.out"), points.find("head.logits"))
         else {
@@ -120,7 +120,7 @@ fn what_heads_add_is_what_their_slot_adds_less_its_biases() {
         if golden.def.mode == Mode::Encoder {
             continue;
         }
-        let mut model = model(&golden, options());
+        let mut model = model(golden, options());
         let points = Arc::clone(model.points());
         let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights);
         let plan = plan.expect("it fits");

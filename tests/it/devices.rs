@@ -270,9 +270,9 @@ fn layers_on_other_devices_equal_the_reference() {
                     .max(8 * golden.tokens.len().next_multiple_of(16)),
                 ..options()
             };
-            let mut model = placed(&golden, &workers, split, options);
+            let mut model = placed(golden, &workers, split, options);
             let bound = EXACT.max(3.0 * golden.noise_of_quantised());
-            let mut reader = Reader::new(&mut model, &golden);
+            let mut reader = Reader::new(&mut model, golden);
             reader.life();
             let error = reader.error();
             if error > bound {

@@ -42,7 +42,7 @@ impl Seen {
     fn model(&self, options: Options) -> Model {
         let plan = self.plan.clone();
         let model = Model::load(plan, &self.golden.weights, options, &mut |_, _| {});
-        sourced(model.expect("it loads"), &self.golden)
+        sourced(model.expect("it loads"), self.golden)
     }
 
     /// Bytes of weights and operations of a pass over `n` tokens in a model that keeps what it can.

@@ -172,8 +172,8 @@ fn largest(numbers: Vec<(String, f64)>) -> Overlay {
 fn every_watched_value_has_a_box() {
     let mut n_values = 0;
     for golden in all_goldens() {
-        let drawn = Drawn::new(&library(), &golden);
-        let values = faults::values(&drawn.def, &golden);
+        let drawn = Drawn::new(&library(), golden);
+        let values = faults::values(&drawn.def, golden);
         n_values += values.len();
         let norm = |elements: &[f32]| {
             let finite = elements.iter().filter(|e| e.is_finite());

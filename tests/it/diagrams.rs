@@ -268,7 +268,7 @@ fn what_is_built_is_what_runs() {
             ..as_drawn()
         };
         let model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).unwrap();
-        let mut model = sourced(model, &golden);
+        let mut model = sourced(model, golden);
         let mut batch = Batch::default();
         for (at, token) in (0..).zip(&golden.tokens) {
             batch.push(*token, 0, at, true);

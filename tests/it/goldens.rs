@@ -330,7 +330,7 @@ fn every_architecture_equals_the_reference_along_every_path() {
             row.push_str(&format!("  {error:7.0e}"));
             compared += 1;
             let width = found.len() / golden.tokens.len();
-            let n_flips = flips(&found, &golden.expected, width, bound(&golden, path));
+            let n_flips = flips(&found, &golden.expected, width, bound(golden, path));
             let is_fine = matches!(path.kv_type, TensorType::F32 | TensorType::F16);
             if n_flips > 0 && is_fine {
                 failures.push(format!(
@@ -338,7 +338,7 @@ fn every_architecture_equals_the_reference_along_every_path() {
                     golden.name, path.name
                 ));
             }
-            if error > bound(&golden, path) {
+            if error > bound(golden, path) {
                 failures.push(format!(
                     "{} along {}: NMSE {error:.2e}",
                     golden.name, path.name
@@ -368,7 +368,7 @@ fn rows_that_are_asked_for_alone_are_those_of_all() {
         let width = golden.expected.len() / n;
         for flash_attn in [false, true] {
             let mut model = model(
-                &golden,
+                golden,
                 Options {
                     flash_attn,
                     ..options()

@@ -81,7 +81,7 @@ fn compare(name: &str, plan: &Plan, weights: &Weights, token: u32, options: Opti
 #[test]
 fn what_a_model_takes_is_what_is_said_before_it_is_loaded() {
     for golden in all_goldens() {
-        let (plan, token) = (plan(&golden), golden.tokens[0]);
+        let (plan, token) = (plan(golden), golden.tokens[0]);
         for options in settings() {
             // States of some sizes fit no quantised row; such a refusal is the loader's, see below.
             compare(&golden.name, &plan, &golden.weights, token, options);

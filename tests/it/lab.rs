@@ -892,7 +892,7 @@ fn the_lens_reads_several_hidden_states_as_the_head_does() {
     let mut names = Vec::new();
     for golden in all_goldens() {
         let n = golden.tokens.len();
-        let mut model = model(&golden, options());
+        let mut model = model(golden, options());
         let points = Arc::clone(model.points());
         let (Some(width), Ok(embed)) = (points.read_width(), points.find("embed.x")) else {
             continue;

@@ -243,9 +243,9 @@ fn experts_stay_on_the_processor_while_their_layers_do_not() {
 fn what_reads_the_rows_of_another_layer_is_where_they_are() {
     let mut n_readers = 0;
     for golden in all_goldens() {
-        let n = plan(&golden).n_placeable();
+        let n = plan(golden).n_placeable();
         for n_layers in 0..=n {
-            let mut placed = plan(&golden);
+            let mut placed = plan(golden);
             placed.place(&[Share {
                 device: "made up".into(),
                 n_layers,
@@ -287,11 +287,11 @@ fn a_weight_is_kept_once_on_each_device_that_uses_it() {
     };
     let mut n_tied = 0;
     for golden in all_goldens() {
-        let unplaced = plan(&golden);
+        let unplaced = plan(golden);
         let all = unplaced.weight_bytes();
         let n = unplaced.n_placeable();
         let split = [n / 3, n / 3, n - 2 * (n / 3)];
-        let mut placed = plan(&golden);
+        let mut placed = plan(golden);
         let share = |(at, n_layers): (usize, &usize)| Share {
             device: format!("made up {at}"),
             n_layers: *n_layers,

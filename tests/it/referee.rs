@@ -110,7 +110,7 @@ fn every_named_value_is_what_plain_loops_compute() {
                 n_ctx: if is_encoder { 0 } else { 512 },
                 ..options()
             };
-            let (error, path) = worst(&golden, &options);
+            let (error, path) = worst(golden, &options);
             println!("{:24} {flash_attn:5} {error:.1e} {path}", golden.name);
             if error.is_nan() || error > bound(&plan) {
                 failures.insert((golden.name.clone(), flash_attn), (error, path));

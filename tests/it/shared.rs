@@ -62,7 +62,7 @@ fn a_shared_begin_is_read_once_and_changes_nothing() {
             ..options()
         };
         let fresh = |kind| {
-            let mut model = load(&golden, shared.clone());
+            let mut model = load(golden, shared.clone());
             let step = if is_causal(&model) { 16 } else { return None };
             Some(read(&mut model, 0, &text(kind), step))
         };
@@ -71,7 +71,7 @@ fn a_shared_begin_is_read_once_and_changes_nothing() {
         };
         n_causal += 1;
         let name = &golden.name;
-        let mut model = load(&golden, shared.clone());
+        let mut model = load(golden, shared.clone());
         read(&mut model, 0, &text(0), 16);
         // Beside the first, which still runs.
         let resumed = model.resume(1, &text(1));
@@ -110,7 +110,7 @@ fn a_shared_begin_is_read_once_and_changes_nothing() {
 fn rejected_draft_tokens_leave_no_trace() {
     for golden in all_goldens() {
         let mut model = load(
-            &golden,
+            golden,
             Options {
                 n_checkpoints: 8,
                 ..options()
@@ -157,7 +157,7 @@ fn texts_of_many_lengths_together_are_as_each_alone() {
             n_seqs: 8,
             ..options()
         };
-        let mut model = load(&golden, many.clone());
+        let mut model = load(golden, many.clone());
         if !is_causal(&model) {
             continue;
         }
@@ -174,7 +174,7 @@ fn texts_of_many_lengths_together_are_as_each_alone() {
                 logits
             })
             .collect();
-        let mut model = load(&golden, many);
+        let mut model = load(golden, many);
         for n in turns.of(golden).into_iter().map(|at| COUNTS[at]) {
             // Shares of each pass: prompts in parts and single tokens, side by side.
             let mut found = vec![Vec::new(); n];
@@ -346,7 +346,7 @@ fn deterministic_bits_do_not_depend_on_neighbours_or_threads() {
                 deterministic: true,
                 ..options()
             };
-            load(&golden, options)
+            load(golden, options)
         };
         let mut model = with_threads(1);
         if !is_causal(&model) {
