@@ -271,22 +271,23 @@ impl Handle {
     /// # Errors
     /// The prompt is too long.
     pub fn check_prompt(&self, found: usize) -> Result<(), Rejected> {
+        self.check_room(found, 0)
+    }
+
+    /// Whether a prompt of `found` tokens and `n_more` positions fit into the context.
+    fn check_room(&self, found: usize, n_more: usize) -> Result<(), Rejected> {
         let limit = self.limits.n_ctx;
-        match found <= limit {
+        match found + n_more <= limit {
             true => Ok(()),
             false => Err(Rejected::TooLong { found, limit }),
         }
     }
 
     fn check_length(&self, request: &Request) -> Result<(), Rejected> {
-        let (found, limit) = (request.prompt.len(), self.limits.n_ctx);
         // With a source, the start token of the completion takes one more position.
         let n_start = usize::from(self.source().is_some());
         let n_more = usize::from(request.max_tokens != Some(0)) + n_start;
-        match found + n_more <= limit {
-            true => Ok(()),
-            false => Err(Rejected::TooLong { found, limit }),
-        }
+        self.check_room(request.prompt.len(), n_more)
     }
 
     /// How the model reads prompts, if it reads them as a source.

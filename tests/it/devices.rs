@@ -258,7 +258,7 @@ impl<'a> Reader<'a> {
 fn layers_on_other_devices_equal_the_reference() {
     let workers = [Worker::start(), Worker::start()];
     let mut failures = Vec::new();
-    let mut turns = Turns::new(SPLITS.len());
+    let (mut turns, mut used) = (Turns::new(SPLITS.len()), BTreeSet::new());
     for golden in all_goldens() {
         for (name, split, flash_attn) in turns.of(golden).into_iter().map(|at| SPLITS[at]) {
             let options = Options {
@@ -271,6 +271,7 @@ fn layers_on_other_devices_equal_the_reference() {
                 ..options()
             };
             let mut model = placed(golden, &workers, split, options);
+            used.extend(model.plan().tensors.iter().map(|tensor| tensor.device));
             let bound = EXACT.max(3.0 * golden.noise_of_quantised());
             let mut reader = Reader::new(&mut model, golden);
             reader.life();
@@ -290,6 +291,7 @@ fn layers_on_other_devices_equal_the_reference() {
             }
         }
     }
+    assert_eq!(used, BTreeSet::from([0, 1, 2]), "both workers hold weights");
     assert!(failures.is_empty(), "{failures:#?}");
 }
 

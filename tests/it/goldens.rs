@@ -255,7 +255,7 @@ pub(crate) fn goldens(scratch: &Path, wanted: impl Fn(&str) -> bool) -> Vec<Gold
         .collect()
 }
 
-/// Every golden. Their files are gone, and stay readable as long as they are open.
+/// Every golden, made once. The files are removed; the weights stay mapped.
 pub(crate) fn all_goldens() -> &'static [Golden] {
     static ALL: LazyLock<Vec<Golden>> = LazyLock::new(|| {
         let scratch = scratch();

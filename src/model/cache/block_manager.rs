@@ -496,14 +496,8 @@ impl BlockManager {
         }
     }
 
-    /// Ends a sequence. Its blocks stay cached while there is room.
-    pub(in crate::model) fn release(&mut self, id: SequenceId) {
-        self.commit(id);
-        self.commit_tail(id);
-        self.remember_again(id);
-        let Some(sequence) = self.sequences.remove(&id) else {
-            return;
-        };
+    /// Gives up the blocks and the row of states of an ended sequence.
+    pub(super) fn leave(&mut self, sequence: &Sequence) {
         for (table, pool) in sequence.tables.iter().zip(&mut self.pools) {
             for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
                 pool.leave(*block);
@@ -512,6 +506,17 @@ impl BlockManager {
         if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
             rows.leave(row);
         }
+    }
+
+    /// Ends a sequence. Its blocks stay cached while there is room.
+    pub(in crate::model) fn release(&mut self, id: SequenceId) {
+        self.commit(id);
+        self.commit_tail(id);
+        self.remember_again(id);
+        let Some(sequence) = self.sequences.remove(&id) else {
+            return;
+        };
+        self.leave(&sequence);
         self.tree.touch(sequence.node);
         self.tree.unpin(sequence.node);
     }
@@ -523,12 +528,9 @@ impl BlockManager {
             for (i, (table, pool)) in sequence.tables.iter().zip(&mut self.pools).enumerate() {
                 for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
                     pool.forget(*block, &mut self.tree, i);
-                    pool.leave(*block);
                 }
             }
-            if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
-                rows.leave(row);
-            }
+            self.leave(&sequence);
             self.tree.unpin(sequence.node);
         }
     }

@@ -89,14 +89,7 @@ impl BlockManager {
         let Some(sequence) = self.sequences.remove(&id) else {
             return;
         };
-        for (table, pool) in sequence.tables.iter().zip(&mut self.pools) {
-            for block in table.iter().filter(|block| **block != OUT_OF_WINDOW) {
-                pool.leave(*block);
-            }
-        }
-        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
-            rows.leave(row);
-        }
+        self.leave(&sequence);
         // The node of the sequence is pinned, so every node up to the root exists.
         let mut node = sequence.node;
         while node != ROOT {
