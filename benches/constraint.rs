@@ -12,7 +12,7 @@ use lab_core::weights::{Array, Metadata, StringArray, Value};
 use serde_json::json;
 
 /// Byte tokens and 150 000 words, half of them with a space before them; about as many bytes for
-/// a token, and as many shared beginnings, as in vocabularies of models.
+/// a token, and as many shared prefixes, as in vocabularies of models.
 fn tokenizer() -> Tokenizer {
     const SYLLABLES: [&str; 24] = [
         "ba", "co", "den", "e", "fi", "gan", "hor", "in", "ka", "lo", "mer", "na", "or", "pe",

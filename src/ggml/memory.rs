@@ -23,7 +23,8 @@ pub fn release_memory() {
 
 /// Makes the C library return large pieces of memory as soon as they are freed, and makes all threads share two heaps.
 /// Otherwise each thread keeps the memory of its largest request, and the resident memory of a server grows with every
-/// thread that handles one.
+/// thread that handles one. Graphs and their buffers are large pieces: in a heap, each new one may fit into no gap that
+/// earlier ones left.
 pub fn return_large_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -31,7 +32,7 @@ pub fn return_large_memory() {
         const TRIM_THRESHOLD: c_int = -1;
         const MMAP_THRESHOLD: c_int = -3;
         const ARENA_MAX: c_int = -8;
-        const LARGE: c_int = 4 << 20;
+        const LARGE: c_int = 512 << 10;
         unsafe extern "C" {
             fn mallopt(parameter: c_int, value: c_int) -> c_int;
         }
