@@ -4,14 +4,15 @@
 The models are those of tests/goldens/cases.toml with heads of 64 elements or more: all widths are multiplied. Each runs
 on the processor with an f32 cache, and on the device with all layers and half of them there, in one pass without flash
 attention and in pieces with it. Prints a table and the operations that the device lacks; fails if a result differs by
-more than the bound. With quantised weights the processor's half may differ by what the processor's own rounding of
-activations costs. Where experts are chosen by values that agree within the bound and others are chosen, this is said
+more than the bound. With quantised weights it may differ by one and a half times what the processor's own rounding of
+activations costs: devices that round do it in other blocks. Where experts are chosen by values that agree within the bound and others are chosen, this is said
 and not a failure: `bench compare --path devices` finds the first value that differs. A run that takes longer than --limit
 is a failure, and its cell says so. The page is written after every model.
 
-Usage: scripts/device_check.py --bench 'COMMAND' --device NAME [--backend FILE] [--work DIR] [--only NAME,...] [--bound NMSE] [--page FILE]
+Usage: scripts/device_check.py --bench 'COMMAND' --device NAME [--backend FILE] [--work DIR] [--only NAME,...] [--jobs N] [--bound NMSE] [--page FILE]
 """
-import argparse, json, os, shlex, struct, subprocess, sys, time, tomllib
+import argparse, json, os, shlex, struct, subprocess, sys, threading, time, tomllib
+from concurrent.futures import ThreadPoolExecutor
 
 # Parameters that are widths, and grow with the heads.
 WIDTHS = {
@@ -57,6 +58,8 @@ def grown(case, values):
         out[key] = ",".join(str(n * factor) for n in numbers(value)) if isinstance(value, str) else value * factor
     if "ssm_state" in values:
         out["ssm_state"] = STATES.get(case["arch"], 128)
+    if "d_kda" in values:
+        out["d_kda"] = min(out["d_kda"], 128)
     if "d_head_index" in values:  # as wide as what is turned in it
         out["d_head_index"] = max(64, values["d_head_index"])
     return out
@@ -88,15 +91,14 @@ def main():
     parser.add_argument("--work", default="target/device-check")
     parser.add_argument("--goldens", default="tests/goldens")
     parser.add_argument("--only", help="names of cases")
+    parser.add_argument("--jobs", type=int, default=1, help="cases that run at the same time")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no case after this time")
     parser.add_argument("--bound", type=float, default=1e-4, help="NMSE that is allowed; the default is that of products in f16")
     parser.add_argument("--limit", type=float, default=120, help="seconds that one run may take")
     parser.add_argument("--page", help="file for the tables in Markdown")
     args = parser.parse_args()
-    os.makedirs(args.work, exist_ok=True)
     bench = shlex.split(args.bench)
     backend = ["--backend", args.backend] if args.backend else []
-    model, out = os.path.join(args.work, "model.gguf"), os.path.join(args.work, "out.npy")
 
     def start(*line):
         try:
@@ -131,6 +133,7 @@ def main():
         return next(here, values[at]["path"]), next((path for _, path in choices), None)
 
     rows, lacks, failures, skipped, chosen = [], {}, [], [], []
+    writing = threading.Lock()
 
     def fails(what):
         failures.append(what)
@@ -138,7 +141,7 @@ def main():
 
     def tables():
         page = [f"| model | {' | '.join(m for m, *_ in MODES)} | lacking in decode |", "|---|" + "--:|" * (len(MODES) + 1)]
-        page += ["| " + " | ".join(row) + " |" for row in rows]
+        page += ["| " + " | ".join(row) + " |" for row in sorted(rows)]
         page += ["", "| operation that the device lacks | result | first source | models |", "|---|---|---|---|"]
         for key, where in sorted(lacks.items()):
             one = next(iter(where.values()))
@@ -146,14 +149,12 @@ def main():
             page.append(f"| {key} | {one['shape']} | {one['first_source']} | {some} |")
         return "\n".join([*page, "", *(f"\\* {line}" for line in chosen), *(f"- {line}" for line in failures)])
 
-    began = time.monotonic()
-    for case, values, tokens in cases(args.goldens):
+    def check(case, values, tokens):
+        """The cells of one case's row; none where there is no reference."""
         name = case["name"]
-        if args.only and name not in args.only.split(","):
-            continue
-        if time.monotonic() - began > args.seconds:
-            skipped.append(name)
-            continue
+        folder = os.path.join(args.work, name)
+        os.makedirs(folder, exist_ok=True)
+        model, out = os.path.join(folder, "model.gguf"), os.path.join(folder, "out.npy")
         row = [name]
         try:
             sets = [x for k, v in grown(case, values).items() for x in ("--set", f"{k}={text(v)}")]
@@ -175,7 +176,7 @@ def main():
                 rounding = nmse(read_npy(out), expected)
         except RuntimeError as error:
             fails(f"{name}: no reference: {error}")
-            continue
+            return None
         for mode, share, options, path in MODES:
             if case.get("causal") is False:
                 options = [o for o in options if o not in ("--chunk", "5")]
@@ -186,7 +187,7 @@ def main():
                 run(*logits, *backend, "--device", args.device, "--gpu-layers", n, *options)
                 error = nmse(read_npy(out), expected)
                 cell = f"{error:.1e}"
-                if not error <= max(args.bound, rounding if share else 0.0):
+                if not error <= max(args.bound, 1.5 * rounding):
                     places = [*source, "--device", args.device, "--gpu-layers", n, "--path", ",".join(path)]
                     first, choice = first_difference(logits, [*backend, *places])
                     if first.endswith(CHOICE):
@@ -202,18 +203,36 @@ def main():
         try:
             listed = json.loads(run("devices", "-m", model, "--kv-type", "f32", "--json", *backend))
             found = next(d for d in listed if d["name"] == args.device).get("lacks", [])
-            for lack in found:
-                key = f'{lack["operation"]} of {lack["block"]}, {lack["types"][0]} from {", ".join(lack["types"][1:])}'
-                lacks.setdefault(key, {})[name] = lack
+            with writing:
+                for lack in found:
+                    key = f'{lack["operation"]} of {lack["block"]}, {lack["types"][0]} from {", ".join(lack["types"][1:])}'
+                    lacks.setdefault(key, {})[name] = lack
             row.append(str(sum(l["uses_in_decode"] for l in found)))
         except (RuntimeError, StopIteration) as error:
             row.append("?")
             fails(f"{name}: bench devices: {error}")
-        rows.append(row)
-        print("  ".join(f"{cell:>{w}}" for cell, w in zip(row, [24, 9, 9, 9, 4])), flush=True)
-        if args.page:
-            with open(args.page, "w") as file:
-                file.write(tables() + "\n")
+        os.remove(model)
+        return row
+
+    began = time.monotonic()
+
+    def take(one):
+        if time.monotonic() - began > args.seconds:
+            skipped.append(one[0]["name"])
+            return
+        row = check(*one)
+        if row is None:
+            return
+        with writing:
+            rows.append(row)
+            print("  ".join(f"{cell:>{w}}" for cell, w in zip(row, [24, 9, 9, 9, 4])), flush=True)
+            if args.page:
+                with open(args.page, "w") as file:
+                    file.write(tables() + "\n")
+
+    wanted = [one for one in cases(args.goldens) if not args.only or one[0]["name"] in args.only.split(",")]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(take, wanted))
 
     print(tables().split("\n\n")[1] if lacks else "no operation is lacking")
     print("\n".join([*chosen, *failures]))

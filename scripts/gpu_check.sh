@@ -44,7 +44,7 @@ ${RUN:-} "$bench" devices "${options[@]}"
 
 say "architectures"
 if [ "$backend" != cpu ]; then
-    python3 scripts/device_check.py --bench "${RUN:-} $bench" --backend "$library" --device "$device" \
+    python3 scripts/device_check.py --bench "${RUN:-} $bench" --backend "$library" --device "$device" --jobs "$(nproc)" \
         --seconds "${ARCHITECTURE_SECONDS:-150}" --work "$work" --page "$work/architectures.md" || say "there are failures"
 fi
 

@@ -1,14 +1,14 @@
 //! The `bench` program: parse, run, print one error, exit code 0, 1 (failed) or 2 (usage).
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use lab_bench::cli::{is_closed_pipe, parse, run};
+use lab_bench::ggml::end_process;
 
-fn main() -> ExitCode {
-    match parse().and_then(run) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) if is_closed_pipe(&failure) => ExitCode::SUCCESS,
+fn main() -> ! {
+    let code = match parse().and_then(run) {
+        Ok(()) => 0,
+        Err(failure) if is_closed_pipe(&failure) => 0,
         Err(failure) => {
             let text = failure.to_string();
             // Problems of a definition come with their own heading, perhaps in colour.
@@ -16,7 +16,10 @@ fn main() -> ExitCode {
             let heading = if has_heading { "" } else { "error: " };
             // Where it cannot be written, on a full disk perhaps, the exit code is all there is.
             let _ = writeln!(std::io::stderr(), "{heading}{text}");
-            ExitCode::FAILURE
+            1
         }
-    }
+    };
+    // Where it cannot be written, what was printed before was reported.
+    let _ = std::io::stdout().flush();
+    end_process(code)
 }

@@ -38,6 +38,11 @@ const GRACE: Duration = Duration::from_millis(250);
 /// Maximum number of bytes of a body that are dropped after its answer.
 const MAX_DROPPED: usize = 2 * MAX_BODY_BYTES;
 
+/// Connections that may wait to be accepted; the system may allow fewer (Linux: `somaxconn`). A client that finds no place
+/// tries again after a second.
+#[cfg(unix)]
+const BACKLOG: i32 = 4096;
+
 /// Serves connections until `stop` completes, then lets running requests finish. A connection ends if the head of a
 /// request, the first or a later one, does not arrive within `read_time`.
 pub async fn serve(
@@ -46,6 +51,10 @@ pub async fn serve(
     read_time: Duration,
     stop: impl Future<Output = ()>,
 ) {
+    #[cfg(unix)]
+    if let Err(error) = rustix::net::listen(&listener, BACKLOG) {
+        tracing::warn!(%error, "fewer connections than usual may wait to be accepted");
+    }
     let (stopping, stopped) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut stop = std::pin::pin!(stop);

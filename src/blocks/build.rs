@@ -242,7 +242,8 @@ impl Build<'_> {
     }
 
     /// `w_e.x` for the experts that `picked [used, n_tokens]` selects, with the weight `key [n, m,
-    /// experts]` and `x [n, 1 or used, n_tokens]`: `[m, used, n_tokens]`.
+    /// experts]` and `x [n, 1 or used, n_tokens]`: `[m, used, n_tokens]`. Whether a token may select an expert more than
+    /// once must be known: CUDA's product of experts ends the process then.
     ///
     /// # Errors
     /// The errors of [`Self::linear`].
@@ -251,17 +252,20 @@ impl Build<'_> {
         unit: &Unit,
         key: &str,
         x: &Tensor,
-        picked: &Tensor,
+        (picked, may_repeat): (&Tensor, bool),
     ) -> Result<Tensor, Error> {
         let (g, weight) = (self.g, self.need(unit, key)?);
-        let y = g.mul_mat_id(&weight, x, picked)?;
+        let product = |weight: &Tensor, x: &Tensor| match may_repeat {
+            true => product_of_each(g, weight, x, picked),
+            false => g.mul_mat_id(weight, x, picked),
+        };
+        let y = product(&weight, x)?;
         let Some(at) = unit.weight(key) else {
             return Ok(y);
         };
-        let first = |down: &Tensor| g.mul_mat_id(down, x, picked);
-        let second = |up: &Tensor, inner: &Tensor| g.mul_mat_id(up, inner, picked);
+        let first = |down: &Tensor| product(down, x);
         let of_tokens = [1, 1, self.n_tokens, 1];
-        self.adapters.add(g, at, y, of_tokens, first, second)
+        self.adapters.add(g, at, y, of_tokens, first, product)
     }
 
     /// Rows `ids [n_tokens]` of the table `key [n, rows]`: `[n, n_tokens]`.
@@ -544,4 +548,21 @@ fn rope_params(rope: &Rope) -> RopeParams {
         beta_fast: rope.fast,
         beta_slow: rope.slow,
     }
+}
+
+/// The product of each selected expert as if of a token of its own, which selects one.
+fn product_of_each(
+    g: &Graph,
+    weight: &Tensor,
+    x: &Tensor,
+    picked: &Tensor,
+) -> Result<Tensor, Error> {
+    let (used, n, width) = (picked.shape()[0], picked.shape()[1], x.shape()[0]);
+    let x = match x.shape()[1] == used {
+        true => x.clone(),
+        false => g.repeat(x, [width, used, n, 1])?,
+    };
+    let x = g.reshape(&x, [width, 1, used * n, 1])?;
+    let y = g.mul_mat_id(weight, &x, &g.reshape(picked, [1, used * n, 1, 1])?)?; // [rows, 1, used * n]
+    g.reshape(&y, [y.shape()[0], used, n, 1])
 }

@@ -373,7 +373,7 @@ fn experts(
     x: &Tensor,
     picked: &Tensor,
 ) -> Result<Tensor, Error> {
-    let mut y = b.product_of_experts(unit, key, x, picked)?;
+    let mut y = b.product_of_experts(unit, key, x, (picked, may_repeat(unit)))?;
     if let Some(scale) = b.weight(unit, &format!("{key}.scale")) {
         y = b.g.mul(&y, &factors(b.g, scale, picked)?)?;
     }
@@ -381,6 +381,13 @@ fn experts(
         Some(bias) => b.g.add_id(&y, bias, picked),
         None => Ok(y),
     }
+}
+
+/// Whether a token may pick an expert more than once: experts that share one, those that are not stored, and the numbers
+/// of a table, which a file may repeat.
+fn may_repeat(unit: &Unit) -> bool {
+    let c = Config::read(&unit.options);
+    c.share > 1 || c.identity > 0 || unit.weight("by_token").is_some()
 }
 
 /// One number for each picked expert: `values [experts]` -> `[1, used, n_tokens]`.

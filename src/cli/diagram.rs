@@ -99,7 +99,7 @@ pub(super) fn samples(
             anyhow::bail!("{what} is a model file: --set and --with apply only to a definition");
         }
         let opened = crate::files::models::open(&Source::File(path), definitions)?;
-        let sample = Sample::of_model(name.unwrap_or(&opened.name), &opened.plan)?;
+        let sample = Sample::new(name.unwrap_or(&opened.name), opened.plan, false)?;
         return Ok((opened.def, vec![sample]));
     }
     let (def, variant) = find(definitions, what)?;

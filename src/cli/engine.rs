@@ -14,6 +14,7 @@ use clap::Args;
 use crate::api::{self, Access, OnLine, Pool, Report, Wanted};
 use crate::engine::serving::Served;
 use crate::files::models::{self, Source};
+use crate::ggml::end_process;
 
 use super::serve::{self, Signals};
 use super::{Failure, options, output};
@@ -182,7 +183,7 @@ fn end_with_server(socket: PathBuf) -> std::io::Result<()> {
             let _ = std::fs::remove_file(&socket);
             let _ = std::fs::remove_dir(folder);
         }
-        end_at_once();
+        end_process(1);
     };
     let thread = std::thread::Builder::new().name("life line".into());
     thread.spawn(wait).map(drop)
@@ -200,8 +201,7 @@ fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
                 tracing::error!("{what}");
                 // Time for running requests to learn the failure from their passes.
                 std::thread::sleep(PERIOD);
-                #[expect(clippy::exit, reason = "nothing that this process has is of use")]
-                std::process::exit(match what {
+                end_process(match what {
                     crate::engine::Failure::Lost(_) => api::LOST,
                     _ => api::CHANGED,
                 });
@@ -212,14 +212,4 @@ fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
     };
     let thread = std::thread::Builder::new().name("files".into());
     thread.spawn(watch).map(drop)
-}
-
-/// Ends the process without destructors, which would wait for a running computation or interfere with it.
-fn end_at_once() {
-    #[cfg(unix)]
-    {
-        use rustix::process::{Signal, getpid, kill_process};
-        let _ = kill_process(getpid(), Signal::KILL);
-    }
-    std::process::abort();
 }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::common::writing;
+use crate::ggml::end_process;
 
 /// An error message for the user.
 pub type Failure = anyhow::Error;
@@ -88,8 +89,7 @@ pub(super) fn remove_on_signals() -> io::Result<()> {
             }
         });
         let _removed = writing::remove_incomplete();
-        #[expect(clippy::exit, reason = "the main thread is at work and is not asked")]
-        std::process::exit(128 + kind.as_raw_value());
+        end_process(128 + kind.as_raw_value());
     };
     let thread = std::thread::Builder::new().name("signals".into());
     thread.spawn(wait).map(drop)

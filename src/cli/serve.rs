@@ -419,7 +419,7 @@ fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
 /// The diagram of a model as SVG.
 fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
     let opened = unchecked(args, source)?;
-    let sample = Sample::of_model(&opened.name, &opened.plan)?;
+    let sample = Sample::new(&opened.name, opened.plan.clone(), false)?;
     let drawing = Drawing::new(&opened.def, &sample);
     let (piece, what) = match view {
         View::Stack => (svg::stack(&drawing), "the whole model"),

@@ -490,4 +490,37 @@ impl Executor {
         };
         self.check_workers()
     }
+
+    /// [`Self::read`] of rows of `width` elements: row `i` becomes row `places[i]` of `rows`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`], or a place is beyond the end.
+    pub fn read_rows(
+        &self,
+        tensor: &Tensor,
+        (places, width): (&[usize], usize),
+        rows: &mut [f32],
+    ) -> Result<(), Error> {
+        self.check("read", tensor, places.len() * width, size_of::<f32>())?;
+        let mut first = 0;
+        for run in places.chunk_by(|a, b| a + 1 == *b) {
+            let to = run[0] * width..(run[0] + run.len()) * width;
+            let Some(to) = rows.get_mut(to) else {
+                let message = format!("`{}`: there is no row {}", tensor.name(), run[0]);
+                return Err(Error::Arguments {
+                    op: "read",
+                    message,
+                });
+            };
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(to);
+            let offset = first * width * size_of::<f32>();
+            // SAFETY: the tensor belongs to the loaded graph, and holds as many rows of this width as there are places.
+            unsafe {
+                let to = bytes.as_mut_ptr().cast();
+                sys::ggml_backend_tensor_get(tensor.as_ptr(), to, offset, bytes.len());
+            }
+            first += run.len();
+        }
+        self.check_workers()
+    }
 }

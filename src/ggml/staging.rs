@@ -14,6 +14,7 @@ use super::buffer::Buffer;
 use super::device::Device;
 use super::error::Error;
 use super::executor::Backend;
+use super::host::host_memory;
 
 /// Maximum number of slots of a device.
 pub(super) const MAX_SLOTS: usize = 16;
@@ -84,27 +85,8 @@ impl Staging {
     /// There is no memory for the slots, or the device does not start.
     pub(super) fn new(device: Device, n_slots: usize, slot_bytes: usize) -> Result<Self, Error> {
         let n_slots = n_slots.clamp(1, MAX_SLOTS);
-        let bytes = n_slots.saturating_mul(slot_bytes).max(1);
-        // SAFETY: buffer types and devices live as long as the program; the base of a buffer of host memory
-        // is asked of a live buffer.
-        let (memory, first) = unsafe {
-            let pinned = sys::ggml_backend_dev_host_buffer_type(device.as_ptr());
-            let taken = [pinned, sys::ggml_backend_cpu_buffer_type()].into_iter();
-            let taken = taken.filter(|ty| !ty.is_null());
-            let mut taken =
-                taken.map(|ty| NonNull::new(sys::ggml_backend_buft_alloc_buffer(ty, bytes)));
-            let memory = taken.find_map(|buffer| buffer.map(Buffer));
-            let base = |memory: &Buffer| sys::ggml_backend_buffer_get_base(memory.0.as_ptr());
-            let first = memory.as_ref().map_or(std::ptr::null_mut(), base);
-            memory.zip(NonNull::new(first.cast::<u8>()))
-        }
-        .ok_or_else(|| Error::OutOfMemory {
-            device: device.name(),
-            bytes,
-            what: "buffers for copies to it",
-        })?;
-        // SAFETY: the buffer was just made; after this all of its bytes are initialised.
-        unsafe { sys::ggml_backend_buffer_clear(memory.0.as_ptr(), 0) };
+        let bytes = n_slots.saturating_mul(slot_bytes);
+        let (memory, first) = host_memory(device, bytes, "buffers for copies to it")?;
         // SAFETY: the device lives as long as the program.
         let queue = match unsafe { sys::shim_device_copies_async(device.as_ptr()) } {
             true => Queue::new(device, n_slots)?,

@@ -38,13 +38,22 @@ impl KeptOp {
     }
 
     /// Whether a device that claims all sizes has a kernel for heads of this size: graphics cards have kernels for 64
-    /// elements, CUDA also for 128.
+    /// elements, CUDA also for 128, and for some smaller heads of the gated delta rule, of which the others ask.
     fn has_time_kernel(&self, device: &str) -> bool {
         let is = |name: &str| device.starts_with(name);
-        // SAFETY: the node is alive and has a first source.
-        let d = unsafe { sys::shim_tensor_ne(sys::shim_tensor_src(self.node.as_ptr(), 0), 0) };
-        let is_graphics = is("CUDA") || is("Metal") || is("MTL") || is("Vulkan");
-        d == 64 || !is_graphics || is("CUDA") && d == 128
+        // SAFETY: the node is alive and has three sources, of which the third is as wide as the heads.
+        let (op, d) = unsafe {
+            let node = self.node.as_ptr();
+            (
+                sys::shim_tensor_op(node) as sys::ggml_op,
+                sys::shim_tensor_ne(sys::shim_tensor_src(node, 2), 0),
+            )
+        };
+        match op {
+            sys::GGML_OP_GATED_DELTA_NET => !is("CUDA") || [16, 32, 64, 128].contains(&d),
+            _ if is("CUDA") => [64, 128].contains(&d),
+            _ => d == 64 || !(is("Metal") || is("MTL") || is("Vulkan")),
+        }
     }
 
     /// Whether a device that claims too much has the kernel: CUDA has capped scores only for some head sizes, Metal has
@@ -77,7 +86,8 @@ impl KeptOp {
 
 /// Whether an operation carries states over time in heads whose size devices do not check.
 fn has_time_heads(op: sys::ggml_op) -> bool {
-    const OPS: [sys::ggml_op; 3] = [
+    const OPS: [sys::ggml_op; 4] = [
+        sys::GGML_OP_GATED_DELTA_NET,
         sys::GGML_OP_RWKV_WKV6,
         sys::GGML_OP_RWKV_WKV7,
         sys::GGML_OP_GATED_LINEAR_ATTN,

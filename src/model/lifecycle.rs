@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::files::lora::Adapter;
 use crate::ggml::rpc::Worker;
-use crate::ggml::{self, Executor};
+use crate::ggml::{self, Executor, HostNumbers};
 use crate::plan::{KeysOf, Plan};
 use crate::weights::{Bytes, Weights};
 
@@ -44,7 +44,7 @@ pub struct Model {
     /// Slots of each KV group.
     pub(super) n_slots: Vec<usize>,
     pub(super) graphs: Graphs,
-    pub(super) logits: Vec<f32>,
+    pub(super) logits: HostNumbers,
     pub(super) hidden: Vec<f32>,
     /// The points of the model.
     pub(super) points: Arc<Points>,
@@ -134,6 +134,8 @@ impl Model {
         block_manager.set_default_key(&adapters.default_key(), 0);
         let points = Arc::new(Points::of(&plan)?);
         let capacity = graph::capacity(&plan, adapters.capacity());
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        let device_of_head = devices[head.map_or(0, |unit| unit.device)];
         let mut executor = Executor::new(&devices, options.n_threads, capacity)?;
         if options.plain {
             executor.compute_plainly()?;
@@ -150,7 +152,7 @@ impl Model {
             sources: TokenSources::default(),
             n_slots,
             graphs: Graphs::new(executor),
-            logits: Vec::new(),
+            logits: HostNumbers::new(device_of_head),
             hidden: Vec::new(),
             points,
             labs: HashMap::new(),

@@ -23,6 +23,14 @@ const MAX_LENS_ROWS: usize = 64;
 /// Receives rows of results as they are computed: the index of the first row, and the rows.
 pub type EachRows<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
+/// What becomes of the rows of a pass.
+pub(super) enum Destination<'a> {
+    /// Row `i` is kept as row `places[i]` of the model's logits, which have room for it.
+    Kept(&'a [usize]),
+    /// Rows are handed out.
+    Each(EachRows<'a>),
+}
+
 impl Model {
     /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in order.
     ///
@@ -35,25 +43,17 @@ impl Model {
         let (placed, source) = self.placed(batch)?;
         let batch = placed.as_ref().unwrap_or(batch);
         let has_states = !self.states.is_empty();
+        let n_outputs = batch.n_outputs();
+        self.logits.resize(self.row_width() * n_outputs)?;
+        let in_order: Vec<usize> = (0..n_outputs).collect();
         if !has_states && !self.reads_runs(batch) {
-            self.pass((batch, &source), &[], None)?;
+            self.pass((batch, &source), &[], Destination::Kept(&in_order))?;
             return Ok(&self.logits);
         }
         let n_groups = if has_states { MAX_GROUPS } else { usize::MAX };
         let run_start = |id| self.block_manager.run_start(id).unwrap_or(usize::MAX);
         let parts = split::by_sequence(batch, n_groups, run_start);
-        if let [part] = parts.as_slice()
-            && part.is_in_order()
-        {
-            self.pass_part(part, has_states)?;
-            return Ok(&self.logits);
-        }
-        let mut logits = vec![0.0; self.row_width() * batch.n_outputs()];
-        let n_hidden = if batch.wants_hidden {
-            batch.n_outputs()
-        } else {
-            0
-        };
+        let n_hidden = if batch.wants_hidden { n_outputs } else { 0 };
         let mut hidden = vec![0.0; self.plan.n_embd as usize * n_hidden];
         for (n, part) in parts.iter().enumerate() {
             if let Err(error) = self.pass_part(part, has_states) {
@@ -63,7 +63,6 @@ impl Model {
                 }
                 return Err(error);
             }
-            scatter(&self.logits, &part.outputs, self.row_width(), &mut logits);
             scatter(
                 &self.hidden,
                 &part.outputs,
@@ -71,7 +70,7 @@ impl Model {
                 &mut hidden,
             );
         }
-        (self.logits, self.hidden) = (logits, hidden);
+        self.hidden = hidden;
         Ok(&self.logits)
     }
 
@@ -93,7 +92,8 @@ impl Model {
 
     fn pass_part(&mut self, part: &Part, has_states: bool) -> Result<(), Error> {
         let groups: &[SequenceGroup] = if has_states { &part.groups } else { &[] };
-        self.pass((&part.batch, &Batch::default()), groups, None)
+        let batch = (&part.batch, &Batch::default());
+        self.pass(batch, groups, Destination::Kept(&part.outputs))
     }
 
     /// [`Self::forward`] without storing all logits: `each` receives some rows at a time, in order.
@@ -106,7 +106,7 @@ impl Model {
             self.captured_rows.clear();
             let (placed, source) = self.placed(batch)?;
             let batch = placed.as_ref().unwrap_or(batch);
-            return self.pass((batch, &source), &[], Some(each));
+            return self.pass((batch, &source), &[], Destination::Each(each));
         }
         each(0, self.forward(batch)?);
         Ok(())
@@ -126,12 +126,12 @@ impl Model {
         &mut self,
         (batch, source): (&Batch, &Batch),
         groups: &[SequenceGroup],
-        each: Option<EachRows<'_>>,
+        rows: Destination<'_>,
     ) -> Result<(), Error> {
         let kept = if batch.is_empty() { source } else { batch };
         let allocated = self.allocate(kept, groups)?;
         // A panic leaves nothing half done: the slots of the pass are freed below.
-        let compute = AssertUnwindSafe(|| self.compute((batch, source), &allocated, groups, each));
+        let compute = AssertUnwindSafe(|| self.compute((batch, source), &allocated, groups, rows));
         let result = catch_unwind(compute);
         let result = result.map(|result| result.and_then(|()| self.check_files()));
         let result = result.unwrap_or_else(|panic| {
@@ -190,7 +190,7 @@ impl Model {
         (batch, source): (&Batch, &Batch),
         allocated: &Allocated,
         groups: &[SequenceGroup],
-        each: Option<EachRows<'_>>,
+        rows: Destination<'_>,
     ) -> Result<(), Error> {
         let n_outputs = batch.n_outputs();
         let is_headless = n_outputs > self.n_outputs();
@@ -249,15 +249,22 @@ impl Model {
             let sequences = batch.places.iter().zip(&batch.outputs);
             let sequences = sequences.filter(|(_, wanted)| **wanted);
             let sequences: Vec<_> = sequences.map(|((sequence, _), _)| *sequence).collect();
-            return self.project(&sequences, each);
+            return self.project(&sequences, rows);
         }
         let width = self.options.row_width(&self.plan);
-        self.logits.resize(n_outputs * width, 0.0);
-        if let Some(logits) = &pass.logits {
-            executor.read(logits, &mut self.logits)?;
-        }
-        if let Some(each) = each {
-            each(0, &self.logits);
+        let Some(logits) = &pass.logits else {
+            return Ok(());
+        };
+        let _span = tracing::trace_span!(target: "phase", "read").entered();
+        match rows {
+            Destination::Kept(places) => {
+                executor.read_rows(logits, (places, width), &mut self.logits)?
+            }
+            Destination::Each(each) => {
+                self.logits.resize(n_outputs * width)?;
+                executor.read(logits, &mut self.logits)?;
+                each(0, &self.logits);
+            }
         }
         Ok(())
     }
@@ -335,19 +342,16 @@ impl Model {
     }
 
     /// Computes the logits of the hidden states of the pass, some rows at a time. `sequences` has the sequence of
-    /// each row. All logits are stored unless `each` receives them.
+    /// each row.
     fn project(
         &mut self,
         sequences: &[SequenceId],
-        mut each: Option<EachRows<'_>>,
+        mut rows: Destination<'_>,
     ) -> Result<(), Error> {
         let n_rows = sequences.len();
         let adapters = self.adapters.on(sequences);
         let (width, n_embd) = (self.row_width(), self.plan.n_embd as usize);
         let at_once = self.n_outputs();
-        let is_kept = each.is_none();
-        self.logits
-            .resize(width * if is_kept { n_rows } else { at_once }, 0.0);
         let mut loaded: Option<(usize, StageEnds)> = None;
         for at in (0..n_rows).step_by(at_once) {
             let n = at_once.min(n_rows - at);
@@ -363,17 +367,22 @@ impl Model {
                     ends
                 }
             };
-            let rows = &self.hidden[at * n_embd..(at + n) * n_embd];
+            let hidden = &self.hidden[at * n_embd..(at + n) * n_embd];
             let executor = &mut self.graphs.executor;
-            executor.write(&ends.hidden, rows)?;
+            executor.write(&ends.hidden, hidden)?;
             let of_rows = sequences[at..at + n].iter().copied();
             ends.scales.write(executor, &self.adapters, &of_rows)?;
             tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
-            let first = if is_kept { at } else { 0 };
-            let rows = &mut self.logits[first * width..(first + n) * width];
-            executor.read(&ends.result, rows)?;
-            if let Some(each) = &mut each {
-                each(at, rows);
+            match &mut rows {
+                Destination::Kept(places) => {
+                    let places = (&places[at..at + n], width);
+                    executor.read_rows(&ends.result, places, &mut self.logits)?;
+                }
+                Destination::Each(each) => {
+                    self.logits.resize(n * width)?;
+                    executor.read(&ends.result, &mut self.logits)?;
+                    each(at, &self.logits);
+                }
             }
         }
         Ok(())

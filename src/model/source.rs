@@ -11,6 +11,7 @@ use super::batch::Batch;
 use super::cache::SequenceId;
 use super::error::Error;
 use super::lifecycle::Model;
+use super::pass::Destination;
 use super::token_sources::key;
 
 impl Model {
@@ -112,7 +113,7 @@ impl Model {
                 list.push(*token, id, position, false);
             }
             if is_cached {
-                self.pass((&Batch::default(), &alone), &[], None)?;
+                self.pass((&Batch::default(), &alone), &[], Destination::Kept(&[]))?;
                 let values = self.values_of_pass()?;
                 self.sources.values.extend(values);
             }

@@ -24,13 +24,6 @@ pub(super) struct Part {
     pub(super) outputs: Vec<usize>,
 }
 
-impl Part {
-    /// Whether the outputs are in the order of the whole batch.
-    pub(super) fn is_in_order(&self) -> bool {
-        self.outputs.iter().enumerate().all(|(i, at)| i == *at)
-    }
-}
-
 /// The tokens of each sequence of a batch, by their indices in it.
 fn sequences(batch: &Batch) -> Vec<(SequenceId, Vec<usize>)> {
     let mut sequences: Vec<(SequenceId, Vec<usize>)> = Vec::new();
@@ -147,7 +140,6 @@ mod tests {
         let parts = by_sequence(&batch(&tokens), usize::MAX, |id| 10 - id as usize);
         assert_eq!(parts[0].batch.tokens, [30, 20, 10]);
         assert_eq!(parts[0].outputs, [2, 1, 0]);
-        assert!(!parts[0].is_in_order());
     }
 
     #[test]

@@ -23,7 +23,7 @@ fn usable_by(
     options: Options,
     runs: &dyn Fn(Device, &KeptOp) -> bool,
 ) -> Result<Options, Error> {
-    if plan.devices.is_empty() || options.n_ctx == 0 {
+    if plan.devices.is_empty() {
         return Ok(options);
     }
     let Some((device, lacking)) = first_lacking(plan, &options, runs)? else {

@@ -85,9 +85,8 @@ fn a_logit_is_linear_in_the_hidden_state_once_the_scale_of_the_norm_is_known() {
             println!("{}: refused", golden.name);
             continue;
         }
-        let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights);
-        let plan = plan.expect("it fits");
-        let (bound, cap) = (bound(&plan), softcap(&plan));
+        let plan = &golden.plan;
+        let (bound, cap) = (bound(plan), softcap(plan));
         n_capped += usize::from(cap > 0.0);
         let size = logits
             .iter()
@@ -122,8 +121,7 @@ fn what_heads_add_is_what_their_slot_adds_less_its_biases() {
         }
         let mut model = model(golden, options());
         let points = Arc::clone(model.points());
-        let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights);
-        let plan = plan.expect("it fits");
+        let plan = &golden.plan;
         let Some((at, sum)) = points.head_sums.iter().enumerate().next_back() else {
             continue;
         };
@@ -201,7 +199,7 @@ fn what_heads_add_is_what_their_slot_adds_less_its_biases() {
         };
         let size = each.iter().fold(of_slot.abs(), |sum, e| sum + e.abs());
         assert!(size > 1e-6, "{}: {each:?}", golden.name);
-        if (rest - expected).abs() > bound(&plan) * size {
+        if (rest - expected).abs() > bound(plan) * size {
             failures.push(format!("{}: {rest} {expected} of {size}", golden.name));
         }
     }

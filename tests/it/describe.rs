@@ -11,7 +11,7 @@ use lab_bench::inspect::describe::{describe, groups, shares};
 use lab_bench::plan::{KeysOf, Plan, StatePlan, Unit};
 use lab_bench::weights::TensorType;
 
-use crate::diagrams::cases;
+use crate::diagrams::{cases, is_seen, window};
 use crate::goldens::{library, request};
 
 /// Every number of a text as a word.
@@ -102,7 +102,7 @@ fn plan_of(arch: &str, set: &[(&str, &str)]) -> Plan {
 #[test]
 fn what_is_told_of_every_golden_is_so() {
     for case in cases() {
-        check(&case.name, case.samples[0].plan());
+        check(&case.golden.name, case.plan());
     }
 }
 
@@ -149,7 +149,7 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
 #[test]
 fn every_tensor_has_one_share() {
     for case in cases() {
-        let (name, plan) = (&case.name, case.samples[0].plan());
+        let (name, plan) = (&case.golden.name, case.plan());
         let shares = shares(plan);
         let bytes: u64 = shares.iter().map(|share| share.bytes).sum();
         let n: usize = shares.iter().map(|share| share.n_tensors).sum();
@@ -161,26 +161,9 @@ fn every_tensor_has_one_share() {
     }
 }
 
-/// Keys that a query at `position`, the last so far, sees, one by one.
-fn n_seen(plan: &Plan, cache: usize, position: u64) -> u64 {
-    let unit = &plan.caches[cache].unit;
-    let options = &unit.contract.0.options;
-    let at = options.iter().position(|option| option.name == "window");
-    let Resolved::Choice(window) = unit.options[at.expect("a window")] else {
-        panic!("{}: no kind of window", unit.path);
-    };
-    let size = plan.caches[cache].window().unwrap_or(u64::MAX);
-    let sees = |key: &u64| match window {
-        "chunked" => key / size == position / size,
-        "symmetric" => position - key <= size / 2,
-        _ => position - key < size,
-    };
-    (0..=position).filter(sees).count() as u64
-}
-
 #[test]
 fn a_token_reads_the_keys_that_it_sees() {
-    let goldens = cases().iter().map(|case| case.samples[0].plan().clone());
+    let goldens = cases().iter().map(|case| case.plan().clone());
     let mut plans: Vec<Plan> = goldens.collect();
     plans.push(plan_of("llama4", &[("chunk", "8")]));
     let chunks = plans.iter().flat_map(|plan| &plan.caches).filter(|cache| {
@@ -202,7 +185,9 @@ fn a_token_reads_the_keys_that_it_sees() {
         });
         let bytes = rows.map(|(unit, rows)| {
             let values = if rows.v_in_k { 0 } else { rows.v };
-            let seen = n_seen(plan, rows.cache, position);
+            let rule = window(&plan.caches[rows.cache]);
+            let seen = (0..=position).filter(|key| is_seen(rule, position, *key));
+            let seen = seen.count() as u64;
             let selected = plan.selection(unit).and_then(|of| {
                 let [top, span, d] = ["top", "span", "d"].map(|name| of.option_int(name));
                 let (top, span) = (top?, span?);

@@ -14,10 +14,9 @@ use std::time::{Duration, Instant};
 use lab_bench::arch::Mode;
 use lab_bench::ggml::rpc;
 use lab_bench::model::{Batch, Model, Options};
-use lab_bench::plan::{Plan, Share};
+use lab_bench::plan::Share;
 
-use crate::command::scratch;
-use crate::goldens::{EXACT, Golden, Turns, all_goldens, goldens, options, sourced};
+use crate::goldens::{EXACT, Golden, Turns, all_goldens, golden, options, sourced};
 use crate::support::nmse;
 
 /// A worker process, and the bytes that went to and from it, if they are counted.
@@ -132,8 +131,7 @@ const SPLITS: [(&str, Split, bool); 4] = [
 ];
 
 fn placed(golden: &Golden, workers: &[Worker; 2], split: Split, options: Options) -> Model {
-    let mut plan =
-        Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    let mut plan = golden.plan.clone();
     let shares = workers.iter().zip(split(plan.n_placeable()));
     let shares = shares.map(|(worker, n_layers)| Share {
         device: worker.device.clone(),
@@ -322,8 +320,7 @@ fn read(model: &mut Model, id: u32, n: u32, step: usize) {
 #[test]
 fn a_step_does_not_grow_with_other_sequences() {
     let workers = [Worker::counted(), Worker::counted()];
-    let scratch = scratch();
-    for golden in goldens(scratch.path(), |name| matches!(name, "llama" | "gemma3")) {
+    for golden in ["llama", "gemma3"].map(golden) {
         for flash_attn in [true, false] {
             let options = Options {
                 n_ctx: 4096,
@@ -331,7 +328,7 @@ fn a_step_does_not_grow_with_other_sequences() {
                 flash_attn,
                 ..options()
             };
-            let mut model = placed(&golden, &workers, |n| [n, 0], options);
+            let mut model = placed(golden, &workers, |n| [n, 0], options);
             let name = &golden.name;
             let mut steps = Vec::new();
             let mut copied = 0;
@@ -366,13 +363,10 @@ fn a_step_does_not_grow_with_other_sequences() {
 #[test]
 fn no_step_copies_the_cache() {
     let workers = [Worker::counted(), Worker::counted()];
-    let scratch = scratch();
-    for golden in goldens(scratch.path(), |name| {
-        matches!(name, "llama" | "mamba2" | "qwen35")
-    }) {
+    for golden in ["llama", "mamba2", "qwen35"].map(golden) {
         let per_step = [512, 8192].map(|n_ctx| {
             let options = Options { n_ctx, ..options() };
-            let mut model = placed(&golden, &workers, |n| [n, 0], options);
+            let mut model = placed(golden, &workers, |n| [n, 0], options);
             let mut counts = Vec::new();
             for (position, token) in (0..).zip(&golden.tokens[..8]) {
                 let mut batch = Batch::default();

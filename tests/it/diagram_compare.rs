@@ -61,8 +61,13 @@ fn nothing_differs_from_itself_and_a_model_computes_what_its_definition_says() {
     for case in cases() {
         let [numbers, symbols] = &case.drawings;
         for [a, b] in [[numbers, numbers], [symbols, symbols], [numbers, symbols]] {
-            let comparison = check(&case.name, a, b);
-            assert_eq!(comparison.findings, Vec::<Finding>::new(), "{}", case.name);
+            let comparison = check(&case.golden.name, a, b);
+            assert_eq!(
+                comparison.findings,
+                Vec::<Finding>::new(),
+                "{}",
+                case.golden.name
+            );
             assert!(summary(&comparison).contains("Both compute the same."));
         }
     }
@@ -167,7 +172,7 @@ fn other_sizes_are_numbers_of_files() {
     });
     let [a, b] = requests.each_ref().map(|request| {
         let (_, plan) = design(&def, request).expect("it can be made");
-        Drawing::new(&def, &Sample::of_model("m", &plan).expect("a graph"))
+        Drawing::new(&def, &Sample::new("m", plan, false).expect("a graph"))
     });
     let comparison = check("sizes", &a, &b);
     let mut levels = comparison.findings.iter().map(|finding| finding.level);

@@ -4,54 +4,28 @@
 //! the loaded model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
 
 use lab_bench::arch::{Mode, Resolved};
 use lab_bench::ggml::{GraphOp, Origin};
 use lab_bench::inspect::describe::shares;
 use lab_bench::inspect::diagram::svg::{self, Item};
-use lab_bench::inspect::diagram::{Drawing, Held, MASK, Picture, SMALL, Scene, WINDOW};
-use lab_bench::model::{Batch, Model, Options, STATE_PIECES};
-use lab_bench::plan::{KeysOf, Plan, Pooling};
+use lab_bench::inspect::diagram::{Held, MASK, Picture, SMALL, Scene, WINDOW};
+use lab_bench::model::{Batch, Options, STATE_PIECES};
+use lab_bench::plan::{KeysOf, Pooling};
 
-use crate::diagrams::{Drawn, as_drawn, cases, check_layout};
-use crate::goldens::{Golden, all_goldens, library, sourced};
+use crate::diagrams::{Case, as_drawn, cases, check_layout, is_seen, window};
+use crate::goldens::model;
 use crate::support::behind;
 
-/// A golden with its drawing.
-struct Seen {
-    golden: &'static Golden,
-    plan: Plan,
-    drawing: Drawing,
-}
-
-static ALL: LazyLock<Vec<Seen>> = LazyLock::new(|| {
-    let library = library();
-    let seen = |golden: &'static Golden| {
-        let drawn = Drawn::new(&library, golden);
-        Seen {
-            plan: drawn.sample.plan().clone(),
-            drawing: drawn.drawing,
-            golden,
-        }
-    };
-    all_goldens().iter().map(seen).collect()
-});
-
-impl Seen {
-    fn model(&self, options: Options) -> Model {
-        let plan = self.plan.clone();
-        let model = Model::load(plan, &self.golden.weights, options, &mut |_, _| {});
-        sourced(model.expect("it loads"), self.golden)
-    }
-
+impl Case {
     /// Bytes of weights and operations of a pass over `n` tokens in a model that keeps what it can.
     fn steps(&self, n: usize) -> (u64, Vec<GraphOp>) {
         let n_ctx = as_drawn().n_ctx.max(n.next_multiple_of(16));
-        let mut model = self.model(Options {
+        let options = Options {
             n_ctx,
             ..as_drawn()
-        });
+        };
+        let mut model = model(self.golden, options);
         let mut batch = Batch::default();
         for (at, token) in (0..).zip(&self.golden.tokens[..n]) {
             batch.push(*token, 0, at, at as usize + 1 == n);
@@ -62,37 +36,28 @@ impl Seen {
 
     /// The rule and the size of the window of each layer that has one.
     fn windows(&self) -> BTreeMap<usize, (&'static str, u64)> {
-        let layers = self.plan.layers.iter().enumerate();
+        let layers = self.plan().layers.iter().enumerate();
         let blocks = layers.flat_map(|(at, layer)| {
             let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
             branches.map(move |branch| (at, &branch.block))
         });
         let windows = blocks.filter_map(|(at, block)| {
             let rows = block.key_values()?;
-            let cache = &self.plan.caches[rows.cache];
-            let Some(Resolved::Choice(rule)) = cache.unit.option("window") else {
-                panic!("{}: a window has a rule", self.golden.name);
-            };
-            Some((at, (*rule, cache.window()?)))
+            let cache = &self.plan().caches[rows.cache];
+            cache.window().map(|_| (at, window(cache)))
         });
         windows.collect()
     }
 
-    fn layer(&self, path: &str) -> Option<usize> {
-        let is_in = |layer: &str| {
-            path.strip_prefix(layer)
-                .is_some_and(|rest| rest.starts_with('.'))
-        };
-        self.plan.layers.iter().position(|layer| is_in(&layer.path))
-    }
-
     fn layers(&self, kinds: &[usize]) -> BTreeSet<usize> {
-        let kinds = kinds.iter().map(|kind| &self.drawing.kinds[*kind].layers);
+        let kinds = kinds
+            .iter()
+            .map(|kind| &self.drawings[0].kinds[*kind].layers);
         kinds.flatten().copied().collect()
     }
 
     fn is_causal(&self) -> bool {
-        self.plan.mode == Mode::Causal
+        self.plan().mode == Mode::Causal
     }
 }
 
@@ -123,14 +88,14 @@ fn written(steps: &[GraphOp], step: &GraphOp) -> Option<(String, u64)> {
 /// each head; nothing for a state that it reads (`recurs`).
 type Traffic = BTreeMap<(&'static str, usize), Vec<u64>>;
 
-fn traffic(seen: &Seen, steps: &[GraphOp]) -> Traffic {
+fn traffic(case: &Case, steps: &[GraphOp]) -> Traffic {
     let mut all = Traffic::new();
     for step in steps {
-        let Some(layer) = seen.layer(&step.path) else {
+        let Some(layer) = case.layer(&step.path) else {
             continue;
         };
         if let Some((name, n_pieces)) = written(steps, step) {
-            assert_eq!(seen.layer(&name), Some(layer), "{name}");
+            assert_eq!(case.layer(&name), Some(layer), "{name}");
             let what = match name.rsplit('.').next() {
                 Some("cache_k") => "keys",
                 Some("cache_v") => "values",
@@ -148,7 +113,7 @@ fn traffic(seen: &Seen, steps: &[GraphOp]) -> Traffic {
                     let is_row =
                         |name: &String| name.ends_with(".cache_k") || name.ends_with(".cache_v");
                     let name = written(steps, &steps[at]).map(|(name, _)| name);
-                    let owner = name.filter(is_row).and_then(|name| seen.layer(&name));
+                    let owner = name.filter(is_row).and_then(|name| case.layer(&name));
                     let reads = owner.map(|owner| vec![owner as u64, step.shape[0]]);
                     all.extend(reads.map(|reads| (("reads", layer), reads)));
                 }
@@ -165,26 +130,26 @@ fn traffic(seen: &Seen, steps: &[GraphOp]) -> Traffic {
 /// What layers do, by scenes or by operations that ran: what, the layer, numbers of it.
 type Facts = BTreeSet<(&'static str, usize, Vec<u64>)>;
 
-fn facts_told(seen: &Seen) -> Facts {
+fn facts_told(case: &Case) -> Facts {
     let mut facts = Facts::new();
     let mut tell = |what, layers: BTreeSet<usize>, numbers: &[u64]| {
         for layer in layers {
             let is_new = facts.insert((what, layer, numbers.to_vec()));
-            assert!(is_new, "{}: {what} in layer {layer}", seen.golden.name);
+            assert!(is_new, "{}: {what} in layer {layer}", case.golden.name);
         }
     };
     // A layer may have states of several blocks.
     let mut states = BTreeMap::<usize, Vec<u64>>::new();
-    for scene in &seen.drawing.scenes {
-        let own = seen.layers(&scene.kinds);
+    for scene in &case.drawings[0].scenes {
+        let own = case.layers(&scene.kinds);
         match &scene.picture {
             Picture::Prefill { keys, states } => {
-                tell("writes keys", seen.layers(keys), &[]);
-                tell("writes a state", seen.layers(states), &[]);
+                tell("writes keys", case.layers(keys), &[]);
+                tell("writes a state", case.layers(states), &[]);
             }
             Picture::Decode { keys, states } => {
-                tell("reads keys", seen.layers(keys), &[]);
-                tell("reads a state", seen.layers(states), &[]);
+                tell("reads keys", case.layers(keys), &[]);
+                tell("reads a state", case.layers(states), &[]);
             }
             Picture::State => {
                 let sizes: Vec<u64> = scene.facts.iter().flat_map(|f| numbers(f)).collect();
@@ -194,7 +159,7 @@ fn facts_told(seen: &Seen) -> Facts {
             Picture::Shared(loans) => {
                 for loan in loans {
                     let readers = loan.readers.iter().copied().collect();
-                    assert!(own.is_superset(&readers), "{}", seen.golden.name);
+                    assert!(own.is_superset(&readers), "{}", case.golden.name);
                     tell("borrows", readers, &[loan.owner as u64]);
                 }
             }
@@ -215,16 +180,16 @@ fn facts_told(seen: &Seen) -> Facts {
     facts
 }
 
-fn facts_run(seen: &Seen) -> Facts {
-    let (_, steps) = seen.steps(seen.golden.tokens.len());
-    let run = traffic(seen, &steps);
+fn facts_run(case: &Case) -> Facts {
+    let (_, steps) = case.steps(case.golden.tokens.len());
+    let run = traffic(case, &steps);
     let mut facts = Facts::new();
     for ((what, layer), numbers) in &run {
         let mut add = |what, numbers| facts.insert((what, *layer, numbers));
         match *what {
             "keys" => {
                 add("writes keys", vec![]);
-                assert_eq!(numbers.len(), 1, "{}", seen.golden.name);
+                assert_eq!(numbers.len(), 1, "{}", case.golden.name);
                 if !run.contains_key(&("values", *layer)) {
                     add("latent", vec![numbers[0], run[&("reads", *layer)][1]]);
                 }
@@ -247,13 +212,16 @@ fn facts_run(seen: &Seen) -> Facts {
     }
     for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
         let Origin::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
-            panic!("{}: experts are weights", seen.golden.name);
+            panic!("{}: experts are weights", case.golden.name);
         };
-        if seen.plan.tensors[weight].name.contains(".lora_") {
+        if case.plan().tensors[weight].name.contains(".lora_") {
             continue;
         }
-        let numbers = vec![step.shape[1], seen.plan.tensors[weight].shape[2]];
-        let layer = seen.layer(&step.path).expect("a layer has them");
+        let result = steps.iter().rfind(|other| other.path == step.path);
+        let n_tokens = result.expect("it is one of them").shape[1];
+        let n_of_token = step.shape[1] * step.shape[2] / n_tokens;
+        let numbers = vec![n_of_token, case.plan().tensors[weight].shape[2]];
+        let layer = case.layer(&step.path).expect("a layer has them");
         facts.insert(("experts", layer, numbers));
     }
     facts
@@ -267,9 +235,9 @@ fn sorted(mut all: Vec<u64>) -> Vec<u64> {
 #[test]
 fn scenes_tell_what_layers_do() {
     let mut known = BTreeSet::new();
-    for seen in ALL.iter().filter(|seen| seen.is_causal()) {
-        let (told, run) = (facts_told(seen), facts_run(seen));
-        assert_eq!(told, run, "{}", seen.golden.name);
+    for case in cases().iter().filter(|case| case.is_causal()) {
+        let (told, run) = (facts_told(case), facts_run(case));
+        assert_eq!(told, run, "{}", case.golden.name);
         known.extend(run.into_iter().map(|(what, ..)| what));
     }
     assert_eq!(known.len(), 8, "{known:?}");
@@ -281,23 +249,13 @@ fn numbers(text: &str) -> Vec<u64> {
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Whether a token at `q` sees one at `k`, by the words of a definition.
-fn is_seen((rule, size): (&str, u64), q: u64, k: u64) -> bool {
-    match rule {
-        "standard" => k > q || q - k < size,
-        "chunked" => k / size >= q / size,
-        "symmetric" => q.abs_diff(k) <= size / 2,
-        other => panic!("no rule `{other}`"),
-    }
-}
-
 #[test]
 fn windows_are_those_of_the_plan() {
     let mut rules = BTreeSet::new();
-    for seen in &*ALL {
-        let (name, is_causal) = (&seen.golden.name, seen.is_causal());
+    for case in cases() {
+        let (name, is_causal) = (&case.golden.name, case.is_causal());
         let mut told = BTreeMap::new();
-        for scene in &seen.drawing.scenes {
+        for scene in &case.drawings[0].scenes {
             let Picture::Window {
                 rule,
                 evicts,
@@ -319,11 +277,11 @@ fn windows_are_those_of_the_plan() {
                     "{name}: {view:?}"
                 );
             }
-            let layers = seen.layers(&scene.kinds).into_iter();
+            let layers = case.layers(&scene.kinds).into_iter();
             told.extend(layers.map(|layer| (layer, (*rule, size))));
             rules.insert(*rule);
         }
-        assert_eq!(told, seen.windows(), "{name}");
+        assert_eq!(told, case.windows(), "{name}");
     }
     assert_eq!(rules, BTreeSet::from(["chunked", "standard", "symmetric"]));
 }
@@ -331,12 +289,12 @@ fn windows_are_those_of_the_plan() {
 /// That every token attends to all others is stated where it is so, and what becomes the vector of a text.
 #[test]
 fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
-    for seen in &*ALL {
-        let (name, plan) = (&seen.golden.name, &seen.plan);
+    for case in cases() {
+        let (name, plan) = (&case.golden.name, case.plan());
         let is_whole = |scene: &&Scene| matches!(scene.picture, Picture::Whole { .. });
-        let n_whole = seen.drawing.scenes.iter().filter(is_whole).count();
-        assert_eq!(n_whole, usize::from(!seen.is_causal()), "{name}");
-        for scene in &seen.drawing.scenes {
+        let n_whole = case.drawings[0].scenes.iter().filter(is_whole).count();
+        assert_eq!(n_whole, usize::from(!case.is_causal()), "{name}");
+        for scene in &case.drawings[0].scenes {
             let Picture::Whole {
                 seen: drawn,
                 pooling,
@@ -344,7 +302,7 @@ fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
             else {
                 continue;
             };
-            let is_all = seen.windows().len() < plan.layers.len();
+            let is_all = case.windows().len() < plan.layers.len();
             let is_drawn = drawn.iter().all(|keys| *keys == (0..MASK));
             let is_told = scene.line.contains("attends to all others");
             assert_eq!([is_drawn, is_told], [is_all; 2], "{name}");
@@ -365,15 +323,15 @@ fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
 #[test]
 fn what_a_token_reads_and_keeps_is_what_the_loaded_model_does() {
     let mut n_compared = 0;
-    for seen in &*ALL {
-        let kept = &seen.drawing.kept;
+    for case in cases() {
+        let kept = &case.drawings[0].kept;
         let is_nothing = [kept.per_token, kept.per_sequence] == [None; 2];
-        assert!(seen.is_causal() || is_nothing, "{}", seen.golden.name);
-        for scene in &seen.drawing.scenes {
+        assert!(case.is_causal() || is_nothing, "{}", case.golden.name);
+        for scene in &case.drawings[0].scenes {
             match &scene.picture {
-                Picture::Keeps(held) => check_keeps(seen, held),
+                Picture::Keeps(held) => check_keeps(case, held),
                 Picture::Reads { .. } => {
-                    check_reads(seen, &scene.picture);
+                    check_reads(case, &scene.picture);
                     n_compared += 1;
                 }
                 _ => {}
@@ -383,7 +341,7 @@ fn what_a_token_reads_and_keeps_is_what_the_loaded_model_does() {
     assert!(n_compared > 50, "{n_compared}");
 }
 
-fn check_reads(seen: &Seen, picture: &Picture) {
+fn check_reads(case: &Case, picture: &Picture) {
     let Picture::Reads {
         weights,
         keys,
@@ -392,10 +350,16 @@ fn check_reads(seen: &Seen, picture: &Picture) {
     else {
         return;
     };
-    let name = &seen.golden.name;
-    let (read, steps) = seen.steps(1);
+    let name = &case.golden.name;
+    let (read, steps) = case.steps(1);
     let told: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
-    if seen.plan.caches.iter().any(|cache| cache.span().is_some()) {
+    if case
+        .golden
+        .plan
+        .caches
+        .iter()
+        .any(|cache| cache.span().is_some())
+    {
         // The token at which a block ends reads what keys of blocks are made with too.
         assert!(told >= read, "{name}: weights");
         return;
@@ -403,21 +367,38 @@ fn check_reads(seen: &Seen, picture: &Picture) {
     assert_eq!(told, read, "{name}: weights");
     // Of experts and of tables some rows are read, of others all, once for each run of a layer; divisors of rope by each
     // product that they are for, routers of mixes by reading and by writing. Of `time mixing` files hold more than is read.
-    let shares = shares(&seen.plan);
-    let is_looped = seen.plan.layers.iter().any(|of| of.depth != of.il);
+    let shares = shares(case.plan());
+    let is_looped = case.plan().layers.iter().any(|of| of.depth != of.il);
     // A norm that two slots have is read by each.
-    let slots = seen.plan.layers.iter().flat_map(|layer| &layer.slots);
+    let slots = case
+        .golden
+        .plan
+        .layers
+        .iter()
+        .flat_map(|layer| &layer.slots);
     let norms = slots.filter_map(|slot| slot.pre.as_ref()?.weight);
     let norms: Vec<usize> = norms.collect();
     let is_shared = norms.iter().collect::<BTreeSet<_>>().len() < norms.len();
-    let is_tied = seen.plan.tensors.iter().all(|t| t.name != "output.weight");
+    let is_tied = case
+        .golden
+        .plan
+        .tensors
+        .iter()
+        .all(|t| t.name != "output.weight");
     for (what, bytes) in weights {
         let share = shares.iter().find(|share| share.what == *what);
         let is_right = share.is_none_or(|share| match what.as_str() {
             // A source was read before.
-            _ if seen.plan.source.is_some() => *bytes <= share.bytes,
+            _ if case.plan().source.is_some() => *bytes <= share.bytes,
             // Of adapters in the file those of the tokens.
-            _ if seen.plan.units().any(|unit| !unit.updates.is_empty()) => *bytes <= share.bytes,
+            _ if case
+                .golden
+                .plan
+                .units()
+                .any(|unit| !unit.updates.is_empty()) =>
+            {
+                *bytes <= share.bytes
+            }
             "token table" | "inputs of layers" | "n-gram memory" => *bytes < share.bytes,
             what if what.ends_with("experts") => *bytes < share.bytes,
             "first time mixing" => *bytes <= share.bytes,
@@ -430,7 +411,7 @@ fn check_reads(seen: &Seen, picture: &Picture) {
         });
         assert!(is_right, "{name}: {bytes} of {what}, stored are {share:?}");
     }
-    let run = traffic(seen, &steps);
+    let run = traffic(case, &steps);
     let of = |own: &str| {
         let own = own.to_owned();
         run.iter().filter(move |((what, _), _)| *what == own)
@@ -438,11 +419,11 @@ fn check_reads(seen: &Seen, picture: &Picture) {
     let sizes: u64 = of("state").flat_map(|(_, sizes)| sizes).sum();
     assert_eq!(*states, sizes * 4, "{name}: states");
     assert_eq!(keys.is_empty(), of("reads").next().is_none(), "{name}");
-    let windows = seen.windows();
-    let option = |name| seen.plan.selections.first()?.option_int(name);
+    let windows = case.windows();
+    let option = |name| case.plan().selections.first()?.option_int(name);
     let few_of = |n: u64| {
         let (top, span) = (option("top")?, option("span")?);
-        let selection = seen.plan.selections.first()?;
+        let selection = case.plan().selections.first()?;
         let tail = match selection.option("pooled") {
             Some(Resolved::Bool(true)) => n % span,
             _ => 0,
@@ -464,8 +445,8 @@ fn check_reads(seen: &Seen, picture: &Picture) {
             2 * few.map_or(n * row, |few| few * row + n * index)
         });
         // Keys of a source were written by an earlier pass.
-        let caches = &seen.plan.caches;
-        let kept = seen.plan.key_values().map(|(_, rows)| rows);
+        let caches = &case.plan().caches;
+        let kept = case.plan().key_values().map(|(_, rows)| rows);
         let kept = kept.filter(|rows| caches[rows.cache].keys == KeysOf::Source);
         let of_source: u64 = kept.map(|rows| 2 * n * (rows.k + rows.v)).sum();
         let read = read.sum::<u64>() + of_source;
@@ -473,17 +454,17 @@ fn check_reads(seen: &Seen, picture: &Picture) {
     }
 }
 
-fn check_keeps(seen: &Seen, held: &[Held]) {
-    let name = &seen.golden.name;
+fn check_keeps(case: &Case, held: &[Held]) {
+    let name = &case.golden.name;
     let bytes = |n_ctx: usize, n_seqs: usize| {
         let capacity = Options {
             n_ctx,
             n_seqs,
             ..as_drawn()
         };
-        seen.model(capacity).memory().cache
+        model(case.golden, capacity).memory().cache
     };
-    let window = seen.windows().values().next().map_or(0, |(_, size)| *size);
+    let window = case.windows().values().next().map_or(0, |(_, size)| *size);
     // Alongside the state of each sequence there is one of zeros, and a block of 16 is the least.
     let state = bytes(16, 2) - bytes(16, 1);
     let first_block = bytes(16, 1) - 2 * state;
@@ -495,7 +476,13 @@ fn check_keeps(seen: &Seen, held: &[Held]) {
         let n = held.tokens;
         let told = [held.state, held.all, held.window];
         let mut kept = [state, grown * n, of_window * n.min(window)];
-        if seen.plan.caches.iter().any(|cache| cache.span().is_some()) {
+        if case
+            .golden
+            .plan
+            .caches
+            .iter()
+            .any(|cache| cache.span().is_some())
+        {
             // Windows differ in length: that of keys, and those of what keys of blocks are made of.
             kept[2] = held.window;
         }
@@ -516,14 +503,14 @@ fn without_a_file_scenes_have_symbols() {
                 Picture::Reads { .. } | Picture::Keeps(_) => true,
                 _ => false,
             };
-            assert!(!has_number, "{}: {}", case.name, scene.title);
+            assert!(!has_number, "{}: {}", case.golden.name, scene.title);
             // The program's own constants are not numbers of the model.
             let own = [Options::N_BATCH.to_string(), "16".to_owned()];
             let texts = [&scene.line].into_iter().chain(&scene.facts);
             let words = texts.flat_map(|text| text.split([' ', ',', '.', ':', ';']));
             let mut numbers = words.filter(|word| word.parse::<u64>().is_ok_and(|n| n > 1));
             let number = numbers.find(|word| !own.iter().any(|own| own == word));
-            assert_eq!(number, None, "{}: {}", case.name, scene.line);
+            assert_eq!(number, None, "{}: {}", case.golden.name, scene.line);
         }
     }
 }
@@ -535,21 +522,21 @@ fn cards_of_scenes_hold_their_texts() {
             assert!(drawing.scenes.iter().all(|scene| !scene.line.is_empty()));
             for room in [300.0, 640.0, 1000.0, 1700.0] {
                 let piece = svg::execution(drawing, room);
-                check_layout(&case.name, &piece);
+                check_layout(&case.golden.name, &piece);
                 let cards = piece.items.iter().filter_map(|item| match item {
                     Item::Box(rect, _, "frame") => Some(*rect),
                     _ => None,
                 });
                 let cards: Vec<svg::Rect> = cards.collect();
-                assert_eq!(cards.len(), drawing.scenes.len(), "{}", case.name);
+                assert_eq!(cards.len(), drawing.scenes.len(), "{}", case.golden.name);
                 for (text, words) in piece.texts() {
                     let holds = |card: &svg::Rect| {
                         let (right, bottom) = (card.x + card.w, card.y + card.h);
                         let is_below = card.x <= text.x && card.y <= text.y;
                         is_below && text.x + text.w <= right && text.y + text.h <= bottom
                     };
-                    assert!(cards.iter().any(holds), "{}: `{words}`", case.name);
-                    assert!(text.h >= 11.0, "{}: `{words}` is small", case.name);
+                    assert!(cards.iter().any(holds), "{}: `{words}`", case.golden.name);
+                    assert!(text.h >= 11.0, "{}: `{words}` is small", case.golden.name);
                 }
             }
         }

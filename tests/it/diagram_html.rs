@@ -13,23 +13,23 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::command::{bench, printed, scratch, text};
-use crate::diagrams::{self, all_variants};
+use crate::diagrams::{Case, all_variants, cases};
 
 /// A drawing with its page.
-struct Case {
+struct Shown {
     drawing: &'static Drawing,
     page: String,
 }
 
 /// Every definition with symbols, in all variants, and every golden with numbers.
-static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
-    let case = |drawing: &'static Drawing| Case {
+static CASES: LazyLock<Vec<Shown>> = LazyLock::new(|| {
+    let case = |drawing: &'static Drawing| Shown {
         drawing,
         page: page(drawing),
     };
     let symbolic = all_variants().iter().map(|own| &own.drawing);
-    let numbers = diagrams::cases().iter().map(|case| &case.drawings[0]);
-    let cases: Vec<Case> = symbolic.chain(numbers).map(case).collect();
+    let numbers = cases().iter().map(|case| &case.drawings[0]);
+    let cases: Vec<Shown> = symbolic.chain(numbers).map(case).collect();
     assert!(cases.len() > 150);
     cases
 });
@@ -74,7 +74,7 @@ fn texts(node: Node<'_, '_>) -> String {
 
 /// What is known to a page, its pictures, and the names that were met so far.
 struct Reader<'a, 'd> {
-    case: &'a Case,
+    case: &'a Shown,
     views: BTreeMap<&'a str, Node<'a, 'd>>,
     whole: HashMap<&'a str, Node<'a, 'd>>,
     known: BTreeSet<&'a str>,
@@ -170,9 +170,7 @@ fn check_scenes(drawing: &Drawing, stack: Node<'_, '_>) {
 /// What a page tells of a weight and of an operation, as its script reads it.
 #[test]
 fn scripts_of_a_page_find_what_they_read() {
-    let mut all = diagrams::cases().iter();
-    let case = all.find(|case| case.name == "llama").expect("a golden");
-    let mut parts = case.drawings[0].parts();
+    let mut parts = Case::of("llama").drawings[0].parts();
     let mut part = parts.find(|part| part.kind == "ffn").cloned().unwrap();
     part.ops.truncate(1);
     part.weights.truncate(1);
@@ -184,7 +182,7 @@ fn scripts_of_a_page_find_what_they_read() {
 fn a_page_asks_nobody() {
     const FOREIGN: &str =
         "http: https: //cdn src= url( @import fetch( XMLHttp WebSocket style= onclick onload eval(";
-    let head = |case: &Case| {
+    let head = |case: &Shown| {
         let (head, _) = case.page.split_once("<body>").expect("a body");
         let title = format!("<title>{}</title>", case.drawing.name);
         head.replacen(&title, "", 1)

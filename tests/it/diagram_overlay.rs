@@ -12,20 +12,19 @@ use lab_bench::inspect::diagram::{Drawing, LEVELS, Note, Slot, svg};
 use serde_json::{Value, json};
 
 use crate::command::{bench, made_up, printed, scratch, text};
-use crate::diagrams::{Drawn, check_layout};
+use crate::diagrams::{Case, cases, check_layout};
 use crate::faults;
-use crate::goldens::{EXACT, all_goldens, goldens, library};
+use crate::goldens::{EXACT, golden, library};
 
-fn put(drawn: &Drawn, overlay: &Overlay) -> Result<Drawing, Problem> {
-    let mut drawing = drawn.drawing.clone();
-    overlay.put(&mut drawing, &drawn.sample, drawn.sample.name())?;
+fn put(case: &Case, overlay: &Overlay) -> Result<Drawing, Problem> {
+    let mut drawing = case.drawings[0].clone();
+    overlay.put(&mut drawing, &case.samples[0], &case.golden.name)?;
     Ok(drawing)
 }
 
-fn one(name: &str) -> Drawn {
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |n| n == name).remove(0);
-    Drawn::new(&library(), &golden)
+/// The box of each number.
+fn places(case: &Case, overlay: &Overlay) -> Vec<Option<Place>> {
+    overlay.places(&case.drawings[0], &case.samples[0])
 }
 
 /// Both pictures, in which texts do not meet.
@@ -73,15 +72,13 @@ fn profiles(file: &Path) -> Vec<(Overlay, f64)> {
 #[test]
 fn times_of_boxes_add_up_to_those_of_the_pass() {
     let scratch = scratch();
-    for golden in goldens(scratch.path(), |name| PROFILED.contains(&name)) {
-        let drawn = Drawn::new(&library(), &golden);
-        let file = scratch.path().join(format!("{}.gguf", golden.name));
-        for (overlay, total) in profiles(&file) {
-            let drawing = put(&drawn, &overlay).unwrap();
+    for golden in PROFILED.map(golden) {
+        let case = Case::of(&golden.name);
+        for (overlay, total) in profiles(&golden.write(scratch.path())) {
+            let drawing = put(case, &overlay).unwrap();
             check_times(&golden.name, &drawing, &overlay, total);
-            let places = overlay.places(&drawn.drawing, &drawn.sample);
-            for (number, place) in overlay.numbers.iter().zip(places) {
-                check_place(&golden.name, &drawn, number, place);
+            for (number, place) in overlay.numbers.iter().zip(places(case, &overlay)) {
+                check_place(case, number, place);
             }
         }
     }
@@ -120,16 +117,9 @@ fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
     );
 }
 
-/// The layer that a path is within.
-fn layer_above(drawn: &Drawn, path: &str) -> Option<usize> {
-    let layers = &drawn.sample.plan().layers;
-    let mut all = 0..layers.len();
-    all.find(|at| path.starts_with(&format!("{}.", layers[*at].path)))
-}
-
 /// An operation is in the part or slot of its path, and in its layer.
-fn check_place(name: &str, drawn: &Drawn, number: &Number, place: Option<Place>) {
-    let path = &number.path;
+fn check_place(case: &Case, number: &Number, place: Option<Place>) {
+    let (name, path) = (&case.golden.name, &number.path);
     let op = number.op.as_ref().expect("a profile has operations");
     let Some((home, layer)) = place else {
         assert_eq!((op.kind.as_str(), path.as_str()), ("wiring", ""), "{name}");
@@ -141,7 +131,7 @@ fn check_place(name: &str, drawn: &Drawn, number: &Number, place: Option<Place>)
         Home::Slot(..) => return assert_eq!(op.kind, "wiring", "{name}: {path}"),
         other => panic!("{name}: {path} is in {other:?}"),
     };
-    let part = drawn.drawing.parts().nth(part).unwrap();
+    let part = case.drawings[0].parts().nth(part).unwrap();
     if part.kind == "per_layer_input" {
         return;
     }
@@ -150,7 +140,7 @@ fn check_place(name: &str, drawn: &Drawn, number: &Number, place: Option<Place>)
     let drawn_ops = own.map(|own| &part.ops[own].ops);
     let is_drawn = drawn_ops.is_none_or(|ops| ops.contains(&op.all[op.at]));
     assert!(is_drawn, "{name}: {path}: {} in {home:?}", op.all[op.at]);
-    assert_eq!(layer, layer_above(drawn, path), "{name}: {path}");
+    assert_eq!(layer, case.layer(path), "{name}: {path}");
 }
 
 fn largest(numbers: Vec<(String, f64)>) -> Overlay {
@@ -171,9 +161,9 @@ fn largest(numbers: Vec<(String, f64)>) -> Overlay {
 #[test]
 fn every_watched_value_has_a_box() {
     let mut n_values = 0;
-    for golden in all_goldens() {
-        let drawn = Drawn::new(&library(), golden);
-        let values = faults::values(&drawn.def, golden);
+    for case in cases() {
+        let golden = case.golden;
+        let values = faults::values(&golden.def, golden);
         n_values += values.len();
         let norm = |elements: &[f32]| {
             let finite = elements.iter().filter(|e| e.is_finite());
@@ -185,40 +175,40 @@ fn every_watched_value_has_a_box() {
             path: values[values.len() / 2].path.clone(),
             tolerance: Some(1e-6),
         });
-        let drawing = put(&drawn, &overlay).unwrap();
+        let drawing = put(case, &overlay).unwrap();
         let legend = drawing.overlay.as_ref().unwrap();
         let outside = legend.lines.iter().find(|line| line.contains("in no box"));
         assert_eq!(outside, None, "{}", golden.name);
         // A layer may do nothing at all.
-        for (layer, note) in drawn.sample.plan().layers.iter().zip(&legend.layers) {
+        for (layer, note) in case.plan().layers.iter().zip(&legend.layers) {
             let is_empty = layer.slots.is_empty();
             assert_eq!(note.level.is_none(), is_empty, "{}", layer.path);
         }
         check_pictures(&golden.name, &drawing);
-        let places = overlay.places(&drawn.drawing, &drawn.sample);
-        for (value, place) in values.iter().zip(places) {
-            check_value(&golden.name, &drawn, &value.path, place.unwrap());
+        for (value, place) in values.iter().zip(places(case, &overlay)) {
+            check_value(case, &value.path, place.unwrap());
         }
     }
     assert!(n_values > 3000, "{n_values}");
 }
 
 /// A value is in the box of the path that it begins with, or in the norm or join that makes it.
-fn check_value(name: &str, drawn: &Drawn, path: &str, (home, layer): Place) {
+fn check_value(case: &Case, path: &str, (home, layer): Place) {
+    let (name, drawing) = (&case.golden.name, &case.drawings[0]);
     let (above, value) = path.rsplit_once('.').unwrap();
     // What a layer only takes over is made before it.
-    let is_before = path.starts_with("head.") || layer <= layer_above(drawn, path);
+    let is_before = path.starts_with("head.") || layer <= case.layer(path);
     assert!(is_before, "{name}: {path}");
     let is_wiring = matches!(value, "in" | "out" | "x" | "norm");
     match home {
         Home::Op(part, _) | Home::Part(part) => {
-            let part = drawn.drawing.parts().nth(part).unwrap();
+            let part = drawing.parts().nth(part).unwrap();
             let is_own = part.paths.iter().any(|own| own == above);
             assert!(is_own || is_wiring, "{name}: {path} in {}", part.path);
             assert!(value != "in" || part.kind == "norm", "{name}: {path}");
         }
         Home::Slot(kind, slot) => {
-            let slots = &drawn.drawing.kinds[kind].slots;
+            let slots = &drawing.kinds[kind].slots;
             let is_of = |slot: &Slot| above.ends_with(&format!(".{}", slot.name));
             let has = |slot: &Slot| above.contains(&format!(".{}.", slot.name));
             // A block without the weight that it is for passes on what another slot made.
@@ -241,18 +231,17 @@ fn check_value(name: &str, drawn: &Drawn, path: &str, (home, layer): Place) {
 
 #[test]
 fn a_fault_is_marked_at_its_block_and_layer() {
-    let (scratch, library) = (scratch(), library());
     let mut all = String::new();
     for (on, edits, path) in faults::FIRST {
-        let golden = goldens(scratch.path(), |name| name == *on).remove(0);
-        let report = faults::compared(&library, &golden, edits);
+        let case = Case::of(on);
+        let report = faults::compared(&library(), case.golden, edits);
         let numbers = report.values.iter().map(|v| (v.path.clone(), v.nmse));
         let mut overlay = largest(numbers.collect());
         overlay.first = report.divergence(EXACT).map(|found| First {
             path: found.path.clone(),
             tolerance: Some(EXACT),
         });
-        let drawing = put(&Drawn::new(&library, &golden), &overlay).unwrap();
+        let drawing = put(case, &overlay).unwrap();
         for piece in check_pictures(on, &drawing) {
             let texts: Vec<&str> = piece.texts().map(|(_, text)| text).collect();
             assert!(texts.contains(&"\u{25b2} first difference"), "{on}: {path}");
@@ -374,11 +363,11 @@ llama {"values":[{"path":"a","nmse":1}],"first_divergence":"b"}
 /// Files are told in words with what is doubtful, or refused with what was expected.
 #[test]
 fn files_are_told_in_words() {
-    let drawn = one("llama");
+    let case = Case::of("llama");
     let put = |file: &str, model: &str| {
         let overlay = Overlay::read(file.as_bytes(), None)?;
-        let mut drawing = drawn.drawing.clone();
-        let doubt = overlay.put(&mut drawing, &drawn.sample, model)?;
+        let mut drawing = case.drawings[0].clone();
+        let doubt = overlay.put(&mut drawing, &case.samples[0], model)?;
         Ok(format!("{}\nwarning: {doubt:?}", told(&drawing)))
     };
     let mut all = String::new();
@@ -404,7 +393,7 @@ fn files_are_told_in_words() {
 /// text.
 #[test]
 fn hostile_words_of_a_file_are_cut_and_stay_text() {
-    let drawn = one("llama");
+    let case = Case::of("llama");
     let long = |begin: &str| format!("{begin}<script>&\u{1}{}", "W".repeat(1 << 20));
     let outside = [long("a"), long("b")];
     let first = long("layers.0.attn.");
@@ -421,7 +410,7 @@ fn hostile_words_of_a_file_are_cut_and_stay_text() {
     for file in [compared, profiled] {
         let begin = thread_time();
         let overlay = Overlay::read(file.to_string().as_bytes(), None).unwrap();
-        let drawing = put(&drawn, &overlay).unwrap();
+        let drawing = put(case, &overlay).unwrap();
         for piece in check_pictures("long words", &drawing) {
             let text = svg::document(&drawing, &piece, "a picture");
             assert!(text.len() < 1 << 19, "{} bytes", text.len());
@@ -433,7 +422,7 @@ fn hostile_words_of_a_file_are_cut_and_stay_text() {
         let refused = Overlay::read(file.to_string().as_bytes(), Some("none"));
         assert!(refused.unwrap_err().to_string().len() < 400);
     }
-    let elsewhere = put(&drawn, &largest(vec![(long("x"), 1.0)]));
+    let elsewhere = put(case, &largest(vec![(long("x"), 1.0)]));
     assert!(elsewhere.unwrap_err().to_string().len() < 400);
 }
 
@@ -444,7 +433,7 @@ const WITHIN: Duration = Duration::from_secs(10);
 #[test]
 fn many_numbers_are_read_and_put_in_time() {
     const N: usize = 200_000;
-    let drawn = one("llama");
+    let case = Case::of("llama");
     let each = |of: &dyn Fn(usize) -> String| (0..N).map(of).collect::<Vec<_>>().join(",");
     let paths = each(&|at| format!(r#""layers.{}.attn.value.{at}":{at}"#, at % 2));
     let values = each(&|at| format!(r#"{{"path":"layers.0.ffn.{at}","nmse":{at}}}"#));
@@ -455,7 +444,7 @@ fn many_numbers_are_read_and_put_in_time() {
         let begin = thread_time();
         let overlay = Overlay::read(file.as_bytes(), None).unwrap();
         assert_eq!(overlay.numbers.len(), N);
-        let drawing = put(&drawn, &overlay).unwrap();
+        let drawing = put(case, &overlay).unwrap();
         svg::stack(&drawing);
         let took = thread_time() - begin;
         assert!(took < WITHIN, "{took:?}");

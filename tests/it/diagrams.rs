@@ -7,78 +7,89 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
-use lab_bench::arch::{ArchDef, Join, Library, Mode};
-use lab_bench::files::synth::{Request, design};
+use lab_bench::arch::{ArchDef, Join, Mode, Resolved};
+use lab_bench::files::synth::Request;
 use lab_bench::ggml::{GraphOp, Origin};
 use lab_bench::inspect::diagram::svg::{Item, Piece};
 use lab_bench::inspect::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
-use lab_bench::model::{Batch, Model, Options, trace};
-use lab_bench::plan::Plan;
+use lab_bench::model::{Batch, Options, trace};
+use lab_bench::plan::{CachePlan, Plan};
 use lab_bench::weights::TensorType;
 
 use crate::command::scratch;
-use crate::goldens::{Golden, all_goldens, index, library, options, request, sourced};
+use crate::goldens::{Golden, all_goldens, library, model, options};
 use crate::support::behind;
+
+/// A golden, drawn with its numbers and with symbols.
+pub(crate) struct Case {
+    pub(crate) golden: &'static Golden,
+    pub(crate) samples: [Sample; 2],
+    pub(crate) drawings: [Drawing; 2],
+}
+
+impl Case {
+    fn new(golden: &'static Golden) -> Self {
+        let samples = [false, true].map(|is_symbolic| {
+            Sample::new(&golden.name, golden.plan.clone(), is_symbolic).expect("a graph")
+        });
+        Self {
+            golden,
+            drawings: samples.each_ref().map(|s| Drawing::new(&golden.def, s)),
+            samples,
+        }
+    }
+
+    /// The case of a golden.
+    pub(crate) fn of(name: &str) -> &'static Self {
+        let mut all = cases().iter();
+        all.find(|case| case.golden.name == name).expect("a golden")
+    }
+
+    pub(crate) fn plan(&self) -> &'static Plan {
+        &self.golden.plan
+    }
+
+    /// The layer that a path is within.
+    pub(crate) fn layer(&self, path: &str) -> Option<usize> {
+        let is_in = |layer: &str| path.strip_prefix(layer).is_some_and(|p| p.starts_with('.'));
+        let mut layers = self.plan().layers.iter();
+        layers.position(|layer| is_in(&layer.path))
+    }
+
+    pub(crate) fn both(&self) -> impl Iterator<Item = (&Sample, &Drawing)> {
+        self.samples.iter().zip(&self.drawings)
+    }
+}
+
+/// The rule of a window and its size.
+pub(crate) fn window(cache: &CachePlan) -> (&'static str, u64) {
+    let Some(Resolved::Choice(rule)) = cache.unit.option("window") else {
+        panic!("{}: a window has a rule", cache.name);
+    };
+    (rule, cache.window().unwrap_or(u64::MAX))
+}
+
+/// Whether a token at `q` sees one at `k`, by the words of a definition.
+pub(crate) fn is_seen((rule, size): (&str, u64), q: u64, k: u64) -> bool {
+    match rule {
+        "standard" => k > q || q - k < size,
+        "chunked" => k / size >= q / size,
+        "symmetric" => q.abs_diff(k) <= size / 2,
+        other => panic!("no rule `{other}`"),
+    }
+}
+
+/// Every golden.
+pub(crate) fn cases() -> &'static [Case] {
+    static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| all_goldens().map(Case::new).collect());
+    &CASES
+}
 
 /// A definition's model and its drawing.
 pub(crate) struct Drawn {
     pub(crate) def: ArchDef,
     pub(crate) sample: Sample,
     pub(crate) drawing: Drawing,
-}
-
-impl Drawn {
-    /// A golden's model with its numbers.
-    pub(crate) fn new(library: &Library, golden: &Golden) -> Self {
-        let def = library.get(&golden.arch).expect("built in");
-        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
-        let sample = Sample::of_model(&golden.name, &plan).expect("a graph");
-        let drawing = Drawing::new(&def, &sample);
-        Self {
-            def,
-            sample,
-            drawing,
-        }
-    }
-}
-
-/// A model drawn with numbers, as of a file, and with symbols.
-pub(crate) struct Case {
-    pub(crate) name: String,
-    pub(crate) def: ArchDef,
-    pub(crate) samples: [Sample; 2],
-    pub(crate) drawings: [Drawing; 2],
-}
-
-impl Case {
-    pub(crate) fn both(&self) -> impl Iterator<Item = (&Sample, &Drawing)> {
-        self.samples.iter().zip(&self.drawings)
-    }
-}
-
-/// Every golden.
-pub(crate) fn cases() -> &'static [Case] {
-    static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
-        let library = library();
-        let case = |entry: serde_json::Value| {
-            let name = entry["name"].as_str().expect("a name").to_owned();
-            let (arch, request) = request(&name, &entry);
-            let def = library.get(&arch).expect("sound");
-            let (_, plan) = design(&def, &request).expect("the golden can be made");
-            let samples = [
-                Sample::of_model(&name, &plan).expect("a graph"),
-                Sample::of_definition(&name, &def, &request).expect("a graph"),
-            ];
-            Case {
-                drawings: samples.each_ref().map(|s| Drawing::new(&def, s)),
-                name,
-                def,
-                samples,
-            }
-        };
-        index().into_iter().map(case).collect()
-    });
-    &CASES
 }
 
 /// Every variant of every definition, drawn with symbols.
@@ -238,7 +249,7 @@ fn check_drawing(name: &str, sample: &Sample, drawing: &Drawing) {
 fn what_is_drawn_is_what_is_built() {
     for case in cases() {
         case.both()
-            .for_each(|(sample, drawing)| check_drawing(&case.name, sample, drawing));
+            .for_each(|(sample, drawing)| check_drawing(&case.golden.name, sample, drawing));
     }
 }
 
@@ -258,17 +269,14 @@ pub(crate) fn as_drawn() -> Options {
 #[test]
 fn what_is_built_is_what_runs() {
     for golden in all_goldens() {
-        let def = library().get(&golden.arch).unwrap();
-        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).unwrap();
         let n = golden.tokens.len();
-        let drawn = trace(&plan, n).unwrap();
+        let drawn = trace(&golden.plan, n).unwrap();
         let options = Options {
             n_batch: n,
             n_ctx: as_drawn().n_ctx.max(n.next_multiple_of(16)),
             ..as_drawn()
         };
-        let model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).unwrap();
-        let mut model = sourced(model, golden);
+        let mut model = model(golden, options);
         let mut batch = Batch::default();
         for (at, token) in (0..).zip(&golden.tokens) {
             batch.push(*token, 0, at, true);
@@ -305,7 +313,7 @@ fn without_a_file_no_size_is_a_number() {
             let edges = part.edges.iter().flat_map(|edge| &edge.shape);
             let number = weights.chain(results).chain(edges).find(is_number);
             let found = (number, part.cost);
-            assert_eq!(found, (None, None), "{}: {}", case.name, part.path);
+            assert_eq!(found, (None, None), "{}: {}", case.golden.name, part.path);
         }
         assert_eq!((drawing.cost, drawing.kept.per_token), (None, None));
     }
@@ -314,7 +322,7 @@ fn without_a_file_no_size_is_a_number() {
 #[test]
 fn numbers_of_a_file_add_up() {
     for case in cases() {
-        let (sample, drawing, name) = (&case.samples[0], &case.drawings[0], &case.name);
+        let (sample, drawing, name) = (&case.samples[0], &case.drawings[0], &case.golden.name);
         let plan = sample.plan();
         let mut tensors = BTreeSet::new();
         for part in drawing.parts() {
@@ -373,9 +381,9 @@ pub(crate) fn check_layout(name: &str, piece: &Piece) {
 #[test]
 fn pictures_are_legible_sound_and_the_same_each_time_and_say_what_they_show() {
     for case in cases() {
-        let name = &case.name;
+        let name = &case.golden.name;
         for (sample, drawing) in case.both() {
-            let again = Drawing::new(&case.def, sample);
+            let again = Drawing::new(&case.golden.def, sample);
             for picture in [svg::stack, svg::layers] {
                 let piece = picture(drawing);
                 check_layout(name, &piece);

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use lab_bench::engine::{self, Diffusion, Ends, Event, Handle, Limits, Request};
 use lab_bench::files::models::{self, Source};
 use lab_bench::model::{Batch, Model, Options};
-use lab_bench::plan::Plan;
 use lab_bench::sampling::Params;
 use lab_bench::text::tokenizer::Tokenizer;
-use lab_bench::weights::{self, Value as MetadataValue};
+use lab_bench::weights::Value as MetadataValue;
 use serde_json::Value;
 
-use crate::command::{definitions, scratch};
+use crate::command::definitions;
 use crate::goldens::{self, Golden};
 use crate::support::{nmse, parse_npy};
 
@@ -95,17 +94,16 @@ fn rows(model: &mut Model, text: &[u32], positions: &[usize]) -> Vec<f32> {
 
 #[test]
 fn every_step_has_the_logits_of_the_reference() {
-    let scratch = scratch();
     for case in cases() {
         let name = case["name"].as_str().expect("a name");
-        let golden = goldens::goldens(scratch.path(), |n| case["model"] == n).remove(0);
+        let golden = goldens::golden(case["model"].as_str().expect("a model"));
         let stored = std::fs::read(folder().join(format!("{name}.npy"))).expect("it is there");
         let expected = parse_npy(&stored).values;
         let prompt = tokens(&case["prompt"]);
         let mask = number(&case["mask"]) as u32;
         let is_shifted = ["dream", "rnd1"].contains(&golden.arch.as_str());
         for (path, options) in paths() {
-            let mut model = goldens::model(&golden, options);
+            let mut model = goldens::model(golden, options);
             let mut answer = vec![mask; number(&case["length"])];
             let mut found = Vec::new();
             for step in case["filled"].as_array().expect("steps") {
@@ -141,7 +139,7 @@ fn tokenizer(mask: u32) -> Tokenizer {
     Tokenizer::from_metadata(&metadata).expect("a vocabulary")
 }
 
-fn start(golden: &Golden, options: Options, mask: u32) -> Handle {
+fn start(golden: &'static Golden, options: Options, mask: u32) -> Handle {
     let limits = Limits {
         lab_bytes: 1 << 20,
         n_ctx: 128,
@@ -154,18 +152,11 @@ fn start(golden: &Golden, options: Options, mask: u32) -> Handle {
         answer_time: None,
         step_time: None,
     };
-    let path = scratch().keep();
-    let file = path.join("model.gguf");
-    std::fs::copy(golden.weights.label(), &file).expect("the model is there");
-    let arch = golden.arch.clone();
-    let load = move || -> Result<Model, String> {
-        let weights = weights::open(&file).map_err(|e| e.to_string())?;
-        let def = goldens::library().get(&arch).map_err(|e| e.to_string())?;
-        let plan = Plan::new(&def, weights.metadata(), &weights).map_err(|e| e.to_string())?;
-        Model::load(plan, &weights, options, &mut |_, _| {}).map_err(|e| e.to_string())
+    let load = move || {
+        let plan = golden.plan.clone();
+        Model::load(plan, &golden.weights, options, &mut |_, _| {})
     };
     let (handle, _thread) = engine::start(Arc::new(tokenizer(mask)), limits, load).expect("starts");
-    std::fs::remove_dir_all(path).expect("it was made here");
     handle
 }
 
@@ -211,16 +202,15 @@ fn sorted(fixed: impl Iterator<Item = (usize, u32)>) -> Vec<(usize, u32)> {
 
 #[test]
 fn the_engine_fixes_what_the_reference_fixes() {
-    let scratch = scratch();
     let cases = cases();
     let mut models: Vec<&str> = cases.iter().filter_map(|c| c["model"].as_str()).collect();
     models.sort_unstable();
     models.dedup();
     for model in models {
-        let golden = goldens::goldens(scratch.path(), |n| n == model).remove(0);
+        let golden = goldens::golden(model);
         for (path, options) in paths() {
             let of_model: Vec<&Value> = cases.iter().filter(|c| c["model"] == model).collect();
-            let handle = start(&golden, options, number(&of_model[0]["mask"]) as u32);
+            let handle = start(golden, options, number(&of_model[0]["mask"]) as u32);
             // All at once, each twice: other sequences of a batch change nothing.
             let asked: Vec<_> = of_model
                 .iter()
@@ -260,8 +250,7 @@ fn the_engine_fixes_what_the_reference_fixes() {
 
 #[test]
 fn a_vocabulary_without_a_mask_is_refused() {
-    let scratch = scratch();
-    let golden = goldens::goldens(scratch.path(), |n| n == "llada").remove(0);
+    let golden = goldens::golden("llada");
     let definitions = definitions();
     let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).expect("a vocabulary");
@@ -277,12 +266,9 @@ fn a_vocabulary_without_a_mask_is_refused() {
         answer_time: None,
         step_time: None,
     };
-    let file = golden.weights.label().to_owned();
-    let load = move || -> Result<Model, String> {
-        let weights = weights::open(Path::new(&file)).map_err(|e| e.to_string())?;
-        let def = goldens::library().get("llada").map_err(|e| e.to_string())?;
-        let plan = Plan::new(&def, weights.metadata(), &weights).map_err(|e| e.to_string())?;
-        Model::load(plan, &weights, goldens::options(), &mut |_, _| {}).map_err(|e| e.to_string())
+    let load = move || {
+        let plan = golden.plan.clone();
+        Model::load(plan, &golden.weights, goldens::options(), &mut |_, _| {})
     };
     let error = engine::start(Arc::new(tokenizer), limits, load)
         .err()

@@ -11,7 +11,7 @@ use toml::{Table, Value};
 
 use crate::command::scratch;
 use crate::goldens::{
-    EXACT, Golden, all_goldens, goldens, library, of_folders, options, run, sourced,
+    EXACT, Golden, all_goldens, golden, library, of_folders, options, run, sourced,
 };
 use crate::support::{PATHS, logits, nmse};
 
@@ -370,8 +370,7 @@ fn effect(library: &Library, golden: &Golden, fault: &Fault) -> Result<f64, Stri
             logits(&def, &golden.weights, golden.text(), &PATHS[0]).expect("an f32 cache")?
         }
         Drive(drive) => {
-            let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights)
-                .map_err(|error| error.to_string())?;
+            let plan = golden.plan.clone();
             let model = Model::load(plan, &golden.weights, options(), &mut |_, _| {})
                 .map_err(|error| error.to_string())?;
             let mut model = sourced(model, golden);
@@ -383,20 +382,10 @@ fn effect(library: &Library, golden: &Golden, fault: &Fault) -> Result<f64, Stri
 
 #[test]
 fn the_gate_catches_deliberate_faults() {
-    let scratch = scratch();
-    let goldens: BTreeMap<String, Golden> = goldens(scratch.path(), |name| {
-        FAULTS.iter().any(|(_, on, _)| *on == name)
-    })
-    .into_iter()
-    .map(|golden| (golden.name.clone(), golden))
-    .collect();
     let library = library();
     let mut missed = Vec::new();
     for (name, on, fault) in FAULTS {
-        let golden = goldens
-            .get(*on)
-            .unwrap_or_else(|| panic!("there is no golden `{on}`"));
-        match effect(&library, golden, fault) {
+        match effect(&library, golden(on), fault) {
             Ok(error) if error > EXACT => println!("{name:48} {on:18} NMSE {error:.1e}"),
             Ok(error) => missed.push(format!("{name} on {on}: NMSE {error:.1e}")),
             Err(error) => missed.push(format!("{name} on {on}: does not run: {error}")),
@@ -579,11 +568,10 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
 
 #[test]
 fn wiring_that_makes_no_sense_is_refused() {
-    let scratch = scratch();
     let library = library();
     for (on, edits, expected) in NONSENSE {
-        let golden = goldens(scratch.path(), |name| name == *on).remove(0);
-        let def = edited(&library, &golden, edits).expect("its text is sound");
+        let golden = golden(on);
+        let def = edited(&library, golden, edits).expect("its text is sound");
         let error = Plan::new(&def, golden.weights.metadata(), &golden.weights)
             .expect_err(expected)
             .to_string();
@@ -630,11 +618,10 @@ pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::Value> {
 
 #[test]
 fn the_first_value_that_differs_is_where_the_fault_is() {
-    let scratch = scratch();
     let library = library();
     for (on, edits, expected) in FIRST {
-        let golden = goldens(scratch.path(), |name| name == *on).remove(0);
-        let report = compared(&library, &golden, edits);
+        let golden = golden(on);
+        let report = compared(&library, golden, edits);
         let found = report.divergence(EXACT).map(|value| value.path.as_str());
         assert_eq!(found, Some(*expected), "{on}: {edits:?}");
     }

@@ -11,7 +11,7 @@ use lab_bench::weights::{self, TensorType};
 use serde_json::{Value, json};
 
 use crate::command::{self, scratch};
-use crate::goldens::{EXACT, HALF, Q8, goldens, options};
+use crate::goldens::{EXACT, HALF, Q8, golden, options};
 use crate::hf;
 use crate::support::{Output, PATHS, logits, nmse, results};
 
@@ -358,7 +358,7 @@ fn folders_with_a_source_give_what_files_give() {
     ];
     let (scratch, with) = (scratch(), definitions());
     for (name, own, scale) in cases {
-        let golden = goldens(scratch.path(), |golden| golden == name).remove(0);
+        let golden = golden(name);
         let weights = &golden.weights;
         let has_gate = weights
             .tensors()

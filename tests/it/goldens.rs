@@ -4,8 +4,8 @@
 //! (`scripts/make_goldens.py`). The models are made anew here; their hash is checked first. Goldens of
 //! other architectures are the folders of `tests/hf`, as files.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, OnceLock};
 
 use lab_bench::arch::expr::Expr;
@@ -36,10 +36,13 @@ pub(crate) struct Golden {
     pub name: String,
     pub arch: String,
     pub def: ArchDef,
+    pub plan: Plan,
     pub tokens: Vec<u32>,
     /// Those of its source, where the model reads one.
     pub source: Vec<u32>,
     pub weights: Weights,
+    /// The bytes of its file.
+    file: Vec<u8>,
     pub expected: Vec<f64>,
     /// NMSE between llama.cpp and llama.cpp with a half-precision cache; infinite if it is not known.
     noise: f64,
@@ -47,6 +50,13 @@ pub(crate) struct Golden {
 }
 
 impl Golden {
+    /// Writes its model into a folder.
+    pub(crate) fn write(&self, folder: &Path) -> PathBuf {
+        let path = folder.join(format!("{}.gguf", self.name));
+        std::fs::write(&path, &self.file).expect("the model can be written");
+        path
+    }
+
     pub(crate) fn text(&self) -> Text<'_> {
         Text {
             tokens: &self.tokens,
@@ -103,28 +113,21 @@ pub(crate) fn request(name: &str, entry: &Value) -> (String, Request) {
     (arguments[0].to_owned(), request)
 }
 
-/// The definition and the file of a golden's model.
-struct Made {
-    def: ArchDef,
-    file: Vec<u8>,
-}
-
-/// What was made of each entry of the index so far, once for all tests.
-static MADE: LazyLock<BTreeMap<String, OnceLock<Made>>> = LazyLock::new(|| {
-    let names = index().into_iter().map(|entry| name(&entry).to_owned());
-    names.map(|name| (name, OnceLock::new())).collect()
-});
-
 fn name(entry: &Value) -> &str {
     entry["name"].as_str().expect("a name")
 }
 
-/// Makes the model of a golden again and checks that it is the one the reference ran.
-fn make(name: &str, entry: &Value) -> Made {
+fn ids(of: &Value) -> Option<Vec<u32>> {
+    let ids = of.as_array()?.iter();
+    Some(ids.map(|t| t.as_u64().expect("an id") as u32).collect())
+}
+
+/// The golden of an entry: makes its model again and checks that it is the one the reference ran.
+fn of_entry(entry: &Value, scratch: &Path) -> Golden {
+    let name = name(entry);
     let (arch, request) = request(name, entry);
     let def = library().get(&arch).expect("the architecture is built in");
-    let scratch = scratch();
-    let path = scratch.path().join("model.gguf");
+    let path = scratch.join("model.gguf");
     synth(&def, &request, &path).expect("the model can be made");
     let file = std::fs::read(&path).expect("the model was written");
     let hash = Sha256::digest(&file);
@@ -134,29 +137,18 @@ fn make(name: &str, entry: &Value) -> Made {
         entry["gguf_sha256"].as_str().expect("a hash"),
         "{name}: synth makes another file than the reference ran; if that is meant, run scripts/make_goldens.py"
     );
-    Made { def, file }
-}
-
-fn ids(of: &Value) -> Option<Vec<u32>> {
-    let ids = of.as_array()?.iter();
-    Some(ids.map(|t| t.as_u64().expect("an id") as u32).collect())
-}
-
-/// The golden of an entry, with its model in a file of the folder.
-fn load(name: &str, entry: &Value, scratch: &Path) -> Golden {
-    let (arch, request) = request(name, entry);
-    let Made { def, file } = MADE[name].get_or_init(|| make(name, entry));
-    let path = scratch.join(format!("{name}.gguf"));
-    std::fs::write(&path, file).expect("the model can be written");
     let npy = std::fs::read(folder().join(entry["logits"].as_str().expect("a file")))
         .expect("the golden is there");
+    let weights = weights::open(&path).expect("synth writes what we read");
     Golden {
         name: name.to_owned(),
         arch,
-        def: def.clone(),
+        plan: Plan::new(&def, weights.metadata(), &weights).expect("it fits"),
+        def,
         tokens: ids(&entry["tokens"]).expect("tokens"),
         source: ids(&entry["source"]).unwrap_or_default(),
-        weights: weights::open(&path).expect("synth writes what we read"),
+        weights,
+        file,
         expected: parse_npy(&npy).values,
         noise: entry["noise"]["kv_f16"].as_f64().expect("noise"),
         quantized: request.ty != TensorType::F32 && request.ty != TensorType::F16,
@@ -164,19 +156,22 @@ fn load(name: &str, entry: &Value, scratch: &Path) -> Golden {
 }
 
 /// The index of the goldens.
-pub(crate) fn index() -> Vec<Value> {
-    let text = std::fs::read_to_string(folder().join("goldens.json")).expect("the index is there");
-    let mut index: Value = serde_json::from_str(&text).expect("the index is JSON");
-    match index["goldens"].take() {
-        Value::Array(goldens) if !goldens.is_empty() => goldens,
-        _ => panic!("a gate that compares nothing fails"),
-    }
+pub(crate) fn index() -> &'static [Value] {
+    static INDEX: LazyLock<Vec<Value>> = LazyLock::new(|| {
+        let text =
+            std::fs::read_to_string(folder().join("goldens.json")).expect("the index is there");
+        let mut index: Value = serde_json::from_str(&text).expect("the index is JSON");
+        match index["goldens"].take() {
+            Value::Array(goldens) if !goldens.is_empty() => goldens,
+            _ => panic!("a gate that compares nothing fails"),
+        }
+    });
+    &INDEX
 }
 
 /// The folders of `tests/hf` whose architecture the index does not have.
 static FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let known = index();
-    let known = known.iter().map(|entry| request(name(entry), entry).0);
+    let known = index().iter().map(|entry| request(name(entry), entry).0);
     let known: BTreeSet<String> = known.collect();
     folders_of(|arch| !known.contains(arch))
 });
@@ -234,9 +229,11 @@ fn of_folder(name: &str, scratch: &Path) -> Golden {
     Golden {
         name: name.to_owned(),
         arch: opened.def.name.clone(),
+        plan: Plan::new(&opened.def, weights.metadata(), &weights).expect("it fits"),
         def: opened.def,
         tokens: folder.tokens,
         source: folder.source,
+        file: std::fs::read(&path).expect("the converter wrote it"),
         weights,
         expected: folder.expected,
         noise: f64::INFINITY,
@@ -244,24 +241,39 @@ fn of_folder(name: &str, scratch: &Path) -> Golden {
     }
 }
 
-/// The goldens of which `wanted` is true: in the order of the index, then those that are folders.
-pub(crate) fn goldens(scratch: &Path, wanted: impl Fn(&str) -> bool) -> Vec<Golden> {
-    let all = index();
-    let files = all.iter().filter(|entry| wanted(name(entry)));
-    let folders = FOLDERS.iter().filter(|name| wanted(name));
-    files
-        .map(|entry| load(name(entry), entry, scratch))
-        .chain(folders.map(|name| of_folder(name, scratch)))
-        .collect()
+/// The goldens by their names, each made at its first use: in the order of the index, then those that are folders. The
+/// files of their models are removed; the weights stay mapped.
+static GOLDENS: LazyLock<Vec<(String, OnceLock<Golden>)>> = LazyLock::new(|| {
+    let files = index().iter().map(|entry| name(entry).to_owned());
+    let names = files.chain(FOLDERS.iter().cloned());
+    names.map(|name| (name, OnceLock::new())).collect()
+});
+
+/// The goldens of which `wanted` is true.
+pub(crate) fn goldens(wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = &'static Golden> {
+    let all = GOLDENS.iter().filter(move |(name, _)| wanted(name));
+    all.map(|(own, golden)| {
+        golden.get_or_init(|| {
+            let scratch = scratch();
+            match index().iter().find(|entry| name(entry) == own) {
+                Some(entry) => of_entry(entry, scratch.path()),
+                None => of_folder(own, scratch.path()),
+            }
+        })
+    })
 }
 
-/// Every golden, made once. The files are removed; the weights stay mapped.
-pub(crate) fn all_goldens() -> &'static [Golden] {
-    static ALL: LazyLock<Vec<Golden>> = LazyLock::new(|| {
-        let scratch = scratch();
-        goldens(scratch.path(), |_| true)
-    });
-    &ALL
+/// The golden of a name.
+pub(crate) fn golden(name: &str) -> &'static Golden {
+    let mut found = goldens(|own| own == name);
+    found
+        .next()
+        .unwrap_or_else(|| panic!("there is no golden `{name}`"))
+}
+
+/// Every golden.
+pub(crate) fn all_goldens() -> impl Iterator<Item = &'static Golden> {
+    goldens(|_| true)
 }
 
 /// Which of `n` variants of a test a golden has: one in turn, and those that have not yet seen one of its kinds of
@@ -282,9 +294,8 @@ impl Turns {
 
     /// The variants of the next golden.
     pub(crate) fn of(&mut self, golden: &Golden) -> Vec<usize> {
-        let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights);
-        let plan = plan.expect("it fits");
-        let blocks: BTreeSet<_> = plan.units().map(|unit| unit.contract.0.name).collect();
+        let units = golden.plan.units();
+        let blocks: BTreeSet<_> = units.map(|unit| unit.contract.0.name).collect();
         let turn = self.n_goldens % self.seen.len();
         self.n_goldens += 1;
         let is_wanted = |at: &usize| *at == turn || !blocks.is_subset(&self.seen[*at]);
@@ -315,8 +326,7 @@ fn every_architecture_equals_the_reference_along_every_path() {
     let (mut failures, mut compared) = (Vec::new(), 0);
     let mut covered = BTreeSet::new();
     for golden in all_goldens() {
-        let def = &golden.def;
-        let plan = Plan::new(def, golden.weights.metadata(), &golden.weights).expect("it fits");
+        let (def, plan) = (&golden.def, &golden.plan);
         assert!(plan.unread.is_empty(), "{}: {:?}", golden.name, plan.unread);
         let mut row = format!("{:18}", golden.name);
         for path in &PATHS {
@@ -403,7 +413,7 @@ pub(crate) fn options() -> Options {
 
 /// The model of a golden.
 pub(crate) fn model(golden: &Golden, options: Options) -> Model {
-    let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    let plan = golden.plan.clone();
     let model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads");
     sourced(model, golden)
 }
@@ -427,9 +437,8 @@ pub(crate) fn run(model: &mut Model, tokens: &[u32], sequence: u32, first: u32) 
 
 #[test]
 fn a_step_of_the_same_shape_replays_the_graph() {
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
-    let mut model = model(&golden, options());
+    let golden = golden("llama");
+    let mut model = model(golden, options());
     for (i, token) in golden.tokens.iter().enumerate() {
         run(&mut model, &[*token], 0, i as u32);
     }
@@ -438,14 +447,13 @@ fn a_step_of_the_same_shape_replays_the_graph() {
 
 #[test]
 fn prefill_and_decode_in_turn_build_a_graph_for_each_shape_once() {
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
+    let golden = golden("llama");
     // Of blocks: a graph over runs is built for the place where they lie.
     let blocks = Options {
         flash_attn: true,
         ..options()
     };
-    let mut model = model(&golden, blocks);
+    let mut model = model(golden, blocks);
     let tokens = &golden.tokens[..12];
     let all = run(&mut model, tokens, 0, 0);
     let width = all.len() / tokens.len();
@@ -464,8 +472,7 @@ fn prefill_and_decode_in_turn_build_a_graph_for_each_shape_once() {
 
 #[test]
 fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
+    let golden = golden("llama");
     let options = Options {
         n_ctx: 16,
         n_ctx_seq: 0,
@@ -473,7 +480,7 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
         n_checkpoints: 0,
         ..options()
     };
-    let mut model = model(&golden, options);
+    let mut model = model(golden, options);
     let refused =
         |model: &mut Model, batch: &Batch| model.forward(batch).expect_err("refused").to_string();
 

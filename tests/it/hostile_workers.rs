@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use lab_bench::ggml::rpc;
 use lab_bench::model::{self, Batch, Model};
-use lab_bench::plan::{Move, PROCESSOR, Plan, Share};
+use lab_bench::plan::{Move, PROCESSOR, Share};
 
-use crate::command::{bench, scratch};
-use crate::goldens::{Golden, goldens, options, sourced};
+use crate::command::bench;
+use crate::goldens::{Golden, golden, options, sourced};
 use crate::mutated_models::Random;
 
 /// Longest wait for an answer.
@@ -169,8 +169,7 @@ fn worker(
 fn logits(golden: &Golden, address: &str, on_processor: Option<&str>) -> Result<Vec<f32>, String> {
     let told = |error: model::Error| error.to_string();
     let devices = rpc::connect(address, Some(LIMIT)).map_err(|error| error.to_string())?;
-    let mut plan =
-        Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    let mut plan = golden.plan.clone();
     let share = Share {
         device: devices[0].name(),
         n_layers: plan.n_placeable(),
@@ -194,15 +193,10 @@ fn logits(golden: &Golden, address: &str, on_processor: Option<&str>) -> Result<
     Ok(out)
 }
 
-fn golden(folder: &std::path::Path, name: &str) -> Golden {
-    goldens(folder, |found| found == name).remove(0)
-}
-
 #[test]
 fn every_wrong_answer_is_an_error_or_has_no_effect() {
-    let scratch = scratch();
-    let golden = golden(scratch.path(), "llama");
-    logits(&golden, &worker(|_, _, _| None, 1), None).expect("a worker that computes zeros");
+    let golden = golden("llama");
+    logits(golden, &worker(|_, _, _| None, 1), None).expect("a worker that computes zeros");
     let mut seen = std::collections::BTreeSet::new();
     for command in ANSWERED {
         for wrong in WRONG {
@@ -215,7 +209,7 @@ fn every_wrong_answer_is_an_error_or_has_no_effect() {
                 let spoilt =
                     move |found, n, _: &mut Random| (found == command && n == nth).then_some(wrong);
                 let started = Instant::now();
-                let found = logits(&golden, &worker(spoilt, 1), None);
+                let found = logits(golden, &worker(spoilt, 1), None);
                 assert!(
                     started.elapsed() < Duration::from_secs(60),
                     "{command} {wrong:?}"
@@ -254,7 +248,6 @@ fn every_wrong_answer_is_an_error_or_has_no_effect() {
 #[test]
 fn answers_that_are_drawn_are_errors_or_logits() {
     let n: u64 = std::env::var("WORKERS").map_or(24, |n| n.parse().expect("a number"));
-    let scratch = scratch();
     // Attention, experts, selected keys, states: all there, or what reads indices on the processor.
     let cases = [
         ("llama", None),
@@ -263,7 +256,7 @@ fn answers_that_are_drawn_are_errors_or_logits() {
         ("deepseek32", Some("layers.*.attn")),
         ("mamba2", Some("layers.1*")),
     ];
-    let cases = cases.map(|(name, moved)| (golden(scratch.path(), name), moved));
+    let cases = cases.map(|(name, moved)| (golden(name), moved));
     let mut n_logits = 0;
     for seed in 1..=n {
         for (golden, moved) in &cases {

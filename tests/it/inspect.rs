@@ -4,12 +4,11 @@
 use std::path::Path;
 
 use lab_bench::model::{Batch, Estimator, MemoryUse, Model, Options};
-use lab_bench::plan::Plan;
-use lab_bench::weights::{TensorType, Weights};
+use lab_bench::weights::TensorType;
 use serde_json::Value;
 
 use crate::command::{Ran, bench, made_up, printed, scratch, text};
-use crate::goldens::{Golden, all_goldens, goldens, library, options};
+use crate::goldens::{Golden, Turns, all_goldens, golden, options};
 
 fn inspect(arguments: &[&str]) -> Ran {
     bench(&[&["inspect"], arguments].concat())
@@ -17,11 +16,6 @@ fn inspect(arguments: &[&str]) -> Ran {
 
 fn page(arguments: &[&str]) -> String {
     printed(&[&["inspect"], arguments].concat())
-}
-
-fn plan(golden: &Golden) -> Plan {
-    let def = library().get(&golden.arch).expect("built in");
-    Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits")
 }
 
 /// Settings whose memory differs.
@@ -52,12 +46,13 @@ fn settings() -> [Options; 5] {
 }
 
 /// The memory of a loaded model and of one that is laid out, and what one token reads.
-fn compare(name: &str, plan: &Plan, weights: &Weights, token: u32, options: Options) {
+fn compare(golden: &Golden, options: Options) {
+    let (plan, weights, token) = (&golden.plan, &golden.weights, golden.tokens[0]);
     let mut estimator = Estimator::new(plan, weights).expect("it can be laid out");
     let estimate = estimator.memory(&options).expect("it can be run");
     let read = estimator.weight_bytes_read(&options).expect("a graph");
     let shares = options.shares(plan);
-    let of = format!("{name} with {options:?}");
+    let of = format!("{} with {options:?}", golden.name);
     let mut model = Model::load(plan.clone(), weights, options, &mut |_, _| {}).expect("loads");
     let loaded = model.memory();
     let known = |memory: &MemoryUse| (memory.mapped, memory.copied, memory.compute);
@@ -80,21 +75,20 @@ fn compare(name: &str, plan: &Plan, weights: &Weights, token: u32, options: Opti
 
 #[test]
 fn what_a_model_takes_is_what_is_said_before_it_is_loaded() {
+    let mut turns = Turns::new(settings().len());
     for golden in all_goldens() {
-        let (plan, token) = (plan(golden), golden.tokens[0]);
-        for options in settings() {
+        for at in turns.of(golden) {
             // States of some sizes fit no quantised row; such a refusal is the loader's, see below.
-            compare(&golden.name, &plan, &golden.weights, token, options);
+            compare(golden, settings()[at].clone());
         }
     }
 }
 
 #[test]
 fn what_the_loader_refuses_is_refused_without_loading() {
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
-    let plan = plan(&golden);
-    let mut estimator = Estimator::new(&plan, &golden.weights).expect("it can be laid out");
+    let golden = golden("llama");
+    let plan = &golden.plan;
+    let mut estimator = Estimator::new(plan, &golden.weights).expect("it can be laid out");
     let q4_k = Options {
         k_type: TensorType::Q4_K,
         v_type: TensorType::Q4_K,
@@ -127,10 +121,10 @@ const SHOWN: [&str; 6] = [
 #[test]
 fn pages_are_short_and_whole_and_as_they_were_when_somebody_looked_at_them() {
     let scratch = scratch();
-    for golden in goldens(scratch.path(), |_| true) {
-        let name = golden.name;
-        let path = scratch.path().join(format!("{name}.gguf"));
-        let page = page(&[text(&path)]).replace(text(scratch.path()), "FOLDER");
+    for golden in all_goldens() {
+        let name = &golden.name;
+        let page =
+            page(&[text(&golden.write(scratch.path()))]).replace(text(scratch.path()), "FOLDER");
         let lines = page.lines().count();
         assert!((20..=60).contains(&lines), "{name}: {lines} lines\n{page}");
         for title in ["architecture: ", "tensors\n", "text\n", "memory ", "here\n"] {

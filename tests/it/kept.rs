@@ -3,8 +3,7 @@
 
 use lab_bench::model::Options;
 
-use crate::command::scratch;
-use crate::goldens::{EXACT, goldens, model as load, options, run};
+use crate::goldens::{EXACT, golden, model as load, options, run};
 use crate::support::nmse;
 
 /// Goldens whose windows hold 8 positions, or whose layers keep a state or another layer's keys.
@@ -46,18 +45,15 @@ fn narrow() -> Options {
 
 #[test]
 fn four_windows_one_by_one_equal_the_pass_that_keeps_nothing() {
-    let scratch = scratch();
     let tokens = text();
-    let all = goldens(scratch.path(), |name| KEPT.contains(&name));
-    assert_eq!(all.len(), KEPT.len());
-    for golden in all {
+    for golden in KEPT.map(golden) {
         let stateless = Options {
             n_ctx: 0,
             ..options()
         };
-        let whole = run(&mut load(&golden, stateless), &tokens, 0, 0);
+        let whole = run(&mut load(golden, stateless), &tokens, 0, 0);
         let whole: Vec<f64> = whole.into_iter().map(f64::from).collect();
-        let mut model = load(&golden, narrow());
+        let mut model = load(golden, narrow());
         let mut steps = Vec::new();
         for (position, token) in (0..).zip(&tokens) {
             steps.extend(run(&mut model, &[*token], 0, position));
@@ -70,13 +66,12 @@ fn four_windows_one_by_one_equal_the_pass_that_keeps_nothing() {
 
 #[test]
 fn the_cache_of_a_window_does_not_grow_with_the_context() {
-    let scratch = scratch();
-    for golden in goldens(scratch.path(), |name| ["gemma3", "gpt-oss"].contains(&name)) {
+    for golden in ["gemma3", "gpt-oss"].map(golden) {
         let bytes = |n_ctx| {
             let room = Options { n_ctx, ..narrow() };
-            load(&golden, room).memory().cache
+            load(golden, room).memory().cache
         };
-        let model = load(&golden, narrow());
+        let model = load(golden, narrow());
         let plan = model.plan();
         let n_full = plan
             .key_values()
@@ -99,9 +94,8 @@ fn the_cache_of_a_window_does_not_grow_with_the_context() {
 
 #[test]
 fn a_text_is_not_continued_where_its_window_has_been_left() {
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "gemma3").remove(0);
-    let mut model = load(&golden, narrow());
+    let golden = golden("gemma3");
+    let mut model = load(golden, narrow());
     let tokens = text();
     let mut whole = Vec::new();
     for (position, token) in (0..).zip(&tokens) {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::command::{definitions, scratch};
 use crate::embeddings::with_vocabulary;
-use crate::goldens::{Golden, all_goldens, goldens, index, model, options, request};
+use crate::goldens::{Golden, all_goldens, golden, index, model, options, request};
 use crate::hf;
 use crate::lora::Held;
 use crate::server::{Server, with};
@@ -76,20 +76,17 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-fn kinds() -> (tempfile::TempDir, Vec<Golden>) {
-    let scratch = scratch();
-    let found = goldens(scratch.path(), |name| KINDS.contains(&name));
-    assert_eq!(found.len(), KINDS.len());
-    (scratch, found)
+fn kinds() -> [&'static Golden; KINDS.len()] {
+    KINDS.map(golden)
 }
 
 #[test]
 fn what_is_captured_are_the_values_of_the_pass() {
-    let (_scratch, found) = kinds();
+    let found = kinds();
     for golden in found {
         let n = golden.tokens.len();
         let mut plain = model(
-            &golden,
+            golden,
             Options {
                 capture: true,
                 ..options()
@@ -102,7 +99,7 @@ fn what_is_captured_are_the_values_of_the_pass() {
             .map(|value| (value.path.as_str(), value.elements.as_slice()))
             .collect();
 
-        let mut asked = model(&golden, options());
+        let mut asked = model(golden, options());
         let points = Arc::clone(asked.points());
         let lab = Lab::new(everything(&points, n), Vec::new());
         let logits = read(&mut asked, 0, &golden.tokens, Some(lab));
@@ -150,7 +147,6 @@ fn what_is_captured_are_the_values_of_the_pass() {
 
 #[test]
 fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache() {
-    let scratch = scratch();
     let mut n_compared = 0;
     for name in [
         "llama",
@@ -162,7 +158,7 @@ fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache(
         "gpt-oss",
         "bert",
     ] {
-        let golden = goldens(scratch.path(), |found| found == name).remove(0);
+        let golden = golden(name);
         let n = golden.tokens.len();
         let is_encoder = golden.def.mode == Mode::Encoder;
         let alone = Options {
@@ -170,7 +166,7 @@ fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache(
             ..options()
         };
         let mut plain = model(
-            &golden,
+            golden,
             Options {
                 capture: true,
                 ..alone.clone()
@@ -186,7 +182,7 @@ fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache(
             if is_encoder && options.n_ctx > 0 {
                 continue;
             }
-            let mut asked = model(&golden, options);
+            let mut asked = model(golden, options);
             let points = Arc::clone(asked.points());
             let weights = (0..points.all.len()).filter(|at| {
                 let point = &points.all[*at];
@@ -258,11 +254,10 @@ fn attention_weights_are_those_of_attention_step_by_step_in_every_kind_of_cache(
 
 #[test]
 fn experts_are_excluded_and_forced_where_they_are_picked() {
-    let scratch = scratch();
     for name in ["qwen3moe", "deepseek2", "gpt-oss", "llama4"] {
-        let golden = goldens(scratch.path(), |found| found == name).remove(0);
+        let golden = golden(name);
         let n = golden.tokens.len();
-        let mut model = model(&golden, options());
+        let mut model = model(golden, options());
         let points = Arc::clone(model.points());
         let is_ranking = |at: &usize| points.all[*at].spec.name == "ranking";
         let ranking = (0..points.all.len())
@@ -317,10 +312,10 @@ fn experts_are_excluded_and_forced_where_they_are_picked() {
 
 #[test]
 fn setting_all_rows_to_their_own_values_changes_nothing() {
-    let (_scratch, found) = kinds();
+    let found = kinds();
     for golden in found {
         let n = golden.tokens.len();
-        let mut model = model(&golden, options());
+        let mut model = model(golden, options());
         let points = Arc::clone(model.points());
         let lab = Lab::new(everything(&points, n), Vec::new());
         let expected = read(&mut model, 0, &golden.tokens, Some(lab));
@@ -411,10 +406,9 @@ fn affine(factor: Vec<f32>, offset: Vec<f32>) -> LabOp {
 
 #[test]
 fn a_head_that_is_zero_is_one_whose_output_weights_are() {
-    let scratch = scratch();
     for name in ["llama", "qwen3moe", "deepseek2"] {
-        let golden = goldens(scratch.path(), |found| found == name).remove(0);
-        let mut asked = model(&golden, options());
+        let golden = golden(name);
+        let mut asked = model(golden, options());
         let points = Arc::clone(asked.points());
         let heads = points.find("layers.1.attn.heads").expect("there is one")[0];
         let [d, n_heads] = points.all[heads].shape[..] else {
@@ -448,10 +442,9 @@ fn a_head_that_is_zero_is_one_whose_output_weights_are() {
 
 #[test]
 fn edits_do_what_they_say() {
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
+    let golden = golden("llama");
     let n = golden.tokens.len();
-    let mut model = model(&golden, options());
+    let mut model = model(golden, options());
     let points = Arc::clone(model.points());
     let at = points.find("layers.0.out").expect("it is there")[0];
     let width = points.all[at].width() as usize;
@@ -571,13 +564,13 @@ fn edits_do_what_they_say() {
 
 #[test]
 fn what_edits_do_to_a_model_is_what_they_do_in_plain_loops() {
-    let (_scratch, found) = kinds();
+    let found = kinds();
     let mut n_compared = 0;
     for golden in found {
         let n = golden.tokens.len();
         let mut models = [false, true].map(|plain| {
             let options = Options { plain, ..options() };
-            model(&golden, options)
+            model(golden, options)
         });
         let points = Arc::clone(models[0].points());
         let unedited = models.each_mut().map(|m| read(m, 0, &golden.tokens, None));
@@ -802,10 +795,10 @@ fn what_is_computed_with_an_edit_is_not_reused_without_or_with_another() {
 
 #[test]
 fn the_lens_of_the_last_layer_gives_the_logits() {
-    let (_scratch, found) = kinds();
+    let found = kinds();
     for golden in found {
         let n = golden.tokens.len();
-        let mut model = model(&golden, options());
+        let mut model = model(golden, options());
         let points = Arc::clone(model.points());
         let layers = points.find("layers.*.out").expect("there are some");
         let last = *layers.last().expect("there are some");
@@ -837,9 +830,9 @@ fn the_lens_of_the_last_layer_gives_the_logits() {
 #[test]
 fn layers_that_a_definition_repeats_run_again() {
     let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
+    let golden = golden("llama");
     let n = golden.tokens.len();
-    let mut once = model(&golden, options());
+    let mut once = model(golden, options());
     let points = Arc::clone(once.points());
     let place = |name: &str| points.find(name).expect("it is there")[0];
     let n_layers = points.find("layers.*.out").expect("layers").len();
@@ -918,10 +911,8 @@ fn the_lens_reads_several_hidden_states_as_the_head_does() {
 
 #[test]
 fn names_are_found_by_pattern_and_by_those_of_other_tools() {
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
-    let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
-    let points = Points::of(&plan).expect("it can be described");
+    let plan = &golden("llama").plan;
+    let points = Points::of(plan).expect("it can be described");
     let path = |name: &str| {
         let found = points.find(name).unwrap_or_else(|e| panic!("{e}"));
         points.all[found[0]].path.as_str()
@@ -949,10 +940,7 @@ fn names_are_found_by_pattern_and_by_those_of_other_tools() {
         assert_eq!(path(name), expected, "{name}");
     }
     // Attention and MLP in parallel each add a part of their own.
-    let golden = goldens(scratch.path(), |name| name == "phi2").remove(0);
-    let parallel =
-        Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
-    let parallel = Points::of(&parallel).expect("it can be described");
+    let parallel = Points::of(&golden("phi2").plan).expect("it can be described");
     let found = |name: &str| {
         let found = parallel.find(name).unwrap_or_else(|e| panic!("{e}"));
         parallel.all[found[0]].spec.doc
@@ -1020,7 +1008,7 @@ fn every_architecture_names_what_its_contracts_state() {
     let mut found = std::collections::BTreeSet::new();
     for entry in index() {
         let name = entry["name"].as_str().expect("a name");
-        let (arch, request) = request(name, &entry);
+        let (arch, request) = request(name, entry);
         let def = library.get(&arch).expect("built in");
         let (_, plan) = design(&def, &request).expect("it can be made");
         let points = Points::of(&plan).unwrap_or_else(|e| panic!("{name}: {e}"));

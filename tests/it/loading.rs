@@ -8,14 +8,14 @@ use lab_bench::arch::WeightRole;
 use lab_bench::files::synth;
 use lab_bench::ggml;
 use lab_bench::model::Model;
-use lab_bench::plan::{Plan, Share};
+use lab_bench::plan::Share;
 use lab_bench::weights::gguf::{self, NewTensor};
 use lab_bench::weights::{self, TensorType};
 
 use crate::backends::{SMALL, sound, synthesised};
 use crate::command::{definitions, ended, program, scratch, text};
 use crate::devices::Worker;
-use crate::goldens::{goldens, options};
+use crate::goldens::{golden, options};
 use crate::support::{PATHS, logits, nmse, parse_npy};
 
 /// The small model with another width of its MLPs.
@@ -114,10 +114,10 @@ fn memory_does_not_grow_with_what_is_copied_to_devices() {
 fn a_file_that_is_cut_short_while_it_is_loaded_is_an_error() {
     let worker = Worker::start();
     let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
-    let path = scratch.path().join("llama.gguf");
-    let mut plan =
-        Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    let golden = golden("llama");
+    let path = golden.write(scratch.path());
+    let weights = weights::open(&path).expect("it was written");
+    let mut plan = golden.plan.clone();
     let n_layers = plan.n_placeable();
     plan.place(&[Share {
         device: worker.device.clone(),
@@ -125,7 +125,7 @@ fn a_file_that_is_cut_short_while_it_is_loaded_is_an_error() {
     }]);
     let len = std::fs::metadata(&path).expect("it was written").len();
     let mut calls = 0;
-    let loaded = Model::load(plan, &golden.weights, options(), &mut |_, _| {
+    let loaded = Model::load(plan, &weights, options(), &mut |_, _| {
         calls += 1;
         let file = std::fs::File::options().write(true).open(&path);
         file.and_then(|file| file.set_len(len / 2))

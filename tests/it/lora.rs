@@ -19,7 +19,7 @@ use lab_bench::weights::{Data, Entry, LazyTensor, Metadata, TensorType, Value, W
 use serde_json::{Value as Json, json};
 
 use crate::command::{definitions, scratch};
-use crate::goldens::{EXACT, Golden, goldens, options, run};
+use crate::goldens::{EXACT, Golden, golden, goldens, options, run};
 use crate::hf;
 use crate::server::Server;
 use crate::support::{nmse, parse_npy};
@@ -274,11 +274,11 @@ fn an_adapter_equals_merged_weights() {
     let mut faults = Vec::new();
     // Products of quantised weights round their columns, those of the merged ones do not.
     let is_wanted = |name: &str| WAYS.contains(&name) || (all && !name.ends_with("q8_0"));
-    for golden in goldens(scratch.path(), is_wanted) {
-        let base = plan(&golden, &golden.weights);
+    for golden in goldens(is_wanted) {
+        let base = plan(golden, &golden.weights);
         let lows = updates("one", &base, 2);
         let alpha = 3.0;
-        let adapter = match adapter(scratch.path(), "one", &golden, &lows, alpha, 0.5) {
+        let adapter = match adapter(scratch.path(), "one", golden, &lows, alpha, 0.5) {
             Ok(adapter) => adapter,
             Err(error) => {
                 faults.push(format!("{}: {error}", golden.name));
@@ -296,7 +296,7 @@ fn an_adapter_equals_merged_weights() {
                 continue;
             }
         };
-        let expected = logits(plan(&golden, &merged), &merged, &[], &golden.tokens);
+        let expected = logits(plan(golden, &merged), &merged, &[], &golden.tokens);
         let error = nmse(&found, &doubles(&expected));
         let effect = nmse(&found, &golden.expected);
         println!("{:18} NMSE {error:.1e}, effect {effect:.1e}", golden.name);
@@ -566,13 +566,13 @@ fn what_peft_computes_with_its_own_folders_is_computed() {
 const KINDS: [&str; 4] = ["llama", "qwen3moe", "deepseek2", "qwen35"];
 
 /// A golden with two adapters, the updates of each, and the weights without them.
-fn two(scratch: &Path, name: &str) -> (Golden, Vec<Adapter>, [Vec<Low>; 2]) {
-    let golden = goldens(scratch, |other| other == name).remove(0);
-    let base = plan(&golden, &golden.weights);
+fn two(scratch: &Path, name: &str) -> (&'static Golden, Vec<Adapter>, [Vec<Low>; 2]) {
+    let golden = golden(name);
+    let base = plan(golden, &golden.weights);
     let lows = [updates("one", &base, 2), updates("two", &base, 3)];
     let open = |tag: &str, lows: &[Low]| {
         // Without an alpha the scale stands alone.
-        adapter(scratch, tag, &golden, lows, 0.0, 0.0).expect("it fits")
+        adapter(scratch, tag, golden, lows, 0.0, 0.0).expect("it fits")
     };
     let adapters = vec![open("one", &lows[0]), open("two", &lows[1])];
     (golden, adapters, lows)
@@ -589,13 +589,13 @@ fn several_adapters_add_up_with_their_scales() {
             .iter()
             .flat_map(|(lows, scale)| lows.iter().map(|low| (low, *scale)));
         let merged = merged(&golden.weights, &updates.collect::<Vec<_>>());
-        let expected = logits(plan(&golden, &merged), &merged, &[], &golden.tokens);
+        let expected = logits(plan(golden, &merged), &merged, &[], &golden.tokens);
         for (adapter, scale) in adapters.iter_mut().zip(scales) {
             adapter.scale = scale;
         }
         // A head whose logits are made some rows at a time has adapters too.
         for n_outputs in [0, 3] {
-            let base = plan(&golden, &golden.weights);
+            let base = plan(golden, &golden.weights);
             let options = Options {
                 n_outputs,
                 ..options()
@@ -615,7 +615,7 @@ fn sequences_of_a_pass_have_scales_of_their_own() {
         let (golden, adapters, _) = two(scratch.path(), name);
         let all = [[0.0, 0.0], [1.0, 0.0], [0.5, -0.75]];
         let run_with = |scales: &[[f32; 2]]| {
-            let base = plan(&golden, &golden.weights);
+            let base = plan(golden, &golden.weights);
             let options = Options {
                 n_seqs: all.len(),
                 flash_attn: true,
@@ -666,7 +666,7 @@ fn a_text_is_shared_among_equal_scales_only() {
     let scratch = scratch();
     for name in ["llama", "qwen35"] {
         let (golden, adapters, _) = two(scratch.path(), name);
-        let base = plan(&golden, &golden.weights);
+        let base = plan(golden, &golden.weights);
         let options = Options {
             n_checkpoints: 8,
             ..options()
@@ -701,8 +701,8 @@ fn a_text_is_shared_among_equal_scales_only() {
 #[test]
 fn adapters_that_do_not_fit_are_refused_by_name() {
     let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
-    let base = plan(&golden, &golden.weights);
+    let golden = golden("llama");
+    let base = plan(golden, &golden.weights);
     let q = base
         .tensors
         .iter()

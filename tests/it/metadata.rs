@@ -10,7 +10,6 @@ use lab_bench::plan::Plan;
 use lab_bench::weights::{Array, Metadata, Value as Meta};
 use serde_json::Value;
 
-use crate::command::scratch;
 use crate::goldens::{EXACT, Golden, goldens, options, sourced};
 use crate::support::{nmse, parse_npy};
 
@@ -141,12 +140,8 @@ fn changed_metadata_has_the_meaning_that_llama_cpp_gives_it() {
         .filter_map(Value::as_str)
         .collect();
     let models = results["models"].as_object().expect("models by name");
-    let scratch = scratch();
     let (mut failures, mut compared) = (Vec::new(), 0);
-    for (at, golden) in goldens(scratch.path(), |name| models.contains_key(name))
-        .into_iter()
-        .enumerate()
-    {
+    for (at, golden) in goldens(|name| models.contains_key(name)).enumerate() {
         let stored = Stored {
             entry: &models[&golden.name],
         };
@@ -157,7 +152,7 @@ fn changed_metadata_has_the_meaning_that_llama_cpp_gives_it() {
             }
             compared += 1;
             let metadata = changed(golden.weights.metadata(), &golden.arch, names[n]);
-            match (run(&golden, &metadata), row) {
+            match (run(golden, &metadata), row) {
                 (Ok(found), Some(row)) => {
                     let expected = &rows.values[row * N_DIGEST..(row + 1) * N_DIGEST];
                     let error = nmse(&found, expected);

@@ -12,14 +12,10 @@ use lab_bench::weights::TensorType;
 use serde_json::{Value, json};
 
 use crate::backends::{SMALL, sound, synthesised};
-use crate::command::{bench, scratch, text};
+use crate::command::{bench, text};
 use crate::devices::Worker;
-use crate::goldens::{EXACT, Golden, all_goldens, goldens, options};
+use crate::goldens::{EXACT, Golden, all_goldens, golden, options};
 use crate::support::nmse;
-
-fn plan(golden: &Golden) -> Plan {
-    Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits")
-}
 
 fn device(worker: &Worker) -> Device {
     Device::named(&worker.device).expect("it is there")
@@ -61,7 +57,6 @@ fn error_of(model: &mut Model, golden: &Golden) -> f64 {
 fn devices_give_what_is_told_before() {
     let workers = [(); 2].map(|()| Worker::start_with(&["--mem", "512M"]));
     let workers = workers.each_ref();
-    let scratch = scratch();
     let chosen = [
         "llama",
         "qwen3moe",
@@ -73,10 +68,10 @@ fn devices_give_what_is_told_before() {
         "gemma3n",
     ];
     let mut n_compared = 0;
-    for golden in goldens(scratch.path(), |name| chosen.contains(&name)) {
-        let n = plan(&golden).n_placeable();
+    for golden in chosen.map(golden) {
+        let n = golden.plan.n_placeable();
         for split in [[n, 0], [n / 2, 0], [n - n / 2, n / 2], [1, 1]] {
-            let mut placed = plan(&golden);
+            let mut placed = golden.plan.clone();
             placed.place(&shares(&workers, &split));
             let mut estimator = Estimator::new(&placed, &golden.weights).expect("laid out");
             let told = estimator.memory(&settings()).expect("it can be run");
@@ -86,7 +81,7 @@ fn devices_give_what_is_told_before() {
                 Model::load(placed, &golden.weights, settings(), &mut |_, _| {}).expect("it loads");
             let loaded = model.memory();
             assert_eq!(told, loaded, "{} {split:?}", golden.name);
-            assert!(error_of(&mut model, &golden) < 1e-4, "{}", golden.name);
+            assert!(error_of(&mut model, golden) < 1e-4, "{}", golden.name);
             for (worker, before) in workers.iter().zip(before) {
                 let used = (before - free(worker)) as f64;
                 let told = told
@@ -110,7 +105,7 @@ fn devices_give_what_is_told_before() {
 
 /// What a golden takes on a worker with so many layers there.
 fn taken(golden: &Golden, worker: &Worker, n: usize) -> u64 {
-    let mut placed = plan(golden);
+    let mut placed = golden.plan.clone();
     placed.place(&shares(&[worker], &[n]));
     let mut estimator = Estimator::new(&placed, &golden.weights).expect("laid out");
     estimator
@@ -123,11 +118,10 @@ fn taken(golden: &Golden, worker: &Worker, n: usize) -> u64 {
 #[test]
 fn the_last_byte_decides() {
     let roomy = Worker::start();
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
-    let plan = plan(&golden);
+    let golden = golden("llama");
+    let plan = golden.plan.clone();
     let n = plan.n_placeable();
-    let needed = taken(&golden, &roomy, n);
+    let needed = taken(golden, &roomy, n);
     let settings = Options {
         n_ctx_seq: 2048,
         ..settings()
@@ -151,7 +145,7 @@ fn the_last_byte_decides() {
         let placed = placing(0).placed(&[most]);
         let mut model = Model::load(placed, &golden.weights, settings.clone(), &mut |_, _| {})
             .expect("what is said to fit is there");
-        assert!(error_of(&mut model, &golden) < EXACT.max(1e-6));
+        assert!(error_of(&mut model, golden) < EXACT.max(1e-6));
         drop(model);
         if missing == 0 {
             assert_eq!(placing(0).count(n).expect("it fits"), [n]);
@@ -204,10 +198,10 @@ fn the_last_byte_decides() {
 #[test]
 fn experts_stay_on_the_processor_while_their_layers_do_not() {
     let worker = Worker::start_with(&["--mem", "512M"]);
-    let scratch = scratch();
-    let golden = goldens(scratch.path(), |name| name == "qwen3moe").remove(0);
-    let all = plan(&golden).n_placeable();
-    let experts: Vec<String> = plan(&golden)
+    let golden = golden("qwen3moe");
+    let all = golden.plan.n_placeable();
+    let experts: Vec<String> = golden
+        .plan
         .units()
         .filter(|unit| unit.contract.0.name == "moe")
         .map(|unit| unit.path.clone())
@@ -217,7 +211,7 @@ fn experts_stay_on_the_processor_while_their_layers_do_not() {
         pattern: format!("layers.*.{name}"),
         device: PROCESSOR.into(),
     }];
-    let mut placed = plan(&golden);
+    let mut placed = golden.plan.clone();
     placed.place_with(&shares(&[&worker], &[all]), &moves);
     for unit in placed.units() {
         let is_moved = experts.contains(&unit.path);
@@ -229,12 +223,12 @@ fn experts_stay_on_the_processor_while_their_layers_do_not() {
     let before = free(&worker);
     let mut model =
         Model::load(placed, &golden.weights, settings(), &mut |_, _| {}).expect("it loads");
-    assert!(error_of(&mut model, &golden) < 1e-6);
+    assert!(error_of(&mut model, golden) < 1e-6);
     let used = before - free(&worker);
     let told = model.memory().devices[1].taken();
     assert!(used.abs_diff(told) * 20 <= used, "{used} used, {told} told");
     assert!(
-        used < taken(&golden, &worker, all),
+        used < taken(golden, &worker, all),
         "without the experts it is less"
     );
 }
@@ -243,9 +237,9 @@ fn experts_stay_on_the_processor_while_their_layers_do_not() {
 fn what_reads_the_rows_of_another_layer_is_where_they_are() {
     let mut n_readers = 0;
     for golden in all_goldens() {
-        let n = plan(golden).n_placeable();
+        let n = golden.plan.n_placeable();
         for n_layers in 0..=n {
-            let mut placed = plan(golden);
+            let mut placed = golden.plan.clone();
             placed.place(&[Share {
                 device: "made up".into(),
                 n_layers,
@@ -287,11 +281,11 @@ fn a_weight_is_kept_once_on_each_device_that_uses_it() {
     };
     let mut n_tied = 0;
     for golden in all_goldens() {
-        let unplaced = plan(golden);
+        let unplaced = golden.plan.clone();
         let all = unplaced.weight_bytes();
         let n = unplaced.n_placeable();
         let split = [n / 3, n / 3, n - 2 * (n / 3)];
-        let mut placed = plan(golden);
+        let mut placed = golden.plan.clone();
         let share = |(at, n_layers): (usize, &usize)| Share {
             device: format!("made up {at}"),
             n_layers: *n_layers,

@@ -8,15 +8,15 @@ use lab_bench::inspect::nearest;
 use serde_json::{Value, json};
 
 use crate::command::{bench, check_refused, made_up, printed, scratch, text};
-use crate::goldens::{goldens, library};
+use crate::goldens::{golden, library};
 use crate::hf;
 use crate::support::nmse;
 
 #[test]
 fn the_definition_of_a_file_is_among_the_nearest() {
-    let (scratch, library) = (scratch(), library());
+    let library = library();
     for name in ["qwen3moe", "mamba2", "deepseek2"] {
-        let golden = goldens(scratch.path(), |golden| golden == name).remove(0);
+        let golden = golden(name);
         let fits = nearest::fits(&library, &golden.weights).expect("sound definitions");
         let own = fits
             .iter()
@@ -534,9 +534,9 @@ fn a_proof_names_the_keys_on_which_nothing_depends() {
 #[test]
 fn a_source_is_part_of_a_proof() {
     let folder = scratch();
-    let golden = goldens(folder.path(), |golden| golden == "t5").remove(0);
-    let model = folder.path().join("t5.gguf");
-    assert!(model.exists() && !golden.source.is_empty());
+    let golden = golden("t5");
+    let model = golden.write(folder.path());
+    assert!(!golden.source.is_empty());
     let expected: Vec<f32> = golden.expected.iter().map(|v| *v as f32).collect();
     let n = golden.tokens.len();
     let logits = npy::bytes_of(&expected, &[n, expected.len() / n]);

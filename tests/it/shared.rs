@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use lab_bench::arch::Mode;
 use lab_bench::model::{Batch, Model, Options};
 
-use crate::command::scratch;
-use crate::goldens::{EXACT, Turns, all_goldens, goldens, model as load, options};
+use crate::goldens::{EXACT, Turns, all_goldens, golden, model as load, options};
 use crate::support::nmse;
 
 const N_TOKENS: usize = 75;
@@ -51,7 +50,7 @@ fn is_causal(model: &Model) -> bool {
 }
 
 #[test]
-fn a_shared_begin_is_read_once_and_changes_nothing() {
+fn a_shared_prefix_is_read_once_and_changes_nothing() {
     let mut n_causal = 0;
     for golden in all_goldens() {
         let shared = Options {
@@ -237,17 +236,14 @@ fn sequences_with_states_run_in_one_pass_whatever_their_lengths() {
     ];
     const N_DECODING: u32 = 7;
     const N_PROMPT: usize = 12;
-    let scratch = scratch();
-    let goldens = goldens(scratch.path(), |name| RECURRENT.contains(&name));
-    assert_eq!(goldens.len(), RECURRENT.len());
-    for golden in goldens {
+    for golden in RECURRENT.map(golden) {
         let name = &golden.name;
         let many = Options {
             n_ctx: 1024,
             n_seqs: 8,
             ..options()
         };
-        let mut model = load(&golden, many);
+        let mut model = load(golden, many);
         assert!(model.has_states(), "{name}");
         let text = |s: u32| -> Vec<u32> {
             let tokens = 0..N_PROMPT as u32 + 2;

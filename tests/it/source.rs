@@ -6,13 +6,9 @@ use serde_json::json;
 
 use crate::command::{bench, scratch, text};
 use crate::contact::rewritten;
-use crate::goldens::{EXACT, Golden, goldens, model as load, options};
+use crate::goldens::{EXACT, Golden, golden, model as load, options};
 use crate::server::Server;
 use crate::support::nmse;
-
-fn golden(scratch: &std::path::Path, name: &str) -> Golden {
-    goldens(scratch, |known| known == name).remove(0)
-}
 
 fn small() -> Options {
     Options {
@@ -45,8 +41,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
 /// What was computed of a text is used again after the same source, and after no other.
 #[test]
 fn a_prefix_is_shared_after_the_same_source_alone() {
-    let scratch = scratch();
-    let golden = golden(scratch.path(), "t5");
+    let golden = golden("t5");
     let (tokens, source) = (&golden.tokens, &golden.source);
     // Of the same length, the last token apart; one token longer; one token shorter.
     let mut other = source.clone();
@@ -58,7 +53,7 @@ fn a_prefix_is_shared_after_the_same_source_alone() {
             flash_attn,
             ..small()
         };
-        let mut model = load(&golden, settings.clone());
+        let mut model = load(golden, settings.clone());
         model.set_source(0, source).expect("it is sound");
         let first = read(&mut model, 0, tokens, 64);
         assert!(nmse(&first, &golden.expected) <= EXACT);
@@ -73,7 +68,7 @@ fn a_prefix_is_shared_after_the_same_source_alone() {
                 let expected = if ended { tokens.len() - 1 } else { 0 };
                 assert_eq!(n_known, expected, "{source:?}");
                 let found = read(&mut model, id, tokens, 7);
-                let mut alone = load(&golden, settings.clone());
+                let mut alone = load(golden, settings.clone());
                 alone.set_source(0, source).expect("it is sound");
                 let expected = wide(&read(&mut alone, 0, tokens, 64));
                 let n = expected.len() - found.len();
@@ -98,9 +93,8 @@ fn a_prefix_is_shared_after_the_same_source_alone() {
 /// A source that takes more than there is leaves nothing behind, and one that is refused is not read.
 #[test]
 fn a_source_that_cannot_be_read_is_refused() {
-    let scratch = scratch();
-    let golden = golden(scratch.path(), "t5");
-    let mut model = load(&golden, small());
+    let golden = golden("t5");
+    let mut model = load(golden, small());
     let n_batch = model.options().n_batch;
     for (source, said) in [
         (Vec::new(), "found 0 tokens, expected 1 to 64 tokens"),
@@ -119,7 +113,7 @@ fn a_source_that_cannot_be_read_is_refused() {
         n_ctx: 32,
         ..small()
     };
-    let mut full = load(&golden, long);
+    let mut full = load(golden, long);
     full.set_source(0, &[1; 30]).expect("it is sound");
     read(&mut full, 0, &[1, 2], 2);
     let mut batch = Batch::default();
@@ -130,8 +124,8 @@ fn a_source_that_cannot_be_read_is_refused() {
     assert_eq!(full.free_slots(), 32);
     assert_eq!(model.free_slots(), free);
 
-    let plain = self::golden(scratch.path(), "llama");
-    let mut plain = load(&plain, small());
+    let plain = self::golden("llama");
+    let mut plain = load(plain, small());
     let error = plain.set_source(0, &[1]).expect_err("it reads none");
     let said =
         "the source of a sequence: found a source, expected none: the model reads tokens alone";
@@ -141,8 +135,8 @@ fn a_source_that_cannot_be_read_is_refused() {
 #[test]
 fn a_sequence_without_a_source_is_not_computed() {
     let scratch = scratch();
-    let golden = golden(scratch.path(), "t5");
-    let path = text(&scratch.path().join("t5.gguf")).to_owned();
+    let golden = golden("t5");
+    let path = text(&golden.write(scratch.path())).to_owned();
     let out = text(&scratch.path().join("out.npy")).to_owned();
     let ids: Vec<String> = golden.tokens.iter().map(u32::to_string).collect();
     let source: Vec<String> = golden.source.iter().map(u32::to_string).collect();
@@ -217,9 +211,9 @@ fn greedy(model: &mut Model, start: u32, n: usize) -> Vec<u32> {
 #[test]
 fn prompts_are_read_as_the_source() {
     let scratch = scratch();
-    let golden = golden(scratch.path(), "t5");
+    let golden = golden("t5");
     let path = scratch.path().join("served.gguf");
-    with_vocabulary(&golden, &path);
+    with_vocabulary(golden, &path);
     let server = Server::start(&["-m", text(&path), "--kv-type", "f32"]);
     let prompts: [&[u32]; 3] = [
         &[11, 92, 7, 7, 58, 1],
@@ -228,7 +222,7 @@ fn prompts_are_read_as_the_source() {
     ];
     let mut answers = Vec::new();
     for prompt in prompts {
-        let mut model = load(&golden, small());
+        let mut model = load(golden, small());
         model.set_source(9, prompt).expect("it is sound");
         let expected = greedy(&mut model, 3, 8);
         for _ in 0..2 {

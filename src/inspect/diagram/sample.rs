@@ -23,18 +23,6 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// A sample of a model, with its numbers.
-    ///
-    /// # Errors
-    /// A graph cannot be built.
-    pub fn of_model(name: &str, plan: &Plan) -> Result<Self, Error> {
-        let mut sample = Self::new(name, plan.clone(), false)?;
-        if plan.mode == Mode::Causal {
-            sample.single = Some(model::trace_tokens(plan, 1)?);
-        }
-        Ok(sample)
-    }
-
     /// A sample of a definition with symbols for sizes, for a model with the settings of `request`.
     ///
     /// # Errors
@@ -44,13 +32,19 @@ impl Sample {
         Self::new(name, plan, true)
     }
 
-    fn new(name: &str, plan: Plan, is_symbolic: bool) -> Result<Self, Error> {
+    /// A sample of a model, with its numbers or with symbols for sizes.
+    ///
+    /// # Errors
+    /// A graph cannot be built.
+    pub fn new(name: &str, plan: Plan, is_symbolic: bool) -> Result<Self, Error> {
         let [a, b] = N_TOKENS.map(|n| model::trace(&plan, n));
+        let is_single = plan.mode == Mode::Causal && !is_symbolic;
+        let single = is_single.then(|| model::trace_tokens(&plan, 1));
         Ok(Self {
             name: name.to_owned(),
             steps: [a?, b?],
+            single: single.transpose()?,
             plan,
-            single: None,
             is_symbolic,
         })
     }

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use half::slice::HalfFloatSliceExt;
+
 use crate::blocks::cache::Cache as Visibility;
 
-use super::SequenceId;
+use super::{BLOCK, SequenceId};
 
 /// An attention mask `[n_kv, n_tokens]`: 0 or a bias for keys that a token attends to, -inf for others.
 pub(in crate::model) struct Mask {
@@ -12,8 +14,8 @@ pub(in crate::model) struct Mask {
 }
 
 impl Mask {
-    /// The mask of keys in any slots: `slot(i, position)` is the slot of a position in the sequence of query `i`,
-    /// which attends to the positions `visible(i)`.
+    /// The mask of keys in slots: `slot(i, position)` is the slot of a position in the sequence of query `i`, which
+    /// attends to the positions `visible(i)`. The positions of a block have consecutive slots.
     pub(super) fn of_slots(
         n_kv: usize,
         queries: &[(SequenceId, u32)],
@@ -23,8 +25,15 @@ impl Mask {
     ) -> Self {
         let mut values = vec![f32::NEG_INFINITY; n_kv * queries.len()];
         for (i, (row, query)) in values.chunks_exact_mut(n_kv).zip(queries).enumerate() {
-            for position in visible(i) {
-                row[slot(i, position)] = rule.mask(query.1, position);
+            let Range { mut start, end } = visible(i);
+            while start < end {
+                let positions = start..(start + 1).next_multiple_of(BLOCK as u32).min(end);
+                let first = slot(i, start);
+                let values = &mut row[first..first + positions.len()];
+                start = positions.end;
+                for (value, position) in values.iter_mut().zip(positions) {
+                    *value = rule.mask(query.1, position);
+                }
             }
         }
         Self { values }
@@ -63,10 +72,9 @@ impl Mask {
 
     /// The values as f16: 0, -inf and distances up to 2048 are exact.
     pub(in crate::model) fn to_f16(&self) -> Vec<half::f16> {
-        self.values
-            .iter()
-            .map(|v| half::f16::from_f32(*v))
-            .collect()
+        let mut values = vec![half::f16::ZERO; self.values.len()];
+        values.convert_from_f32_slice(&self.values);
+        values
     }
 }
 
@@ -103,8 +111,8 @@ mod tests {
             visible(&Mask::of_tokens(&tokens, &tokens, &causal), 4),
             rows
         );
-        // The slots of the two sequences alternate.
-        let slot = |i: usize, position: u32| 2 * position as usize + tokens[i].0 as usize;
+        // The second sequence has the slots after the first one.
+        let slot = |i: usize, position: u32| position as usize + 2 * tokens[i].0 as usize;
         let mask = Mask::of_slots(
             4,
             &tokens,
@@ -112,7 +120,7 @@ mod tests {
             |i| causal.visible(tokens[i].1, 2),
             slot,
         );
-        assert_eq!(visible(&mask, 4), rows);
+        assert_eq!(visible(&mask, 4), ["#...", "..#.", "##..", "..##"]);
         let open = rule(false, Window::Standard, 0);
         let mask = Mask::of_slots(
             6,
@@ -121,7 +129,7 @@ mod tests {
             |i| open.visible(tokens[i].1, 2),
             slot,
         );
-        assert_eq!(visible(&mask, 6), ["#.#..."]);
+        assert_eq!(visible(&mask, 6), ["##...."]);
     }
 
     #[test]

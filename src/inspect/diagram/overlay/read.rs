@@ -55,33 +55,50 @@ struct Timed {
     seconds: f64,
 }
 
-/// A report of `bench compare --json`.
+/// A report of `bench compare --json` or of `bench lab drift --json`.
 #[derive(Deserialize)]
 struct Compared {
+    #[serde(alias = "layers")]
     values: Vec<Value>,
     first_divergence: Option<String>,
     tolerance: Option<f64>,
 }
 
+/// A value, or a layer. JSON has no infinity: an infinite error, such as that of a value with NaN, is null.
 #[derive(Deserialize)]
 struct Value {
     path: String,
     nmse: Option<f64>,
     rms_a: Option<f64>,
     rms_b: Option<f64>,
-}
-
-/// A report of `bench lab drift --json`.
-#[derive(Deserialize)]
-struct Drifted {
-    layers: Vec<Layer>,
-}
-
-#[derive(Deserialize)]
-struct Layer {
-    path: String,
-    nmse: Option<f64>,
     own_nmse: Option<f64>,
+}
+
+/// A quantity of a report: its name, its title in the legend, and its number; a value may have none.
+type Quantity = (&'static str, &'static str, fn(&Value) -> Option<f64>);
+
+const COMPARED: [Quantity; 3] = [
+    ("error", "error (NMSE)", error),
+    ("norm of A", "norm of A (root mean square)", |v| {
+        v.rms_a.or(Some(f64::NAN))
+    }),
+    ("norm of B", "norm of B (root mean square)", |v| {
+        v.rms_b.or(Some(f64::NAN))
+    }),
+];
+
+/// A layer whose input cannot be set has no error of its own.
+const DRIFTED: [Quantity; 2] = [
+    ("error", "error of the hidden state (NMSE)", error),
+    (
+        "own error",
+        "own error of the layer, given the input of A (NMSE)",
+        |v| v.own_nmse,
+    ),
+];
+
+fn error(value: &Value) -> Option<f64> {
+    value.nmse.or(Some(f64::INFINITY))
 }
 
 /// A report of `bench plan --json`: the device number of each part.
@@ -135,11 +152,12 @@ impl Overlay {
         if has("runs") {
             return profile(serde_json::from_slice(bytes)?, quantity);
         }
-        if has("values") {
-            return comparison(serde_json::from_slice(bytes)?, quantity);
-        }
         if has("logits_nmse") {
-            return drift(serde_json::from_slice(bytes)?, quantity);
+            let report = serde_json::from_slice(bytes)?;
+            return comparison(report, &DRIFTED, "bench lab drift --json", quantity);
+        }
+        if has("values") {
+            return comparison(serde_json::from_slice(bytes)?, &COMPARED, COMPARE, quantity);
         }
         let (name, Paths(paths)) = match has("placement") {
             true => {
@@ -237,22 +255,18 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
     })
 }
 
-/// The quantities of a comparison: their names, and their titles in the legend.
-const COMPARED: [(&str, &str); 3] = [
-    ("error", "error (NMSE)"),
-    ("norm of A", "norm of A (root mean square)"),
-    ("norm of B", "norm of B (root mean square)"),
-];
-
-fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Problem> {
-    let names = COMPARED.map(|(name, _)| name.to_owned());
-    let at = choose(&names, quantity)?;
-    let mut numbers = Vec::with_capacity(report.values.len());
-    for value in report.values {
-        // JSON has no infinity: an infinite error, such as that of a value with NaN, is null.
-        let known = [value.nmse.or(Some(f64::INFINITY)), value.rms_a, value.rms_b][at];
-        numbers.push(number(value.path, None, known.unwrap_or(f64::NAN))?);
-    }
+fn comparison(
+    report: Compared,
+    quantities: &[Quantity],
+    command: &str,
+    quantity: Option<&str>,
+) -> Result<Overlay, Problem> {
+    let names: Vec<String> = quantities.iter().map(|(name, ..)| (*name).into()).collect();
+    let (_, title, of) = quantities[choose(&names, quantity)?];
+    let values = report.values.into_iter();
+    let values = values.filter_map(|value| Some((of(&value)?, value.path)));
+    let numbers = values.map(|(value, path)| number(path, None, value));
+    let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
     let path = report.first_divergence;
     let is_known = |path: &String| numbers.iter().any(|n| n.path == *path);
     if let Some(path) = path.as_ref().filter(|path| !is_known(path)) {
@@ -263,43 +277,11 @@ fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Probl
     }
     let tolerance = report.tolerance;
     Ok(Overlay {
-        quantity: COMPARED[at].1.to_owned(),
+        quantity: title.to_owned(),
         rule: Rule::Largest,
         first: path.map(|path| First { path, tolerance }),
-        numbers: non_empty(numbers, COMPARE, "without values")?,
+        numbers: non_empty(numbers, command, "without such values")?,
         of: None,
-    })
-}
-
-/// The quantities of a drift report: their names, and their titles in the legend.
-const DRIFTED: [(&str, &str); 2] = [
-    ("error", "error of the hidden state (NMSE)"),
-    (
-        "own error",
-        "own error of the layer, given the input of A (NMSE)",
-    ),
-];
-
-fn drift(report: Drifted, quantity: Option<&str>) -> Result<Overlay, Problem> {
-    let names = DRIFTED.map(|(name, _)| name.to_owned());
-    let at = choose(&names, quantity)?;
-    let mut numbers = Vec::with_capacity(report.layers.len());
-    for layer in report.layers {
-        // JSON has no infinity: an infinite error is null. A layer whose input cannot be set has no error of its own.
-        let value = match at {
-            0 => Some(layer.nmse.unwrap_or(f64::INFINITY)),
-            _ => layer.own_nmse,
-        };
-        if let Some(value) = value {
-            numbers.push(number(layer.path, None, value)?);
-        }
-    }
-    Ok(Overlay {
-        quantity: DRIFTED[at].1.to_owned(),
-        rule: Rule::Largest,
-        numbers: non_empty(numbers, "bench lab drift --json", "without such errors")?,
-        of: None,
-        first: None,
     })
 }
 
