@@ -7,7 +7,7 @@ use lab_bench::model::{Batch, Model, Options, Value, trace};
 use lab_bench::plan::Plan;
 use lab_bench::weights::TensorType;
 
-use crate::goldens::{Golden, all_goldens, model, options};
+use crate::goldens::{Golden, Turns, all_goldens, model, options};
 use crate::support::nmse;
 
 /// What rounding to f32 and the order of sums may cost a value, for each layer before it.
@@ -100,9 +100,10 @@ fn worst(golden: &Golden, options: &Options) -> (f64, String) {
 #[test]
 fn every_named_value_is_what_plain_loops_compute() {
     let (mut failures, mut n_exact) = (BTreeMap::new(), 0);
+    let mut turns = Turns::new(2);
     for golden in all_goldens() {
         let plan = &golden.plan;
-        for flash_attn in [false, true] {
+        for flash_attn in turns.of(golden).into_iter().map(|at| at == 1) {
             let is_encoder = golden.def.mode == Mode::Encoder;
             let options = Options {
                 flash_attn,
@@ -118,5 +119,5 @@ fn every_named_value_is_what_plain_loops_compute() {
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
-    assert!(n_exact > 200, "{n_exact} of the comparisons are close");
+    assert!(n_exact > 120, "{n_exact} of the comparisons are close");
 }
