@@ -5,9 +5,9 @@ The models are those of tests/goldens/cases.toml with heads of 64 elements or mo
 on the processor with an f32 cache, and on the device with all layers and half of them there, in one pass without flash
 attention and in pieces with it. Prints a table and the operations that the device lacks; fails if a result differs by
 more than the bound. With quantised weights it may differ by one and a half times what the processor's own rounding of
-activations costs: devices that round do it in other blocks. Where experts are chosen by values that agree within the bound and others are chosen, this is said
-and not a failure: `bench compare --path devices` finds the first value that differs. A run that takes longer than --limit
-is a failure, and its cell says so. The page is written after every model.
+activations costs: devices that round do it in other blocks. Where experts are chosen by values that agree within the
+bound and others are chosen, this is said and not a failure: `bench compare --path devices` finds the first value that
+differs. A run that takes longer than --limit is a failure, and its cell says so. The page is written after every model.
 
 Usage: scripts/device_check.py --bench 'COMMAND' --device NAME [--backend FILE] [--work DIR] [--only NAME,...] [--jobs N] [--bound NMSE] [--page FILE]
 """
@@ -58,7 +58,7 @@ def grown(case, values):
         out[key] = ",".join(str(n * factor) for n in numbers(value)) if isinstance(value, str) else value * factor
     if "ssm_state" in values:
         out["ssm_state"] = STATES.get(case["arch"], 128)
-    if "d_kda" in values:
+    if "d_kda" in values:  # CUDA's kernels of the gated delta rule end there
         out["d_kda"] = min(out["d_kda"], 128)
     if "d_head_index" in values:  # as wide as what is turned in it
         out["d_head_index"] = max(64, values["d_head_index"])

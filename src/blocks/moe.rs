@@ -320,6 +320,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         }
     };
 
+    // A token may pick an expert twice: experts that share one, those that are not stored, and the numbers of a table,
+    // which a file may repeat.
+    let may_repeat = c.share > 1 || c.identity > 0 || unit.weight("by_token").is_some();
+    let picks = (&picked, may_repeat);
     let x = match b.weight(unit, "latent_down") {
         Some(_) => b.linear(unit, "latent_down", x)?,
         None => x.clone(),
@@ -333,19 +337,19 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         }
     };
     let (gate, up) = if b.weight(unit, "gate_up").is_some() {
-        let (gate, up) = b.halves(&experts(b, unit, "gate_up", &input, &picked)?)?;
+        let (gate, up) = b.halves(&experts(b, unit, "gate_up", &input, picks)?)?;
         (Some(gate), up)
     } else {
-        let up = experts(b, unit, "up", &input, &picked)?;
+        let up = experts(b, unit, "up", &input, picks)?;
         let gate = match b.weight(unit, "gate") {
-            Some(_) => Some(experts(b, unit, "gate", &input, &picked)?),
+            Some(_) => Some(experts(b, unit, "gate", &input, picks)?),
             None => None,
         };
         (gate, up)
     };
     let hidden = b.hidden(unit, c.act, gate, up)?;
     let hidden = b.point(unit, "hidden", hidden)?;
-    let y = experts(b, unit, "down", &hidden, &picked)?; // [n_embd, used, n_tokens]
+    let y = experts(b, unit, "down", &hidden, picks)?; // [n_embd, used, n_tokens]
     let y = b.point(unit, "results", y)?;
     let y = match c.weight_at {
         WeightAt::Output => g.mul(&y, &weights)?,
@@ -371,9 +375,9 @@ fn experts(
     unit: &Unit,
     key: &str,
     x: &Tensor,
-    picked: &Tensor,
+    (picked, may_repeat): (&Tensor, bool),
 ) -> Result<Tensor, Error> {
-    let mut y = b.product_of_experts(unit, key, x, (picked, may_repeat(unit)))?;
+    let mut y = b.product_of_experts(unit, key, x, (picked, may_repeat))?;
     if let Some(scale) = b.weight(unit, &format!("{key}.scale")) {
         y = b.g.mul(&y, &factors(b.g, scale, picked)?)?;
     }
@@ -381,13 +385,6 @@ fn experts(
         Some(bias) => b.g.add_id(&y, bias, picked),
         None => Ok(y),
     }
-}
-
-/// Whether a token may pick an expert more than once: experts that share one, those that are not stored, and the numbers
-/// of a table, which a file may repeat.
-fn may_repeat(unit: &Unit) -> bool {
-    let c = Config::read(&unit.options);
-    c.share > 1 || c.identity > 0 || unit.weight("by_token").is_some()
 }
 
 /// One number for each picked expert: `values [experts]` -> `[1, used, n_tokens]`.

@@ -38,7 +38,7 @@ impl KeptOp {
     }
 
     /// Whether a device that claims all sizes has a kernel for heads of this size: graphics cards have kernels for 64
-    /// elements, CUDA also for 128, and for some smaller heads of the gated delta rule, of which the others ask.
+    /// elements, CUDA also for 128. Of the gated delta rule CUDA has kernels for these sizes; the others claim what they have.
     fn has_time_kernel(&self, device: &str) -> bool {
         let is = |name: &str| device.starts_with(name);
         // SAFETY: the node is alive and has three sources, of which the third is as wide as the heads.

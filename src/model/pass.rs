@@ -45,8 +45,8 @@ impl Model {
         let has_states = !self.states.is_empty();
         let n_outputs = batch.n_outputs();
         self.logits.resize(self.row_width() * n_outputs)?;
-        let in_order: Vec<usize> = (0..n_outputs).collect();
         if !has_states && !self.reads_runs(batch) {
+            let in_order: Vec<usize> = (0..n_outputs).collect();
             self.pass((batch, &source), &[], Destination::Kept(&in_order))?;
             return Ok(&self.logits);
         }

@@ -354,8 +354,7 @@ fn check_reads(case: &Case, picture: &Picture) {
     let (read, steps) = case.steps(1);
     let told: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
     if case
-        .golden
-        .plan
+        .plan()
         .caches
         .iter()
         .any(|cache| cache.span().is_some())
@@ -477,8 +476,7 @@ fn check_keeps(case: &Case, held: &[Held]) {
         let told = [held.state, held.all, held.window];
         let mut kept = [state, grown * n, of_window * n.min(window)];
         if case
-            .golden
-            .plan
+            .plan()
             .caches
             .iter()
             .any(|cache| cache.span().is_some())
