@@ -107,38 +107,13 @@ pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     known
         .into_iter()
         .filter(|name| is_possible(name))
-        .map(|name| (edit_distance(found, name), name))
+        .map(|name| (strsim::osa_distance(found, name), name))
         .filter(|(distance, name)| {
             *distance <= limit
                 || (found.len() >= 3 && (name.starts_with(found) || found.starts_with(*name)))
         })
         .min()
         .map(|(_, name)| name)
-}
-
-/// Optimal string alignment distance: insertions, deletions, substitutions and swaps of
-/// neighbours count 1.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let width = b.len() + 1;
-    let mut cost = vec![0usize; (a.len() + 1) * width];
-    for i in 0..=a.len() {
-        for j in 0..=b.len() {
-            cost[i * width + j] = if i == 0 || j == 0 {
-                i + j
-            } else {
-                let change = usize::from(a[i - 1] != b[j - 1]);
-                let mut best = (cost[(i - 1) * width + j] + 1)
-                    .min(cost[i * width + j - 1] + 1)
-                    .min(cost[(i - 1) * width + j - 1] + change);
-                if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                    best = best.min(cost[(i - 2) * width + j - 2] + 1);
-                }
-                best
-            };
-        }
-    }
-    cost[a.len() * width + b.len()]
 }
 
 /// All problems of one source text.

@@ -75,8 +75,8 @@ pub fn listed<T: Display>(items: &[T]) -> String {
             i if i + 1 == items.len() => " and ",
             _ => ", ",
         };
-        let written = write!(out, "{between}{item}");
-        debug_assert!(written.is_ok(), "writing to a string does not fail");
+        out += between;
+        out += &item.to_string();
     }
     out
 }
