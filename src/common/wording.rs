@@ -1,7 +1,7 @@
 //! Numbers and lists as text for people. Knows nothing of models.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 
 /// A float, rounded to its significant digits.
 pub fn tidy(value: f64) -> String {
