@@ -19,7 +19,7 @@ serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
 	cargo run --release --quiet -- serve $(model)
 
 # More threads than processors: some tests wait for a server, a worker or a time limit.
-test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 4)))
 test: ## Run all tests
 	cargo test --workspace --features png
 
@@ -49,8 +49,8 @@ sanitize: export CARGO_TARGET_DIR = target/sanitize
 sanitize: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
 sanitize: export UBSAN_OPTIONS = print_stacktrace=1
 sanitize: ## Run the tests that compute with AddressSanitizer and UndefinedBehaviorSanitizer in all C and C++ code
-	cargo test -p lab-base --lib ggml::
-	cargo test -p lab-core --lib -- blocks:: model:: engine::
+	cargo test --test base ggml::
+	cargo test --test core -- blocks:: model:: engine::
 	cargo test --features png --test it -- $(SANITIZED)
 
 soak: ## Clients of all kinds for SECONDS (default 600): the memory stays, the log is empty, plain requests stay fast

@@ -6,11 +6,17 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-fn main() {
+/// The build script of `lab-base` and of `lab-core`, and of the package that has the tests of both.
+///
+/// # Panics
+///
+/// If the files are not part of the source tree, or cannot be written.
+pub(crate) fn main() {
     let package = env::var("CARGO_PKG_NAME").expect("cargo sets CARGO_PKG_NAME");
-    if package == "lab-base" {
+    if package != "lab-core" {
         embed("tools", ".tool.toml", "EMBEDDED_TOOLS");
-    } else {
+    }
+    if package != "lab-base" {
         embed("archs", ".arch.toml", "EMBEDDED_ARCHS");
         embed("stmaps", ".arch.stmap.toml", "EMBEDDED_STMAPS");
     }

@@ -527,7 +527,7 @@ mod tests {
         let own = root.file_name().expect("a name").to_string_lossy();
         // The tests run in the root of the package.
         assert_eq!(name("."), own);
-        assert_eq!(name("files/.."), own);
+        assert_eq!(name("src/.."), own);
         let folder = std::env::temp_dir().join(format!("bench-name-{}-1.5b", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let of_folder = name(folder.to_str().expect("UTF-8"));

@@ -128,21 +128,22 @@ mod tests {
         }
     }
 
-    /// The bound of the difference of f32 sums from the exact one, plus that of ggml's f16 sums of blocks (q4_1, q5_1).
-    fn bound(ty: TensorType, w: &[f32], x: &[f64]) -> f64 {
-        let sum: f64 = w
-            .iter()
-            .zip(x)
-            .map(|(w, x)| (f64::from(*w) * x).abs())
-            .sum();
-        let mut bound = sum * w.len() as f64 * f64::from(f32::EPSILON) / 2.0;
+    /// The exact sum of products, and the bound of the difference of f32 sums from it, plus that of ggml's f16 sums of blocks (q4_1, q5_1).
+    fn exact(ty: TensorType, w: &[f32], x: &[f64]) -> (f64, f64) {
+        let (mut sum, mut size) = (0.0, 0.0f64);
+        for (w, x) in w.iter().zip(x) {
+            let product = f64::from(*w) * x;
+            sum += product;
+            size += product.abs();
+        }
+        let mut bound = size * w.len() as f64 * f64::from(f32::EPSILON) / 2.0;
         if matches!(ty, Q4_1 | Q5_1) {
             for (w, x) in w.chunks(32).zip(x.chunks(32)) {
                 let largest = w.iter().fold(0.0f64, |m, w| m.max(f64::from(w.abs())));
                 bound += largest * x.iter().sum::<f64>().abs() / 2048.0;
             }
         }
-        bound
+        (sum, bound)
     }
 
     /// Compares the products of `n` columns with exact sums; row `r` of `a` has the values of row `r % n_rows` of `w`.
@@ -152,14 +153,12 @@ mod tests {
         let m = found.len() / n;
         for c in 0..n {
             let x = rounded(ty, &b[c * k..][..k]);
-            for r in 0..m {
-                let w = &w[r % (w.len() / k) * k..][..k];
-                let exact: f64 = w.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum();
-                let off = (f64::from(found[c * m + r]) - exact).abs();
+            let rows: Vec<(f64, f64)> = w.chunks(k).map(|w| exact(ty, w, &x)).collect();
+            for (r, (exact, bound)) in rows.iter().cycle().take(m).enumerate() {
+                let found = found[c * m + r];
                 assert!(
-                    off <= bound(ty, w, &x),
-                    "{ty}, k {k}, n {n}, row {r}, column {c}: {} for {exact}",
-                    found[c * m + r]
+                    (f64::from(found) - exact).abs() <= *bound,
+                    "{ty}, k {k}, n {n}, row {r}, column {c}: {found} for {exact}"
                 );
             }
         }

@@ -234,8 +234,9 @@ impl<'a> Reader<'a> {
             self.golden.source.len() + resumed.n_cached >= 16 || self.model.has_states(),
             "{resumed:?}"
         );
-        for _ in 0..n {
-            self.pass(&[(5, 2), (3, 3), (0, 1), (2, 2)]);
+        // Single tokens beside others, and then more and more.
+        for more in 0..n {
+            self.pass(&[(5, 2 + more), (3, 3 + more), (0, 1 + more), (2, 2 + more)]);
         }
         self.end(&[0, 2, 3, 5]);
         // All at once, what is known of it included.

@@ -195,10 +195,10 @@ fn append_data(tensor: &Value, out: &mut Vec<u8>) {
     let hash = fnv1a(name);
     let values = (0..count).map(|i| uniform(hash, i) * scale + mean);
     match tensor["dtype"].as_str().expect("a type") {
-        "F32" => values.for_each(|v| out.extend(v.to_le_bytes())),
-        "F16" => values.for_each(|v| out.extend(f16::from_f32(v).to_le_bytes())),
-        "BF16" => values.for_each(|v| out.extend(bf16::from_f32(v).to_le_bytes())),
-        "I64" => values.for_each(|v| out.extend((v as i64).to_le_bytes())),
+        "F32" => values.for_each(|v| out.extend_from_slice(&v.to_le_bytes())),
+        "F16" => values.for_each(|v| out.extend_from_slice(&f16::from_f32(v).to_le_bytes())),
+        "BF16" => values.for_each(|v| out.extend_from_slice(&bf16::from_f32(v).to_le_bytes())),
+        "I64" => values.for_each(|v| out.extend_from_slice(&(v as i64).to_le_bytes())),
         "U8" | "I8" | "F8_E8M0" => out.extend(values.map(|v| v as u8)),
         // Without the highest bit of the exponent: neither NaN nor above two.
         "F8_E4M3" => out.extend(values.map(|v| v as u8 & 0xbf)),

@@ -382,7 +382,7 @@ fn translating_takes_time_in_proportion() {
             };
             (0..tries).map(time).min().unwrap_or_default()
         };
-        let (small, large) = (make(300), make(1200));
+        let (small, large) = (make(150), make(600));
         let (a, b) = (least(&small, 3), least(&large, 2));
         let is_fine = b <= 9 * a.max(std::time::Duration::from_millis(3));
         assert!(

@@ -80,7 +80,7 @@ proptest! {
 #[test]
 #[expect(clippy::print_stdout, reason = "says what was not run")]
 fn files_of_other_programs_come_back_as_they_were() {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
     let named = std::env::var_os("BENCH_SHARED").map(PathBuf::from);
     if named.is_none() && !default.is_dir() {
         println!("NOT RUN: there is no shared folder beside the checkout");

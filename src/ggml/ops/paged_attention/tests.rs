@@ -190,7 +190,7 @@ fn longer_blocks_and_a_pool_that_ends_within_one_are_read() {
         }
         let found = attend_lists(&shape, &NO_RULE, &queries, &HERE, &lists);
         for (query, found) in queries.iter().zip(found) {
-            let (expected, bound) = reference(&shape, &NO_RULE, query);
+            let (expected, bound) = reference(&shape, &NO_RULE, query, &mut Rows::new());
             let near = found
                 .iter()
                 .zip(expected)

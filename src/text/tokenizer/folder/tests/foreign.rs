@@ -11,7 +11,7 @@ use super::*;
 
 /// The folders with cases.
 fn folders() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/it/fixtures/tokenizers");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fixtures/tokenizers");
     let more = std::env::var_os("BENCH_TOKENIZERS").map(PathBuf::from);
     let mut found: Vec<_> = std::iter::once(root)
         .chain(more)

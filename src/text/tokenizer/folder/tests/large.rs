@@ -134,7 +134,7 @@ fn config(metadata: &Metadata) -> String {
 fn goldens() -> Option<PathBuf> {
     let shared = match std::env::var_os("BENCH_SHARED") {
         Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"),
     };
     let folder = shared.join("golden/tokenizers");
     folder.is_dir().then_some(folder)
