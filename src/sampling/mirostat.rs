@@ -226,7 +226,7 @@ mod tests {
 
     /// Mean surprisal, in bits, of a number of draws, after the same number of draws to settle.
     fn mean_surprise(mirostat: u32, tau: f64, logits: &[f32]) -> f64 {
-        const DRAWS: u32 = 3000;
+        const DRAWS: u32 = 1500;
         let mut sampler = Sampler::new(&params(mirostat, tau, 0.1), 0).expect("valid");
         let mut sum = 0.0;
         for i in 0..2 * DRAWS {

@@ -251,7 +251,7 @@ fn masks_of_grammars_are_exact() {
         "root ::= [^a-z\\x00-\\x20]{2} | \"a\"{2,3} root",
         "root ::= ws \"{\" ws (pair (\",\" ws pair)*)? \"}\" ws\npair ::= str \":\" ws root\nstr ::= \"\\\"\" [a-c]* \"\\\"\" ws\nws ::= [ \\n]{0,2}",
     ] {
-        check_gbnf(text, 20);
+        check_gbnf(text, 14);
     }
 }
 
