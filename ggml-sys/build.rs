@@ -117,11 +117,6 @@ fn main() {
     c.file("src/barrier.c");
     let mut cpp = compiler(&ggml, &out);
     cpp.cpp(true).std("c++17");
-    if sanitizers().is_none() {
-        // With the vector loops of the third level, the second is as fast for these files, and compiles them in 0.85 of the time.
-        cpp.opt_level(2);
-        cpp.flag_if_supported("-fvect-cost-model=dynamic");
-    }
     cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
     if !has_own_products() {
         cpp.file(source.join(SGEMM_FILE));
