@@ -13,7 +13,7 @@ fn main() {
         Ok("windows") => {}
         _ => println!("cargo::rustc-link-arg=-Wl,--export-dynamic-symbol=ggml_*"),
     }
-    // The tests of `src/core.rs` are a target of this package.
+    // The tests within `src/base.rs` and `src/core.rs` are targets of this package.
     embedded::main();
     // Tests build a backend library of their own.
     if let Ok(include) = env::var("DEP_GGML_INCLUDE") {

@@ -225,20 +225,13 @@ fn run(arguments: &[&str]) -> Ran {
 
 #[test]
 fn the_program_prints_the_text_and_what_it_took() {
+    const SETTINGS: [&str; 6] = ["-n", "32", "--steps", "16", "--block-length", "32"];
+    let printed =
+        |model: &str, more: &[&str]| run(&[&["17+5=?", "-m", model], &SETTINGS[..], more].concat());
     let folder = models().join("tiny-diffusion").display().to_string();
     let mut texts = Vec::new();
     for model in [&model(), &folder, &"tiny-diffusion".to_owned()] {
-        let options = [
-            "-m",
-            model,
-            "-n",
-            "32",
-            "--steps",
-            "16",
-            "--block-length",
-            "32",
-        ];
-        let Ran { out, err, .. } = run(&[&["17+5=?"], &options[..]].concat());
+        let Ran { out, err, .. } = printed(model, &[]);
         assert!(out.trim_end().ends_with("22"), "{out}");
         assert!(err.contains(" passes over "), "{err}");
         texts.push(out);
@@ -250,21 +243,7 @@ fn the_program_prints_the_text_and_what_it_took() {
         &["--approximate-cache"],
         &["--stateless"],
     ] {
-        let model = model();
-        let options = [
-            &[
-                "-m",
-                &model,
-                "-n",
-                "32",
-                "--steps",
-                "16",
-                "--block-length",
-                "32",
-            ],
-            more,
-        ];
-        run(&[&["17+5=?"], &options.concat()[..]].concat());
+        printed(&model(), more);
     }
     assert_eq!(texts[0], texts[1], "file and folder");
     assert_eq!(texts[0], texts[2], "file and what is built in");

@@ -12,12 +12,12 @@ use minijinja::{Error, Value};
 use super::RenderError;
 use super::value::{Dict, fault};
 
-/// The part of each limit that this crate's own tests have: a hundred of their templates use all of it.
-pub(super) const PART: u64 = if cfg!(test) { 8 } else { 1 };
+/// Divides each limit in this library's own tests, in which dozens of templates use all of it.
+pub(super) const DIVISOR: u64 = if cfg!(test) { 8 } else { 1 };
 /// Maximum bytes of text and lists that one rendering may create in all.
-const MAX_MADE: u64 = (1 << 27) / PART;
+const MAX_MADE: u64 = (1 << 27) / DIVISOR;
 /// Maximum bytes that one rendering may search, compare or traverse in all.
-const MAX_READ: u64 = (1 << 28) / PART;
+const MAX_READ: u64 = (1 << 28) / DIVISOR;
 /// The charge for an item of a list.
 pub(super) const ITEM: usize = 24;
 /// The charge for a value that a walk visits.

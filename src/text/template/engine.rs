@@ -11,7 +11,7 @@ use super::guard::guarded;
 use super::{RenderError, budget, filters, methods, operators, print, value};
 
 /// Maximum number of instructions of one rendering: about thirty times those for a conversation of a thousand messages.
-const FUEL: u64 = 5_000_000 / budget::PART;
+const FUEL: u64 = 5_000_000 / budget::DIVISOR;
 /// Maximum depth of macro calls and nested scopes, in the engine's units (a macro call costs 4).
 const MAX_RECURSION: usize = 400;
 const NAME: &str = "chat template";
