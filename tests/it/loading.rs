@@ -102,7 +102,7 @@ fn memory_does_not_grow_with_what_is_copied_to_devices() {
         std::fs::create_dir(&of_width).expect("a folder");
         synthesised(&of_width, "llama", &with_width(n_ff))
     });
-    for options in [&[][..], &["--type", "q8_0"]] {
+    for options in [&[][..], &["--type", "bf16"]] {
         let (few, small) = most(&models[0], options);
         let (many, large) = most(&models[1], options);
         println!("{options:?}: {few} bytes take {small}, {many} bytes {large}");

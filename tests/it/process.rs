@@ -264,7 +264,9 @@ fn a_truncated_mapped_file_ends_its_model_alone() {
     file.set_len(4096).expect("truncated");
     let (_, _, last) = stream.rest();
     let message = last["error"]["message"].as_str().expect("an error");
-    assert!(message.contains("SIGBUS"), "{message}");
+    // The engine may look at the file before it reads a page that is gone.
+    let is_told = message.contains("SIGBUS") || message.contains("was changed while it was in use");
+    assert!(is_told, "{message}");
     // What is left cannot be loaded, which is another error.
     let body = |model: &str| json!({ "model": model, "prompt": "1", "max_tokens": 2 });
     let (status, answer) = server.json("POST", "/v1/completions", &body("one"));
@@ -416,7 +418,7 @@ fn a_process_that_hangs_is_ended_and_its_requests_with_it() {
 #[test]
 fn a_long_prefill_is_no_hang_and_a_process_may_hang_where_nobody_watches() {
     let folder = scratch();
-    let server = two_models(folder.path(), &["--hang-time", "1"]);
+    let server = two_models(folder.path(), &["--hang-time", "0.5"]);
     let started = Instant::now();
     let mut took = Duration::ZERO;
     // Each takes a while, whatever the machine: none of what was read before is read again.
@@ -425,7 +427,7 @@ fn a_long_prefill_is_no_hang_and_a_process_may_hang_where_nobody_watches() {
         let body = json!({ "model": "one", "prompt": prompt, "max_tokens": 1 });
         server.post("/v1/completions", &body);
         took = started.elapsed();
-        if took > Duration::from_secs(5) {
+        if took > Duration::from_secs(3) {
             break;
         }
     }
