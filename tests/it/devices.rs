@@ -180,8 +180,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A pass over the next tokens of sequences, so many of each, as far as there are any.
-    fn pass(&mut self, counts: &[(u32, usize)]) {
+    /// A pass over the next tokens of sequences, so many of each, as far as there are any. Returns whether there were.
+    fn pass(&mut self, counts: &[(u32, usize)]) -> bool {
         let mut batch = Batch::default();
         let width = self.model.row_width();
         for &(id, n) in counts {
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
             }
         }
         if batch.is_empty() {
-            return;
+            return false;
         }
         self.model.forward(&batch).expect("the pass runs");
         self.elsewhere.see(self.model);
@@ -210,6 +210,7 @@ impl<'a> Reader<'a> {
                     .extend_from_slice(&self.golden.expected[at..at + width]);
             }
         }
+        true
     }
 
     /// Sequences of different lengths that start, end and are taken back at different times; one takes over
@@ -235,8 +236,9 @@ impl<'a> Reader<'a> {
             "{resumed:?}"
         );
         // Single tokens beside others, and then more and more.
-        for more in 0..n {
-            self.pass(&[(5, 2 + more), (3, 3 + more), (0, 1 + more), (2, 2 + more)]);
+        let mut more = 0;
+        while self.pass(&[(5, 2 + more), (3, 3 + more), (0, 1 + more), (2, 2 + more)]) {
+            more = 2 * more + 1;
         }
         self.end(&[0, 2, 3, 5]);
         // All at once, what is known of it included.

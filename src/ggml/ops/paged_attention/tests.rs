@@ -11,7 +11,7 @@ use reference::*;
 
 /// Two sequences: a text being read, and one that goes on.
 fn some_queries() -> Vec<Query> {
-    [causal(1, 60..75), causal(2, 149..150), causal(3, 0..1)].concat()
+    [causal(1, 25..40), causal(2, 149..150), causal(3, 0..1)].concat()
 }
 
 #[test]

@@ -387,7 +387,7 @@ fn word_pieces_are_spelled_for_files() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn merges_of_bytes(text in text(24)) {

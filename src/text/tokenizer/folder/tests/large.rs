@@ -52,70 +52,65 @@ fn by_score(metadata: &Metadata) -> String {
     with_tokens(metadata, &prefixed(), model)
 }
 
-type Write = fn(&Metadata) -> String;
-
-/// Name of the golden, name of the pre-tokenizer that is to be found, and how its folder is made.
-const LARGE: &[(&str, &str, Write)] = &[
-    ("gpt-2", "gpt-2", |m| {
-        as_merges(m, &json!([bytes(true)]), &Json::Null, false)
-    }),
-    ("llama-bpe", "llama-bpe", |m| {
-        as_merges(
-            m,
-            &json!([split(THREE_DIGITS), bytes(false)]),
-            &Json::Null,
-            true,
-        )
-    }),
-    ("qwen2", "qwen2", |m| {
-        as_merges(
-            m,
-            &json!([split(ONE_DIGIT), bytes(false)]),
-            &json!({"type": "NFC"}),
-            false,
-        )
-    }),
-    ("llama-spm", "default", by_score),
-];
-
-#[test]
-fn large_vocabularies_come_back() {
+/// Writes a folder of the vocabulary of a golden, whose pre-tokenizer has to be found to be `pre`, and reads it.
+fn comes_back(name: &str, pre: &str, write: impl Fn(&Metadata) -> String) {
     let Some(goldens) = goldens() else {
         // `golden_tokenizers` says so.
         return;
     };
-    for (name, pre, write) in LARGE {
-        let golden = std::fs::read(goldens.join(format!("dev/{name}.json"))).unwrap();
-        let golden: Golden = serde_json::from_slice(&golden).unwrap();
-        let source = crate::weights::open(&goldens.join("vocab").join(&golden.vocab)).unwrap();
-        let metadata = source.metadata();
-        let file = write(metadata);
-        let config = config(metadata);
-        let folder = folder(&[("tokenizer.json", &file), ("config.json", &config)]);
+    let golden = std::fs::read(goldens.join(format!("dev/{name}.json"))).unwrap();
+    let golden: Golden = serde_json::from_slice(&golden).unwrap();
+    let source = crate::weights::open(&goldens.join("vocab").join(&golden.vocab)).unwrap();
+    let metadata = source.metadata();
+    let file = write(metadata);
+    let config = config(metadata);
+    let folder = folder(&[("tokenizer.json", &file), ("config.json", &config)]);
 
-        let found = read(folder.path()).unwrap();
-        assert_eq!(found.differs_at(), None, "{name}");
-        assert_eq!(
-            found.metadata().str("tokenizer.ggml.pre"),
-            Some(*pre),
-            "{name}"
-        );
-        let library = Library::from_bytes(&file).unwrap();
-        for case in &golden.cases {
-            let text = &case.text;
-            let theirs = library
-                .encode_fast(&**text, false)
-                .unwrap()
-                .get_ids()
-                .to_vec();
-            let ours = found.tokenizer().encode(text, false, true).unwrap();
-            assert_eq!(ours, theirs, "{name}: {text:?}");
-            if !case.add_special && case.parse_special && is_normal(text) && !text.contains("</s>")
-            {
-                assert_eq!(ours, case.ids, "{name}: {text:?}");
-            }
+    let found = read(folder.path()).unwrap();
+    assert_eq!(found.differs_at(), None);
+    assert_eq!(found.metadata().str("tokenizer.ggml.pre"), Some(pre));
+    let library = Library::from_bytes(&file).unwrap();
+    for case in &golden.cases {
+        let text = &case.text;
+        let theirs = library
+            .encode_fast(&**text, false)
+            .unwrap()
+            .get_ids()
+            .to_vec();
+        let ours = found.tokenizer().encode(text, false, true).unwrap();
+        assert_eq!(ours, theirs, "{text:?}");
+        if !case.add_special && case.parse_special && is_normal(text) && !text.contains("</s>") {
+            assert_eq!(ours, case.ids, "{text:?}");
         }
     }
+}
+
+#[test]
+fn a_vocabulary_of_bytes_comes_back() {
+    comes_back("gpt-2", "gpt-2", |m| {
+        as_merges(m, &json!([bytes(true)]), &Json::Null, false)
+    });
+}
+
+#[test]
+fn a_vocabulary_that_splits_numbers_after_three_digits_comes_back() {
+    comes_back("llama-bpe", "llama-bpe", |m| {
+        let steps = json!([split(THREE_DIGITS), bytes(false)]);
+        as_merges(m, &steps, &Json::Null, true)
+    });
+}
+
+#[test]
+fn a_vocabulary_of_a_normal_form_comes_back() {
+    comes_back("qwen2", "qwen2", |m| {
+        let steps = json!([split(ONE_DIGIT), bytes(false)]);
+        as_merges(m, &steps, &json!({"type": "NFC"}), false)
+    });
+}
+
+#[test]
+fn a_vocabulary_of_scores_comes_back() {
+    comes_back("llama-spm", "default", by_score);
 }
 
 // llama.cpp takes every `</s>` of a vocabulary for the end of a text, also where it is a word.
