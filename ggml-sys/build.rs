@@ -38,7 +38,15 @@ const MATMUL_FILES: &[&str] = &[
     "matmul.c", "float.c", "pack.c", "pack32.c", "quant.c", "alone.c",
 ];
 
+/// Compiled separately.
 const CPP_FILES: &[&str] = &[
+    "ggml-cpu/ops.cpp",
+    "ggml-cpu/tiled/tiled.cpp",
+    "ggml-cpu/tiled/tiled-kernel.cpp",
+];
+
+/// Compiled as one file: their headers take as long as they do themselves.
+const SMALL_CPP_FILES: &[&str] = &[
     "ggml.cpp",
     "ggml-backend.cpp",
     "ggml-threading.cpp",
@@ -47,9 +55,6 @@ const CPP_FILES: &[&str] = &[
     "ggml-cpu/binary-ops.cpp",
     "ggml-cpu/ggml-cpu.cpp",
     "ggml-cpu/hbm.cpp",
-    "ggml-cpu/ops.cpp",
-    "ggml-cpu/tiled/tiled.cpp",
-    "ggml-cpu/tiled/tiled-kernel.cpp",
     "ggml-cpu/traits.cpp",
     "ggml-cpu/unary-ops.cpp",
     "ggml-cpu/vec.cpp",
@@ -58,14 +63,16 @@ const CPP_FILES: &[&str] = &[
 /// Products of matrices for machines on which `matmul/` has no kernels.
 const SGEMM_FILE: &str = "ggml-cpu/llamafile/sgemm.cpp";
 
-/// No numbers are computed in these.
+/// Compiled as one file. No numbers are computed in these.
 const UNHURRIED_FILES: &[&str] = &[
     "ggml-backend-dl.cpp",
     "ggml-backend-meta.cpp",
     "ggml-backend-reg.cpp",
     "ggml-rpc/ggml-rpc.cpp",
-    "ggml-rpc/transport.cpp",
 ];
+
+/// It has a name in common with the file before.
+const TRANSPORT_FILE: &str = "ggml-rpc/transport.cpp";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -118,12 +125,14 @@ fn main() {
     let mut cpp = compiler(&ggml, &out);
     cpp.cpp(true).std("c++17");
     cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
+    cpp.files(together(&source, SMALL_CPP_FILES, &out, "small.cpp"));
     if !has_own_products() {
         cpp.file(source.join(SGEMM_FILE));
     }
     let mut unhurried = compiler(&ggml, &out);
     unhurried.cpp(true).std("c++17").opt_level(1);
-    unhurried.files(UNHURRIED_FILES.iter().map(|file| source.join(file)));
+    unhurried.files(together(&source, UNHURRIED_FILES, &out, "unhurried.cpp"));
+    unhurried.file(source.join(TRANSPORT_FILE));
     for backend in &backends {
         unhurried.define(backend.define, None);
     }
@@ -210,6 +219,20 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
         build.flag("-fno-omit-frame-pointer").flag("-g1");
     }
     build
+}
+
+/// One file that includes those that are named. Those of another checkout may have names in common, so they stay apart.
+fn together(source: &Path, files: &[&str], out: &Path, name: &str) -> Vec<PathBuf> {
+    let paths = files.iter().map(|file| source.join(file));
+    if env::var_os("GGML_SOURCE_DIR").is_some() {
+        return paths.collect();
+    }
+    let includes: String = paths
+        .map(|path| format!("#include \"{}\"\n", path.display()))
+        .collect();
+    let whole = out.join(name);
+    std::fs::write(&whole, includes).expect("OUT_DIR is writable");
+    vec![whole]
 }
 
 fn march() -> String {
