@@ -71,7 +71,7 @@ const UNHURRIED_FILES: &[&str] = &[
     "ggml-rpc/ggml-rpc.cpp",
 ];
 
-/// It has a name in common with the file before.
+/// Compiled separately: `RPC_DEBUG` is a name in `ggml-rpc.cpp` too.
 const TRANSPORT_FILE: &str = "ggml-rpc/transport.cpp";
 
 fn main() {
@@ -221,7 +221,7 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
     build
 }
 
-/// One file that includes those that are named. Those of another checkout may have names in common, so they stay apart.
+/// A file in `out` that includes `files`. Files of another checkout may share names, so those are returned as they are.
 fn together(source: &Path, files: &[&str], out: &Path, name: &str) -> Vec<PathBuf> {
     let paths = files.iter().map(|file| source.join(file));
     if env::var_os("GGML_SOURCE_DIR").is_some() {

@@ -121,7 +121,7 @@ const SHOWN: [&str; 6] = [
 #[test]
 fn pages_are_short_and_whole_and_as_they_were_when_somebody_looked_at_them() {
     let scratch = scratch();
-    // A program is started for each.
+    // A program is started for each page, so every third golden has one.
     let looked_at = |(at, golden): &(usize, &Golden)| at % 3 == 0 || SHOWN.contains(&&*golden.name);
     for (_, golden) in all_goldens().enumerate().filter(looked_at) {
         let name = &golden.name;

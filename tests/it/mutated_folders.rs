@@ -26,8 +26,8 @@ impl Random {
     }
 }
 
-/// Calls `change` with every folder that has a map, as often as requested, or once with every second one (`turn` is 0 or 1); it makes the
-/// folder another one and says how. Some of them have to open, and some have not to.
+/// Calls `change` with every second folder that has a map (`turn` is 0 or 1), or with all as often as `CHANGES` says. `change` makes the folder
+/// another one and says how. Some of them have to open, and some have not to.
 fn with_changes(turn: usize, change: impl Fn(&Folder, &mut Random) -> String) {
     let n = std::env::var("CHANGES").ok().and_then(|n| n.parse().ok());
     let with = definitions();

@@ -11,7 +11,7 @@ use super::super::error::first_part;
 use super::super::limits::{MAX_OVERDUE, TIME_LIMIT};
 use super::*;
 
-/// A compiler of its own: a constraint that is given up still has its place, and others wait for one.
+/// A compiler that no other test waits for: a constraint that is given up still has its place.
 fn compiler() -> Arc<Compiler> {
     Arc::new(Compiler::without_forcing(byte_level()))
 }
