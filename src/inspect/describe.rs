@@ -5,7 +5,6 @@
 //! described with ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 use serde::Serialize;
 
@@ -15,8 +14,7 @@ use crate::arch::{Mode, OptionSpec, Resolved};
 use crate::common::wording::{bytes, capital, count, layers, listed, tidy};
 use crate::engine::Remasking;
 use crate::plan::{
-    BranchPlan, CachePlan, DiffusionPlan, KeysOf, LayerPlan, NormUse, Plan, Pooling, SlotPlan,
-    StatePlan, Unit,
+    CachePlan, DiffusionPlan, KeysOf, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan, Unit,
 };
 use crate::weights::TensorType;
 
@@ -51,46 +49,33 @@ pub fn describe(plan: &Plan) -> String {
         }
         Some(_) => {}
     }
-    let rule = |diffusion: &DiffusionPlan| Remasking::usual(diffusion.shift_logits);
-    all.extend(
-        plan.diffusion
-            .iter()
-            .map(|plan| format!("remasking: {}", rule(plan))),
-    );
-    all.extend(memory(plan));
+    let rule = |of: &DiffusionPlan| format!("remasking: {}", Remasking::usual(of.shift_logits));
+    all.extend(plan.diffusion.as_ref().map(rule));
+    all.push(memory(plan));
     let sentences = all.iter().filter(|text| !text.is_empty());
     let sentences: Vec<String> = sentences.map(|text| capital(text) + ".").collect();
     sentences.join(" ")
 }
 
 fn whole(plan: &Plan) -> String {
+    let kind = match plan.source {
+        Some(_) => "a sequence-to-sequence model",
+        None => mode(plan.mode),
+    };
     let mut text = format!(
-        "{}: {} weights, {} layers, hidden state of {} elements, vocabulary of {} tokens",
-        kind(plan),
+        "{kind}: {} weights, {} layers, hidden state of {} elements, vocabulary of {} tokens",
         count(plan.n_weights()),
         plan.layers.len(),
         plan.n_embd,
         plan.n_vocab
     );
-    if let Some(source) = &plan.source {
-        let _ = write!(
-            text,
-            ", of which the first {} layers read the source and the others write",
-            source.n_layers
-        );
+    if let Some(n) = plan.source.as_ref().map(|source| source.n_layers) {
+        text += &format!(", of which the first {n} layers read the source and the others write");
     }
     if plan.n_ctx_train > 0 {
-        let _ = write!(text, ", trained on contexts of {} tokens", plan.n_ctx_train);
+        text += &format!(", trained on contexts of {} tokens", plan.n_ctx_train);
     }
     text
-}
-
-/// The kind of model.
-pub(crate) fn kind(plan: &Plan) -> &'static str {
-    match plan.source {
-        Some(_) => "a sequence-to-sequence model",
-        None => mode(plan.mode),
-    }
 }
 
 /// The kind of model with this mode.
@@ -125,23 +110,21 @@ pub fn groups(plan: &Plan) -> Vec<Group> {
 }
 
 fn grouped(plan: &Plan, key: &dyn Fn(&[&Unit]) -> String) -> Vec<Group> {
-    let mut all: Vec<(String, Vec<usize>)> = Vec::new();
+    let mut all: Vec<Group> = Vec::new();
     for (at, layer) in plan.layers.iter().enumerate() {
-        let own = line(&[layer], key);
-        match all.iter_mut().find(|(known, _)| *known == own) {
-            Some((_, places)) => places.push(at),
-            None => all.push((own, vec![at])),
+        let text = line(&[layer], key);
+        let layers = vec![at];
+        match all.iter_mut().find(|known| known.text == text) {
+            Some(known) => known.layers.push(at),
+            None => all.push(Group { layers, text }),
         }
     }
-    let group = |(_, places): (String, Vec<usize>)| {
-        let likes: Vec<&LayerPlan> = places.iter().map(|at| &plan.layers[*at]).collect();
-        let text = line(&likes, &|units| phrase(plan, units));
-        Group {
-            text: format!("{}: {text}", layers(&places, plan.layers.len())),
-            layers: places,
-        }
-    };
-    all.into_iter().map(group).collect()
+    for group in &mut all {
+        let likes = group.layers.iter().map(|at| &plan.layers[*at]);
+        let text = line(&likes.collect::<Vec<_>>(), &|units| phrase(plan, units));
+        group.text = format!("{}: {text}", layers(&group.layers, plan.layers.len()));
+    }
+    all
 }
 
 /// Describes equal layers: their slots in order, each with its branches and the places of its norms.
@@ -169,11 +152,8 @@ fn line(layers: &[&LayerPlan], phrase: &dyn Fn(&[&Unit]) -> String) -> String {
 
 /// The places of a slot's norms.
 fn norms(slot: &SlotPlan) -> String {
-    let of_branch = |norm: fn(&BranchPlan) -> &Option<NormUse>| {
-        slot.branches.iter().any(|branch| norm(branch).is_some())
-    };
-    let before = slot.pre.is_some() || of_branch(|branch| &branch.pre);
-    let after = slot.post.is_some() || of_branch(|branch| &branch.post);
+    let before = slot.pre.is_some() || slot.branches.iter().any(|b| b.pre.is_some());
+    let after = slot.post.is_some() || slot.branches.iter().any(|b| b.post.is_some());
     let places = [
         before.then_some("before"),
         after.then_some("after"),
@@ -189,11 +169,8 @@ fn norms(slot: &SlotPlan) -> String {
 /// The phrase of equal uses of a contract, with ranges for numbers that differ.
 pub(crate) fn phrase(plan: &Plan, units: &[&Unit]) -> String {
     let value = |name: &str| {
-        let values: Vec<u64> = units
-            .iter()
-            .filter_map(|unit| unit.option_int(name))
-            .collect();
-        let (least, most) = (values.iter().min()?, values.iter().max()?);
+        let values = units.iter().filter_map(|unit| unit.option_int(name));
+        let (least, most) = (values.clone().min()?, values.max()?);
         (least != most).then(|| format!("{least} to {most}"))
     };
     template(plan, units, &value)
@@ -212,34 +189,27 @@ fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>
     };
     match &units[0].state {
         Some(StatePlan::KeyValue(rows)) => {
-            let cache = &plan.caches[rows.cache];
-            let _ = write!(text, " over {}", seen(plan, cache, &|_| None));
+            text += &format!(" over {}", seen(plan, &plan.caches[rows.cache], &|_| None));
             if let Some(selection) = plan.selection(units[0]) {
-                let _ = write!(text, ", of these {}", phrase(plan, &[selection]));
+                text += &format!(", of these {}", phrase(plan, &[selection]));
             }
-            if let (Some(Resolved::Resource(rope)), 1..) =
-                (units[0].option("rope"), plan.ropes.len())
-            {
-                let _ = match rope {
-                    Some(at) if plan.ropes.len() > 1 => {
-                        let base = plan.ropes[*at].option("base").map(Resolved::to_value);
-                        let base = base.map(|base| base.to_string()).unwrap_or_default();
-                        write!(text, ", rope of base {base}")
-                    }
-                    Some(_) => Ok(()),
-                    None => write!(text, ", no rope"),
-                };
+            match units[0].option("rope") {
+                Some(Resolved::Resource(Some(at))) if plan.ropes.len() > 1 => {
+                    let base = plan.ropes[*at].option("base").map(Resolved::to_value);
+                    let base = base.map(|base| base.to_string()).unwrap_or_default();
+                    text += &format!(", rope of base {base}");
+                }
+                Some(Resolved::Resource(None)) if !plan.ropes.is_empty() => text += ", no rope",
+                _ => {}
             }
             if rows.owner.is_some() {
-                text.push_str(", KV cache of an earlier layer");
+                text += ", KV cache of an earlier layer";
             }
         }
         Some(StatePlan::Recurrent(parts)) => {
-            let n = parts
-                .iter()
-                .map(|part| part.size)
-                .fold(0, u64::saturating_add);
-            let _ = write!(text, ", state of {n} elements");
+            let sizes = parts.iter().map(|part| part.size);
+            let n = sizes.fold(0, u64::saturating_add);
+            text += &format!(", state of {n} elements");
         }
         None => {}
     }
@@ -271,7 +241,6 @@ fn filled(
     unit: &Unit,
     value: &dyn Fn(&str) -> Option<String>,
 ) -> String {
-    let has = |at: usize| unit.weights[at].is_some();
     let name = |name: &str| match unit.option(name) {
         Some(Resolved::Float(value)) => Some(tidy(*value)),
         Some(Resolved::Resource(_)) => Some(match resource(plan, unit, name) {
@@ -280,7 +249,7 @@ fn filled(
         }),
         _ => value(name),
     };
-    let text = particular(phrase, &Use { unit, has: &has }, &name);
+    let text = particular(phrase, &Use(unit), &name);
     text.unwrap_or_else(|problem| {
         debug_assert!(false, "phrase of {}: {problem}", unit.contract.0.name);
         unit.contract.0.noun.to_owned()
@@ -300,29 +269,28 @@ pub(crate) fn kind_of(plan: &Plan, unit: &Unit, name: &str) -> Option<String> {
     }
 }
 
-/// The memory that a sequence occupies between passes, in words.
-fn memory(plan: &Plan) -> Option<String> {
+/// The memory that a sequence occupies between passes, in words; empty if there is none.
+fn memory(plan: &Plan) -> String {
     if plan.mode != Mode::Causal {
-        return None;
+        return String::new();
     }
-    let amount =
-        |known: Option<u64>| known.map_or_else(|| "more than can be counted".to_owned(), bytes);
     let row = |has_window: bool| {
         let own = plan.key_values().map(|(_, rows)| rows);
         let own = own.filter(|rows| plan.caches[rows.cache].window().is_some() == has_window);
-        own.map(|rows| TensorType::F16.row_bytes(rows.width()))
-            .try_fold(0u64, |sum, row| sum.checked_add(row?))
+        let mut rows = own.map(|rows| TensorType::F16.row_bytes(rows.width()));
+        rows.try_fold(0u64, |sum, row| sum.checked_add(row?))
     };
     let all = [
         (row(false), "KV cache (f16)", "per token"),
         (row(true), "KV cache (f16)", "per token within the window"),
         (plan.recurrent_bytes(1), "recurrent state", "per sequence"),
     ];
-    let known = all.iter().filter(|(n, ..)| *n != Some(0));
-    let known: Vec<String> = known
-        .map(|(n, what, per)| format!("{what}: {} {per}", amount(*n)))
-        .collect();
-    (!known.is_empty()).then(|| known.join(", "))
+    let known = all.into_iter().filter(|(n, ..)| *n != Some(0));
+    let known = known.map(|(n, what, per)| {
+        let amount = n.map_or_else(|| "more than can be counted".to_owned(), bytes);
+        format!("{what}: {amount} {per}")
+    });
+    known.collect::<Vec<_>>().join(", ")
 }
 
 /// The weights with one purpose.
@@ -385,10 +353,8 @@ fn uses(plan: &Plan) -> Vec<(String, usize)> {
             add(&branch.short(), &branch.block.weights);
             add("norms", &[&branch.pre, &branch.post].map(norm).concat());
         }
-        add(
-            "norms",
-            &[&slot.pre, &slot.post, &slot.after].map(norm).concat(),
-        );
+        let norms = [&slot.pre, &slot.post, &slot.after].map(norm);
+        add("norms", norms.as_flattened());
     }
     plan.head
         .iter()
@@ -401,18 +367,12 @@ fn uses(plan: &Plan) -> Vec<(String, usize)> {
 }
 
 /// The options and weights of a unit in a plan, for conditions and formulas.
-pub(crate) struct Use<'u> {
-    pub(crate) unit: &'u Unit,
-    /// Whether the weight at an index of the contract is present.
-    pub(crate) has: &'u dyn Fn(usize) -> bool,
-}
+pub(crate) struct Use<'u>(pub(crate) &'u Unit);
 
 impl Scope for Use<'_> {
     fn name(&self, name: &str, _: bool) -> Result<Value, String> {
-        let specs = self.unit.contract.0.options;
-        let at = specs.iter().position(|option| option.name == name);
-        let value = at.and_then(|at| self.unit.options.get(at));
-        let mut steps = self.unit.path.split('.');
+        let value = self.0.option(name);
+        let mut steps = self.0.path.split('.');
         if let (None, "depth", Some(at)) = (value, name, steps.find_map(|step| step.parse().ok())) {
             return Ok(Value::Int(at));
         }
@@ -422,10 +382,10 @@ impl Scope for Use<'_> {
     }
 
     fn has(&self, key: &str) -> Result<bool, String> {
-        let specs = self.unit.contract.0.weights;
+        let specs = self.0.contract.0.weights;
         let at = specs.iter().position(|weight| weight.key == key);
-        at.map(self.has)
-            .ok_or_else(|| format!("there is no weight `{key}`"))
+        let at = at.ok_or_else(|| format!("there is no weight `{key}`"))?;
+        Ok(self.0.weights.get(at).is_some_and(Option::is_some))
     }
 
     fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
@@ -439,7 +399,6 @@ impl Scope for Use<'_> {
 
 /// Whether an option of a unit has an effect, according to its contract.
 pub fn has_effect(spec: &OptionSpec, unit: &Unit) -> bool {
-    let has = |at: usize| unit.weights.get(at).is_some_and(Option::is_some);
-    let holds = Expr::of_program(spec.when).map(|when| when.evaluate(&Use { unit, has: &has }));
+    let holds = Expr::of_program(spec.when).map(|when| when.evaluate(&Use(unit)));
     !matches!(holds, Ok(Ok(Value::Bool(false))))
 }

@@ -97,8 +97,7 @@ impl DrawContext<'_> {
                 None => describe::kind_of(self.plan, unit, name),
             }
         };
-        let has = |at: usize| unit.weights[at].is_some();
-        let formula = particular(contract.formula, &Use { unit, has: &has }, &value);
+        let formula = particular(contract.formula, &Use(unit), &value);
         formula.unwrap_or_else(|problem| {
             debug_assert!(false, "formula of {}: {problem}", contract.name);
             general(contract.formula)

@@ -36,12 +36,11 @@ impl DrawContext<'_> {
 
     /// An expression of a contract, with the options of a unit.
     fn text(&self, unit: &Unit, expr: &Expr) -> String {
-        let has = |at: usize| unit.weights[at].is_some();
         let name = |name: &str| {
             let is_option = unit.contract.0.option(name).is_some();
             is_option.then(|| self.size(unit, name))
         };
-        expr.symbolic(&Use { unit, has: &has }, &name)
+        expr.symbolic(&Use(unit), &name)
     }
 
     /// Dimensions of a weight of a unit; `tensor` is its index in the plan.
