@@ -6,7 +6,6 @@
 //! times are added; of other quantities, the largest is shown with its layer. Nothing is measured here, and nothing has
 //! coordinates. Every number of the file is in one box, or the legend lists it as outside.
 
-mod notes;
 mod numbers;
 mod place;
 mod put;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 /// The numbers that are shown on a drawing.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overlay {
     /// The measured quantity: `time of prefill 128 tokens`.
     pub quantity: String,
@@ -19,11 +19,12 @@ pub struct Overlay {
 }
 
 /// The rule by which several numbers are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
     /// The numbers are seconds and are added.
     Time,
     /// The largest number is used.
+    #[default]
     Largest,
 }
 

@@ -8,29 +8,16 @@
 use std::collections::HashMap;
 
 use super::super::legend::Note;
-use super::{Number, Operation, Overlay, Rule};
+use super::{Number, Overlay, Rule};
 use crate::ggml::Origin;
 use crate::inspect::diagram::ops::root;
 use crate::inspect::diagram::{Drawing, Part, Sample, Slot};
 
 /// The combined number of a box.
-#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sum {
     pub(super) value: f64,
     /// The layer of the largest number.
     pub(super) layer: Option<usize>,
-}
-
-impl Sum {
-    /// Combines two numbers of the same box.
-    fn with(self, rule: Rule, other: Self) -> Self {
-        let value = match rule {
-            Rule::Time => self.value + other.value,
-            Rule::Largest if self.value >= other.value => self.value,
-            Rule::Largest => return other,
-        };
-        Self { value, ..self }
-    }
 }
 
 /// A box of a drawing.
@@ -92,8 +79,6 @@ pub(super) struct Sums {
     pub(super) boxes: HashMap<Home, Sum>,
     /// The paths that are in no box, with their numbers, in the order of the file.
     pub(super) outside: Vec<(String, f64)>,
-    /// Count of numbers that are in a box.
-    pub(super) n_placed: usize,
     /// The place of the first difference.
     pub(super) first: Option<Place>,
 }
@@ -108,12 +93,14 @@ pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sum
             sums.outside.push((number.path.clone(), value));
             continue;
         };
-        sums.n_placed += 1;
         let layer = place.1;
-        let own = Sum { value, layer };
         for home in holders(drawing, place) {
-            let sum = sums.boxes.get(&home).map(|sum| sum.with(overlay.rule, own));
-            sums.boxes.insert(home, sum.unwrap_or(own));
+            let known = sums.boxes.entry(home).and_modify(|sum| match overlay.rule {
+                Rule::Time => sum.value += value,
+                Rule::Largest if sum.value >= value => {}
+                Rule::Largest => *sum = Sum { value, layer },
+            });
+            known.or_insert(Sum { value, layer });
         }
     }
     let first = overlay.first.as_ref();
@@ -206,22 +193,20 @@ impl<'a> Finder<'a> {
     /// operations in the same order.
     fn index_homes(&mut self, drawing: &Drawing, drawn: &HashMap<usize, Home>) {
         let mut of_layer = vec![Vec::new(); drawing.layers.len()];
+        let mut homes = HashMap::new();
         for (at, step) in self.sample.steps().iter().enumerate() {
             match self.layer_of(&step.path) {
                 Some(layer) => of_layer[layer].push(at),
-                None => {
-                    let home = drawn.get(&at).map(|home| (at, (*home, None)));
-                    self.homes.extend(home);
-                }
+                None => homes.extend(drawn.get(&at).map(|home| (at, (*home, None)))),
             }
         }
         for (layer, steps) in of_layer.iter().enumerate() {
             let first = drawing.kinds[drawing.layers[layer]].layers[0];
             let likes = of_layer[first].iter().zip(steps);
-            let homes =
-                likes.filter_map(|(like, at)| Some((*at, (*drawn.get(like)?, Some(layer)))));
-            self.homes.extend(homes);
+            let home = |(like, at): (&usize, &usize)| Some((*at, (*drawn.get(like)?, Some(layer))));
+            homes.extend(likes.filter_map(home));
         }
+        self.homes = homes;
     }
 
     /// Indexes operations by their use, and boxes by named result, possibly in another layout.
@@ -260,8 +245,10 @@ impl<'a> Finder<'a> {
         if op.kind == "per_layer" {
             return Some((self.per_layer?, None));
         }
-        let steps = self.steps(&number.path, op)?;
-        let drawn = steps.get(op.at).filter(|_| self.is_drawn(steps, op));
+        let use_of = (op.kind.as_str(), number.path.as_str(), op.nth);
+        let steps = self.uses.get(&use_of)?;
+        let names = steps.iter().map(|at| &self.sample.steps()[*at].op);
+        let drawn = steps.get(op.at).filter(|_| names.eq(op.all.iter()));
         let home = drawn.and_then(|at| self.homes.get(at)).copied();
         let any = || match steps.iter().find_map(|at| self.homes.get(at))? {
             (Home::Op(part, _), layer) => Some((Home::Part(*part), *layer)),
@@ -269,18 +256,6 @@ impl<'a> Finder<'a> {
         };
         home.or_else(any)
             .or_else(|| self.paths.get(&number.path).copied())
-    }
-
-    /// The operations of the graph in the same use as this operation.
-    fn steps<'s>(&'s self, path: &'s str, op: &'s Operation) -> Option<&'s [usize]> {
-        let steps = self.uses.get(&(op.kind.as_str(), path, op.nth));
-        steps.map(Vec::as_slice)
-    }
-
-    /// Whether the operations of a use are the drawn ones.
-    fn is_drawn(&self, steps: &[usize], op: &Operation) -> bool {
-        let drawn = steps.iter().map(|at| &self.sample.steps()[*at].op);
-        drawn.eq(op.all.iter())
     }
 
     /// The box of a value, a unit, a slot or a layer: its own, or that of the longest path above it.

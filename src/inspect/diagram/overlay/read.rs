@@ -171,10 +171,8 @@ impl Overlay {
         let numbers = numbers.collect::<Result<_, _>>()?;
         Ok(Self {
             quantity: quantity.map_or(name, str::to_owned),
-            rule: Rule::Largest,
             numbers: non_empty(numbers, COMPARE, "without numbers")?,
-            of: None,
-            first: None,
+            ..Self::default()
         })
     }
 }
@@ -234,8 +232,7 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
     let at = choose(&names, quantity)?;
     let mut numbers = Vec::new();
     for place in profiles.swap_remove(at).places {
-        let names = place.operations.iter().map(|op| op.name.clone());
-        let all: Rc<[String]> = names.collect::<Vec<_>>().into();
+        let all: Rc<[String]> = place.operations.iter().map(|op| op.name.clone()).collect();
         for (at, op) in place.operations.iter().enumerate() {
             let of = Operation {
                 kind: place.kind.clone(),
@@ -278,10 +275,9 @@ fn comparison(
     let tolerance = report.tolerance;
     Ok(Overlay {
         quantity: title.to_owned(),
-        rule: Rule::Largest,
         first: path.map(|path| First { path, tolerance }),
         numbers: non_empty(numbers, command, "without such values")?,
-        of: None,
+        ..Overlay::default()
     })
 }
 
