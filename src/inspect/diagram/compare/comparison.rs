@@ -6,7 +6,52 @@ use super::super::Drawing;
 use super::super::legend::Note;
 use super::super::overlay::{Home, annotate};
 use super::walk::Comparer;
-use super::{Finding, Level};
+use crate::common::wording::{capital, listed};
+
+/// The level of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// The computation differs.
+    Computation,
+    /// The computation is the same with other numbers.
+    Sizes,
+}
+
+/// A difference between two drawings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The level of the difference.
+    pub level: Level,
+    /// Where the difference is: slots and parts, with the number of the kind of layers if there are several.
+    pub places: Vec<String>,
+    /// The property that differs.
+    pub what: String,
+    /// The value on each side; `None` if a side lacks the property.
+    pub of: [Option<String>; 2],
+}
+
+impl Finding {
+    /// The difference as a sentence.
+    pub fn sentence(&self, [a, b]: [&str; 2]) -> String {
+        const SHOWN: usize = 4;
+        let mut places = self.places.clone();
+        if places.len() > SHOWN + 1 {
+            let more = places.split_off(SHOWN).len();
+            places.push(format!("{more} more"));
+        }
+        let of = |name: &str, value: &str| match value {
+            "" => format!("only in {name}"),
+            value => format!("only in {name}: {value}"),
+        };
+        let values = match &self.of {
+            [Some(in_a), Some(in_b)] => format!("{in_a} in {a}, {in_b} in {b}"),
+            [Some(value), None] => of(a, value),
+            [None, Some(value)] => of(b, value),
+            [None, None] => String::new(),
+        };
+        format!("{}: {}: {values}", capital(&listed(&places)), self.what)
+    }
+}
 
 /// The comparison of two drawings: their matching parts and their differences.
 #[derive(Clone, Debug)]
@@ -61,37 +106,23 @@ impl Comparison {
         }
     }
 
-    /// The differences of a level as sentences, with their numbers.
-    pub fn sentences(&self, level: Level) -> Vec<(usize, String)> {
-        let names = self.names();
-        let [a, b] = names.each_ref().map(String::as_str);
-        let numbered = (1..).zip(&self.findings).filter(|(_, f)| f.level == level);
-        numbered.map(|(n, f)| (n, f.sentence([a, b]))).collect()
-    }
-
     /// The differences by level: a title, and lines with the numbers of differences. A line without a number says that
     /// the computations are the same.
     pub fn sections(&self) -> Vec<Section> {
-        let levels = [
-            (Level::Computation, "What is computed"),
-            (Level::Sizes, "Sizes"),
-        ];
-        let sections = levels.map(|(level, title)| {
-            let is_same = level == Level::Computation && self.is_same();
-            let same = is_same.then(|| (None, "Both compute the same.".to_owned()));
-            let lines = self
-                .sentences(level)
-                .into_iter()
-                .map(|(n, text)| (Some(n), text));
-            (title, same.into_iter().chain(lines).collect::<Vec<_>>())
-        });
-        let sections = sections.into_iter();
-        sections.filter(|(_, lines)| !lines.is_empty()).collect()
-    }
-
-    /// Whether both compute the same except for sizes.
-    pub fn is_same(&self) -> bool {
-        !self.findings.iter().any(|f| f.level == Level::Computation)
+        let names = self.names();
+        let names = names.each_ref().map(String::as_str);
+        let lines = |level: Level| {
+            let numbered = (1..).zip(&self.findings).filter(|(_, f)| f.level == level);
+            let lines = numbered.map(|(n, finding)| (Some(n), finding.sentence(names)));
+            lines.collect::<Vec<_>>()
+        };
+        let [mut computation, sizes] = [Level::Computation, Level::Sizes].map(lines);
+        if computation.is_empty() {
+            computation.push((None, "Both compute the same.".to_owned()));
+        }
+        let sizes = Some(("Sizes", sizes)).filter(|(_, lines)| !lines.is_empty());
+        let computation = ("What is computed", computation);
+        [computation].into_iter().chain(sizes).collect()
     }
 }
 

@@ -6,12 +6,10 @@
 //! and changes nothing else.
 
 mod comparison;
-mod finding;
 mod markdown;
 mod walk;
 
-pub use comparison::{Comparison, Section};
-pub use finding::{Finding, Level};
+pub use comparison::{Comparison, Finding, Level, Section};
 pub use markdown::summary;
 
 use super::overlay::Home;

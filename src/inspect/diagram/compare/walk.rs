@@ -46,13 +46,7 @@ impl<'d> Comparer<'d> {
     /// block, and finally in order.
     pub(super) fn kinds(&self) -> Vec<Pair<usize>> {
         let kinds = self.drawings.map(|drawing| drawing.kinds.as_slice());
-        let all = |kind: &Kind| {
-            kind.slots
-                .iter()
-                .map(blocks)
-                .collect::<Vec<_>>()
-                .join(" + ")
-        };
+        let all = |kind: &Kind| Vec::from_iter(kind.slots.iter().map(blocks)).join(" + ");
         let options = |kind: &Kind| {
             let parts = kind.slots.iter().flat_map(Slot::parts);
             let options = parts.flat_map(|part| &part.options);
@@ -63,10 +57,7 @@ impl<'d> Comparer<'d> {
         let label = |kind: &Kind| kind.label.clone();
         let keys: [&dyn Fn(&Kind) -> String; 5] =
             [&label, &options, &all, &first, &|_| String::new()];
-        let pairs = matched(kinds[0], kinds[1], &keys).into_iter();
-        let mut pairs: Vec<Pair<usize>> = pairs
-            .map(|pair| [0, 1].map(|side| place_of(kinds[side], pair[side])))
-            .collect();
+        let mut pairs = matched(kinds, &keys);
         pairs.sort_by_key(|[a, b]| {
             let first = (*a).min(*b).or(*a).or(*b);
             (first, a.unwrap_or(0) + b.unwrap_or(0))
@@ -102,16 +93,17 @@ impl<'d> Comparer<'d> {
     }
 
     pub(super) fn stages(&mut self, of: fn(&Drawing) -> &Vec<Part>, place: &str) {
-        let [a, b] = self.drawings.map(|drawing| of(drawing).as_slice());
-        for pair in matched(a, b, &[&|part| part.kind.to_owned(), &|_| String::new()]) {
+        let parts = self.drawings.map(|drawing| of(drawing).as_slice());
+        for pair in matched(parts, &[&|part| part.kind.to_owned(), &|_| String::new()]) {
+            let pair = items(parts, pair);
             let spots = self.at(pair);
             self.part(place, pair, spots);
         }
     }
 
     pub(super) fn kind(&mut self, pair: Pair<usize>) {
-        let kind = |side: usize| pair[side].map(|at| &self.drawings[side].kinds[at]);
-        let kinds: Pair<&'d Kind> = [kind(0), kind(1)];
+        let kinds = self.drawings.map(|drawing| drawing.kinds.as_slice());
+        let kinds = items(kinds, pair);
         let is_whole = kinds.iter().all(Option::is_some);
         if !is_whole {
             let of = kinds.map(|kind| kind.map(|kind| kind.label.clone()));
@@ -127,16 +119,10 @@ impl<'d> Comparer<'d> {
             let of = [order(0), order(1)].map(|names| Some(names.join(", then ")));
             self.differ("layers", "order of the slots", of, [None, None]);
         }
-        let spot = |side: usize, slot: Option<&Slot>| {
-            Some(Home::Slot(pair[side]?, place_of(slots[side], slot)?))
-        };
-        for both in matched(
-            slots[0],
-            slots[1],
-            &[&|slot| slot.name.clone(), &blocks, &|_| String::new()],
-        ) {
-            let spots = [spot(0, both[0]), spot(1, both[1])];
-            self.slot(both, spots, is_whole);
+        let name = |slot: &Slot| slot.name.clone();
+        for both in matched(slots, &[&name, &blocks, &|_| String::new()]) {
+            let spots = [0, 1].map(|side| Some(Home::Slot(pair[side]?, both[side]?)));
+            self.slot(items(slots, both), spots, is_whole);
         }
     }
 
@@ -162,15 +148,15 @@ impl<'d> Comparer<'d> {
         // If one side lacks the whole slot, kind or norm, everything in it is one difference.
         let known = self.last;
         let is_alone = pair.iter().any(Option::is_none);
-        let [a, b] = pair.map(|slot| slot.map_or_else(Vec::new, roles));
-        let role = |own: &Role<'_>| own.name.to_owned();
-        let title =
-            |own: &Role<'_>| format!("{}: {}", own.name, own.block.map_or("", |b| &b.title));
-        let kind = |own: &Role<'_>| format!("{}: {}", own.name, own.block.map_or("", |b| b.kind));
-        for both in matched(&a, &b, &[&title, &kind, &role]) {
-            let role = both.iter().flatten().map(|own| own.name).next();
-            let role = role.unwrap_or_default();
-            let parts = both.map(|own| own.map(|own| own.part));
+        let of_sides = pair.map(|slot| slot.map_or_else(Vec::new, roles));
+        let of_sides = of_sides.each_ref().map(Vec::as_slice);
+        let role = |(name, ..): &Role<'_>| (*name).to_owned();
+        let title = |(name, _, of): &Role<'_>| format!("{name}: {}", of.map_or("", |b| &b.title));
+        let kind = |(name, _, of): &Role<'_>| format!("{name}: {}", of.map_or("", |b| b.kind));
+        for both in matched(of_sides, &[&title, &kind, &role]) {
+            let both = items(of_sides, both);
+            let role = both.iter().flatten().next().map_or("", |(name, ..)| name);
+            let parts = both.map(|own| own.map(|(_, part, _)| *part));
             let spots = self.at(parts);
             let is_norm = !role.is_empty();
             if is_alone || is_norm && parts.iter().any(Option::is_none) {
@@ -280,10 +266,9 @@ impl<'d> Comparer<'d> {
     }
 }
 
-/// The index of an item in its list.
-fn place_of<T>(list: &[T], item: Option<&T>) -> Option<usize> {
-    list.iter()
-        .position(|own| item.is_some_and(|item| std::ptr::eq(own, item)))
+/// The items of two lists at these places.
+fn items<'t, T>(lists: [&'t [T]; 2], at: Pair<usize>) -> Pair<&'t T> {
+    [0, 1].map(|side| at[side].map(|at| &lists[side][at]))
 }
 
 /// Whether a weight is present because of one of the changed options.
@@ -295,8 +280,8 @@ fn follows(contract: Option<&'static Contract>, key: &str, changed: &[&str]) -> 
 }
 
 /// Matches the items of two lists, in the order of the first: by equal first keys, then by equal second keys, and so
-/// on; the others stay alone.
-fn matched<'t, T>(a: &'t [T], b: &'t [T], keys: &[&dyn Fn(&T) -> String]) -> Vec<Pair<&'t T>> {
+/// on; the others stay alone. Returns their places.
+fn matched<T>([a, b]: [&[T]; 2], keys: &[&dyn Fn(&T) -> String]) -> Vec<Pair<usize>> {
     let mut of_a: Vec<Option<usize>> = vec![None; a.len()];
     let mut is_taken = vec![false; b.len()];
     for key in keys {
@@ -311,20 +296,15 @@ fn matched<'t, T>(a: &'t [T], b: &'t [T], keys: &[&dyn Fn(&T) -> String]) -> Vec
             }
         }
     }
-    let pairs = a.iter().zip(of_a);
-    let pairs = pairs.map(|(own, other)| [Some(own), other.map(|at| &b[at])]);
-    let rest = b.iter().zip(is_taken).filter(|(_, is_taken)| !is_taken);
-    pairs
-        .chain(rest.map(|(other, _)| [None, Some(other)]))
-        .collect()
+    let pairs = of_a.into_iter().enumerate();
+    let pairs = pairs.map(|(at, other)| [Some(at), other]);
+    let rest = (0..b.len()).filter(|at| !is_taken[*at]);
+    pairs.chain(rest.map(|at| [None, Some(at)])).collect()
 }
 
 /// The blocks of a slot, as text.
 fn blocks(slot: &Slot) -> String {
-    let titles = slot
-        .branches
-        .iter()
-        .map(|branch| uncapital(&branch.block.title));
+    let titles = slot.branches.iter().map(|b| uncapital(&b.block.title));
     titles.collect::<Vec<String>>().join(" alongside ")
 }
 
@@ -362,14 +342,8 @@ fn wiring(slot: &Slot, is_mixed: bool) -> [(&'static str, String); 5] {
     ]
 }
 
-/// A part with its role in its slot.
-struct Role<'d> {
-    part: &'d Part,
-    /// The place of a norm; empty for a block.
-    name: &'static str,
-    /// The block of the part's branch.
-    block: Option<&'d Part>,
-}
+/// The place of a norm in its slot, empty for a block; the part; the block of its branch.
+type Role<'d> = (&'static str, &'d Part, Option<&'d Part>);
 
 /// The parts of a slot with their roles.
 fn roles(slot: &Slot) -> Vec<Role<'_>> {
@@ -389,18 +363,15 @@ fn roles(slot: &Slot) -> Vec<Role<'_>> {
         ]);
     }
     let known = out.into_iter();
-    let known = known.filter_map(|(name, part, block)| {
-        let part = part?;
-        Some(Role { part, name, block })
-    });
+    let known = known.filter_map(|(name, part, block)| Some((name, part?, block)));
     known.collect()
 }
 
 /// The norms of a slot, as text.
 fn norms(slot: &Slot) -> String {
     let roles = roles(slot);
-    let norms = roles.iter().filter(|own| own.part.kind == "norm");
-    let mut names: Vec<&str> = norms.map(|own| own.name).collect();
+    let norms = roles.iter().filter(|(_, part, _)| part.kind == "norm");
+    let mut names: Vec<&str> = norms.map(|(name, ..)| *name).collect();
     let mut once = HashSet::new();
     names.retain(|name| !name.is_empty() && once.insert(*name));
     match names.is_empty() {
