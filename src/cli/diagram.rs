@@ -1,4 +1,5 @@
-//! `bench diagram`: diagrams of a model, drawn from the plan that runs.
+//! `bench diagram`: diagrams of a model, drawn from the plan that runs, and the differences between two models,
+//! definitions or variants, as a picture and in words.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +9,11 @@ use crate::arch::ArchDef;
 use crate::common::reading;
 use crate::files::models::{Definitions, Source};
 use crate::files::synth::Request;
+use crate::inspect::diagram::compare::{Comparison, summary};
 use crate::inspect::diagram::html::page;
 use crate::inspect::diagram::overlay::Overlay;
 use crate::inspect::diagram::{Drawing, Sample, gallery, svg, variants};
 
-use super::diagram_compare::{self, CompareArgs};
 use super::options::OpenOptions;
 use super::synth::key_value;
 use super::{Failure, output};
@@ -22,30 +23,34 @@ pub(super) struct Args {
     /// What is drawn: a model (file or folder); a definition by name, each variant with symbols for sizes; or
     /// one variant by name
     #[arg(value_name = "NAME|MODEL", required_unless_present = "all")]
-    pub(super) what: Option<String>,
-    #[command(flatten)]
-    pub(super) comparison: CompareArgs,
+    what: Option<String>,
+    /// What it is compared with: a model, a definition, or a variant by the name of its picture
+    #[arg(value_name = "B", requires = "compare")]
+    others: Vec<String>,
+    /// Compare two: one picture that marks what differs, and a summary in Markdown
+    #[arg(long, conflicts_with_all = ["all", "html", "overlay"])]
+    compare: bool,
     /// Draw all definitions, and write a page that links to them
     #[arg(long, conflicts_with_all = ["what", "png", "html", "name", "set", "with"])]
     all: bool,
     /// Folder to write into
     #[arg(short, long, default_value = ".", value_name = "DIR")]
-    pub(super) output: PathBuf,
+    output: PathBuf,
     /// Also write PNG files, with a built-in font
     #[arg(long)]
-    pub(super) png: bool,
+    png: bool,
     /// Write one self-contained HTML page instead, with search and three levels of detail
     #[arg(long, conflicts_with = "png")]
     html: bool,
     /// Name of the pictures; default: that of the model
     #[arg(long, value_name = "NAME")]
-    pub(super) name: Option<String>,
+    name: Option<String>,
     /// Value of a parameter of the drawn definition, as in `synth`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
-    pub(super) set: Vec<(String, String)>,
+    set: Vec<(String, String)>,
     /// Optional tensors of the drawn definition, such as output,attn_q.bias
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-    pub(super) with: Vec<String>,
+    with: Vec<String>,
     /// Colour the boxes of a model by the numbers of a file: of `perf --profile --json`, of `compare --json`, of
     /// `lab drift --json`, of `plan --json` (the device of each part), or an object of paths with numbers
     #[arg(long, value_name = "FILE.json", conflicts_with = "all")]
@@ -64,8 +69,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         );
     }
     let definitions = args.opening.definitions()?;
-    if args.comparison.compare {
-        return diagram_compare::run(args, &definitions);
+    if args.compare {
+        return compare(args, &definitions);
     }
     let Some(what) = &args.what else {
         for (name, text) in gallery(&definitions.archs)? {
@@ -83,7 +88,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// The drawings of a model, a variant or a definition. A definition without `--set` and `--with` yields its variants,
 /// at most `most`. Each drawing has the given name or its own. There is at least one.
-pub(super) fn samples(
+fn samples(
     definitions: &Definitions,
     what: &str,
     name: Option<&str>,
@@ -151,7 +156,7 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
 }
 
 /// The parameters and tensors of `--set` and `--with`, if any are given.
-pub(super) fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
+fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
     let is_said = !set.is_empty() || !with.is_empty();
     is_said.then(|| Request {
         set: set.to_vec(),
@@ -160,17 +165,21 @@ pub(super) fn request(set: &[(String, String)], with: &[String]) -> Option<Reque
     })
 }
 
+/// Maximum size of the file of `--overlay` in bytes: a profile of a thousand layers is a few MB.
+const MAX_OVERLAY: u64 = 64 << 20;
+
 fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<(), Failure> {
     let mut drawing = Drawing::new(def, sample);
     if let Some(file) = &args.overlay {
         // The name of the picture may differ from that of the model.
         let what = args.what.as_deref().unwrap_or_default();
         let model = Source::File(what.into()).name();
-        let doubt = numbers(file).and_then(|bytes| {
+        let mut put = || -> Result<Option<String>, Failure> {
+            let bytes = reading::bytes(file, MAX_OVERLAY)?;
             let overlay = Overlay::read(&bytes, args.quantity.as_deref())?;
             Ok(overlay.put(&mut drawing, sample, &model)?)
-        });
-        if let Some(doubt) = doubt.map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
+        };
+        if let Some(doubt) = put().map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
             tracing::warn!("{}: {doubt}", file.display());
         }
     }
@@ -195,22 +204,46 @@ fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the file of `--overlay`, up to a maximum size.
-fn numbers(file: &Path) -> Result<Vec<u8>, Failure> {
-    /// Maximum size of the file in bytes: a profile of a thousand layers is a few MB.
-    const MOST: u64 = 64 << 20;
-    Ok(reading::bytes(file, MOST)?)
+/// Draws the differences and lists them.
+fn compare(args: &Args, definitions: &Definitions) -> Result<(), Failure> {
+    let (Some(a), [b]) = (&args.what, args.others.as_slice()) else {
+        let found = usize::from(args.what.is_some()) + args.others.len();
+        anyhow::bail!("`--compare` takes two models or definitions, found {found}");
+    };
+    let a = drawing(definitions, a, request(&args.set, &args.with))?;
+    let b = drawing(definitions, b, None)?;
+    let comparison = Comparison::new(&a, &b);
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => format!("{}-vs-{}", a.name, b.name),
+    };
+    let text = svg::comparison(&comparison, &name);
+    output::save(&args.output, &format!("{name}.svg"), text.as_bytes())?;
+    if args.png {
+        save_png(&args.output, &name, &text)?;
+    }
+    output::bytes(summary(&comparison).as_bytes())
+}
+
+/// The first drawing of a model, a definition or a variant.
+fn drawing(
+    definitions: &Definitions,
+    what: &str,
+    request: Option<Request>,
+) -> Result<Drawing, Failure> {
+    let (def, mut samples) = samples(definitions, what, None, request, 1)?;
+    Ok(Drawing::new(&def, &samples.swap_remove(0)))
 }
 
 /// Writes a drawing as PNG and returns its path.
 #[cfg(feature = "png")]
-pub(super) fn save_png(folder: &Path, name: &str, drawing: &str) -> Result<PathBuf, Failure> {
+fn save_png(folder: &Path, name: &str, drawing: &str) -> Result<PathBuf, Failure> {
     let png = crate::inspect::diagram::png::png(drawing)?;
     output::save(folder, &format!("{name}.png"), &png)
 }
 
 /// The stub without the feature `png`; [`run`] has refused `--png` already.
 #[cfg(not(feature = "png"))]
-pub(super) fn save_png(_: &Path, name: &str, _: &str) -> Result<PathBuf, Failure> {
+fn save_png(_: &Path, name: &str, _: &str) -> Result<PathBuf, Failure> {
     anyhow::bail!("{name}: this program was built without PNG")
 }

@@ -13,7 +13,6 @@ mod constraint;
 mod convert;
 mod devices;
 mod diagram;
-mod diagram_compare;
 mod diffusion;
 mod doctor;
 mod engine;
