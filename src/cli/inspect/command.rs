@@ -6,8 +6,7 @@ use clap::Args as ClapArgs;
 
 use super::super::options::LoadOptions;
 use super::super::{Failure, output};
-use super::gather::findings;
-use super::{json, text};
+use super::{findings, json, text};
 use crate::files::models::Source;
 
 #[derive(Debug, ClapArgs)]

@@ -1,14 +1,22 @@
-//! The findings about a model, obtained without loading it.
+//! The findings about a model, obtained without loading it: all that are possible, even if it cannot be planned.
 
-use crate::engine::serving;
-use crate::inspect::capabilities::Capability;
-use crate::inspect::describe::Share;
+use super::super::Failure;
+use super::super::options::{Defaults, LoadOptions};
+use crate::arch::Mode;
+use crate::engine::serving::{self, Pooled};
+use crate::files::lora::Adapter;
+use crate::files::models::{self, Definitions, Opened, Source, tokenizer_of, unread_keys};
+use crate::inspect::capabilities::{Capability, Subject, capabilities};
+use crate::inspect::describe::{Share, describe, shares};
 use crate::inspect::template_probe::Probe;
-use crate::model::{DeviceUse, MemoryUse, Options};
-use crate::plan::Plan;
+use crate::model::{DeviceUse, Estimator, MemoryUse, Options};
+use crate::plan::{Capacity, Plan};
 use crate::text::template::{self, ChatTemplate, Moment};
-use crate::text::tokenizer::Tokenizer;
-use crate::weights::{Metadata, TensorInfo};
+use crate::text::tokenizer::{self, Tokenizer};
+use crate::weights::{self, Metadata, TensorInfo, TensorType, Weights};
+
+/// Context lengths for which memory is computed, besides the requested one and that of the training.
+pub(super) const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
 
 /// The findings about a model, obtained without loading it.
 pub(in crate::cli) struct Findings {
@@ -52,25 +60,83 @@ pub(super) struct Context {
     pub(super) refusal: Option<String>,
 }
 
-impl Findings {
-    /// The findings of a model without a plan; `why` is the reason.
-    pub(super) fn new(
-        label: String,
-        (metadata, tensors): (Metadata, Vec<TensorInfo>),
-        tokenizer: Result<Tokenizer, String>,
-        why: String,
-    ) -> Self {
-        Self {
-            template: probe(&metadata, &tokenizer),
-            templates: template::names(&metadata),
-            unread: Vec::new(),
-            label,
-            metadata,
-            tensors,
-            tokenizer,
-            planned: Err(why),
+/// All findings that are possible.
+pub(in crate::cli) fn findings(source: &Source, load: &LoadOptions) -> Result<Findings, Failure> {
+    // Without `strict`, unread keys are reported and not refused.
+    let definitions = Definitions {
+        strict: false,
+        ..load.model.opening.definitions()?
+    };
+    let why = match load.open_with(source, &definitions) {
+        Ok(opened) => return of_opened(load, opened),
+        Err(error) => error.to_string(),
+    };
+    // A file with an unknown architecture, or without tensors, can be inspected too.
+    let broken = match models::read(source, &definitions) {
+        Ok(contents) => {
+            let (label, header) = labelled(&contents.weights);
+            return Ok(unplanned(label, header, contents.tokenizer(), why));
         }
+        Err(broken) => broken,
+    };
+    if let Source::File(path) = source
+        && let Ok(header) = weights::gguf::header(path)
+    {
+        let tokenizer = Tokenizer::from_metadata(&header.0);
+        return Ok(unplanned(
+            path.display().to_string(),
+            header,
+            tokenizer,
+            why,
+        ));
     }
+    Err(broken.into())
+}
+
+/// The name of a model, its metadata and its tensors.
+fn labelled(weights: &Weights) -> (String, (Metadata, Vec<TensorInfo>)) {
+    let header = (weights.metadata().clone(), weights.tensors().to_vec());
+    (weights.label().to_owned(), header)
+}
+
+/// The findings of a model without a plan; `why` is the reason.
+fn unplanned(
+    label: String,
+    (metadata, tensors): (Metadata, Vec<TensorInfo>),
+    tokenizer: Result<Tokenizer, tokenizer::Error>,
+    why: String,
+) -> Findings {
+    let tokenizer = tokenizer.map_err(|error| error.to_string());
+    Findings {
+        template: probe(&metadata, &tokenizer),
+        templates: template::names(&metadata),
+        unread: Vec::new(),
+        label,
+        metadata,
+        tensors,
+        tokenizer,
+        planned: Err(why),
+    }
+}
+
+fn of_opened(load: &LoadOptions, mut opened: Opened) -> Result<Findings, Failure> {
+    load.model.check(&opened)?;
+    let defaults = Defaults {
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        max_ctx: super::super::serve::MAX_CTX,
+        n_batch: Options::N_BATCH,
+    };
+    let options = load.resolve(&opened, defaults);
+    let placed = load.place(&mut opened, &options);
+    let tokenizer = tokenizer_of(opened.vocabulary, &opened.weights);
+    let (label, header) = labelled(&opened.weights);
+    let mut found = unplanned(label, header, tokenizer, String::new());
+    found.unread = unread_keys(&opened.plan, &found.metadata);
+    let weights = (&opened.weights, opened.adapters.as_slice());
+    let planned = |()| planned(opened.plan, weights, options, load.ctx, &found);
+    found.planned = placed.map(planned).map_err(|error| error.to_string());
+    Ok(found)
 }
 
 /// Probes the features of the chat template.
@@ -79,15 +145,123 @@ fn probe(
     tokenizer: &Result<Tokenizer, String>,
 ) -> Option<Result<Probe, String>> {
     let source = template::choose(metadata, None, false).ok().flatten()?;
-    let name = |id: Option<u32>| {
-        let tokenizer = tokenizer.as_ref().ok()?;
-        Some(tokenizer.token_text(id?)?.into_owned())
-    };
+    let tokenizer = tokenizer.as_ref().ok();
     let named = |role: fn(&Tokenizer) -> Option<u32>| {
-        name(tokenizer.as_ref().ok().and_then(role)).unwrap_or_default()
+        let text = tokenizer.and_then(|own| own.token_text(role(own)?));
+        text.unwrap_or_default().into_owned()
     };
     let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
     let now = Moment::from_unix_seconds(serving::now() as i64);
     let template = ChatTemplate::new(source).map_err(|error| error.to_string());
     Some(template.map(|template| Probe::new(&template, &bos, &eos, now)))
+}
+
+/// The findings of a plan. If the weights cannot be loaded, only those that do not need them.
+fn planned(
+    plan: Plan,
+    (weights, adapters): (&Weights, &[Adapter]),
+    options: Options,
+    requested: Option<usize>,
+    known: &Findings,
+) -> Planned {
+    let mut found = Planned {
+        description: describe(&plan),
+        shares: shares(&plan),
+        plan,
+        options,
+        weights_read: None,
+        contexts: Vec::new(),
+        devices: Vec::new(),
+        capabilities: Vec::new(),
+    };
+    let (plan, options) = (&found.plan, &found.options);
+    let mut estimator = match Estimator::with(plan, weights, adapters) {
+        Ok(estimator) => estimator,
+        Err(error) => {
+            found.capabilities.push(Capability {
+                what: "loading",
+                can: false,
+                why: error.to_string(),
+            });
+            return found;
+        }
+    };
+    let lengths = lengths(plan, requested).into_iter();
+    let contexts = lengths.map(|n_ctx| context(plan, &mut estimator, options, n_ctx));
+    let contexts = contexts.collect();
+    let subject = Subject {
+        plan,
+        tokenizer: known.tokenizer.as_ref().map_err(Clone::clone),
+        template: match &known.template {
+            None => Err("the file has no chat template".to_owned()),
+            Some(probed) => probed.as_ref().map_err(Clone::clone),
+        },
+        pooled: Pooled::of(plan, &known.metadata),
+        options,
+    };
+    let capabilities = capabilities(&subject, &mut estimator);
+    let weights_read = estimator.weight_bytes_read(options).ok();
+    let is_placed = !plan.devices.is_empty();
+    let memory = estimator.memory(options).ok().filter(|_| is_placed);
+    drop(estimator);
+    Planned {
+        weights_read,
+        contexts,
+        devices: memory.map_or_else(Vec::new, |memory| memory.devices),
+        capabilities,
+        ..found
+    }
+}
+
+/// The context lengths that are reported: up to that of the training, and the requested one.
+fn lengths(plan: &Plan, requested: Option<usize>) -> Vec<u64> {
+    let trained = plan.n_ctx_train;
+    let mut lengths: Vec<u64> = CONTEXTS
+        .into_iter()
+        .filter(|n| trained == 0 || *n < trained)
+        .chain((trained > 0).then_some(trained))
+        .chain(requested.map(|n| n as u64))
+        .filter(|n| *n > 0)
+        .collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    lengths
+}
+
+fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx: u64) -> Context {
+    let n = usize::try_from(n_ctx).unwrap_or(usize::MAX);
+    let options = Options {
+        n_ctx: n,
+        n_ctx_seq: n,
+        // Text diffusion runs every pass over the whole sequence.
+        n_batch: match plan.diffusion {
+            Some(_) => n.max(Options::N_BATCH),
+            None => options.n_batch,
+        },
+        ..options.clone()
+    };
+    let memory = estimator.memory(&options);
+    let refusal = estimator.check(&options).err();
+    let last = n_ctx.saturating_sub(1);
+    let rows = plan.cache_bytes_read(last, options.k_type, options.v_type);
+    let read = rows.and_then(|rows| rows.checked_add(plan.recurrent_bytes(1)?));
+    // Models that read a text as a whole read no single token.
+    let read = read.filter(|_| plan.mode == Mode::Causal);
+    Context {
+        n_ctx,
+        memory: memory.ok(),
+        states: plan.recurrent_bytes(2),
+        read,
+        refusal: refusal.map(|error| error.to_string()),
+    }
+}
+
+/// Bytes of an f16 KV cache for one sequence; `None` on overflow.
+pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64) -> Option<u64> {
+    let room = Capacity {
+        n_ctx,
+        n_seqs: 1,
+        n_batch: Options::N_BATCH as u64,
+    };
+    plan.cache_bytes(room, TensorType::F16, TensorType::F16)
 }

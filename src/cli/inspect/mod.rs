@@ -5,15 +5,10 @@
 
 mod command;
 mod findings;
-mod gather;
 mod json;
-mod planning;
 mod text;
 
 pub(super) use command::{Args, run};
-pub(super) use findings::{Findings, Planned};
-pub(super) use gather::findings;
-pub(super) use planning::cache_bytes;
+pub(super) use findings::{Findings, Planned, cache_bytes, findings};
 
-use findings::Context;
-use planning::CONTEXTS;
+use findings::{CONTEXTS, Context};
