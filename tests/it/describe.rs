@@ -15,7 +15,7 @@ use crate::diagrams::{cases, is_seen, window};
 use crate::goldens::{library, request};
 
 /// Every number of a text as a word.
-fn words(text: &str) -> BTreeSet<&str> {
+fn words(text: &str) -> Vec<&str> {
     text.split(|c: char| !c.is_alphanumeric()).collect()
 }
 
@@ -27,14 +27,13 @@ fn check_number(name: &str, unit: &Unit, text: &str) {
         let is_told = contract.phrase.contains(&format!("{{={}}}", option.name));
         unit.option_int(option.name).filter(|_| is_told)
     });
-    let words: Vec<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
-    let numbers: Vec<Option<u64>> = words.iter().map(|word| word.parse().ok()).collect();
+    let words = words(text);
     for n in promised.take(1) {
-        let is_within = (1..words.len() - 1).any(|at| {
-            let bounds = numbers[at - 1].zip(numbers[at + 1]);
-            words[at] == "to" && bounds.is_some_and(|(least, most)| (least..=most).contains(&n))
+        let is_within = words.windows(3).any(|three| {
+            let bounds = [three[0], three[2]].map(str::parse::<u64>);
+            three[1] == "to" && matches!(bounds, [Ok(least), Ok(most)] if least <= n && n <= most)
         });
-        let is_told = is_within || numbers.contains(&Some(n));
+        let is_told = is_within || words.contains(&&*n.to_string());
         assert!(is_told, "{name}: {n} of {} is not in {text}", unit.path);
     }
 }
@@ -43,12 +42,8 @@ fn check(name: &str, plan: &Plan) {
     let text = describe(plan);
     let mut told = vec![0; plan.layers.len()];
     for group in groups(plan) {
-        let below = text.to_lowercase();
-        assert!(
-            below.contains(&group.text.to_lowercase()),
-            "{name}: {}\n{text}",
-            group.text
-        );
+        let is_told = text.to_lowercase().contains(&group.text.to_lowercase());
+        assert!(is_told, "{name}: {}\n{text}", group.text);
         for at in &group.layers {
             told[*at] += 1;
             let slots = plan.layers[*at].slots.iter();
@@ -62,17 +57,13 @@ fn check(name: &str, plan: &Plan) {
     let sizes = [plan.n_embd, plan.n_vocab, plan.layers.len() as u64];
     let windows = plan.caches.iter().filter_map(|cache| cache.window());
     for n in sizes.into_iter().chain(windows) {
-        assert!(
-            all.contains(n.to_string().as_str()),
-            "{name}: {n} is not in\n{text}"
-        );
+        let is_told = all.contains(&&*n.to_string());
+        assert!(is_told, "{name}: {n} is not in\n{text}");
     }
     for rope in &plan.ropes {
         let dims = rope.option_int("dims").expect("a number");
-        assert!(
-            text.contains(&format!("ope of {dims} elements")),
-            "{name}: {text}"
-        );
+        let part = format!("ope of {dims} elements");
+        assert!(text.contains(&part), "{name}: {text}");
     }
     let modes = [text.contains("An encoder"), text.contains("text diffusion")];
     let planned = [Mode::Encoder, Mode::Diffusion].map(|mode| plan.mode == mode);
@@ -91,9 +82,7 @@ fn check(name: &str, plan: &Plan) {
 fn plan_of(arch: &str, set: &[(&str, &str)]) -> Plan {
     let library = library();
     let (_, mut request) = request(arch, &serde_json::json!({ "synth": [arch] }));
-    let set = set
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let set = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
     request.set.extend(set);
     let def = library.get(arch).expect("built in");
     design(&def, &request).expect("the settings go together").1
@@ -125,10 +114,7 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
     };
     for n in [2, 5, 9, 40] {
         let groups: Vec<u32> = (0..n).map(|_| 2 * next(6)).collect();
-        let list = |values: Vec<u32>| {
-            let texts: Vec<String> = values.iter().map(u32::to_string).collect();
-            texts.join(",")
-        };
+        let list = |values: Vec<u32>| Vec::from_iter(values.iter().map(u32::to_string)).join(",");
         let heads = list(groups.iter().map(|g| 2 * g).collect());
         let widths = list((0..n).map(|_| 32 * next(8)).collect());
         let plan = plan_of(
@@ -172,11 +158,8 @@ fn a_token_reads_the_keys_that_it_sees() {
     });
     assert!(chunks.count() > 0, "a model has small chunks");
     let of_keys = |plan: &&Plan| plan.caches.iter().all(|cache| cache.span().is_none());
-    for (plan, position) in plans
-        .iter()
-        .filter(of_keys)
-        .flat_map(|plan| (0..40).map(move |at| (plan, at)))
-    {
+    let plans = plans.iter().filter(of_keys);
+    for (plan, position) in plans.flat_map(|plan| (0..40).map(move |at| (plan, at))) {
         let rows = plan.units().filter_map(|unit| match unit.state.as_ref()? {
             // Keys of the layers that read the source are gone.
             StatePlan::KeyValue(rows) if plan.caches[rows.cache].keys == KeysOf::Pass => None,

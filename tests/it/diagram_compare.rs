@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lab_bench::arch::{ArchDef, Library};
 use lab_bench::files::synth::{Request, design};
-use lab_bench::inspect::diagram::compare::{Comparison, Finding, Level, summary};
+use lab_bench::inspect::diagram::compare::{Comparison, Level, summary};
 use lab_bench::inspect::diagram::{Drawing, Sample, svg, variants};
 
 use crate::command::{Ran, bench, made_up, scratch, text};
@@ -59,15 +59,10 @@ fn check(name: &str, a: &Drawing, b: &Drawing) -> Comparison {
 #[test]
 fn nothing_differs_from_itself_and_a_model_computes_what_its_definition_says() {
     for case in cases() {
-        let [numbers, symbols] = &case.drawings;
+        let (name, [numbers, symbols]) = (&case.golden.name, &case.drawings);
         for [a, b] in [[numbers, numbers], [symbols, symbols], [numbers, symbols]] {
-            let comparison = check(&case.golden.name, a, b);
-            assert_eq!(
-                comparison.findings,
-                Vec::<Finding>::new(),
-                "{}",
-                case.golden.name
-            );
+            let comparison = check(name, a, b);
+            assert_eq!(comparison.findings, [], "{name}");
             assert!(summary(&comparison).contains("Both compute the same."));
         }
     }
@@ -181,7 +176,7 @@ fn other_sizes_are_numbers_of_files() {
     assert!(text.contains("| layers | 2 | 3 |"), "{text}");
     assert!(text.contains("Both compute the same."), "{text}");
     let [a, b] = requests.map(|request| drawing_of("m", &def, &request));
-    assert_eq!(Comparison::new(&a, &b).findings, Vec::<Finding>::new());
+    assert_eq!(Comparison::new(&a, &b).findings, []);
 }
 
 /// A release build takes a sixth of this; the machine of a test may be busy.
@@ -254,10 +249,8 @@ fn hostile_texts_stay_text() {
     let text = summary(&comparison);
     let is_obeyed = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
     assert!(!text.contains(is_obeyed), "{text:?}");
-    assert!(
-        text.contains("\\u{1b}[2J") && text.contains("\\u{202e}"),
-        "{text}"
-    );
+    let is_escaped = text.contains("\\u{1b}[2J") && text.contains("\\u{202e}");
+    assert!(is_escaped, "{text}");
     assert!(!text.lines().any(|line| line.starts_with('y')), "{text}");
     let alone = svg::document(&a, &svg::stack(&a), hostile);
     for picture in [svg::comparison(&comparison, hostile), alone] {
@@ -269,38 +262,27 @@ fn hostile_texts_stay_text() {
 
 /// The program, told to write into a folder.
 fn drawn(folder: &Path, arguments: &str) -> Ran {
-    let own = arguments.split(' ').filter(|own| !own.is_empty());
-    let all: Vec<&str> = ["diagram", "-o", text(folder)]
-        .into_iter()
-        .chain(own)
-        .collect();
-    bench(&all)
+    let begin = ["diagram", "-o", text(folder)].into_iter();
+    bench(&Vec::from_iter(begin.chain(arguments.split_whitespace())))
 }
+
+/// Arguments, the name of the picture, and words about the differences.
+const COMPARED: &str = "
+llama llama-moe => llama-vs-llama-moe => Mixture of experts in llama-moe
+llama llama --set n_swa=4 => llama-vs-llama => `n_swa` in llama (A), `0` in llama (B)
+llama qwen3 --name mine PNG => mine => `none` in llama, `head` in qwen3
+qwen3 MODEL --name file => file => Both compute the same
+";
 
 #[test]
 fn the_program_writes_a_picture_and_prints_words() {
     let scratch = scratch();
     let model = made_up(scratch.path(), "qwen3", &[]);
-    let of_file = format!("qwen3 {} --name file", text(&model));
     let png = if cfg!(feature = "png") { "--png" } else { "" };
-    for (arguments, name, words) in [
-        (
-            "llama llama-moe",
-            "llama-vs-llama-moe",
-            "Mixture of experts in llama-moe",
-        ),
-        (
-            "llama llama --set n_swa=4",
-            "llama-vs-llama",
-            "`n_swa` in llama (A), `0` in llama (B)",
-        ),
-        (
-            &format!("llama qwen3 --name mine {png}"),
-            "mine",
-            "`none` in llama, `head` in qwen3",
-        ),
-        (&of_file, "file", "Both compute the same"),
-    ] {
+    let lines = COMPARED.replace("MODEL", text(&model)).replace("PNG", png);
+    for line in lines.lines().filter(|line| !line.is_empty()) {
+        let columns: Vec<&str> = line.split(" => ").collect();
+        let [arguments, name, words] = columns.try_into().expect("three columns");
         let Ran { code, out, err } = drawn(scratch.path(), &format!("--compare {arguments}"));
         assert_eq!((code, err.as_str()), (0, ""), "{arguments}");
         let is_told = out.starts_with("# ") && out.contains(words);
@@ -318,10 +300,8 @@ fn names_mean_the_same_with_one_and_with_all() {
     let Ran { code, out, err } = drawn(own.path(), "llama-moe");
     assert_eq!((code, err.as_str()), (0, ""));
     assert_eq!(drawn(all.path(), "llama").code, 0);
-    let files: Vec<&str> = out
-        .lines()
-        .map(|line| &line[text(own.path()).len() + 1..])
-        .collect();
+    let begin = text(own.path()).len() + 1;
+    let files: Vec<&str> = out.lines().map(|line| &line[begin..]).collect();
     assert_eq!(files, ["llama-moe.arch.svg", "llama-moe.layers.svg"]);
     for file in files {
         let read = |folder: &Path| std::fs::read(folder.join(file)).expect("it is written");

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use lab_bench::common::measure::thread_time;
-use lab_bench::inspect::diagram::overlay::{First, Home, Number, Overlay, Place, Problem, Rule};
+use lab_bench::inspect::diagram::overlay::{First, Home, Number, Overlay, Place, Problem};
 use lab_bench::inspect::diagram::{Drawing, LEVELS, Note, Slot, svg};
 use serde_json::{Value, json};
 
-use crate::command::{bench, made_up, printed, scratch, text};
+use crate::command::{bench, check_refused, made_up, printed, scratch, text};
 use crate::diagrams::{Case, cases, check_layout};
 use crate::faults;
 use crate::goldens::{EXACT, golden, library};
@@ -110,11 +110,8 @@ fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
         assert!(is_within, "{name}: {}", part.path);
     }
     let lines = legend.lines.join("\n");
-    assert_eq!(
-        lines.contains("in no box"),
-        outside > 0.0,
-        "{name}: {lines}"
-    );
+    let is_told = lines.contains("in no box");
+    assert_eq!(is_told, outside > 0.0, "{name}: {lines}");
 }
 
 /// An operation is in the part or slot of its path, and in its layer.
@@ -151,10 +148,8 @@ fn largest(numbers: Vec<(String, f64)>) -> Overlay {
     };
     Overlay {
         quantity: "norm".into(),
-        rule: Rule::Largest,
         numbers: numbers.into_iter().map(number).collect(),
-        of: None,
-        first: None,
+        ..Overlay::default()
     }
 }
 
@@ -220,10 +215,8 @@ fn check_value(case: &Case, path: &str, (home, layer): Place) {
             // A factor of a branch is part of the join.
             let is_branch = value == "out" && is_in;
             assert!(is_own || is_branch || is_passed_on, "{name}: {path}");
-            assert!(
-                matches!(value, "out" | "sum" | "x"),
-                "{name}: {path} at {slot}"
-            );
+            let is_joined = matches!(value, "out" | "sum" | "x");
+            assert!(is_joined, "{name}: {path} at {slot}");
         }
         other => panic!("{name}: {path} is in {other:?}"),
     }
@@ -249,10 +242,8 @@ fn a_fault_is_marked_at_its_block_and_layer() {
         let layers = drawing.overlay.iter().flat_map(|legend| &legend.layers);
         let layers = layers.enumerate().map(|(at, note)| (at.to_string(), note));
         let parts = drawing.parts().map(|part| (part.id.clone(), &part.note));
-        let kinds = drawing
-            .kinds
-            .iter()
-            .map(|kind| (kind.id.clone(), &kind.note));
+        let kinds = drawing.kinds.iter();
+        let kinds = kinds.map(|kind| (kind.id.clone(), &kind.note));
         let marked = parts.chain(kinds).chain(layers);
         let marked = marked.filter(|(_, note)| note.first.is_some());
         let marked: Vec<String> = marked.map(|(id, _)| id).collect();
@@ -295,20 +286,19 @@ fn the_program_shows_where_two_models_part() {
         }
     }
     let other = [&draw[..], &["--quantity", "time"]].concat();
-    let refused: [(&[&str], &str); 4] = [
-        (
-            &["diagram", "llama", "--overlay", file, "-o", out],
-            "`llama` is the name of a definition",
-        ),
-        (&other, "(`error`, `norm of A`, `norm of B`), found `time`"),
-        (&["diagram", a, "--quantity", "error"], "--overlay"),
-        (&["diagram", a, "--overlay", out, "-o", out], "directory"),
-    ];
-    for (arguments, part) in refused {
-        let ran = bench(arguments);
-        let is_refused = !ran.is_fine() && ran.err.contains(part);
-        assert!(is_refused, "{arguments:?}: {}", ran.err);
-    }
+    check_refused(
+        &other,
+        1,
+        &["(`error`, `norm of A`, `norm of B`), found `time`"],
+    );
+    check_refused(&["diagram", a, "--quantity", "error"], 2, &["--overlay"]);
+    check_refused(
+        &["diagram", a, "--overlay", out, "-o", out],
+        1,
+        &["directory"],
+    );
+    let of_definition = ["diagram", "llama", "--overlay", file, "-o", out];
+    check_refused(&of_definition, 1, &["`llama` is the name of a definition"]);
 }
 
 /// A legend and the numbers of parts and kinds of layers.

@@ -109,35 +109,29 @@ fn what_the_loader_refuses_is_refused_without_loading() {
 }
 
 /// Models whose pages were looked at.
-const SHOWN: [&str; 6] = [
-    "gemma4-moe",
-    "falcon-h1",
-    "bert",
-    "llada",
-    "deepseek2",
-    "gpt-oss",
-];
+const SHOWN: &str = "gemma4-moe falcon-h1 bert llada deepseek2 gpt-oss";
 
 #[test]
 fn pages_are_short_and_whole_and_as_they_were_when_somebody_looked_at_them() {
     let scratch = scratch();
-    // A program is started for each page, so every third golden has one.
-    let looked_at = |(at, golden): &(usize, &Golden)| at % 3 == 0 || SHOWN.contains(&&*golden.name);
-    for (_, golden) in all_goldens().enumerate().filter(looked_at) {
+    for (at, golden) in all_goldens().enumerate() {
         let name = &golden.name;
-        let page =
-            page(&[text(&golden.write(scratch.path()))]).replace(text(scratch.path()), "FOLDER");
+        let is_shown = SHOWN.split(' ').any(|shown| shown == name);
+        // A program is started for each page, so every third golden has one.
+        if at % 3 != 0 && !is_shown {
+            continue;
+        }
+        let page = page(&[text(&golden.write(scratch.path()))]);
+        let page = page.replace(text(scratch.path()), "FOLDER");
         let lines = page.lines().count();
         assert!((20..=60).contains(&lines), "{name}: {lines} lines\n{page}");
         for title in ["architecture: ", "tensors\n", "text\n", "memory ", "here\n"] {
-            assert!(
-                page.contains(&format!("\n{title}")),
-                "{name}: {title}\n{page}"
-            );
+            let is_titled = page.contains(&format!("\n{title}"));
+            assert!(is_titled, "{name}: {title}\n{page}");
         }
         let long = page.lines().find(|line| line.chars().count() > 140);
         assert_eq!(long, None, "{name}");
-        if SHOWN.contains(&name.as_str()) {
+        if is_shown {
             insta::assert_snapshot!(format!("inspect_{name}"), page);
         }
     }
