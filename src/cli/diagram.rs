@@ -210,8 +210,12 @@ fn compare(args: &Args, definitions: &Definitions) -> Result<(), Failure> {
         let found = usize::from(args.what.is_some()) + args.others.len();
         anyhow::bail!("`--compare` takes two models or definitions, found {found}");
     };
-    let a = drawing(definitions, a, request(&args.set, &args.with))?;
-    let b = drawing(definitions, b, None)?;
+    let drawing = |what: &str, request: Option<Request>| -> Result<Drawing, Failure> {
+        let (def, mut samples) = samples(definitions, what, None, request, 1)?;
+        Ok(Drawing::new(&def, &samples.swap_remove(0)))
+    };
+    let a = drawing(a, request(&args.set, &args.with))?;
+    let b = drawing(b, None)?;
     let comparison = Comparison::new(&a, &b);
     let name = match &args.name {
         Some(name) => name.clone(),
@@ -223,16 +227,6 @@ fn compare(args: &Args, definitions: &Definitions) -> Result<(), Failure> {
         save_png(&args.output, &name, &text)?;
     }
     output::bytes(summary(&comparison).as_bytes())
-}
-
-/// The first drawing of a model, a definition or a variant.
-fn drawing(
-    definitions: &Definitions,
-    what: &str,
-    request: Option<Request>,
-) -> Result<Drawing, Failure> {
-    let (def, mut samples) = samples(definitions, what, None, request, 1)?;
-    Ok(Drawing::new(&def, &samples.swap_remove(0)))
 }
 
 /// Writes a drawing as PNG and returns its path.

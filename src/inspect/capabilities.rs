@@ -64,26 +64,26 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
         Some(_) => if_written(|_| yes("each denoising step reads the whole text")),
     };
     let drafts = match (&text, &subject.plan.diffusion) {
-        (Ok(_), None) => drafts(subject),
+        (Ok(_), None) => {
+            let asked = engine::can_take_back(subject.plan, subject.options);
+            answer(asked.map(|()| "and contrastive search: tokens can be taken back"))
+        }
         _ => no("it does not write token by token"),
     };
     let pooled = pooled(subject.plan.pooling());
+    let no_head = no("it has no classification head");
     let [embeddings, scores] = match &subject.pooled {
-        Ok(Pooled::Vector(n)) => [
-            Ok(format!(
-                "`/v1/embeddings`: {n} elements; a text's is {pooled}"
-            )),
-            no("it has no classification head"),
-        ],
-        Ok(Pooled::Scores { n_classes, .. }) => [
-            no("its classification head gives scores"),
-            Ok(format!(
-                "`/v1/rerank`, `/v1/score` and `/classify`: {n_classes} for each text"
-            )),
-        ],
+        Ok(Pooled::Vector(n)) => {
+            let how = format!("`/v1/embeddings`: {n} elements; a text's is {pooled}");
+            [Ok(how), no_head]
+        }
+        Ok(Pooled::Scores { n_classes: n, .. }) => {
+            let how = format!("`/v1/rerank`, `/v1/score` and `/classify`: {n} for each text");
+            [no("its classification head gives scores"), Ok(how)]
+        }
         Err(why) => [
             Err(format!("{why}; see `bench logits --embedding`")),
-            no("it has no classification head"),
+            no_head,
         ],
     };
     let deterministic = Options {
@@ -188,11 +188,6 @@ fn sharing(subject: &Subject<'_>) -> Answer {
         Some(_) => "where a block of 16 tokens ends, since states are kept",
         None => "a prefix is read once for all that begin with it",
     })
-}
-
-fn drafts(subject: &Subject<'_>) -> Answer {
-    let asked = engine::can_take_back(subject.plan, subject.options);
-    answer(asked.map(|()| "and contrastive search: tokens can be taken back"))
 }
 
 fn quantised_cache(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Answer {

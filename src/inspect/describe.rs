@@ -99,6 +99,9 @@ pub(crate) fn pooled(pooling: Pooling) -> &'static str {
     }
 }
 
+/// The texts of options that a phrase has instead of their own values.
+type Texts<'t> = &'t dyn Fn(&str) -> Option<String>;
+
 /// Groups of layers with the same description, in the order of their first layers.
 pub fn groups(plan: &Plan) -> Vec<Group> {
     let exact = grouped(plan, &|units| phrase(plan, units));
@@ -177,7 +180,7 @@ pub(crate) fn phrase(plan: &Plan, units: &[&Unit]) -> String {
 }
 
 /// The same phrase, with `value` instead of an option's own value where it returns one.
-fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>) -> String {
+fn template(plan: &Plan, units: &[&Unit], value: Texts<'_>) -> String {
     let contract = units[0].contract.0;
     let is_open = |name: &str| {
         let is_int = matches!(units[0].option(name), Some(Resolved::Int(_)));
@@ -217,11 +220,7 @@ fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>
 }
 
 /// The tokens that a query attends to in a group of layers, in words.
-pub(crate) fn seen(
-    plan: &Plan,
-    cache: &CachePlan,
-    value: &dyn Fn(&str) -> Option<String>,
-) -> String {
+pub(crate) fn seen(plan: &Plan, cache: &CachePlan, value: Texts<'_>) -> String {
     let mut unit = cache.unit.clone();
     for (spec, option) in cache.unit.contract.0.options.iter().zip(&mut unit.options) {
         if spec.name == "causal" && plan.mode != Mode::Causal {
@@ -235,12 +234,7 @@ pub(crate) fn seen(
     }
 }
 
-fn filled(
-    plan: &Plan,
-    phrase: &str,
-    unit: &Unit,
-    value: &dyn Fn(&str) -> Option<String>,
-) -> String {
+fn filled(plan: &Plan, phrase: &str, unit: &Unit, value: Texts<'_>) -> String {
     let name = |name: &str| match unit.option(name) {
         Some(Resolved::Float(value)) => Some(tidy(*value)),
         Some(Resolved::Resource(_)) => Some(match resource(plan, unit, name) {
@@ -314,34 +308,24 @@ pub struct Share {
 pub fn shares(plan: &Plan) -> Vec<Share> {
     let mut shares: Vec<Share> = Vec::new();
     let mut seen = BTreeSet::new();
-    for (what, at) in uses(plan) {
-        if !seen.insert(at) {
-            continue;
-        }
-        let found = shares.iter().position(|share| share.what == what);
-        let found = found.unwrap_or_else(|| {
-            shares.push(Share {
-                what,
-                ..Share::default()
+    let mut add = |what: &str, tensors: &[Option<usize>]| {
+        for at in tensors.iter().flatten().filter(|at| seen.insert(**at)) {
+            let found = shares.iter().position(|share| share.what == what);
+            let found = found.unwrap_or_else(|| {
+                shares.push(Share {
+                    what: what.to_owned(),
+                    ..Share::default()
+                });
+                shares.len() - 1
             });
-            shares.len() - 1
-        });
-        let (share, tensor) = (&mut shares[found], &plan.tensors[at]);
-        share.n_tensors += 1;
-        share.n_weights += tensor.shape.iter().product::<u64>();
-        share.bytes += tensor.bytes;
-        if let Some(ty) = tensor.ty {
-            *share.types.entry(ty.name()).or_default() += 1;
+            let (share, tensor) = (&mut shares[found], &plan.tensors[*at]);
+            share.n_tensors += 1;
+            share.n_weights += tensor.shape.iter().product::<u64>();
+            share.bytes += tensor.bytes;
+            if let Some(ty) = tensor.ty {
+                *share.types.entry(ty.name()).or_default() += 1;
+            }
         }
-    }
-    shares
-}
-
-/// Every use of a tensor: its purpose, and the index of the tensor in the plan.
-fn uses(plan: &Plan) -> Vec<(String, usize)> {
-    let mut uses: Vec<(String, usize)> = Vec::new();
-    let mut add = |what: &str, all: &[Option<usize>]| {
-        uses.extend(all.iter().flatten().map(|at| (what.to_owned(), *at)));
     };
     let norm = |norm: &Option<NormUse>| norm.as_ref().map_or([None, None], |n| [n.weight, n.bias]);
     let ends = [&plan.embed].into_iter().chain(&plan.per_layer);
@@ -363,7 +347,7 @@ fn uses(plan: &Plan) -> Vec<(String, usize)> {
     for unit in plan.ropes.iter().chain(head) {
         add(unit.contract.0.short(), &unit.weights);
     }
-    uses
+    shares
 }
 
 /// The options and weights of a unit in a plan, for conditions and formulas.
@@ -371,13 +355,13 @@ pub(crate) struct Use<'u>(pub(crate) &'u Unit);
 
 impl Scope for Use<'_> {
     fn name(&self, name: &str, _: bool) -> Result<Value, String> {
-        let value = self.0.option(name);
-        let mut steps = self.0.path.split('.');
-        if let (None, "depth", Some(at)) = (value, name, steps.find_map(|step| step.parse().ok())) {
-            return Ok(Value::Int(at));
+        if let Some(value) = self.0.option(name) {
+            return Ok(value.to_value());
         }
-        value
-            .map(|value| value.to_value())
+        let steps = self.0.path.split('.').filter(|_| name == "depth");
+        let depth = steps.filter_map(|step| step.parse().ok()).next();
+        depth
+            .map(Value::Int)
             .ok_or_else(|| format!("there is no option `{name}`"))
     }
 

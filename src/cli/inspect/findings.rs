@@ -1,5 +1,7 @@
 //! The findings about a model, obtained without loading it: all that are possible, even if it cannot be planned.
 
+use std::collections::BTreeSet;
+
 use super::super::Failure;
 use super::super::options::{Defaults, LoadOptions};
 use crate::arch::Mode;
@@ -214,18 +216,12 @@ fn planned(
 }
 
 /// The context lengths that are reported: up to that of the training, and the requested one.
-fn lengths(plan: &Plan, requested: Option<usize>) -> Vec<u64> {
-    let trained = plan.n_ctx_train;
-    let mut lengths: Vec<u64> = CONTEXTS
-        .into_iter()
-        .filter(|n| trained == 0 || *n < trained)
-        .chain((trained > 0).then_some(trained))
-        .chain(requested.map(|n| n as u64))
-        .filter(|n| *n > 0)
-        .collect();
-    lengths.sort_unstable();
-    lengths.dedup();
-    lengths
+fn lengths(plan: &Plan, requested: Option<usize>) -> BTreeSet<u64> {
+    let trained = Some(plan.n_ctx_train).filter(|n| *n > 0);
+    let usual = CONTEXTS.into_iter();
+    let usual = usual.filter(|n| trained.is_none_or(|trained| *n < trained));
+    let all = usual.chain(trained).chain(requested.map(|n| n as u64));
+    all.filter(|n| *n > 0).collect()
 }
 
 fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx: u64) -> Context {

@@ -11,13 +11,11 @@ use super::{CONTEXTS, Context, Findings, Planned, cache_bytes};
 
 pub(super) fn of(found: &Findings) -> Json {
     let metadata = found.metadata.iter();
-    let metadata: Map<String, Json> = metadata
-        .map(|(key, value)| (key.to_owned(), value_of(value)))
-        .collect();
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value_of(value)));
     let planned = found.planned.as_ref().ok();
     json!({
         "file": found.label,
-        "metadata": metadata,
+        "metadata": metadata.collect::<Map<String, Json>>(),
         "tensors": found.tensors.iter().map(tensor).collect::<Vec<Json>>(),
         "architecture": planned.map(architecture),
         "description": planned.map(|planned| &planned.description),
@@ -74,14 +72,12 @@ fn or_error(found: Result<impl Serialize, &String>) -> Json {
 }
 
 fn tokenizer(tokenizer: &Tokenizer) -> Json {
-    let special: Map<String, Json> = special_tokens(tokenizer)
-        .into_iter()
-        .map(|(role, id)| (role.to_owned(), json!(id)))
-        .collect();
+    let special = special_tokens(tokenizer).into_iter();
+    let special = special.map(|(role, id)| (role.to_owned(), json!(id)));
     json!({
         "kind": tokenizer.kind(),
         "tokens": tokenizer.vocab_len(),
-        "special": special,
+        "special": special.collect::<Map<String, Json>>(),
         "ends": tokenizer.ends().collect::<Vec<u32>>(),
         "adds_bos": tokenizer.adds_bos(),
         "adds_eos": tokenizer.adds_eos(),
@@ -90,13 +86,10 @@ fn tokenizer(tokenizer: &Tokenizer) -> Json {
 
 fn memory(planned: &Planned) -> Json {
     let plan = &planned.plan;
-    let caches: Map<String, Json> = CONTEXTS
-        .iter()
-        .map(|n| (n.to_string(), json!(cache_bytes(plan, *n))))
-        .collect();
+    let caches = CONTEXTS.map(|n| (n.to_string(), json!(cache_bytes(plan, n))));
     json!({
         "weights": plan.weight_bytes(),
-        "cache_f16": caches,
+        "cache_f16": Map::from_iter(caches),
         "weights_read": planned.weights_read,
         "k_type": planned.options.k_type.name(),
         "v_type": planned.options.v_type.name(),

@@ -140,7 +140,8 @@ impl<'a> Finder<'a> {
             uses: HashMap::new(),
             per_layer: per_layer.map(Home::Part),
         };
-        // A later entry replaces an equal path: a block replaces a norm, and a named result replaces all others.
+        // A later entry replaces an equal path: a block replaces a norm, and a named result replaces all others. A slot
+        // replaces none.
         let drawn = finder.index_drawing(drawing);
         finder.index_homes(drawing, &drawn);
         finder.index_results();
@@ -152,7 +153,15 @@ impl<'a> Finder<'a> {
     fn index_drawing(&mut self, drawing: &Drawing) -> HashMap<usize, Home> {
         let mut drawn: HashMap<usize, Home> = HashMap::new();
         let parts: Vec<&Part> = drawing.parts().collect();
-        let mut joins: Vec<(String, Place)> = Vec::new();
+        for (at, part) in parts.iter().enumerate() {
+            for path in &part.paths {
+                let place = (Home::Part(at), self.layer_of(path));
+                self.paths.insert(path.clone(), place);
+            }
+            for (nth, op) in part.ops.iter().enumerate() {
+                drawn.extend(op.steps.iter().map(|step| (*step, Home::Op(at, nth))));
+            }
+        }
         for (kind, own) in drawing.kinds.iter().enumerate() {
             for (nth, slot) in own.slots.iter().enumerate() {
                 let home = Home::Slot(kind, nth);
@@ -170,22 +179,12 @@ impl<'a> Finder<'a> {
                 });
                 for at in &own.layers {
                     let path = &self.sample.plan().layers[*at].slots[nth].path;
-                    self.paths.insert(path.clone(), (home, Some(*at)));
+                    self.paths.entry(path.clone()).or_insert((home, Some(*at)));
                     let named = |(value, home)| (format!("{path}.{value}"), (home, Some(*at)));
-                    joins.extend(results.map(named));
+                    self.paths.extend(results.map(named));
                 }
             }
         }
-        for (at, part) in parts.into_iter().enumerate() {
-            for path in &part.paths {
-                let place = (Home::Part(at), self.layer_of(path));
-                self.paths.insert(path.clone(), place);
-            }
-            for (nth, op) in part.ops.iter().enumerate() {
-                drawn.extend(op.steps.iter().map(|step| (*step, Home::Op(at, nth))));
-            }
-        }
-        self.paths.extend(joins);
         drawn
     }
 
