@@ -43,12 +43,11 @@ fn check(name: &str, a: &Drawing, b: &Drawing) -> Comparison {
     other.findings.iter_mut().for_each(|f| f.of.swap(0, 1));
     other.parts.iter_mut().for_each(|pair| pair.swap(0, 1));
     let [own, other] = [&comparison, &other].map(|own| {
-        let (mut findings, mut parts) = (own.findings.clone(), own.parts.clone());
         // Their kinds of layers have the numbers of the first model.
-        findings
-            .iter_mut()
-            .for_each(|f| f.places = vec![f.places.len().to_string()]);
-        findings.sort_by(|a, b| (&a.what, &a.of).cmp(&(&b.what, &b.of)));
+        let findings = own.findings.iter();
+        let findings = findings.map(|f| (&f.what, &f.of, f.level, f.places.len()));
+        let (mut findings, mut parts) = (Vec::from_iter(findings), own.parts.clone());
+        findings.sort_unstable();
         parts.sort_unstable();
         (findings, parts)
     });

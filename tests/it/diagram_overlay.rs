@@ -34,10 +34,6 @@ fn check_pictures(name: &str, drawing: &Drawing) -> [svg::Piece; 2] {
     pieces
 }
 
-fn slots(drawing: &Drawing) -> impl Iterator<Item = &Slot> {
-    drawing.kinds.iter().flat_map(|kind| &kind.slots)
-}
-
 /// The seconds that a note tells, with three digits.
 fn seconds(note: &Note, title: &str) -> f64 {
     let unit = match title.rsplit(' ').next() {
@@ -94,7 +90,8 @@ fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
         assert!(is_near, "{name}: {parts:?} {whole}");
     };
     let parts: f64 = drawing.parts().map(|part| told(&part.note)).sum();
-    let joins: f64 = slots(drawing).map(|slot| told(&slot.note)).sum();
+    let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
+    let joins: f64 = slots.map(|slot| told(&slot.note)).sum();
     let outside = overlay.numbers.iter().filter(|n| n.path.is_empty());
     let outside: f64 = outside.map(|n| n.value).sum();
     is_sum(&[parts, joins, outside], total);

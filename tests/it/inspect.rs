@@ -10,10 +10,6 @@ use serde_json::Value;
 use crate::command::{Ran, bench, made_up, printed, scratch, text};
 use crate::goldens::{Golden, Turns, all_goldens, golden, options};
 
-fn inspect(arguments: &[&str]) -> Ran {
-    bench(&[&["inspect"], arguments].concat())
-}
-
 fn page(arguments: &[&str]) -> String {
     printed(&[&["inspect"], arguments].concat())
 }
@@ -155,10 +151,8 @@ fn scripts_find_what_they_found() {
     assert!(scratch.as_u64() > Some(0), "{scratch}");
     let refusal = found["template"]["parts"].take();
     assert!(refusal.is_string(), "{refusal}");
-    insta::assert_snapshot!(
-        "inspect_json",
-        serde_json::to_string_pretty(&found).unwrap()
-    );
+    let found = serde_json::to_string_pretty(&found).unwrap();
+    insta::assert_snapshot!("inspect_json", found);
 }
 
 /// What the capability that begins so is told to be; that it is can be seen in the pages above.
@@ -192,7 +186,7 @@ fn broken_files_are_told_as_far_as_they_go() {
     let path = scratch.path().join("broken.gguf");
     let of = |bytes: &[u8]| {
         std::fs::write(&path, bytes).expect("writable");
-        inspect(&[text(&path)])
+        bench(&["inspect", text(&path)])
     };
     let cut = of(&whole[..whole.len() - 100]).out;
     for part in ["architecture: not known", "ends at byte", "f32 100"] {
@@ -235,10 +229,7 @@ fn page_by_hostile_definition(folder: &Path) -> String {
 #[test]
 fn hostile_values_neither_fill_the_page_nor_speak_to_the_terminal() {
     let scratch = scratch();
-    let name = format!(
-        "general.name=\u{1b}[31mred\u{202e}\n{}",
-        "x".repeat(100_000)
-    );
+    let name = "general.name=\u{1b}[31mred\u{202e}\n".to_owned() + &"x".repeat(100_000);
     let licence = format!("general.license={}", "\u{7}".repeat(5000));
     let meta = ["--meta", &name, "--meta", &licence];
     let path = made_up(scratch.path(), "llama", &meta);

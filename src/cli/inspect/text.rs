@@ -44,7 +44,9 @@ pub(super) fn of(found: &Findings, all: bool) -> String {
         }
         Err(error) => {
             page.title("architecture: not known");
-            page.block(error);
+            for line in error.lines() {
+                page.line(&format!("  {}", escaped(line)));
+            }
         }
     }
     texts(&mut page, found);
@@ -85,13 +87,6 @@ impl Page {
             line.push_str(word);
         }
         self.line(&line);
-    }
-
-    /// Adds a message of several lines.
-    fn block(&mut self, text: &str) {
-        for line in text.lines() {
-            self.line(&format!("  {}", escaped(line)));
-        }
     }
 
     /// Adds rows in columns, each aligned to the left (`l`) or to the right (`r`).

@@ -1,12 +1,13 @@
-//! The comparison of two drawings: their matching parts and their differences.
+//! The comparison of two drawings: their matching parts and their differences, also as Markdown.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 
 use super::super::Drawing;
 use super::super::legend::Note;
 use super::super::overlay::{Home, annotate};
 use super::walk::Comparer;
-use crate::common::wording::{capital, listed};
+use crate::common::wording::{capital, escaped, listed};
 
 /// The level of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,10 +121,35 @@ impl Comparison {
         if computation.is_empty() {
             computation.push((None, "Both compute the same.".to_owned()));
         }
-        let sizes = Some(("Sizes", sizes)).filter(|(_, lines)| !lines.is_empty());
-        let computation = ("What is computed", computation);
-        [computation].into_iter().chain(sizes).collect()
+        let mut sections = vec![("What is computed", computation), ("Sizes", sizes)];
+        sections.retain(|(_, lines)| !lines.is_empty());
+        sections
     }
+}
+
+/// The comparison as Markdown, with texts of files escaped.
+pub fn summary(comparison: &Comparison) -> String {
+    let text = |text: &str| escaped(text).replace('|', "\\|");
+    let [a, b] = comparison.names().map(|name| text(&name));
+    let mut out = format!("# {a} and {b}\n\n| | {a} | {b} |\n|---|---|---|\n");
+    let [of_a, of_b] = comparison.drawings.each_ref();
+    let mut row = |name: &str, values: [&str; 2]| {
+        let [name, a, b] = [name, values[0], values[1]].map(text);
+        let _ = writeln!(out, "| {name} | {a} | {b} |");
+    };
+    row("architecture", [&of_a.arch, &of_b.arch]);
+    for (name, value) in &of_a.facts {
+        let other = of_b.facts.iter().find(|(other, _)| other == name);
+        row(name, [value, other.map_or("", |(_, value)| value)]);
+    }
+    for (title, lines) in comparison.sections() {
+        let _ = write!(out, "\n## {title}\n\n");
+        for (n, line) in lines {
+            let n = n.map(|n| format!("{n}. ")).unwrap_or_default();
+            let _ = writeln!(out, "{n}{}", escaped(&line));
+        }
+    }
+    out
 }
 
 /// Marks the differences in a drawing.

@@ -6,10 +6,8 @@
 //! and changes nothing else.
 
 mod comparison;
-mod markdown;
 mod walk;
 
-pub use comparison::{Comparison, Finding, Level, Section};
-pub use markdown::summary;
+pub use comparison::{Comparison, Finding, Level, Section, summary};
 
 use super::overlay::Home;

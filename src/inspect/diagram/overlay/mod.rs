@@ -6,13 +6,12 @@
 //! times are added; of other quantities, the largest is shown with its layer. Nothing is measured here, and nothing has
 //! coordinates. Every number of the file is in one box, or the legend lists it as outside.
 
-mod numbers;
 mod place;
 mod put;
 mod read;
 mod scale;
 
-pub use numbers::{First, LARGEST, Number, Operation, Overlay, Problem, Rule};
 pub(super) use place::annotate;
 pub use place::{Home, Place};
+pub use read::{First, LARGEST, Number, Operation, Overlay, Problem, Rule};
 pub(super) use scale::digits;
