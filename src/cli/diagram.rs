@@ -98,7 +98,7 @@ fn samples(
     let path = PathBuf::from(what);
     // A folder without a model does not hide a definition of the same name.
     let is_hidden = path.is_dir() && !path.join("config.json").exists();
-    let is_definition = is_hidden && definitions.archs.sources().any(|(known, _)| known == what);
+    let is_definition = is_hidden && definitions.archs.source(what).is_ok();
     if path.exists() && !is_definition {
         if request.is_some() {
             anyhow::bail!("{what} is a model file: --set and --with apply only to a definition");
@@ -128,8 +128,7 @@ fn samples(
 /// Finds a definition by its name, or a variant by the name of its picture.
 fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Request>), Failure> {
     let library = &definitions.archs;
-    let is_known = |name: &str| library.sources().any(|(known, _)| known == name);
-    if is_known(what) {
+    if library.source(what).is_ok() {
         return Ok((library.get(what)?, None));
     }
     // Names of definitions contain hyphens too: the longest matching one is used.

@@ -79,11 +79,16 @@ fn check(name: &str, plan: &Plan) {
     assert!(text.len() < 4000, "{name} is told at length:\n{text}");
 }
 
-fn plan_of(arch: &str, set: &[(&str, &str)]) -> Plan {
+/// The plan of a random model with these settings, each as `key=value`.
+fn plan_of(arch: &str, set: &str) -> Plan {
     let library = library();
     let (_, mut request) = request(arch, &serde_json::json!({ "synth": [arch] }));
-    let set = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-    request.set.extend(set);
+    let set = set
+        .split(' ')
+        .map(|one| one.split_once('=').expect("a value"));
+    request
+        .set
+        .extend(set.map(|(k, v)| (k.to_owned(), v.to_owned())));
     let def = library.get(arch).expect("built in");
     design(&def, &request).expect("the settings go together").1
 }
@@ -97,7 +102,7 @@ fn what_is_told_of_every_golden_is_so() {
 
 #[test]
 fn patterns_of_layers_are_told_as_such() {
-    let plan = plan_of("gemma3", &[("block_count", "26"), ("n_swa", "512")]);
+    let plan = plan_of("gemma3", "block_count=26 n_swa=512");
     check("26 layers", &plan);
     let text = describe(&plan);
     assert!(text.contains("Every 6th layer from 5: attention"), "{text}");
@@ -117,17 +122,9 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
         let list = |values: Vec<u32>| Vec::from_iter(values.iter().map(u32::to_string)).join(",");
         let heads = list(groups.iter().map(|g| 2 * g).collect());
         let widths = list((0..n).map(|_| 32 * next(8)).collect());
-        let plan = plan_of(
-            "openelm",
-            &[
-                ("block_count", &n.to_string()),
-                ("n_head", &heads),
-                ("n_head_kv", &list(groups)),
-                ("n_ff", &widths),
-                ("d_head", "16"),
-                ("d_head_v", "16"),
-            ],
-        );
+        let groups = list(groups);
+        let set = format!("block_count={n} n_head={heads} n_head_kv={groups} n_ff={widths}");
+        let plan = plan_of("openelm", &(set + " d_head=16 d_head_v=16"));
         check(&format!("{n} layers"), &plan);
     }
 }
@@ -151,7 +148,7 @@ fn every_tensor_has_one_share() {
 fn a_token_reads_the_keys_that_it_sees() {
     let goldens = cases().iter().map(|case| case.plan().clone());
     let mut plans: Vec<Plan> = goldens.collect();
-    plans.push(plan_of("llama4", &[("chunk", "8")]));
+    plans.push(plan_of("llama4", "chunk=8"));
     let chunks = plans.iter().flat_map(|plan| &plan.caches).filter(|cache| {
         let options = &cache.unit.options;
         options.contains(&Resolved::Choice("chunked")) && cache.window() == Some(8)

@@ -99,11 +99,10 @@ impl Page {
         for row in rows {
             let mut line = String::new();
             for ((cell, side), width) in row.iter().zip(sides.chars()).zip(&widths) {
-                line.push_str("  ");
-                match side {
-                    'r' => line.push_str(&format!("{cell:>width$}")),
-                    _ => line.push_str(&format!("{cell:width$}")),
-                }
+                line += &match side {
+                    'r' => format!("  {cell:>width$}"),
+                    _ => format!("  {cell:width$}"),
+                };
             }
             self.line(&line);
         }
@@ -230,8 +229,7 @@ fn special(tokenizer: &Tokenizer) -> String {
         let text: String = text.chars().take(20).collect();
         format!("{} {id} {}", role.to_uppercase(), escaped(&text))
     });
-    let ends = tokenizer.ends().take(SHOWN).map(|id| id.to_string());
-    let ends: Vec<String> = ends.collect();
+    let ends = Vec::from_iter(tokenizer.ends().take(SHOWN).map(|id| id.to_string()));
     let ends = (!ends.is_empty()).then(|| format!("answers end at {}", ends.join(", ")));
     roles.chain(ends).collect::<Vec<String>>().join(", ")
 }

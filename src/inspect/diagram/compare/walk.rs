@@ -14,6 +14,8 @@ type Pair<T> = [Option<T>; 2];
 
 pub(super) struct Comparer<'d> {
     drawings: [&'d Drawing; 2],
+    /// Whether one side has numbers and the other has symbols.
+    is_mixed: bool,
     /// For each side, the index of a part by its address.
     of_part: [HashMap<*const Part, usize>; 2],
     pub(super) place: String,
@@ -34,6 +36,7 @@ impl<'d> Comparer<'d> {
         });
         Self {
             drawings,
+            is_mixed: drawings[0].is_symbolic != drawings[1].is_symbolic,
             of_part,
             place: String::new(),
             found: Vec::new(),
@@ -55,9 +58,7 @@ impl<'d> Comparer<'d> {
         };
         let first = |kind: &Kind| kind.slots.first().map(blocks).unwrap_or_default();
         let label = |kind: &Kind| kind.label.clone();
-        let keys: [&dyn Fn(&Kind) -> String; 5] =
-            [&label, &options, &all, &first, &|_| String::new()];
-        let mut pairs = matched(kinds, &keys);
+        let mut pairs = matched(kinds, &[&label, &options, &all, &first, &|_| String::new()]);
         pairs.sort_by_key(|[a, b]| {
             let first = (*a).min(*b).or(*a).or(*b);
             (first, a.unwrap_or(0) + b.unwrap_or(0))
@@ -133,7 +134,7 @@ impl<'d> Comparer<'d> {
         };
         match pair {
             [Some(a), Some(b)] => {
-                let [of_a, of_b] = [a, b].map(|slot| wiring(slot, self.is_mixed()));
+                let [of_a, of_b] = [a, b].map(|slot| wiring(slot, self.is_mixed));
                 for ((what, in_a), (_, in_b)) in of_a.into_iter().zip(of_b) {
                     if in_a != in_b && (what != BRANCHES || blocks(a) == blocks(b)) {
                         self.differ(name, what, [Some(in_a), Some(in_b)], spots);
@@ -173,31 +174,19 @@ impl<'d> Comparer<'d> {
 
     /// Records two matching parts, and returns their places.
     fn at(&mut self, pair: Pair<&'d Part>) -> Pair<Home> {
-        let of = |side: usize| {
-            let part = std::ptr::from_ref(pair[side]?);
-            self.of_part[side].get(&part).copied()
-        };
-        let at = [of(0), of(1)];
+        let at = [0, 1].map(|side| Some(self.of_part[side][&std::ptr::from_ref(pair[side]?)]));
         self.parts.push(at);
         at.map(|at| at.map(Home::Part))
     }
 
     fn part(&mut self, place: &str, pair: Pair<&'d Part>, spots: Pair<Home>) {
-        match pair {
-            [Some(a), Some(b)] if a.kind == b.kind => self.same_kind(place, [a, b], spots),
+        let (a, b) = match pair {
+            [Some(a), Some(b)] if a.kind == b.kind => (a, b),
             _ => {
                 let titles = pair.map(|part| part.map(|part| part.title.clone()));
-                self.differ(place, "block", titles, spots);
+                return self.differ(place, "block", titles, spots);
             }
-        }
-    }
-
-    fn is_mixed(&self) -> bool {
-        let [a, b] = self.drawings.map(|drawing| drawing.is_symbolic);
-        a != b
-    }
-
-    fn same_kind(&mut self, place: &str, [a, b]: [&'d Part; 2], spots: Pair<Home>) {
+        };
         let place = match a.kind {
             "norm" => place.to_owned(),
             _ => format!("{place}, {}", uncapital(&a.title).min(uncapital(&b.title))),
@@ -244,7 +233,7 @@ impl<'d> Comparer<'d> {
             _ if is_number && a.is_off != b.is_off => Some(Level::Computation),
             [false, false] if is_number => Some(Level::Sizes),
             [true, true] if is_number && (is_literal || a.is_ruled) => Some(Level::Computation),
-            _ if is_number || self.is_mixed() && a.is_open != b.is_open => None,
+            _ if is_number || self.is_mixed && a.is_open != b.is_open => None,
             _ => Some(Level::Computation),
         }
     }
@@ -369,9 +358,8 @@ fn roles(slot: &Slot) -> Vec<Role<'_>> {
 
 /// The norms of a slot, as text.
 fn norms(slot: &Slot) -> String {
-    let roles = roles(slot);
-    let norms = roles.iter().filter(|(_, part, _)| part.kind == "norm");
-    let mut names: Vec<&str> = norms.map(|(name, ..)| *name).collect();
+    let norms = roles(slot).into_iter().filter(|of| of.1.kind == "norm");
+    let mut names: Vec<&str> = norms.map(|(name, ..)| name).collect();
     let mut once = HashSet::new();
     names.retain(|name| !name.is_empty() && once.insert(*name));
     match names.is_empty() {

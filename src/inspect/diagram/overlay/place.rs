@@ -175,7 +175,12 @@ impl<'a> Finder<'a> {
                 let results = makers.map(|(value, maker)| {
                     let is_maker = |part: &&Part| maker.is_some_and(|own| std::ptr::eq(*part, own));
                     let made = parts.iter().position(is_maker);
-                    (value, made.map_or(home, |at| result_of(at, parts[at])))
+                    // The last operation of a part computes its result.
+                    let result = made.map(|at| match parts[at].ops.len().checked_sub(1) {
+                        None => Home::Part(at),
+                        Some(last) => Home::Op(at, last),
+                    });
+                    (value, result.unwrap_or(home))
                 });
                 for at in &own.layers {
                     let path = &self.sample.plan().layers[*at].slots[nth].path;
@@ -265,14 +270,6 @@ impl<'a> Finder<'a> {
         let above = std::iter::successors(Some(path), |path| Some(path.rsplit_once('.')?.0));
         let mut known = above.filter(|path| path.len() <= self.longest);
         known.find_map(|path| self.paths.get(path).copied())
-    }
-}
-
-/// The operation that computes the result of a part.
-fn result_of(at: usize, part: &Part) -> Home {
-    match part.ops.len() {
-        0 => Home::Part(at),
-        n => Home::Op(at, n - 1),
     }
 }
 

@@ -248,12 +248,11 @@ const COMPARE: &str = "bench compare --json";
 
 /// A list, which must not be empty.
 fn non_empty<T>(list: Vec<T>, expected: &str, found: &str) -> Result<Vec<T>, Problem> {
-    match list.is_empty() {
-        true => Err(Problem(format!(
-            "expected a report of `{expected}`, found one {found}"
-        ))),
-        false => Ok(list),
+    if list.is_empty() {
+        let text = format!("expected a report of `{expected}`, found one {found}");
+        return Err(Problem(text));
     }
+    Ok(list)
 }
 
 fn number(path: String, op: Option<Operation>, value: f64) -> Result<Number, Problem> {
@@ -264,10 +263,8 @@ fn number(path: String, op: Option<Operation>, value: f64) -> Result<Number, Pro
         }
         _ => format!("a number of at most {LARGEST:e}"),
     };
-    let path = short(&path);
-    Err(Problem(format!(
-        "at `{path}`: expected {expected}, found {value}"
-    )))
+    let text = format!("at `{}`: expected {expected}, found {value}", short(&path));
+    Err(Problem(text))
 }
 
 /// The index of the requested name in the list; 0 without a request.
@@ -277,9 +274,8 @@ fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Problem> {
     at.ok_or_else(|| {
         let known = names.iter().map(|name| format!("`{}`", short(name)));
         let known = few(&known.collect::<Vec<_>>());
-        Problem(format!(
-            "expected a quantity of the file ({known}), found `{asked}`"
-        ))
+        let text = format!("expected a quantity of the file ({known}), found `{asked}`");
+        Problem(text)
     })
 }
 

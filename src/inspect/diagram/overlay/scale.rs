@@ -89,10 +89,7 @@ pub(in crate::inspect::diagram) fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
-    let trimmed = |text: &str| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text.to_owned(),
-    };
+    let trimmed = |text: &str| text.parse::<f64>().unwrap_or(value).to_string();
     let size = value.abs().log10().floor() as i32;
     if (-4..7).contains(&size) {
         let n = (DIGITS as i32 - 1 - size).clamp(0, 16) as usize;
