@@ -59,10 +59,8 @@ impl<'d> Comparer<'d> {
         let first = |kind: &Kind| kind.slots.first().map(blocks).unwrap_or_default();
         let label = |kind: &Kind| kind.label.clone();
         let mut pairs = matched(kinds, &[&label, &options, &all, &first, &|_| String::new()]);
-        pairs.sort_by_key(|[a, b]| {
-            let first = (*a).min(*b).or(*a).or(*b);
-            (first, a.unwrap_or(0) + b.unwrap_or(0))
-        });
+        let sum = |[a, b]: &Pair<usize>| a.unwrap_or(0) + b.unwrap_or(0);
+        pairs.sort_by_key(|pair| (pair.iter().flatten().min().copied(), sum(pair)));
         pairs
     }
 
@@ -96,9 +94,7 @@ impl<'d> Comparer<'d> {
     pub(super) fn stages(&mut self, of: fn(&Drawing) -> &Vec<Part>, place: &str) {
         let parts = self.drawings.map(|drawing| of(drawing).as_slice());
         for pair in matched(parts, &[&|part| part.kind.to_owned(), &|_| String::new()]) {
-            let pair = items(parts, pair);
-            let spots = self.at(pair);
-            self.part(place, pair, spots);
+            self.part(place, items(parts, pair));
         }
     }
 
@@ -158,16 +154,16 @@ impl<'d> Comparer<'d> {
             let both = items(of_sides, both);
             let role = both.iter().flatten().next().map_or("", |(name, ..)| name);
             let parts = both.map(|own| own.map(|(_, part, _)| *part));
-            let spots = self.at(parts);
             let is_norm = !role.is_empty();
             if is_alone || is_norm && parts.iter().any(Option::is_none) {
+                let spots = self.at(parts);
                 let known = self.found.get_mut(known);
                 known.into_iter().for_each(|(_, all)| all.push(spots));
                 continue;
             }
             match is_norm {
-                true => self.part(&format!("{name}, norm {role}"), parts, spots),
-                false => self.part(name, parts, spots),
+                true => self.part(&format!("{name}, norm {role}"), parts),
+                false => self.part(name, parts),
             }
         }
     }
@@ -179,7 +175,8 @@ impl<'d> Comparer<'d> {
         at.map(|at| at.map(Home::Part))
     }
 
-    fn part(&mut self, place: &str, pair: Pair<&'d Part>, spots: Pair<Home>) {
+    fn part(&mut self, place: &str, pair: Pair<&'d Part>) {
+        let spots = self.at(pair);
         let (a, b) = match pair {
             [Some(a), Some(b)] if a.kind == b.kind => (a, b),
             _ => {
