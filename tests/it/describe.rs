@@ -179,9 +179,8 @@ fn a_token_reads_the_keys_that_it_sees() {
                 let few = (seen - tail > top * span).then_some(top * span + tail);
                 Some((few?, d?.min(rows.index)))
             });
-            let index = selected.map_or(0, |(_, width)| width * seen);
-            let selected = selected.map(|(few, _)| few);
-            2 * ((rows.k + values) * selected.unwrap_or(seen) + index)
+            let (n, index) = selected.map_or((seen, 0), |(few, width)| (few, width * seen));
+            2 * ((rows.k + values) * n + index)
         });
         let read = plan.cache_bytes_read(position, TensorType::F16, TensorType::F16);
         assert_eq!(read, Some(bytes.sum()), "{} at {position}", plan.arch);

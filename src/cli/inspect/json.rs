@@ -13,18 +13,24 @@ pub(super) fn of(found: &Findings) -> Json {
     let metadata = found.metadata.iter();
     let metadata = metadata.map(|(key, value)| (key.to_owned(), value_of(value)));
     let planned = found.planned.as_ref().ok();
+    let plan = planned.map(|planned| &planned.plan);
     json!({
         "file": found.label,
         "metadata": metadata.collect::<Map<String, Json>>(),
         "tensors": found.tensors.iter().map(tensor).collect::<Vec<Json>>(),
-        "architecture": planned.map(architecture),
+        "architecture": plan.map(|plan| json!({
+            "name": plan.arch,
+            "mode": plan.mode.name(),
+            "layers": plan.layers.len(),
+            "weights": plan.n_weights(),
+        })),
         "description": planned.map(|planned| &planned.description),
         "shares": planned.map(|planned| &planned.shares),
         "tokenizer": or_error(found.tokenizer.as_ref().map(tokenizer)),
         "template": found.template.as_ref().map(|probe| or_error(probe.as_ref())),
         "memory": planned.map(memory),
         "capabilities": planned.map(|planned| &planned.capabilities),
-        "unused": planned.map(|planned| &planned.plan.unclaimed),
+        "unused": plan.map(|plan| &plan.unclaimed),
         "unread": planned.map(|_| &found.unread),
         "templates": found.templates,
         "error": found.planned.as_ref().err(),
@@ -51,16 +57,6 @@ pub(super) fn value_of(value: &Value) -> Json {
 
 fn tensor(t: &TensorInfo) -> Json {
     json!({ "name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes })
-}
-
-fn architecture(planned: &Planned) -> Json {
-    let plan = &planned.plan;
-    json!({
-        "name": plan.arch,
-        "mode": plan.mode.name(),
-        "layers": plan.layers.len(),
-        "weights": plan.n_weights(),
-    })
 }
 
 /// A finding, or the reason why it is missing.
