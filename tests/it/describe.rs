@@ -68,14 +68,12 @@ fn check(name: &str, plan: &Plan) {
     let modes = [text.contains("An encoder"), text.contains("text diffusion")];
     let planned = [Mode::Encoder, Mode::Diffusion].map(|mode| plan.mode == mode);
     assert_eq!(modes, planned, "{name}");
-    let keeps = |is_such: fn(&StatePlan) -> bool| {
-        let mut states = plan.units().filter_map(|unit| unit.state.as_ref());
-        states.any(is_such) && plan.mode == Mode::Causal
-    };
-    let has_keys = keeps(|state| matches!(state, StatePlan::KeyValue(_)));
-    assert_eq!(text.contains("KV cache (f16)"), has_keys, "{name}");
-    let has_states = keeps(|state| matches!(state, StatePlan::Recurrent(_)));
-    assert_eq!(text.contains("ecurrent state"), has_states, "{name}");
+    let states = Vec::from_iter(plan.units().filter_map(|unit| unit.state.as_ref()));
+    let has_keys = states.iter().any(|s| matches!(s, StatePlan::KeyValue(_)));
+    let has_states = states.iter().any(|s| matches!(s, StatePlan::Recurrent(_)));
+    let kept = [has_keys, has_states].map(|has| has && plan.mode == Mode::Causal);
+    let told = ["KV cache (f16)", "ecurrent state"].map(|part| text.contains(part));
+    assert_eq!(told, kept, "{name}");
     assert!(text.len() < 4000, "{name} is told at length:\n{text}");
 }
 

@@ -206,14 +206,12 @@ fn check_value(case: &Case, path: &str, (home, layer): Place) {
             // A block without the weight that it is for passes on what another slot made.
             let is_empty = |slot: &Slot| slot.branches.iter().any(|b| b.block.ops.is_empty());
             let own = slots.iter().find(|slot| is_of(slot) || has(slot));
-            let is_passed_on = value == "out" && own.is_some_and(is_empty);
-            let (is_own, is_in) = (is_of(&slots[slot]), has(&slots[slot]));
-            let slot = &slots[slot].name;
+            let slot = &slots[slot];
             // A factor of a branch is part of the join.
-            let is_branch = value == "out" && is_in;
-            assert!(is_own || is_branch || is_passed_on, "{name}: {path}");
+            let is_out = value == "out" && (has(slot) || own.is_some_and(is_empty));
+            assert!(is_of(slot) || is_out, "{name}: {path}");
             let is_joined = matches!(value, "out" | "sum" | "x");
-            assert!(is_joined, "{name}: {path} at {slot}");
+            assert!(is_joined, "{name}: {path} at {}", slot.name);
         }
         other => panic!("{name}: {path} is in {other:?}"),
     }
