@@ -90,9 +90,8 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
         deterministic: true,
         ..subject.options.clone()
     };
-    let deterministic = estimator.memory(&deterministic);
-    let deterministic =
-        deterministic.map(|_| "`--deterministic`: the same bits whatever runs alongside it");
+    let same = "`--deterministic`: the same bits whatever runs alongside it";
+    let deterministic = estimator.memory(&deterministic).map(|_| same);
     let fits = estimator.check(subject.options);
     let fits = fits.map(|()| format!("a context of {} tokens fits", subject.options.n_ctx));
     let all: [(&'static str, Answer); 12] = [

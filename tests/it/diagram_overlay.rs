@@ -470,9 +470,8 @@ const PAPERS: &str =
 #[test]
 fn text_is_readable_on_every_colour() {
     let colours = |name: &str| {
-        let (_, rest) = svg::SHEET
-            .split_once(&format!("{name}:light-dark("))
-            .unwrap();
+        let begin = format!("{name}:light-dark(");
+        let (_, rest) = svg::SHEET.split_once(&begin).unwrap();
         rest.split_once(')').unwrap().0.split_once(',').unwrap()
     };
     let warm = (0..LEVELS).map(|level| format!("--o{level}"));

@@ -253,7 +253,7 @@ impl<'d> Comparer<'d> {
 }
 
 /// The items of two lists at these places.
-fn items<'t, T>(lists: [&'t [T]; 2], at: Pair<usize>) -> Pair<&'t T> {
+fn items<T>(lists: [&[T]; 2], at: Pair<usize>) -> Pair<&T> {
     [0, 1].map(|side| at[side].map(|at| &lists[side][at]))
 }
 

@@ -329,10 +329,8 @@ fn comparison(
     let path = report.first_divergence;
     let is_known = |path: &String| numbers.iter().any(|n| n.path == *path);
     if let Some(path) = path.as_ref().filter(|path| !is_known(path)) {
-        let found = short(path);
-        return Err(Problem(format!(
-            "expected the first divergence to be one of the values, found `{found}`"
-        )));
+        let (expected, found) = ("the first divergence to be one of the values", short(path));
+        return Err(Problem(format!("expected {expected}, found `{found}`")));
     }
     let tolerance = report.tolerance;
     Ok(Overlay {
