@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
+.PHONY: help run serve test test-png check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,10 +20,14 @@ serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
 
 # More threads than processors: some tests wait for a server, a worker or a time limit.
 test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 4)))
-test: ## Run all tests
-	cargo test --workspace --features png
+test: ## Run all tests, but those of PNG pictures
+	cargo test --workspace
 
-check: fmt lint test ## Formatting, lints and all tests: what must pass before a commit
+# What draws PNG pictures is a fifteenth of a build with it, which the program is by default without.
+test-png: ## Run the tests of PNG pictures
+	cargo test --workspace --features png --test it -- _png without_a_glyph diagram_compare::
+
+check: fmt lint test test-png ## Formatting, lints and all tests: what must pass before a commit
 
 fmt: ## Check the formatting
 	cargo fmt --all --check
@@ -39,7 +43,7 @@ fuzz: ## Run each fuzz target, or TARGET alone, until it had SECONDS (default 36
 	scripts/fuzz.py $(or $(SECONDS),3600) $(TARGET)
 
 mutate: ## Compute with N (default 10000) model files that have some bytes changed: errors or logits, no signal
-	MUTATIONS=$(or $(N),10000) SEED=$(or $(SEED),1) cargo test --features png --test it -- --nocapture mutated_models
+	MUTATIONS=$(or $(N),10000) SEED=$(or $(SEED),1) cargo test --test it -- --nocapture mutated_models
 
 # Modules of tests/it that compute. A process that ends keeps memory, which is no leak; memory that cannot be had is an error, as it is without
 # sanitizers.
@@ -51,7 +55,7 @@ sanitize: export UBSAN_OPTIONS = print_stacktrace=1
 sanitize: ## Run the tests that compute with AddressSanitizer and UndefinedBehaviorSanitizer in all C and C++ code
 	cargo test --test base ggml::
 	cargo test --test core -- blocks:: model:: engine::
-	cargo test --features png --test it -- $(SANITIZED)
+	cargo test --test it -- $(SANITIZED)
 
 soak: ## Clients of all kinds for SECONDS (default 600): the memory stays, the log is empty, plain requests stay fast
 	cargo build --release
