@@ -1,6 +1,7 @@
 //! What knows no definition of a model: files of weights, the tensor library, text, sampling, constraints.
 //!
-//! Data flows down this list. A module imports only modules above it:
+//! Data flows down this list. A module imports only modules above it; [`sampling`], which imports none, is a package of
+//! its own:
 //!
 //! - [`common`]: work on all cores, measurements, numbers in words
 //! - [`weights`]: a file on disk as metadata and named tensors, whatever the format
@@ -13,6 +14,7 @@ pub mod common;
 pub mod constraint;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]
 pub mod ggml;
-pub mod sampling;
 pub mod text;
 pub mod weights;
+
+pub use lab_sampling as sampling;

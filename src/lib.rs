@@ -4,7 +4,7 @@
 //!
 //! - [`cli`]: the command line
 //!
-//! The five lists are five packages: one is compiled while the next is still checked, and each is optimised as far as
+//! The five lists are five packages, and `sampling` is a sixth: one is compiled while the next is still checked, and each is optimised as far as
 //! what it does needs (`Cargo.toml`).
 
 pub mod cli;

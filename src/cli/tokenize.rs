@@ -84,11 +84,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Ok(line) => match tokenizer.encode(&line.text, line.add_special, line.parse_special) {
                 Err(error) => json!({ "error": error.to_string() }),
                 Ok(ids) => {
-                    let bytes: Vec<u8> = ids
-                        .iter()
-                        .flat_map(|id| tokenizer.piece(*id).to_vec())
-                        .collect();
-                    json!({ "ids": ids, "pieces": String::from_utf8_lossy(&bytes) })
+                    let pieces: Vec<&[u8]> = ids.iter().map(|id| tokenizer.piece(*id)).collect();
+                    json!({ "ids": ids, "pieces": String::from_utf8_lossy(&pieces.concat()) })
                 }
             },
         };

@@ -311,7 +311,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     const BANNED: f32 = f32::NEG_INFINITY;
 

@@ -19,7 +19,7 @@ macro_rules! builders {
             params: &Params,
         ) -> Result<Option<Box<dyn Stage>>, ParamError> {
             match name {
-                $(StageName::$variant => $crate::sampling::$module::build(params),)*
+                $(StageName::$variant => $crate::$module::build(params),)*
             }
         }
     };
@@ -107,7 +107,7 @@ impl Params {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::Kind;
+    use crate::Kind;
 
     fn refused(change: impl FnOnce(&mut Params), message: &str) {
         let mut params = Params::default();

@@ -222,7 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     fn search(alpha: f64, top_k: u32, n_embd: usize) -> Contrastive {
         let params = Params {

@@ -90,7 +90,7 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::Params;
+    use crate::Params;
 
     const LOGITS: [f32; 5] = [0.5, 2.0, -1.0, 2.0, 1.0];
 

@@ -118,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     fn penalties(text: &[u32], breakers: &[u32]) -> Vec<f32> {
         let params = Params {

@@ -62,7 +62,7 @@ impl Stage for LogitBias {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::{Sampler, StageName, reference_chain};
+    use crate::{Sampler, StageName, reference_chain};
 
     fn biased(logit_bias: Vec<(u32, f32)>) -> Params {
         Params {

@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     fn ids(top: &[TokenLogprob]) -> Vec<u32> {
         top.iter().map(|entry| entry.id).collect()

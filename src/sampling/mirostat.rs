@@ -146,7 +146,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::{Sampler, reference_chain};
+    use crate::{Sampler, reference_chain};
 
     fn params(mirostat: u32, tau: f64, eta: f64) -> Params {
         Params {

@@ -122,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     #[test]
     fn repetition_divides_above_zero_and_multiplies_below() {

@@ -70,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     #[test]
     fn draw_never_takes_a_token_without_weight() {
@@ -100,6 +100,6 @@ mod tests {
     }
 
     fn checked(logits: &[f32]) -> f32 {
-        crate::sampling::candidates::checked_max(logits).expect("good logits")
+        crate::candidates::checked_max(logits).expect("good logits")
     }
 }

@@ -123,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     fn survivors(cut: Cut, logits: &[f32]) -> Vec<u32> {
         let mut positions = Vec::new();

@@ -40,7 +40,7 @@ impl Stage for Temperature {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     fn probabilities(temperature: f64, logits: &[f32]) -> Vec<f64> {
         let params = Params {

@@ -40,7 +40,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     #[test]
     fn lower_ids_win_among_equals() {

@@ -30,7 +30,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::reference_chain;
+    use crate::reference_chain;
 
     fn kept(top_n_sigma: f64, logits: &[f32]) -> Vec<u32> {
         let params = Params {

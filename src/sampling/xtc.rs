@@ -64,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::{Sampler, reference_chain};
+    use crate::{Sampler, reference_chain};
 
     fn kept(probability: f64, threshold: f64, logits: &[f32]) -> Vec<u32> {
         let params = Params {

@@ -115,6 +115,8 @@ impl Merges {
             bytes: [NONE; 256],
             joined: FxHashMap::default(),
         };
+        this.symbols.reserve(vocab.len());
+        this.joined.reserve(merges.len());
         for (_, text, _) in vocab.iter() {
             if let (Some(raw), Some(id)) = (spell(text, spelling), vocab.id_of(text)) {
                 this.symbols.insert(raw.into(), id);
@@ -145,16 +147,20 @@ impl Merges {
             return;
         }
         let whole = [&left[..], &right[..]].concat();
-        let pair = (self.symbol(left), self.symbol(right));
-        let whole = self.symbol(whole);
+        let pair = (self.symbol(&left), self.symbol(&right));
+        let whole = self.symbol(&whole);
         // Of several merges of the same pair, the first one counts.
         self.joined.entry(pair).or_insert((rank, whole));
     }
 
-    fn symbol(&mut self, raw: Vec<u8>) -> u32 {
+    fn symbol(&mut self, raw: &[u8]) -> u32 {
+        if let Some(&known) = self.symbols.get(raw) {
+            return known;
+        }
         // Every token has a symbol below `tokens`, unless its text occurs twice.
         let next = self.tokens + self.symbols.len() as u32;
-        *self.symbols.entry(raw.into()).or_insert(next)
+        self.symbols.insert(raw.into(), next);
+        next
     }
 
     /// The token that is the whole word, if there is one.
@@ -169,7 +175,7 @@ impl Merges {
         chain.clear();
         self.start(word, chain);
         for right in 1..chain.len() {
-            heap.extend(self.candidate(chain, right - 1, right));
+            self.find(chain, right - 1, right, heap);
         }
         while let Some(Reverse((_, left, right, bytes, joined))) = heap.pop() {
             if !chain.is_pair(left, right, bytes) {
@@ -177,8 +183,8 @@ impl Merges {
             }
             chain.join(left, right, joined);
             let (prev, next) = chain.neighbours(left);
-            heap.extend(self.candidate(chain, prev, left));
-            heap.extend(self.candidate(chain, left, next));
+            self.find(chain, prev, left, heap);
+            self.find(chain, left, next, heap);
         }
         for (symbol, piece) in chain.iter() {
             if symbol < self.tokens {
@@ -205,14 +211,16 @@ impl Merges {
         }
     }
 
-    fn candidate(&self, chain: &Chain, left: u32, right: u32) -> Option<Candidate> {
+    /// Adds two neighbours to the heap if a merge joins them.
+    fn find(&self, chain: &Chain, left: u32, right: u32, heap: &mut BinaryHeap<Candidate>) {
         if left == NONE || right == NONE {
-            return None;
+            return;
         }
         let pair = (chain.symbol(left), chain.symbol(right));
-        let &(rank, joined) = self.joined.get(&pair)?;
-        let bytes = chain.span(left, right).len() as u32;
-        Some(Reverse((rank, left, right, bytes, joined)))
+        if let Some(&(rank, joined)) = self.joined.get(&pair) {
+            let bytes = chain.span(left, right).len() as u32;
+            heap.push(Reverse((rank, left, right, bytes, joined)));
+        }
     }
 
     /// Appends a piece that is not a token as its bytes. Bytes without a token are left out.

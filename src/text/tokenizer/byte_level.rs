@@ -45,7 +45,11 @@ pub(super) fn byte_of(c: char) -> Option<u8> {
 
 /// The bytes that a token text spells; `None` if it has a character outside the alphabet.
 pub(super) fn bytes_of(text: &str) -> Option<Vec<u8>> {
-    text.chars().map(byte_of).collect()
+    let mut out = Vec::with_capacity(text.len());
+    for c in text.chars() {
+        out.push(byte_of(c)?);
+    }
+    Some(out)
 }
 
 /// Appends the bytes that a token text spells. Characters outside the alphabet are copied unchanged.

@@ -58,8 +58,8 @@ impl Normaliser {
     }
 
     /// The symbol that a text starts with: its length and id.
-    pub(super) fn symbol(&self, text: &str) -> Option<(usize, u32)> {
-        self.symbols.as_ref()?.longest(text.as_bytes())
+    pub(super) fn symbol(&self, text: &[u8]) -> Option<(usize, u32)> {
+        self.symbols.as_ref()?.longest(text)
     }
 
     /// The symbol that is the whole text.
@@ -121,7 +121,7 @@ impl Normaliser {
     /// The next piece: its length in the text, and its replacement.
     fn next<'a>(&'a self, text: &'a str) -> Option<(usize, Cow<'a, str>)> {
         let first = text.chars().next()?;
-        if let Some((len, _)) = self.symbol(text) {
+        if let Some((len, _)) = self.symbol(text.as_bytes()) {
             return Some((len, text[..len].into()));
         }
         let replaced = self

@@ -122,7 +122,11 @@ impl Spm {
         scratch.join(vocab, text, &self.normaliser);
         for (symbol, piece) in scratch.chain.iter() {
             match symbol {
-                FROZEN => out.extend(self.normaliser.symbol(&text[piece]).map(|(_, id)| id)),
+                FROZEN => out.extend(
+                    self.normaliser
+                        .symbol(&text.as_bytes()[piece])
+                        .map(|(_, id)| id),
+                ),
                 id if id != NONE && scratch.parts.is_empty() => out.push(id),
                 _ => self.append(vocab, &text.as_bytes()[piece], &scratch.parts, out)?,
             }
@@ -176,14 +180,18 @@ impl Scratch {
     fn join(&mut self, vocab: &Vocabulary, text: &str, normaliser: &Normaliser) {
         self.chain.clear();
         self.parts.clear();
-        let mut start = 0;
-        while let Some(c) = text[start..].chars().next() {
-            let (symbol, len) = match normaliser.symbol(&text[start..]) {
+        let mut end = 0;
+        for (start, c) in text.char_indices() {
+            // The other characters of a symbol.
+            if start < end {
+                continue;
+            }
+            let (symbol, len) = match normaliser.symbol(&text.as_bytes()[start..]) {
                 Some((len, _)) => (FROZEN, len),
                 None => (NONE, c.len_utf8()),
             };
             self.chain.push(symbol, start as u32, len as u32);
-            start += len;
+            end = start + len;
         }
         for right in 1..self.chain.len() {
             self.consider(vocab, text, right - 1, right);

@@ -35,8 +35,8 @@ struct Best {
 }
 
 impl Unigram {
-    pub(super) fn new(
-        vocab: &Vocabulary,
+    pub(super) fn new<'v>(
+        vocab: &'v Vocabulary,
         normaliser: Normaliser,
         unknown: Option<u32>,
     ) -> Result<Self, Error> {
@@ -44,7 +44,7 @@ impl Unigram {
         let least = normal.map(|(id, _, _)| vocab.score(id));
         let least = least.fold(f32::MAX, f32::min);
         let is_exact = normaliser.is_exact();
-        let entry = |(id, text, kind): (u32, &[u8], Kind)| match kind {
+        let entry = |(id, text, kind): (u32, &'v [u8], Kind)| match kind {
             // A symbol has the score of certainty, so that it is always chosen.
             Kind::UserDefined if normaliser.symbol_of(text) == Some(id) => {
                 Some((normaliser::escaped(text).into(), (id, 0.0)))

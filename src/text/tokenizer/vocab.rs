@@ -83,6 +83,7 @@ impl Vocabulary {
         let types = companion(metadata, "tokenizer.ggml.token_type", tokens.len())?;
         let scores = companion(metadata, "tokenizer.ggml.scores", tokens.len())?;
         let mut vocab = Self::default();
+        vocab.ids.reserve(tokens.len());
         for (id, text) in tokens.iter().enumerate() {
             let kind = types.map_or(Kind::Normal, |types| {
                 Kind::from_code(types.get(id).and_then(|v| v.as_i64()))
@@ -123,6 +124,7 @@ impl Vocabulary {
         self.texts.get(id as usize)
     }
 
+    #[inline]
     pub(super) fn kind(&self, id: u32) -> Option<Kind> {
         self.kinds.get(id as usize).copied()
     }
@@ -133,10 +135,12 @@ impl Vocabulary {
         }
     }
 
+    #[inline]
     pub(super) fn score(&self, id: u32) -> f32 {
         self.scores.get(id as usize).copied().unwrap_or(0.0)
     }
 
+    #[inline]
     pub(super) fn id_of(&self, text: &[u8]) -> Option<u32> {
         self.ids.get(text).copied()
     }

@@ -5,8 +5,9 @@
 //! last character of a run of white space to the next word, is a rule here and not part of a pattern.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
-use regex_automata::{Input, meta::Regex};
+use regex_automata::{Input, meta::Regex, util::syntax};
 use serde::Deserialize;
 
 use super::Error;
@@ -109,14 +110,26 @@ impl Splitter {
 /// Newer characters belong to none of these, so that ids do not change with the tables of the regex library.
 const UNICODE_AGE: &str = "15.1";
 
+/// The categories, and what they are replaced with: the same without characters that are newer than [`UNICODE_AGE`].
+/// Those are few; a class of all that are not takes longer to build than the rest of a pattern.
+static CATEGORIES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
+    let categories = ["L", "M", "N", "P", "S", "Cf"].into_iter();
+    let narrowed = categories.map(|category| {
+        let all = format!(r"\p{{{category}}}");
+        let aged = format!(r"[{all}--\p{{Age={UNICODE_AGE}}}]");
+        // A class that does not parse stays as it is, and the pattern around it is refused with its name.
+        let newer = syntax::parse(&aged).map_or(aged, |newer| newer.to_string());
+        let narrowed = format!("[{all}--{newer}]");
+        (all, narrowed)
+    });
+    narrowed.collect()
+});
+
 /// The pattern with every category restricted to the characters of [`UNICODE_AGE`].
 fn with_age(pattern: &str) -> String {
-    ["L", "M", "N", "P", "S", "Cf"]
-        .iter()
-        .fold(pattern.to_owned(), |pattern, category| {
-            let narrowed = format!(r"[\p{{{category}}}&&\p{{Age={UNICODE_AGE}}}]");
-            pattern.replace(&format!(r"\p{{{category}}}"), &narrowed)
-        })
+    let narrow =
+        |pattern: String, (all, narrowed): &(String, String)| pattern.replace(all, narrowed);
+    CATEGORIES.iter().fold(pattern.to_owned(), narrow)
 }
 
 pub(super) fn compile(patterns: &[&str]) -> Result<Regex, Error> {

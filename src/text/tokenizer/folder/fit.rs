@@ -36,13 +36,14 @@ const SAMPLE: usize = 2048;
 /// Number of special tokens that are tried.
 const SPECIALS: usize = 64;
 
-/// Texts that distinguish pre-tokenizers.
+/// Texts that distinguish pre-tokenizers; the first tell most apart.
 const PLAIN: &[&str] = &[
+    "1 12 123 1234 12345 123456 1234567 12345678901234567890",
+    "I'LL WE'RE THEY'VE DON'T CAN'T IT'S I'M HE'D It'S we'Re",
+    "camelCase PascalCase HTTPServer XMLHttpRequest iPhone getURL2 ABCdef aBCdEF McDonald",
     "Hello world, how are you doing today?",
     "I'll we're they've don't can't it's I'm he'd you'd 'twas rock'n'roll 's 't 'x",
-    "I'LL WE'RE THEY'VE DON'T CAN'T IT'S I'M HE'D It'S we'Re",
     "a'b 'a '' ''s x's' 'sing 'there 'reality",
-    "1 12 123 1234 12345 123456 1234567 12345678901234567890",
     "3.14159 1,000,000 2024-01-31 12:34:56 1e10 0x7f v1.2.3 a1b22c333d4444 5th 100%",
     "a  b   c    d     e      f",
     "line\nline\n\nline\n\n\nline\r\nline\r\n\r\n",
@@ -54,7 +55,6 @@ const PLAIN: &[&str] = &[
     "!!! ??? ... --- *** ### $$$ %%% ^^^ &&& ((( ))) [[[ ]]] {{{ }}} <<< >>> ~~~ ```",
     "wow!! (yes) \"quoted\" 'single' [x] {y} <z> a_b _c_ $5 \u{a3}5 #tag @you *bold* `code`",
     "!word .word -word _word $word ;word ?Word /word\n/\n!\n\n?\n//\n",
-    "camelCase PascalCase HTTPServer XMLHttpRequest iPhone getURL2 ABCdef aBCdEF McDonald",
     "ab  Cd\nEF gh. IJ",
     "caf\u{e9} na\u{ef}ve \u{fc}ber fa\u{e7}ade se\u{f1}or stra\u{df}e \u{f8}re",
     "\u{43f}\u{440}\u{438}\u{432}\u{435}\u{442} \u{43c}\u{438}\u{440} \u{3b3}\u{3b5}\u{3b9}\u{3ac}",

@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use tokenizers::{AddedToken, Tokenizer as Library};
@@ -52,11 +54,33 @@ struct RawModel {
     unk_id: Option<u32>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Merge {
-    Pair(String, String),
-    Line(String),
+/// A merge: a list of two texts, or a text of both with a space between them, which older files have.
+///
+/// Derived as untagged, each of a hundred thousand merges of one form would first be refused as one of the other, with a
+/// message.
+struct Merge(Option<(String, String)>);
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Of;
+        impl<'de> Visitor<'de> for Of {
+            type Value = Merge;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a merge: two texts, as a list or with a space between them")
+            }
+
+            fn visit_str<E>(self, line: &str) -> Result<Merge, E> {
+                let pair = line.split_once(' ');
+                Ok(Merge(pair.map(|(l, r)| (l.to_owned(), r.to_owned()))))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Merge, A::Error> {
+                Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Merge)
+            }
+        }
+        deserializer.deserialize_any(Of)
+    }
 }
 
 impl Parsed {
@@ -81,15 +105,8 @@ impl Parsed {
             .map_err(|e| refused(e.to_string()))?;
         library.with_padding(None);
 
-        let merge = |merge| match merge {
-            Merge::Pair(left, right) => Some((left, right)),
-            Merge::Line(line) => {
-                let (left, right) = line.split_once(' ')?;
-                Some((left.to_owned(), right.to_owned()))
-            }
-        };
         Ok(Self {
-            merges: raw.model.merges.into_iter().filter_map(merge).collect(),
+            merges: raw.model.merges.into_iter().filter_map(|m| m.0).collect(),
             unk_id: raw.model.unk_id,
             normalizer: steps(&library.get_normalizer()),
             pre_tokenizer: steps(&library.get_pre_tokenizer()),
