@@ -76,7 +76,8 @@ impl<'de> Deserialize<'de> for Merge {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Merge, A::Error> {
-                Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Merge)
+                let pair = <(String, String)>::deserialize(SeqAccessDeserializer::new(list))?;
+                Ok(Merge(Some(pair)))
             }
         }
         deserializer.deserialize_any(Of)
