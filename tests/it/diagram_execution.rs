@@ -9,28 +9,18 @@ use lab_bench::arch::{Mode, Resolved};
 use lab_bench::ggml::{GraphOp, Origin};
 use lab_bench::inspect::describe::shares;
 use lab_bench::inspect::diagram::svg::{self, Item};
-use lab_bench::inspect::diagram::{Held, MASK, Picture, SMALL, Scene, WINDOW};
-use lab_bench::model::{Batch, Options, STATE_PIECES};
+use lab_bench::inspect::diagram::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
+use lab_bench::model::{Options, STATE_PIECES};
 use lab_bench::plan::{KeysOf, Pooling};
 
-use crate::diagrams::{Case, as_drawn, cases, check_layout, is_seen, window};
+use crate::diagrams::{Case, after_pass, as_drawn, cases, check_layout, is_seen, window};
 use crate::goldens::model;
 use crate::support::behind;
 
 impl Case {
     /// Bytes of weights and operations of a pass over `n` tokens in a model that keeps what it can.
     fn steps(&self, n: usize) -> (u64, Vec<GraphOp>) {
-        let n_ctx = as_drawn().n_ctx.max(n.next_multiple_of(16));
-        let options = Options {
-            n_ctx,
-            ..as_drawn()
-        };
-        let mut model = model(self.golden, options);
-        let mut batch = Batch::default();
-        for (at, token) in (0..).zip(&self.golden.tokens[..n]) {
-            batch.push(*token, 0, at, at as usize + 1 == n);
-        }
-        model.forward(&batch).expect("the pass runs");
+        let model = after_pass(self.golden, n, false);
         (model.weight_bytes_read(), model.steps())
     }
 
@@ -50,10 +40,9 @@ impl Case {
     }
 
     fn layers(&self, kinds: &[usize]) -> BTreeSet<usize> {
-        let kinds = kinds
-            .iter()
-            .map(|kind| &self.drawings[0].kinds[*kind].layers);
-        kinds.flatten().copied().collect()
+        let all = &self.drawings[0].kinds;
+        let layers = kinds.iter().flat_map(|kind| &all[*kind].layers);
+        layers.copied().collect()
     }
 
     fn is_causal(&self) -> bool {
@@ -143,11 +132,11 @@ fn facts_told(case: &Case) -> Facts {
     for scene in &case.drawings[0].scenes {
         let own = case.layers(&scene.kinds);
         match &scene.picture {
-            Picture::Prefill { keys, states } => {
+            Picture::Prefill([keys, states]) => {
                 tell("writes keys", case.layers(keys), &[]);
                 tell("writes a state", case.layers(states), &[]);
             }
-            Picture::Decode { keys, states } => {
+            Picture::Decode([keys, states]) => {
                 tell("reads keys", case.layers(keys), &[]);
                 tell("reads a state", case.layers(states), &[]);
             }
@@ -163,11 +152,11 @@ fn facts_told(case: &Case) -> Facts {
                     tell("borrows", readers, &[loan.owner as u64]);
                 }
             }
-            Picture::Latent { row } => {
+            Picture::Latent(row) => {
                 let (k, v) = row.expect("there is a file");
                 tell("latent", own, &[k, v]);
             }
-            Picture::Experts { numbers } => {
+            Picture::Experts(numbers) => {
                 let (used, all) = numbers.expect("there is a file");
                 tell("experts", own, &[used, all]);
             }
@@ -256,15 +245,10 @@ fn windows_are_those_of_the_plan() {
         let (name, is_causal) = (&case.golden.name, case.is_causal());
         let mut told = BTreeMap::new();
         for scene in &case.drawings[0].scenes {
-            let Picture::Window {
-                rule,
-                evicts,
-                views,
-            } = &scene.picture
-            else {
+            let Picture::Window { rule, drops, views } = &scene.picture else {
                 continue;
             };
-            assert_eq!(*evicts, is_causal, "{name}");
+            assert_eq!(*drops, is_causal, "{name}");
             let size = numbers(&scene.line)[0];
             // The picture follows the same rule.
             let small = (*rule, size.min(SMALL.into()));
@@ -295,15 +279,11 @@ fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
         let n_whole = case.drawings[0].scenes.iter().filter(is_whole).count();
         assert_eq!(n_whole, usize::from(!case.is_causal()), "{name}");
         for scene in &case.drawings[0].scenes {
-            let Picture::Whole {
-                seen: drawn,
-                pooling,
-            } = &scene.picture
-            else {
+            let Picture::Whole { seen, pooling } = &scene.picture else {
                 continue;
             };
             let is_all = case.windows().len() < plan.layers.len();
-            let is_drawn = drawn.iter().all(|keys| *keys == (0..MASK));
+            let is_drawn = seen.iter().all(|keys| *keys == (0..MASK));
             let is_told = scene.line.contains("attends to all others");
             assert_eq!([is_drawn, is_told], [is_all; 2], "{name}");
             let expected = (plan.mode == Mode::Encoder).then(|| plan.pooling());
@@ -330,8 +310,8 @@ fn what_a_token_reads_and_keeps_is_what_the_loaded_model_does() {
         for scene in &case.drawings[0].scenes {
             match &scene.picture {
                 Picture::Keeps(held) => check_keeps(case, held),
-                Picture::Reads { .. } => {
-                    check_reads(case, &scene.picture);
+                Picture::Reads(told) => {
+                    check_reads(case, told);
                     n_compared += 1;
                 }
                 _ => {}
@@ -341,63 +321,34 @@ fn what_a_token_reads_and_keeps_is_what_the_loaded_model_does() {
     assert!(n_compared > 50, "{n_compared}");
 }
 
-fn check_reads(case: &Case, picture: &Picture) {
-    let Picture::Reads {
-        weights,
-        keys,
-        states,
-    } = picture
-    else {
-        return;
-    };
-    let name = &case.golden.name;
+fn check_reads(case: &Case, told: &Read) {
+    let (name, plan) = (&case.golden.name, case.plan());
     let (read, steps) = case.steps(1);
-    let told: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
-    if case
-        .plan()
-        .caches
-        .iter()
-        .any(|cache| cache.span().is_some())
-    {
+    let sum: u64 = told.weights.iter().map(|(_, bytes)| bytes).sum();
+    if plan.caches.iter().any(|cache| cache.span().is_some()) {
         // The token at which a block ends reads what keys of blocks are made with too.
-        assert!(told >= read, "{name}: weights");
+        assert!(sum >= read, "{name}: weights");
         return;
     }
-    assert_eq!(told, read, "{name}: weights");
+    assert_eq!(sum, read, "{name}: weights");
     // Of experts and of tables some rows are read, of others all, once for each run of a layer; divisors of rope by each
     // product that they are for, routers of mixes by reading and by writing. Of `time mixing` files hold more than is read.
-    let shares = shares(case.plan());
-    let is_looped = case.plan().layers.iter().any(|of| of.depth != of.il);
+    let shares = shares(plan);
+    let is_looped = plan.layers.iter().any(|of| of.depth != of.il);
     // A norm that two slots have is read by each.
-    let slots = case
-        .golden
-        .plan
-        .layers
-        .iter()
-        .flat_map(|layer| &layer.slots);
+    let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
     let norms = slots.filter_map(|slot| slot.pre.as_ref()?.weight);
     let norms: Vec<usize> = norms.collect();
     let is_shared = norms.iter().collect::<BTreeSet<_>>().len() < norms.len();
-    let is_tied = case
-        .golden
-        .plan
-        .tensors
-        .iter()
-        .all(|t| t.name != "output.weight");
-    for (what, bytes) in weights {
+    let is_tied = plan.tensors.iter().all(|t| t.name != "output.weight");
+    let has_updates = plan.units().any(|unit| !unit.updates.is_empty());
+    for (what, bytes) in &told.weights {
         let share = shares.iter().find(|share| share.what == *what);
         let is_right = share.is_none_or(|share| match what.as_str() {
             // A source was read before.
-            _ if case.plan().source.is_some() => *bytes <= share.bytes,
+            _ if plan.source.is_some() => *bytes <= share.bytes,
             // Of adapters in the file those of the tokens.
-            _ if case
-                .golden
-                .plan
-                .units()
-                .any(|unit| !unit.updates.is_empty()) =>
-            {
-                *bytes <= share.bytes
-            }
+            _ if has_updates => *bytes <= share.bytes,
             "token table" | "inputs of layers" | "n-gram memory" => *bytes < share.bytes,
             what if what.ends_with("experts") => *bytes < share.bytes,
             "first time mixing" => *bytes <= share.bytes,
@@ -416,20 +367,20 @@ fn check_reads(case: &Case, picture: &Picture) {
         run.iter().filter(move |((what, _), _)| *what == own)
     };
     let sizes: u64 = of("state").flat_map(|(_, sizes)| sizes).sum();
-    assert_eq!(*states, sizes * 4, "{name}: states");
-    assert_eq!(keys.is_empty(), of("reads").next().is_none(), "{name}");
+    assert_eq!(told.states, sizes * 4, "{name}: states");
+    assert_eq!(told.keys.is_empty(), of("reads").next().is_none(), "{name}");
     let windows = case.windows();
-    let option = |name| case.plan().selections.first()?.option_int(name);
+    let selection = plan.selections.first();
+    let option = |name| selection?.option_int(name);
     let few_of = |n: u64| {
         let (top, span) = (option("top")?, option("span")?);
-        let selection = case.plan().selections.first()?;
-        let tail = match selection.option("pooled") {
+        let tail = match selection?.option("pooled") {
             Some(Resolved::Bool(true)) => n % span,
             _ => 0,
         };
         (n - tail > top * span).then_some(top * span + tail)
     };
-    for (n, bytes) in keys {
+    for (n, bytes) in &told.keys {
         let read = of("reads").map(|((_, layer), numbers)| {
             let size = |what| run.get(&(what, numbers[0] as usize)).into_iter().flatten();
             let [row, index] = [vec!["keys", "values"], vec!["index"]]
@@ -444,9 +395,8 @@ fn check_reads(case: &Case, picture: &Picture) {
             2 * few.map_or(n * row, |few| few * row + n * index)
         });
         // Keys of a source were written by an earlier pass.
-        let caches = &case.plan().caches;
-        let kept = case.plan().key_values().map(|(_, rows)| rows);
-        let kept = kept.filter(|rows| caches[rows.cache].keys == KeysOf::Source);
+        let kept = plan.key_values().map(|(_, rows)| rows);
+        let kept = kept.filter(|rows| plan.caches[rows.cache].keys == KeysOf::Source);
         let of_source: u64 = kept.map(|rows| 2 * n * (rows.k + rows.v)).sum();
         let read = read.sum::<u64>() + of_source;
         assert_eq!(*bytes, read, "{name}: keys of {n}");
@@ -456,12 +406,8 @@ fn check_reads(case: &Case, picture: &Picture) {
 fn check_keeps(case: &Case, held: &[Held]) {
     let name = &case.golden.name;
     let bytes = |n_ctx: usize, n_seqs: usize| {
-        let capacity = Options {
-            n_ctx,
-            n_seqs,
-            ..as_drawn()
-        };
-        model(case.golden, capacity).memory().cache
+        let model = model(case.golden, as_drawn(n_ctx, n_seqs));
+        model.memory().cache
     };
     let window = case.windows().values().next().map_or(0, |(_, size)| *size);
     // Alongside the state of each sequence there is one of zeros, and a block of 16 is the least.
@@ -475,12 +421,7 @@ fn check_keeps(case: &Case, held: &[Held]) {
         let n = held.tokens;
         let told = [held.state, held.all, held.window];
         let mut kept = [state, grown * n, of_window * n.min(window)];
-        if case
-            .plan()
-            .caches
-            .iter()
-            .any(|cache| cache.span().is_some())
-        {
+        if case.plan().caches.iter().any(|of| of.span().is_some()) {
             // Windows differ in length: that of keys, and those of what keys of blocks are made of.
             kept[2] = held.window;
         }
@@ -496,9 +437,8 @@ fn without_a_file_scenes_have_symbols() {
     for case in cases() {
         for scene in &case.drawings[1].scenes {
             let has_number = match &scene.picture {
-                Picture::Latent { row } => row.is_some(),
-                Picture::Experts { numbers } => numbers.is_some(),
-                Picture::Reads { .. } | Picture::Keeps(_) => true,
+                Picture::Latent(numbers) | Picture::Experts(numbers) => numbers.is_some(),
+                Picture::Reads(_) | Picture::Keeps(_) => true,
                 _ => false,
             };
             assert!(!has_number, "{}: {}", case.golden.name, scene.title);

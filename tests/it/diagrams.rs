@@ -12,7 +12,7 @@ use lab_bench::files::synth::Request;
 use lab_bench::ggml::{GraphOp, Origin};
 use lab_bench::inspect::diagram::svg::{Item, Piece};
 use lab_bench::inspect::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
-use lab_bench::model::{Batch, Options, trace};
+use lab_bench::model::{Batch, Model, Options, trace};
 use lab_bench::plan::{CachePlan, Plan};
 use lab_bench::weights::TensorType;
 
@@ -188,13 +188,12 @@ fn check_stream(name: &str, steps: &[GraphOp], slots: &[Slot]) {
     let mut stream: Option<usize> = None;
     for slot in slots {
         if slot.join == Join::Add {
-            let joined = slot
-                .joined
-                .unwrap_or_else(|| panic!("{name}: {} adds", slot.path));
-            assert_eq!(steps[joined].op, "ADD", "{name}: {}", slot.path);
+            let place = format!("{name}: {}", slot.path);
+            let joined = slot.joined.unwrap_or_else(|| panic!("{place} adds"));
+            assert_eq!(steps[joined].op, "ADD", "{place}");
             let read = behind(steps, &steps[joined].sources[0], is_layout);
             if let Some(stream) = stream {
-                assert_eq!(read, Origin::Op(stream), "{name}: {}", slot.path);
+                assert_eq!(read, Origin::Op(stream), "{place}");
             }
         }
         let block = slot.branches.last().and_then(|branch| last(&branch.block));
@@ -248,21 +247,37 @@ fn check_drawing(name: &str, sample: &Sample, drawing: &Drawing) {
 #[test]
 fn what_is_drawn_is_what_is_built() {
     for case in cases() {
-        case.both()
-            .for_each(|(sample, drawing)| check_drawing(&case.golden.name, sample, drawing));
+        for (sample, drawing) in case.both() {
+            check_drawing(&case.golden.name, sample, drawing);
+        }
     }
 }
 
 /// As the graph of a drawing is.
-pub(crate) fn as_drawn() -> Options {
+pub(crate) fn as_drawn(n_ctx: usize, n_seqs: usize) -> Options {
     Options {
-        n_ctx: 64,
-        n_seqs: 1,
+        n_ctx,
+        n_seqs,
         k_type: TensorType::F16,
         v_type: TensorType::F16,
         flash_attn: true,
         ..options()
     }
+}
+
+/// The model of a golden after a pass over its first `n` tokens, with logits of all of them or of the last one.
+pub(crate) fn after_pass(golden: &Golden, n: usize, is_all: bool) -> Model {
+    let options = Options {
+        n_batch: golden.tokens.len(),
+        ..as_drawn(n.next_multiple_of(16).max(64), 1)
+    };
+    let mut model = model(golden, options);
+    let mut batch = Batch::default();
+    for (at, token) in (0..).zip(&golden.tokens[..n]) {
+        batch.push(*token, 0, at, is_all || at as usize + 1 == n);
+    }
+    model.forward(&batch).expect("the pass runs");
+    model
 }
 
 /// The operations that a loaded model ran are those that are drawn.
@@ -271,17 +286,7 @@ fn what_is_built_is_what_runs() {
     for golden in all_goldens() {
         let n = golden.tokens.len();
         let drawn = trace(&golden.plan, n).unwrap();
-        let options = Options {
-            n_batch: n,
-            n_ctx: as_drawn().n_ctx.max(n.next_multiple_of(16)),
-            ..as_drawn()
-        };
-        let mut model = model(golden, options);
-        let mut batch = Batch::default();
-        for (at, token) in (0..).zip(&golden.tokens) {
-            batch.push(*token, 0, at, true);
-        }
-        model.forward(&batch).unwrap();
+        let model = after_pass(golden, n, true);
         // A source was read before, in a pass of its own.
         let run = model.steps();
         let n_before = drawn.len() - run.len();
@@ -336,10 +341,8 @@ fn numbers_of_a_file_add_up() {
         let all: Vec<usize> = (0..sample.steps().len()).collect();
         assert_eq!(tensors, weights_read(sample.steps(), &all), "{name}");
         let mut options = drawing.parts().flat_map(|part| &part.options);
-        assert!(
-            options.all(|option| !option.is_open),
-            "{name}: a file decides"
-        );
+        let has_open = options.any(|option| option.is_open);
+        assert!(!has_open, "{name}: a file decides");
         let kept = &drawing.kept;
         let told = [kept.per_token, kept.in_window, kept.per_sequence];
         if plan.mode != Mode::Causal {
@@ -460,11 +463,9 @@ fn the_gallery_is_up_to_date() {
     let files = gallery(&library()).expect("every definition can be drawn");
     let mut stored = BTreeMap::new();
     for entry in std::fs::read_dir(&folder).expect("the gallery is there") {
-        let path = entry.expect("readable").path();
-        let name = path.file_name().expect("a name").to_string_lossy();
-        let name = name.into_owned();
-        let text = std::fs::read_to_string(&path).expect("text");
-        stored.insert(name, text);
+        let entry = entry.expect("readable");
+        let text = std::fs::read_to_string(entry.path()).expect("text");
+        stored.insert(entry.file_name().into_string().expect("a name"), text);
     }
     for (name, text) in files {
         let is_same = stored.remove(&name) == Some(text);

@@ -29,7 +29,6 @@ impl Drawing {
             sample,
             plan,
             steps,
-            single: sample.single.as_deref(),
             reader: Reader::new(steps),
             places,
             uses: uses(def, plan),
@@ -37,7 +36,7 @@ impl Drawing {
             taken: HashMap::new(),
             placed: vec![false; steps.len()],
         };
-        let mut drawing = context.drawing(sample.name());
+        let mut drawing = context.drawing(&sample.name);
         ids::name(&mut drawing);
         drawing
     }
@@ -51,8 +50,8 @@ impl<'a> DrawContext<'a> {
         let source = of_source.map(|of| self.stage(&of.embed, "embed"));
         let n_of_source = of_source.map_or(0, |of| of.n_layers);
         let embed = self.stage(&plan.embed, "embed");
-        let own = plan.write.iter().collect::<Vec<_>>();
-        let write = self.mix(&own, "Several hidden states", None);
+        let own = plan.write.as_ref();
+        let write = self.mix(own.as_slice(), "Several hidden states", None);
         let per_layer = plan.per_layer.as_ref();
         let per_layer = per_layer.map(|unit| self.stage(unit, "per_layer"));
         let n_kinds = layers.iter().max().map_or(0, |most| most + 1);
@@ -60,8 +59,8 @@ impl<'a> DrawContext<'a> {
         self.tell_apart(&mut drawn);
         let mut end = Vec::new();
         if let Some(head) = &plan.head {
-            let own = head.read.iter().collect::<Vec<_>>();
-            end.extend(self.mix(&own, "One of the hidden states", None));
+            let own = head.read.as_ref();
+            end.extend(self.mix(own.as_slice(), "One of the hidden states", None));
             end.extend(head.norm.as_ref().and_then(|norm| self.norm(&[norm], None)));
             end.extend(head.unit.as_ref().map(|unit| self.stage(unit, "head")));
         }
@@ -113,13 +112,11 @@ impl<'a> DrawContext<'a> {
         let weights = parts.flat_map(|part| &part.weights);
         let tensors = weights.flat_map(|weight| weight.tensors.iter().copied());
         Kind {
-            id: String::new(),
             letter: letter(kind),
-            label: String::new(),
             cost: self.cost(&tensors.collect()),
             layers: places,
             slots,
-            note: Note::default(),
+            ..Kind::default()
         }
     }
 
@@ -260,10 +257,7 @@ impl<'a> DrawContext<'a> {
 
     /// The total of a set of tensors; `None` without a file.
     pub(super) fn cost(&self, tensors: &BTreeSet<usize>) -> Option<Cost> {
-        if self.is_symbolic {
-            return None;
-        }
-        let mut cost = Cost::default();
+        let mut cost = self.known(Cost::default())?;
         for at in tensors {
             let tensor = &self.plan.tensors[*at];
             cost.params += tensor.shape.iter().product::<u64>();
@@ -297,7 +291,7 @@ impl<'a> DrawContext<'a> {
     pub(super) fn all_kept(&self) -> Kept {
         let mut all = Kept::default();
         for unit in self.plan.units() {
-            let one = self.kept(unit, &[unit]);
+            let one = self.kept(unit, 1);
             for (sum, own) in [
                 (&mut all.per_token, one.per_token),
                 (&mut all.in_window, one.in_window),
@@ -393,9 +387,8 @@ fn roles(plan: &Plan) -> HashMap<&str, String> {
     let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
     let branches = slots.flat_map(|slot| &slot.branches);
     let with_role = branches.filter(|branch| branch.role().is_some());
-    with_role
-        .map(|branch| (branch.block.path.as_str(), branch.short()))
-        .collect()
+    let named = with_role.map(|branch| (branch.block.path.as_str(), branch.short()));
+    named.collect()
 }
 
 /// The letter of a kind: `A` to `Z`, then `A1`.

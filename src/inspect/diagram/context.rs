@@ -16,8 +16,6 @@ pub(super) struct DrawContext<'a> {
     pub(super) sample: &'a Sample,
     pub(super) plan: &'a Plan,
     pub(super) steps: &'a [GraphOp],
-    /// The pass of one token, for a model with a file that generates token by token.
-    pub(super) single: Option<&'a [GraphOp]>,
     pub(super) reader: Reader<'a>,
     /// Operations by the kind and path that they were built for.
     pub(super) places: HashMap<(&'a str, &'a str), Vec<usize>>,
@@ -34,6 +32,11 @@ impl DrawContext<'_> {
     /// The operations that were built for a kind and path.
     pub(super) fn steps_at(&self, kind: &str, path: &str) -> Vec<usize> {
         self.places.get(&(kind, path)).cloned().unwrap_or_default()
+    }
+
+    /// What is known with a file; `None` if sizes are symbols.
+    pub(super) fn known<T>(&self, value: T) -> Option<T> {
+        (!self.is_symbolic).then_some(value)
     }
 
     pub(super) fn place(&mut self, steps: &[usize]) {

@@ -4,7 +4,7 @@ use super::{Cost, Note, Part};
 use crate::arch::Join;
 
 /// Layers that are equal except for their index.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Kind {
     /// The id of the kind in pictures and pages.
     pub id: String,

@@ -18,6 +18,9 @@ pub(super) struct RawOp {
     pub(super) is_sum: bool,
 }
 
+/// The box of each operation.
+pub(super) type Owners = HashMap<usize, usize>;
+
 /// Whether an operation is drawn as an edge.
 pub(super) fn is_folded(step: &GraphOp) -> bool {
     let layout = matches!(step.op.as_str(), "CONT" | "CPY" | "DUP" | "REPEAT" | "CAST");
@@ -53,22 +56,20 @@ impl<'a> Reader<'a> {
     pub(super) fn new(steps: &'a [GraphOp]) -> Self {
         let mut uses = vec![0; steps.len()];
         for step in steps.iter().filter(|step| !is_folded(step)) {
-            let roots = step.sources.iter().map(|source| root(steps, source));
-            let roots: BTreeSet<usize> = roots
-                .filter_map(|root| match root {
-                    Origin::Op(at) => Some(at),
-                    _ => None,
-                })
-                .collect();
-            roots.into_iter().for_each(|at| uses[at] += 1);
+            let op = |source: &Origin| match root(steps, source) {
+                Origin::Op(at) => Some(at),
+                _ => None,
+            };
+            let read: BTreeSet<usize> = step.sources.iter().filter_map(op).collect();
+            read.into_iter().for_each(|at| uses[at] += 1);
         }
         Self { steps, uses }
     }
 
     /// The boxes of the operations `of`, which are in the order of execution, and the box of each operation.
-    pub(super) fn boxes(&self, of: &[usize]) -> (Vec<RawOp>, HashMap<usize, usize>) {
+    pub(super) fn boxes(&self, of: &[usize]) -> (Vec<RawOp>, Owners) {
         let mut boxes: Vec<RawOp> = Vec::new();
-        let mut owner: HashMap<usize, usize> = HashMap::new();
+        let mut owner = Owners::new();
         for &at in of.iter().filter(|at| !is_folded(&self.steps[**at])) {
             let weights = self.weights(at);
             let joined = self
@@ -125,17 +126,9 @@ impl<'a> Reader<'a> {
     }
 
     /// The box of the product, convolution or norm that this factor or offset directly follows.
-    fn follows(&self, at: usize, boxes: &[RawOp], owner: &HashMap<usize, usize>) -> Option<usize> {
-        const LEADERS: [&str; 8] = [
-            "MUL_MAT",
-            "MUL_MAT_ID",
-            "RMS_NORM",
-            "NORM",
-            "L2_NORM",
-            "SSM_CONV",
-            "GET_ROWS",
-            "GROUP_NORM",
-        ];
+    fn follows(&self, at: usize, boxes: &[RawOp], owner: &Owners) -> Option<usize> {
+        const LEADERS: &str =
+            "MUL_MAT MUL_MAT_ID RMS_NORM NORM L2_NORM SSM_CONV GET_ROWS GROUP_NORM";
         let step = &self.steps[at];
         if !matches!(step.op.as_str(), "ADD" | "MUL" | "DIV" | "ADD_ID") {
             return None;
@@ -146,18 +139,14 @@ impl<'a> Reader<'a> {
         let operand = step.sources.get(1).map(|source| root(self.steps, source));
         let place = *owner.get(&before)?;
         let known = &boxes[place];
-        let leads = LEADERS.contains(&self.steps[known.steps[0]].op.as_str());
+        let first = &self.steps[known.steps[0]].op;
+        let leads = LEADERS.split(' ').any(|op| op == first);
         let is_last = known.steps.last() == Some(&before) && self.uses[before] == 1;
         (leads && is_last && matches!(operand, Some(Origin::Weight(_)))).then_some(place)
     }
 
     /// The box of the preceding additions, if they and this one sum parts of the same value.
-    fn sums_parts(
-        &self,
-        at: usize,
-        boxes: &[RawOp],
-        owner: &HashMap<usize, usize>,
-    ) -> Option<usize> {
+    fn sums_parts(&self, at: usize, boxes: &[RawOp], owner: &Owners) -> Option<usize> {
         let step = &self.steps[at];
         let [Origin::Op(sum), next] = step.sources.as_slice() else {
             return None;

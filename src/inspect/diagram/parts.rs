@@ -1,6 +1,6 @@
 //! Makes a part of a drawing: its operations, weights, words and numbers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arch::formula::{general, particular};
 use crate::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
@@ -11,7 +11,7 @@ use crate::plan::{BLOCK_LEN, KeysOf, LayerPlan, StatePlan, Unit};
 
 use super::context::DrawContext;
 use super::kinds::{is_within, without_index};
-use super::ops::{RawOp, elements, root};
+use super::ops::{Owners, RawOp, elements, root};
 use super::words;
 use super::{Edge, End, Kept, Note, Op, OpShape, Part, PartOption, Weight};
 
@@ -81,7 +81,7 @@ impl DrawContext<'_> {
             weights,
             ops,
             edges: self.edges(&raw, &owner, &unit.path),
-            kept: self.kept(unit, all),
+            kept: self.kept(unit, all.len() as u64),
             ..Part::default()
         }
     }
@@ -213,7 +213,7 @@ impl DrawContext<'_> {
     }
 
     /// The values that flow into the boxes of a part at `path`.
-    fn edges(&self, boxes: &[RawOp], owner: &HashMap<usize, usize>, path: &str) -> Vec<Edge> {
+    fn edges(&self, boxes: &[RawOp], owner: &Owners, path: &str) -> Vec<Edge> {
         let mut edges = Vec::new();
         for (to, known) in boxes.iter().enumerate() {
             let mut summed = BTreeSet::new();
@@ -369,62 +369,48 @@ impl DrawContext<'_> {
         })
     }
 
-    /// The memory that a unit and the corresponding units keep between passes.
-    pub(super) fn kept(&self, unit: &Unit, all: &[&Unit]) -> Kept {
-        let n = all.len() as u64;
-        let numbers = |n: u64| Some(n).filter(|_| !self.is_symbolic);
+    /// The memory that `n` units like this one keep between passes.
+    pub(super) fn kept(&self, unit: &Unit, n: u64) -> Kept {
+        const STATE_ELEMENT: u64 = size_of::<f32>() as u64;
+        let mut kept = Kept::default();
         match &unit.state {
             // Models that read a text as a whole keep nothing.
-            _ if self.plan.mode != Mode::Causal => Kept::default(),
+            _ if self.plan.mode != Mode::Causal => {}
             // The layers that read the source keep nothing either.
             Some(StatePlan::KeyValue(rows))
-                if self.plan.caches[rows.cache].keys == KeysOf::Pass =>
-            {
-                Kept::default()
+                if self.plan.caches[rows.cache].keys == KeysOf::Pass => {}
+            Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => {
+                kept.text = vec!["reads the KV cache of an earlier layer".into()];
             }
-            Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => Kept {
-                text: vec!["reads the KV cache of an earlier layer".into()],
-                ..Kept::default()
-            },
             Some(StatePlan::KeyValue(rows)) => {
                 let cache = &self.plan.caches[rows.cache];
+                let size = self.state_size(unit);
                 // Keys of blocks are additional rows of keys.
                 let of_blocks = cache.layout().rows(rows.k * CACHE_ELEMENT * BLOCK_LEN);
                 let of_blocks = of_blocks / BLOCK_LEN - rows.k * CACHE_ELEMENT;
                 let bytes = rows.width().saturating_mul(CACHE_ELEMENT) + of_blocks;
-                let bytes = numbers(bytes.saturating_mul(n));
-                let has_window = cache.window().is_some();
-                let size = self.state_size(unit);
-                let mut text = vec![format!("KV cache: {size} elements per token")];
-                let pooled = rows
-                    .pooled
-                    .as_ref()
-                    .map(|of| of.width * size_of::<f32>() as u64);
-                if pooled.is_some() {
-                    text.push("and of whole blocks of tokens one key each".into());
+                let bytes = self.known(bytes.saturating_mul(n));
+                match cache.window() {
+                    Some(_) => kept.in_window = bytes,
+                    None => kept.per_token = bytes,
                 }
-                Kept {
-                    per_token: bytes.filter(|_| !has_window),
-                    in_window: match pooled {
-                        Some(pooled) => numbers(pooled.saturating_mul(n)),
-                        None => bytes.filter(|_| has_window),
-                    },
-                    text,
-                    ..Kept::default()
+                kept.text = vec![format!("KV cache: {size} elements per token")];
+                if let Some(of) = &rows.pooled {
+                    let text = "and of whole blocks of tokens one key each";
+                    kept.text.push(text.into());
+                    kept.in_window = self.known((of.width * STATE_ELEMENT).saturating_mul(n));
                 }
             }
             Some(StatePlan::Recurrent(parts)) => {
                 let sizes = parts.iter().map(|part| part.size);
                 let n_elements = sizes.fold(0, u64::saturating_add);
                 let size = self.state_size(unit);
-                Kept {
-                    per_sequence: numbers(n_elements.saturating_mul(n * size_of::<f32>() as u64)),
-                    text: vec![format!("state: {size} elements per sequence")],
-                    ..Kept::default()
-                }
+                kept.per_sequence = self.known(n_elements.saturating_mul(n * STATE_ELEMENT));
+                kept.text = vec![format!("state: {size} elements per sequence")];
             }
-            None => Kept::default(),
+            None => {}
         }
+        kept
     }
 }
 

@@ -1,19 +1,29 @@
 //! The input of a drawing: a plan with its graph, and a second graph that shows which sizes depend on the number of
 //! tokens.
 
-use super::error::Error;
 use crate::arch::{ArchDef, Mode};
 use crate::files::synth::{self, Request};
-use crate::ggml::GraphOp;
+use crate::ggml::{self, GraphOp};
 use crate::model;
 use crate::plan::Plan;
 
 /// Numbers of tokens of the two passes.
 const N_TOKENS: [usize; 2] = [7, 11];
 
+/// The reason why something cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The graph cannot be built.
+    #[error("the graph cannot be built: {0}")]
+    Graph(#[from] ggml::Error),
+    /// No model of the definition has these settings.
+    #[error(transparent)]
+    Synth(#[from] synth::Error),
+}
+
 /// A model or a definition, ready to be drawn.
 pub struct Sample {
-    name: String,
+    pub(super) name: String,
     plan: Plan,
     steps: [Vec<GraphOp>; 2],
     /// The graph of a pass of one token, for a model that generates token by token.
@@ -49,11 +59,6 @@ impl Sample {
         })
     }
 
-    /// The name of the sample.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The plan that is drawn.
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -67,11 +72,7 @@ impl Sample {
     /// Dimensions of a step in ggml's order, without trailing ones: numbers, and `T` for a dimension of tokens.
     pub(super) fn shape(&self, at: usize) -> Vec<String> {
         let [a, b] = self.steps.each_ref().map(|steps| steps[at].shape);
-        let rank = (1..4)
-            .rev()
-            .find(|dim| a[*dim] > 1 || b[*dim] > 1)
-            .unwrap_or(0)
-            + 1;
+        let last = (1..4).rfind(|dim| a[*dim] > 1 || b[*dim] > 1).unwrap_or(0);
         let [few, many] = N_TOKENS.map(|n| n as u64);
         let dim = |(a, b): (u64, u64)| match (a / few, a.checked_sub(few)) {
             _ if a == b => a.to_string(),
@@ -80,6 +81,6 @@ impl Sample {
             (_, Some(n)) if b == many + n => format!("T+{n}"),
             _ => "\u{2026}".into(),
         };
-        a.into_iter().zip(b).take(rank).map(dim).collect()
+        a.into_iter().zip(b).take(last + 1).map(dim).collect()
     }
 }

@@ -120,19 +120,13 @@ pub(super) fn weighted(step: &GraphOp, key: &str) -> String {
 
 /// The value of an option as text; resources by name.
 pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
-    match (kind, value) {
-        (OptionKind::Resource(resource), Resolved::Resource(_)) => {
-            match (resource, plan.resource(kind, value)) {
-                (_, None) => "none".into(),
-                (Resource::Cache | Resource::Selection | Resource::Mix, Some(unit)) => {
-                    declared(unit).into()
-                }
-                (Resource::Norm, Some(unit)) => norm(unit),
-                (Resource::Rope | Resource::Act, Some(unit)) => with_kind(unit),
-            }
-        }
-        (_, Resolved::Float(value)) => wording::tidy(*value),
-        (_, other) => other.to_value().to_string(),
+    match value {
+        Resolved::Resource(_) => match plan.resource(kind, value) {
+            Some(unit) => with_kind(unit),
+            None => "none".into(),
+        },
+        Resolved::Float(value) => wording::tidy(*value),
+        other => other.to_value().to_string(),
     }
 }
 
@@ -144,15 +138,10 @@ pub(super) fn norm(unit: &Unit) -> String {
     }
 }
 
-/// The name of a declared resource.
-fn declared(unit: &Unit) -> &str {
-    let name = unit.path.split_once('.');
-    name.map_or(unit.path.as_str(), |(_, name)| name)
-}
-
 /// The name of a resource with its kind; only the kind if it is also the name.
 fn with_kind(unit: &Unit) -> String {
-    let name = declared(unit);
+    let name = unit.path.split_once('.');
+    let name = name.map_or(unit.path.as_str(), |(_, name)| name);
     match unit.option("kind") {
         Some(Resolved::Choice(kind)) if *kind != name => format!("{name} ({kind})"),
         _ => name.to_owned(),
@@ -174,19 +163,12 @@ pub(super) fn is_default(plan: &Plan, kind: OptionKind, default: &str, value: &R
     }
 }
 
-/// The attention rule of a cache: the definition's, but not causal in models that read a text as a whole.
-pub(super) fn rule(plan: &Plan, cache: &Unit) -> Cache {
+/// The attention rule of a cache for a picture: the definition's, but not causal in models that read a text as a whole,
+/// and with a window of at most `size` positions.
+pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
     let rule = Cache::read(&cache.options);
     Cache {
         causal: rule.causal && plan.mode == Mode::Causal,
-        ..rule
-    }
-}
-
-/// The same rule, with a window of at most `size` positions, for a picture.
-pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
-    let rule = rule(plan, cache);
-    Cache {
         size: rule.size.min(u64::from(size)),
         ..rule
     }

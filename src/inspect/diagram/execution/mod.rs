@@ -5,10 +5,8 @@
 //! a file: weights are those that the operations of a pass of one token read, keys and values are 16-bit, states are
 //! f32.
 
-mod picture;
 mod scene;
 mod scenes;
 
-pub use picture::{Held, Loan, MASK, Picture, SMALL, View, WINDOW};
-pub use scene::Scene;
+pub use scene::{Held, Loan, MASK, Picture, Read, SMALL, Scene, View, WINDOW};
 pub(crate) use scenes::scenes;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::{Held, Loan, MASK, Picture, SMALL, Scene, View, WINDOW};
+use super::{Held, Loan, MASK, Picture, Read, SMALL, Scene, View, WINDOW};
 use crate::arch::{Mode, ParamSource};
-use crate::blocks::cache::Window;
+use crate::blocks::cache::{Cache, Window};
 use crate::common::wording;
 use crate::engine::Remasking;
 use crate::inspect::describe::pooled;
@@ -44,10 +44,6 @@ struct Stage<'a, 'p> {
     of_layer: &'a [usize],
 }
 
-fn is_owner(unit: &Unit) -> bool {
-    unit.key_values().is_some_and(|rows| rows.owner.is_none())
-}
-
 fn is_recurrent(unit: &Unit) -> bool {
     matches!(&unit.state, Some(StatePlan::Recurrent(_)))
 }
@@ -58,7 +54,7 @@ fn picked(unit: &Unit) -> Option<(u64, u64)> {
 }
 
 /// The memory that passes write or read, after `before`; empty if there is none.
-fn memory(before: &str, keys: &[usize], states: &[usize]) -> String {
+fn memory(before: &str, [keys, states]: &[Vec<usize>; 2]) -> String {
     let what = match (keys.is_empty(), states.is_empty()) {
         (false, true) => "the KV cache",
         (true, false) => "the recurrent states",
@@ -83,30 +79,8 @@ impl<'p> Stage<'_, 'p> {
         kinds.into_iter().collect()
     }
 
-    /// The first block for which `is_such` is true, if the states of all of them have the same sizes.
-    fn first_of_alike(&self, is_such: impl Fn(&Unit) -> bool) -> Option<&'p Unit> {
-        let sizes = |unit: &Unit| match unit.state.as_ref() {
-            Some(StatePlan::KeyValue(rows)) => vec![rows.k, rows.v],
-            Some(StatePlan::Recurrent(parts)) => parts.iter().map(|part| part.size).collect(),
-            None => Vec::new(),
-        };
-        let mut units = self
-            .units()
-            .map(|(_, unit)| unit)
-            .filter(|unit| is_such(unit));
-        let first = units.next()?;
-        units
-            .all(|unit| sizes(unit) == sizes(first))
-            .then_some(first)
-    }
-
-    /// Whether the model generates token by token and keeps memory between passes.
-    fn is_causal(&self) -> bool {
-        self.context.plan.mode == Mode::Causal
-    }
-
     fn prefill(&self) -> Scene {
-        let (keys, states) = (self.kept_keys(), self.kinds(is_recurrent));
+        let kinds = self.kept_kinds(false);
         let (title, tokens) = match self.context.plan.source {
             None => ("Prefill", "The tokens of a prompt go through all layers"),
             Some(_) => (
@@ -118,33 +92,28 @@ impl<'p> Stage<'_, 'p> {
         let line = format!(
             "{tokens} together, at most {} in a pass{}.",
             Options::N_BATCH,
-            memory(", and write ", &keys, &states)
+            memory(", and write ", &kinds)
         );
-        Scene::new(title, line, Picture::Prefill { keys, states })
+        Scene::new(title, line, Picture::Prefill(kinds))
     }
 
-    /// The kinds of layers that keep their own keys between passes.
-    fn kept_keys(&self) -> Vec<usize> {
-        let plan = self.context.plan;
-        self.kinds(|unit| {
-            let rows = unit.key_values().filter(|_| is_owner(unit));
-            rows.is_some_and(|rows| plan.caches[rows.cache].keys != KeysOf::Pass)
-        })
+    /// The kinds of layers that write or read keys that are kept between passes, and of those that have a state.
+    fn kept_kinds(&self, is_read: bool) -> [Vec<usize>; 2] {
+        let is_kept = |cache: usize| self.context.plan.caches[cache].keys != KeysOf::Pass;
+        let keys = self.kinds(|unit| {
+            let rows = unit.key_values();
+            rows.is_some_and(|rows| (is_read || rows.owner.is_none()) && is_kept(rows.cache))
+        });
+        [keys, self.kinds(is_recurrent)]
     }
 
     fn decode(&self) -> Scene {
-        let plan = self.context.plan;
-        let is_kept = |unit: &Unit| {
-            let rows = unit.key_values();
-            rows.is_some_and(|rows| plan.caches[rows.cache].keys != KeysOf::Pass)
-        };
-        let keys = self.kinds(is_kept);
-        let states = self.kinds(is_recurrent);
+        let kinds = self.kept_kinds(true);
         let line = format!(
             "Each pass generates one token: it reads the weights that the token uses{}.",
-            memory(", and ", &keys, &states)
+            memory(", and ", &kinds)
         );
-        Scene::new("Decode", line, Picture::Decode { keys, states })
+        Scene::new("Decode", line, Picture::Decode(kinds))
     }
 
     /// For a short text, the tokens that each one attends to in some layer, with a description.
@@ -205,12 +174,8 @@ impl<'p> Stage<'_, 'p> {
     fn denoising(&self) -> Scene {
         let line = "The answer starts as masks. Each denoising step reads all of the text again and unmasks \
                     some positions, block after block.";
-        let rule = self
-            .context
-            .plan
-            .diffusion
-            .map(|plan| Remasking::usual(plan.shift_logits));
-        let rule = rule.map(|rule| match rule {
+        let diffusion = self.context.plan.diffusion;
+        let rule = diffusion.map(|plan| match Remasking::usual(plan.shift_logits) {
             Remasking::LowConfidence => "unmasked first: the highest probability",
             Remasking::Margin => "unmasked first: the largest margin over the second token",
             Remasking::Entropy => "unmasked first: the lowest entropy",
@@ -236,34 +201,27 @@ impl<'p> Stage<'_, 'p> {
 
     fn window(&self, cache: &CachePlan) -> Scene {
         let plan = self.context.plan;
-        let rule = words::rule(plan, &cache.unit);
-        let small = words::small(plan, &cache.unit, SMALL);
+        let rule = words::small(plan, &cache.unit, SMALL);
         let views = (WINDOW - VIEWS..WINDOW).map(|query| View {
             query,
-            keys: small.visible(query, WINDOW),
+            keys: rule.visible(query, WINDOW),
         });
         let (title, name) = match rule.window {
             Window::Standard => ("Sliding window", "standard"),
             Window::Chunked => ("Chunked attention", "chunked"),
             Window::Symmetric => ("Two-sided window", "symmetric"),
         };
-        let evicts = self.is_causal() && rule.causal;
         let blocks = format!("earlier keys are evicted in blocks of {BLOCK_LEN}");
         let group = format!("group of layers: {}", cache.name);
         let picture = Picture::Window {
             rule: name,
-            evicts,
+            drops: rule.causal,
             views: views.collect(),
         };
         let line = format!("A token attends to {}.", self.context.seen(cache));
         Scene::new(title, line, picture)
-            .with_facts(evicts.then_some(blocks))
+            .with_facts(rule.causal.then_some(blocks))
             .with_facts((plan.caches.len() > 1).then_some(group))
-    }
-
-    /// A number, if there is a file.
-    fn number(&self, n: u64) -> Option<u64> {
-        Some(n).filter(|_| !self.context.is_symbolic)
     }
 
     /// The scene of layers that read the caches of others.
@@ -279,18 +237,17 @@ impl<'p> Stage<'_, 'p> {
         }
         let kinds = loans.values().flatten().map(|at| self.of_layer[*at]);
         let kinds: BTreeSet<usize> = kinds.collect();
-        let loans = loans.into_iter();
-        let loans = loans.map(|(owner, readers)| Loan { owner, readers });
-        let loans: Vec<Loan> = loans.collect();
         let known = loans.iter().filter(|_| !self.context.is_symbolic);
-        let facts = known.map(|loan| {
-            let (owner, n) = (loan.owner, loan.readers.len());
+        let facts = known.map(|(owner, readers)| {
+            let n = readers.len();
             format!("read the KV cache of layer {owner}: {n}")
         });
         let facts: Vec<String> = facts.collect();
+        let loans = loans.into_iter();
+        let loans = loans.map(|(owner, readers)| Loan { owner, readers });
         let line =
             "These layers write no keys and values: they read the KV cache of an earlier layer.";
-        let scene = Scene::new("Shared KV cache", line, Picture::Shared(loans));
+        let scene = Scene::new("Shared KV cache", line, Picture::Shared(loans.collect()));
         scene.with_facts(facts).of(kinds.into_iter().collect())
     }
 
@@ -302,8 +259,8 @@ impl<'p> Stage<'_, 'p> {
                     whole row as keys and its first elements as values.";
         let fact = |(k, v)| format!("{k} elements per token and layer, {v} of them also values");
         let scene = |of: (u64, u64)| {
-            let row = self.number(of.0).zip(self.number(of.1));
-            let scene = Scene::new("Latent KV cache", line, Picture::Latent { row });
+            let row = self.context.known(of);
+            let scene = Scene::new("Latent KV cache", line, Picture::Latent(row));
             let facts = scene.with_facts(row.map(fact));
             facts.of(self.kinds(|unit| size(unit) == Some(of)))
         };
@@ -312,22 +269,26 @@ impl<'p> Stage<'_, 'p> {
 
     /// One scene for each kind of block that carries a state.
     fn states(&self) -> Vec<Scene> {
-        let units = self.units().map(|(_, unit)| unit);
-        let units = units.filter(|unit| is_recurrent(unit));
-        let names: BTreeSet<&'static str> = units.map(|unit| unit.contract.0.name).collect();
-        let scene = |name: &'static str| {
-            let is_such = |unit: &Unit| is_recurrent(unit) && unit.contract.0.name == name;
-            let alike = self.first_of_alike(is_such);
-            let facts = alike.map(|unit| self.context.kept(unit, &[unit]).text);
+        let mut found: BTreeMap<&'static str, BTreeMap<Vec<u64>, &Unit>> = BTreeMap::new();
+        for (_, unit) in self.units() {
+            if let Some(StatePlan::Recurrent(parts)) = &unit.state {
+                let sizes = parts.iter().map(|part| part.size).collect();
+                let own = found.entry(unit.contract.0.name).or_default();
+                own.entry(sizes).or_insert(unit);
+            }
+        }
+        let scene = |(name, by_size): (&'static str, BTreeMap<Vec<u64>, &Unit>)| {
+            // Sizes are stated if all blocks have the same.
+            let alike = by_size.values().next().filter(|_| by_size.len() == 1);
+            let facts = alike.map(|unit| self.context.kept(unit, 1).text);
             let line = "A layer has one state of fixed size for each sequence, which every token reads and \
                         changes.";
             let title = format!("Recurrent state: {}", words::purpose(name));
-            let scene = Scene::new(title, line, Picture::State);
-            scene
+            Scene::new(title, line, Picture::State)
                 .with_facts(facts.unwrap_or_default())
-                .of(self.kinds(is_such))
+                .of(self.kinds(|unit| is_recurrent(unit) && unit.contract.0.name == name))
         };
-        names.into_iter().filter_map(scene).collect()
+        found.into_iter().filter_map(scene).collect()
     }
 
     /// One scene for each pair of used and stored numbers of experts.
@@ -342,8 +303,7 @@ impl<'p> Stage<'_, 'p> {
                 "For each token a router selects {n_used} of {n_all} experts; the weights of the others are \
                  not read."
             );
-            let numbers = self.number(used).zip(self.number(all));
-            let picture = Picture::Experts { numbers };
+            let picture = Picture::Experts(self.context.known((used, all)));
             Scene::new("Mixture of experts", line, picture).of(self.kinds(is_such))
         });
         scenes.collect()
@@ -351,7 +311,7 @@ impl<'p> Stage<'_, 'p> {
 
     /// The scene of the bytes that a token reads.
     fn reads(&self) -> Option<Scene> {
-        let steps = self.context.single?;
+        let steps = self.context.sample.single.as_ref()?;
         let plan = self.context.plan;
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         for step in steps.iter().filter(|step| step.weight_bytes > 0) {
@@ -369,11 +329,11 @@ impl<'p> Stage<'_, 'p> {
         let all = weights.iter().map(|(_, bytes)| bytes).sum();
         let [read, stored] = [all, plan.weight_bytes()].map(wording::bytes);
         let line = "Each new token reads the weights that it uses, the keys and values that it attends to, and the states.";
-        let picture = Picture::Reads {
+        let picture = Picture::Reads(Read {
             weights,
             keys: keys.collect(),
             states: self.state_bytes(),
-        };
+        });
         let scene = Scene::new("Bytes read per token", line, picture)
             .with_facts([format!(
                 "{read} of weights per token, {stored} in the model"
@@ -382,11 +342,8 @@ impl<'p> Stage<'_, 'p> {
         Some(scene)
     }
 
-    /// The scene of the bytes that contexts of some lengths keep.
+    /// The scene of the bytes that contexts of some lengths keep; `None` if nothing is kept or there is no file.
     fn keeps(&self) -> Option<Scene> {
-        if self.context.is_symbolic || !self.is_causal() {
-            return None;
-        }
         let held: Vec<Held> = self.contexts().into_iter().map(|n| self.held(n)).collect();
         let first = *held.first().filter(|held| held.bytes() > 0)?;
         let bytes = wording::bytes(self.context.all_kept().per_token.unwrap_or(0));
@@ -411,14 +368,10 @@ impl<'p> Stage<'_, 'p> {
 
     fn held(&self, n: u64) -> Held {
         let plan = self.context.plan;
+        let per_token = self.context.all_kept().per_token.unwrap_or(0);
         let mut held = Held {
             tokens: n,
-            all: self
-                .context
-                .all_kept()
-                .per_token
-                .unwrap_or(0)
-                .saturating_mul(n),
+            all: per_token.saturating_mul(n),
             window: 0,
             state: self.state_bytes(),
         };
@@ -426,12 +379,12 @@ impl<'p> Stage<'_, 'p> {
             // At most the keys that one token can attend to. A cache without a window also has the keys from which
             // those of blocks are made.
             let cache = rows.pooled.as_ref().map_or(rows.cache, |of| of.cache);
-            let rule = words::rule(plan, &plan.caches[cache].unit);
+            let rule = Cache::read(&plan.caches[cache].unit.options);
             let stay = match rule.window {
                 Window::Symmetric => n.min(rule.size / 2 + 1),
                 Window::Standard | Window::Chunked => n.min(rule.size),
             };
-            let bytes = self.context.kept(unit, &[unit]).in_window.unwrap_or(0);
+            let bytes = self.context.kept(unit, 1).in_window.unwrap_or(0);
             held.window = held.window.saturating_add(bytes.saturating_mul(stay));
         }
         held

@@ -4,7 +4,7 @@ use super::super::scene::{Item, Piece, Rect};
 use super::super::text::{Style, cut};
 use super::legend;
 use crate::common::wording::bytes;
-use crate::inspect::diagram::Held;
+use crate::inspect::diagram::{Held, Read};
 
 /// A bar: its name, and its parts as classes and bytes.
 type Bar = (String, Vec<(&'static str, u64)>);
@@ -45,19 +45,12 @@ fn bars(groups: &[(&str, Vec<Bar>)], room: f64) -> Piece {
 }
 
 /// The bytes that one token reads.
-pub(super) fn reads(
-    weights: &[(String, u64)],
-    keys: &[(u64, u64)],
-    states: u64,
-    room: f64,
-) -> Piece {
-    let weights = weights
-        .iter()
-        .map(|(name, n)| (name.clone(), vec![("bar1", *n)]));
-    let keys = keys
-        .iter()
-        .map(|(tokens, n)| (tokens_text(*tokens), vec![("bar2", *n)]));
-    let states = (states > 0).then(|| ("states".to_owned(), vec![("bar3", states)]));
+pub(super) fn reads(read: &Read, room: f64) -> Piece {
+    let weights = read.weights.iter();
+    let weights = weights.map(|(name, n)| (name.clone(), vec![("bar1", *n)]));
+    let keys = read.keys.iter();
+    let keys = keys.map(|(tokens, n)| (tokens_text(*tokens), vec![("bar2", *n)]));
+    let states = (read.states > 0).then(|| ("states".to_owned(), vec![("bar3", read.states)]));
     let groups = [
         ("Weights", weights.collect()),
         ("Keys and values, after", keys.collect()),
@@ -69,12 +62,9 @@ pub(super) fn reads(
 /// The bytes that are kept for a text.
 pub(super) fn keeps(held: &[Held], room: f64) -> Piece {
     let parts = |held: &Held| {
-        let parts = [
-            ("bar1", held.all),
-            ("bar2", held.window),
-            ("bar3", held.state),
-        ];
-        (tokens_text(held.tokens), parts.to_vec())
+        let sizes = [held.all, held.window, held.state];
+        let parts = ["bar1", "bar2", "bar3"].into_iter().zip(sizes);
+        (tokens_text(held.tokens), parts.collect())
     };
     let all: Vec<Bar> = held.iter().map(parts).collect();
     let names = ["all keys", "window", "states"];

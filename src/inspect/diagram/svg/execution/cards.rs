@@ -22,10 +22,8 @@ pub fn execution(drawing: &Drawing, room: f64) -> Piece {
 fn row(drawing: &Drawing, scenes: &[Scene], room: f64) -> Piece {
     let n = scenes.len().max(1) as f64;
     let w = ((room - GAP * (n - 1.0)) / n).floor().min(MAX_CARD);
-    let cards = scenes
-        .iter()
-        .map(|scene| card(drawing, scene, w - 2.0 * PAD));
-    let cards: Vec<Piece> = cards.collect();
+    let card = |scene| card(drawing, scene, w - 2.0 * PAD);
+    let cards: Vec<Piece> = scenes.iter().map(card).collect();
     let h = cards.iter().map(|card| card.h).fold(0.0, f64::max);
     let cards = cards.into_iter().map(|card| {
         let mut framed = Piece::new(w, h + 2.0 * PAD);
@@ -43,14 +41,12 @@ fn row(drawing: &Drawing, scenes: &[Scene], room: f64) -> Piece {
 fn card(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     piece.write(0.0, Style::Title, &scene.title);
-    match scene.kinds.len() {
-        0 => {}
-        n if n == drawing.kinds.len() => piece.write(0.0, Style::Small, "all layers"),
-        _ => {
-            let layers = lettered(drawing, "layers", &scene.kinds);
-            piece.write(0.0, Style::Small, &layers);
-        }
-    }
+    let layers = match scene.kinds.len() {
+        0 => String::new(),
+        n if n == drawing.kinds.len() => "all layers".into(),
+        _ => lettered(drawing, "layers", &scene.kinds),
+    };
+    piece.write(0.0, Style::Small, &layers);
     piece.skip(4.0);
     piece.write(0.0, Style::Line, &scene.line);
     piece.skip(14.0);
@@ -65,24 +61,16 @@ fn card(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
 
 fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
     match picture {
-        Picture::Prefill { keys, states } => passes::prefill(drawing, keys, states),
-        Picture::Decode { keys, states } => passes::decode(drawing, keys, states),
+        Picture::Prefill(kinds) => passes::prefill(drawing, kinds),
+        Picture::Decode(kinds) => passes::decode(drawing, kinds),
         Picture::Whole { seen, pooling } => passes::whole(seen, *pooling),
         Picture::Denoising => passes::denoising(),
         Picture::State => layers::state(),
-        Picture::Window {
-            rule,
-            evicts,
-            views,
-        } => layers::window(rule, *evicts, views),
+        Picture::Window { rule, drops, views } => layers::window(rule, *drops, views),
         Picture::Shared(loans) => layers::shared(drawing, loans),
-        Picture::Latent { row } => layers::latent(*row),
-        Picture::Experts { numbers } => layers::experts(*numbers),
-        Picture::Reads {
-            weights,
-            keys,
-            states,
-        } => bars::reads(weights, keys, *states, room),
+        Picture::Latent(row) => layers::latent(*row),
+        Picture::Experts(numbers) => layers::experts(*numbers),
+        Picture::Reads(read) => bars::reads(read, room),
         Picture::Keeps(held) => bars::keeps(held, room),
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn state() -> Piece {
 }
 
 /// The keys that the last tokens of a text attend to, with a row for each token.
-pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
+pub(super) fn window(rule: &str, drops: bool, views: &[View]) -> Piece {
     const NAMES: f64 = 54.0;
     const EACH: f64 = 20.0;
     let x = |key: u32| NAMES + f64::from(key) * EACH;
@@ -40,9 +40,9 @@ pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
     for view in views {
         let name = format!("token {}", view.query + 1);
         piece.start(0.0, piece.h + 13.0, Style::Small, &name);
-        let last = if evicts { view.query + 1 } else { WINDOW };
+        let last = if drops { view.query + 1 } else { WINDOW };
         let row = (0..last).map(|key| {
-            let class = match (key == view.query, view.keys.contains(&key), evicts) {
+            let class = match (key == view.query, view.keys.contains(&key), drops) {
                 (true, ..) => "now",
                 (_, true, _) => "keep",
                 (_, false, true) => "gone",
@@ -59,15 +59,13 @@ pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
             piece.line(&[(x, -4.0), (x, piece.h + 2.0)], "cut");
         }
     }
-    let unseen = match evicts {
+    let unseen = match drops {
         true => ("gone", "evicted"),
         false => ("tok", "masked"),
     };
     piece.skip(8.0);
-    piece.add(
-        NAMES,
-        legend(&[("now", "itself"), ("keep", "visible"), unseen]),
-    );
+    let meanings = [("now", "itself"), ("keep", "visible"), unseen];
+    piece.add(NAMES, legend(&meanings));
     piece
 }
 

@@ -49,15 +49,11 @@ pub(super) fn arrow(piece: &mut Piece, from: Point, to: Point) {
 pub(super) fn kept(drawing: &Drawing, name: &str, kinds: &[usize]) -> Piece {
     let mut piece = Piece::new(62.0, 44.0);
     drum(&mut piece, 6.0);
-    let letters = kinds
-        .iter()
-        .map(|kind| drawing.kinds[*kind].letter.as_str());
-    let letters = letters.collect::<Vec<&str>>().join(", ");
     let is_all = kinds.is_empty() || kinds.len() == drawing.kinds.len();
     let y = if is_all { 30.0 } else { 24.0 };
     piece.middle(31.0, y, Style::Line, name);
     if !is_all {
-        let of = cut(&format!("of {letters}"), Style::Small, 56.0);
+        let of = cut(&lettered(drawing, "of", kinds), Style::Small, 56.0);
         piece.middle(31.0, y + 13.0, Style::Small, &of);
     }
     piece

@@ -38,7 +38,7 @@ fn pass(
     drawing: &Drawing,
     mut pieces: Vec<Piece>,
     out: Piece,
-    kinds: [&[usize]; 2],
+    kinds: &[Vec<usize>; 2],
     is_read: bool,
 ) -> Piece {
     let named = ["keys", "states"].into_iter().zip(kinds);
@@ -56,20 +56,19 @@ fn pass(
 }
 
 /// A prompt in two passes.
-pub(super) fn prefill(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Piece {
+pub(super) fn prefill(drawing: &Drawing, kinds: &[Vec<usize>; 2]) -> Piece {
     let passes = [("1st pass", 1..5), ("2nd pass", 5..8)];
     let passes = passes.map(|(word, all)| tokens(word, SIDE, &numbered("tok", all)));
     let next = tokens("next token", SIDE, &numbered("now", 8..9));
-    pass(drawing, passes.into(), next, [keys, states], false)
+    pass(drawing, passes.into(), next, kinds, false)
 }
 
 /// The last token by itself, and the token that it yields.
-pub(super) fn decode(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Piece {
-    let mut all = numbered("gone", 6..9);
-    all.extend(numbered("now", 9..10));
+pub(super) fn decode(drawing: &Drawing, kinds: &[Vec<usize>; 2]) -> Piece {
+    let all = [numbered("gone", 6..9), numbered("now", 9..10)].concat();
     let last = tokens("read before", SIDE, &all);
     let next = tokens("read next", SIDE, &numbered("tok", 10..11));
-    pass(drawing, vec![last], next, [keys, states], true)
+    pass(drawing, vec![last], next, kinds, true)
 }
 
 /// A text whose tokens attend to each other, and its vectors, or the tokens for its masks.
@@ -77,28 +76,26 @@ pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
     /// Number of tokens of the text that are not masks.
     const PROMPT: u32 = 3;
     let n = seen.len() as u32;
-    let masked = |class: &'static str, text: &str| -> Vec<Cell> {
+    let masked = |class: &'static str, text: &str| {
         let masks = (PROMPT..n).map(|_| (class, text.to_owned()));
-        numbered("tok", 1..PROMPT + 1)
-            .into_iter()
-            .chain(masks)
-            .collect()
+        [numbered("tok", 1..PROMPT + 1), masks.collect()].concat()
     };
-    let all = match pooling {
-        Some(_) => numbered("tok", 1..n + 1),
-        None => masked("gone", "?"),
+    let (all, out) = if pooling.is_some() {
+        let vectors = ["a vector for each token", "one vector"];
+        (
+            numbered("tok", 1..n + 1),
+            vectors.map(|it| label(it, "in")).into(),
+        )
+    } else {
+        let logits = tokens("logits", SIDE, &masked("now", ""));
+        (masked("gone", "?"), vec![logits])
     };
     let mut pieces = vec![
         tokens("", SIDE, &all),
         titled("attention mask", mask(seen)),
         label("all layers", "wbox"),
     ];
-    match pooling {
-        Some(_) => {
-            pieces.extend(["a vector for each token", "one vector"].map(|it| label(it, "in")))
-        }
-        None => pieces.push(tokens("logits", SIDE, &masked("now", ""))),
-    }
+    pieces.extend(out);
     let arrows = [(0, 2), (1, 2), (2, 3), (3, 4)];
     let n_arrows = pieces.len() - 1;
     graph(pieces, &arrows[..n_arrows]).0
