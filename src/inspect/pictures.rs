@@ -79,7 +79,7 @@ pub fn page(chart: &Chart) -> String {
     let style = format!("{}\nbody{{margin:0;background:var(--paper)}}", svg::SHEET);
     let sum = base64::encode(Sha256::digest(style.as_bytes()));
     let (w, h, title) = (piece.w.ceil(), piece.h.ceil(), escape(&chart.title));
-    let elements = piece.elements();
+    let elements = piece.elements(true);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{sum}'; \

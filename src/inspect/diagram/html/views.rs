@@ -70,7 +70,7 @@ fn bare(piece: &Piece, class: &str, label: &str) -> String {
         "<svg class=\"{class}\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"group\" \
          aria-label=\"{}\">\n{}</svg>\n",
         escape(label),
-        piece.elements()
+        piece.elements(true)
     )
 }
 

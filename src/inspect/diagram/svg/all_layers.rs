@@ -30,12 +30,10 @@ pub fn layers(drawing: &Drawing) -> Piece {
 /// The layers of a kind, in words; empty if they are unknown.
 pub(in crate::inspect::diagram) fn layers_of(drawing: &Drawing, kind: &Kind) -> String {
     let (n, n_all) = (kind.layers.len(), drawing.layers.len());
+    let which = wording::layers(&kind.layers, n_all);
     match (drawing.is_symbolic, drawing.kinds.len()) {
         (true, 1) => "all layers".into(),
         (true, _) => String::new(),
-        (false, _) => format!(
-            "{n} of {n_all} layers: {}",
-            wording::layers(&kind.layers, n_all)
-        ),
+        (false, _) => format!("{n} of {n_all} layers: {which}"),
     }
 }

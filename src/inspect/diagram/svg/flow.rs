@@ -239,35 +239,27 @@ impl Net {
             y += h + GAP_Y;
         }
         let middle = |at: usize| (x[at] - left).round();
-        let boxes: Vec<Rect> = (0..self.n_boxes)
-            .map(|at| {
-                let (w, h) = self.sizes[at];
-                let (top, room) = tops[self.rank[at]];
-                Rect::new(middle(at) - w / 2.0, top + ((room - h) / 2.0).round(), w, h)
-            })
-            .collect();
-        let routes = arrows
-            .iter()
-            .enumerate()
-            .map(|(i, (from, to))| {
-                let (top, room) = tops[self.rank[*from]];
-                let start = middle(*from);
-                let mut route = vec![
-                    (start, boxes[*from].y + boxes[*from].h),
-                    (start, top + room),
-                ];
-                for lane in &self.lanes[i] {
-                    let (top, room) = tops[self.rank[*lane]];
-                    route.extend([(middle(*lane), top), (middle(*lane), top + room)]);
-                }
-                let end = middle(*to) + self.port(i, *to, arrows, x);
-                route.extend([(end, tops[self.rank[*to]].0), (end, boxes[*to].y)]);
-                route
-            })
-            .collect();
+        let place = |at: usize| {
+            let (w, h) = self.sizes[at];
+            let (top, room) = tops[self.rank[at]];
+            Rect::new(middle(at) - w / 2.0, top + ((room - h) / 2.0).round(), w, h)
+        };
+        let boxes: Vec<Rect> = (0..self.n_boxes).map(place).collect();
+        let route = |(i, (from, to)): (usize, &(usize, usize))| {
+            let (top, room) = tops[self.rank[*from]];
+            let (start, below) = (middle(*from), boxes[*from].y + boxes[*from].h);
+            let mut route = vec![(start, below), (start, top + room)];
+            for lane in &self.lanes[i] {
+                let (top, room) = tops[self.rank[*lane]];
+                route.extend([(middle(*lane), top), (middle(*lane), top + room)]);
+            }
+            let end = middle(*to) + self.port(i, *to, arrows, x);
+            route.extend([(end, tops[self.rank[*to]].0), (end, boxes[*to].y)]);
+            route
+        };
         Flow {
+            routes: arrows.iter().enumerate().map(route).collect(),
             boxes,
-            routes,
             w: right - left,
             h: y - GAP_Y,
         }
@@ -317,16 +309,10 @@ mod tests {
                 let boxes = [&flow.boxes[*from], &flow.boxes[*to]];
                 assert_eq!(ends, [boxes[0].y + boxes[0].h, boxes[1].y]);
                 // Pieces within ranks are straight; between ranks there are no boxes.
-                for pair in route.chunks(2) {
-                    let [(x, top), (_, bottom)] = pair else {
-                        continue;
-                    };
-                    let lane = Rect::new(*x, *top, 0.0, bottom - top);
+                for [(x, top), (_, bottom)] in route.as_chunks().0 {
                     let inside = |r: &Rect| {
-                        r.x < lane.x
-                            && lane.x < r.x + r.w
-                            && r.y < bottom - 0.5
-                            && *top + 0.5 < r.y + r.h
+                        let is_beside = *x <= r.x || r.x + r.w <= *x;
+                        !is_beside && r.y < bottom - 0.5 && *top + 0.5 < r.y + r.h
                     };
                     let met = (0..flow.boxes.len()).find(|at| inside(&flow.boxes[*at]));
                     assert!(met.is_none_or(|at| at == *from || at == *to), "{seed}");
@@ -340,9 +326,7 @@ mod tests {
         let sizes = [60.0, 100.0, 20.0].map(|w| (w, 20.0));
         let flow = flow(&sizes, &[(0, 1), (1, 2)]);
         let middles: Vec<f64> = flow.boxes.iter().map(|b| b.x + b.w / 2.0).collect();
-        assert!(
-            middles.iter().all(|m| (m - middles[0]).abs() < 1.0),
-            "{middles:?}"
-        );
+        let is_straight = middles.iter().all(|m| (m - middles[0]).abs() < 1.0);
+        assert!(is_straight, "{middles:?}");
     }
 }

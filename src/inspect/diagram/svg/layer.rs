@@ -38,21 +38,16 @@ pub(super) fn kind(kind: &Kind, layers: Option<&str>) -> Piece {
 /// The slots of a kind of layer along the hidden state, with operations and weights.
 pub(in crate::inspect::diagram) fn slots(kind: &Kind) -> Piece {
     let are_several = kind.slots.iter().any(|slot| slot.read.is_some());
-    let (from, to) = match are_several {
-        true => (
-            "X: the hidden states, from the layer before",
-            "X: to the next layer",
-        ),
-        false => (
-            "x: the hidden state, from the layer before",
-            "x: to the next layer",
-        ),
+    let (x, what) = match are_several {
+        true => ("X", "hidden states"),
+        false => ("x", "hidden state"),
     };
-    let mut piece = stream(from, false);
+    let from = format!("{x}: the {what}, from the layer before");
+    let mut piece = stream(&from, false);
     for own in on_streams(&kind.slots, Detail::Full) {
         piece.add(0.0, own);
     }
-    piece.add(0.0, stream(to, true));
+    piece.add(0.0, stream(&format!("{x}: to the next layer"), true));
     piece
 }
 

@@ -6,7 +6,6 @@
 
 mod all_layers;
 mod compare;
-mod desc;
 mod documents;
 mod execution;
 mod flow;

@@ -23,11 +23,8 @@ pub(in crate::inspect::diagram) fn notes(drawing: &Drawing) -> Piece {
         piece.skip(18.0);
     }
     for kind in &drawing.kinds {
-        piece.write(
-            0.0,
-            Style::Name,
-            &format!("{}: {}", kind.letter, kind.label),
-        );
+        let name = format!("{}: {}", kind.letter, kind.label);
+        piece.write(0.0, Style::Name, &name);
     }
     let amounts = drawing.kept.amounts();
     if !amounts.is_empty() {

@@ -82,7 +82,7 @@ pub(super) fn card(part: &Part, room: f64) -> Piece {
 pub(super) fn small(part: &Part) -> Piece {
     let mut rows = vec![(part.title.clone(), Style::Line)];
     rows.extend(noted(&part.note));
-    let piece = boxed(&rows, "frame");
+    let piece = boxed(rows, "frame");
     heat(piece.grouped(part.class, &part.id), part.note.class)
 }
 
@@ -140,22 +140,17 @@ fn weight_rows(weight: &Weight) -> [String; 2] {
 
 /// The box of an operation. `result` is written below its name, if there is one.
 fn op_box(part: &Part, op: &Op, id: &str, result: Option<String>, note: &Note) -> Piece {
-    let weights: Vec<&Weight> = op.weights.iter().map(|at| &part.weights[*at]).collect();
-    if let OpShape::Sign(text) = op.shape {
-        let piece = signed(text, note);
-        return heat(piece.grouped("op", id), note.class);
-    }
     let mut rows = vec![(op.title.clone(), Style::Name)];
     rows.extend(noted(note));
-    let of_weights = weights.iter().flat_map(|weight| weight_rows(weight));
-    rows.extend(of_weights.map(|row| (row, Style::Small)));
+    let weights = op.weights.iter().map(|at| &part.weights[*at]);
+    rows.extend(weights.flat_map(weight_rows).map(|row| (row, Style::Small)));
     rows.extend(result.map(|result| (format!("gives {result}"), Style::Small)));
-    let frame = match op.shape {
-        OpShape::Kept => "drum",
-        OpShape::Weighted => "wbox",
-        _ => "pill",
+    let piece = match op.shape {
+        OpShape::Sign(text) => signed(text, note),
+        OpShape::Kept => boxed(rows, "drum"),
+        OpShape::Weighted => boxed(rows, "wbox"),
+        OpShape::Plain => boxed(rows, "pill"),
     };
-    let piece = boxed(&rows, frame);
     heat(piece.grouped("op", id), note.class)
 }
 
@@ -175,11 +170,10 @@ fn signed(text: &str, note: &Note) -> Piece {
 }
 
 /// A box of lines, with the class of its frame.
-fn boxed(rows: &[(String, Style)], frame: &'static str) -> Piece {
-    let rows = rows
-        .iter()
-        .map(|(text, style)| (cut(text, *style, MAX_ROW), *style));
-    let rows: Vec<(String, Style)> = rows.collect();
+fn boxed(mut rows: Vec<(String, Style)>, frame: &'static str) -> Piece {
+    for (text, style) in &mut rows {
+        *text = cut(text, *style, MAX_ROW);
+    }
     let widths = rows.iter().map(|(text, style)| width(text, *style));
     let w = (widths.fold(0.0, f64::max) + 20.0).ceil();
     let dip = if frame == "drum" { 6.0 } else { 0.0 };

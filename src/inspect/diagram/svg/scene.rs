@@ -4,7 +4,6 @@
 //! [`Piece::add`], [`Piece::write`] and [`Piece::skip`] continue below all of its contents.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 use super::style;
 use super::text::{Style, width, wrap};
@@ -223,10 +222,9 @@ impl Piece {
 
     /// Adds a line through the points.
     pub fn line(&mut self, points: &[Point], class: &'static str) {
-        let segs = points.iter().enumerate().map(|(at, point)| match at {
-            0 => Seg('M', vec![*point]),
-            _ => Seg('L', vec![*point]),
-        });
+        let letters = std::iter::once('M').chain(std::iter::repeat('L'));
+        let segs = points.iter().zip(letters);
+        let segs = segs.map(|(point, letter)| Seg(letter, vec![*point]));
         self.push(Item::Path(segs.collect(), class));
     }
 
@@ -256,21 +254,15 @@ impl Piece {
              class=\"paper\" width=\"{w}\" height=\"{h}\"/>\n{}</svg>\n",
             escape(title),
             escape(desc),
-            self.written(false)
+            self.elements(false)
         )
     }
 
-    /// The piece as SVG elements of a page. Its groups have the names of what they show.
-    pub fn elements(&self) -> String {
-        self.written(true)
-    }
-
-    fn written(&self, is_page: bool) -> String {
-        let mut out = String::new();
-        for item in &self.items {
-            write_item(&mut out, item, is_page);
-        }
-        out
+    /// The piece as SVG elements. In a page, texts have the measured width, into which a script fits them, and groups
+    /// have the names of what they show.
+    pub fn elements(&self, is_page: bool) -> String {
+        let items = self.items.iter();
+        items.map(|item| element(item, is_page)).collect()
     }
 
     /// The classes that occur.
@@ -305,24 +297,21 @@ fn attribute(name: &str, value: &str) -> String {
     }
 }
 
-/// Writes an item. In a page, texts have the measured width, into which a script fits them, and groups have names.
-fn write_item(out: &mut String, item: &Item, is_page: bool) {
-    let result = match item {
+/// The element of an item, or the tag that begins or ends a group.
+fn element(item: &Item, is_page: bool) -> String {
+    match item {
         Item::Box(r, rx, class) => {
             let [x, y, w, h, rx] = [r.x, r.y, r.w, r.h, *rx].map(half);
             let size = format!("x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"");
-            writeln!(out, "<rect class=\"{class}\" {size} rx=\"{rx}\"/>")
+            format!("<rect class=\"{class}\" {size} rx=\"{rx}\"/>\n")
         }
         Item::Circle(x, y, r, class) => {
             let [x, y, r] = [*x, *y, *r].map(half);
-            writeln!(
-                out,
-                "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r}\"/>"
-            )
+            format!("<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r}\"/>\n")
         }
         Item::Path(segs, class) => match path(segs) {
-            path if path.is_empty() => Ok(()),
-            path => writeln!(out, "<path class=\"{class}\" d=\"{path}\"/>"),
+            path if path.is_empty() => path,
+            path => format!("<path class=\"{class}\" d=\"{path}\"/>\n"),
         },
         Item::Text(x, y, anchor, style, class, text) => {
             let all = [style.class(), anchor.of().0, class];
@@ -332,18 +321,14 @@ fn write_item(out: &mut String, item: &Item, is_page: bool) {
                 (Some(rect), true) => attribute("data-w", &rect.w.ceil().to_string()),
                 _ => String::new(),
             };
-            writeln!(
-                out,
-                "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>"
-            )
+            format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>\n")
         }
         Item::Open(class, id) => {
             let id = attribute("data-at", if is_page { id } else { "" });
-            writeln!(out, "<g class=\"{class}\"{id}>")
+            format!("<g class=\"{class}\"{id}>\n")
         }
-        Item::Close => writeln!(out, "</g>"),
-    };
-    debug_assert!(result.is_ok(), "writing to a string does not fail");
+        Item::Close => "</g>\n".into(),
+    }
 }
 
 /// A path without zero-length lines, which some renderers do not draw; empty if nothing else remains.

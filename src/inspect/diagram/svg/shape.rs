@@ -113,10 +113,8 @@ pub(super) fn toward(from: Point, to: Point) -> Point {
 
 /// The end of the hidden state's line at a point.
 pub(super) fn spine_head(piece: &mut Piece, (x, y): Point) {
-    piece.outline(
-        &[(x - 8.0, y - 9.0), (x + 8.0, y - 9.0), (x, y)],
-        "spinetip",
-    );
+    let corners = [(x - 8.0, y - 9.0), (x + 8.0, y - 9.0), (x, y)];
+    piece.outline(&corners, "spinetip");
 }
 
 /// The drum outline of something that is kept, as large as the piece.
@@ -124,14 +122,12 @@ pub(super) fn drum(piece: &mut Piece, dip: f64) {
     let (w, h) = (piece.w, piece.h);
     let lid = |y: f64, down: f64| Seg('C', vec![(w * 0.1, y + down), (w * 0.9, y + down), (w, y)]);
     let below = h + 0.2 * dip;
+    let bottom = vec![(w * 0.9, below), (w * 0.1, below), (0.0, h - dip)];
     let body = vec![
         Seg('M', vec![(0.0, dip)]),
         lid(dip, -1.2 * dip),
         Seg('L', vec![(w, h - dip)]),
-        Seg(
-            'C',
-            vec![(w * 0.9, below), (w * 0.1, below), (0.0, h - dip)],
-        ),
+        Seg('C', bottom),
         Seg('Z', Vec::new()),
     ];
     piece.push(Item::Path(body, "drum"));

@@ -82,14 +82,12 @@ pub(in crate::inspect::diagram) fn column(drawing: &Drawing) -> Piece {
 /// The part that reads the source: its tokens, its layers, and the result that it passes on.
 fn source(embed: &Part, runs: &mut Runs<'_>) -> Piece {
     let layers = runs.all(&runs.drawing.source, false);
+    let made = "of each token of it a vector: keys and values, made once";
     let rows = vec![
         label("the source, all of it: T token ids", "in"),
         card(embed, ROOM),
         layers,
-        label(
-            "of each token of it a vector: keys and values, made once",
-            "in",
-        ),
+        label(made, "in"),
     ];
     chain(rows, Link::Spine)
 }
@@ -104,10 +102,8 @@ fn handed_over(source: Piece, rest: Piece, into: f64) -> Piece {
     let mut piece = Piece::new(left + rest.w, rest.h.max(end + BEND + 2.0));
     let ports = rest.ports().map(|port| left + port);
     let (x, y) = (source.w + GAP / 2.0, end + BEND);
-    piece.line(
-        &[(out, end), (out, y), (x, y), (x, into), (left, into)],
-        "wire",
-    );
+    let path = [(out, end), (out, y), (x, y), (x, into), (left, into)];
+    piece.line(&path, "wire");
     tip(&mut piece, (left, into), (1.0, 0.0));
     piece.put(source, 0.0, 0.0);
     piece.put(rest, left, 0.0);
@@ -155,9 +151,8 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
         piece.write(0.0, Style::Heading, line);
     }
     let facts = drawing.facts.iter();
-    let mut facts: Vec<String> = facts
-        .map(|(name, value)| format!("{name} {value}"))
-        .collect();
+    let facts = facts.map(|(name, value)| format!("{name} {value}"));
+    let mut facts: Vec<String> = facts.collect();
     if drawing.name != drawing.arch {
         facts.insert(0, format!("architecture {}", drawing.arch));
     }
