@@ -12,24 +12,15 @@ use roxmltree::{Document, Node};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::command::{bench, printed, scratch, text};
+use crate::command::{check_refused, printed, scratch, text};
 use crate::diagrams::{Case, all_variants, cases};
 
-/// A drawing with its page.
-struct Shown {
-    drawing: &'static Drawing,
-    page: String,
-}
-
-/// Every definition with symbols, in all variants, and every golden with numbers.
-static CASES: LazyLock<Vec<Shown>> = LazyLock::new(|| {
-    let case = |drawing: &'static Drawing| Shown {
-        drawing,
-        page: page(drawing),
-    };
+/// Every definition with symbols, in all variants, and every golden with numbers; each with its page.
+static CASES: LazyLock<Vec<(&Drawing, String)>> = LazyLock::new(|| {
     let symbolic = all_variants().iter().map(|own| &own.drawing);
     let numbers = cases().iter().map(|case| &case.drawings[0]);
-    let cases: Vec<Shown> = symbolic.chain(numbers).map(case).collect();
+    let all = symbolic.chain(numbers);
+    let cases: Vec<_> = all.map(|drawing| (drawing, page(drawing))).collect();
     assert!(cases.len() > 150);
     cases
 });
@@ -74,7 +65,7 @@ fn texts(node: Node<'_, '_>) -> String {
 
 /// What is known to a page, its pictures, and the names that were met so far.
 struct Reader<'a, 'd> {
-    case: &'a Shown,
+    name: &'a str,
     views: BTreeMap<&'a str, Node<'a, 'd>>,
     whole: HashMap<&'a str, Node<'a, 'd>>,
     known: BTreeSet<&'a str>,
@@ -84,14 +75,14 @@ impl<'a> Reader<'a, '_> {
     /// A name that is plain and new.
     fn learn(&mut self, at: &'a str) {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._@~-".contains(c);
-        let name = &self.case.drawing.name;
+        let name = self.name;
         assert!(at.chars().all(is_plain), "{name}: {at}");
         assert!(self.known.insert(at), "{name}: {at} is two things");
     }
 
     /// A part that is seen in a view, with its operations and weights.
     fn part(&mut self, view: &str, part: &'a Part) {
-        let (name, at) = (&self.case.drawing.name, part.id.as_str());
+        let (name, at) = (self.name, part.id.as_str());
         let opened = groups(self.views[view], "opened");
         self.learn(at);
         assert!(self.whole.contains_key(at), "{name}: {at}");
@@ -115,9 +106,8 @@ impl<'a> Reader<'a, '_> {
 
 #[test]
 fn every_name_leads_to_a_picture_and_to_what_is_told_of_it() {
-    for case in &*CASES {
-        let (name, drawing) = (&case.drawing.name, case.drawing);
-        let text = body_of(&case.page);
+    for (drawing, page) in &*CASES {
+        let (name, text) = (&drawing.name, body_of(page));
         let body = Document::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         let data = data(&body);
         let parts: Vec<&Part> = drawing.parts().collect();
@@ -126,7 +116,7 @@ fn every_name_leads_to_a_picture_and_to_what_is_told_of_it() {
         let views = views.map(|node| (node.attribute("data-view").unwrap(), node));
         let views: BTreeMap<&str, Node<'_, '_>> = views.collect();
         let mut reader = Reader {
-            case,
+            name,
             whole: groups(views["stack"], "whole"),
             views,
             known: BTreeSet::from(["stack"]),
@@ -182,9 +172,9 @@ fn scripts_of_a_page_find_what_they_read() {
 fn a_page_asks_nobody() {
     const FOREIGN: &str =
         "http: https: //cdn src= url( @import fetch( XMLHttp WebSocket style= onclick onload eval(";
-    let head = |case: &Shown| {
-        let (head, _) = case.page.split_once("<body>").expect("a body");
-        let title = format!("<title>{}</title>", case.drawing.name);
+    let head = |(drawing, page): &(&Drawing, String)| {
+        let (head, _) = page.split_once("<body>").expect("a body");
+        let title = format!("<title>{}</title>", drawing.name);
         head.replacen(&title, "", 1)
     };
     let first = head(&CASES[0]);
@@ -197,7 +187,7 @@ fn a_page_asks_nobody() {
         assert!(text.len() > 5000 && policy.contains(&allowed), "{tag}");
     }
     for case in &*CASES {
-        let (name, page) = (&case.drawing.name, &case.page);
+        let (name, page) = (&case.0.name, &case.1);
         assert_eq!(head(case), first, "{name}");
         // Definitions may speak of addresses; nothing else does.
         let page = page.replace(between(page, "id=\"data\">", "</script>"), "");
@@ -210,7 +200,7 @@ fn a_page_asks_nobody() {
 
 #[test]
 fn pages_are_small() {
-    let mut sizes: Vec<usize> = CASES.iter().map(|case| case.page.len()).collect();
+    let mut sizes: Vec<usize> = CASES.iter().map(|(_, page)| page.len()).collect();
     sizes.sort_unstable();
     let (middle, largest) = (sizes[sizes.len() / 2], sizes[sizes.len() - 1]);
     assert!(middle < 120_000 && largest < 270_000, "{middle}, {largest}");
@@ -243,7 +233,7 @@ pub(crate) fn with_texts(drawing: &Drawing, text: &str) -> Drawing {
 fn hostile_texts_stay_text() {
     const HOSTILE: &str =
         "</script><script>alert(1)</script>{{data}}<!--\u{1}\u{2028}\"'&</style><img/>";
-    let drawing = CASES[0].drawing;
+    let drawing = CASES[0].0;
     let pages = [&"x".repeat(HOSTILE.len()), HOSTILE].map(|text| page(&with_texts(drawing, text)));
     let [plain, hostile] = pages.each_ref().map(|page| body_of(page));
     let [plain, hostile] = [&plain, &hostile].map(|body| Document::parse(body).expect("XML"));
@@ -278,8 +268,7 @@ fn the_command_writes_one_file_for_each_variant() {
     assert_eq!(weight["name"], "token_embd.weight");
     assert!(weight["cost"].as_str().unwrap().contains("iB"));
     for other in [&["--png", model][..], &["--all"]] {
-        let ran = bench(&[&["diagram", "--html", "-o", at][..], other].concat());
-        let is_refused = !ran.is_fine() && ran.err.contains("cannot be used with");
-        assert!(is_refused, "{}", ran.err);
+        let all = [&["diagram", "--html", "-o", at][..], other].concat();
+        check_refused(&all, 2, &["cannot be used with"]);
     }
 }

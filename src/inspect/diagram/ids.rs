@@ -70,11 +70,8 @@ impl Names {
         };
         let numbered = (2..).map(|n| format!("{base}~{n}"));
         let mut tried = [base.to_owned()].into_iter().chain(numbered);
-        let free = tried
-            .find(|name| !self.0.contains(name))
-            .unwrap_or_default();
-        self.0.insert(free.clone());
-        free
+        let free = tried.find(|name| self.0.insert(name.clone()));
+        free.unwrap_or_default()
     }
 }
 

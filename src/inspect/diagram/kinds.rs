@@ -86,13 +86,8 @@ fn graph_text(
 /// The options and states of a layer's blocks as text, without factors.
 fn choices_text(layer: &LayerPlan) -> String {
     let mut out = String::new();
-    for unit in layer
-        .slots
-        .iter()
-        .flat_map(|slot| &slot.branches)
-        .map(|b| &b.block)
-    {
-        let contract = unit.contract.0;
+    for branch in layer.slots.iter().flat_map(|slot| &slot.branches) {
+        let (unit, contract) = (&branch.block, branch.block.contract.0);
         let layer_option = match contract.state {
             StateSpec::KeyValue { layer, .. } => layer,
             _ => None,
@@ -117,25 +112,18 @@ pub(super) fn is_within(path: &str, of: &str) -> bool {
 
 /// A name with the index of its layer replaced by `{il}`.
 pub(super) fn without_index(name: &str, il: u64) -> String {
-    let own = format!(".{il}.");
-    if let Some(start) = name.strip_suffix(&format!(".{il}")) {
-        return format!("{start}.{{il}}");
+    match name.strip_suffix(&format!(".{il}")) {
+        Some(start) => format!("{start}.{{il}}"),
+        None => name.replacen(&format!(".{il}."), ".{il}.", 1),
     }
-    name.replacen(&own, ".{il}.", 1)
 }
 
 /// The pattern of kinds: runs of equal kinds, and repetitions of runs, with their counts.
 pub(super) fn pattern(kinds: &[usize]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for kind in kinds {
-        match runs.last_mut() {
-            Some(Run::Layers { kind: last, count }) if last == kind => *count += 1,
-            _ => runs.push(Run::Layers {
-                kind: *kind,
-                count: 1,
-            }),
-        }
-    }
+    let alike = kinds.chunk_by(|a, b| a == b);
+    let runs = alike.map(|of| (of[0], of.len()));
+    let runs = runs.map(|(kind, count)| Run::Layers { kind, count });
+    let mut runs: Vec<Run> = runs.collect();
     // Repetitions may contain repetitions, so this runs until nothing changes.
     loop {
         let shorter = repeats(&runs);
@@ -163,19 +151,15 @@ fn repeats(runs: &[Run]) -> Vec<Run> {
             .map(|period| (period, times(period)))
             .filter(|(_, count)| *count > 1)
             .max_by_key(|(period, count)| (period * count, usize::MAX - period));
-        match best {
+        let (run, n) = match best {
             Some((period, count)) => {
-                out.push(Run::Repeat {
-                    count,
-                    of: rest[..period].to_vec(),
-                });
-                at += period * count;
+                let of = rest[..period].to_vec();
+                (Run::Repeat { count, of }, period * count)
             }
-            None => {
-                out.push(rest[0].clone());
-                at += 1;
-            }
-        }
+            None => (rest[0].clone(), 1),
+        };
+        out.push(run);
+        at += n;
     }
     out
 }
@@ -198,12 +182,11 @@ mod tests {
 
     /// The layers that a pattern represents.
     fn expand(runs: &[Run]) -> Vec<usize> {
-        runs.iter()
-            .flat_map(|run| match run {
-                Run::Layers { kind, count } => vec![*kind; *count],
-                Run::Repeat { count, of } => expand(of).repeat(*count),
-            })
-            .collect()
+        let one = |run: &Run| match run {
+            Run::Layers { kind, count } => vec![*kind; *count],
+            Run::Repeat { count, of } => expand(of).repeat(*count),
+        };
+        runs.iter().flat_map(one).collect()
     }
 
     #[test]
@@ -221,24 +204,21 @@ mod tests {
     fn a_pattern_stands_for_its_layers() {
         let mut state = 7u32;
         for n in 1..120 {
-            let kinds: Vec<usize> = (0..n)
-                .map(|_| {
-                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    (state >> 30) as usize
-                })
-                .collect();
+            let mut kind = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 30) as usize
+            };
+            let kinds: Vec<usize> = (0..n).map(|_| kind()).collect();
             assert_eq!(expand(&pattern(&kinds)), kinds);
         }
     }
 
     #[test]
     fn only_the_index_of_the_layer_is_left_out() {
-        assert_eq!(without_index("layers.3.attn.q", 3), "layers.{il}.attn.q");
-        assert_eq!(without_index("layers.3", 3), "layers.{il}");
-        assert_eq!(
-            without_index("blk.3.ffn.3.weight", 3),
-            "blk.{il}.ffn.3.weight"
-        );
-        assert_eq!(without_index("blk.13.up", 3), "blk.13.up");
+        let check = |name: &str, left: &str| assert_eq!(without_index(name, 3), left);
+        check("layers.3.attn.q", "layers.{il}.attn.q");
+        check("layers.3", "layers.{il}");
+        check("blk.3.ffn.3.weight", "blk.{il}.ffn.3.weight");
+        check("blk.13.up", "blk.13.up");
     }
 }

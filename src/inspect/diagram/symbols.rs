@@ -97,12 +97,9 @@ impl DrawContext<'_> {
             return None;
         }
         // A value that a contract computes is not a choice, unless it is a parameter that a block takes.
-        let of_resource = || {
-            Resource::ALL
-                .map(Resource::name)
-                .contains(&unit.contract.0.name)
-        };
-        if setting.span.is_none() && (setting.expr.as_name().is_none() || of_resource()) {
+        let resources = Resource::ALL.map(Resource::name);
+        let of_resource = resources.contains(&unit.contract.0.name);
+        if setting.span.is_none() && (setting.expr.as_name().is_none() || of_resource) {
             return None;
         }
         let mut likes = self.plan.units().filter(|other| {
