@@ -56,11 +56,10 @@ fn is_view(step: &GraphOp) -> bool {
 
 /// The name of what is kept, if an operation writes it, and the rows that make one of it there: large states are cut.
 fn written(steps: &[GraphOp], step: &GraphOp) -> Option<(String, u64)> {
-    let leaves = step.sources.iter().filter_map(|source| {
-        let Origin::Leaf(name) = behind(steps, source, is_view) else {
-            return None;
-        };
-        Some(name)
+    let leaves = step.sources.iter();
+    let leaves = leaves.filter_map(|source| match behind(steps, source, is_view) {
+        Origin::Leaf(name) => Some(name),
+        _ => None,
     });
     let leaves: Vec<String> = leaves.collect();
     let n = match leaves.iter().any(|name| name.ends_with(".pieces")) {
@@ -146,10 +145,10 @@ fn facts_told(case: &Case) -> Facts {
                     .for_each(|at| states.entry(at).or_default().extend(&sizes));
             }
             Picture::Shared(loans) => {
-                for loan in loans {
-                    let readers = loan.readers.iter().copied().collect();
+                for (owner, readers) in loans {
+                    let readers = readers.iter().copied().collect();
                     assert!(own.is_superset(&readers), "{}", case.golden.name);
-                    tell("borrows", readers, &[loan.owner as u64]);
+                    tell("borrows", readers, &[*owner as u64]);
                 }
             }
             Picture::Latent(row) => {
@@ -252,14 +251,12 @@ fn windows_are_those_of_the_plan() {
             let size = numbers(&scene.line)[0];
             // The picture follows the same rule.
             let small = (*rule, size.min(SMALL.into()));
-            for view in views {
-                let q = view.query.into();
+            for (query, seen) in views {
+                let q = (*query).into();
                 let sees = |k: &u64| (*k <= q || !is_causal) && is_seen(small, q, *k);
                 let keys = (0..WINDOW.into()).filter(sees);
-                assert!(
-                    keys.eq(view.keys.clone().map(u64::from)),
-                    "{name}: {view:?}"
-                );
+                let is_right = keys.eq(seen.clone().map(u64::from));
+                assert!(is_right, "{name}: {query}: {seen:?}");
             }
             let layers = case.layers(&scene.kinds).into_iter();
             told.extend(layers.map(|layer| (layer, (*rule, size))));

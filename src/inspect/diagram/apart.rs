@@ -47,10 +47,9 @@ impl DrawContext<'_> {
                 0 | 1 => String::new(),
                 _ => format!("{} ", self.plan.caches[rows.cache].name),
             };
-            let shared = if rows.owner.is_some() {
-                " with a shared KV cache"
-            } else {
-                ""
+            let shared = match rows.owner {
+                Some(_) => " with a shared KV cache",
+                None => "",
             };
             format!("{group}{name}{shared}")
         };
@@ -75,12 +74,10 @@ impl DrawContext<'_> {
 
 /// The facts about a kind that may distinguish it from others.
 fn traits(kind: &Kind) -> BTreeSet<String> {
-    let parts = kind.slots.iter().flat_map(Slot::parts);
     let mut out = BTreeSet::new();
-    for part in parts {
+    for part in kind.slots.iter().flat_map(Slot::parts) {
         out.extend(part.facts.iter().cloned());
-        let keys = part.weights.iter().map(|w| format!("with {}", w.key));
-        out.extend(keys);
+        out.extend(part.weights.iter().map(|w| format!("with {}", w.key)));
     }
     out
 }

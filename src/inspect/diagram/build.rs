@@ -8,12 +8,12 @@ use crate::common::wording;
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
 use super::context::DrawContext;
+use super::ids;
 use super::kinds::{self, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::sample::Sample;
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Note, Part, Slot};
-use super::{execution, ids};
 
 impl Drawing {
     /// The drawing of a sample.
@@ -30,6 +30,7 @@ impl Drawing {
             plan,
             steps,
             reader: Reader::new(steps),
+            of_layer: kinds(plan, steps),
             places,
             uses: uses(def, plan),
             roles: roles(plan),
@@ -45,7 +46,6 @@ impl Drawing {
 impl<'a> DrawContext<'a> {
     fn drawing(mut self, name: &str) -> Drawing {
         let plan = self.plan;
-        let layers = kinds(plan, self.steps);
         let of_source = plan.source.as_ref();
         let source = of_source.map(|of| self.stage(&of.embed, "embed"));
         let n_of_source = of_source.map_or(0, |of| of.n_layers);
@@ -54,8 +54,8 @@ impl<'a> DrawContext<'a> {
         let write = self.mix(own.as_slice(), "Several hidden states", None);
         let per_layer = plan.per_layer.as_ref();
         let per_layer = per_layer.map(|unit| self.stage(unit, "per_layer"));
-        let n_kinds = layers.iter().max().map_or(0, |most| most + 1);
-        let mut drawn: Vec<Kind> = (0..n_kinds).map(|kind| self.kind(kind, &layers)).collect();
+        let n_kinds = self.of_layer.iter().max().map_or(0, |most| most + 1);
+        let mut drawn: Vec<Kind> = (0..n_kinds).map(|kind| self.kind(kind)).collect();
         self.tell_apart(&mut drawn);
         let mut end = Vec::new();
         if let Some(head) = &plan.head {
@@ -80,13 +80,13 @@ impl<'a> DrawContext<'a> {
                 .chain(write)
                 .chain(per_layer.filter(|part| !part.ops.is_empty()))
                 .collect(),
-            source: kinds::pattern(&layers[..n_of_source]),
-            pattern: kinds::pattern(&layers[n_of_source..]),
+            source: kinds::pattern(&self.of_layer[..n_of_source]),
+            pattern: kinds::pattern(&self.of_layer[n_of_source..]),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
             kept: self.all_kept(),
-            scenes: execution::scenes(&self, &layers),
+            scenes: self.scenes(),
             kinds: drawn,
-            layers,
+            layers: self.of_layer,
             end,
             unplaced,
             overlay: None,
@@ -97,9 +97,9 @@ impl<'a> DrawContext<'a> {
         self.unit_part(&[unit], kind, None)
     }
 
-    fn kind(&mut self, kind: usize, of_layer: &[usize]) -> Kind {
+    fn kind(&mut self, kind: usize) -> Kind {
         let plan = self.plan;
-        let mine = (0..of_layer.len()).filter(|at| of_layer[*at] == kind);
+        let mine = (0..plan.layers.len()).filter(|at| self.of_layer[*at] == kind);
         let places: Vec<usize> = mine.collect();
         let layers: Vec<&LayerPlan> = places.iter().map(|at| &plan.layers[*at]).collect();
         let slots: Vec<Slot> = (0..layers[0].slots.len())
@@ -301,11 +301,6 @@ impl<'a> DrawContext<'a> {
             }
         }
         all
-    }
-
-    /// The unit at a path.
-    pub(super) fn unit(&self, path: &str) -> Option<&'a Unit> {
-        self.uses.get(path).map(|(unit, _)| *unit)
     }
 
     /// The definition's instance of the unit at a path.

@@ -17,6 +17,8 @@ pub(super) struct DrawContext<'a> {
     pub(super) plan: &'a Plan,
     pub(super) steps: &'a [GraphOp],
     pub(super) reader: Reader<'a>,
+    /// The kind of each layer.
+    pub(super) of_layer: Vec<usize>,
     /// Operations by the kind and path that they were built for.
     pub(super) places: HashMap<(&'a str, &'a str), Vec<usize>>,
     /// Units by path, with their instances in the definition.

@@ -6,8 +6,7 @@ use std::collections::HashMap;
 
 use crate::arch::{Library, LibraryError};
 
-use super::variants::variants;
-use super::{Drawing, Error, Sample, svg};
+use super::{Drawing, Error, Sample, svg, variants};
 
 /// The reason why no gallery was made.
 #[derive(Debug, thiserror::Error)]

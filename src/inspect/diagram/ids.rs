@@ -33,19 +33,15 @@ pub(super) fn name(drawing: &mut Drawing) {
     }
     // Contents of parts are named last, so that parts get their plain names.
     for (letter, part) in parts {
-        inside(&mut names, part, letter);
-    }
-}
-
-fn inside(names: &mut Names, part: &mut Part, letter: &str) {
-    for op in &mut part.ops {
-        op.id = match op.value.as_ref().filter(|value| **value != part.path) {
-            Some(value) => names.unique(&value.replace("{il}", letter)),
-            None => names.unique(&format!("{}.{}", part.id, op.title)),
-        };
-    }
-    for weight in &mut part.weights {
-        weight.id = names.unique(&format!("{}@{}", part.id, weight.key));
+        for op in &mut part.ops {
+            op.id = match op.value.as_ref().filter(|value| **value != part.path) {
+                Some(value) => names.unique(&value.replace("{il}", letter)),
+                None => names.unique(&format!("{}.{}", part.id, op.title)),
+            };
+        }
+        for weight in &mut part.weights {
+            weight.id = names.unique(&format!("{}@{}", part.id, weight.key));
+        }
     }
 }
 

@@ -31,16 +31,14 @@ pub mod png;
 mod sample;
 pub mod svg;
 mod symbols;
-mod variants;
 mod words;
 
 pub use amounts::{Cost, Kept};
 pub use boxes::{Edge, End, Op, OpShape, Part, PartOption, Weight};
 pub use drawing::Drawing;
-pub use execution::{Held, Loan, MASK, Picture, Read, SMALL, Scene, View, WINDOW};
+pub use execution::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
 pub use gallery::{GalleryError, gallery};
 pub use kinds::Run;
 pub use layers::{Branch, Factor, Kind, Slot};
 pub use legend::{LEVELS, Legend, Note, Shade};
-pub use sample::{Error, Sample};
-pub use variants::variants;
+pub use sample::{Error, Sample, variants};

@@ -167,11 +167,10 @@ impl DrawContext<'_> {
         if raw.is_sum {
             (title, shape) = ("sum of the parts".into(), OpShape::Plain);
         }
-        let kept = first.sources.iter().find_map(|source| {
-            let Origin::Leaf(name) = root(self.steps, source) else {
-                return None;
-            };
-            kept_name(&name)
+        let mut roots = first.sources.iter().map(|source| root(self.steps, source));
+        let kept = roots.find_map(|root| match root {
+            Origin::Leaf(name) => kept_name(&name),
+            _ => None,
         });
         let verb = match first.op.as_str() {
             "SET_ROWS" => Some("write"),
@@ -417,11 +416,9 @@ impl DrawContext<'_> {
 /// The name of the memory that a leaf of the graph belongs to.
 fn kept_name(name: &str) -> Option<String> {
     let last = name.rsplit('.').next()?;
-    match last {
-        "cache_k" => Some("keys".into()),
-        "cache_v" => Some("values".into()),
-        _ => last
-            .strip_prefix("state_")
-            .map(|part| format!("state ({part})")),
+    match (last, last.strip_prefix("state_")) {
+        ("cache_k", _) => Some("keys".into()),
+        ("cache_v", _) => Some("values".into()),
+        (_, part) => part.map(|part| format!("state ({part})")),
     }
 }

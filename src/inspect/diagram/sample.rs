@@ -1,5 +1,5 @@
 //! The input of a drawing: a plan with its graph, and a second graph that shows which sizes depend on the number of
-//! tokens.
+//! tokens; and the variants of a definition that are drawn, which its table `variants` defines.
 
 use crate::arch::{ArchDef, Mode};
 use crate::files::synth::{self, Request};
@@ -9,6 +9,25 @@ use crate::plan::Plan;
 
 /// Numbers of tokens of the two passes.
 const N_TOKENS: [usize; 2] = [7, 11];
+
+/// The names of a definition's variants and the requests that make them; the first one has no name.
+pub fn variants(def: &ArchDef) -> Vec<(String, Request)> {
+    let mut all = vec![(String::new(), Request::default())];
+    for (name, text) in &def.variants {
+        let mut request = Request::default();
+        for word in text.split_whitespace() {
+            match word.split_once('=') {
+                Some((key, value)) => request.set.push((key.to_owned(), value.to_owned())),
+                None => request.with.push(word.to_owned()),
+            }
+        }
+        match name.as_str() {
+            "default" => all[0].1 = request,
+            _ => all.push((name.clone(), request)),
+        }
+    }
+    all
+}
 
 /// The reason why something cannot be drawn.
 #[derive(Debug, thiserror::Error)]

@@ -46,25 +46,20 @@ impl DrawContext<'_> {
     /// Dimensions of a weight of a unit; `tensor` is its index in the plan.
     pub(super) fn weight_shape(&self, path: &str, tensor: usize) -> Vec<String> {
         let known = &self.plan.tensors[tensor];
-        let unit = self.unit(path).filter(|_| self.is_symbolic);
-        let symbols = unit.and_then(|unit| {
+        let used = self.uses.get(path).filter(|_| self.is_symbolic);
+        let symbols = used.and_then(|(unit, instance)| {
             let at = unit.weights.iter().position(|at| *at == Some(tensor))?;
-            let shape = &self.instance(path)?.weights.get(at)?.shape;
+            let shape = &instance.as_ref()?.weights.get(at)?.shape;
             Some(shape.iter().map(|dim| self.text(unit, dim)).collect())
         });
-        symbols.unwrap_or_else(|| match self.is_symbolic {
+        let dim = |n: &u64| match *n {
+            n if !self.is_symbolic => n.to_string(),
             // The weights of a norm have the width of the norm.
-            true => known.shape.iter().map(|n| self.global(*n)).collect(),
-            false => known.shape.iter().map(u64::to_string).collect(),
-        })
-    }
-
-    fn global(&self, n: u64) -> String {
-        match n {
             n if n == self.plan.n_embd => "n_embd".into(),
             1 => "1".into(),
             _ => "\u{2026}".into(),
-        }
+        };
+        symbols.unwrap_or_else(|| known.shape.iter().map(dim).collect())
     }
 
     /// The number of elements that a unit keeps per token or sequence, as text.

@@ -29,10 +29,9 @@ pub(super) fn tap(verb: &str, name: &str) -> String {
 /// The purpose of weights, by the kind of the unit that reads them.
 pub(super) fn purpose(kind: &'static str) -> &'static str {
     // For a stage, the kind of its operations is the name of the plan's field.
-    let name = if kind == "per_layer" {
-        "per_layer_input"
-    } else {
-        kind
+    let name = match kind {
+        "per_layer" => "per_layer_input",
+        _ => kind,
     };
     let contract = REGISTRY.all().find(|contract| contract.name == name);
     contract.map_or(kind, Contract::short)
@@ -204,18 +203,13 @@ impl DrawContext<'_> {
     /// The numbers of heads and experts of a unit, in words.
     fn counts(&self, unit: &Unit) -> Option<String> {
         let has = |name: &str| unit.contract.0.option(name).is_some();
-        let size = |name: &str| self.size(unit, name);
+        let sizes = ["heads", "kv_heads", "used", "experts"].map(|name| self.size(unit, name));
+        let [heads, keys, used, all] = sizes;
         let is_attention = matches!(unit.state, Some(StatePlan::KeyValue(_)));
         match (is_attention, has("kv_heads")) {
-            (true, true) => {
-                let [heads, keys] = ["heads", "kv_heads"].map(size);
-                Some(format!("{heads} query heads, {keys} KV heads"))
-            }
-            (true, false) => Some(format!("{} query heads, one latent row", size("heads"))),
-            _ if has("used") && has("experts") => {
-                let [used, all] = ["used", "experts"].map(size);
-                Some(format!("{used} of {all} experts"))
-            }
+            (true, true) => Some(format!("{heads} query heads, {keys} KV heads")),
+            (true, false) => Some(format!("{heads} query heads, one latent row")),
+            _ if has("used") && has("experts") => Some(format!("{used} of {all} experts")),
             _ => None,
         }
     }

@@ -8,5 +8,4 @@
 mod scene;
 mod scenes;
 
-pub use scene::{Held, Loan, MASK, Picture, Read, SMALL, Scene, View, WINDOW};
-pub(crate) use scenes::scenes;
+pub use scene::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};

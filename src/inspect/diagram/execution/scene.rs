@@ -1,5 +1,6 @@
 //! Scenes and their pictures.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::plan::Pooling;
@@ -72,12 +73,12 @@ pub enum Picture {
         rule: &'static str,
         /// Whether keys before the window are dropped.
         drops: bool,
-        /// The last tokens of a text of [`WINDOW`] tokens with a window of [`SMALL`], each with the keys that it
-        /// attends to.
-        views: Vec<View>,
+        /// The positions of the last tokens of a text of [`WINDOW`] tokens with a window of [`SMALL`], each with the
+        /// keys that the token attends to.
+        views: Vec<(u32, Range<u32>)>,
     },
-    /// Layers that read the KV cache of an earlier layer.
-    Shared(Vec<Loan>),
+    /// Layers that read the KV cache of an earlier layer, by the layer that owns it; all are counted over all stacks.
+    Shared(BTreeMap<usize, Vec<usize>>),
     /// One row that all heads share as keys and values: its elements, and how many of them are also the values; `None`
     /// if sizes are symbols.
     Latent(Option<(u64, u64)>),
@@ -95,24 +96,6 @@ pub const MASK: u32 = 6;
 pub const WINDOW: u32 = 10;
 /// Number of positions of the window in that picture.
 pub const SMALL: u32 = 4;
-
-/// The keys that a token attends to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
-    /// The position of the token.
-    pub query: u32,
-    /// The keys that the token attends to.
-    pub keys: Range<u32>,
-}
-
-/// A layer whose KV cache other layers read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loan {
-    /// The layer that owns the cache, counted over all stacks.
-    pub owner: usize,
-    /// The layers that read it.
-    pub readers: Vec<usize>,
-}
 
 /// The bytes that a token reads.
 #[derive(Clone, Debug, PartialEq, Eq)]

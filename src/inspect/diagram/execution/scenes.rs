@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::{Held, Loan, MASK, Picture, Read, SMALL, Scene, View, WINDOW};
+use super::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
 use crate::arch::{Mode, ParamSource};
 use crate::blocks::cache::{Cache, Window};
 use crate::common::wording;
@@ -13,36 +13,11 @@ use crate::inspect::diagram::context::DrawContext;
 use crate::inspect::diagram::kinds::is_within;
 use crate::inspect::diagram::words;
 use crate::model::Options;
-use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, StatePlan, Unit};
+use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, Pooling, StatePlan, Unit};
 use crate::weights::TensorType;
 
 /// Number of tokens at the end of the text whose keys are drawn.
 const VIEWS: u32 = 4;
-
-/// The scenes of a model; `of_layer` is the kind of each layer.
-pub(crate) fn scenes(context: &DrawContext<'_>, of_layer: &[usize]) -> Vec<Scene> {
-    let stage = Stage { context, of_layer };
-    let mut all = match context.plan.mode {
-        Mode::Causal => vec![stage.prefill(), stage.decode()],
-        Mode::Encoder => vec![stage.encoding()],
-        Mode::Diffusion => vec![stage.whole_pass(), stage.denoising()],
-    };
-    all.extend(stage.windows());
-    all.extend(stage.shared());
-    all.extend(stage.latent());
-    all.extend(stage.states());
-    all.extend(stage.experts());
-    all.extend(stage.reads());
-    all.extend(stage.keeps());
-    all
-}
-
-/// The data from which scenes are made.
-struct Stage<'a, 'p> {
-    context: &'a DrawContext<'p>,
-    /// The kind of each layer.
-    of_layer: &'a [usize],
-}
 
 fn is_recurrent(unit: &Unit) -> bool {
     matches!(&unit.state, Some(StatePlan::Recurrent(_)))
@@ -64,10 +39,27 @@ fn memory(before: &str, [keys, states]: &[Vec<usize>; 2]) -> String {
     format!("{before}{what}")
 }
 
-impl<'p> Stage<'_, 'p> {
+impl<'p> DrawContext<'p> {
+    /// The scenes of the model.
+    pub(in crate::inspect::diagram) fn scenes(&self) -> Vec<Scene> {
+        let mut all = match self.plan.mode {
+            Mode::Causal => vec![self.prefill(), self.decode()],
+            Mode::Encoder => vec![self.encoding()],
+            Mode::Diffusion => vec![self.whole_pass(), self.denoising()],
+        };
+        all.extend(self.windows());
+        all.extend(self.shared());
+        all.extend(self.latent());
+        all.extend(self.states());
+        all.extend(self.experts());
+        all.extend(self.reads());
+        all.extend(self.keeps());
+        all
+    }
+
     /// Every block with its layer, in the order of execution.
     fn units(&self) -> impl Iterator<Item = (usize, &'p Unit)> + use<'p> {
-        let layers = self.context.plan.layers.iter().enumerate();
+        let layers = self.plan.layers.iter().enumerate();
         let slots = layers.flat_map(|(at, layer)| layer.slots.iter().map(move |slot| (at, slot)));
         slots.flat_map(|(at, slot)| slot.branches.iter().map(move |branch| (at, &branch.block)))
     }
@@ -81,7 +73,7 @@ impl<'p> Stage<'_, 'p> {
 
     fn prefill(&self) -> Scene {
         let kinds = self.kept_kinds(false);
-        let (title, tokens) = match self.context.plan.source {
+        let (title, tokens) = match self.plan.source {
             None => ("Prefill", "The tokens of a prompt go through all layers"),
             Some(_) => (
                 "Source, then tokens",
@@ -99,7 +91,7 @@ impl<'p> Stage<'_, 'p> {
 
     /// The kinds of layers that write or read keys that are kept between passes, and of those that have a state.
     fn kept_kinds(&self, is_read: bool) -> [Vec<usize>; 2] {
-        let is_kept = |cache: usize| self.context.plan.caches[cache].keys != KeysOf::Pass;
+        let is_kept = |cache: usize| self.plan.caches[cache].keys != KeysOf::Pass;
         let keys = self.kinds(|unit| {
             let rows = unit.key_values();
             rows.is_some_and(|rows| (is_read || rows.owner.is_none()) && is_kept(rows.cache))
@@ -116,9 +108,9 @@ impl<'p> Stage<'_, 'p> {
         Scene::new("Decode", line, Picture::Decode(kinds))
     }
 
-    /// For a short text, the tokens that each one attends to in some layer, with a description.
-    fn seen(&self) -> (Vec<Range<u32>>, &'static str) {
-        let plan = self.context.plan;
+    /// The picture of a pass over a whole text, and the tokens that each one attends to in words.
+    fn whole(&self, pooling: Option<Pooling>) -> (Picture, &'static str) {
+        let plan = self.plan;
         let seen = (0..MASK).map(|query| {
             let caches = plan.caches.iter();
             let rules = caches.map(|cache| words::small(plan, &cache.unit, MASK / 2));
@@ -131,25 +123,21 @@ impl<'p> Stage<'_, 'p> {
             true => "all others, before and after it",
             false => "those around it, before and after it",
         };
-        (seen, whom)
+        (Picture::Whole { seen, pooling }, whom)
     }
 
     fn encoding(&self) -> Scene {
-        let (seen, whom) = self.seen();
-        let pooling = self.context.plan.pooling();
-        let param = self.context.def.params.get("pooling");
+        let pooling = self.plan.pooling();
+        let (picture, whom) = self.whole(Some(pooling));
+        let param = self.def.params.get("pooling");
         let is_key = param.is_some_and(|p| matches!(p.source, ParamSource::Key { .. }));
-        let by = match self.context.is_symbolic && is_key {
+        let by = match self.is_symbolic && is_key {
             true => "by `pooling` of the file, here ",
             false => "",
         };
         let line = format!(
             "The whole text goes through all layers in one pass: every token attends to {whom}."
         );
-        let picture = Picture::Whole {
-            seen,
-            pooling: Some(pooling),
-        };
         Scene::new("Encoding", line, picture)
             .with_facts([format!("embedding of the text: {by}{}", pooled(pooling))])
             .with_facts(["nothing is kept between passes"])
@@ -157,16 +145,12 @@ impl<'p> Stage<'_, 'p> {
 
     /// The scene of one pass over a text with masks.
     fn whole_pass(&self) -> Scene {
-        let (seen, whom) = self.seen();
+        let (picture, whom) = self.whole(None);
         let line = format!(
             "The whole text goes through all layers at once: every token attends to {whom}, and each mask \
              gets logits."
         );
-        let shift = self.context.plan.diffusion.filter(|plan| plan.shift_logits);
-        let picture = Picture::Whole {
-            seen,
-            pooling: None,
-        };
+        let shift = self.plan.diffusion.filter(|plan| plan.shift_logits);
         Scene::new("One denoising step", line, picture)
             .with_facts(shift.map(|_| "logits of a token are of the token after it"))
     }
@@ -174,7 +158,7 @@ impl<'p> Stage<'_, 'p> {
     fn denoising(&self) -> Scene {
         let line = "The answer starts as masks. Each denoising step reads all of the text again and unmasks \
                     some positions, block after block.";
-        let diffusion = self.context.plan.diffusion;
+        let diffusion = self.plan.diffusion;
         let rule = diffusion.map(|plan| match Remasking::usual(plan.shift_logits) {
             Remasking::LowConfidence => "unmasked first: the highest probability",
             Remasking::Margin => "unmasked first: the largest margin over the second token",
@@ -190,7 +174,7 @@ impl<'p> Stage<'_, 'p> {
 
     /// One scene for each group of layers that attends to a window.
     fn windows(&self) -> Vec<Scene> {
-        let caches = self.context.plan.caches.iter().enumerate();
+        let caches = self.plan.caches.iter().enumerate();
         let scenes = caches.filter_map(|(at, cache)| {
             cache.window()?;
             let kinds = self.kinds(|unit| unit.key_values().is_some_and(|rows| rows.cache == at));
@@ -200,12 +184,10 @@ impl<'p> Stage<'_, 'p> {
     }
 
     fn window(&self, cache: &CachePlan) -> Scene {
-        let plan = self.context.plan;
+        let plan = self.plan;
         let rule = words::small(plan, &cache.unit, SMALL);
-        let views = (WINDOW - VIEWS..WINDOW).map(|query| View {
-            query,
-            keys: rule.visible(query, WINDOW),
-        });
+        let last = WINDOW - VIEWS..WINDOW;
+        let views = last.map(|query| (query, rule.visible(query, WINDOW)));
         let (title, name) = match rule.window {
             Window::Standard => ("Sliding window", "standard"),
             Window::Chunked => ("Chunked attention", "chunked"),
@@ -218,7 +200,7 @@ impl<'p> Stage<'_, 'p> {
             drops: rule.causal,
             views: views.collect(),
         };
-        let line = format!("A token attends to {}.", self.context.seen(cache));
+        let line = format!("A token attends to {}.", self.seen(cache));
         Scene::new(title, line, picture)
             .with_facts(rule.causal.then_some(blocks))
             .with_facts((plan.caches.len() > 1).then_some(group))
@@ -227,7 +209,7 @@ impl<'p> Stage<'_, 'p> {
     /// The scene of layers that read the caches of others.
     fn shared(&self) -> Option<Scene> {
         let mut loans: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        let layers = &self.context.plan.layers;
+        let layers = &self.plan.layers;
         for (at, unit) in self.units() {
             let owner = unit.key_values().and_then(|rows| rows.owner.as_deref());
             let of = |path: &str| layers.iter().position(|layer| is_within(path, &layer.path));
@@ -237,17 +219,15 @@ impl<'p> Stage<'_, 'p> {
         }
         let kinds = loans.values().flatten().map(|at| self.of_layer[*at]);
         let kinds: BTreeSet<usize> = kinds.collect();
-        let known = loans.iter().filter(|_| !self.context.is_symbolic);
+        let known = loans.iter().filter(|_| !self.is_symbolic);
         let facts = known.map(|(owner, readers)| {
             let n = readers.len();
             format!("read the KV cache of layer {owner}: {n}")
         });
         let facts: Vec<String> = facts.collect();
-        let loans = loans.into_iter();
-        let loans = loans.map(|(owner, readers)| Loan { owner, readers });
         let line =
             "These layers write no keys and values: they read the KV cache of an earlier layer.";
-        let scene = Scene::new("Shared KV cache", line, Picture::Shared(loans.collect()));
+        let scene = Scene::new("Shared KV cache", line, Picture::Shared(loans));
         scene.with_facts(facts).of(kinds.into_iter().collect())
     }
 
@@ -259,7 +239,7 @@ impl<'p> Stage<'_, 'p> {
                     whole row as keys and its first elements as values.";
         let fact = |(k, v)| format!("{k} elements per token and layer, {v} of them also values");
         let scene = |of: (u64, u64)| {
-            let row = self.context.known(of);
+            let row = self.known(of);
             let scene = Scene::new("Latent KV cache", line, Picture::Latent(row));
             let facts = scene.with_facts(row.map(fact));
             facts.of(self.kinds(|unit| size(unit) == Some(of)))
@@ -280,7 +260,7 @@ impl<'p> Stage<'_, 'p> {
         let scene = |(name, by_size): (&'static str, BTreeMap<Vec<u64>, &Unit>)| {
             // Sizes are stated if all blocks have the same.
             let alike = by_size.values().next().filter(|_| by_size.len() == 1);
-            let facts = alike.map(|unit| self.context.kept(unit, 1).text);
+            let facts = alike.map(|unit| self.kept(unit, 1).text);
             let line = "A layer has one state of fixed size for each sequence, which every token reads and \
                         changes.";
             let title = format!("Recurrent state: {}", words::purpose(name));
@@ -298,12 +278,12 @@ impl<'p> Stage<'_, 'p> {
         let scenes = found.into_iter().filter_map(|(used, all)| {
             let is_such = |unit: &Unit| picked(unit) == Some((used, all));
             let (_, unit) = self.units().find(|(_, unit)| is_such(unit))?;
-            let [n_used, n_all] = ["used", "stored"].map(|name| self.context.size(unit, name));
+            let [n_used, n_all] = ["used", "stored"].map(|name| self.size(unit, name));
             let line = format!(
                 "For each token a router selects {n_used} of {n_all} experts; the weights of the others are \
                  not read."
             );
-            let picture = Picture::Experts(self.context.known((used, all)));
+            let picture = Picture::Experts(self.known((used, all)));
             Scene::new("Mixture of experts", line, picture).of(self.kinds(is_such))
         });
         scenes.collect()
@@ -311,11 +291,11 @@ impl<'p> Stage<'_, 'p> {
 
     /// The scene of the bytes that a token reads.
     fn reads(&self) -> Option<Scene> {
-        let steps = self.context.sample.single.as_ref()?;
-        let plan = self.context.plan;
+        let steps = self.sample.single.as_ref()?;
+        let plan = self.plan;
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         for step in steps.iter().filter(|step| step.weight_bytes > 0) {
-            let purpose = self.context.purpose(step.kind, &step.path);
+            let purpose = self.purpose(step.kind, &step.path);
             *sums.entry(purpose).or_default() += step.weight_bytes;
         }
         let mut weights: Vec<(String, u64)> = sums.into_iter().collect();
@@ -346,7 +326,7 @@ impl<'p> Stage<'_, 'p> {
     fn keeps(&self) -> Option<Scene> {
         let held: Vec<Held> = self.contexts().into_iter().map(|n| self.held(n)).collect();
         let first = *held.first().filter(|held| held.bytes() > 0)?;
-        let bytes = wording::bytes(self.context.all_kept().per_token.unwrap_or(0));
+        let bytes = wording::bytes(self.all_kept().per_token.unwrap_or(0));
         let fact = format!("KV cache: {bytes} per token");
         let line = "What a sequence keeps between passes, by the length of its context.";
         let scene = Scene::new("Memory per sequence", line, Picture::Keeps(held));
@@ -355,7 +335,7 @@ impl<'p> Stage<'_, 'p> {
 
     /// The context lengths that are shown.
     fn contexts(&self) -> Vec<u64> {
-        let mut contexts: Vec<u64> = match self.context.plan.n_ctx_train {
+        let mut contexts: Vec<u64> = match self.plan.n_ctx_train {
             0 => vec![2048, 8192, 32768],
             // Positions are 32-bit.
             longest => [16, 4, 1]
@@ -367,8 +347,8 @@ impl<'p> Stage<'_, 'p> {
     }
 
     fn held(&self, n: u64) -> Held {
-        let plan = self.context.plan;
-        let per_token = self.context.all_kept().per_token.unwrap_or(0);
+        let plan = self.plan;
+        let per_token = self.all_kept().per_token.unwrap_or(0);
         let mut held = Held {
             tokens: n,
             all: per_token.saturating_mul(n),
@@ -384,13 +364,13 @@ impl<'p> Stage<'_, 'p> {
                 Window::Symmetric => n.min(rule.size / 2 + 1),
                 Window::Standard | Window::Chunked => n.min(rule.size),
             };
-            let bytes = self.context.kept(unit, 1).in_window.unwrap_or(0);
+            let bytes = self.kept(unit, 1).in_window.unwrap_or(0);
             held.window = held.window.saturating_add(bytes.saturating_mul(stay));
         }
         held
     }
 
     fn state_bytes(&self) -> u64 {
-        self.context.all_kept().per_sequence.unwrap_or(0)
+        self.all_kept().per_sequence.unwrap_or(0)
     }
 }

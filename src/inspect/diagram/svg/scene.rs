@@ -314,13 +314,11 @@ fn element(item: &Item, is_page: bool) -> String {
             path => format!("<path class=\"{class}\" d=\"{path}\"/>\n"),
         },
         Item::Text(x, y, anchor, style, class, text) => {
+            let room = is_page.then(|| width(text, *style).ceil());
+            let room = room.map_or_else(String::new, |w| format!(" data-w=\"{w}\""));
             let all = [style.class(), anchor.of().0, class];
             let all: Vec<&str> = all.into_iter().filter(|c| !c.is_empty()).collect();
             let (class, x, y, text) = (all.join(" "), half(*x), half(*y), self::escape(text));
-            let room = match (item.text_rect(), is_page) {
-                (Some(rect), true) => attribute("data-w", &rect.w.ceil().to_string()),
-                _ => String::new(),
-            };
             format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>\n")
         }
         Item::Open(class, id) => {

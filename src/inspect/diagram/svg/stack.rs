@@ -179,27 +179,24 @@ impl Runs<'_> {
     }
 
     fn one(&mut self, run: &Run, is_inner: bool) -> Piece {
+        let (Run::Layers { count, .. } | Run::Repeat { count, .. }) = run;
+        let times = match (run, is_inner) {
+            (Run::Layers { count: 1, .. }, true) => String::new(),
+            _ => format!("{count} \u{d7}"),
+        };
         match run {
-            Run::Layers { kind, count } => {
+            Run::Layers { kind, .. } => {
                 let is_known = std::mem::replace(&mut self.is_shown[*kind], true);
                 let kind = &self.drawing.kinds[*kind];
                 let inner = match is_known {
                     true => again(kind, self.room),
                     false => layer(kind, self.room),
                 };
-                let often = match (is_inner, count) {
-                    (true, 1) => String::new(),
-                    _ => times(*count),
-                };
-                repeated(inner, &often, "run")
+                repeated(inner, &times, "run")
             }
-            Run::Repeat { count, of } => repeated(self.all(of, true), &times(*count), "repeat"),
+            Run::Repeat { of, .. } => repeated(self.all(of, true), &times, "repeat"),
         }
     }
-}
-
-fn times(count: usize) -> String {
-    format!("{count} \u{d7}")
 }
 
 /// A frame around a piece, with the number of repetitions.

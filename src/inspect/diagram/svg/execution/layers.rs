@@ -1,12 +1,13 @@
 //! Pictures of what some layers do: attend, keep, share, and select experts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::super::scene::{Item, Piece, Rect};
 use super::super::shape::{cell, graph, label, square};
 use super::super::text::Style;
 use super::{ROOM, SIDE, arrow, cells, kept, legend, lettered};
-use crate::inspect::diagram::{Drawing, Loan, View, WINDOW};
+use crate::inspect::diagram::{Drawing, WINDOW};
 
 /// A state that is passed from token to token; only the last one is kept.
 pub(super) fn state() -> Piece {
@@ -32,17 +33,17 @@ pub(super) fn state() -> Piece {
 }
 
 /// The keys that the last tokens of a text attend to, with a row for each token.
-pub(super) fn window(rule: &str, drops: bool, views: &[View]) -> Piece {
+pub(super) fn window(rule: &str, drops: bool, views: &[(u32, Range<u32>)]) -> Piece {
     const NAMES: f64 = 54.0;
     const EACH: f64 = 20.0;
     let x = |key: u32| NAMES + f64::from(key) * EACH;
     let mut piece = Piece::new(x(WINDOW), 0.0);
-    for view in views {
-        let name = format!("token {}", view.query + 1);
+    for (query, keys) in views {
+        let name = format!("token {}", query + 1);
         piece.start(0.0, piece.h + 13.0, Style::Small, &name);
-        let last = if drops { view.query + 1 } else { WINDOW };
+        let last = if drops { query + 1 } else { WINDOW };
         let row = (0..last).map(|key| {
-            let class = match (key == view.query, view.keys.contains(&key), drops) {
+            let class = match (key == *query, keys.contains(&key), drops) {
                 (true, ..) => "now",
                 (_, true, _) => "keep",
                 (_, false, true) => "gone",
@@ -54,7 +55,7 @@ pub(super) fn window(rule: &str, drops: bool, views: &[View]) -> Piece {
         piece.skip(4.0);
     }
     if rule == "chunked" {
-        let begins: BTreeSet<u32> = views.iter().map(|view| view.keys.start).collect();
+        let begins: BTreeSet<u32> = views.iter().map(|(_, keys)| keys.start).collect();
         for x in begins.into_iter().map(|at| x(at) - 1.0) {
             piece.line(&[(x, -4.0), (x, piece.h + 2.0)], "cut");
         }
@@ -70,13 +71,13 @@ pub(super) fn window(rule: &str, drops: bool, views: &[View]) -> Piece {
 }
 
 /// The layers that read the caches of others.
-pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
+pub(super) fn shared(drawing: &Drawing, loans: &BTreeMap<usize, Vec<usize>>) -> Piece {
     /// Maximum number of readers that are drawn one by one, and of caches that are drawn.
     const READERS: usize = 4;
     const LOANS: usize = 3;
     let kind = |layer: &usize| drawing.layers.get(*layer).copied().unwrap_or(0);
-    let loans = loans.iter().take(LOANS).map(|loan| {
-        let mut readers: Vec<usize> = loan.readers.iter().map(kind).collect();
+    let loans = loans.iter().take(LOANS).map(|(owner, readers)| {
+        let mut readers: Vec<usize> = readers.iter().map(kind).collect();
         // Without a file, the number of readers is unknown.
         if drawing.is_symbolic {
             readers.dedup();
@@ -87,7 +88,7 @@ pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
         };
         readers.truncate(READERS);
         let keys = kept(drawing, "keys", &[]);
-        let writer = lettered(drawing, "written by", &[kind(&loan.owner)]);
+        let writer = lettered(drawing, "written by", &[kind(owner)]);
         let readers = lettered(drawing, &word, &readers);
         let pieces = vec![label(&writer, "in"), keys, label(&readers, "in")];
         graph(pieces, &[(0, 1), (1, 2)]).0
