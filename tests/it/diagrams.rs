@@ -16,7 +16,6 @@ use lab_bench::model::{Batch, Model, Options, trace};
 use lab_bench::plan::{CachePlan, Plan};
 use lab_bench::weights::TensorType;
 
-use crate::command::scratch;
 use crate::goldens::{Golden, all_goldens, library, model, options};
 use crate::support::behind;
 
@@ -442,7 +441,7 @@ fn a_png_is_a_picture_of_its_size() {
 #[cfg(feature = "png")]
 #[test]
 fn characters_without_a_glyph_are_named() {
-    use crate::command::{bench, text};
+    use crate::command::{bench, scratch, text};
     let scratch = scratch();
     let draw = |name: &str| {
         let folder = text(scratch.path());

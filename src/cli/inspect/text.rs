@@ -256,12 +256,8 @@ fn template(probe: &Probe) -> Vec<Vec<String>> {
     }
     let mut rows = vec![row("template", format!("shows {shows}"))];
     let mut lacks = those(|probed| *probed == Probed::Ignored);
-    if !probe.opens_answer {
-        lacks.push("where the answer begins");
-    }
-    if !probe.continues {
-        lacks.push("an answer to be continued");
-    }
+    lacks.extend((!probe.opens_answer).then_some("where the answer begins"));
+    lacks.extend((!probe.continues).then_some("an answer to be continued"));
     if !lacks.is_empty() {
         rows.push(row("", format!("does not show {}", lacks.join(", "))));
     }

@@ -1,11 +1,13 @@
-//! Groups layers that are equal except for their index, and finds the pattern that they form.
+//! Groups layers that are equal except for their index, finds the pattern that they form, and labels the groups.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
-use crate::arch::{Resolved, StateSpec};
+use super::context::DrawContext;
+use super::{Kind, Slot};
+use crate::arch::{Resolved, StateSpec, WeightRole};
 use crate::ggml::{GraphOp, Origin};
-use crate::plan::{LayerPlan, Plan, StatePlan};
+use crate::plan::{BranchPlan, LayerPlan, Plan, StatePlan};
 
 /// A piece of the stack of layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +162,79 @@ fn repeats(runs: &[Run]) -> Vec<Run> {
         };
         out.push(run);
         at += n;
+    }
+    out
+}
+
+impl DrawContext<'_> {
+    /// Sets the labels of the kinds.
+    pub(super) fn tell_apart(&self, kinds: &mut [Kind]) {
+        /// Maximum number of distinguishing facts in a label.
+        const SHOWN: usize = 2;
+        let layer = |kind: &Kind| &self.plan.layers[kind.layers[0]];
+        let mut labels: Vec<String> = kinds.iter().map(|kind| self.label(layer(kind))).collect();
+        let plain = labels.clone();
+        for (at, label) in labels.iter_mut().enumerate() {
+            let likes = (0..kinds.len()).filter(|other| plain[*other] == plain[at]);
+            let likes: Vec<&Kind> = likes.map(|other| &kinds[other]).collect();
+            if likes.len() < 2 {
+                continue;
+            }
+            let own = traits(&kinds[at]);
+            let common = likes.iter().map(|kind| traits(kind));
+            let common = common.reduce(|a, b| &a & &b).unwrap_or_default();
+            let special: Vec<&str> = own.difference(&common).map(String::as_str).collect();
+            if !special.is_empty() {
+                let shown = &special[..special.len().min(SHOWN)];
+                label.push_str(&format!(", {}", shown.join(", ")));
+            }
+        }
+        for (kind, label) in kinds.iter_mut().zip(labels) {
+            kind.label = label;
+        }
+    }
+
+    fn label(&self, layer: &LayerPlan) -> String {
+        let block = |branch: &BranchPlan| {
+            let name = branch.short();
+            let Some(StatePlan::KeyValue(rows)) = &branch.block.state else {
+                return name;
+            };
+            let group = match self.plan.caches.len() {
+                0 | 1 => String::new(),
+                _ => format!("{} ", self.plan.caches[rows.cache].name),
+            };
+            let shared = match rows.owner {
+                Some(_) => " with a shared KV cache",
+                None => "",
+            };
+            format!("{group}{name}{shared}")
+        };
+        // A block without matrices only scales and adds, so labels leave it out.
+        let is_factor = |branch: &BranchPlan| {
+            let weights = branch.block.contract.0.weights;
+            weights.iter().all(|spec| spec.role != WeightRole::Matrix)
+        };
+        let slots = layer.slots.iter();
+        let slots = slots.filter(|slot| !slot.branches.iter().all(is_factor));
+        let slots = slots.map(|slot| {
+            let blocks: Vec<String> = slot.branches.iter().map(block).collect();
+            blocks.join(" alongside ")
+        });
+        let slots: Vec<String> = slots.collect();
+        match slots.is_empty() {
+            true => "nothing".into(),
+            false => slots.join(" + "),
+        }
+    }
+}
+
+/// The facts about a kind that may distinguish it from others.
+fn traits(kind: &Kind) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    for part in kind.slots.iter().flat_map(Slot::parts) {
+        out.extend(part.facts.iter().cloned());
+        out.extend(part.weights.iter().map(|w| format!("with {}", w.key)));
     }
     out
 }

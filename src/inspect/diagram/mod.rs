@@ -9,8 +9,6 @@
 //! of the same elements, and clamps without effect. A factor or offset that directly follows a product, a convolution
 //! or a norm and is used by nothing else shares its box, and so do the additions that sum the parts of one value.
 
-mod amounts;
-mod apart;
 mod boxes;
 mod build;
 pub mod compare;
@@ -33,8 +31,7 @@ pub mod svg;
 mod symbols;
 mod words;
 
-pub use amounts::{Cost, Kept};
-pub use boxes::{Edge, End, Op, OpShape, Part, PartOption, Weight};
+pub use boxes::{Cost, Edge, End, Kept, Op, OpShape, Part, PartOption, Weight};
 pub use drawing::Drawing;
 pub use execution::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
 pub use gallery::{GalleryError, gallery};

@@ -5,7 +5,6 @@
 //! in the browser refer to each other by the names of `ids`. Texts from models and definitions are escaped, never
 //! markup.
 
-mod data;
 mod page;
 mod views;
 

@@ -1,13 +1,15 @@
-//! The HTML page of a drawing: its frame, its style and its script.
+//! The HTML page of a drawing: its frame, its style, its script, and the parts as JSON, with amounts in words.
 
 use std::sync::LazyLock;
 
+use serde::{Serialize, Serializer};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::super::Drawing;
 use super::super::ids::WHOLE;
 use super::super::svg::{self, escape};
-use super::{data, views};
+use super::super::{Cost, Drawing, Kept, Note, Part};
+use super::views;
 
 /// The concatenated files, and their SHA-256 sum in the form of a content security policy.
 fn with_sum(files: &[&str]) -> (String, String) {
@@ -38,7 +40,7 @@ pub fn page(drawing: &Drawing) -> String {
         facts = facts(drawing),
         levels = levels(drawing),
         views = views::views(drawing),
-        data = data::data(drawing),
+        data = data(drawing),
         style_sum = style_sum,
         script_sum = script_sum,
         style = style,
@@ -68,4 +70,37 @@ fn levels(drawing: &Drawing) -> String {
 
 pub(super) fn badge(letter: &str) -> String {
     format!("<b class=\"letter\">{}</b>", escape(letter))
+}
+
+/// The parts with their operations and weights as JSON, without characters that are special in markup. Properties of a
+/// kind of layers are in its picture instead.
+fn data(drawing: &Drawing) -> String {
+    let value = json!({
+        "name": drawing.name,
+        "symbolic": drawing.is_symbolic,
+        "measured": drawing.overlay.as_ref().map(|legend| &legend.title),
+        "parts": drawing.parts().collect::<Vec<&Part>>(),
+    });
+    let known = ['<', '>', '&', '\u{2028}', '\u{2029}'];
+    known.into_iter().fold(value.to_string(), |text, c| {
+        text.replace(c, &format!("\\u{:04x}", c as u32))
+    })
+}
+
+impl Serialize for Cost {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&svg::cost_text(self))
+    }
+}
+
+impl Serialize for Kept {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq([self.text.clone(), self.amounts()].concat())
+    }
+}
+
+impl Serialize for Note {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.sentence())
+    }
 }

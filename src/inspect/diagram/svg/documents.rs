@@ -3,12 +3,16 @@
 
 use super::super::compare::Comparison;
 use super::super::{Drawing, Kind};
-use super::{Piece, compared, layer, stack};
+use super::overlay::swatch;
+use super::text::Style;
+use super::{Piece, layer, stack};
 use crate::common::wording::{bytes, capital, count};
 use crate::inspect::describe;
 
 /// Maximum number of kinds of layers that are named.
 const KINDS: usize = 8;
+/// Gap between two stacks side by side.
+const GAP: f64 = 56.0;
 
 /// A picture as an SVG document.
 pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
@@ -47,4 +51,38 @@ pub fn kind(kind: &Kind) -> String {
     let piece = stack::framed(layer::kind(kind, None));
     let desc = "One kind of layers, down to operations and weights.";
     piece.to_svg(&kind.label, desc)
+}
+
+/// The comparison of two drawings: their stacks side by side with the differences marked, and the list below.
+pub fn compared(comparison: &Comparison) -> Piece {
+    let [a, b] = comparison.names();
+    let both = comparison.drawings.each_ref().map(|drawing| {
+        let column = stack::column(drawing);
+        let mut piece = stack::heading(drawing, column.w);
+        piece.skip(10.0);
+        piece.add(0.0, column);
+        piece
+    });
+    let room = both[0].w + GAP + both[1].w;
+    let legend = [
+        swatch("hot ne", "differs"),
+        swatch("hot oa", &format!("only in {a}")),
+        swatch("hot ob", &format!("only in {b}")),
+    ];
+    let mut piece = Piece::new(room, 0.0);
+    piece.add(0.0, Piece::wrapped(legend.into(), (24.0, 5.0), room));
+    piece.skip(19.0);
+    piece.add(0.0, Piece::wrapped(both.into(), (GAP, 0.0), room));
+    piece.skip(20.0);
+    for (title, lines) in comparison.sections() {
+        piece.write(0.0, Style::Title, title);
+        for (n, line) in lines {
+            let y = piece.h + Style::Line.leading() - Style::Line.drop();
+            let number = n.map(|n| format!("{n}.")).unwrap_or_default();
+            piece.end(24.0, y, Style::Line, &number);
+            piece.write(if n.is_some() { 32.0 } else { 0.0 }, Style::Line, &line);
+        }
+        piece.skip(12.0);
+    }
+    stack::framed(piece)
 }

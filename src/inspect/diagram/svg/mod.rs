@@ -4,14 +4,11 @@
 //! every machine and tests can check the rectangles. Colours are classes of a style sheet; whatever a colour expresses
 //! is also expressed by a word, a letter or a shape.
 
-mod all_layers;
-mod compare;
 mod documents;
 mod execution;
 mod flow;
 mod grid;
 mod layer;
-mod notes;
 mod overlay;
 mod part;
 mod scene;
@@ -20,18 +17,14 @@ mod stack;
 mod style;
 mod text;
 
-pub use all_layers::layers;
-pub(super) use all_layers::{LEGEND, layers_of};
-pub use compare::compared;
-pub use documents::{comparison, document, kind};
+pub use documents::{compared, comparison, document, kind};
 pub use execution::execution;
 pub use grid::{Cell, Chart, Grid, MAX_CELLS, chart};
 pub(super) use layer::slots;
-pub(super) use notes::notes;
 pub(super) use overlay::legend;
 pub(super) use part::{cost_text, opened};
 pub use scene::{Anchor, Item, Piece, Point, Rect, Seg, escape};
-pub(super) use stack::column;
-pub use stack::stack;
+pub(super) use stack::{LEGEND, column, layers_of, notes};
+pub use stack::{layers, stack};
 pub use style::SHEET;
 pub use text::{Style, width};

@@ -1,12 +1,13 @@
-//! The whole model: its input, the stack with its pattern, its output.
+//! The whole model: its input, the stack with its pattern, its output; and all kinds of layers on one page.
 
 use super::layer::{self, Detail, OUT, SPINE, badge, on_streams, stream};
-use super::notes::{NOTES, notes};
+use super::overlay;
 use super::part::{card, cost_text, single};
 use super::scene::Piece;
-use super::shape::{GAP as CHAIN_GAP, Link, chain, label, tip};
+use super::shape::{GAP as CHAIN_GAP, Link, cell, chain, label, tip};
 use super::text::{Style, cut, wrap};
 use crate::arch::Mode;
+use crate::common::wording;
 use crate::inspect::diagram::boxes::dims;
 use crate::inspect::diagram::{Drawing, Kind, Part, Run};
 
@@ -17,6 +18,14 @@ const BRANCH: f64 = 280.0;
 const SIDE: f64 = 74.0;
 /// Maximum number of lines of a name.
 const NAMES: usize = 3;
+/// Width of the column beside the stack.
+const NOTES: f64 = 330.0;
+/// The classes of cells, by the kind of the layer.
+const KINDS: [&str; 4] = ["k0", "k1", "k2", "k3"];
+/// Maximum width of a row of kinds.
+const MAX_ROW: f64 = 3000.0;
+/// Maximum width of the legend above the kinds.
+pub(in crate::inspect::diagram) const LEGEND: f64 = 1000.0;
 
 /// The whole model: input, stack with the pattern of its layers, head, and the scenes of its execution.
 pub fn stack(drawing: &Drawing) -> Piece {
@@ -229,4 +238,84 @@ fn layer(kind: &Kind, room: f64) -> Piece {
     }
     piece.add(0.0, stream("", true));
     piece.grouped("kind", &kind.id)
+}
+
+/// The column beside the stack.
+pub(in crate::inspect::diagram) fn notes(drawing: &Drawing) -> Piece {
+    let mut piece = Piece::new(NOTES, 0.0);
+    if let Some(legend) = &drawing.overlay {
+        piece.add(0.0, overlay::legend(legend, NOTES));
+        piece.skip(14.0);
+    }
+    if !drawing.layers.is_empty() {
+        strip(&mut piece, drawing);
+        piece.skip(18.0);
+    }
+    for kind in &drawing.kinds {
+        let name = format!("{}: {}", kind.letter, kind.label);
+        piece.write(0.0, Style::Name, &name);
+    }
+    let amounts = drawing.kept.amounts();
+    if !amounts.is_empty() {
+        piece.skip(10.0);
+        piece.write(0.0, Style::Title, "Memory between passes");
+    }
+    for line in &amounts {
+        piece.write(0.0, Style::Line, line);
+    }
+    if drawing.kept.per_token.or(drawing.kept.in_window).is_some() {
+        piece.write(0.0, Style::Small, "KV cache of 16 bits");
+    }
+    piece
+}
+
+/// A cell for every layer, with the letter of its kind.
+fn strip(piece: &mut Piece, drawing: &Drawing) {
+    const CELL: f64 = 19.0;
+    /// Width of a cell with a number.
+    const NOTED: f64 = 79.0;
+    piece.write(0.0, Style::Title, "Layers, in order");
+    piece.skip(4.0);
+    if drawing.is_symbolic {
+        let text = "how many there are, and of which kind, is for the model file to say; this is an example";
+        piece.write(0.0, Style::Small, text);
+        piece.skip(4.0);
+    }
+    let notes = drawing.overlay.as_ref().map(|legend| &legend.layers);
+    let cells = drawing.layers.iter().enumerate().map(|(at, kind)| {
+        let letter = &drawing.kinds[*kind].letter;
+        match notes.and_then(|notes| notes.get(at)) {
+            Some(note) => overlay::cell(NOTED, CELL, letter, note),
+            None => cell(CELL, KINDS[kind % 4], letter),
+        }
+    });
+    piece.add(0.0, Piece::wrapped(cells.collect(), (3.0, 3.0), NOTES));
+}
+
+/// All kinds of layers, with their operations and weights.
+pub fn layers(drawing: &Drawing) -> Piece {
+    let kinds = drawing.kinds.iter();
+    let columns = kinds.map(|kind| layer::kind(kind, Some(&layers_of(drawing, kind))));
+    let columns = columns.chain([layer::stages(drawing)]).collect();
+    let page = Piece::wrapped(columns, (56.0, 48.0), MAX_ROW);
+    let mut all = heading(drawing, page.w.max(600.0));
+    if let Some(own) = &drawing.overlay {
+        all.skip(6.0);
+        all.add(0.0, overlay::legend(own, all.w.min(LEGEND)));
+        all.skip(8.0);
+    }
+    all.skip(16.0);
+    all.add(0.0, page);
+    framed(all)
+}
+
+/// The layers of a kind, in words; empty if they are unknown.
+pub(in crate::inspect::diagram) fn layers_of(drawing: &Drawing, kind: &Kind) -> String {
+    let (n, n_all) = (kind.layers.len(), drawing.layers.len());
+    let which = wording::layers(&kind.layers, n_all);
+    match (drawing.is_symbolic, drawing.kinds.len()) {
+        (true, 1) => "all layers".into(),
+        (true, _) => String::new(),
+        (false, _) => format!("{n} of {n_all} layers: {which}"),
+    }
 }
