@@ -244,14 +244,14 @@ fn windows_are_those_of_the_plan() {
         let (name, is_causal) = (&case.golden.name, case.is_causal());
         let mut told = BTreeMap::new();
         for scene in &case.drawings[0].scenes {
-            let Picture::Window { rule, drops, views } = &scene.picture else {
+            let Picture::Window { rule, evicts, rows } = &scene.picture else {
                 continue;
             };
-            assert_eq!(*drops, is_causal, "{name}");
+            assert_eq!(*evicts, is_causal, "{name}");
             let size = numbers(&scene.line)[0];
             // The picture follows the same rule.
             let small = (*rule, size.min(SMALL.into()));
-            for (query, seen) in views {
+            for (query, seen) in rows {
                 let q = (*query).into();
                 let sees = |k: &u64| (*k <= q || !is_causal) && is_seen(small, q, *k);
                 let keys = (0..WINDOW.into()).filter(sees);

@@ -71,11 +71,11 @@ pub enum Picture {
     Window {
         /// The rule in the definition's words: `standard`, `chunked` or `symmetric`.
         rule: &'static str,
-        /// Whether keys before the window are dropped.
-        drops: bool,
+        /// Whether keys before the window are evicted.
+        evicts: bool,
         /// The positions of the last tokens of a text of [`WINDOW`] tokens with a window of [`SMALL`], each with the
         /// keys that the token attends to.
-        views: Vec<(u32, Range<u32>)>,
+        rows: Vec<(u32, Range<u32>)>,
     },
     /// Layers that read the KV cache of an earlier layer, by the layer that owns it; all are counted over all stacks.
     Shared(BTreeMap<usize, Vec<usize>>),

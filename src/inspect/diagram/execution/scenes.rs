@@ -187,7 +187,7 @@ impl<'p> DrawContext<'p> {
         let plan = self.plan;
         let rule = words::small(plan, &cache.unit, SMALL);
         let last = WINDOW - VIEWS..WINDOW;
-        let views = last.map(|query| (query, rule.visible(query, WINDOW)));
+        let rows = last.map(|query| (query, rule.visible(query, WINDOW)));
         let (title, name) = match rule.window {
             Window::Standard => ("Sliding window", "standard"),
             Window::Chunked => ("Chunked attention", "chunked"),
@@ -197,8 +197,8 @@ impl<'p> DrawContext<'p> {
         let group = format!("group of layers: {}", cache.name);
         let picture = Picture::Window {
             rule: name,
-            drops: rule.causal,
-            views: views.collect(),
+            evicts: rule.causal,
+            rows: rows.collect(),
         };
         let line = format!("A token attends to {}.", self.seen(cache));
         Scene::new(title, line, picture)

@@ -66,7 +66,7 @@ fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
         Picture::Whole { seen, pooling } => passes::whole(seen, *pooling),
         Picture::Denoising => passes::denoising(),
         Picture::State => layers::state(),
-        Picture::Window { rule, drops, views } => layers::window(rule, *drops, views),
+        Picture::Window { rule, evicts, rows } => layers::window(rule, *evicts, rows),
         Picture::Shared(loans) => layers::shared(drawing, loans),
         Picture::Latent(row) => layers::latent(*row),
         Picture::Experts(numbers) => layers::experts(*numbers),

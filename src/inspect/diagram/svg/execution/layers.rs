@@ -33,17 +33,17 @@ pub(super) fn state() -> Piece {
 }
 
 /// The keys that the last tokens of a text attend to, with a row for each token.
-pub(super) fn window(rule: &str, drops: bool, views: &[(u32, Range<u32>)]) -> Piece {
+pub(super) fn window(rule: &str, evicts: bool, rows: &[(u32, Range<u32>)]) -> Piece {
     const NAMES: f64 = 54.0;
     const EACH: f64 = 20.0;
     let x = |key: u32| NAMES + f64::from(key) * EACH;
     let mut piece = Piece::new(x(WINDOW), 0.0);
-    for (query, keys) in views {
+    for (query, keys) in rows {
         let name = format!("token {}", query + 1);
         piece.start(0.0, piece.h + 13.0, Style::Small, &name);
-        let last = if drops { query + 1 } else { WINDOW };
+        let last = if evicts { query + 1 } else { WINDOW };
         let row = (0..last).map(|key| {
-            let class = match (key == *query, keys.contains(&key), drops) {
+            let class = match (key == *query, keys.contains(&key), evicts) {
                 (true, ..) => "now",
                 (_, true, _) => "keep",
                 (_, false, true) => "gone",
@@ -55,12 +55,12 @@ pub(super) fn window(rule: &str, drops: bool, views: &[(u32, Range<u32>)]) -> Pi
         piece.skip(4.0);
     }
     if rule == "chunked" {
-        let begins: BTreeSet<u32> = views.iter().map(|(_, keys)| keys.start).collect();
+        let begins: BTreeSet<u32> = rows.iter().map(|(_, keys)| keys.start).collect();
         for x in begins.into_iter().map(|at| x(at) - 1.0) {
             piece.line(&[(x, -4.0), (x, piece.h + 2.0)], "cut");
         }
     }
-    let unseen = match drops {
+    let unseen = match evicts {
         true => ("gone", "evicted"),
         false => ("tok", "masked"),
     };
