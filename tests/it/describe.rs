@@ -14,7 +14,7 @@ use lab_bench::weights::TensorType;
 use crate::diagrams::{cases, is_seen, window};
 use crate::goldens::{library, request};
 
-/// Every number of a text as a word.
+/// The words of a text, numbers included.
 fn words(text: &str) -> Vec<&str> {
     text.split(|c: char| !c.is_alphanumeric()).collect()
 }
