@@ -1,6 +1,7 @@
 //! Devices that compute, and the buffers of their memory.
 
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 use ggml_sys as sys;
 
@@ -27,8 +28,12 @@ pub enum DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device(pub(super) NonNull<sys::ggml_backend_device>);
 
+/// Held while ggml's registry is read or added to: it is a list that moves when it grows.
+static REGISTRY: Mutex<()> = Mutex::new(());
+
 /// All devices, in the order of the registry.
 pub fn devices() -> Vec<Device> {
+    let _held = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     // The first access to the registry starts the built-in backends, which log the devices that they find.
     super::log::install();
     // SAFETY: the registry hands out devices that live as long as the program, for indices below
@@ -38,6 +43,16 @@ pub fn devices() -> Vec<Device> {
             .filter_map(|i| NonNull::new(sys::ggml_backend_dev_get(i)).map(Device))
             .collect()
     }
+}
+
+/// Adds a backend's devices to the registry.
+///
+/// # Safety
+/// The entry is one of these sources of ggml, lives as long as the program, and is not in the registry.
+pub(super) unsafe fn register(reg: sys::ggml_backend_reg_t) {
+    let _held = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: as the caller promises; nobody else uses the registry.
+    unsafe { sys::ggml_backend_register(reg) };
 }
 
 /// Alignment in bytes of an element, or of a block of elements. Blocks consist of 16-bit numbers and smaller parts.

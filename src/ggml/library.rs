@@ -132,7 +132,7 @@ pub fn load_library(path: &Path) -> Result<String, LibraryError> {
         return Err(LibraryError::Again { path: shown, name });
     }
     // SAFETY: as above; a backend of this interface has all functions that the registry calls.
-    unsafe { sys::ggml_backend_register(reg) };
+    unsafe { super::device::register(reg) };
     loaded.push(whole);
     Ok(name)
 }

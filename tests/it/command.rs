@@ -1,6 +1,8 @@
 //! The program run as a user runs it, and places for what it writes.
 
 use std::ffi::OsStr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -113,6 +115,47 @@ pub(crate) fn made_up(folder: &Path, arch: &str, arguments: &[&str]) -> PathBuf 
     let path = folder.join(format!("{arch}.gguf"));
     printed(&[&["synth", arch, "-o", text(&path)], arguments].concat());
     path
+}
+
+/// A port of 127.0.0.1 for a process that is started with its number. No other test is given it while this value lives: a socket is bound to it and
+/// does not listen, which keeps the system from choosing the port, and lets a socket with `SO_REUSEADDR` be bound to it.
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    _bound: OwnedFd,
+}
+
+impl Port {
+    pub(crate) fn reserve() -> Self {
+        use rustix::net::{
+            AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
+        };
+        let kind = (
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+        );
+        let bound = socket_with(kind.0, kind.1, kind.2, None).expect("a socket");
+        sockopt::set_socket_reuseaddr(&bound, true).expect("it is a socket");
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        bind(&bound, &any).expect("a free port");
+        let found = getsockname(&bound).expect("it is bound");
+        let found = SocketAddr::try_from(found).expect("an address of the internet");
+        Self {
+            number: found.port(),
+            _bound: bound,
+        }
+    }
+}
+
+/// Raises the limit on open files, and so on connections, to the system's maximum.
+pub(crate) fn allow_connections() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).expect("the limit may be raised");
 }
 
 /// What is built in.

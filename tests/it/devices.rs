@@ -5,18 +5,19 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use lab_bench::arch::Mode;
 use lab_bench::ggml::rpc;
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Share;
 
+use crate::command::Port;
 use crate::goldens::{EXACT, Golden, Turns, all_goldens, golden, options, sourced};
+use crate::process::eventually;
 use crate::support::nmse;
 
 /// A worker process, and the bytes that went to and from it, if they are counted.
@@ -53,22 +54,22 @@ impl Worker {
 
     /// The process of one with further options, and where it listens.
     pub(crate) fn listening(options: &[&str]) -> (Child, SocketAddr) {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let worker = free.local_addr().expect("it is bound");
-        drop(free);
-        let child = Command::new(env!("CARGO_BIN_EXE_bench"))
+        let port = Port::reserve();
+        let worker = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_bench"))
             .args(["rpc-worker", "--threads", "1", "--port"])
-            .arg(worker.port().to_string())
+            .arg(port.number.to_string())
             .args(options)
             .stdout(Stdio::null())
             .stdin(Stdio::null())
             .spawn()
             .expect("the program runs");
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while TcpStream::connect(worker).is_err() {
-            assert!(Instant::now() < deadline, "the worker listens");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually("the worker listens", || {
+            assert_eq!(child.try_wait().expect("it has a state"), None, "it ended");
+            TcpStream::connect(worker).is_ok()
+        });
+        // What this process knows of a worker it knows by its address: no later one gets it.
+        std::mem::forget(port);
         (child, worker)
     }
 

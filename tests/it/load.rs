@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::command::allow_connections;
 use crate::server::{Server, with};
 
 /// The longest that `/health` took while `work` ran.
@@ -215,16 +216,7 @@ fn a_full_disk_of_the_log_stops_nobody() {
 #[test]
 fn idle_and_slow_connections_delay_nobody() {
     let server = Server::start(&[]);
-    #[cfg(unix)]
-    {
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        let limit = getrlimit(Resource::Nofile);
-        let raised = Rlimit {
-            current: limit.maximum,
-            ..limit
-        };
-        setrlimit(Resource::Nofile, raised).expect("the limit may be raised");
-    }
+    allow_connections();
     let idle: Vec<TcpStream> = (0..1000).map(|_| connect(&server, "")).collect();
     let mut slow: Vec<TcpStream> = (0..200)
         .map(|_| connect(&server, &post("{", 1000)))

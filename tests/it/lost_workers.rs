@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::command::{scratch, text};
+use crate::command::{Port, scratch, text};
 use crate::process::{Stream, eventually, kill, long, model, state};
 use crate::server::Server;
 
@@ -53,11 +53,6 @@ fn server(folder: &std::path::Path, port: u16) -> Server {
     std::fs::write(&config, lines).expect("written");
     let options = ["--models", text(folder), "--config", text(&config)];
     Server::split(&[&options[..], &["--step-time", STEP_TIME]].concat()).expecting_errors()
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it is bound").port()
 }
 
 /// A port that leads to another one, until so many bytes went there.
@@ -136,7 +131,8 @@ fn lost(server: &Server, answer: &Value) {
 #[test]
 fn a_worker_that_is_killed_ends_the_requests_of_its_model_alone() {
     let folder = scratch();
-    let port = free_port();
+    let reserved = Port::reserve();
+    let port = reserved.number;
     let mut worker = Worker::start(port);
     let server = server(folder.path(), port);
     let expected = completed(&server, &short("two"));
@@ -176,7 +172,8 @@ fn a_worker_that_is_killed_ends_the_requests_of_its_model_alone() {
 #[test]
 fn a_worker_that_hangs_is_given_up_within_a_stated_time() {
     let folder = scratch();
-    let port = free_port();
+    let reserved = Port::reserve();
+    let port = reserved.number;
     let worker = Worker::start(port);
     let server = server(folder.path(), port);
 
@@ -207,7 +204,8 @@ fn a_worker_that_hangs_is_given_up_within_a_stated_time() {
 #[test]
 fn a_worker_that_is_lost_while_weights_are_copied_to_it_is_an_error() {
     let folder = scratch();
-    let port = free_port();
+    let reserved = Port::reserve();
+    let port = reserved.number;
     let _worker = Worker::start(port);
     // In the middle of the weights.
     let limit = Arc::new(AtomicUsize::new(model().len() / 2));

@@ -112,7 +112,7 @@ fn registered(worker: &Worker, is_new: bool) -> Result<Vec<Device>, Error> {
         .all(|device| super::super::devices().contains(device))
     {
         // SAFETY: as above; the registry has none of these devices yet.
-        unsafe { sys::ggml_backend_register(reg) };
+        unsafe { super::super::device::register(reg) };
     }
     Ok(found)
 }
