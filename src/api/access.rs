@@ -6,12 +6,10 @@
 //! name does not matter, because the page does not know a key.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
@@ -173,10 +171,10 @@ fn preflight(headers: &HeaderMap) -> Response {
 }
 
 /// Refuses requests without access, and tells browsers what is allowed.
-pub(super) async fn layer(
-    State(access): State<Arc<Access>>,
+pub(super) async fn layer<F: Future<Output = Response>>(
+    access: &Access,
     request: Request,
-    next: Next,
+    next: impl FnOnce(Request) -> F,
 ) -> Response {
     let headers = request.headers();
     let origin = headers.get(header::ORIGIN).cloned();
@@ -189,7 +187,7 @@ pub(super) async fn layer(
         }
     } else {
         match access.check(request.method(), request.uri(), headers) {
-            Ok(()) => next.run(request).await,
+            Ok(()) => next(request).await,
             Err(error) => error.into_response(),
         }
     };

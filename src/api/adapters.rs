@@ -5,19 +5,19 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Query, State};
+use axum::extract::{FromRequestParts, Query, Request, State};
 use axum::http::request::Parts;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::engine::serving::Served;
 
 use super::Pool;
 use super::error::Error;
 use super::fields::plain;
+use super::fields::whole;
+use super::json::Json;
 
 /// The route.
 pub(super) const ROUTE: &str = "/lora-adapters";
@@ -96,10 +96,7 @@ async fn served(pool: &Arc<Pool>, which: &Which) -> Result<Arc<Served>, Error> {
     }
 }
 
-pub(super) async fn list(
-    State(pool): State<Arc<Pool>>,
-    which: Which,
-) -> Result<Json<Value>, Error> {
+pub(super) async fn list(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
     let served = served(&pool, &which).await?;
     let all = served.handle.adapters().all();
     let entry = |(id, (path, scale)): (usize, (&std::path::Path, f32))| json!({ "id": id, "path": path.display().to_string(), "scale": scale });
@@ -109,9 +106,9 @@ pub(super) async fn list(
 pub(super) async fn set(
     State(pool): State<Arc<Pool>>,
     which: Which,
-    body: Bytes,
-) -> Result<Json<Value>, Error> {
-    let scales = scales(&body)?;
+    request: Request,
+) -> Result<Json, Error> {
+    let scales = scales(&whole(request.into_body()).await?)?;
     let served = served(&pool, &which).await?;
     let _turn = pool.scaling.lock().await;
     served.handle.adapters().set(&scales)?;

@@ -8,12 +8,8 @@ mod response;
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::Next;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -22,6 +18,7 @@ use super::dialogue::Dialogue;
 use super::envelope::{Envelope, Reports};
 use super::error::{Error, Refusal};
 use super::fields::Body;
+use super::json::Json;
 
 use response::Shape;
 
@@ -46,12 +43,8 @@ fn parse(body: Body, counts: bool) -> Result<Dialogue, Error> {
     Ok(dialogue)
 }
 
-pub(super) async fn messages(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, Error> {
-    let dialogue = parse(Body::read(&headers, body)?, false)?;
+pub(super) async fn messages(State(pool): State<Arc<Pool>>, body: Body) -> Result<Response, Error> {
+    let dialogue = parse(body, false)?;
     let begun = dialogue.begin(&pool, None).await?;
     let envelope = Envelope::new(begun.served, "msg_", Reports::default());
     let envelope = envelope.with_lab(dialogue.generation.lab.clone());
@@ -61,15 +54,11 @@ pub(super) async fn messages(
     }
     let (all, usage) = begun.answers.collect().await?;
     let message = all.first().map(|one| shape.message(one, &usage));
-    Ok(Json(message).into_response())
+    Ok(Json(message.into()).into_response())
 }
 
-pub(super) async fn count_tokens(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let dialogue = parse(Body::read(&headers, body)?, true)?;
+pub(super) async fn count_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+    let dialogue = parse(body, true)?;
     let n = dialogue.prompt(&pool).await?.tokens.len();
     Ok(Json(json!({ "input_tokens": n })))
 }
@@ -91,9 +80,12 @@ pub(super) fn error_body(status: StatusCode, message: &str) -> Value {
 }
 
 /// Writes errors of these routes in Anthropic's shape, whichever layer refused the request.
-pub(super) async fn layer(request: Request, next: Next) -> Response {
+pub(super) async fn layer<F: Future<Output = Response>>(
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let is_own = request.uri().path().starts_with(ROUTE);
-    let mut response = next.run(request).await;
+    let mut response = next(request).await;
     let refusal = response.extensions_mut().remove::<Refusal>();
     let Some(Refusal(message)) = refusal.filter(|_| is_own) else {
         return response;

@@ -1,36 +1,50 @@
-//! Assembles the router: the routes with the layers around them.
+//! What every request passes on its way to its handler.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
-use axum::middleware::{from_fn, from_fn_with_state, map_request};
-use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
+use axum::response::Response;
+use tower_service::Service;
 
+use super::envelope::random;
 use super::{Access, Pool, access, anthropic, chat, error, forward, intake, record, routes};
 
 /// Maximum size of a request body in bytes: a long conversation without images.
 pub(super) const MAX_BODY_BYTES: usize = 16 << 20;
+/// The header that names a request, in the request and in its response.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Why a chat request with this body is refused by every model; `None` if it is not.
 pub fn refusal(body: &serde_json::Value) -> Option<String> {
     chat::refusal(body.as_object().cloned().unwrap_or_default())
 }
 
-/// Removes a client's request id that is not an identifier: it would go into headers and logs.
-fn well_formed_id(mut request: Request, name: &HeaderName) -> Request {
+/// The id of a request: the client's if it is an identifier, since it goes into headers and logs, otherwise a new one.
+fn id_of(request: &Request) -> HeaderValue {
     const MAX: usize = 128;
-    let is_sound = |id: &HeaderValue| {
+    let is_sound = |id: &&HeaderValue| {
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
         (1..=MAX).contains(&id.len()) && id.as_bytes().iter().all(is_plain)
     };
-    if request.headers().get(name).is_some_and(|id| !is_sound(id)) {
-        request.headers_mut().remove(name);
-    }
-    request
+    let given = request.headers().get(REQUEST_ID).filter(is_sound);
+    given.cloned().unwrap_or_else(|| {
+        let id = format!("{:016x}{:016x}", random(), random());
+        HeaderValue::from_str(&id).expect("hexadecimal digits")
+    })
+}
+
+/// The routes, and what their requests pass before.
+pub(super) struct Server {
+    pub(super) pool: Arc<Pool>,
+    access: Access,
+    workers: intake::Workers,
+    routes: Router,
 }
 
 /// The router over a pool of models. A body must arrive within `read_time`.
@@ -39,25 +53,58 @@ fn well_formed_id(mut request: Request, name: &HeaderName) -> Request {
 /// The operating system cannot start threads for handlers.
 pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Result<Router> {
     pool.watch_idle()?;
-    let workers = Arc::new(intake::Workers::new(read_time)?);
-    let request_id = HeaderName::from_static("x-request-id");
-    Ok(routes::router()
+    let routes = routes::router()
         .fallback(error::no_route)
-        .method_not_allowed_fallback(error::wrong_method)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(from_fn_with_state(Arc::clone(&workers), intake::handlers))
-        .layer(from_fn_with_state(Arc::clone(&pool), forward::layer))
-        .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(from_fn_with_state(workers, intake::layer))
-        .layer(from_fn_with_state(Arc::new(access), access::layer))
-        .layer(from_fn(anthropic::layer))
-        .layer(from_fn(record::layer))
-        .layer(PropagateRequestIdLayer::new(request_id.clone()))
-        .layer(SetRequestIdLayer::new(request_id.clone(), MakeRequestUuid))
-        .layer(map_request(move |request| {
-            let request = well_formed_id(request, &request_id);
-            async { request }
-        }))
-        .with_state(pool))
+        .method_not_allowed_fallback(error::wrong_method);
+    let server = Server {
+        access,
+        workers: intake::Workers::new(read_time)?,
+        routes: routes.with_state(Arc::clone(&pool)),
+        pool,
+    };
+    // One service around all routes: a layer of the router would be one around each of them.
+    Ok(Router::new().fallback(answer).with_state(Arc::new(server)))
+}
+
+/// Answers a request: identifies and records it, checks access, reads its body, and sends it on.
+async fn answer(State(server): State<Arc<Server>>, mut request: Request) -> Response {
+    let id = id_of(&request);
+    request.headers_mut().insert(REQUEST_ID, id.clone());
+    let admitted = |request| {
+        let server = Arc::clone(&server);
+        async move {
+            let next = Arc::clone(&server);
+            // In a box, since unoptimised code copies a future into each one that waits for it.
+            let work = |request| caught(Box::pin(forward::layer(next, request)));
+            intake::layer(&server.workers, request, work).await
+        }
+    };
+    let checked = |request| access::layer(&server.access, request, admitted);
+    let mut response = record::layer(request, |request| anthropic::layer(request, checked)).await;
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+impl Server {
+    /// The answer of this process's own handler.
+    pub(super) async fn handled(self: Arc<Self>, request: Request) -> Response {
+        let mut routes = self.routes.clone();
+        intake::handlers(&self.workers, request, |request| {
+            caught(async move {
+                let Ok(response) = routes.call(request).await;
+                response
+            })
+        })
+        .await
+    }
+}
+
+/// Runs a handler. A panic becomes an error, and the server continues.
+async fn caught(work: impl Future<Output = Response>) -> Response {
+    let mut work = pin!(work);
+    std::future::poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
+        polled.unwrap_or_else(|cause| Poll::Ready(error::panicked(cause.as_ref())))
+    })
+    .await
 }

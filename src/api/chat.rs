@@ -5,11 +5,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
@@ -23,6 +19,7 @@ use super::envelope::Envelope;
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
+use super::json::Json;
 use super::logprobs::{self, Names};
 use super::native;
 use super::parts::Piece;
@@ -65,10 +62,9 @@ pub(super) fn refusal(fields: Map<String, Value>) -> Option<String> {
 
 pub(super) async fn completions(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Result<Response, Error> {
-    let (dialogue, chat) = parse(Body::read(&headers, body)?)?;
+    let (dialogue, chat) = parse(body)?;
     let top = chat.n_top_logprobs();
     let begun = dialogue.begin(&pool, top).await?;
     let (served, generation) = (begun.served, &dialogue.generation);
@@ -110,12 +106,8 @@ pub(super) async fn completions(
     Ok(Json(answer).into_response())
 }
 
-pub(super) async fn input_tokens(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let (dialogue, _) = parse(Body::read(&headers, body)?)?;
+pub(super) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+    let (dialogue, _) = parse(body)?;
     dialogue.input_tokens(&pool).await
 }
 

@@ -4,11 +4,7 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -25,6 +21,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Fitting, Generation, MAX_CHOICES, check_top, choices};
 use super::input::{Input, check_ids, inputs};
+use super::json::Json;
 use super::logprobs::{self, Arrays, Names};
 
 /// Maximum number of tokens of a completion if the request does not set it.
@@ -83,10 +80,8 @@ impl Encoded {
 
 pub(super) async fn completions(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    mut body: Body,
 ) -> Result<Response, Error> {
-    let mut body = Body::read(&headers, body)?;
     let generation = Generation::take(&mut body, 0)?;
     let legacy: Legacy = body.take()?;
     let fitting: Fitting = body.take()?;

@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::engine::Request;
 use crate::engine::serving::Served;
@@ -15,6 +14,7 @@ use super::answers::Answers;
 use super::error::Error;
 use super::fields::{self, Body, Field, Fields};
 use super::generation::{self, Fitting, Generation, choices};
+use super::json::Json;
 use super::messages::Messages;
 use super::parts::Reader;
 use super::reading::Reading;
@@ -100,7 +100,7 @@ impl Dialogue {
     ///
     /// # Errors
     /// The conversation does not fit the model, or the model is not available.
-    pub(super) async fn input_tokens(&self, pool: &Arc<Pool>) -> Result<Json<Value>, Error> {
+    pub(super) async fn input_tokens(&self, pool: &Arc<Pool>) -> Result<Json, Error> {
         let n = self.prompt(pool).await?.tokens.len();
         Ok(Json(
             json!({ "object": "response.input_tokens", "input_tokens": n }),

@@ -5,11 +5,7 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -82,10 +78,8 @@ struct Answer {
 
 pub(super) async fn embeddings(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    mut body: Body,
 ) -> Result<Response, Error> {
-    let mut body = Body::read(&headers, body)?;
     let request: Embeddings = body.take()?;
     let truncation: Truncation = body.take()?;
     let wanted = lab::take(&mut body)?;
@@ -139,7 +133,7 @@ pub(super) async fn embeddings(
         model: served.name.clone(),
         usage: json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens }),
     };
-    Ok(Json(answer).into_response())
+    Ok(axum::Json(answer).into_response())
 }
 
 impl Embeddings {

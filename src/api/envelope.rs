@@ -1,5 +1,6 @@
 //! The fields that all objects of a response share: id, time, model, fingerprint.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,6 +28,11 @@ pub(super) struct Envelope {
     pub(super) created: u64,
     reports: Reports,
     lab: Option<Arc<lab::Wanted>>,
+}
+
+/// A random number for ids and seeds: the standard library keys its hashers from the system's randomness.
+pub(super) fn random() -> u64 {
+    RandomState::new().hash_one(0_u8)
 }
 
 impl Envelope {

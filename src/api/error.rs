@@ -7,7 +7,6 @@
 use std::any::Any;
 use std::time::Duration;
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -15,6 +14,8 @@ use serde_json::{Value, json};
 use crate::engine::serving::PromptError;
 use crate::engine::{Failure, Rejected};
 use crate::text::template::RenderError;
+
+use super::json::Json;
 
 /// Text from a client, shortened for an error message.
 pub(super) fn quoted(text: &str) -> String {
@@ -403,11 +404,7 @@ pub(super) async fn wrong_method() -> Error {
 }
 
 /// The response to a panic of a handler. The server continues.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the layer that catches panics hands them over by value"
-)]
-pub(super) fn panicked(cause: Box<dyn Any + Send + 'static>) -> Response {
+pub(super) fn panicked(cause: &(dyn Any + Send)) -> Response {
     let detail = cause
         .downcast_ref::<String>()
         .cloned()

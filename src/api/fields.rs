@@ -4,11 +4,11 @@
 //!
 //! A field that changes the result and is not supported is refused, never ignored. Null means the default.
 
-use std::collections::BTreeMap;
+use std::any::Any;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -20,12 +20,37 @@ use super::known;
 use super::record::Record;
 
 /// A part of a request, whose fields are taken out of a body.
-pub(super) trait Fields: DeserializeOwned {
+pub(super) trait Fields: Sized {
     /// The names of its fields.
     const NAMES: &'static [&'static str];
     /// The name, type and attributes of each field as written in the source.
     const WRITTEN: &'static [(&'static str, &'static str, &'static [&'static str])];
+
+    /// Takes the fields.
+    ///
+    /// # Errors
+    /// A field is missing or of another type; the error names it.
+    fn taken(body: &mut Body) -> Result<Self, Error>;
 }
+
+/// The type of a field.
+pub(super) trait Kind: DeserializeOwned + 'static {
+    /// What an absent field is; `None` if it has to be there.
+    fn absent() -> Option<Self> {
+        None
+    }
+}
+
+impl<T: DeserializeOwned + 'static> Kind for Option<T> {
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+}
+
+impl Kind for String {}
+impl Kind for Value {}
+impl Kind for Vec<u32> {}
+impl Kind for Vec<Value> {}
 
 /// A documented field.
 #[derive(Clone, Debug)]
@@ -55,13 +80,13 @@ pub(super) fn of<T: Fields>() -> Vec<Field> {
     T::WRITTEN.iter().map(field).collect()
 }
 
-/// Declares a part of a request: a struct that is deserialised from JSON, and the names of its fields.
+/// Declares a part of a request: a struct whose fields are deserialised from JSON, and their names.
 macro_rules! fields {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $ty:ty,)*
     }) => {
         $(#[$meta])*
-        #[derive(Debug, serde::Deserialize)]
+        #[derive(Debug)]
         $vis struct $name {
             $($(#[$field_meta])* $field_vis $field: $ty,)*
         }
@@ -71,11 +96,35 @@ macro_rules! fields {
             const WRITTEN: &'static [(&'static str, &'static str, &'static [&'static str])] = &[
                 $((stringify!($field), stringify!($ty), &[$(stringify!($field_meta)),*]),)*
             ];
+
+            fn taken(
+                body: &mut $crate::api::fields::Body,
+            ) -> Result<Self, $crate::api::error::Error> {
+                Ok(Self { $($field: body.field(stringify!($field))?,)* })
+            }
         }
     };
 }
 
 pub(super) use fields;
+
+/// The body of a request, which was read already (`intake`).
+///
+/// # Errors
+/// The connection broke.
+pub(super) async fn whole(body: axum::body::Body) -> Result<Bytes, Error> {
+    let body = to_bytes(body, MAX_BODY_BYTES).await;
+    body.map_err(|_| Error::Body("the body could not be read".into()))
+}
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Error> {
+        let (head, body) = request.into_parts();
+        Self::read(&head.headers, &whole(body).await?)
+    }
+}
 
 /// The fields of a body, or of an object within it, that no part has taken yet.
 #[derive(Debug)]
@@ -90,17 +139,8 @@ impl Body {
     /// Reads the JSON object that a client sent.
     ///
     /// # Errors
-    /// The body is too large, has another content type or is not a JSON object.
-    pub(super) fn read(
-        headers: &HeaderMap,
-        body: Result<Bytes, BytesRejection>,
-    ) -> Result<Self, Error> {
-        let body = body.map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge {
-                limit: MAX_BODY_BYTES,
-            },
-            _ => Error::Body(rejection.to_string()),
-        })?;
+    /// The body has another content type or is not a JSON object.
+    pub(super) fn read(headers: &HeaderMap, body: &[u8]) -> Result<Self, Error> {
         // A page of another origin can send other content types without a preflight request.
         let kind = headers.get(header::CONTENT_TYPE);
         let kind = kind.map(|kind| kind.to_str().unwrap_or("?"));
@@ -108,10 +148,13 @@ impl Body {
         if !essence.trim().eq_ignore_ascii_case("application/json") {
             return Err(Error::ContentType(kind.map(str::to_owned)));
         }
-        match serde_json::from_slice(&body) {
+        let not_json =
+            |error: &dyn std::fmt::Display| Error::Body(format!("the body is not JSON: {error}"));
+        let text = std::str::from_utf8(body).map_err(|error| not_json(&error))?;
+        match text.parse() {
             Ok(Value::Object(fields)) => Ok(Self::of(fields)),
             Ok(_) => Err(Error::Body("the body is not a JSON object".into())),
-            Err(error) => Err(Error::Body(format!("the body is not JSON: {error}"))),
+            Err(error) => Err(not_json(&error)),
         }
     }
 
@@ -148,24 +191,29 @@ impl Body {
         self.left.get(name).filter(|value| !value.is_null())
     }
 
-    /// Takes one field; `None` if it is absent or null.
-    pub(super) fn take_one(&mut self, name: &'static str) -> Option<Value> {
+    /// Removes a field.
+    fn remove(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
-        self.left.remove(name).filter(|value| !value.is_null())
+        // Most bodies have few fields and most fields are absent: comparing is quicker than hashing.
+        let may_be = self.left.len() > 16 || self.left.keys().any(|key| key == name);
+        may_be.then(|| self.left.remove(name)).flatten()
     }
 
-    /// Takes one field as a type; `None` if it is absent or null.
+    /// Takes one field; `None` if it is absent or null.
+    pub(super) fn take_one(&mut self, name: &'static str) -> Option<Value> {
+        self.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Takes one field as a type.
     ///
     /// # Errors
-    /// The value has another type; the error names the field.
-    pub(super) fn take_as<T: DeserializeOwned>(
-        &mut self,
-        name: &'static str,
-    ) -> Result<Option<T>, Error> {
-        self.known.push(name);
-        let own: Map<String, Value> = self.left.remove_entry(name).into_iter().collect();
-        let mut of: BTreeMap<String, Option<T>> = self.typed(own)?;
-        Ok(of.remove(name).flatten())
+    /// It is missing or has another type; the error names it.
+    pub(super) fn field<T: Kind>(&mut self, name: &'static str) -> Result<T, Error> {
+        match (self.remove(name), T::absent()) {
+            (None, Some(absent)) | (Some(Value::Null), Some(absent)) => Ok(absent),
+            (None, None) => Err(Error::missing(format!("{}{name}", self.prefix))),
+            (Some(value), _) => self.typed(name, value),
+        }
     }
 
     /// Takes a part of the request.
@@ -173,27 +221,36 @@ impl Body {
     /// # Errors
     /// A field is missing or of another type; the error names it.
     pub(super) fn take<T: Fields>(&mut self) -> Result<T, Error> {
-        self.known.extend(T::NAMES);
-        let own = T::NAMES
-            .iter()
-            .filter_map(|name| self.left.remove_entry(*name));
-        let own = own.collect();
-        self.typed(own)
+        T::taken(self)
     }
 
-    fn typed<T: DeserializeOwned>(&self, fields: Map<String, Value>) -> Result<T, Error> {
-        serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
-            // The path may hold a key that the client chose, of any length.
-            let path = quoted(&error.path().to_string());
+    fn typed<T: Kind>(&self, name: &str, value: Value) -> Result<T, Error> {
+        // What stays JSON is not read value by value.
+        let value = match same(value) {
+            Ok(same) => return Ok(same),
+            Err(Value::Array(all)) => match same(all) {
+                Ok(same) => return Ok(same),
+                Err(all) => Value::Array(all),
+            },
+            Err(Value::Object(all)) => match same(all) {
+                Ok(same) => return Ok(same),
+                Err(all) => Value::Object(all),
+            },
+            Err(value) => value,
+        };
+        serde_path_to_error::deserialize(value).map_err(|error| {
+            // The path may hold a key that the client chose, of any length. serde writes an empty one as a dot.
+            let within = match quoted(&error.path().to_string()) {
+                path if path == "." => String::new(),
+                path if path.starts_with('[') => path,
+                path => format!(".{path}"),
+            };
+            let path = format!("{}{name}{within}", self.prefix);
             let inner = error.into_inner().to_string();
             let missing = inner.strip_prefix("missing field `");
             match missing.and_then(|rest| rest.split_once('`')) {
-                // serde writes the path of the body itself as a dot.
-                Some((field, _)) if path == "." => {
-                    Error::missing(format!("{}{field}", self.prefix))
-                }
-                Some((field, _)) => Error::missing(format!("{}{path}.{field}", self.prefix)),
-                None => Error::kind(format!("{}{path}", self.prefix), &plain(&inner)),
+                Some((field, _)) => Error::missing(format!("{path}.{field}")),
+                None => Error::kind(path, &plain(&inner)),
             }
         })
     }
@@ -229,6 +286,21 @@ impl Body {
     }
 }
 
+/// A value as a `T` or as an `Option<T>`, if that is its type.
+fn same<A: 'static, T: 'static>(value: A) -> Result<T, A> {
+    let mut kept = Some(Some(value));
+    let any: &mut dyn Any = &mut kept;
+    if let Some(found) = any.downcast_mut::<Option<T>>().and_then(Option::take) {
+        return Ok(found);
+    }
+    let mut kept = kept.flatten();
+    let any: &mut dyn Any = &mut kept;
+    match any.downcast_mut::<Option<T>>().and_then(Option::take) {
+        Some(found) => Ok(found),
+        None => Err(kept.expect("it was not taken")),
+    }
+}
+
 /// A serde message in plain words, with a shortened quotation.
 pub(super) fn plain(message: &str) -> String {
     let Some((found, expected)) = message.rsplit_once(", expected ") else {
@@ -245,4 +317,37 @@ pub(super) fn plain(message: &str) -> String {
         other => other,
     };
     format!("{}, expected {expected}", quoted(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_become_types_and_errors_name_their_place() {
+        let Value::Object(fields) = json!({
+            "text": "a", "value": [1, null], "list": [{ "a": 1 }], "map": { "k": "v" },
+            "numbers": [1, -2], "nested": { "k": [1, "x"] }, "none": null,
+        }) else {
+            unreachable!("it is an object")
+        };
+        let mut body = Body::within("part", fields);
+        assert_eq!(body.field("text").ok(), Some(Some("a".to_owned())));
+        assert_eq!(body.field("value").ok(), Some(json!([1, null])));
+        assert_eq!(body.field("list").ok(), Some(vec![json!({ "a": 1 })]));
+        let map: Option<Map<String, Value>> = body.field("map").expect("an object");
+        assert_eq!(map.expect("it is there")["k"], "v");
+        assert_eq!(body.field::<Option<u32>>("none").ok(), Some(None));
+        assert_eq!(body.field::<Option<u32>>("absent").ok(), Some(None));
+        let told = |error: Option<Error>| error.expect("it is refused").to_string();
+        let missing = told(body.field::<String>("absent").err());
+        assert!(missing.contains("`part.absent`"), "{missing}");
+        let numbers = told(body.field::<Vec<u32>>("numbers").err());
+        assert!(numbers.contains("`part.numbers[1]`"), "{numbers}");
+        type Nested = Option<std::collections::BTreeMap<String, Vec<u32>>>;
+        let nested = told(body.field::<Nested>("nested").err());
+        assert!(nested.contains("`part.nested.k[1]`"), "{nested}");
+    }
 }

@@ -11,10 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{Query, Request, State};
+use axum::extract::{Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -22,9 +21,10 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::adapters::{self, Which};
+use super::assembly::Server;
 use super::error::{Error, IsElsewhere};
 use super::exchange::{Answer, exchange};
-use super::pool::{ALIAS, Engine, Pool};
+use super::pool::{ALIAS, Engine};
 use super::process::Process;
 use super::record::Record;
 use super::routes::{self, Owner};
@@ -47,11 +47,12 @@ static OWN_HEADERS: &[&str] = &[
 const METRICS_TIME: Duration = Duration::from_secs(2);
 
 /// Forwards requests to the engine processes of their models, and keeps streams alive while their model is loaded.
-pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next: Next) -> Response {
+pub(super) async fn layer(server: Arc<Server>, request: Request) -> Response {
+    let pool = &server.pool;
     let owner = routes::owner(request.method(), request.uri().path());
     let has_part = pool.is_split() || (owner == Owner::Model && pool.lacks_one());
     if owner == Owner::Server || !has_part {
-        return next.run(request).await;
+        return server.handled(request).await;
     }
     let (head, body) = request.into_parts();
     // Other bodies were read in time (`intake`). The bodies of these methods have no meaning.
@@ -66,27 +67,25 @@ pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next:
     let call = Call {
         owner,
         name: model.filter(|name| pool.own_name(name).is_ok()),
-        pool,
         head,
         body,
-        next,
+        server,
     };
     let may_wait = is_streamed && call.is_first() && routes::can_stream(call.head.uri.path());
     if may_wait {
-        return waiting::answer(call).await;
+        return Box::pin(waiting::answer(call)).await;
     }
-    call.run().await
+    Box::pin(call.run()).await
 }
 
 /// A request whose body was read, and the route and handler that answer it.
 struct Call {
-    pool: Arc<Pool>,
+    server: Arc<Server>,
     owner: Owner,
     /// The model that the request names, if it exists.
     name: Option<String>,
     head: Parts,
     body: Bytes,
-    next: Next,
 }
 
 impl Call {
@@ -97,17 +96,17 @@ impl Call {
     /// Whether the model must first be loaded for this request.
     fn is_first(&self) -> bool {
         let name = self.name.as_ref().filter(|_| self.owner == Owner::Model);
-        name.is_some_and(|name| !self.pool.is_loaded(name))
+        name.is_some_and(|name| !self.server.pool.is_loaded(name))
     }
 
     /// The answer of this process's own handler.
     async fn own(&self) -> Response {
-        self.next.clone().run(self.request()).await
+        Arc::clone(&self.server).handled(self.request()).await
     }
 
     /// The answer to the request, from the model's engine process or from a handler.
     async fn run(self) -> Response {
-        let Some(name) = self.name.as_ref().filter(|_| self.pool.is_split()) else {
+        let Some(name) = self.name.as_ref().filter(|_| self.server.pool.is_split()) else {
             return self.own().await;
         };
         if self.is_first() {
@@ -120,8 +119,8 @@ impl Call {
         // At most two attempts: an idle process may have died unnoticed.
         for is_last in [false, true] {
             let process = match self.owner {
-                Owner::Loaded => self.pool.process(name),
-                _ => match self.pool.engine(name).await.map(Engine::parts) {
+                Owner::Loaded => self.server.pool.process(name),
+                _ => match self.server.pool.engine(name).await.map(Engine::parts) {
                     Ok((_, process)) => process,
                     Err(error) => return error.into_response(),
                 },
@@ -151,12 +150,12 @@ impl Call {
 
     /// Sets the adapter scales of a process, and keeps them for its successors.
     async fn scaled(&self, process: Arc<Process>) -> Result<Response, Unsent> {
-        let _turn = self.pool.scaling.lock().await;
+        let _turn = self.server.pool.scaling.lock().await;
         let response = forwarded(process, self.request()).await?;
         if let (Some(name), Ok(scales)) = (&self.name, adapters::scales(&self.body))
             && response.status().is_success()
         {
-            self.pool.keep_scales(name, scales);
+            self.server.pool.keep_scales(name, scales);
         }
         Ok(response)
     }

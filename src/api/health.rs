@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Pool;
+use super::json::Json;
 use super::pool::Info;
 
 /// Status 503 if a step of a model in this process exceeds its time limit.
-pub(super) async fn health(State(pool): State<Arc<Pool>>) -> (StatusCode, Json<Value>) {
+pub(super) async fn health(State(pool): State<Arc<Pool>>) -> (StatusCode, Json) {
     let infos = pool.infos();
     let names = |is_meant: &dyn Fn(&Info) -> bool| -> Vec<String> {
         let meant = infos.iter().filter(|info| is_meant(info));

@@ -5,10 +5,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 
@@ -52,10 +49,8 @@ pub(super) fn fields() -> Vec<Field> {
 
 pub(super) async fn infill(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    mut body: Body,
 ) -> Result<Response, Error> {
-    let mut body = Body::read(&headers, body)?;
     let parameters = Parameters::take(&mut body)?;
     let gap: Gap = body.take()?;
     body.finish()?;

@@ -14,9 +14,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::Method;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
@@ -162,13 +161,13 @@ fn ended() -> Error {
 }
 
 /// Reads the body of a request. The rest of a large request runs on the handler threads.
-pub(super) async fn layer(
-    State(workers): State<Arc<Workers>>,
+pub(super) async fn layer<F: Future<Output = Response> + Send + 'static>(
+    workers: &Workers,
     request: Request,
-    next: Next,
+    next: impl FnOnce(Request) -> F,
 ) -> Response {
     if !has_body(request.method()) {
-        return next.run(request).await;
+        return next(request).await;
     }
     let (mut head, body) = request.into_parts();
     // Connections that a handler opens for its answer belong to the runtime that sends the answer.
@@ -180,10 +179,10 @@ pub(super) async fn layer(
     let n_bytes = body.len();
     let mut request = Request::from_parts(head, Body::from(body));
     if n_bytes <= LARGE {
-        return next.run(request).await;
+        return next(request).await;
     }
     request.extensions_mut().insert(IsOff);
-    let response = workers.run(true, next.run(request)).await;
+    let response = workers.run(true, next(request)).await;
     if n_bytes > HUGE {
         workers.release();
     }
@@ -191,15 +190,15 @@ pub(super) async fn layer(
 }
 
 /// Runs the handlers of this process on the handler threads.
-pub(super) async fn handlers(
-    State(workers): State<Arc<Workers>>,
+pub(super) async fn handlers<F: Future<Output = Response> + Send + 'static>(
+    workers: &Workers,
     request: Request,
-    next: Next,
+    next: impl FnOnce(Request) -> F,
 ) -> Response {
     let is_off = request.extensions().get::<IsOff>().is_some();
     match is_off || !has_body(request.method()) {
-        true => next.run(request).await,
-        false => workers.run(false, next.run(request)).await,
+        true => next(request).await,
+        false => workers.run(false, next(request)).await,
     }
 }
 

@@ -6,11 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 
 use crate::engine::serving::Served;
@@ -28,6 +24,7 @@ use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, choices};
 use super::input::{Input, check_ids, inputs};
+use super::json::Json;
 
 pub(super) mod artifacts;
 mod objects;
@@ -387,10 +384,7 @@ pub fn pieces(tokens: &[u32], served: &Served) -> Value {
 }
 
 /// Lists the points of a model, which can be captured and edited.
-pub(super) async fn points(
-    State(pool): State<Arc<Pool>>,
-    which: Which,
-) -> Result<Json<Value>, Error> {
+pub(super) async fn points(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
     let served = pool.get(which.name()).await?;
     let points = &served.handle.points().all;
     Ok(Json(
@@ -404,12 +398,7 @@ pub(super) fn fields() -> Vec<Field> {
 }
 
 /// Reads a prompt. Generates nothing unless `max_tokens` is set.
-pub(super) async fn run(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let mut body = Body::read(&headers, body)?;
+pub(super) async fn run(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
     let generation = Generation::take(&mut body, 0)?;
     let run: Run = body.take()?;
     body.finish()?;

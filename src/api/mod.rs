@@ -30,6 +30,7 @@ mod health;
 mod infill;
 mod input;
 mod intake;
+mod json;
 mod known;
 mod lab;
 mod listener;

@@ -7,10 +7,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::FromRequestParts;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -22,6 +22,7 @@ use crate::engine::serving::{ModelInfo, Pooled, Served};
 use super::Pool;
 use super::error::Error;
 use super::fields::{Body, fields};
+use super::json::Json;
 use super::pool::{Info, Load, Share};
 use super::rerank;
 
@@ -100,7 +101,7 @@ fn meta(info: &ModelInfo) -> Value {
     })
 }
 
-pub(super) async fn list(State(pool): State<Arc<Pool>>) -> Json<Value> {
+pub(super) async fn list(State(pool): State<Arc<Pool>>) -> Json {
     let infos = pool.described().await;
     let own = infos.iter().map(|info| (info.name.as_str(), info));
     let aliases = pool.aliases().iter().filter_map(|(alias, name)| {
@@ -117,7 +118,7 @@ pub(super) async fn list(State(pool): State<Arc<Pool>>) -> Json<Value> {
 pub(super) async fn one(
     State(pool): State<Arc<Pool>>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, Error> {
+) -> Result<Json, Error> {
     // A name that is not UTF-8 names no model.
     let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
     let info = pool.info(&id).await?;
@@ -126,14 +127,20 @@ pub(super) async fn one(
     Ok(Json(entry(&pool, id, &info)))
 }
 
-/// Refuses requests that manage models or the server, if that is not allowed.
-pub(super) fn check_managed(pool: &Pool) -> Result<(), Error> {
-    match pool.is_managed() {
-        true => Ok(()),
-        false => Err(Error::Forbidden {
-            code: "management_not_allowed",
-            message: "models and the server are managed by clients with an API key only, where the address is not loopback; set `--api-key`".into(),
-        }),
+/// The pool, for a request that manages models or the server: refused where that is not allowed.
+pub(super) struct Managed(pub(super) Arc<Pool>);
+
+impl FromRequestParts<Arc<Pool>> for Managed {
+    type Rejection = Error;
+
+    async fn from_request_parts(_: &mut Parts, pool: &Arc<Pool>) -> Result<Self, Error> {
+        match pool.is_managed() {
+            true => Ok(Self(Arc::clone(pool))),
+            false => Err(Error::Forbidden {
+                code: "management_not_allowed",
+                message: "models and the server are managed by clients with an API key only, where the address is not loopback; set `--api-key`".into(),
+            }),
+        }
     }
 }
 
@@ -149,12 +156,10 @@ fn loaded(name: &str) -> Value {
 }
 
 pub(super) async fn load(
-    State(pool): State<Arc<Pool>>,
+    Managed(pool): Managed,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    mut body: Body,
 ) -> Result<Response, Error> {
-    check_managed(&pool)?;
-    let mut body = Body::read(&headers, body)?;
     let order: Order = body.take()?;
     body.finish()?;
     let accept = headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
@@ -206,26 +211,15 @@ fn event(data: &Value) -> SseEvent {
     SseEvent::default().data(data.to_string())
 }
 
-pub(super) async fn unload(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    check_managed(&pool)?;
-    let mut body = Body::read(&headers, body)?;
+pub(super) async fn unload(Managed(pool): Managed, mut body: Body) -> Result<Json, Error> {
     let which: Which = body.take()?;
     body.finish()?;
     let was_loaded = pool.unload(&which.model).await?;
     Ok(Json(json!({ "success": true, "was_loaded": was_loaded })))
 }
 
-pub(super) async fn rescan(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    check_managed(&pool)?;
-    Body::read(&headers, body)?.finish()?;
+pub(super) async fn rescan(Managed(pool): Managed, body: Body) -> Result<Json, Error> {
+    body.finish()?;
     let (new, gone) = pool.rescan().await?;
     Ok(Json(json!({ "success": true, "new": new, "gone": gone })))
 }

@@ -8,11 +8,7 @@ mod settings;
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
@@ -25,6 +21,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, MAX_CHOICES, choices};
 use super::input::{Input, check_ids, sequences};
+use super::json::Json;
 
 use response::{Of, Shape};
 
@@ -71,10 +68,8 @@ pub(super) fn fields_without_prompt() -> Vec<Field> {
 
 pub(super) async fn completion(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    mut body: Body,
 ) -> Result<Response, Error> {
-    let mut body = Body::read(&headers, body)?;
     let parameters = Parameters::take(&mut body)?;
     let prompt: Prompt = body.take()?;
     body.finish()?;

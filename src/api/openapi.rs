@@ -3,11 +3,11 @@
 
 use std::fmt::Write;
 
-use axum::Json;
 use axum::response::Html;
 use serde_json::{Map, Value, json};
 
 use super::fields::Field;
+use super::json::Json;
 use super::routes::{ROUTES, Route};
 
 /// The JSON schema of a Rust type of a field.
@@ -135,7 +135,7 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-pub(super) async fn document() -> Json<Value> {
+pub(super) async fn document() -> Json {
     let mut paths = Map::new();
     for route in ROUTES {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));

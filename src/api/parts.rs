@@ -4,11 +4,11 @@
 //! content's tokens are the content.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher as _;
 
 use crate::engine::{AnswerToken, FinishReason};
 use crate::text::calls::{Parser, Part, Span};
+
+use super::envelope::random;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +57,7 @@ const MAX_THOUGHT: usize = 500;
 /// A new id for a call, in the form that the strictest templates require: nine letters and digits.
 pub(super) fn new_id() -> String {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    let mut random = RandomState::new().hash_one(0_u8);
+    let mut random = random();
     let mut digit = || {
         let digit = DIGITS[(random % 62) as usize];
         random /= 62;

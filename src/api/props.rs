@@ -4,21 +4,18 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::sampling::Params;
 
 use super::Pool;
 use super::adapters::Which;
 use super::error::Error;
+use super::json::Json;
 use super::native;
 
-pub(super) async fn props(
-    State(pool): State<Arc<Pool>>,
-    which: Which,
-) -> Result<Json<Value>, Error> {
+pub(super) async fn props(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
     let info = pool.info(which.name()).await?;
     let served = info.served.as_ref();
     let limits = served.map(|served| served.handle.limits());
@@ -39,10 +36,7 @@ pub(super) async fn props(
     })))
 }
 
-pub(super) async fn slots(
-    State(pool): State<Arc<Pool>>,
-    which: Which,
-) -> Result<Json<Value>, Error> {
+pub(super) async fn slots(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
     let info = pool.info(which.name()).await?;
     let Some(served) = info.served else {
         return Ok(Json(json!([])));

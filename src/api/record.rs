@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::Response;
 
 use crate::engine::{Event, Usage};
@@ -205,9 +204,12 @@ impl Drop for Record {
 }
 
 /// Keeps the record of a request, and reports the fields without effect to the client.
-pub(super) async fn layer(request: Request, next: Next) -> Response {
+pub(super) async fn layer<F: Future<Output = Response>>(
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let record = Arc::new(Record::of(&request));
-    let mut response = Arc::clone(&record).scope(next.run(request)).await;
+    let mut response = Arc::clone(&record).scope(next(request)).await;
     let mut notes = record.notes();
     notes.status = response.status();
     notes.is_answered = true;

@@ -5,11 +5,7 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -18,8 +14,9 @@ use crate::engine::serving::{Pooled, Served};
 use super::Pool;
 use super::envelope::{Envelope, Reports};
 use super::error::Error;
-use super::fields::{self, Body, Field, Fields, fields};
+use super::fields::{self, Body, Field, Fields, Kind, fields};
 use super::input::inputs;
+use super::json::Json;
 use super::passages::{First, Reader, Truncation};
 use super::pooled::{self, MAX_TEXTS, Results};
 
@@ -87,6 +84,8 @@ pub(super) enum Texts {
     One(String),
     Many(Vec<String>),
 }
+
+impl Kind for Texts {}
 
 impl Texts {
     fn all(self) -> Vec<String> {
@@ -187,12 +186,7 @@ fn usage(n_tokens: usize) -> Value {
     json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens })
 }
 
-pub(super) async fn rerank(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let mut body = Body::read(&headers, body)?;
+pub(super) async fn rerank(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
     let request: Rerank = body.take()?;
     let truncation: Truncation = body.take()?;
     body.finish()?;
@@ -251,12 +245,7 @@ pub(super) async fn rerank(
     })))
 }
 
-pub(super) async fn score(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let mut body = Body::read(&headers, body)?;
+pub(super) async fn score(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
     let request: Score = body.take()?;
     let truncation: Truncation = body.take()?;
     body.finish()?;
@@ -288,13 +277,8 @@ pub(super) async fn score(
     })))
 }
 
-pub(super) async fn classify(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
+pub(super) async fn classify(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
     const INPUT: &str = "input";
-    let mut body = Body::read(&headers, body)?;
     let request: Classify = body.take()?;
     let truncation: Truncation = body.take()?;
     body.finish()?;

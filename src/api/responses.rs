@@ -9,19 +9,15 @@ mod response;
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde_json::Value;
 
 use super::Pool;
 use super::dialogue::Dialogue;
 use super::envelope::{Envelope, Reports};
 use super::error::Error;
 use super::fields::Body;
+use super::json::Json;
 
 pub(super) use request::fields;
 
@@ -44,21 +40,16 @@ fn dialogue(mut body: Body) -> Result<Dialogue, Error> {
     Ok(dialogue)
 }
 
-pub(super) async fn input_tokens(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let rewritten = request::rewritten(Body::read(&headers, body)?)?;
+pub(super) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+    let rewritten = request::rewritten(body)?;
     dialogue(rewritten.body)?.input_tokens(&pool).await
 }
 
 pub(super) async fn responses(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Result<Response, Error> {
-    let rewritten = request::rewritten(Body::read(&headers, body)?)?;
+    let rewritten = request::rewritten(body)?;
     let Rewritten {
         body,
         echo,
@@ -75,5 +66,5 @@ pub(super) async fn responses(
     }
     let (all, usage) = begun.answers.collect().await?;
     let response = all.first().map(|one| shape.response(one, &usage));
-    Ok(Json(response).into_response())
+    Ok(Json(response.into()).into_response())
 }

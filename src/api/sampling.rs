@@ -1,8 +1,6 @@
 //! The sampling fields of a request. Numbers and lists come from the table of the stages, with their ranges and
 //! defaults.
 
-use std::hash::{BuildHasher, Hasher};
-
 use serde_json::Value;
 
 use crate::sampling::{
@@ -11,6 +9,7 @@ use crate::sampling::{
 use crate::text::tokenizer::Tokenizer;
 
 use super::biases::{Biased, Biases, biases};
+use super::envelope::random;
 use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 
@@ -136,9 +135,7 @@ impl Sampling {
             let bans = ends.into_iter().map(|id| (id, f32::NEG_INFINITY));
             params.logit_bias.extend(bans);
         }
-        // The standard library keys its hasher from the system's randomness.
-        let fresh = || std::hash::RandomState::new().build_hasher().finish() as i64;
-        params.seed = self.others.seed.unwrap_or_else(fresh) as u64;
+        params.seed = self.others.seed.map_or_else(random, |seed| seed as u64);
         Ok(params)
     }
 }
@@ -163,12 +160,12 @@ fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elemen
     let take = |list: &List<P>| {
         Ok(match list.kind {
             ListKind::Biases(_) => {
-                let all: Option<Biases> = body.take_as(list.name)?;
+                let all: Option<Biases> = body.field(list.name)?;
                 let all = all.map(|all| all.list(list.name));
                 all.transpose()?.map(Elements::Biases)
             }
             ListKind::Breakers(_) => {
-                let texts: Option<Vec<String>> = body.take_as(list.name)?;
+                let texts: Option<Vec<String>> = body.field(list.name)?;
                 let texts = texts.map(|texts| check_texts(list.name, &texts).map(|()| texts));
                 texts.transpose()?.map(Elements::Texts)
             }

@@ -1,12 +1,13 @@
 //! `GET /v1/sampling`: every sampling parameter with its meaning, type, range and default, from the table of the
 //! stages. The page at `/` builds its form from it.
 
-use axum::Json;
 use serde_json::{Value, json};
 
 use crate::sampling::{
     Kind, LISTS, List, ListKind, OTHERS, Other, OtherKind, PARAMETERS, Parameter, StageName,
 };
+
+use super::json::Json;
 
 /// A bound; `None` if it is only that of the type.
 fn bound(bound: f64) -> Option<f64> {
@@ -50,7 +51,7 @@ fn other(other: &Other) -> Value {
 }
 
 /// All parameters: first those that are the only one of their technique, then the others grouped by technique.
-pub(super) async fn settings() -> Json<Value> {
+pub(super) async fn settings() -> Json {
     let mut all: Vec<Value> = PARAMETERS.iter().map(number).collect();
     for own in LISTS {
         let is_of = |value: &Value| value["technique"] == own.technique;

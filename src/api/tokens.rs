@@ -6,12 +6,8 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::engine::serving::{PromptError, Served};
 
@@ -19,6 +15,7 @@ use super::Pool;
 use super::adapters::Which;
 use super::error::Error;
 use super::fields::{self, Body, Field, Fields as _, fields};
+use super::json::Json;
 use super::messages::Messages;
 
 fields! {
@@ -63,23 +60,14 @@ pub(super) fn template_fields() -> Vec<Field> {
 }
 
 /// The model that a body names, and the rest of the body.
-async fn opened(
-    pool: &Arc<Pool>,
-    headers: &HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<(Arc<Served>, Body), Error> {
-    let mut body = Body::read(headers, body)?;
+async fn opened(pool: &Arc<Pool>, mut body: Body) -> Result<(Arc<Served>, Body), Error> {
     let model: Model = body.take()?;
     let name = model.model.as_deref().unwrap_or(super::pool::ALIAS);
     Ok((pool.get(name).await?, body))
 }
 
-pub(super) async fn tokenize(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let (served, mut body) = opened(&pool, &headers, body).await?;
+pub(super) async fn tokenize(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+    let (served, mut body) = opened(&pool, body).await?;
     let text: Text = body.take()?;
     let fault = |error: PromptError, field| Error::from(error).of_prompt(field);
     let tokenizer = served.handle.tokenizer();
@@ -134,12 +122,8 @@ pub(super) async fn tokenize(
     Ok(Json(answer))
 }
 
-pub(super) async fn detokenize(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let (served, mut body) = opened(&pool, &headers, body).await?;
+pub(super) async fn detokenize(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+    let (served, mut body) = opened(&pool, body).await?;
     let Tokens { tokens } = body.take()?;
     body.finish()?;
     let tokenizer = served.handle.tokenizer();
@@ -156,10 +140,7 @@ pub(super) async fn detokenize(
     Ok(Json(json!({ "prompt": text, "content": text })))
 }
 
-pub(super) async fn info(
-    State(pool): State<Arc<Pool>>,
-    which: Which,
-) -> Result<Json<Value>, Error> {
+pub(super) async fn info(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
     let served = pool.get(which.name()).await?;
     let tokenizer = served.handle.tokenizer();
     let text = |id: Option<u32>| id.and_then(|id| Some(tokenizer.token_text(id)?.into_owned()));
@@ -180,10 +161,9 @@ pub(super) async fn info(
 
 pub(super) async fn apply_template(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let (served, mut body) = opened(&pool, &headers, body).await?;
+    body: Body,
+) -> Result<Json, Error> {
+    let (served, mut body) = opened(&pool, body).await?;
     let messages: Messages = body.take()?;
     body.finish()?;
     messages.check()?;

@@ -63,7 +63,7 @@ enum State {
 /// Answers a call whose model is not loaded.
 pub(super) async fn answer(call: Call) -> Response {
     let (dialect, record) = (Dialect::of(call.head.uri.path()), Record::current());
-    let (pool, name) = (Arc::clone(&call.pool), call.name.clone());
+    let (pool, name) = (Arc::clone(&call.server.pool), call.name.clone());
     let work = Arc::clone(&record).scope(call.run());
     let mut task = Task(tokio::spawn(work));
     if let Ok(response) = tokio::time::timeout(PATIENCE, task.response()).await {

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::api::Pool;
 use crate::api::error::Error;
+use crate::api::json::Json;
 use crate::files::shelf::{Kept, Shelf};
 
 /// Path of the list.
@@ -47,7 +47,7 @@ pub(super) fn id_of(id: Result<Path<String>, PathRejection>) -> String {
     id.map_or_else(|_| String::new(), |Path(id)| id)
 }
 
-pub(in crate::api) async fn list(State(pool): State<Arc<Pool>>) -> Result<Json<Value>, Error> {
+pub(in crate::api) async fn list(State(pool): State<Arc<Pool>>) -> Result<Json, Error> {
     let all = shelf(&pool)?.list();
     let data: Value = all.iter().map(json_of).collect();
     Ok(Json(json!({ "object": "list", "data": data })))
@@ -73,7 +73,7 @@ pub(in crate::api) async fn get(
 pub(in crate::api) async fn delete(
     State(pool): State<Arc<Pool>>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, Error> {
+) -> Result<Json, Error> {
     let id = id_of(id);
     match shelf(&pool)?.remove(&id) {
         true => Ok(Json(

@@ -6,19 +6,16 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::api::Pool;
 use crate::api::answers::{Answers, usage_json};
 use crate::api::error::Error;
-use crate::api::fields::{self, Body, Field, fields};
+use crate::api::fields::{self, Body, Field, Kind, fields};
 use crate::api::input::{Input, check_ids, inputs};
+use crate::api::json::Json;
 use crate::engine::serving::Served;
 use crate::engine::{
     Capture, Captured, Edit, EditOp, LabPlan, Reduce, Request, Usage, Vector, Where,
@@ -58,6 +55,8 @@ struct Metric {
     token: Target,
     against: Option<Target>,
 }
+
+impl Kind for Metric {}
 
 /// The documented fields of a grid.
 pub(in crate::api) fn fields() -> Vec<Field> {
@@ -196,10 +195,8 @@ fn cells(names: &[String], rows: &[Captured], columns: &[Vec<i64>]) -> Vec<Edit>
 
 pub(in crate::api) async fn patch(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let mut body = Body::read(&headers, body)?;
+    mut body: Body,
+) -> Result<Json, Error> {
     let asked: Patch = body.take()?;
     body.finish()?;
     let name = asked.model.as_deref().unwrap_or(crate::api::pool::ALIAS);

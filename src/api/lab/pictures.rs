@@ -4,10 +4,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
 use serde_json::Value;
@@ -15,7 +12,7 @@ use serde_json::Value;
 use crate::api::Pool;
 use crate::api::diagram::svg;
 use crate::api::error::Error;
-use crate::api::fields::{self, Body, Field, fields};
+use crate::api::fields::{self, Body, Field, Kind, fields};
 
 use super::objects::{MAX_POSITIONS, too_many};
 
@@ -34,6 +31,8 @@ pub enum Picture {
     /// The contributions of parts of the model to a token's logit.
     Attribution,
 }
+
+impl Kind for Picture {}
 
 /// Draws a response, or only these layers and heads of it, as SVG; an error says what is wrong with the response.
 pub type Painter =
@@ -60,10 +59,8 @@ pub(in crate::api) fn fields() -> Vec<Field> {
 
 pub(in crate::api) async fn picture(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    mut body: Body,
 ) -> Result<impl IntoResponse, Error> {
-    let mut body = Body::read(&headers, body)?;
     let asked: PictureRequest = body.take()?;
     body.finish()?;
     let (layers, heads) = (

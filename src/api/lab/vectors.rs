@@ -4,16 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use crate::api::Pool;
 use crate::api::error::Error;
 use crate::api::fields::{self, Body, Field, fields};
+use crate::api::json::Json;
 use crate::files::vectors::Refused;
 use crate::weights::safetensors::{self, Dtype};
 
@@ -39,16 +37,14 @@ pub(in crate::api) fn fields() -> Vec<Field> {
     fields::of::<Sent>()
 }
 
-pub(in crate::api) async fn list(State(pool): State<Arc<Pool>>) -> Json<Value> {
+pub(in crate::api) async fn list(State(pool): State<Arc<Pool>>) -> Json {
     Json(json!({ "object": "list", "data": pool.vectors.list() }))
 }
 
 pub(in crate::api) async fn keep(
     State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let mut body = Body::read(&headers, body)?;
+    mut body: Body,
+) -> Result<Json, Error> {
     let sent: Sent = body.take()?;
     body.finish()?;
     let bytes = match (sent.file, sent.vector, sent.vectors) {
@@ -99,7 +95,7 @@ fn packed(rows: impl IntoIterator<Item = (String, Vector)>) -> Result<Vec<u8>, E
 pub(in crate::api) async fn delete(
     State(pool): State<Arc<Pool>>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, Error> {
+) -> Result<Json, Error> {
     let id = id_of(id);
     match pool.vectors.remove(&id) {
         true => Ok(Json(
