@@ -5,7 +5,7 @@
 //! `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope` (responses, streamed
 //! or not), `parts` (their reasoning and calls), `logprobs`, `places` (values within a body). Around them: `listener`
 //! (connections), `access` (access control), `intake` (bodies, threads), `forward` and `exchange` (requests to engine
-//! processes, whose life is `process`), `record` (the log). Called by `bench serve` and by tests, which use the same
+//! processes, whose life is `process`), `record` (the log), in the order of `assembly`. Called by `bench serve` and by tests, which use the same
 //! [`app`]. `local` answers a chat request without HTTP, for `bench chat`.
 
 mod access;
