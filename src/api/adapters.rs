@@ -15,8 +15,7 @@ use crate::engine::serving::Served;
 
 use super::Pool;
 use super::error::Error;
-use super::fields::plain;
-use super::fields::whole;
+use super::fields::{plain, whole};
 use super::json::Json;
 
 /// The route.

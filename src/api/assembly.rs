@@ -70,15 +70,9 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
 async fn answer(State(server): State<Arc<Server>>, mut request: Request) -> Response {
     let id = id_of(&request);
     request.headers_mut().insert(REQUEST_ID, id.clone());
-    let admitted = |request| {
-        let server = Arc::clone(&server);
-        async move {
-            let next = Arc::clone(&server);
-            // In a box, since unoptimised code copies a future into each one that waits for it.
-            let work = |request| caught(Box::pin(forward::layer(next, request)));
-            intake::layer(&server.workers, request, work).await
-        }
-    };
+    // In a box, since unoptimised code copies a future into each one that waits for it.
+    let work = |request| caught(Box::pin(forward::layer(Arc::clone(&server), request)));
+    let admitted = |request| intake::layer(&server.workers, request, work);
     let checked = |request| access::layer(&server.access, request, admitted);
     let mut response = record::layer(request, |request| anthropic::layer(request, checked)).await;
     response.headers_mut().insert(REQUEST_ID, id);

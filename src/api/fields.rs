@@ -286,7 +286,7 @@ impl Body {
     }
 }
 
-/// A value as a `T` or as an `Option<T>`, if that is its type.
+/// A value as it is, or in `Some`, if `T` is its type or an `Option` of that.
 fn same<A: 'static, T: 'static>(value: A) -> Result<T, A> {
     let mut kept = Some(Some(value));
     let any: &mut dyn Any = &mut kept;

@@ -24,6 +24,7 @@ use super::adapters::{self, Which};
 use super::assembly::Server;
 use super::error::{Error, IsElsewhere};
 use super::exchange::{Answer, exchange};
+use super::fields::whole;
 use super::pool::{ALIAS, Engine};
 use super::process::Process;
 use super::record::Record;
@@ -58,10 +59,11 @@ pub(super) async fn layer(server: Arc<Server>, request: Request) -> Response {
     // Other bodies were read in time (`intake`). The bodies of these methods have no meaning.
     let body = match head.method {
         Method::GET | Method::HEAD => Ok(Bytes::new()),
-        _ => to_bytes(body, MAX_BODY_BYTES).await,
+        _ => whole(body).await,
     };
-    let Ok(body) = body else {
-        return Error::Body("the body could not be read".into()).into_response();
+    let body = match body {
+        Ok(body) => body,
+        Err(error) => return error.into_response(),
     };
     let Routing { model, is_streamed } = Routing::of(&head.uri, &body);
     let call = Call {
