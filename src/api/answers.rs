@@ -2,13 +2,10 @@
 //!
 //! Not here: how an endpoint writes completions, which is a [`Format`].
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, SelectAll, Stream, StreamExt};
+use axum::response::Response;
+use futures_util::stream::{self, SelectAll, StreamExt};
 use serde_json::{Value, json};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -19,11 +16,9 @@ use crate::engine::{
 use crate::text::tokenizer::Tokenizer;
 
 use super::error::Error;
+use super::events::{self, Events};
 use super::parts::{Piece, Reader};
 use super::record::Record;
-
-/// Maximum time without an event, after which a stream sends a comment.
-const PING: Duration = Duration::from_secs(15);
 
 /// The events of all completions of a request, each with its completion's index.
 pub(super) struct Answers {
@@ -110,47 +105,51 @@ pub(super) fn note_stop(choice: &mut Value, stopped: Option<&Stopped>) {
 
 /// The format in which an endpoint writes the events of a stream.
 pub(super) trait Format: Send + 'static {
-    /// Whether events are named by their `type`. Such a stream ends with its last named event.
-    const IS_NAMED: bool = false;
     /// Whether `[DONE]` follows the last event.
-    const HAS_DONE: bool = !Self::IS_NAMED;
+    const HAS_DONE: bool = true;
 
-    /// The data before the first text of a completion.
-    fn start(&mut self, choice: u32) -> Vec<Value>;
-    /// The tokens of a completion's prompt with their log-probabilities, if requested.
-    fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken]) -> Vec<Value> {
-        Vec::new()
-    }
-    /// The data of new text of a completion.
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value>;
-    /// The data of reasoning, or of a piece of a call, if answers are parsed.
-    fn piece(&mut self, _choice: u32, _piece: &Piece) -> Vec<Value> {
-        Vec::new()
-    }
-    /// The progress of a completion's prefill, if requested.
-    fn progress(&mut self, _choice: u32, _progress: &Progress) -> Vec<Value> {
-        Vec::new()
-    }
-    /// The data of the token that ended a completion, if a token did.
-    fn ended(&mut self, _choice: u32, _token: AnswerToken) -> Vec<Value> {
-        Vec::new()
-    }
-    /// The data of a denoising step of a completion.
-    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value>;
-    /// The result of a completion's lab plan, before the end of the completion.
-    fn lab(&mut self, _choice: u32, _result: &LabResult) -> Vec<Value> {
-        Vec::new()
-    }
+    /// Writes what precedes the first text of a completion.
+    fn start(&mut self, _choice: u32, _out: &mut Events) {}
+    /// Writes the tokens of a completion's prompt with their log-probabilities, if requested.
+    fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken], _out: &mut Events) {}
+    /// Writes new text of a completion.
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events);
+    /// Writes reasoning, or a piece of a call, if answers are parsed.
+    fn piece(&mut self, _choice: u32, _piece: &Piece, _out: &mut Events) {}
+    /// Writes the progress of a completion's prefill, if requested.
+    fn progress(&mut self, _choice: u32, _progress: &Progress, _out: &mut Events) {}
+    /// Writes the token that ended a completion, if a token did.
+    fn ended(&mut self, _choice: u32, _token: AnswerToken, _out: &mut Events) {}
+    /// Writes a denoising step of a completion.
+    fn step(&mut self, choice: u32, step: &Step<'_>, out: &mut Events);
+    /// Writes the result of a completion's lab plan, before the end of the completion.
+    fn lab(&mut self, _choice: u32, _result: &LabResult, _out: &mut Events) {}
     /// Records the usage of a completion, before its end is written.
     fn took(&mut self, _choice: u32, _usage: &Usage) {}
-    /// The data of the end of a completion.
-    fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value>;
-    /// The data after the last completion.
-    fn done(&mut self, usage: &Usage) -> Vec<Value>;
-    /// The data of an error, which ends the stream.
-    fn failed(&mut self, error: &Error) -> Vec<Value> {
-        vec![error.body()]
+    /// Writes the end of a completion.
+    fn end(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        stopped: Option<&Stopped>,
+        out: &mut Events,
+    );
+    /// Writes what follows the last completion.
+    fn done(&mut self, _usage: &Usage, _out: &mut Events) {}
+    /// Writes an error, which ends the stream.
+    fn failed(&mut self, error: &Error, out: &mut Events) {
+        out.push(&error.body());
     }
+}
+
+/// A denoising step.
+pub(super) struct Step<'a> {
+    /// Number of the step, from 0.
+    pub(super) number: usize,
+    /// The positions that it fixed.
+    pub(super) fixed: &'a [Fixed],
+    /// Positions that are still masked.
+    pub(super) n_masked: usize,
 }
 
 /// The state of a stream.
@@ -327,46 +326,58 @@ impl Answers {
         self.record.usage(self.total());
     }
 
-    /// Server-sent events: the start of each completion, its text, its end, and the data that the format adds after all
-    /// of them. A completion that fails ends the stream with its error.
+    /// Server-sent events: the start of each completion, its text, its end, and what the format adds after all of them.
+    /// A completion that fails ends the stream with its error.
     pub(super) fn stream<F: Format>(self, mut format: F) -> Response {
-        let first: Vec<Value> = (0..self.n_open).flat_map(|i| format.start(i)).collect();
-        let rest = stream::unfold(Some((self, format)), |state| async {
-            let (mut answers, mut format) = state?;
-            let (data, stage) = match answers.events.next().await {
-                Some((choice, event)) => answers.written(&mut format, choice, event),
-                None => (format.failed(&incomplete()), Stage::Failed),
+        let mut first = Events::default();
+        (0..self.n_open).for_each(|choice| format.start(choice, &mut first));
+        let rest = stream::unfold(Some(Box::new((self, format))), |state| async {
+            let mut state = state?;
+            let (answers, format) = &mut *state;
+            let mut out = Events::default();
+            let stage = match answers.events.next().await {
+                Some((choice, event)) => answers.write(format, choice, event, &mut out),
+                None => {
+                    format.failed(&incomplete(), &mut out);
+                    Stage::Failed
+                }
             };
-            let mut out = sse_events::<F>(data);
             if stage == Stage::Complete && F::HAS_DONE {
-                out.push(SseEvent::default().data("[DONE]"));
+                out.finish();
             }
-            let next = (stage == Stage::Open).then_some((answers, format));
-            Some((out, next))
+            Some((out, (stage == Stage::Open).then_some(state)))
         });
-        let all = stream::iter(sse_events::<F>(first)).chain(rest.flat_map(stream::iter));
-        sse(all, PING)
+        let first = stream::once(std::future::ready(first));
+        events::response(first.chain(rest))
     }
 
-    /// The data of an event, and the state of the stream after it.
-    fn written(&mut self, format: &mut impl Format, i: u32, event: Event) -> (Vec<Value>, Stage) {
+    /// Writes an event, and returns the state of the stream after it.
+    fn write(&mut self, format: &mut impl Format, i: u32, event: Event, out: &mut Events) -> Stage {
         self.record.event(&event);
-        let data = match event {
-            Event::Prompt(tokens) => format.prompt(i, &tokens),
-            Event::Progress(progress) => format.progress(i, &progress),
-            Event::Ended(token) => format.ended(i, token),
+        match event {
+            Event::Prompt(tokens) => format.prompt(i, &tokens, out),
+            Event::Progress(progress) => format.progress(i, &progress, out),
+            Event::Ended(token) => format.ended(i, token, out),
             Event::Text { text, tokens } => {
                 let pieces = self.read(i, text, tokens);
-                pieces_written(format, i, &pieces)
+                write_pieces(format, i, &pieces, out);
             }
             // Only pooled texts have it, and these are not streamed.
-            Event::Pooled(_) => Vec::new(),
-            Event::Lab(result) => format.lab(i, &result),
+            Event::Pooled(_) => {}
+            Event::Lab(result) => format.lab(i, &result, out),
             Event::Step {
-                step,
+                step: number,
                 fixed,
                 n_masked,
-            } => format.step(i, step, &fixed, n_masked),
+            } => {
+                let fixed = &fixed;
+                let step = Step {
+                    number,
+                    fixed,
+                    n_masked,
+                };
+                format.step(i, &step, out);
+            }
             Event::Done {
                 reason,
                 stopped,
@@ -375,52 +386,32 @@ impl Answers {
                 self.add(i, &usage);
                 format.took(i, &usage);
                 self.n_open -= 1;
-                let mut out = pieces_written(format, i, &self.rest(i, reason));
-                out.extend(format.end(i, reason, stopped.as_ref()));
+                write_pieces(format, i, &self.rest(i, reason), out);
+                format.end(i, reason, stopped.as_ref(), out);
                 if self.n_open == 0 {
-                    out.extend(format.done(&self.total()));
-                    return (out, Stage::Complete);
+                    format.done(&self.total(), out);
+                    return Stage::Complete;
                 }
-                out
             }
             Event::Failed(failure) => {
                 let error = Error::from(failure);
                 error.log();
-                return (format.failed(&error), Stage::Failed);
+                format.failed(&error, out);
+                return Stage::Failed;
             }
-        };
-        (data, Stage::Open)
+        }
+        Stage::Open
     }
 }
 
-/// A response of these events. After each `ping` without an event it sends a comment, so that the connection is not
-/// taken for dead.
-fn sse(all: impl Stream<Item = SseEvent> + Send + 'static, ping: Duration) -> Response {
-    let pings = KeepAlive::new().interval(ping);
-    let sse = Sse::new(all.map(Ok::<_, Infallible>)).keep_alive(pings);
-    sse.into_response()
-}
-
-/// The server-sent events with these data.
-fn sse_events<F: Format>(data: Vec<Value>) -> Vec<SseEvent> {
-    let event = |data: Value| {
-        let name = data.get("type").and_then(Value::as_str);
-        let event = match name.filter(|_| F::IS_NAMED) {
-            Some(name) => SseEvent::default().event(name),
-            None => SseEvent::default(),
-        };
-        event.data(data.to_string())
-    };
-    data.into_iter().map(event).collect()
-}
-
-/// The data of pieces of a completion.
-fn pieces_written(format: &mut impl Format, i: u32, pieces: &[Piece]) -> Vec<Value> {
-    let written = pieces.iter().flat_map(|piece| match piece {
-        Piece::Content(text, tokens) => format.text(i, text, tokens),
-        other => format.piece(i, other),
-    });
-    written.collect()
+/// Writes pieces of a completion.
+fn write_pieces(format: &mut impl Format, i: u32, pieces: &[Piece], out: &mut Events) {
+    for piece in pieces {
+        match piece {
+            Piece::Content(text, tokens) => format.text(i, text, tokens, out),
+            other => format.piece(i, other, out),
+        }
+    }
 }
 
 /// The progress of a prefill, in llama-server's shape.
@@ -470,28 +461,4 @@ pub(super) fn usage_json(usage: &Usage) -> Value {
         out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn item_24_a_stream_that_waits_sends_comments() {
-        let first = stream::iter([SseEvent::default().data("{}")]);
-        let response = sse(first.chain(stream::pending()), Duration::from_millis(5));
-        let mut body = response.into_body().into_data_stream();
-        let mut text = String::new();
-        for _ in 0..3 {
-            let part = body.next().await.expect("more").expect("no failure");
-            text += std::str::from_utf8(&part).expect("UTF-8");
-        }
-        let (event, comments) = text.split_once("\n\n").expect("an event");
-        assert_eq!(event, "data: {}");
-        let mut lines = comments.lines().filter(|line| !line.is_empty());
-        assert!(
-            lines.clone().count() == 2 && lines.all(|line| line.starts_with(':')),
-            "{text:?}"
-        );
-    }
 }

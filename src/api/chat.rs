@@ -7,16 +7,20 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::engine::{AnswerToken, FinishReason, Fixed, LabResult, Progress, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Stopped, Usage};
 
 use super::Pool;
-use super::answers::{Completion, Format, TOOL_CALLS, finish_reason, note_stop, progress_json};
+use super::answers::{
+    Completion, Format, Step, TOOL_CALLS, finish_reason, note_stop, progress_json,
+};
 use super::dialogue::{self, Dialogue};
 use super::diffusion::step_json;
-use super::envelope::Envelope;
+use super::envelope::{Envelope, Object};
 use super::error::Error;
+use super::events::Events;
 use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
 use super::json::Json;
@@ -94,7 +98,10 @@ pub(super) async fn completions(
         }
         choice
     });
-    let mut answer = shape.envelope.object("chat.completion", &choices.collect());
+    let mut answer = shape
+        .envelope
+        .object("chat.completion", choices.collect::<Value>())
+        .json();
     shape.envelope.report(&mut answer, &usage);
     if generation.wants_prompt_logprobs() {
         let prompt = all.first().map_or(&[][..], |one| &one.prompt);
@@ -167,31 +174,56 @@ impl Shape {
             .then(|| json!({ "content": entries(), "refusal": null }))
     }
 
-    fn delta(
-        &self,
-        i: u32,
-        delta: &Value,
-        logprobs: Option<&Value>,
-        reason: Option<&str>,
-    ) -> Value {
-        let choice =
-            json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]);
-        self.envelope.chunk(CHUNK, &choice)
+    /// A chunk with this delta.
+    fn delta<'a, D: Serialize>(
+        &'a self,
+        index: u32,
+        delta: D,
+        logprobs: Option<&'a Value>,
+        finish_reason: Option<&'a str>,
+    ) -> Object<'a, [Choice<'a, D>; 1]> {
+        let choice = Choice {
+            index,
+            delta,
+            logprobs,
+            finish_reason,
+        };
+        self.envelope.chunk(CHUNK, [choice])
+    }
+
+    /// A chunk without a delta, to which fields are added.
+    fn empty(&self, choice: u32, reason: Option<&str>) -> Value {
+        self.delta(choice, json!({}), None, reason).json()
     }
 }
 
+/// A choice of a chunk.
+#[derive(Serialize)]
+struct Choice<'a, D> {
+    index: u32,
+    delta: D,
+    logprobs: Option<&'a Value>,
+    finish_reason: Option<&'a str>,
+}
+
+/// The delta of new text.
+#[derive(Serialize)]
+struct Text<'a> {
+    content: &'a str,
+}
+
 impl Format for Shape {
-    fn start(&mut self, choice: u32) -> Vec<Value> {
+    fn start(&mut self, choice: u32, out: &mut Events) {
         let delta = json!({ "role": "assistant", "content": "" });
-        vec![self.delta(choice, &delta, None, None)]
+        out.push(&self.delta(choice, delta, None, None));
     }
 
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value> {
-        let delta = json!({ "content": text });
-        vec![self.delta(choice, &delta, self.logprobs(tokens).as_ref(), None)]
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
+        let logprobs = self.logprobs(tokens);
+        out.push(&self.delta(choice, Text { content: text }, logprobs.as_ref(), None));
     }
 
-    fn piece(&mut self, choice: u32, piece: &Piece) -> Vec<Value> {
+    fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
         let delta = match piece {
             Piece::Content(text, _) => json!({ "content": text }),
             Piece::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
@@ -205,39 +237,47 @@ impl Format for Shape {
                 json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
             }
         };
-        vec![self.delta(choice, &delta, None, None)]
+        out.push(&self.delta(choice, delta, None, None));
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress) -> Vec<Value> {
-        let mut chunk = self.delta(choice, &json!({}), None, None);
+    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+        let mut chunk = self.empty(choice, None);
         chunk["prompt_progress"] = progress_json(progress);
-        vec![chunk]
+        out.push(&chunk);
     }
 
-    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value> {
-        let mut chunk = self.envelope.chunk(CHUNK, &json!([]));
+    fn step(&mut self, choice: u32, step: &Step<'_>, out: &mut Events) {
+        let mut chunk = self.envelope.chunk(CHUNK, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
-        chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
-        vec![chunk]
+        chunk["diffusion"] = step_json(choice, step, tokenizer);
+        out.push(&chunk);
     }
 
-    fn lab(&mut self, choice: u32, result: &LabResult) -> Vec<Value> {
-        let mut chunk = self.delta(choice, &json!({}), None, None);
+    fn lab(&mut self, choice: u32, result: &LabResult, out: &mut Events) {
+        let mut chunk = self.empty(choice, None);
         chunk["choices"][0]["lab"] = self.envelope.lab(Some(result)).unwrap_or_default();
-        vec![chunk]
+        out.push(&chunk);
     }
 
-    fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value> {
+    fn end(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        stopped: Option<&Stopped>,
+        out: &mut Events,
+    ) {
         let reason = match reason {
             FinishReason::Stop if self.calling.contains(&choice) => TOOL_CALLS,
             reason => finish_reason(reason),
         };
-        let mut chunk = self.delta(choice, &json!({}), None, Some(reason));
+        let mut chunk = self.empty(choice, Some(reason));
         note_stop(&mut chunk["choices"][0], stopped);
-        vec![chunk]
+        out.push(&chunk);
     }
 
-    fn done(&mut self, usage: &Usage) -> Vec<Value> {
-        self.envelope.done(CHUNK, usage)
+    fn done(&mut self, usage: &Usage, out: &mut Events) {
+        if let Some(last) = self.envelope.done(CHUNK, usage) {
+            out.push(&last);
+        }
     }
 }

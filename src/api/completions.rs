@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::engine::serving::Served;
-use crate::engine::{
-    AnswerToken, FinishReason, Fixed, LabResult, Progress, Request, Stopped, Usage,
-};
+use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Request, Stopped, Usage};
 
 use super::Pool;
-use super::answers::{Answers, Completion, Format, finish_reason, note_stop, progress_json};
+use super::answers::{Answers, Completion, Format, Step, finish_reason, note_stop, progress_json};
 use super::diffusion::step_json;
-use super::envelope::Envelope;
+use super::envelope::{Envelope, Object};
 use super::error::Error;
+use super::events::Events;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Fitting, Generation, MAX_CHOICES, check_top, choices};
 use super::input::{Input, check_ids, inputs};
@@ -155,7 +155,7 @@ pub(super) async fn completions(
             out.push(choice);
         }
     }
-    let mut answer = shape.envelope.object(OBJECT, &out.into());
+    let mut answer = shape.envelope.object(OBJECT, out).json();
     shape.envelope.report(&mut answer, &usage);
     Ok(Json(answer).into_response())
 }
@@ -326,17 +326,20 @@ impl Shape {
         choice
     }
 
-    fn chunk(
-        &self,
+    fn chunk<'a>(
+        &'a self,
         index: u32,
-        text: &str,
-        logprobs: Option<&Value>,
-        reason: Option<&str>,
-    ) -> Value {
-        let choice = json!([{
-            "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason,
-        }]);
-        self.envelope.chunk(OBJECT, &choice)
+        text: &'a str,
+        logprobs: Option<&'a Value>,
+        finish_reason: Option<&'a str>,
+    ) -> Object<'a, [Choice<'a>; 1]> {
+        let choice = Choice {
+            index,
+            text,
+            logprobs,
+            finish_reason,
+        };
+        self.envelope.chunk(OBJECT, [choice])
     }
 
     fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<Value>, isize) {
@@ -347,64 +350,78 @@ impl Shape {
     }
 }
 
+/// A choice of a chunk.
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: u32,
+    text: &'a str,
+    logprobs: Option<&'a Value>,
+    finish_reason: Option<&'a str>,
+}
+
 impl Format for Shape {
-    fn start(&mut self, choice: u32) -> Vec<Value> {
-        if !self.is_echoed {
-            return Vec::new();
+    fn start(&mut self, choice: u32, out: &mut Events) {
+        if self.is_echoed {
+            let text = &self.prompt_of(choice).text;
+            out.push(&self.chunk(choice, text, None, None));
         }
-        let text = self.prompt_of(choice).text.clone();
-        vec![self.chunk(choice, &text, None, None)]
     }
 
-    fn prompt(&mut self, choice: u32, tokens: &[AnswerToken]) -> Vec<Value> {
-        if !self.is_echoed {
-            return Vec::new();
+    fn prompt(&mut self, choice: u32, tokens: &[AnswerToken], out: &mut Events) {
+        if self.is_echoed {
+            // The text is in the first chunk.
+            self.text(choice, "", tokens, out);
         }
-        // The text is in the first chunk.
+    }
+
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
         let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
         self.offsets[choice as usize] = end;
-        vec![self.chunk(choice, "", arrays.as_ref(), None)]
+        out.push(&self.chunk(choice, text, arrays.as_ref(), None));
     }
 
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value> {
-        let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
-        self.offsets[choice as usize] = end;
-        vec![self.chunk(choice, text, arrays.as_ref(), None)]
-    }
-
-    fn ended(&mut self, choice: u32, token: AnswerToken) -> Vec<Value> {
+    fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut Events) {
         let offset = self.offsets[choice as usize];
-        let (arrays, _) = self.arrays(&[token], offset);
-        let arrays = arrays.map(|arrays| self.chunk(choice, "", Some(&arrays), None));
-        arrays.into_iter().collect()
+        if let (Some(arrays), _) = self.arrays(&[token], offset) {
+            out.push(&self.chunk(choice, "", Some(&arrays), None));
+        }
     }
 
-    fn progress(&mut self, choice: u32, progress: &Progress) -> Vec<Value> {
-        let mut chunk = self.chunk(choice, "", None, None);
+    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+        let mut chunk = self.chunk(choice, "", None, None).json();
         chunk["prompt_progress"] = progress_json(progress);
-        vec![chunk]
+        out.push(&chunk);
     }
 
-    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value> {
-        let mut chunk = self.envelope.chunk(OBJECT, &json!([]));
+    fn step(&mut self, choice: u32, step: &Step<'_>, out: &mut Events) {
+        let mut chunk = self.envelope.chunk(OBJECT, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
-        chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
-        vec![chunk]
+        chunk["diffusion"] = step_json(choice, step, tokenizer);
+        out.push(&chunk);
     }
 
-    fn lab(&mut self, choice: u32, result: &LabResult) -> Vec<Value> {
-        let mut chunk = self.chunk(choice, "", None, None);
+    fn lab(&mut self, choice: u32, result: &LabResult, out: &mut Events) {
+        let mut chunk = self.chunk(choice, "", None, None).json();
         chunk["choices"][0]["lab"] = self.envelope.lab(Some(result)).unwrap_or_default();
-        vec![chunk]
+        out.push(&chunk);
     }
 
-    fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value> {
-        let mut chunk = self.chunk(choice, "", None, Some(finish_reason(reason)));
+    fn end(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        stopped: Option<&Stopped>,
+        out: &mut Events,
+    ) {
+        let reason = finish_reason(reason);
+        let mut chunk = self.chunk(choice, "", None, Some(reason)).json();
         note_stop(&mut chunk["choices"][0], stopped);
-        vec![chunk]
+        out.push(&chunk);
     }
 
-    fn done(&mut self, usage: &Usage) -> Vec<Value> {
-        self.envelope.done(OBJECT, usage)
+    fn done(&mut self, usage: &Usage, out: &mut Events) {
+        if let Some(last) = self.envelope.done(OBJECT, usage) {
+            out.push(&last);
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::{Diffusion, Fixed};
+use crate::engine::Diffusion;
 use crate::text::tokenizer::Tokenizer;
 
+use super::answers::Step;
 use super::error::Error;
 use super::fields::{Body, fields};
 
@@ -44,21 +45,16 @@ pub(super) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
 }
 
 /// The JSON of a denoising step of completion `index`.
-pub(super) fn step_json(
-    index: u32,
-    step: usize,
-    n_masked: usize,
-    fixed: &[Fixed],
-    tokenizer: &Tokenizer,
-) -> Value {
-    let fixed = fixed.iter().map(|f| {
+pub(super) fn step_json(index: u32, step: &Step<'_>, tokenizer: &Tokenizer) -> Value {
+    let fixed = step.fixed.iter().map(|f| {
         let bytes = tokenizer.piece(f.token);
         json!({
             "position": f.position, "token": String::from_utf8_lossy(bytes), "bytes": bytes,
             "id": f.token, "logprob": f.logprob, "confidence": f.logprob.exp(),
         })
     });
-    json!({ "index": index, "step": step, "masked": n_masked, "fixed": fixed.collect::<Value>() })
+    let fixed: Value = fixed.collect();
+    json!({ "index": index, "step": step.number, "masked": step.n_masked, "fixed": fixed })
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::engine::serving::{self, Served};
 use crate::engine::{LabResult, Usage};
@@ -28,6 +29,26 @@ pub(super) struct Envelope {
     pub(super) created: u64,
     reports: Reports,
     lab: Option<Arc<lab::Wanted>>,
+}
+
+/// An object of a response, in the order in which its fields are written.
+#[derive(Serialize)]
+pub(super) struct Object<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+    choices: C,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Value>,
+}
+
+impl<C: Serialize> Object<'_, C> {
+    /// The same as a value that can be changed.
+    pub(super) fn json(&self) -> Value {
+        serde_json::to_value(self).expect("our own types are JSON")
+    }
 }
 
 /// A random number for ids and seeds: the standard library keys its hashers from the system's randomness.
@@ -61,20 +82,24 @@ impl Envelope {
     }
 
     /// An object of the response with the shared fields.
-    pub(super) fn object(&self, object: &str, choices: &Value) -> Value {
-        json!({
-            "id": self.id, "object": object, "created": self.created, "model": self.served.name,
-            "system_fingerprint": self.served.fingerprint, "choices": choices,
-        })
+    pub(super) fn object<C: Serialize>(&self, object: &'static str, choices: C) -> Object<'_, C> {
+        Object {
+            id: &self.id,
+            object,
+            created: self.created,
+            model: &self.served.name,
+            system_fingerprint: &self.served.fingerprint,
+            choices,
+            usage: None,
+        }
     }
 
     /// A chunk of a stream. If usage is requested, that of the chunk is null, because only the last one has it.
-    pub(super) fn chunk(&self, object: &str, choices: &Value) -> Value {
-        let mut chunk = self.object(object, choices);
-        if self.reports.usage {
-            chunk["usage"] = Value::Null;
+    pub(super) fn chunk<C: Serialize>(&self, object: &'static str, choices: C) -> Object<'_, C> {
+        Object {
+            usage: self.reports.usage.then_some(Value::Null),
+            ..self.object(object, choices)
         }
-        chunk
     }
 
     /// Adds usage and timings to a whole response.
@@ -86,13 +111,13 @@ impl Envelope {
     }
 
     /// The data after the last completion of a stream.
-    pub(super) fn done(&self, object: &str, usage: &Usage) -> Vec<Value> {
-        let mut last = self.object(object, &json!([]));
+    pub(super) fn done(&self, object: &'static str, usage: &Usage) -> Option<Value> {
+        let mut last = self.object(object, [(); 0]).json();
         self.report(&mut last, usage);
         if let Some(fields) = last.as_object_mut().filter(|_| !self.reports.usage) {
             fields.shift_remove("usage");
         }
         let is_wanted = self.reports.usage || self.reports.timings;
-        is_wanted.then_some(last).into_iter().collect()
+        is_wanted.then_some(last)
     }
 }

@@ -13,36 +13,18 @@ use std::task::{Context, Poll, Waker};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::response::Parts;
-use futures_util::Stream;
 use futures_util::StreamExt;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::runtime::Handle;
 
-#[cfg(unix)]
-type Socket = tokio::net::UnixStream;
-#[cfg(not(unix))]
-type Socket = tokio::net::TcpStream;
+use super::socket::{self, Stream};
 
-type Connection = http1::Connection<TokioIo<Socket>, Body>;
+type Connection = http1::Connection<TokioIo<Stream>, Body>;
 
 /// Maximum number of idle connections that are kept.
 const MAX_IDLE: usize = 8;
-
-/// Connects to a socket and registers the connection with this runtime.
-#[cfg(unix)]
-fn connect(path: &Path, runtime: &Handle) -> io::Result<Socket> {
-    let socket = std::os::unix::net::UnixStream::connect(path)?;
-    socket.set_nonblocking(true)?;
-    let _entered = runtime.enter();
-    Socket::from_std(socket)
-}
-
-#[cfg(not(unix))]
-fn connect(_path: &Path, _runtime: &Handle) -> io::Result<Socket> {
-    Err(io::ErrorKind::Unsupported.into())
-}
 
 /// The connections to a socket.
 #[derive(Debug)]
@@ -74,7 +56,7 @@ impl Connections {
                 return Ok(idle);
             }
         }
-        let socket = TokioIo::new(connect(&self.socket, runtime)?);
+        let socket = TokioIo::new(socket::connect(&self.socket, runtime)?);
         let (sender, connection) = http1::handshake(socket).await.map_err(io::Error::other)?;
         let connection = Driven(Some(Box::pin(connection)));
         Ok(Channel { sender, connection })
@@ -192,7 +174,9 @@ impl Answer {
     }
 
     /// The parts of the body as a stream.
-    pub(super) fn into_stream(self) -> impl Stream<Item = Result<Bytes, hyper::Error>> + Send {
+    pub(super) fn into_stream(
+        self,
+    ) -> impl futures_util::Stream<Item = Result<Bytes, hyper::Error>> + Send {
         let parts = futures_util::stream::unfold(self, |mut answer| async {
             let part = answer.next().await?;
             Some((part, answer))

@@ -15,7 +15,8 @@ use axum::extract::{Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, StreamExt};
+use futures_util::future::BoxFuture;
+use futures_util::stream;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
@@ -23,6 +24,7 @@ use tokio::runtime::Handle;
 use super::adapters::{self, Which};
 use super::assembly::Server;
 use super::error::{Error, IsElsewhere};
+use super::events::Events;
 use super::exchange::{Answer, exchange};
 use super::fields::whole;
 use super::pool::{ALIAS, Engine};
@@ -249,7 +251,7 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
         return Err(Unsent(process.death().await));
     };
     record.hand_over();
-    let begun = unless_lost(&process, exchange(connections, channel, sent)).await;
+    let begun = unless(process.lost(), exchange(connections, channel, sent)).await;
     let Some(Ok((mut head, answer))) = begun else {
         return Ok(died(&process, &record).await.into_response());
     };
@@ -262,7 +264,7 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
         // An answer that is not a stream is read whole, so that an incomplete one is never sent.
         false => {
             let whole = to_bytes(Body::from_stream(answer.into_stream()), usize::MAX);
-            match unless_lost(&process, whole).await {
+            match unless(process.lost(), whole).await {
                 Some(Ok(body)) => Body::from(body),
                 _ => return Ok(died(&process, &record).await.into_response()),
             }
@@ -271,12 +273,12 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
     Ok(Response::from_parts(head, body))
 }
 
-/// The result of `work`; `None` if the process was given up. Its connections then stay open.
-async fn unless_lost<T>(process: &Process, work: impl Future<Output = T>) -> Option<T> {
+/// The result of `work`; `None` if its process is lost first. The connections of that process then stay open.
+async fn unless<T>(lost: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         done = work => Some(done),
-        () = process.lost() => None,
+        () = lost => None,
     }
 }
 
@@ -310,31 +312,30 @@ impl Dialect {
     }
 
     /// The event of an error with this body, after `n_events` events.
-    fn failed(self, status: StatusCode, body: &Value, n_events: usize) -> String {
-        let error = &body["error"];
+    fn failed(self, status: StatusCode, body: &Value, n_events: usize) -> Bytes {
+        let (error, mut out) = (&body["error"], Events::default());
         match self {
-            Self::Plain => format!("data: {body}\n\n"),
+            Self::Plain => out.push(body),
             // An engine process has already written it in Anthropic's shape.
-            Self::Messages if body["type"] == "error" => format!("event: error\ndata: {body}\n\n"),
+            Self::Messages if body["type"] == "error" => out.push_named(body),
             Self::Messages => {
                 let message = error["message"].as_str().unwrap_or_default();
-                let body = anthropic::error_body(status, message);
-                format!("event: error\ndata: {body}\n\n")
+                out.push_named(&anthropic::error_body(status, message));
             }
-            Self::Responses => {
-                let data = json!({
-                    "type": "error", "code": error["code"], "message": error["message"],
-                    "param": error["param"], "sequence_number": n_events,
-                });
-                format!("event: error\ndata: {data}\n\n")
-            }
+            Self::Responses => out.push_named(&json!({
+                "type": "error", "code": error["code"], "message": error["message"],
+                "param": error["param"], "sequence_number": n_events,
+            })),
         }
+        out.into()
     }
 }
 
 /// A stream that is forwarded to a client.
 struct Relay {
     answer: Answer,
+    /// Completes if the process is lost.
+    lost: BoxFuture<'static, ()>,
     /// The start of an event that is not complete.
     held: Vec<u8>,
     dialect: Dialect,
@@ -386,33 +387,31 @@ fn relayed(
 ) -> impl stream::Stream<Item = std::io::Result<Bytes>> + Send {
     let relay = Relay {
         answer,
+        lost: Box::pin(process.lost()),
         held: Vec::new(),
         dialect,
         n_events: 0,
         process,
         record,
     };
-    stream::unfold(Some(relay), |relay| async {
+    stream::unfold(Some(Box::new(relay)), |relay| async {
         let mut relay = relay?;
-        let part = unless_lost(&relay.process, relay.answer.next()).await;
-        match part {
-            Some(Some(Ok(bytes))) => {
-                let whole = relay.whole(bytes);
-                Some((Ok(whole), Some(relay)))
-            }
-            Some(Some(Err(_))) | None => {
-                let error = died(&relay.process, &relay.record).await;
-                error.log();
-                let (status, body) = (error.status(), error.body());
-                let event = relay.dialect.failed(status, &body, relay.n_events);
-                Some((Ok(Bytes::from(event)), None))
-            }
-            Some(None) => None,
+        loop {
+            return match unless(&mut relay.lost, relay.answer.next()).await {
+                Some(Some(Ok(bytes))) => match relay.whole(bytes) {
+                    none if none.is_empty() => continue,
+                    whole => Some((Ok(whole), Some(relay))),
+                },
+                Some(Some(Err(_))) | None => {
+                    let error = died(&relay.process, &relay.record).await;
+                    error.log();
+                    let (status, body) = (error.status(), error.body());
+                    let event = relay.dialect.failed(status, &body, relay.n_events);
+                    Some((Ok(event), None))
+                }
+                Some(None) => None,
+            };
         }
-    })
-    .filter(|part| {
-        let is_some = part.as_ref().is_ok_and(|bytes| !bytes.is_empty());
-        std::future::ready(is_some)
     })
 }
 
@@ -499,6 +498,7 @@ mod tests {
         };
         let failed = |path: &str| {
             let text = Dialect::of(path).failed(error.status(), &error.body(), 7);
+            let text = std::str::from_utf8(&text).expect("UTF-8");
             let (_, data) = text.split_once("data: ").expect("data");
             let is_named = text.starts_with("event: error\n");
             let data: Value = serde_json::from_str(data).expect("JSON");

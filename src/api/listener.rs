@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::{Response, Version};
-use futures_util::StreamExt;
+use axum::http::Version;
 use futures_util::task::AtomicWaker;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -97,7 +96,10 @@ async fn connection(
         let busy = Busy::start(&of_service, request.version());
         let request = request.map(|body| Body::new(Upload::new(body, &of_service)));
         let response = app.clone().call(request);
-        async move { response.await.map(|response| holding(response, busy)) }
+        async move {
+            let response = response.await;
+            response.map(|response| response.map(|body| Held { body, _busy: busy }))
+        }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -151,15 +153,30 @@ async fn drop_rest(stream: Arc<TcpStream>) -> io::Result<()> {
     Ok(())
 }
 
-/// A response whose body keeps the connection marked as busy.
-fn holding(response: Response<Body>, busy: Busy) -> Response<Body> {
-    response.map(|body| {
-        let data = body.into_data_stream().map(move |data| {
-            let _ = &busy;
-            data
-        });
-        Body::from_stream(data)
-    })
+/// The body of a response, which keeps the connection marked as busy.
+struct Held {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// The body of a request. It tells the connection when it was read to its end.

@@ -22,6 +22,7 @@ mod diffusion;
 mod embeddings;
 mod envelope;
 mod error;
+mod events;
 mod exchange;
 mod fields;
 mod forward;
@@ -58,6 +59,7 @@ mod responses;
 mod routes;
 mod sampling;
 mod settings;
+mod socket;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -66,6 +68,7 @@ mod tools;
 pub use access::Access;
 pub use assembly::{app, refusal};
 pub use diagram::View;
+pub use intake::runtime;
 pub use lab::{
     Array as LabArray, Painter, Picture as LabPicture, Wanted as LabRequest, patched as lab_patch,
     pieces as lab_pieces,
@@ -76,6 +79,7 @@ pub use parts::Piece;
 pub use pool::{
     Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started, Wanted,
 };
-pub use process::{CHANGED, LOST, Launch, OnLine, Process, Report, serve_socket};
+pub use process::{CHANGED, LOST, Launch, OnLine, Process, Report};
+pub use socket::serve_socket;
 
 use assembly::MAX_BODY_BYTES;

@@ -3,7 +3,6 @@
 //!
 //! Shapes: OpenAI's, with vLLM's `max_model_len` and llama-server's `meta`.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
-use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
@@ -21,6 +19,7 @@ use crate::engine::serving::{ModelInfo, Pooled, Served};
 
 use super::Pool;
 use super::error::Error;
+use super::events::{self, Events};
 use super::fields::{Body, fields};
 use super::json::Json;
 use super::pool::{Info, Load, Share};
@@ -175,40 +174,41 @@ pub(super) async fn load(
 
 /// The events of a load: its progress, then its end. Without a load the model is loaded already.
 fn reported(name: String, load: Option<Load>) -> Response {
-    let first = load.as_ref().map(|load| load.share());
-    let first = first.map(|share| event(&loading(&name, share)));
+    let mut first = Events::default();
+    if let Some(load) = &load {
+        first.push(&loading(&name, load.share()));
+    }
     let rest = stream::unfold(Some((name, load)), |state| async {
         let (name, load) = state?;
+        let mut out = Events::default();
         let Some(mut load) = load else {
-            let end = [event(&loaded(&name)), SseEvent::default().data("[DONE]")];
-            return Some((end.to_vec(), None));
+            out.push(&loaded(&name));
+            out.finish();
+            return Some((out, None));
         };
         tokio::time::sleep(PAUSE).await;
-        match load.next().await {
-            Ok(Some(share)) => Some((
-                vec![event(&loading(&name, share))],
-                Some((name, Some(load))),
-            )),
-            Ok(None) => Some((Vec::new(), Some((name, None)))),
+        let next = match load.next().await {
+            Ok(Some(share)) => {
+                out.push(&loading(&name, share));
+                Some((name, Some(load)))
+            }
+            Ok(None) => Some((name, None)),
             Err(error) => {
                 error.log();
-                Some((vec![event(&error.body())], None))
+                out.push(&error.body());
+                None
             }
-        }
+        };
+        Some((out, next))
     });
-    let all = stream::iter(first).chain(rest.flat_map(stream::iter));
-    let sse = Sse::new(all.map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default());
-    sse.into_response()
+    let first = stream::once(std::future::ready(first));
+    events::response(first.chain(rest))
 }
 
 fn loading(name: &str, share: Share) -> Value {
     let mut event = json!({ "model": name, "state": "loading" });
     event["progress"] = progress(share);
     event
-}
-
-fn event(data: &Value) -> SseEvent {
-    SseEvent::default().data(data.to_string())
 }
 
 pub(super) async fn unload(Managed(pool): Managed, mut body: Body) -> Result<Json, Error> {

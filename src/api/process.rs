@@ -20,7 +20,7 @@ mod lines;
 mod watchdog;
 
 use std::io::{self, BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -438,10 +438,14 @@ impl Process {
     }
 
     /// Waits until the process is given up without having ended, which breaks no connection.
-    pub(super) async fn lost(&self) {
+    pub(super) fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut is_lost = self.life.is_lost.subscribe();
-        // The sender lives as long as `self`, so waiting cannot fail.
-        let _ = is_lost.wait_for(|is_lost| *is_lost).await;
+        async move {
+            if is_lost.wait_for(|is_lost| *is_lost).await.is_err() {
+                // The process was dropped, so that nothing waits for it.
+                std::future::pending().await
+            }
+        }
     }
 
     /// How the process died. To be called when its connection broke.
@@ -474,34 +478,6 @@ fn report(output: Option<ChildStdout>, progress: &mut dyn FnMut(u64, u64)) -> Op
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let thread = std::thread::Builder::new().name(name.into());
     thread.spawn(work).map(drop)
-}
-
-/// Serves a router on a socket, forever. Calls `ready` when clients can connect.
-///
-/// # Errors
-/// The socket cannot be created, or `ready` fails.
-#[cfg(unix)]
-pub async fn serve_socket(
-    path: &Path,
-    app: axum::Router,
-    ready: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
-    let listener = tokio::net::UnixListener::bind(path)?;
-    ready()?;
-    axum::serve(listener, app).await
-}
-
-/// The same for systems without such sockets, where engine processes are not supported.
-///
-/// # Errors
-/// Always.
-#[cfg(not(unix))]
-pub async fn serve_socket(
-    _path: &Path,
-    _app: axum::Router,
-    _ready: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(all(test, unix))]

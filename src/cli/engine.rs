@@ -120,10 +120,7 @@ fn program() -> PathBuf {
 pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
     crate::ggml::return_large_memory();
     end_with_server(args.socket.clone())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime = api::runtime()?;
     // The server ends this process. If a service manager signals all processes of a service, the server first completes
     // running requests, so signals are ignored here.
     let entered = runtime.enter();

@@ -204,10 +204,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
     }
 
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime = api::runtime()?;
     let app = api::app(Arc::clone(&pool), access, read_time)?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;

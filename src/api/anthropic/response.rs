@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::api::answers::{Completion, Format};
+use crate::api::answers::{Completion, Format, Step};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
+use crate::api::events::Events;
 use crate::api::parts::Piece;
-use crate::engine::{AnswerToken, FinishReason, Fixed, LabResult, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, LabResult, Stopped, Usage};
 
 use super::error_body;
 
@@ -77,33 +78,40 @@ impl Shape {
         message
     }
 
-    fn close(&mut self) -> Option<Value> {
-        self.open.take()?;
-        Some(json!({ "type": "content_block_stop", "index": self.n_blocks - 1 }))
+    fn close(&mut self, out: &mut Events) {
+        if self.open.take().is_some() {
+            out.push_named(&json!({ "type": "content_block_stop", "index": self.n_blocks - 1 }));
+        }
     }
 
     /// Begins a block whose deltas have the type `delta`.
-    fn begin(&mut self, delta: &'static str, block: &Value) -> Vec<Value> {
-        let closed = self.close();
-        let start = json!({ "type": "content_block_start", "index": self.n_blocks, "content_block": block });
+    fn begin(&mut self, delta: &'static str, block: &Value, out: &mut Events) {
+        self.close(out);
+        out.push_named(&json!({
+            "type": "content_block_start", "index": self.n_blocks, "content_block": block,
+        }));
         self.open = Some(delta);
         self.n_blocks += 1;
-        closed.into_iter().chain([start]).collect()
     }
 
     /// A text delta: type `delta`, text in `field`. `block` begins a new block if the open one has another type.
-    fn delta(&mut self, delta: &'static str, field: &str, text: &str, block: &Value) -> Vec<Value> {
-        let mut out = match self.open {
-            Some(open) if open == delta => Vec::new(),
-            _ => self.begin(delta, block),
-        };
+    fn delta(
+        &mut self,
+        delta: &'static str,
+        field: &str,
+        text: &str,
+        block: &Value,
+        out: &mut Events,
+    ) {
+        if self.open != Some(delta) {
+            self.begin(delta, block, out);
+        }
         if !text.is_empty() {
-            out.push(json!({
+            out.push_named(&json!({
                 "type": "content_block_delta", "index": self.n_blocks - 1,
                 "delta": { "type": delta, field: text },
             }));
         }
-        out
     }
 }
 
@@ -129,71 +137,69 @@ fn usage_json(usage: &Usage) -> Value {
 }
 
 impl Format for Shape {
-    const IS_NAMED: bool = true;
+    const HAS_DONE: bool = false;
 
-    fn start(&mut self, _choice: u32) -> Vec<Value> {
+    fn start(&mut self, _choice: u32, out: &mut Events) {
         let read = Usage {
             prompt_tokens: self.n_prompt,
             ..Usage::default()
         };
         let message = self.object(&[], &usage_json(&read));
-        vec![json!({ "type": "message_start", "message": message })]
+        out.push_named(&json!({ "type": "message_start", "message": message }));
     }
 
-    fn text(&mut self, _choice: u32, text: &str, _tokens: &[AnswerToken]) -> Vec<Value> {
-        if text.is_empty() {
-            return Vec::new();
+    fn text(&mut self, _choice: u32, text: &str, _tokens: &[AnswerToken], out: &mut Events) {
+        if !text.is_empty() {
+            let block = json!({ "type": "text", "text": "" });
+            self.delta(TEXT, "text", text, &block, out);
         }
-        self.delta(TEXT, "text", text, &json!({ "type": "text", "text": "" }))
     }
 
-    fn piece(&mut self, choice: u32, piece: &Piece) -> Vec<Value> {
+    fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
         match piece {
-            Piece::Content(text, tokens) => self.text(choice, text, tokens),
+            Piece::Content(text, tokens) => self.text(choice, text, tokens, out),
             Piece::Reasoning(text) => {
                 let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
-                self.delta(THINKING, "thinking", text, &block)
+                self.delta(THINKING, "thinking", text, &block, out);
             }
             Piece::Call(_, id, name) => {
                 self.calls = true;
                 let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
-                self.begin(INPUT, &block)
+                self.begin(INPUT, &block, out);
             }
-            Piece::Arguments(_, text) => self.delta(INPUT, "partial_json", text, &Value::Null),
+            Piece::Arguments(_, text) => {
+                self.delta(INPUT, "partial_json", text, &Value::Null, out);
+            }
         }
     }
 
     /// Steps of text diffusion have no event in this shape.
-    fn step(&mut self, _: u32, _: usize, _: &[Fixed], _: usize) -> Vec<Value> {
-        Vec::new()
-    }
+    fn step(&mut self, _: u32, _: &Step<'_>, _: &mut Events) {}
 
     /// The event with the usage carries it.
-    fn lab(&mut self, _: u32, result: &LabResult) -> Vec<Value> {
+    fn lab(&mut self, _: u32, result: &LabResult, _: &mut Events) {
         self.lab = self.envelope.lab(Some(result));
-        Vec::new()
     }
 
-    fn end(&mut self, _: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value> {
+    fn end(&mut self, _: u32, reason: FinishReason, stopped: Option<&Stopped>, out: &mut Events) {
         self.ending = ending(reason, stopped, self.calls);
-        let mut out = Vec::new();
         if self.n_blocks == 0 {
-            out = self.begin(TEXT, &json!({ "type": "text", "text": "" }));
+            self.begin(TEXT, &json!({ "type": "text", "text": "" }), out);
         }
-        out.extend(self.close());
-        out
+        self.close(out);
     }
 
-    fn done(&mut self, usage: &Usage) -> Vec<Value> {
+    fn done(&mut self, usage: &Usage, out: &mut Events) {
         let mut delta =
             json!({ "type": "message_delta", "delta": self.ending, "usage": usage_json(usage) });
         if let Some(lab) = self.lab.take() {
             delta["lab"] = lab;
         }
-        vec![delta, json!({ "type": "message_stop" })]
+        out.push_named(&delta);
+        out.push_named(&json!({ "type": "message_stop" }));
     }
 
-    fn failed(&mut self, error: &Error) -> Vec<Value> {
-        vec![error_body(error.status(), &error.to_string())]
+    fn failed(&mut self, error: &Error, out: &mut Events) {
+        out.push_named(&error_body(error.status(), &error.to_string()));
     }
 }

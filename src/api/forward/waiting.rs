@@ -139,5 +139,5 @@ async fn begun(response: Response, dialect: Dialect, record: &Record) -> (Bytes,
     record.fail();
     let body = to_bytes(body, MAX_BODY_BYTES).await.unwrap_or_default();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    (dialect.failed(head.status, &body, 0).into(), None)
+    (dialect.failed(head.status, &body, 0), None)
 }

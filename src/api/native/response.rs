@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::api::answers::{Completion, Format, progress_json, timings_json};
+use crate::api::answers::{Completion, Format, Step, progress_json, timings_json};
 use crate::api::diffusion::step_json;
+use crate::api::events::Events;
 use crate::api::lab;
 use crate::api::logprobs;
 use crate::engine::serving::Served;
-use crate::engine::{
-    AnswerToken, FinishReason, Fixed, LabResult, Progress, Stopped, TokenLogprob, Usage,
-};
+use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Stopped, TokenLogprob, Usage};
 
 /// The data that all completions of a response share.
 pub(super) struct Of {
@@ -37,6 +37,9 @@ struct Sent {
     has_new_line: bool,
     usage: Usage,
 }
+
+/// Requests have no slots here.
+const NO_SLOT: i32 = -1;
 
 /// The writer of completions.
 pub(super) struct Shape {
@@ -110,8 +113,7 @@ impl Shape {
         let prompt = tokenizer.decode(self.prompt_of(choice));
         json!({
             "index": choice, "content": content, "tokens": ids,
-            // Requests have no slots here.
-            "id_slot": -1,
+            "id_slot": NO_SLOT,
             "stop": true, "model": served.name,
             "tokens_predicted": usage.completion_tokens, "tokens_evaluated": usage.prompt_tokens,
             "generation_settings": self.of.settings,
@@ -161,64 +163,88 @@ impl Shape {
         Some(out)
     }
 
-    fn chunk(&mut self, choice: u32, content: &str, tokens: &[AnswerToken]) -> Value {
-        let n_prompt = self.prompt_of(choice).len();
-        let sent = &mut self.sent[choice as usize];
+    /// A chunk of new text.
+    fn chunk<'a>(&mut self, index: u32, content: &'a str, tokens: &[AnswerToken]) -> Chunk<'a> {
+        let n_prompt = self.prompt_of(index).len();
+        let sent = &mut self.sent[index as usize];
         sent.n_tokens += tokens.len();
         sent.has_new_line |= content.contains('\n');
-        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
-        let mut out = json!({
-            "index": choice, "content": content, "tokens": ids, "stop": false, "id_slot": -1,
-            "tokens_predicted": sent.n_tokens, "tokens_evaluated": n_prompt,
-        });
-        if self.of.has_probs && !tokens.is_empty() {
-            let all = tokens.iter().filter_map(|token| self.probability(token));
-            out["completion_probabilities"] = all.collect();
+        let (n_tokens, has_probs) = (sent.n_tokens, self.of.has_probs && !tokens.is_empty());
+        let all = tokens.iter().filter_map(|token| self.probability(token));
+        Chunk {
+            index,
+            content,
+            tokens: tokens.iter().map(|token| token.id).collect(),
+            stop: false,
+            id_slot: NO_SLOT,
+            tokens_predicted: n_tokens,
+            tokens_evaluated: n_prompt,
+            completion_probabilities: has_probs.then(|| all.collect()),
         }
-        out
     }
+
+    /// A chunk without text, to which fields are added.
+    fn empty(&mut self, choice: u32) -> Value {
+        let chunk = self.chunk(choice, "", &[]);
+        serde_json::to_value(chunk).expect("our own types are JSON")
+    }
+}
+
+/// A chunk of a stream.
+#[derive(Serialize)]
+struct Chunk<'a> {
+    index: u32,
+    content: &'a str,
+    tokens: Vec<u32>,
+    stop: bool,
+    id_slot: i32,
+    tokens_predicted: usize,
+    tokens_evaluated: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_probabilities: Option<Vec<Value>>,
 }
 
 impl Format for Shape {
     const HAS_DONE: bool = false;
 
-    fn start(&mut self, _choice: u32) -> Vec<Value> {
-        Vec::new()
-    }
-
-    fn progress(&mut self, choice: u32, progress: &Progress) -> Vec<Value> {
-        let mut chunk = self.chunk(choice, "", &[]);
+    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+        let mut chunk = self.empty(choice);
         chunk["prompt_progress"] = progress_json(progress);
-        vec![chunk]
+        out.push(&chunk);
     }
 
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value> {
-        vec![self.chunk(choice, text, tokens)]
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
+        out.push(&self.chunk(choice, text, tokens));
     }
 
-    fn ended(&mut self, choice: u32, token: AnswerToken) -> Vec<Value> {
-        vec![self.chunk(choice, "", &[token])]
+    fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut Events) {
+        out.push(&self.chunk(choice, "", &[token]));
     }
 
-    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value> {
-        let mut chunk = self.chunk(choice, "", &[]);
-        let tokenizer = self.of.served.handle.tokenizer();
-        chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
-        vec![chunk]
+    fn step(&mut self, choice: u32, step: &Step<'_>, out: &mut Events) {
+        let mut chunk = self.empty(choice);
+        chunk["diffusion"] = step_json(choice, step, self.of.served.handle.tokenizer());
+        out.push(&chunk);
     }
 
-    fn lab(&mut self, choice: u32, result: &LabResult) -> Vec<Value> {
-        let mut chunk = self.chunk(choice, "", &[]);
+    fn lab(&mut self, choice: u32, result: &LabResult, out: &mut Events) {
+        let mut chunk = self.empty(choice);
         let lab = self.of.lab.as_ref();
         chunk["lab"] = lab.map(|lab| lab.json(result, &self.of.served)).into();
-        vec![chunk]
+        out.push(&chunk);
     }
 
     fn took(&mut self, choice: u32, usage: &Usage) {
         self.sent[choice as usize].usage = *usage;
     }
 
-    fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value> {
+    fn end(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        stopped: Option<&Stopped>,
+        out: &mut Events,
+    ) {
         let sent = &self.sent[choice as usize];
         let ending = Ending {
             reason: Some(reason),
@@ -226,10 +252,6 @@ impl Format for Shape {
             has_new_line: sent.has_new_line,
             usage: &sent.usage,
         };
-        vec![self.reduced(self.last(choice, ("", &[]), &ending))]
-    }
-
-    fn done(&mut self, _usage: &Usage) -> Vec<Value> {
-        Vec::new()
+        out.push(&self.reduced(self.last(choice, ("", &[]), &ending)));
     }
 }

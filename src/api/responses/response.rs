@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::api::answers::{Completion, Format};
+use crate::api::answers::{Completion, Format, Step};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
+use crate::api::events::Events;
 use crate::api::logprobs::{self, Names};
 use crate::api::parts::Piece;
 use crate::engine::serving;
-use crate::engine::{AnswerToken, FinishReason, Fixed, LabResult, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, LabResult, Stopped, Usage};
 
 use super::request::INPUT;
 
@@ -185,32 +186,32 @@ impl Shape {
         }
     }
 
-    /// An event with its sequence number.
-    fn event(&mut self, kind: &str, fields: &Value) -> Value {
+    /// Writes an event with its sequence number.
+    fn event(&mut self, kind: &str, fields: &Value, out: &mut Events) {
         let mut event = json!({ "type": kind, "sequence_number": self.n_events });
         self.n_events += 1;
         for (name, value) in fields.as_object().into_iter().flatten() {
             event[name.as_str()] = value.clone();
         }
-        event
+        out.push_named(&event);
     }
 
-    /// An event of an item, with additional `fields`.
-    fn of_item(&mut self, kind: &str, item: &Open, fields: &Value) -> Value {
+    /// Writes an event of an item, with additional `fields`.
+    fn of_item(&mut self, kind: &str, item: &Open, fields: &Value, out: &mut Events) {
         let place = self.items.len();
         let mut all = json!({ "item_id": self.id(item, place), "output_index": place });
         for (name, value) in fields.as_object().into_iter().flatten() {
             all[name.as_str()] = value.clone();
         }
-        self.event(kind, &all)
+        self.event(kind, &all, out);
     }
 
     /// Begins an item and closes the open one.
-    fn begin(&mut self, item: Open) -> Vec<Value> {
-        let mut out = self.close(COMPLETED);
+    fn begin(&mut self, item: Open, out: &mut Events) {
+        self.close(COMPLETED, out);
         let value = self.item(&item, self.items.len(), IN_PROGRESS);
         let fields = json!({ "output_index": self.items.len(), "item": value });
-        out.push(self.event("response.output_item.added", &fields));
+        self.event("response.output_item.added", &fields, out);
         let part = match &item {
             Open::Reasoning(_) => Some(json!({ "type": "reasoning_text", "text": "" })),
             Open::Text(..) => Some(part("", &[])),
@@ -218,60 +219,57 @@ impl Shape {
         };
         if let Some(part) = part {
             let fields = json!({ "content_index": 0, "part": part });
-            out.push(self.of_item("response.content_part.added", &item, &fields));
+            self.of_item("response.content_part.added", &item, &fields, out);
         }
         self.open = Some(item);
-        out
     }
 
     /// Closes the open item.
-    fn close(&mut self, status: &str) -> Vec<Value> {
+    fn close(&mut self, status: &str, out: &mut Events) {
         let Some(open) = self.open.take() else {
-            return Vec::new();
+            return;
         };
         let item = self.item(&open, self.items.len(), status);
-        let mut out = Vec::new();
         match &open {
             Open::Reasoning(text) => {
                 let fields = json!({ "content_index": 0, "text": text });
-                out.push(self.of_item("response.reasoning_text.done", &open, &fields));
+                self.of_item("response.reasoning_text.done", &open, &fields, out);
             }
             Open::Text(text, logprobs) => {
                 let fields = json!({ "content_index": 0, "text": text, "logprobs": logprobs });
-                out.push(self.of_item("response.output_text.done", &open, &fields));
+                self.of_item("response.output_text.done", &open, &fields, out);
             }
             Open::Call {
                 name, arguments, ..
             } if self.custom.contains(name) => {
                 let input = free_text(arguments);
                 let delta = json!({ "delta": input });
-                out.push(self.of_item("response.custom_tool_call_input.delta", &open, &delta));
+                self.of_item("response.custom_tool_call_input.delta", &open, &delta, out);
                 let fields = json!({ "input": input });
-                out.push(self.of_item("response.custom_tool_call_input.done", &open, &fields));
+                self.of_item("response.custom_tool_call_input.done", &open, &fields, out);
             }
             Open::Call {
                 name, arguments, ..
             } => {
                 let fields = json!({ "name": name, "arguments": arguments });
-                out.push(self.of_item("response.function_call_arguments.done", &open, &fields));
+                self.of_item("response.function_call_arguments.done", &open, &fields, out);
             }
         }
         if let Some(part) = item["content"].get(0).cloned() {
             let fields = json!({ "content_index": 0, "part": part });
-            out.push(self.of_item("response.content_part.done", &open, &fields));
+            self.of_item("response.content_part.done", &open, &fields, out);
         }
         let fields = json!({ "output_index": self.items.len(), "item": item });
-        out.push(self.event("response.output_item.done", &fields));
+        self.event("response.output_item.done", &fields, out);
         self.items.push(item);
-        out
     }
 
-    /// An event of new text of the open item.
-    fn delta(&mut self, kind: &str, fields: &Value) -> Option<Value> {
-        let open = self.open.take()?;
-        let event = self.of_item(kind, &open, fields);
-        self.open = Some(open);
-        Some(event)
+    /// Writes an event of new text of the open item.
+    fn delta(&mut self, kind: &str, fields: &Value, out: &mut Events) {
+        if let Some(open) = self.open.take() {
+            self.of_item(kind, &open, fields, out);
+            self.open = Some(open);
+        }
     }
 }
 
@@ -296,102 +294,93 @@ fn usage_json(usage: &Usage) -> Value {
 }
 
 impl Format for Shape {
-    const IS_NAMED: bool = true;
+    const HAS_DONE: bool = false;
 
-    fn start(&mut self, _choice: u32) -> Vec<Value> {
+    fn start(&mut self, _choice: u32, out: &mut Events) {
         let response = json!({ "response": self.object(IN_PROGRESS, None, &Value::Null) });
-        let created = self.event("response.created", &response);
-        vec![created, self.event("response.in_progress", &response)]
+        self.event("response.created", &response, out);
+        self.event("response.in_progress", &response, out);
     }
 
-    fn text(&mut self, _choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value> {
+    fn text(&mut self, _choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
         if text.is_empty() {
-            return Vec::new();
+            return;
         }
         let logprobs = self.logprobs(tokens);
-        let mut out = match self.open {
-            Some(Open::Text(..)) => Vec::new(),
-            _ => self.begin(Open::Text(String::new(), Vec::new())),
-        };
+        if !matches!(self.open, Some(Open::Text(..))) {
+            self.begin(Open::Text(String::new(), Vec::new()), out);
+        }
         let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
-        out.extend(self.delta("response.output_text.delta", &fields));
+        self.delta("response.output_text.delta", &fields, out);
         if let Some(Open::Text(all, entries)) = &mut self.open {
             all.push_str(text);
             entries.extend(logprobs);
         }
-        out
     }
 
-    fn piece(&mut self, choice: u32, piece: &Piece) -> Vec<Value> {
+    fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
         match piece {
-            Piece::Content(text, tokens) => self.text(choice, text, tokens),
+            Piece::Content(text, tokens) => self.text(choice, text, tokens, out),
             Piece::Reasoning(text) => {
-                let mut out = match self.open {
-                    Some(Open::Reasoning(_)) => Vec::new(),
-                    _ => self.begin(Open::Reasoning(String::new())),
-                };
+                if !matches!(self.open, Some(Open::Reasoning(_))) {
+                    self.begin(Open::Reasoning(String::new()), out);
+                }
                 let fields = json!({ "content_index": 0, "delta": text });
-                out.extend(self.delta("response.reasoning_text.delta", &fields));
+                self.delta("response.reasoning_text.delta", &fields, out);
                 if let Some(Open::Reasoning(all)) = &mut self.open {
                     all.push_str(text);
                 }
-                out
             }
-            Piece::Call(_, id, name) => self.begin(Open::Call {
-                id: id.clone(),
-                name: name.clone(),
-                arguments: String::new(),
-            }),
+            Piece::Call(_, id, name) => {
+                let call = Open::Call {
+                    id: id.clone(),
+                    name: name.clone(),
+                    arguments: String::new(),
+                };
+                self.begin(call, out);
+            }
             Piece::Arguments(_, text) => {
-                let Some(Open::Call {
+                if let Some(Open::Call {
                     name, arguments, ..
                 }) = &mut self.open
-                else {
-                    return Vec::new();
-                };
-                arguments.push_str(text);
-                if self.custom.contains(name) {
-                    // The text is known only when the arguments are complete.
-                    return Vec::new();
+                {
+                    arguments.push_str(text);
+                    // Free text is known only when the arguments are complete.
+                    if !self.custom.contains(name) {
+                        let fields = json!({ "delta": text });
+                        self.delta("response.function_call_arguments.delta", &fields, out);
+                    }
                 }
-                let fields = json!({ "delta": text });
-                let delta = self.delta("response.function_call_arguments.delta", &fields);
-                delta.into_iter().collect()
             }
         }
     }
 
     /// Steps of text diffusion have no event in this shape.
-    fn step(&mut self, _: u32, _: usize, _: &[Fixed], _: usize) -> Vec<Value> {
-        Vec::new()
-    }
+    fn step(&mut self, _: u32, _: &Step<'_>, _: &mut Events) {}
 
     /// The last event carries it, with the whole response.
-    fn lab(&mut self, _: u32, result: &LabResult) -> Vec<Value> {
+    fn lab(&mut self, _: u32, result: &LabResult, _: &mut Events) {
         self.lab = self.envelope.lab(Some(result));
-        Vec::new()
     }
 
-    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>) -> Vec<Value> {
+    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>, out: &mut Events) {
         self.reason = Some(reason);
-        let mut out = Vec::new();
         if self.items.is_empty() && self.open.is_none() {
-            out = self.begin(Open::Text(String::new(), Vec::new()));
+            self.begin(Open::Text(String::new(), Vec::new()), out);
         }
-        out.extend(self.close(self.status()));
-        out
+        self.close(self.status(), out);
     }
 
-    fn done(&mut self, usage: &Usage) -> Vec<Value> {
+    fn done(&mut self, usage: &Usage, out: &mut Events) {
         let status = self.status();
         let response = json!({ "response": self.object(status, Some(usage), &Value::Null) });
-        vec![self.event(&format!("response.{status}"), &response)]
+        self.event(&format!("response.{status}"), &response, out);
     }
 
-    fn failed(&mut self, error: &Error) -> Vec<Value> {
+    fn failed(&mut self, error: &Error, out: &mut Events) {
         let body = error.body();
         let error = json!({ "code": body["error"]["code"], "message": body["error"]["message"] });
         let response = json!({ "response": self.object("failed", None, &error) });
-        vec![self.event("response.failed", &response)]
+        self.event("response.failed", &response, out);
     }
 }
