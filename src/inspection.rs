@@ -8,5 +8,5 @@ pub mod inspect;
 
 pub use lab_server::{
     api, arch, blocks, common, constraint, engine, files, ggml, model, plan, sampling, stmap, text,
-    weights,
+    transport, weights,
 };

@@ -11,5 +11,5 @@ pub mod cli;
 
 pub use lab_inspect::{
     api, arch, blocks, common, constraint, engine, files, ggml, inspect, model, plan, sampling,
-    stmap, text, weights,
+    stmap, text, transport, weights,
 };

@@ -14,9 +14,9 @@ use crate::engine::{
     AnswerToken, Event, FinishReason, Fixed, LabResult, Progress, Request, Stopped, Usage,
 };
 use crate::text::tokenizer::Tokenizer;
+use crate::transport::{self, Events};
 
 use super::error::Error;
-use super::events::{self, Events};
 use super::parts::{Piece, Reader};
 use super::record::Record;
 
@@ -348,7 +348,7 @@ impl Answers {
             Some((out, (stage == Stage::Open).then_some(state)))
         });
         let first = stream::once(std::future::ready(first));
-        events::response(first.chain(rest))
+        transport::events(first.chain(rest).boxed())
     }
 
     /// Writes an event, and returns the state of the stream after it.

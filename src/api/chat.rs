@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Stopped, Usage};
+use crate::transport::Events;
 
 use super::Pool;
 use super::answers::{
@@ -20,7 +21,6 @@ use super::dialogue::{self, Dialogue};
 use super::diffusion::step_json;
 use super::envelope::{Envelope, Object};
 use super::error::Error;
-use super::events::Events;
 use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
 use super::json::Json;

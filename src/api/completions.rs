@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use crate::engine::serving::Served;
 use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Request, Stopped, Usage};
+use crate::transport::Events;
 
 use super::Pool;
 use super::answers::{Answers, Completion, Format, Step, finish_reason, note_stop, progress_json};
 use super::diffusion::step_json;
 use super::envelope::{Envelope, Object};
 use super::error::Error;
-use super::events::Events;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Fitting, Generation, MAX_CHOICES, check_top, choices};
 use super::input::{Input, check_ids, inputs};

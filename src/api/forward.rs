@@ -15,17 +15,16 @@ use axum::extract::{Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::future::BoxFuture;
-use futures_util::stream;
+use futures_util::FutureExt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
+use crate::transport::{self, Events, exchange};
+
 use super::adapters::{self, Which};
 use super::assembly::Server;
 use super::error::{Error, IsElsewhere};
-use super::events::Events;
-use super::exchange::{Answer, exchange};
 use super::fields::whole;
 use super::pool::{ALIAS, Engine};
 use super::process::Process;
@@ -260,7 +259,11 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
         head.headers.remove(*name);
     }
     let body = match is_stream {
-        true => Body::from_stream(relayed(answer, dialect, process, record)),
+        true => {
+            let lost = Box::pin(process.lost());
+            let failed = move |n| last(process, record, dialect, n).boxed();
+            transport::relay(answer, lost, Box::new(failed))
+        }
         // An answer that is not a stream is read whole, so that an incomplete one is never sent.
         false => {
             let whole = to_bytes(Body::from_stream(answer.into_stream()), usize::MAX);
@@ -331,88 +334,11 @@ impl Dialect {
     }
 }
 
-/// A stream that is forwarded to a client.
-struct Relay {
-    answer: Answer,
-    /// Completes if the process is lost.
-    lost: BoxFuture<'static, ()>,
-    /// The start of an event that is not complete.
-    held: Vec<u8>,
-    dialect: Dialect,
-    n_events: usize,
-    /// Held so that the process counts as in use.
-    process: Arc<Process>,
-    record: Arc<Record>,
-}
-
-impl Relay {
-    /// The whole events that can be sent.
-    fn whole(&mut self, bytes: Bytes) -> Bytes {
-        let whole = whole_events(&mut self.held, bytes);
-        if self.dialect == Dialect::Responses {
-            let lines = whole.split(|byte| *byte == b'\n');
-            self.n_events += lines.filter(|line| line.starts_with(b"data:")).count();
-        }
-        whole
-    }
-}
-
-/// The whole events in `held` and the new bytes; the rest stays in `held`, which never contains a complete event.
-fn whole_events(held: &mut Vec<u8>, bytes: Bytes) -> Bytes {
-    if held.is_empty() && bytes.ends_with(b"\n\n") {
-        return bytes;
-    }
-    // An end of an event lies within the new bytes, or starts one byte before them.
-    let new = held.len().saturating_sub(1);
-    held.extend_from_slice(&bytes);
-    let unread = &held[new..];
-    // An event may be one line of many megabytes, so the cheaper search comes first.
-    let may_end = unread.contains(&b'\n');
-    let mut pairs = unread.windows(2);
-    let end = may_end.then(|| pairs.rposition(|pair| pair == b"\n\n"));
-    let Some(end) = end.flatten() else {
-        // The held bytes stay in place: moving them with each part would copy them each time.
-        return Bytes::new();
-    };
-    let rest = held.split_off(new + end + 2);
-    Bytes::from(std::mem::replace(held, rest))
-}
-
-/// The events of an answer as they arrive, and an error event if the process dies.
-fn relayed(
-    answer: Answer,
-    dialect: Dialect,
-    process: Arc<Process>,
-    record: Arc<Record>,
-) -> impl stream::Stream<Item = std::io::Result<Bytes>> + Send {
-    let relay = Relay {
-        answer,
-        lost: Box::pin(process.lost()),
-        held: Vec::new(),
-        dialect,
-        n_events: 0,
-        process,
-        record,
-    };
-    stream::unfold(Some(Box::new(relay)), |relay| async {
-        let mut relay = relay?;
-        loop {
-            return match unless(&mut relay.lost, relay.answer.next()).await {
-                Some(Some(Ok(bytes))) => match relay.whole(bytes) {
-                    none if none.is_empty() => continue,
-                    whole => Some((Ok(whole), Some(relay))),
-                },
-                Some(Some(Err(_))) | None => {
-                    let error = died(&relay.process, &relay.record).await;
-                    error.log();
-                    let (status, body) = (error.status(), error.body());
-                    let event = relay.dialect.failed(status, &body, relay.n_events);
-                    Some((Ok(event), None))
-                }
-                Some(None) => None,
-            };
-        }
-    })
+/// The last event of a stream whose process died or was lost after `n_events` events.
+async fn last(process: Arc<Process>, record: Arc<Record>, dialect: Dialect, n: usize) -> Bytes {
+    let error = died(&process, &record).await;
+    error.log();
+    dialect.failed(error.status(), &error.body(), n)
 }
 
 /// The metrics of an engine process; `None` if it does not report them in time. Does not count as use of the model.
@@ -470,23 +396,6 @@ mod tests {
         ));
         for other in ["{}", "{\"stream\": 1}", "{\"x\": {\"stream\": true}}", "[]"] {
             assert!(!is_streamed(other), "{other}");
-        }
-    }
-
-    #[test]
-    fn parts_are_sent_on_as_whole_events_wherever_they_are_cut() {
-        let events =
-            b"data: {}\n\ndata: a long one of several parts\n\n\n\n: a comment\n\ndata: cut";
-        let n_whole = events.len() - b"data: cut".len();
-        for size in 1..events.len() {
-            let (mut held, mut sent) = (Vec::new(), Vec::new());
-            for part in events.chunks(size) {
-                let whole = whole_events(&mut held, Bytes::copy_from_slice(part));
-                assert!(whole.is_empty() || whole.ends_with(b"\n\n"), "{size}");
-                sent.extend_from_slice(&whole);
-            }
-            assert_eq!(sent, events[..n_whole], "{size}");
-            assert_eq!(held, b"data: cut", "{size}");
         }
     }
 

@@ -34,22 +34,6 @@ const HUGE: usize = 1 << 20;
 /// Minimum number of threads for handlers.
 const MIN_THREADS: usize = 4;
 
-/// The threads that serve connections: few, since models compute on the cores. With two where one is enough, each token
-/// of a stream would wake both.
-///
-/// # Errors
-/// The operating system cannot start a thread.
-pub fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads((n_cores() / 4).clamp(1, 4))
-        .enable_all()
-        .build()
-}
-
-fn n_cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 /// The threads on which handlers run.
 #[derive(Debug)]
 pub(super) struct Workers {
@@ -67,7 +51,8 @@ impl Workers {
     /// # Errors
     /// The operating system cannot start a thread.
     pub(super) fn new(read_time: Duration) -> std::io::Result<Self> {
-        let n_threads = n_cores().max(MIN_THREADS);
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let n_threads = n_cores.max(MIN_THREADS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(n_threads)
             .thread_name("handler")

@@ -22,8 +22,6 @@ mod diffusion;
 mod embeddings;
 mod envelope;
 mod error;
-mod events;
-mod exchange;
 mod fields;
 mod forward;
 mod generation;
@@ -34,7 +32,6 @@ mod intake;
 mod json;
 mod known;
 mod lab;
-mod listener;
 mod local;
 mod logprobs;
 mod messages;
@@ -59,7 +56,6 @@ mod responses;
 mod routes;
 mod sampling;
 mod settings;
-mod socket;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -68,18 +64,15 @@ mod tools;
 pub use access::Access;
 pub use assembly::{app, refusal};
 pub use diagram::View;
-pub use intake::runtime;
 pub use lab::{
     Array as LabArray, Painter, Picture as LabPicture, Wanted as LabRequest, patched as lab_patch,
     pieces as lab_pieces,
 };
-pub use listener::serve;
 pub use local::{Reply, Said, check, n_tokens, reply};
 pub use parts::Piece;
 pub use pool::{
     Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started, Wanted,
 };
 pub use process::{CHANGED, LOST, Launch, OnLine, Process, Report};
-pub use socket::serve_socket;
 
 use assembly::MAX_BODY_BYTES;

@@ -16,10 +16,10 @@ use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
 use crate::engine::serving::{ModelInfo, Pooled, Served};
+use crate::transport::{self, Events};
 
 use super::Pool;
 use super::error::Error;
-use super::events::{self, Events};
 use super::fields::{Body, fields};
 use super::json::Json;
 use super::pool::{Info, Load, Share};
@@ -202,7 +202,7 @@ fn reported(name: String, load: Option<Load>) -> Response {
         Some((out, next))
     });
     let first = stream::once(std::future::ready(first));
-    events::response(first.chain(rest))
+    transport::events(first.chain(rest).boxed())
 }
 
 fn loading(name: &str, share: Share) -> Value {

@@ -31,8 +31,8 @@ use serde_json::Value;
 use tokio::sync::watch::Sender;
 
 use crate::engine::serving::Served;
+use crate::transport::Connections;
 
-use super::exchange::Connections;
 use super::models;
 use super::pool::LoadFault;
 

@@ -15,6 +15,7 @@ use crate::api::{self, Access, OnLine, Pool, Report, Wanted};
 use crate::engine::serving::Served;
 use crate::files::models::{self, Source};
 use crate::ggml::end_process;
+use crate::transport;
 
 use super::serve::{self, Signals};
 use super::{Failure, options, output};
@@ -120,7 +121,7 @@ fn program() -> PathBuf {
 pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
     crate::ggml::return_large_memory();
     end_with_server(args.socket.clone())?;
-    let runtime = api::runtime()?;
+    let runtime = transport::runtime()?;
     // The server ends this process. If a service manager signals all processes of a service, the server first completes
     // running requests, so signals are ignored here.
     let entered = runtime.enter();
@@ -141,12 +142,10 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
     let pool = Arc::new(Pool::of_engine(served, source));
     end_with_files(&pool)?;
     let app = api::app(pool, Access::default(), READ_TIME)?;
-    let socket = args.socket.clone();
     // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
-    let serving = runtime.spawn(async move {
-        let ready = || report(&ready).map_err(std::io::Error::other);
-        api::serve_socket(&socket, app, ready).await
-    });
+    let ready = move || report(&ready).map_err(std::io::Error::other);
+    let serving = transport::serve_socket(args.socket.clone(), app, Box::new(ready));
+    let serving = runtime.spawn(serving);
     Ok(runtime.block_on(serving)??)
 }
 

@@ -23,6 +23,7 @@ use crate::files::vectors::Vectors;
 use crate::inspect::diagram::{Drawing, Sample, svg};
 use crate::inspect::pictures::{self, Chosen};
 use crate::model::{self, Options};
+use crate::transport;
 
 use super::config::Layers;
 use super::diffusion::DiffusionOptions;
@@ -204,7 +205,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
     }
 
-    let runtime = api::runtime()?;
+    let runtime = transport::runtime()?;
     let app = api::app(Arc::clone(&pool), access, read_time)?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -213,9 +214,8 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
             .map_err(|e| anyhow::anyhow!("{host}:{port}: {e}"))?;
         output::line(format!("listening on http://{}", listener.local_addr()?))?;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let stopped = async { stopped.await.unwrap_or_default() };
         // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
-        let serving = tokio::spawn(api::serve(listener, app, read_time, stopped));
+        let serving = tokio::spawn(transport::serve(listener, app, read_time, stopped));
         tokio::select! {
             served = serving => Ok(served?),
             () = async {

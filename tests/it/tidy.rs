@@ -340,6 +340,7 @@ fn imports_never_point_up() {
             "src/sampling/",
             &["arch", "plan", "ggml", "blocks", "model", "weights"],
         ),
+        ("src/transport/", &["ggml", "text", "model", "engine"]),
         (
             "src/constraint/",
             &["arch", "plan", "ggml", "blocks", "model", "sampling"],

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use crate::api::answers::{Completion, Format, Step};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
-use crate::api::events::Events;
 use crate::api::parts::Piece;
 use crate::engine::{AnswerToken, FinishReason, LabResult, Stopped, Usage};
+use crate::transport::Events;
 
 use super::error_body;
 

@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 
 use crate::api::answers::{Completion, Format, Step, progress_json, timings_json};
 use crate::api::diffusion::step_json;
-use crate::api::events::Events;
 use crate::api::lab;
 use crate::api::logprobs;
 use crate::engine::serving::Served;
 use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Stopped, TokenLogprob, Usage};
+use crate::transport::Events;
 
 /// The data that all completions of a response share.
 pub(super) struct Of {

@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 use crate::api::answers::{Completion, Format, Step};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
-use crate::api::events::Events;
 use crate::api::logprobs::{self, Names};
 use crate::api::parts::Piece;
 use crate::engine::serving;
 use crate::engine::{AnswerToken, FinishReason, LabResult, Stopped, Usage};
+use crate::transport::Events;
 
 use super::request::INPUT;
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Version;
+use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -24,58 +25,57 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::MAX_BODY_BYTES;
-
 /// Maximum time for the rest of a received body to reach its reader.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Maximum number of bytes of a body that are dropped after its answer.
-const MAX_DROPPED: usize = 2 * MAX_BODY_BYTES;
+/// Maximum number of bytes of a body that are dropped after its answer: twice those of the largest request.
+const MAX_DROPPED: usize = 32 << 20;
 
 /// Connections that may wait to be accepted; the system may allow fewer (Linux: `somaxconn`). A client that finds no place
 /// tries again after a second.
 #[cfg(unix)]
 const BACKLOG: i32 = 4096;
 
-/// Serves connections until `stop` completes, then lets running requests finish. A connection ends if the head of a
-/// request, the first or a later one, does not arrive within `read_time`.
-pub async fn serve(
+/// Serves connections until something is sent to `stop`, then lets running requests finish. A connection ends if the
+/// head of a request, the first or a later one, does not arrive within `read_time`.
+pub fn serve(
     listener: TcpListener,
     app: Router,
     read_time: Duration,
-    stop: impl Future<Output = ()>,
-) {
-    #[cfg(unix)]
-    if let Err(error) = rustix::net::listen(&listener, BACKLOG) {
-        tracing::warn!(%error, "fewer connections than usual may wait to be accepted");
-    }
-    let (stopping, stopped) = watch::channel(false);
-    let mut connections = JoinSet::new();
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(connection(stream, app.clone(), read_time, stopped.clone()));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    // Usually the process is out of file descriptors: other connections have to end first.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
-            () = &mut stop => break,
+    mut stop: oneshot::Receiver<()>,
+) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        #[cfg(unix)]
+        if let Err(error) = rustix::net::listen(&listener, BACKLOG) {
+            tracing::warn!(%error, "fewer connections than usual may wait to be accepted");
         }
-    }
-    drop(listener);
-    let _ = stopping.send(true);
-    while connections.join_next().await.is_some() {}
+        let (stopping, stopped) = watch::channel(false);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        connections.spawn(connection(stream, app.clone(), read_time, stopped.clone()));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        // Usually the process is out of file descriptors: other connections have to end first.
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+                _ = &mut stop => break,
+            }
+        }
+        drop(listener);
+        let _ = stopping.send(true);
+        while connections.join_next().await.is_some() {}
+    })
 }
 
 /// Serves one connection.

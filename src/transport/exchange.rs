@@ -14,6 +14,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::response::Parts;
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -28,7 +29,7 @@ const MAX_IDLE: usize = 8;
 
 /// The connections to a socket.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub struct Connections {
     socket: PathBuf,
     /// Connections without a request.
     idle: Mutex<Vec<Channel>>,
@@ -36,13 +37,13 @@ pub(super) struct Connections {
 
 impl Connections {
     /// A pool for this socket, without connections yet.
-    pub(super) fn new(socket: PathBuf) -> Arc<Self> {
+    pub fn new(socket: PathBuf) -> Arc<Self> {
         let idle = Mutex::default();
         Arc::new(Self { socket, idle })
     }
 
     /// The path of the socket.
-    pub(super) fn socket(&self) -> &Path {
+    pub fn socket(&self) -> &Path {
         &self.socket
     }
 
@@ -50,7 +51,7 @@ impl Connections {
     ///
     /// # Errors
     /// Nothing listens on the socket.
-    pub(super) async fn open(&self, runtime: &Handle) -> io::Result<Channel> {
+    pub async fn open(&self, runtime: &Handle) -> io::Result<Channel> {
         while let Some(mut idle) = self.pop() {
             if idle.is_ready() {
                 return Ok(idle);
@@ -79,7 +80,7 @@ impl Connections {
 
 /// A connection that carries one request at a time.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub struct Channel {
     sender: http1::SendRequest<Body>,
     connection: Driven,
 }
@@ -110,7 +111,7 @@ impl Driven {
 }
 
 /// The body of an answer, received in parts.
-pub(super) struct Answer {
+pub struct Answer {
     /// `None` after the end of the body.
     channel: Option<Channel>,
     body: Incoming,
@@ -121,32 +122,34 @@ pub(super) struct Answer {
 ///
 /// # Errors
 /// The connection ends before the head of an answer arrived.
-pub(super) async fn exchange(
+pub fn exchange(
     connections: Arc<Connections>,
     mut channel: Channel,
     request: Request,
-) -> Result<(Parts, Answer), hyper::Error> {
-    let mut response = std::pin::pin!(channel.sender.send_request(request));
-    let connection = &mut channel.connection;
-    let response = std::future::poll_fn(|cx| {
-        connection.drive(cx);
-        response.as_mut().poll(cx)
-    });
-    let (head, body) = response.await?.into_parts();
-    let channel = Some(channel);
-    Ok((
-        head,
-        Answer {
-            channel,
-            body,
-            connections,
-        },
-    ))
+) -> BoxFuture<'static, Result<(Parts, Answer), hyper::Error>> {
+    Box::pin(async move {
+        let mut response = std::pin::pin!(channel.sender.send_request(request));
+        let connection = &mut channel.connection;
+        let response = std::future::poll_fn(|cx| {
+            connection.drive(cx);
+            response.as_mut().poll(cx)
+        });
+        let (head, body) = response.await?.into_parts();
+        let channel = Some(channel);
+        Ok((
+            head,
+            Answer {
+                channel,
+                body,
+                connections,
+            },
+        ))
+    })
 }
 
 impl Answer {
     /// The next part of the body; `None` after its end.
-    pub(super) async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
+    pub async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
@@ -174,7 +177,7 @@ impl Answer {
     }
 
     /// The parts of the body as a stream.
-    pub(super) fn into_stream(
+    pub fn into_stream(
         self,
     ) -> impl futures_util::Stream<Item = Result<Bytes, hyper::Error>> + Send {
         let parts = futures_util::stream::unfold(self, |mut answer| async {

@@ -5,17 +5,18 @@
 //! no space. Not here: requests and answers (`exchange`).
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use axum::Router;
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 
 #[cfg(unix)]
-pub(super) use unix::Stream;
+pub(crate) use unix::Stream;
 
 /// Connections to other processes, for systems without such sockets.
 #[cfg(not(unix))]
-pub(super) type Stream = tokio::net::TcpStream;
+pub(crate) type Stream = tokio::net::TcpStream;
 
 /// Connects to a socket and registers the connection with this runtime.
 ///
@@ -35,17 +36,17 @@ pub(super) fn connect(path: &Path, runtime: &Handle) -> io::Result<Stream> {
 ///
 /// # Errors
 /// The socket cannot be created, the system has no such sockets, or `ready` fails.
-pub async fn serve_socket(
-    path: &Path,
+pub fn serve_socket(
+    path: PathBuf,
     app: Router,
-    ready: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
+    ready: Box<dyn FnOnce() -> io::Result<()> + Send>,
+) -> BoxFuture<'static, io::Result<()>> {
     #[cfg(unix)]
-    return unix::serve(path, app, ready).await;
+    return Box::pin(unix::serve(path, app, ready));
     #[cfg(not(unix))]
     {
-        let _ = (path, app, ready);
-        Err(io::ErrorKind::Unsupported.into())
+        drop((path, app, ready));
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 }
 
@@ -54,7 +55,7 @@ mod unix {
     use std::io;
     use std::os::fd::{AsFd as _, OwnedFd};
     use std::os::unix::net::UnixStream;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::pin::Pin;
     use std::task::{Context, Poll, ready};
     use std::time::Duration;
@@ -76,7 +77,7 @@ mod unix {
 
     /// A connection. Both halves are the same socket: the ends of a pipe are registered for one kind of report each.
     #[derive(Debug)]
-    pub(in crate::api) struct Stream {
+    pub(crate) struct Stream {
         receiver: Receiver,
         /// Waits for space for writing; only while there is none.
         sender: Option<Sender>,
@@ -98,9 +99,9 @@ mod unix {
     }
 
     pub(super) async fn serve(
-        path: &Path,
+        path: PathBuf,
         app: Router,
-        ready: impl FnOnce() -> io::Result<()>,
+        ready: Box<dyn FnOnce() -> io::Result<()> + Send>,
     ) -> io::Result<()> {
         let listener = UnixListener::bind(path)?;
         ready()?;

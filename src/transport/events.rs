@@ -1,0 +1,199 @@
+//! Server-sent events: their text, and responses that consist of them, of this process or of another.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::exchange::Answer;
+
+/// Maximum time without an event, after which a stream sends a comment.
+const PING: Duration = Duration::from_secs(15);
+
+/// The text of server-sent events, none or several.
+#[derive(Debug, Default)]
+pub struct Events(Vec<u8>);
+
+impl Events {
+    /// Adds an event with this data.
+    pub fn push(&mut self, data: &impl Serialize) {
+        self.0.extend_from_slice(b"data: ");
+        // JSON is one line: it escapes line breaks.
+        serde_json::to_writer(&mut self.0, data).expect("our own types are JSON");
+        self.0.extend_from_slice(b"\n\n");
+    }
+
+    /// Adds an event that is named by the `type` of its data.
+    pub fn push_named(&mut self, data: &Value) {
+        if let Some(name) = data["type"].as_str() {
+            let line = ["event: ", name, "\n"].concat();
+            self.0.extend_from_slice(line.as_bytes());
+        }
+        self.push(data);
+    }
+
+    /// Adds OpenAI's last event.
+    pub fn finish(&mut self) {
+        self.0.extend_from_slice(b"data: [DONE]\n\n");
+    }
+}
+
+impl From<Events> for Bytes {
+    fn from(events: Events) -> Self {
+        Self::from(events.0)
+    }
+}
+
+/// A response of these events. After each `PING` without an event it sends a comment, so that the connection is not
+/// taken for dead.
+pub fn events(events: BoxStream<'static, Events>) -> Response {
+    of(events, PING)
+}
+
+fn of(events: BoxStream<'static, Events>, ping: Duration) -> Response {
+    let parts = stream::unfold((events, None), move |(mut events, silence)| async move {
+        // It belongs to the thread that sends the response, which asks for the first part.
+        let mut silence = silence.unwrap_or_else(|| Box::pin(tokio::time::sleep(ping)));
+        loop {
+            let part = tokio::select! {
+                biased;
+                new = events.next() => Bytes::from(new?),
+                () = silence.as_mut() => Bytes::from_static(b":\n\n"),
+            };
+            silence.as_mut().reset(Instant::now() + ping);
+            if !part.is_empty() {
+                return Some((part, (events, Some(silence))));
+            }
+        }
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    let body = Body::from_stream(parts.map(Ok::<_, Infallible>));
+    (headers, body).into_response()
+}
+
+/// Makes the last event of an answer that breaks off after this many events.
+pub type Failed = Box<dyn FnOnce(usize) -> BoxFuture<'static, Bytes> + Send>;
+
+/// The events of another process's answer as they arrive, each in one piece. If the answer breaks off, or `lost`
+/// completes before its end, the event that `failed` makes is the last one.
+pub fn relay(answer: Answer, lost: BoxFuture<'static, ()>, failed: Failed) -> Body {
+    let relay = Relay {
+        answer,
+        lost,
+        held: Vec::new(),
+        n_events: 0,
+        failed,
+    };
+    let parts = stream::unfold(Some(Box::new(relay)), |relay| async {
+        let mut relay = relay?;
+        loop {
+            let part = tokio::select! {
+                biased;
+                part = relay.answer.next() => part?.ok(),
+                () = &mut relay.lost => None,
+            };
+            let Some(bytes) = part else {
+                let last = (relay.failed)(relay.n_events).await;
+                return Some((last, None));
+            };
+            let whole = whole_events(&mut relay.held, bytes);
+            if !whole.is_empty() {
+                let lines = whole.split(|byte| *byte == b'\n');
+                relay.n_events += lines.filter(|line| line.starts_with(b"data:")).count();
+                return Some((whole, Some(relay)));
+            }
+        }
+    });
+    Body::from_stream(parts.map(Ok::<_, Infallible>))
+}
+
+/// An answer in events that is passed on.
+struct Relay {
+    answer: Answer,
+    lost: BoxFuture<'static, ()>,
+    /// The start of an event that is not complete.
+    held: Vec<u8>,
+    n_events: usize,
+    failed: Failed,
+}
+
+/// The whole events in `held` and the new bytes; the rest stays in `held`, which never contains a complete event.
+fn whole_events(held: &mut Vec<u8>, bytes: Bytes) -> Bytes {
+    if held.is_empty() && bytes.ends_with(b"\n\n") {
+        return bytes;
+    }
+    // An end of an event lies within the new bytes, or starts one byte before them.
+    let new = held.len().saturating_sub(1);
+    held.extend_from_slice(&bytes);
+    let unread = &held[new..];
+    // An event may be one line of many megabytes, so the cheaper search comes first.
+    let may_end = unread.contains(&b'\n');
+    let mut pairs = unread.windows(2);
+    let end = may_end.then(|| pairs.rposition(|pair| pair == b"\n\n"));
+    let Some(end) = end.flatten() else {
+        // The held bytes stay in place: moving them with each part would copy them each time.
+        return Bytes::new();
+    };
+    let rest = held.split_off(new + end + 2);
+    Bytes::from(std::mem::replace(held, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_lines() {
+        let mut events = Events::default();
+        events.push(&"two\nlines");
+        events.push_named(&serde_json::json!({ "type": "ping" }));
+        events.finish();
+        let text = String::from_utf8(events.0).expect("UTF-8");
+        let expected =
+            "data: \"two\\nlines\"\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\ndata: [DONE]\n\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn parts_are_sent_on_as_whole_events_wherever_they_are_cut() {
+        let events =
+            b"data: {}\n\ndata: a long one of several parts\n\n\n\n: a comment\n\ndata: cut";
+        let n_whole = events.len() - b"data: cut".len();
+        for size in 1..events.len() {
+            let (mut held, mut sent) = (Vec::new(), Vec::new());
+            for part in events.chunks(size) {
+                let whole = whole_events(&mut held, Bytes::copy_from_slice(part));
+                assert!(whole.is_empty() || whole.ends_with(b"\n\n"), "{size}");
+                sent.extend_from_slice(&whole);
+            }
+            assert_eq!(sent, events[..n_whole], "{size}");
+            assert_eq!(held, b"data: cut", "{size}");
+        }
+    }
+
+    #[tokio::test]
+    async fn item_24_a_stream_that_waits_sends_comments() {
+        let mut first = Events::default();
+        first.push(&serde_json::json!({}));
+        let first = stream::iter([first, Events::default()]);
+        let events = first.chain(stream::pending()).boxed();
+        let response = of(events, Duration::from_millis(5));
+        let mut body = response.into_body().into_data_stream();
+        let mut text = String::new();
+        for _ in 0..3 {
+            let part = body.next().await.expect("more").expect("no failure");
+            text += std::str::from_utf8(&part).expect("UTF-8");
+        }
+        assert_eq!(text, "data: {}\n\n:\n\n:\n\n");
+    }
+}

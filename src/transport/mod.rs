@@ -1,0 +1,32 @@
+//! HTTP connections: those of clients, and those between the server and engine processes.
+//!
+//! Knows no route and no model: a router answers each request, and answers are bodies. What is public takes and returns
+//! concrete types, so that the code of a connection is compiled here, at this package's level of optimisation. Called
+//! by the server and by the command line.
+
+mod events;
+mod exchange;
+mod listener;
+mod socket;
+
+use std::io;
+
+use tokio::runtime::{Builder, Runtime};
+
+pub use events::{Events, Failed, events, relay};
+pub use exchange::{Answer, Channel, Connections, exchange};
+pub use listener::serve;
+pub use socket::serve_socket;
+
+/// The threads that serve connections: few, since models compute on the cores. With two where one is enough, each token
+/// of a stream would wake both.
+///
+/// # Errors
+/// The operating system cannot start a thread.
+pub fn runtime() -> io::Result<Runtime> {
+    let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Builder::new_multi_thread()
+        .worker_threads((n_cores / 4).clamp(1, 4))
+        .enable_all()
+        .build()
+}
