@@ -44,7 +44,7 @@ impl Entry {
     }
 }
 
-/// The report of a request: the events sent so far, the text gate and the receiver.
+/// The report of a request: its events, the text gate and the receiver.
 pub(super) struct Answer {
     gate: Gate<Entry>,
     stops: Vec<Vec<u8>>,
@@ -64,6 +64,8 @@ pub(super) struct Answer {
     /// Whether the prompt may come from the prefix cache.
     pub(super) reads_cache: bool,
     caller: Caller,
+    /// Events that are not delivered yet.
+    unsent: Vec<Event>,
     /// Tokens of the source. If there are any, they are counted as the prompt, in place of those of the prompt.
     n_source: usize,
     started: Option<Instant>,
@@ -96,6 +98,7 @@ impl Answer {
             ends: request.ends.clone(),
             reads_cache: request.cache_prompt,
             caller,
+            unsent: Vec::new(),
             n_source,
             started: None,
             prefilled: None,
@@ -304,7 +307,7 @@ impl Answer {
     }
 
     #[tracing::instrument(name = "send", level = "trace", target = "phase", skip_all)]
-    fn release(&self, released: Released<Entry>) {
+    fn release(&mut self, released: Released<Entry>) {
         if released.text.is_empty() && released.entries.is_empty() {
             return;
         }
@@ -315,13 +318,21 @@ impl Answer {
         });
     }
 
-    /// Sends an event. A closed channel is noticed before the next step.
-    pub(super) fn send(&self, event: Event) {
-        let _ = self.caller.events.send(event);
+    /// Adds an event. It is delivered when the step has chosen the tokens of all requests: the threads that write them
+    /// wake once then, not for each token, and take no core from the rest of the step.
+    pub(super) fn send(&mut self, event: Event) {
+        self.unsent.push(event);
+    }
+
+    /// Delivers the events. A closed channel is noticed before the next step.
+    pub(super) fn deliver(&mut self) {
+        for event in self.unsent.drain(..) {
+            let _ = self.caller.events.send(event);
+        }
     }
 
     /// Ends the request.
-    pub(super) fn finish(self, reason: FinishReason, completion_tokens: usize) {
+    pub(super) fn finish(mut self, reason: FinishReason, completion_tokens: usize) {
         let now = Instant::now();
         let prefilled = self.prefilled.unwrap_or(now);
         let usage = Usage {
@@ -332,19 +343,22 @@ impl Answer {
         };
         self.caller.stats.done(reason, &usage);
         if let Some(ended) = &self.ended {
-            self.send(Event::Ended(ended.clone()));
+            let ended = ended.clone();
+            self.send(Event::Ended(ended));
         }
         self.send(Event::Done {
             reason,
             stopped: self.stopped.clone(),
             usage,
         });
+        self.deliver();
     }
 
     /// Ends the request with an error.
-    pub(super) fn fail(self, failure: Failure) {
+    pub(super) fn fail(mut self, failure: Failure) {
         stats::count(&self.caller.stats.n_failed, 1);
         self.send(Event::Failed(failure));
+        self.deliver();
     }
 }
 

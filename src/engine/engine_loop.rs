@@ -174,6 +174,8 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn step(&mut self) {
         self.reap();
         self.admit();
+        // Progress of requests that became active.
+        self.deliver();
         if self.active.is_empty() && self.awaiting_lens.is_empty() {
             return;
         }
@@ -195,7 +197,18 @@ impl<C: Compute> EngineLoop<C> {
                 self.end_lens(0, Err(panicked()));
             }
         }
+        self.deliver();
         self.stats.set_step(None);
+    }
+
+    /// Delivers the events of all requests.
+    fn deliver(&mut self) {
+        let awaiting_lens = self.awaiting_lens.iter_mut().map(|(sequence, _)| sequence);
+        let requests = self.active.iter_mut().chain(&mut self.queue);
+        let sequences = requests.map(|request| &mut request.sequence);
+        for sequence in sequences.chain(awaiting_lens) {
+            sequence.answer.deliver();
+        }
     }
 
     fn job(&self, request: &ActiveRequest) -> Job {

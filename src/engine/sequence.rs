@@ -277,7 +277,7 @@ impl Sequence {
     }
 
     /// Ends the request.
-    pub(super) fn finish(self, reason: FinishReason) {
+    pub(super) fn finish(mut self, reason: FinishReason) {
         if let Some(recorder) = self.recorder {
             let result = Box::new(recorder.finish(self.tokens));
             self.answer.send(Event::Lab(result));

@@ -128,7 +128,7 @@ impl<C: Compute> EngineLoop<C> {
 
     /// Pools the hidden states of a request, once all are there, and sends the result.
     pub(super) fn pool(&mut self, at: usize) -> Result<(), Failure> {
-        let ActiveRequest { sequence, strategy } = &self.active[at];
+        let ActiveRequest { sequence, strategy } = &mut self.active[at];
         let Some(rows) = strategy.gathered() else {
             return Ok(());
         };
