@@ -1,11 +1,13 @@
 //! The tokens that may still be picked in this step, with their logits.
 //!
 //! At first the candidates borrow the caller's logits. A stage that changes a logit copies them; a stage that removes
-//! tokens leaves a list of (id, logit). The buffers are in [`Store`]. They have the size of the vocabulary from the
-//! first step on, so that later steps do not allocate.
+//! tokens leaves a list of (id, logit). The buffers are in [`Store`], one for all samplers of a thread. They have the size
+//! of the vocabulary from the first step on, so that later steps do not allocate.
 //!
 //! Invariants: ids rise, whatever stages ran, so the draw depends on the candidates alone; no logit is NaN or plus
 //! infinity; a token with minus infinity is banned, and no cut keeps one.
+
+use std::cell::RefCell;
 
 use super::error::SampleError;
 use super::select::{self, Cut};
@@ -13,7 +15,13 @@ use super::select::{self, Cut};
 /// Number of candidates whose weights are summed together before the draw.
 pub(super) const PART: usize = 1024;
 
-/// The buffers of one sampler, reused in each step.
+thread_local! {
+    /// No sampler keeps anything in it. So memory does not grow with the number of requests, and the first step of a
+    /// request touches no new pages.
+    static STORE: RefCell<Store> = RefCell::default();
+}
+
+/// The buffers of a step.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     logits: Vec<f32>,
@@ -32,6 +40,11 @@ pub(super) struct Scratch {
 }
 
 impl Store {
+    /// Lends the buffers of this thread. `f` runs no other sampler.
+    pub(super) fn lend<R>(f: impl FnOnce(&mut Self) -> R) -> R {
+        STORE.with_borrow_mut(f)
+    }
+
     fn reserve(&mut self, n_vocab: usize) {
         fn reserve<T>(buffer: &mut Vec<T>, n: usize) {
             buffer.clear();

@@ -53,16 +53,17 @@ impl Sampler {
             rng: &self.rng,
             draw: self.history.n_generated(),
         };
-        let mut candidates = run(&mut self.chain, &step, logits, mask, &mut self.store)?;
-        let max = candidates.max()?;
-        let sum = sum_exp(candidates.logits(), max);
-        let weights = candidates.logits().iter();
-        let weights = weights.map(|logit| exp(f64::from(*logit) - f64::from(max)));
-        let mut all: Vec<(u32, f64)> = weights
-            .enumerate()
-            .filter(|(_, weight)| *weight > 0.0)
-            .map(|(at, weight)| (candidates.id(at), weight / sum))
-            .collect();
+        let mut all: Vec<(u32, f64)> = run(&mut self.chain, &step, logits, mask, |candidates| {
+            let max = candidates.max()?;
+            let sum = sum_exp(candidates.logits(), max);
+            let weights = candidates.logits().iter();
+            let weights = weights.map(|logit| exp(f64::from(*logit) - f64::from(max)));
+            let all = weights
+                .enumerate()
+                .filter(|(_, weight)| *weight > 0.0)
+                .map(|(at, weight)| (candidates.id(at), weight / sum));
+            Ok(all.collect())
+        })?;
         let own = all.iter().find(|(id, _)| *id == token);
         let Some(own) = own.map(|(_, probability)| *probability) else {
             return Ok(Drawn::certain(token));

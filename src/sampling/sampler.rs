@@ -21,7 +21,6 @@ pub struct Sampler {
     pub(super) is_greedy: bool,
     pub(super) rng: Random,
     pub(super) history: History,
-    pub(super) store: Store,
 }
 
 impl Sampler {
@@ -46,7 +45,6 @@ impl Sampler {
             is_greedy,
             rng: Random::new(params.seed, choice),
             history: History::default(),
-            store: Store::default(),
         })
     }
 
@@ -91,11 +89,11 @@ impl Sampler {
             rng: &self.rng,
             draw,
         };
-        let mut candidates = run(&mut self.chain, &step, logits, mask, &mut self.store)?;
         if self.is_greedy {
-            return pick::greedy(&mut candidates);
+            return run(&mut self.chain, &step, logits, mask, pick::greedy);
         }
-        let (token, probability) = pick::draw(&mut candidates, &step)?;
+        let draw = |candidates: &mut Candidates<'_>| pick::draw(candidates, &step);
+        let (token, probability) = run(&mut self.chain, &step, logits, mask, draw)?;
         for stage in &mut self.chain {
             stage.drawn(token, probability);
         }
@@ -116,17 +114,19 @@ impl Sampler {
     }
 }
 
-/// The candidates that the stages of a chain leave.
-pub(super) fn run<'a>(
+/// What `then` makes of the candidates that the stages of a chain leave.
+pub(super) fn run<R>(
     chain: &mut [Box<dyn Stage>],
     step: &StageInput<'_>,
-    logits: &'a [f32],
+    logits: &[f32],
     mask: Option<&[u32]>,
-    store: &'a mut Store,
-) -> Result<Candidates<'a>, SampleError> {
-    let mut candidates = Candidates::new(logits, mask, store)?;
-    for stage in chain {
-        stage.apply(&mut candidates, step)?;
-    }
-    Ok(candidates)
+    then: impl FnOnce(&mut Candidates<'_>) -> Result<R, SampleError>,
+) -> Result<R, SampleError> {
+    Store::lend(|store| {
+        let mut candidates = Candidates::new(logits, mask, store)?;
+        for stage in chain {
+            stage.apply(&mut candidates, step)?;
+        }
+        then(&mut candidates)
+    })
 }
