@@ -3,7 +3,8 @@
 // ggml's threads wait without giving up their processor. On a machine with other work that keeps the thread
 // that is waited for from running. These wait so for a short time, as long as operations usually differ. Then they offer
 // their processor to others. If one takes it, they sleep. As long as none does they stay: an idle processor attracts
-// the thread that is waited for, and two threads that share one take turns.
+// the thread that is waited for. Two threads of a pool that share a processor take turns; the system leaves them there
+// even if another is idle, since both have just run. So one of them sleeps: it is woken on an idle one.
 
 #include "barrier.h"
 
@@ -21,9 +22,14 @@
 // Tens of microseconds.
 #define SPINS 2000
 
-// Nanoseconds after which another thread had the processor, and after which a thread sleeps in any case.
-#define TAKEN  100000
+// Nanoseconds after which another thread had the processor: another thread of the pool for its turn, or one that keeps
+// it; and after which a thread sleeps in any case.
+#define TURN    4000
+#define TAKEN   100000
 #define AT_MOST 20000000
+
+// Turns after which a thread sleeps.
+#define TURNS 4
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -60,24 +66,37 @@ static int64_t now(void) {
     return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+// Barriers in a row at which others of the pool took their turns on this thread's processor.
+static _Thread_local int n_turns;
+
 // Offers the processor to others until the barrier is passed, which is true, or one took it.
 static bool passed_while_alone(atomic_int * passed, int before) {
+    if (n_turns == TURNS) {
+        n_turns = 0;
+        return false;
+    }
     const int64_t begin = now();
     int64_t last = begin;
+    bool turn = false;
     while (atomic_load_explicit(passed, memory_order_relaxed) == before) {
         sched_yield();
         const int64_t time = now();
         if (time - last > TAKEN || time - begin > AT_MOST) {
             return false;
         }
+        turn = turn || time - last > TURN;
         last = time;
     }
+    n_turns = turn ? n_turns + 1 : 0;
     return true;
 }
 
 static void wait_for(atomic_int * passed, int before) {
-    for (int i = 0; i < SPINS; i++) {
+    // A thread that has the other's processor would wait for itself.
+    const int spins = n_turns > 0 ? 1 : SPINS;
+    for (int i = 0; i < spins; i++) {
         if (atomic_load_explicit(passed, memory_order_relaxed) != before) {
+            n_turns = 0;
             return;
         }
         relax();
