@@ -191,13 +191,19 @@ impl<'a> Candidates<'a> {
         let Some(logit) = position.and_then(|position| self.owned().get_mut(position)) else {
             return;
         };
-        if *logit > f32::NEG_INFINITY {
+        let before = *logit;
+        if before > f32::NEG_INFINITY {
             // Only minus infinity bans a token. A finite number that overflows is clamped to the range of f32.
-            *logit = match new(f64::from(*logit)) {
+            let after = match new(f64::from(before)) {
                 f64::NEG_INFINITY => f32::NEG_INFINITY,
                 changed => (changed as f32).clamp(f32::MIN, f32::MAX),
             };
-            self.max = None;
+            *logit = after;
+            self.max = match self.max {
+                Some(max) if after >= max => Some(after),
+                Some(max) if before < max => Some(max),
+                _ => None,
+            };
         }
     }
 
@@ -287,12 +293,19 @@ fn gather<T: Copy>(items: &mut Vec<T>, positions: &[u32]) {
     items.truncate(positions.len());
 }
 
+/// Number of logits that are looked at together.
+const LANES: usize = 16;
+
+/// All ones if the condition holds. Lanes of conditions are as wide as the logits, so that they stay in registers.
+fn lane(holds: bool) -> u32 {
+    if holds { u32::MAX } else { 0 }
+}
+
 /// The highest logit; minus infinity if there are none. NaN and plus infinity are errors.
 pub(super) fn checked_max(logits: &[f32]) -> Result<f32, SampleError> {
-    const LANES: usize = 16;
     let (blocks, rest) = logits.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let mut is_bad = [false; LANES];
+    let mut is_bad = [0; LANES];
     for block in blocks {
         for i in 0..LANES {
             lanes[i] = if block[i] > lanes[i] {
@@ -300,11 +313,11 @@ pub(super) fn checked_max(logits: &[f32]) -> Result<f32, SampleError> {
             } else {
                 lanes[i]
             };
-            is_bad[i] |= is_bad_logit(block[i]);
+            is_bad[i] |= lane(is_bad_logit(block[i]));
         }
     }
 
-    let is_any_bad = is_bad.contains(&true) || rest.iter().any(|&l| is_bad_logit(l));
+    let is_any_bad = is_bad != [0; LANES] || rest.iter().any(|&l| is_bad_logit(l));
     if is_any_bad && let Some(index) = logits.iter().position(|&l| is_bad_logit(l)) {
         return Err(if logits[index].is_nan() {
             SampleError::NotANumber { index }
@@ -315,8 +328,20 @@ pub(super) fn checked_max(logits: &[f32]) -> Result<f32, SampleError> {
     Ok(lanes.iter().chain(rest).copied().fold(lanes[0], f32::max))
 }
 
+/// The first position of a value.
+pub(super) fn position_of(logits: &[f32], value: f32) -> Option<usize> {
+    let (blocks, _) = logits.as_chunks::<LANES>();
+    // A block without an early exit is compared as a whole.
+    let has = |block: &[f32; LANES]| block.iter().fold(0, |all, &l| all | lane(l == value)) != 0;
+    let from = blocks.iter().position(has).unwrap_or(blocks.len()) * LANES;
+    let within = logits[from..].iter().position(|&l| l == value);
+    within.map(|position| from + position)
+}
+
+/// Whether it is NaN or plus infinity.
 fn is_bad_logit(logit: f32) -> bool {
-    logit.is_nan() || logit == f32::INFINITY
+    let is_good = logit < f32::INFINITY;
+    !is_good
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! The greedy pick takes the best candidate; of equal ones, the lowest id. It needs no random number. The draw uses one
 //! random number per step and walks the candidates by rising id.
 
-use super::candidates::{Candidates, PART};
+use super::candidates::{Candidates, PART, position_of};
 use super::error::SampleError;
 use super::softmax::{exp, sum_exp};
 use super::stage::StageInput;
@@ -14,7 +14,7 @@ const LANE: u32 = 0;
 /// The token with the highest logit.
 pub(super) fn greedy(candidates: &mut Candidates<'_>) -> Result<u32, SampleError> {
     let max = candidates.max()?;
-    let position = candidates.logits().iter().position(|&l| l == max);
+    let position = position_of(candidates.logits(), max);
     Ok(candidates.id(position.expect("the maximum is one of the logits")))
 }
 
