@@ -24,7 +24,7 @@ use crate::text::template::{
     self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
 };
 use crate::text::tokenizer;
-use crate::weights::{Array, Bytes, Metadata, Weights};
+use crate::weights::{self, Array, Bytes, Metadata, Weights};
 
 /// The metadata key of a reranker's template.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
@@ -89,7 +89,16 @@ impl Identity {
         let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let mut hash = Sha256::new();
         for (key, value) in weights.metadata().iter() {
-            hash.update(format!("{key} {value:?}\n"));
+            // A vocabulary as text would take half of the start of a server.
+            if let weights::Value::Array(Array::Str(strings)) = value {
+                let (bytes, ends) = strings.joined();
+                hash.update(format!("{key} {}\n", ends.len()));
+                ends.iter()
+                    .for_each(|end| hash.update((*end as u64).to_le_bytes()));
+                hash.update(bytes);
+            } else {
+                hash.update(format!("{key} {value:?}\n"));
+            }
         }
         let mut types: BTreeMap<&str, usize> = BTreeMap::new();
         for tensor in weights.tensors() {

@@ -75,6 +75,11 @@ impl StringArray {
         self.ends.is_empty()
     }
 
+    /// The bytes of all strings one after another, and where each of them ends.
+    pub fn joined(&self) -> (&[u8], &[usize]) {
+        (&self.bytes, &self.ends)
+    }
+
     /// The string at `index`.
     pub fn get(&self, index: usize) -> Option<&[u8]> {
         let end = *self.ends.get(index)?;
