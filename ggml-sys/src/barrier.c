@@ -22,8 +22,8 @@
 // Tens of microseconds.
 #define SPINS 2000
 
-// Nanoseconds after which another thread had the processor: another thread of the pool for its turn, or one that keeps
-// it; and after which a thread sleeps in any case.
+// Nanoseconds after which another thread had the processor, for a turn or to keep it, and after which a thread sleeps in
+// any case.
 #define TURN    4000
 #define TAKEN   100000
 #define AT_MOST 20000000
@@ -66,7 +66,7 @@ static int64_t now(void) {
     return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-// Barriers in a row at which others of the pool took their turns on this thread's processor.
+// Barriers in a row at which other threads, such as those of the pool, had a turn on this thread's processor.
 static _Thread_local int n_turns;
 
 // Offers the processor to others until the barrier is passed, which is true, or one took it.
@@ -92,7 +92,7 @@ static bool passed_while_alone(atomic_int * passed, int before) {
 }
 
 static void wait_for(atomic_int * passed, int before) {
-    // A thread that has the other's processor would wait for itself.
+    // A thread on the processor of the one that it waits for keeps that from running.
     const int spins = n_turns > 0 ? 1 : SPINS;
     for (int i = 0; i < spins; i++) {
         if (atomic_load_explicit(passed, memory_order_relaxed) != before) {

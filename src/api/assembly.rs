@@ -15,8 +15,6 @@ use tower_service::Service;
 use super::envelope::random;
 use super::{Access, Pool, access, anthropic, chat, error, forward, intake, record, routes};
 
-/// Maximum size of a request body in bytes: a long conversation without images.
-pub(super) const MAX_BODY_BYTES: usize = 16 << 20;
 /// The header that names a request, in the request and in its response.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

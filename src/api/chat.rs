@@ -276,8 +276,6 @@ impl Format for Shape {
     }
 
     fn done(&mut self, usage: &Usage, out: &mut Events) {
-        if let Some(last) = self.envelope.done(CHUNK, usage) {
-            out.push(&last);
-        }
+        self.envelope.done(CHUNK, usage, out);
     }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::engine::serving::{self, Served};
 use crate::engine::{LabResult, Usage};
+use crate::transport::Events;
 
 use super::answers::{timings_json, usage_json};
 use super::lab;
@@ -110,14 +111,16 @@ impl Envelope {
         }
     }
 
-    /// The data after the last completion of a stream.
-    pub(super) fn done(&self, object: &'static str, usage: &Usage) -> Option<Value> {
+    /// Writes what follows the last completion of a stream.
+    pub(super) fn done(&self, object: &'static str, usage: &Usage, out: &mut Events) {
         let mut last = self.object(object, [(); 0]).json();
         self.report(&mut last, usage);
         if let Some(fields) = last.as_object_mut().filter(|_| !self.reports.usage) {
             fields.shift_remove("usage");
         }
         let is_wanted = self.reports.usage || self.reports.timings;
-        is_wanted.then_some(last)
+        if is_wanted {
+            out.push(&last);
+        }
     }
 }

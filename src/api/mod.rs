@@ -75,4 +75,4 @@ pub use pool::{
 };
 pub use process::{CHANGED, LOST, Launch, OnLine, Process, Report};
 
-use assembly::MAX_BODY_BYTES;
+use crate::transport::MAX_BODY_BYTES;

@@ -89,7 +89,7 @@ impl Identity {
         let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let mut hash = Sha256::new();
         for (key, value) in weights.metadata().iter() {
-            // A vocabulary as text would take half of the start of a server.
+            // The description of a vocabulary of 151 936 tokens takes about 20 ms.
             if let weights::Value::Array(Array::Str(strings)) = value {
                 let (bytes, ends) = strings.joined();
                 hash.update(format!("{key} {}\n", ends.len()));

@@ -15,6 +15,7 @@ use axum::extract::Request;
 use axum::http::response::Parts;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -149,7 +150,7 @@ pub fn exchange(
 
 impl Answer {
     /// The next part of the body; `None` after its end.
-    pub async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
@@ -177,9 +178,7 @@ impl Answer {
     }
 
     /// The parts of the body as a stream.
-    pub fn into_stream(
-        self,
-    ) -> impl futures_util::Stream<Item = Result<Bytes, hyper::Error>> + Send {
+    pub fn into_stream(self) -> BoxStream<'static, Result<Bytes, hyper::Error>> {
         let parts = futures_util::stream::unfold(self, |mut answer| async {
             let part = answer.next().await?;
             Some((part, answer))

@@ -30,11 +30,13 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tower_service::Service;
 
+use super::{MAX_BODY_BYTES, not_accepted};
+
 /// Maximum time for the rest of a received body to reach its reader.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Maximum number of bytes of a body that are dropped after its answer: twice those of the largest request.
-const MAX_DROPPED: usize = 32 << 20;
+/// Maximum number of bytes of a body that are dropped after its answer.
+const MAX_DROPPED: usize = 2 * MAX_BODY_BYTES;
 
 /// Connections that may wait to be accepted; the system may allow fewer (Linux: `somaxconn`). A client that finds no place
 /// tries again after a second.
@@ -62,11 +64,7 @@ pub fn serve(
                     Ok((stream, _)) => {
                         connections.spawn(connection(stream, app.clone(), read_time, stopped.clone()));
                     }
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
-                        // Usually the process is out of file descriptors: other connections have to end first.
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
+                    Err(error) => not_accepted(&error).await,
                 },
                 Some(_) = connections.join_next() => {}
                 _ = &mut stop => break,

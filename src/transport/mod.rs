@@ -10,6 +10,7 @@ mod listener;
 mod socket;
 
 use std::io;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -17,6 +18,16 @@ pub use events::{Events, Failed, events, relay};
 pub use exchange::{Answer, Channel, Connections, exchange};
 pub use listener::serve;
 pub use socket::serve_socket;
+
+/// Maximum size of a request body in bytes: a long conversation without images.
+pub const MAX_BODY_BYTES: usize = 16 << 20;
+
+/// Waits after a failure to accept a connection.
+async fn not_accepted(error: &io::Error) {
+    tracing::warn!(%error, "a connection could not be accepted");
+    // Usually the process is out of file descriptors: other connections have to end first.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
 
 /// The threads that serve connections: few, since models compute on the cores. With two where one is enough, each token
 /// of a stream would wake both.

@@ -58,7 +58,6 @@ mod unix {
     use std::path::{Path, PathBuf};
     use std::pin::Pin;
     use std::task::{Context, Poll, ready};
-    use std::time::Duration;
 
     use axum::Router;
     use axum::body::Body;
@@ -109,11 +108,7 @@ mod unix {
             let accepted = listener.accept().await;
             match accepted.and_then(|(stream, _)| Stream::new(stream.into_std()?)) {
                 Ok(stream) => drop(tokio::spawn(connection(stream, app.clone()))),
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    // Usually the process is out of file descriptors: other connections have to end first.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+                Err(error) => crate::not_accepted(&error).await,
             }
         }
     }
