@@ -281,12 +281,19 @@ class Server:
         return Answer(self.port, text, n_tokens, system).named(self.model.stem)
 
     def peak_bytes(self):
-        """The most memory that each process of the server had resident, in all."""
+        """The most memory that each process of the server had resident, in all.
+
+        What processes share now, such as the pages of the program, counts once.
+        """
         own = self.process.pid
         children = (path.read_text().split() for path in Path(f"/proc/{own}/task").glob("*/children"))
         pids = [own, *(pid for of_thread in children for pid in of_thread)]
-        peaks = (re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()) for pid in pids)
-        return 1024 * sum(int(peak.group(1)) for peak in peaks)
+
+        def kilobytes(pid, file, field):
+            return int(re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)[1])
+
+        shared = (kilobytes(pid, "smaps_rollup", "Rss") - kilobytes(pid, "smaps_rollup", "Pss") for pid in pids)
+        return 1024 * (sum(kilobytes(pid, "status", "VmHWM") for pid in pids) - sum(shared))
 
 
 class Bench:

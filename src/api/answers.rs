@@ -348,7 +348,7 @@ impl Answers {
             Some((out, (stage == Stage::Open).then_some(state)))
         });
         let first = stream::once(std::future::ready(first));
-        transport::events(first.chain(rest).boxed())
+        transport::event_stream(first.chain(rest).boxed())
     }
 
     /// Writes an event, and returns the state of the stream after it.

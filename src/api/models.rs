@@ -202,7 +202,7 @@ fn reported(name: String, load: Option<Load>) -> Response {
         Some((out, next))
     });
     let first = stream::once(std::future::ready(first));
-    transport::events(first.chain(rest).boxed())
+    transport::event_stream(first.chain(rest).boxed())
 }
 
 fn loading(name: &str, share: Share) -> Value {

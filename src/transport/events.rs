@@ -53,11 +53,11 @@ impl From<Events> for Bytes {
 
 /// A response of these events. After each `PING` without an event it sends a comment, so that the connection is not
 /// taken for dead.
-pub fn events(events: BoxStream<'static, Events>) -> Response {
-    of(events, PING)
+pub fn event_stream(events: BoxStream<'static, Events>) -> Response {
+    with_pings(events, PING)
 }
 
-fn of(events: BoxStream<'static, Events>, ping: Duration) -> Response {
+fn with_pings(events: BoxStream<'static, Events>, ping: Duration) -> Response {
     let parts = stream::unfold((events, None), move |(mut events, silence)| async move {
         // It belongs to the thread that sends the response, which asks for the first part.
         let mut silence = silence.unwrap_or_else(|| Box::pin(tokio::time::sleep(ping)));
@@ -187,7 +187,7 @@ mod tests {
         first.push(&serde_json::json!({}));
         let first = stream::iter([first, Events::default()]);
         let events = first.chain(stream::pending()).boxed();
-        let response = of(events, Duration::from_millis(5));
+        let response = with_pings(events, Duration::from_millis(5));
         let mut body = response.into_body().into_data_stream();
         let mut text = String::new();
         for _ in 0..3 {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-pub use events::{Events, Failed, events, relay};
+pub use events::{Events, Failed, event_stream, relay};
 pub use exchange::{Answer, Channel, Connections, exchange};
 pub use listener::serve;
 pub use socket::serve_socket;

@@ -24,6 +24,8 @@ use crate::ggml::error::Error;
 const VERSION: [u8; 2] = [7, 0];
 /// Maximum time in which a worker must accept a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// Wait after a connection that could not be accepted, such as for want of a file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes that are passed on at a time.
 const PIECE: usize = 1 << 18;
 /// Maximum number of devices of a worker.
@@ -248,10 +250,14 @@ impl Worker {
         };
         let accept = move || {
             let mut before: Option<TcpStream> = None;
-            for client in listener.incoming().flatten() {
+            for client in listener.incoming() {
                 if of_accept.is_ended.load(Ordering::Acquire) {
                     break;
                 }
+                let Ok(client) = client else {
+                    std::thread::sleep(ACCEPT_PAUSE);
+                    continue;
+                };
                 // ggml has one connection to a worker at a time. If the last one is still open, a process that was
                 // started meanwhile has inherited it.
                 if let Some(before) = before.take() {

@@ -14,6 +14,7 @@ use crate::weights::StringArray;
 
 use super::chain::{Chain, NONE};
 use super::pretokenizer::{PreTokenizer, Spelling};
+use super::texts::Texts;
 use super::vocab::Vocabulary;
 use super::words::Splitter;
 use super::{Error, SPACE, byte_level};
@@ -36,7 +37,8 @@ struct Merges {
     spelling: Spelling,
     /// Number of tokens: symbols from this number on are not tokens.
     tokens: u32,
-    symbols: FxHashMap<Box<[u8]>, u32>,
+    /// The bytes of each symbol; none for a token that spells no bytes.
+    symbols: Texts,
     /// The symbol of each byte; [`NONE`] if it has none.
     bytes: [u32; 256],
     /// (left, right) to (rank, joined).
@@ -111,61 +113,56 @@ impl Merges {
         let mut this = Self {
             spelling,
             tokens: vocab.len() as u32,
-            symbols: FxHashMap::default(),
+            symbols: Texts::with_capacity(vocab.len()),
             bytes: [NONE; 256],
             joined: FxHashMap::default(),
         };
-        this.symbols.reserve(vocab.len());
         this.joined.reserve(merges.len());
+        let mut raw = Vec::new();
         for (_, text, _) in vocab.iter() {
-            if let (Some(raw), Some(id)) = (spell(text, spelling), vocab.id_of(text)) {
-                this.symbols.insert(raw.into(), id);
+            raw.clear();
+            // A token that spells no bytes is no symbol: no word and no part of a merge is empty.
+            if !spell(text, spelling, &mut raw) {
+                raw.clear();
             }
+            this.symbols.push(&raw);
         }
         for (rank, merge) in (0..).zip(merges.iter()) {
-            this.add(rank, merge);
+            this.add(rank, merge, &mut raw);
         }
         for byte in 0..=u8::MAX {
-            if let Some(&symbol) = this.symbols.get(&[byte][..]) {
+            if let Some(symbol) = this.symbols.find(&[byte]) {
                 this.bytes[usize::from(byte)] = symbol;
             }
         }
         this
     }
 
-    fn add(&mut self, rank: u32, merge: &[u8]) {
+    /// Adds a merge. `raw` is a buffer.
+    fn add(&mut self, rank: u32, merge: &[u8], raw: &mut Vec<u8>) {
         // The left part is never empty, but may itself start with a space.
         let Some(space) = merge.iter().skip(1).position(|&b| b == b' ') else {
             return;
         };
         let (left, right) = (&merge[..=space], &merge[space + 2..]);
-        let (Some(left), Some(right)) = (spell(left, self.spelling), spell(right, self.spelling))
-        else {
-            return;
-        };
-        if right.is_empty() {
+        raw.clear();
+        if !spell(left, self.spelling, raw) {
             return;
         }
-        let whole = [&left[..], &right[..]].concat();
-        let pair = (self.symbol(&left), self.symbol(&right));
-        let whole = self.symbol(&whole);
+        let len = raw.len();
+        if right.is_empty() || !spell(right, self.spelling, raw) {
+            return;
+        }
+        let (left, right) = raw.split_at(len);
+        let pair = (self.symbols.number(left), self.symbols.number(right));
+        let whole = self.symbols.number(raw);
         // Of several merges of the same pair, the first one counts.
         self.joined.entry(pair).or_insert((rank, whole));
     }
 
-    fn symbol(&mut self, raw: &[u8]) -> u32 {
-        if let Some(&known) = self.symbols.get(raw) {
-            return known;
-        }
-        // Every token has a symbol below `tokens`, unless its text occurs twice.
-        let next = self.tokens + self.symbols.len() as u32;
-        self.symbols.insert(raw.into(), next);
-        next
-    }
-
     /// The token that is the whole word, if there is one.
     fn token(&self, word: &str) -> Option<u32> {
-        let symbol = *self.symbols.get(word.as_bytes())?;
+        let symbol = self.symbols.find(word.as_bytes())?;
         (symbol < self.tokens).then_some(symbol)
     }
 
@@ -203,10 +200,7 @@ impl Merges {
             return;
         }
         for (start, c) in word.char_indices() {
-            let symbol = self
-                .symbols
-                .get(c.encode_utf8(&mut [0; 4]).as_bytes())
-                .copied();
+            let symbol = self.symbols.find(c.encode_utf8(&mut [0; 4]).as_bytes());
             chain.push(symbol.unwrap_or(NONE), start as u32, c.len_utf8() as u32);
         }
     }
@@ -235,10 +229,17 @@ impl Merges {
     }
 }
 
-/// The bytes that a token or a part of a merge represents.
-fn spell(text: &[u8], spelling: Spelling) -> Option<Vec<u8>> {
+/// Appends the bytes that a token or a part of a merge represents. Returns false if it represents none; part of it may
+/// be appended then.
+fn spell(text: &[u8], spelling: Spelling, out: &mut Vec<u8>) -> bool {
     match spelling {
-        Spelling::Plain => Some(text.to_vec()),
-        Spelling::ByteLevel => byte_level::bytes_of(std::str::from_utf8(text).ok()?),
+        Spelling::Plain => {
+            out.extend_from_slice(text);
+            true
+        }
+        Spelling::ByteLevel => {
+            let spelled = |text| byte_level::append_spelled(text, out).is_empty();
+            std::str::from_utf8(text).is_ok_and(spelled)
+        }
     }
 }

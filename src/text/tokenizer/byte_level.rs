@@ -46,19 +46,39 @@ pub(super) fn byte_of(c: char) -> Option<u8> {
 /// The bytes that a token text spells; `None` if it has a character outside the alphabet.
 pub(super) fn bytes_of(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
-    for c in text.chars() {
-        out.push(byte_of(c)?);
-    }
-    Some(out)
+    append_spelled(text, &mut out).is_empty().then_some(out)
 }
 
 /// Appends the bytes that a token text spells. Characters outside the alphabet are copied unchanged.
-pub(super) fn append_bytes(text: &str, out: &mut Vec<u8>) {
-    for c in text.chars() {
-        match byte_of(c) {
-            Some(byte) => out.push(byte),
-            None => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+pub(super) fn append_bytes(mut text: &str, out: &mut Vec<u8>) {
+    loop {
+        text = append_spelled(text, out);
+        let Some(other) = text.chars().next() else {
+            return;
+        };
+        let (other, rest) = text.split_at(other.len_utf8());
+        out.extend_from_slice(other.as_bytes());
+        text = rest;
+    }
+}
+
+/// Appends the bytes that a token text spells up to the first character outside the alphabet, and returns the text from
+/// there on.
+pub(super) fn append_spelled<'a>(mut text: &'a str, out: &mut Vec<u8>) -> &'a str {
+    loop {
+        // Most characters are ASCII that represents itself: as many as there are at once.
+        let bytes = text.as_bytes();
+        let mut plain = 0;
+        while plain < bytes.len() && matches!(bytes[plain], 0x21..=0x7e) {
+            plain += 1;
         }
+        out.extend_from_slice(&bytes[..plain]);
+        text = &text[plain..];
+        let Some((c, byte)) = text.chars().next().and_then(|c| Some((c, byte_of(c)?))) else {
+            return text;
+        };
+        out.push(byte);
+        text = &text[c.len_utf8()..];
     }
 }
 

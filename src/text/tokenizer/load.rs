@@ -236,13 +236,18 @@ impl Tokenizer {
         let mut specials = Specials::new(&vocab, metadata);
         quirks::apply(metadata, &mut specials);
         specials.strip_listed(metadata);
-        let pieces = vocab.iter().map(|(_, text, kind)| spaces.piece(text, kind));
+        let (mut pieces, mut piece) = (StringArray::default(), Vec::new());
+        for (_, text, kind) in vocab.iter() {
+            piece.clear();
+            spaces.append_piece(text, kind, &mut piece);
+            pieces.push(&piece);
+        }
         // Older files, without this key, are of encoders that separate texts so.
         let is_whole = metadata.get(roles::ENDS).is_some();
         let separates = !is_whole && own.sep.is_some() && own.sep == own.eos;
         Self {
             model: &model.name,
-            pieces: pieces.collect(),
+            pieces,
             vocab_len: vocab.len(),
             vocab,
             roles: own,

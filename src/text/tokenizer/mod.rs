@@ -32,6 +32,7 @@ mod specials;
 mod spm;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod tokens;
 mod unigram;
 mod vocab;

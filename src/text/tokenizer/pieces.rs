@@ -19,32 +19,32 @@ pub(super) enum Spaces {
 }
 
 impl Spaces {
-    /// The bytes that a token contributes to a text.
-    pub(super) fn piece(self, text: &[u8], kind: Kind) -> Vec<u8> {
+    /// Appends the bytes that a token contributes to a text.
+    pub(super) fn append_piece(self, text: &[u8], kind: Kind, out: &mut Vec<u8>) {
         match (kind, self) {
-            (Kind::Unused, Self::Escapes) => Vec::new(),
-            (_, Self::Escapes) => longest::unescaped(text),
-            (Kind::Byte, _) if named_byte(text).is_some() => named_byte(text).into_iter().collect(),
+            (Kind::Unused, Self::Escapes) => {}
+            (_, Self::Escapes) => out.extend(longest::unescaped(text)),
+            (Kind::Byte, _) => match named_byte(text) {
+                Some(byte) => out.push(byte),
+                None => out.extend_from_slice(text),
+            },
             (_, Self::AsIs) | (Kind::Control | Kind::UserDefined | Kind::Unknown, _) => {
-                text.to_vec()
+                out.extend_from_slice(text);
             }
-            (Kind::Byte, _) => text.to_vec(),
-            (Kind::Unused, _) => Vec::new(),
-            (Kind::Normal, Self::Escaped) => unescape_spaces(text),
+            (Kind::Unused, _) => {}
+            (Kind::Normal, Self::Escaped) => append_unescaped(text, out),
             (Kind::Normal, Self::ByteLevel) => {
-                let mut piece = Vec::with_capacity(text.len());
                 for chunk in text.utf8_chunks() {
-                    byte_level::append_bytes(chunk.valid(), &mut piece);
-                    piece.extend_from_slice(chunk.invalid());
+                    byte_level::append_bytes(chunk.valid(), out);
+                    out.extend_from_slice(chunk.invalid());
                 }
-                piece
             }
         }
     }
 }
 
-fn unescape_spaces(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
+/// Appends a text with spaces instead of [`SPACE`].
+fn append_unescaped(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let [first, after @ ..] = rest {
         rest = match rest.strip_prefix(SPACE.as_bytes()) {
@@ -58,5 +58,4 @@ fn unescape_spaces(text: &[u8]) -> Vec<u8> {
             }
         };
     }
-    out
 }

@@ -1,15 +1,13 @@
 //! The tokens of a vocabulary: their texts, kinds and scores, read from a file's metadata.
 //!
-//! Nothing here tokenizes. Invariant: texts, kinds and scores have the same length, and every id
-//! in the index is below it.
+//! Nothing here tokenizes. Invariant: texts, kinds and scores have the same length.
 
 use std::borrow::Cow;
-
-use rustc_hash::FxHashMap;
 
 use crate::weights::{Array, Metadata, StringArray};
 
 use super::Error;
+use super::texts::Texts;
 
 /// The kind of a token, as the file declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +59,9 @@ impl Kind {
 /// Tokens by id and by text.
 #[derive(Debug, Default)]
 pub(super) struct Vocabulary {
-    texts: StringArray,
+    texts: Texts,
     kinds: Vec<Kind>,
     scores: Vec<f32>,
-    ids: FxHashMap<Box<[u8]>, u32>,
     longest: usize,
 }
 
@@ -82,8 +79,10 @@ impl Vocabulary {
 
         let types = companion(metadata, "tokenizer.ggml.token_type", tokens.len())?;
         let scores = companion(metadata, "tokenizer.ggml.scores", tokens.len())?;
-        let mut vocab = Self::default();
-        vocab.ids.reserve(tokens.len());
+        let mut vocab = Self {
+            texts: Texts::with_capacity(tokens.len()),
+            ..Self::default()
+        };
         for (id, text) in tokens.iter().enumerate() {
             let kind = types.map_or(Kind::Normal, |types| {
                 Kind::from_code(types.get(id).and_then(|v| v.as_i64()))
@@ -102,8 +101,6 @@ impl Vocabulary {
     }
 
     fn push(&mut self, text: &[u8], kind: Kind, score: f32) {
-        // Of several tokens with the same text, the last one is found by text.
-        self.ids.insert(text.into(), self.texts.len() as u32);
         self.longest = self.longest.max(text.len());
         self.texts.push(text);
         self.kinds.push(kind);
@@ -121,7 +118,7 @@ impl Vocabulary {
     }
 
     pub(super) fn text(&self, id: u32) -> Option<&[u8]> {
-        self.texts.get(id as usize)
+        self.texts.get(id)
     }
 
     #[inline]
@@ -140,9 +137,10 @@ impl Vocabulary {
         self.scores.get(id as usize).copied().unwrap_or(0.0)
     }
 
+    /// The token with a text. Of several with the same text, the last one.
     #[inline]
     pub(super) fn id_of(&self, text: &[u8]) -> Option<u32> {
-        self.ids.get(text).copied()
+        self.texts.find(text)
     }
 
     /// Ids, texts and kinds in the order of the file.
