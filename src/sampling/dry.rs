@@ -16,6 +16,8 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::stage::{Stage, StageInput};
 
 /// Passages that exceed the allowed length by more than this count as passages that exceed it by this: the penalty is
@@ -109,6 +111,43 @@ impl Dry {
                 let longest = self.repeated.entry(next).or_default();
                 *longest = length.max(*longest);
             }
+        }
+    }
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(
+    params: &Params,
+    tokens: &reference_chain::Tokens<'_>,
+    kept: &mut [(u32, f32)],
+) {
+    if params.dry_multiplier == 0.0 || params.dry_penalty_last_n == 0 {
+        return;
+    }
+    let text = &[tokens.prompt, tokens.generated].concat()[..];
+    let text = match params.dry_penalty_last_n {
+        -1 => text,
+        n => &text[text.len().saturating_sub(n as usize)..],
+    };
+    let is_breaker = |token: &u32| params.dry_sequence_breakers.contains(token);
+    for (id, logit) in kept {
+        let mut longest = 0;
+        for at in (1..text.len()).filter(|&at| text[at] == *id && !is_breaker(id)) {
+            let mut length = 0;
+            while length < at
+                && text[at - 1 - length] == text[text.len() - 1 - length]
+                && !is_breaker(&text[at - 1 - length])
+            {
+                length += 1;
+            }
+            longest = longest.max(length);
+        }
+        let allowed = params.dry_allowed_length as usize;
+        if longest >= allowed.max(1) && *logit > f32::NEG_INFINITY {
+            let exponent = (longest - allowed) as i32;
+            let penalty = params.dry_multiplier * params.dry_base.powi(exponent);
+            *logit = (f64::from(*logit) - penalty) as f32;
         }
     }
 }

@@ -7,6 +7,8 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
@@ -56,6 +58,18 @@ impl Stage for LogitBias {
             candidates.change(id, |logit| logit + f64::from(bias));
         }
         Ok(())
+    }
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut [(u32, f32)]) {
+    for (id, logit) in kept {
+        for (biased, bias) in &params.logit_bias {
+            if biased == id {
+                *logit = (f64::from(*logit) + f64::from(*bias)) as f32;
+            }
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::select::Cut;
 use super::stage::{self, Stage};
 
@@ -10,6 +12,18 @@ pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamErro
     Ok(stage::cut(params.min_p, 0.0, |_, max, p, _| {
         Cut::at_least(f64::from(max) + p.ln())
     }))
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
+    if params.min_p == 0.0 {
+        return;
+    }
+    reference_chain::keep_first(kept, |sorted| {
+        let ps = reference_chain::softmax(sorted);
+        ps.iter().filter(|&p| p / ps[0] >= params.min_p).count()
+    });
 }
 
 #[cfg(test)]

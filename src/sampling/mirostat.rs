@@ -18,6 +18,8 @@ use super::error::SampleError;
 use super::history::{History, Origin};
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::select::{self, Cut};
 use super::softmax::sum_exp;
 use super::stage::{Stage, StageInput};
@@ -139,6 +141,46 @@ fn keep_by_surprise(candidates: &mut Candidates<'_>, mu: f64) -> Result<(), Samp
     }
     candidates.keep(Cut::at_least(floor.max(f64::from(f32::MIN))));
     Ok(())
+}
+
+/// The stage by definition before anything was sampled, for comparison.
+#[cfg(test)]
+pub(super) fn naive(
+    params: &Params,
+    tokens: &reference_chain::Tokens<'_>,
+    kept: &mut Vec<(u32, f32)>,
+) {
+    naive_of(
+        params.mirostat,
+        2.0 * params.mirostat_tau,
+        tokens.n_vocab,
+        kept,
+    );
+}
+
+/// The stage by definition, with a given mu.
+#[cfg(test)]
+fn naive_of(version: u32, mu: f64, n_vocab: usize, kept: &mut Vec<(u32, f32)>) {
+    match version {
+        0 => {}
+        1 => reference_chain::keep_first(kept, |sorted| {
+            let ps = reference_chain::softmax(sorted);
+            let (mut tb, mut tt) = (0.0, 0.0);
+            for i in 0..99.min(ps.len() - 1) {
+                let t = ((i + 2) as f64 / (i + 1) as f64).ln();
+                tb += t * (ps[i] / ps[i + 1]).ln();
+                tt += t * t;
+            }
+            let s = tb / tt;
+            let e = s - 1.0;
+            let k = (e * mu.exp2() / (1.0 - (n_vocab as f64).powf(-e))).powf(1.0 / s);
+            (k.max(1.0) as usize).min(sorted.len())
+        }),
+        _ => reference_chain::keep_first(kept, |sorted| {
+            let ps = reference_chain::softmax(sorted);
+            ps.iter().filter(|p| -p.log2() <= mu).count().max(1)
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -317,7 +359,7 @@ mod tests {
             let mut mu = 2.0 * tau;
             for logits in rows {
                 let mut naive: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
-                reference_chain::mirostat(mirostat, mu, logits.len(), &mut naive);
+                naive_of(mirostat, mu, logits.len(), &mut naive);
                 let kept = reference_chain::allowed(reference_chain::candidates(&mut sampler, &logits)?);
                 prop_assert_eq!(&kept, &naive);
                 let token = sampler.sample(&logits)?;

@@ -16,6 +16,8 @@ use super::error::SampleError;
 use super::history::{History, Origin};
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
@@ -114,6 +116,31 @@ impl Penalties {
         if count.in_window == 0 && count.in_answer == 0 {
             self.counts.remove(&token);
         }
+    }
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(
+    params: &Params,
+    tokens: &reference_chain::Tokens<'_>,
+    kept: &mut [(u32, f32)],
+) {
+    let all = [tokens.prompt, tokens.generated].concat();
+    let window = match params.repeat_last_n {
+        -1 => &all[..],
+        n => &all[all.len().saturating_sub(n as usize)..],
+    };
+    for (id, logit) in kept {
+        let mut new = f64::from(*logit);
+        if window.contains(id) {
+            new *= params.repeat_penalty.powi(if new > 0.0 { -1 } else { 1 });
+        }
+        let count = tokens.generated.iter().filter(|&token| token == id).count();
+        if count > 0 {
+            new -= params.presence_penalty + count as f64 * params.frequency_penalty;
+        }
+        *logit = new as f32;
     }
 }
 

@@ -1,7 +1,7 @@
 //! A reference implementation of the chain by full sorts and naive loops, for comparison in tests.
 //!
-//! It is written from the definitions of the stages and shares no code with them but the parameters. Logits are rounded
-//! to f32 where the stages round them, so that sets can be compared exactly.
+//! The naive form of a stage is in the file of the stage, written from its definition; it shares no code with the stage but
+//! the parameters. Logits are rounded to f32 where the stages round them, so that sets can be compared exactly.
 
 use std::ops::Range;
 
@@ -13,6 +13,7 @@ use super::params::Params;
 use super::params::StageName;
 use super::sampler::Sampler;
 use super::stage::StageInput;
+use super::table::sampling_table;
 
 /// Rows of logits with many equal ones and some banned tokens.
 pub(super) fn logits(n: Range<usize>) -> impl Strategy<Value = Vec<f32>> {
@@ -107,6 +108,39 @@ pub(super) fn allowed(mut kept: Vec<(u32, f32)>) -> Vec<(u32, f32)> {
     kept
 }
 
+/// What a stage may read besides the candidates.
+pub(super) struct Tokens<'a> {
+    pub(super) prompt: &'a [u32],
+    pub(super) generated: &'a [u32],
+    pub(super) n_vocab: usize,
+}
+
+macro_rules! naive_stages {
+    (
+        stages {$(
+            $(#[doc = $doc:literal])*
+            $variant:ident = $module:ident, $technique:literal { $($rest:tt)* }
+        )*}
+        search $($search:tt)*
+    ) => {
+        /// Applies a stage by the naive form in its file to candidates in the order of their ids, as (id, logit).
+        pub(super) fn naive(
+            stage: StageName,
+            params: &Params,
+            tokens: &Tokens<'_>,
+            kept: &mut Vec<(u32, f32)>,
+        ) {
+            match stage {
+                $(StageName::$variant => $crate::$module::naive(params, tokens, kept),)*
+            }
+        }
+    };
+}
+
+pub(super) use naive_stages;
+
+sampling_table!(naive_stages);
+
 /// The candidates that the naive stages leave.
 pub(super) fn chain(
     params: &Params,
@@ -115,254 +149,19 @@ pub(super) fn chain(
     logits: &[f32],
 ) -> Vec<(u32, f32)> {
     let mut kept: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+    let tokens = Tokens {
+        prompt,
+        generated,
+        n_vocab: logits.len(),
+    };
     for stage in &params.order {
-        match stage {
-            StageName::LogitBias => bias(params, &mut kept),
-            StageName::Penalties => penalise(params, prompt, generated, &mut kept),
-            StageName::TopK => top_k(params, &mut kept),
-            StageName::TopP => top_p(params, &mut kept),
-            StageName::MinP => min_p(params, &mut kept),
-            StageName::Temperature => temper(params, &mut kept),
-            StageName::Dry => dry(params, &[prompt, generated].concat(), &mut kept),
-            StageName::TopNSigma => top_n_sigma(params, &mut kept),
-            StageName::TypicalP => typical_p(params, &mut kept),
-            StageName::Xtc => xtc(params, &mut kept),
-            StageName::TfsZ => tfs_z(params, &mut kept),
-            StageName::Mirostat => {
-                mirostat(
-                    params.mirostat,
-                    2.0 * params.mirostat_tau,
-                    logits.len(),
-                    &mut kept,
-                );
-            }
-        }
+        naive(*stage, params, &tokens, &mut kept);
     }
     kept
 }
 
-fn bias(params: &Params, kept: &mut [(u32, f32)]) {
-    for (id, logit) in kept {
-        for (biased, bias) in &params.logit_bias {
-            if biased == id {
-                *logit = (f64::from(*logit) + f64::from(*bias)) as f32;
-            }
-        }
-    }
-}
-
-fn penalise(params: &Params, prompt: &[u32], generated: &[u32], kept: &mut [(u32, f32)]) {
-    let all = [prompt, generated].concat();
-    let window = match params.repeat_last_n {
-        -1 => &all[..],
-        n => &all[all.len().saturating_sub(n as usize)..],
-    };
-    for (id, logit) in kept {
-        let mut new = f64::from(*logit);
-        if window.contains(id) {
-            new *= params.repeat_penalty.powi(if new > 0.0 { -1 } else { 1 });
-        }
-        let count = generated.iter().filter(|&token| token == id).count();
-        if count > 0 {
-            new -= params.presence_penalty + count as f64 * params.frequency_penalty;
-        }
-        *logit = new as f32;
-    }
-}
-
-fn top_k(params: &Params, kept: &mut Vec<(u32, f32)>) {
-    if params.top_k == 0 {
-        return;
-    }
-    keep_first(kept, |sorted| sorted.len().min(params.top_k as usize));
-}
-
-fn top_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
-    if params.top_p == 1.0 {
-        return;
-    }
-    keep_first(kept, |sorted| {
-        let mut reached = 0.0;
-        let crossing = softmax(sorted).iter().position(|p| {
-            reached += p;
-            reached >= params.top_p
-        });
-        crossing.map_or(sorted.len(), |last| last + 1)
-    });
-}
-
-fn min_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
-    if params.min_p == 0.0 {
-        return;
-    }
-    keep_first(kept, |sorted| {
-        let ps = softmax(sorted);
-        ps.iter().filter(|&p| p / ps[0] >= params.min_p).count()
-    });
-}
-
-fn dry(params: &Params, text: &[u32], kept: &mut [(u32, f32)]) {
-    if params.dry_multiplier == 0.0 || params.dry_penalty_last_n == 0 {
-        return;
-    }
-    let text = match params.dry_penalty_last_n {
-        -1 => text,
-        n => &text[text.len().saturating_sub(n as usize)..],
-    };
-    let is_breaker = |token: &u32| params.dry_sequence_breakers.contains(token);
-    for (id, logit) in kept {
-        let mut longest = 0;
-        for at in (1..text.len()).filter(|&at| text[at] == *id && !is_breaker(id)) {
-            let mut length = 0;
-            while length < at
-                && text[at - 1 - length] == text[text.len() - 1 - length]
-                && !is_breaker(&text[at - 1 - length])
-            {
-                length += 1;
-            }
-            longest = longest.max(length);
-        }
-        let allowed = params.dry_allowed_length as usize;
-        if longest >= allowed.max(1) && *logit > f32::NEG_INFINITY {
-            let exponent = (longest - allowed) as i32;
-            let penalty = params.dry_multiplier * params.dry_base.powi(exponent);
-            *logit = (f64::from(*logit) - penalty) as f32;
-        }
-    }
-}
-
-fn top_n_sigma(params: &Params, kept: &mut Vec<(u32, f32)>) {
-    if params.top_n_sigma == 0.0 {
-        return;
-    }
-    keep_first(kept, |sorted| {
-        let n = sorted.len() as f64;
-        let mean = sorted.iter().map(|l| f64::from(*l)).sum::<f64>() / n;
-        let squares = sorted.iter().map(|l| (f64::from(*l) - mean).powi(2));
-        let sigma = (squares.sum::<f64>() / n).sqrt();
-        let floor = (f64::from(sorted[0]) - params.top_n_sigma * sigma) as f32;
-        sorted.iter().filter(|l| **l >= floor).count()
-    });
-}
-
-fn typical_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
-    if params.typical_p == 1.0 {
-        return;
-    }
-    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
-    if kept.is_empty() {
-        return;
-    }
-    let logits: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
-    let ps = softmax(&logits);
-    let terms = ps.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln());
-    let entropy: f64 = terms.sum();
-    let mut order: Vec<usize> = (0..kept.len()).collect();
-    let distance = |i: usize| (-ps[i].ln() - entropy).abs();
-    // Equal logits have equal distances, despite rounding.
-    order.sort_by(|&a, &b| {
-        let by_distance = distance(a).partial_cmp(&distance(b)).expect("no NaN");
-        by_distance.then(a.cmp(&b))
-    });
-    let mut reached = 0.0;
-    let crossing = order.iter().position(|&i| {
-        reached += ps[i];
-        reached >= params.typical_p
-    });
-    order.truncate(crossing.map_or(order.len(), |last| last + 1));
-    order.sort_unstable();
-    *kept = order.into_iter().map(|i| kept[i]).collect();
-}
-
-/// XTC, as if the stage acted in every step.
-fn xtc(params: &Params, kept: &mut Vec<(u32, f32)>) {
-    if params.xtc_probability == 0.0 {
-        return;
-    }
-    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
-    if kept.is_empty() {
-        return;
-    }
-    let logits: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
-    let ps = softmax(&logits);
-    let mut falling: Vec<usize> = (0..kept.len()).collect();
-    falling.sort_by(|&a, &b| {
-        logits[b]
-            .partial_cmp(&logits[a])
-            .expect("no NaN")
-            .then(a.cmp(&b))
-    });
-    let n_top = falling
-        .iter()
-        .filter(|&&i| ps[i] >= params.xtc_threshold)
-        .count();
-    if n_top > 1 {
-        let gone: Vec<u32> = falling[..n_top - 1].iter().map(|&i| kept[i].0).collect();
-        kept.retain(|(id, _)| !gone.contains(id));
-    }
-}
-
-fn tfs_z(params: &Params, kept: &mut Vec<(u32, f32)>) {
-    if params.tfs_z == 1.0 {
-        return;
-    }
-    keep_first(kept, |sorted| {
-        let ps = softmax(sorted);
-        let first: Vec<f64> = ps.windows(2).map(|p| p[0] - p[1]).collect();
-        let second: Vec<f64> = first.windows(2).map(|d| (d[0] - d[1]).abs()).collect();
-        if second.is_empty() {
-            return sorted.len();
-        }
-        let total: f64 = second.iter().sum();
-        let shares: Vec<f64> = match total / ps[0] < 1e-6 {
-            true => vec![1.0 / second.len() as f64; second.len()],
-            false => second.iter().map(|d| d / total).collect(),
-        };
-        let mut reached = 0.0;
-        let within = shares.iter().take_while(|share| {
-            reached += **share;
-            reached <= params.tfs_z
-        });
-        1 + within.count()
-    });
-}
-
-/// Mirostat with a given mu.
-pub(super) fn mirostat(version: u32, mu: f64, n_vocab: usize, kept: &mut Vec<(u32, f32)>) {
-    match version {
-        0 => {}
-        1 => keep_first(kept, |sorted| {
-            let ps = softmax(sorted);
-            let (mut tb, mut tt) = (0.0, 0.0);
-            for i in 0..99.min(ps.len() - 1) {
-                let t = ((i + 2) as f64 / (i + 1) as f64).ln();
-                tb += t * (ps[i] / ps[i + 1]).ln();
-                tt += t * t;
-            }
-            let s = tb / tt;
-            let e = s - 1.0;
-            let k = (e * mu.exp2() / (1.0 - (n_vocab as f64).powf(-e))).powf(1.0 / s);
-            (k.max(1.0) as usize).min(sorted.len())
-        }),
-        _ => keep_first(kept, |sorted| {
-            let ps = softmax(sorted);
-            ps.iter().filter(|p| -p.log2() <= mu).count().max(1)
-        }),
-    }
-}
-
-fn temper(params: &Params, kept: &mut [(u32, f32)]) {
-    if params.temperature == 0.0 || params.temperature == 1.0 {
-        return;
-    }
-    let max = kept.iter().fold(f32::NEG_INFINITY, |max, k| max.max(k.1));
-    for (_, logit) in kept {
-        *logit = ((f64::from(*logit) - f64::from(max)) / params.temperature) as f32;
-    }
-}
-
 /// Keeps the first of the best candidates, as many as `count` computes from their falling logits.
-fn keep_first(kept: &mut Vec<(u32, f32)>, count: impl Fn(&[f32]) -> usize) {
+pub(super) fn keep_first(kept: &mut Vec<(u32, f32)>, count: impl Fn(&[f32]) -> usize) {
     kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
     if kept.is_empty() {
         return;

@@ -7,6 +7,8 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
@@ -34,6 +36,18 @@ impl Stage for Temperature {
         let max = f64::from(candidates.max()?);
         candidates.change_all(|logit| ((f64::from(logit) - max) * self.inverse) as f32);
         Ok(())
+    }
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut [(u32, f32)]) {
+    if params.temperature == 0.0 || params.temperature == 1.0 {
+        return;
+    }
+    let max = kept.iter().fold(f32::NEG_INFINITY, |max, k| max.max(k.1));
+    for (_, logit) in kept {
+        *logit = ((f64::from(*logit) - f64::from(max)) / params.temperature) as f32;
     }
 }
 

@@ -12,6 +12,8 @@
 
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::select::{self, Cut};
 use super::softmax::exp;
 use super::stage::{self, Stage};
@@ -69,6 +71,33 @@ fn kept(best: &[f32], max: f32, z: f64, is_all: bool) -> Option<usize> {
     let most = least + 2.0 * weight(best[n_bends]);
     let is_settled = is_all || (least >= STRAIGHT && n < n_bends && n == within(z * most));
     is_settled.then_some(1 + n)
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
+    if params.tfs_z == 1.0 {
+        return;
+    }
+    reference_chain::keep_first(kept, |sorted| {
+        let ps = reference_chain::softmax(sorted);
+        let first: Vec<f64> = ps.windows(2).map(|p| p[0] - p[1]).collect();
+        let second: Vec<f64> = first.windows(2).map(|d| (d[0] - d[1]).abs()).collect();
+        if second.is_empty() {
+            return sorted.len();
+        }
+        let total: f64 = second.iter().sum();
+        let shares: Vec<f64> = match total / ps[0] < 1e-6 {
+            true => vec![1.0 / second.len() as f64; second.len()],
+            false => second.iter().map(|d| d / total).collect(),
+        };
+        let mut reached = 0.0;
+        let within = shares.iter().take_while(|share| {
+            reached += **share;
+            reached <= params.tfs_z
+        });
+        1 + within.count()
+    });
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::stage::{Stage, StageInput};
 
 #[derive(Debug)]
@@ -33,6 +35,15 @@ impl Stage for TopK {
     fn keeps_best(&self) -> bool {
         true
     }
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
+    if params.top_k == 0 {
+        return;
+    }
+    reference_chain::keep_first(kept, |sorted| sorted.len().min(params.top_k as usize));
 }
 
 #[cfg(test)]

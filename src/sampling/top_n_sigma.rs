@@ -3,6 +3,8 @@
 
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::select::Cut;
 use super::stage::{self, Stage};
 
@@ -23,6 +25,22 @@ fn within(logits: &[f32], max: f32, n_sigma: f64, _: &mut Vec<f32>) -> Cut {
         logit: floor.max(f64::from(f32::MIN)) as f32,
         n_equal: usize::MAX,
     }
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
+    if params.top_n_sigma == 0.0 {
+        return;
+    }
+    reference_chain::keep_first(kept, |sorted| {
+        let n = sorted.len() as f64;
+        let mean = sorted.iter().map(|l| f64::from(*l)).sum::<f64>() / n;
+        let squares = sorted.iter().map(|l| (f64::from(*l) - mean).powi(2));
+        let sigma = (squares.sum::<f64>() / n).sqrt();
+        let floor = (f64::from(sorted[0]) - params.top_n_sigma * sigma) as f32;
+        sorted.iter().filter(|l| **l >= floor).count()
+    });
 }
 
 #[cfg(test)]

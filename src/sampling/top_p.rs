@@ -6,6 +6,8 @@
 
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::select::{self, Cut};
 use super::softmax::sum_exp;
 use super::stage::{self, Stage};
@@ -25,6 +27,22 @@ fn nucleus(logits: &[f32], max: f32, p: f64, scratch: &mut Vec<f32>) -> Cut {
     scratch.extend(logits.iter().filter(|&&logit| logit >= floor));
 
     select::heaviest(scratch, p * total, |part| sum_exp(part, max))
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
+    if params.top_p == 1.0 {
+        return;
+    }
+    reference_chain::keep_first(kept, |sorted| {
+        let mut reached = 0.0;
+        let crossing = reference_chain::softmax(sorted).iter().position(|p| {
+            reached += p;
+            reached >= params.top_p
+        });
+        crossing.map_or(sorted.len(), |last| last + 1)
+    });
 }
 
 #[cfg(test)]

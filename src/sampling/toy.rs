@@ -7,6 +7,8 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::{List, ListKind, Number, ParamError, Parameter, Range};
 use super::params::{api_range, neutral, params};
+#[cfg(test)]
+use super::reference_chain::Tokens;
 use super::stage::{Stage, StageInput};
 
 macro_rules! toy_table {
@@ -58,8 +60,25 @@ impl Stage for Bonus {
     }
 }
 
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
+    for (_, logit) in kept.iter_mut().filter(|(id, _)| *id == 0) {
+        *logit = (f64::from(*logit) + params.toy_bonus) as f32;
+    }
+}
+
+#[cfg(test)]
+mod reference {
+    use super::super::reference_chain::{Tokens, naive_stages};
+    use super::{Params, StageName};
+
+    toy_table!(naive_stages);
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::reference_chain;
     use super::*;
 
     #[test]
@@ -86,5 +105,27 @@ mod tests {
             error.to_string(),
             "`toy_bonus`: found `9`, expected a number from -5 to 5 (toy bonus; 0 = off)"
         );
+    }
+
+    #[test]
+    fn the_stage_and_its_naive_form_agree() {
+        let params = Params {
+            toy_bonus: 2.5,
+            ..Params::default()
+        };
+        let logits = [0.25, -1.0, 3.0];
+        let mut sampler = reference_chain::sampler(&super::super::Params::default());
+        let built = chain::build(StageName::Toy, &params).expect("sound");
+        sampler.chain.extend(built);
+        let found = reference_chain::candidates(&mut sampler, &logits).expect("good logits");
+        let mut expected = vec![(0, 0.25), (1, -1.0), (2, 3.0)];
+        let tokens = Tokens {
+            prompt: &[],
+            generated: &[],
+            n_vocab: logits.len(),
+        };
+        reference::naive(StageName::Toy, &params, &tokens, &mut expected);
+        assert_eq!(found, expected);
+        assert_eq!(found[0], (0, 2.75));
     }
 }

@@ -7,6 +7,8 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::softmax::{exp, sum_exp};
 use super::stage::{Stage, StageInput};
 
@@ -86,6 +88,37 @@ fn nearest(distances: &mut [(f64, u32)], share: f64, weight: impl Fn(u32) -> f64
         room *= 8;
     }
     distances.len()
+}
+
+/// The stage by definition, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
+    if params.typical_p == 1.0 {
+        return;
+    }
+    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
+    if kept.is_empty() {
+        return;
+    }
+    let logits: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
+    let ps = reference_chain::softmax(&logits);
+    let terms = ps.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln());
+    let entropy: f64 = terms.sum();
+    let mut order: Vec<usize> = (0..kept.len()).collect();
+    let distance = |i: usize| (-ps[i].ln() - entropy).abs();
+    // Equal logits have equal distances, despite rounding.
+    order.sort_by(|&a, &b| {
+        let by_distance = distance(a).partial_cmp(&distance(b)).expect("no NaN");
+        by_distance.then(a.cmp(&b))
+    });
+    let mut reached = 0.0;
+    let crossing = order.iter().position(|&i| {
+        reached += ps[i];
+        reached >= params.typical_p
+    });
+    order.truncate(crossing.map_or(order.len(), |last| last + 1));
+    order.sort_unstable();
+    *kept = order.into_iter().map(|i| kept[i]).collect();
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use super::candidates::Candidates;
 use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
+#[cfg(test)]
+use super::reference_chain;
 use super::softmax::sum_exp;
 use super::stage::{Stage, StageInput};
 
@@ -56,6 +58,35 @@ impl Stage for Xtc {
             logit.is_finite() && (position == spared || !is_top(logit))
         });
         Ok(())
+    }
+}
+
+/// The stage by definition, as if it acted in every step, for comparison.
+#[cfg(test)]
+pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut Vec<(u32, f32)>) {
+    if params.xtc_probability == 0.0 {
+        return;
+    }
+    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
+    if kept.is_empty() {
+        return;
+    }
+    let logits: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
+    let ps = reference_chain::softmax(&logits);
+    let mut falling: Vec<usize> = (0..kept.len()).collect();
+    falling.sort_by(|&a, &b| {
+        logits[b]
+            .partial_cmp(&logits[a])
+            .expect("no NaN")
+            .then(a.cmp(&b))
+    });
+    let n_top = falling
+        .iter()
+        .filter(|&&i| ps[i] >= params.xtc_threshold)
+        .count();
+    if n_top > 1 {
+        let gone: Vec<u32> = falling[..n_top - 1].iter().map(|&i| kept[i].0).collect();
+        kept.retain(|(id, _)| !gone.contains(id));
     }
 }
 
