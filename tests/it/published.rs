@@ -20,6 +20,9 @@ const TOKENS: &str = "1,2,3,17,5,200,33,8,99,4,7,301";
 /// Eight- and four-bit weights are rounded by the reference too.
 const PACKED: f64 = 2e-5;
 
+/// Folders with a reference. There may be more, and never fewer.
+const FOLDERS: usize = 47;
+
 #[test]
 fn published_folders_give_what_transformers_gives() {
     let Some(root) = shared("published") else {
@@ -61,7 +64,8 @@ fn published_folders_give_what_transformers_gives() {
             faults.push(format!("{name}: NMSE {error:.1e}"));
         }
     }
-    assert!(n_compared > 0 && faults.is_empty(), "{}", faults.join("\n"));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(n_compared >= FOLDERS, "{n_compared} of {FOLDERS} folders");
 }
 
 fn open(folder: &Folder) -> Result<Opened, String> {

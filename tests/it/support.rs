@@ -16,12 +16,16 @@ use lab_bench::weights::{TensorType, Weights};
 /// says so, if there are no oracles at all.
 ///
 /// # Panics
-/// There are oracles, or `BENCH_SHARED` promises them, and this folder is not among them: a test must not
-/// pass because what it compares with is missing.
+/// There are oracles, or `BENCH_SHARED` or `CI` promises them, and this folder is not among them: a test must
+/// not pass because what it compares with is missing.
 pub fn shared(part: &str) -> Option<PathBuf> {
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
     let named = std::env::var_os("BENCH_SHARED").map(PathBuf::from);
     if named.is_none() && !default.is_dir() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "no ../shared/{part} in CI"
+        );
         println!("NOT RUN: there is no ../shared/{part}");
         return None;
     }
