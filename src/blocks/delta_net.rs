@@ -44,8 +44,7 @@ options! {
     pub(super) struct Config {
         heads: u64 = "ssm_dt_rank", "value heads";
         k_heads: u64 = "ssm_groups", "query and key heads";
-        d: u64 = "ssm_inner / heads", "elements of a head";
-        d_k: u64 = "ssm_state", "elements of a query or key head, as many as `d`";
+        d: u64 = "ssm_state", "elements of a head of queries, keys or values";
         kernel: u64 => "ssm_kernel", "length of the convolution in tokens";
         head_map: HeadMap, "which key head a value head reads: `tiled` (h % k_heads) or `interleaved` (h / (heads / k_heads))";
         decay: Decay = "head", "decay: one for each `head`, or one for each `element` of its keys";
@@ -257,10 +256,6 @@ pub(super) static CONTRACT: Contract = Contract {
         Rule {
             holds: "decay_bound <= 0",
             message: "`decay_bound` is a logarithm, so not positive",
-        },
-        Rule {
-            holds: "d == d_k",
-            message: "heads of keys and values are equally wide",
         },
     ],
 };

@@ -101,6 +101,28 @@ fn measurements_of_the_shipped_model_are_consistent() {
     );
 }
 
+/// A step has some 150 operations, and so many times both threads of the pool wait for each other. If they waited
+/// without giving up their processor, each wait would last as long as the system lets a thread run: three steps a second.
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_that_share_a_processor_give_it_to_each_other() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    // The program inherits the processor of the thread that starts it.
+    let pinned = std::thread::spawn(|| {
+        let allowed = sched_getaffinity(None).expect("the processors of this thread");
+        let mut one = CpuSet::new();
+        let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+        one.set(first.expect("a processor"));
+        sched_setaffinity(None, &one).expect("one of its processors");
+        perf(&["-p", "8", "-n", "16", "-r", "1", "--threads", "2", "--json"])
+    });
+    let report = pinned.join().expect("it ran");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let speed = number(&report["decode"]["tokens_per_second"]);
+    assert!(speed > 30.0, "{speed} steps a second");
+}
+
 /// Bytes read: of weights all but the token table, of which a row for each sequence; of the cache a
 /// row of keys and one of values for each layer and visible position.
 fn check_bytes(decode: &[Value], report: &Value) {

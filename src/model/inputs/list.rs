@@ -8,7 +8,7 @@ use crate::plan::Plan;
 use super::super::adapters::Adapters;
 use super::super::batch::Batch;
 use super::super::cache::{BlockManager, SequenceId};
-use super::PassData;
+use super::data::PassData;
 use super::derived::{Derived, Known};
 use super::rows::{AdapterScales, Tokens};
 

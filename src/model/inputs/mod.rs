@@ -3,14 +3,17 @@
 //! Inputs that the graph does not read have no memory and are not written.
 
 mod attention;
+mod data;
 mod derived;
 mod lab;
 mod list;
 mod of_pass;
 mod rows;
+mod visible;
 
-pub(super) use attention::VisibleKeys;
+pub(super) use data::PassData;
 pub(super) use derived::Derived;
 pub(super) use list::ListInputs;
-pub(super) use of_pass::{Inputs, PassData};
+pub(super) use of_pass::Inputs;
 pub(super) use rows::{AdapterScales, OutputRows};
+pub(super) use visible::VisibleKeys;

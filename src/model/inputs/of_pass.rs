@@ -1,4 +1,4 @@
-//! All inputs of the graph of a pass, and the data that is written into them.
+//! All inputs of the graph of a pass.
 
 use std::collections::HashMap;
 
@@ -9,32 +9,15 @@ use crate::blocks::selection::Selection;
 use crate::ggml::{Error, Executor, Graph};
 use crate::plan::{KeysOf, Plan, PooledPlan, RowLayout, Unit};
 
-use super::super::adapters::Adapters;
-use super::super::batch::Batch;
 use super::super::cache::states::PassStates;
 use super::super::cache::store::{CachedStore, PassStore, WholeView};
-use super::super::cache::{Allocated, BlockManager};
-use super::super::lab::PassLab;
 use super::super::shape::{GraphParts, Shape};
-use super::attention::{ViewInput, VisibleKeys};
+use super::attention::ViewInput;
+use super::data::PassData;
 use super::lab::LabInputs;
 use super::list::{ListInputs, OfSource, OfTokens};
 use super::rows::{EndedRows, KvSlots, OutputRows, PooledRows, RowsOf, StateRows};
-
-/// The data that is written into the inputs of a pass.
-pub(in crate::model) struct PassData<'a> {
-    pub(in crate::model) batch: &'a Batch,
-    /// The tokens of sources that the pass reads.
-    pub(in crate::model) source: &'a Batch,
-    /// Slots and state rows of the pass.
-    pub(in crate::model) allocated: &'a Allocated,
-    /// The keys that its queries attend to.
-    pub(in crate::model) keys: &'a [VisibleKeys],
-    pub(in crate::model) block_manager: &'a BlockManager,
-    pub(in crate::model) adapters: &'a Adapters,
-    /// The captures and edits of the pass.
-    pub(in crate::model) lab: &'a PassLab,
-}
+use super::visible::VisibleKeys;
 
 /// All inputs of the graph of a pass.
 pub(in crate::model) struct Inputs {

@@ -6,8 +6,10 @@
 //! and changes nothing else.
 
 mod comparison;
+mod finding;
 mod walk;
 
-pub use comparison::{Comparison, Finding, Level, Section, summary};
+pub use comparison::{Comparison, Section, summary};
+pub use finding::{Finding, Level};
 
 use super::overlay::Home;

@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Finding, Home, Level};
+use super::Home;
+use super::finding::{Finding, Level};
 use crate::arch::{Contract, Join};
 use crate::blocks::REGISTRY;
 use crate::common::wording::{listed, uncapital};
