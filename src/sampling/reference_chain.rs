@@ -124,6 +124,7 @@ macro_rules! naive_stages {
         search $($search:tt)*
     ) => {
         /// Applies a stage by the naive form in its file to candidates in the order of their ids, as (id, logit).
+        #[allow(clippy::ptr_arg, reason = "a table may have only stages that remove nothing")]
         pub(super) fn naive(
             stage: StageName,
             params: &Params,

@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::{MAX_BODY_BYTES, not_accepted};
+use super::runtime::{MAX_BODY_BYTES, not_accepted};
 
 /// Maximum time for the rest of a received body to reach its reader.
 const GRACE: Duration = Duration::from_millis(250);

@@ -108,7 +108,7 @@ mod unix {
             let accepted = listener.accept().await;
             match accepted.and_then(|(stream, _)| Stream::new(stream.into_std()?)) {
                 Ok(stream) => drop(tokio::spawn(connection(stream, app.clone()))),
-                Err(error) => crate::not_accepted(&error).await,
+                Err(error) => crate::runtime::not_accepted(&error).await,
             }
         }
     }

@@ -159,14 +159,17 @@ fn files_of_a_folder_import_each_other_in_one_direction() {
     check(&faults);
 }
 
-/// Lines of a `mod.rs` that are more than its documentation, modules and imports.
-const MAX_LOGIC: usize = 30;
+/// Lines of a `mod.rs` that are more than its documentation, modules and imports: constants.
+const MAX_LOGIC: usize = 3;
+
+/// The registry of blocks: a list of modules, and what follows from it.
+const REGISTRY: &str = "src/blocks/mod.rs";
 
 #[test]
 fn module_files_assemble() {
     let mut faults = Vec::new();
     for (name, text) in sources("src") {
-        if !name.ends_with("/mod.rs") || name.contains("/tests/") {
+        if !name.ends_with("/mod.rs") || name.contains("/tests/") || name == REGISTRY {
             continue;
         }
         let text = without_tests(&text);

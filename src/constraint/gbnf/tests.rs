@@ -1,5 +1,6 @@
 //! Faults of grammars, and translations against a naive reading of the rules.
 
+use super::super::Error;
 use super::parse::{Expr, Rules, parse};
 use super::*;
 use crate::common::measure::thread_time;

@@ -65,22 +65,33 @@ impl<C: Compute> EngineLoop<C> {
         self.queue.push_back(ActiveRequest { sequence, strategy });
     }
 
-    /// Ends requests that are cancelled or out of time.
+    /// Ends requests that are cancelled or out of time: active ones, those that wait for their lens, and those in the
+    /// queue.
     pub(super) fn reap(&mut self) {
         let (limits, now) = (self.limits, Instant::now());
-        let is_over = |r: &ActiveRequest| r.sequence.answer.is_over(&limits, now);
-        while let Some(at) = self.active.iter().position(is_over) {
+        let is_over = |sequence: &Sequence| sequence.answer.is_over(&limits, now);
+        let active = |r: &ActiveRequest| is_over(&r.sequence);
+        while let Some(at) = self.active.iter().position(active) {
             let request = self.active.remove(at);
-            self.release(&request.sequence);
-            self.report();
-            request.sequence.answer.end_early(&limits, now);
+            self.end_early(request.sequence, now);
         }
-        self.reap_lenses(&limits, now);
-        while let Some(at) = self.queue.iter().position(is_over) {
+        let awaiting = |(sequence, _): &(Sequence, _)| is_over(sequence);
+        while let Some(at) = self.awaiting_lens.iter().position(awaiting) {
+            let (sequence, _) = self.awaiting_lens.remove(at);
+            self.end_early(sequence, now);
+        }
+        while let Some(at) = self.queue.iter().position(active) {
             if let Some(request) = self.queue.remove(at) {
                 request.sequence.answer.end_early(&limits, now);
             }
         }
+    }
+
+    /// Releases a sequence that has started and ends its request.
+    fn end_early(&mut self, sequence: Sequence, now: Instant) {
+        self.release(&sequence);
+        self.report();
+        sequence.answer.end_early(&self.limits, now);
     }
 
     /// Starts requests in the order of their arrival, as far as the cache has room. A request waits while an active

@@ -1,13 +1,10 @@
 //! The results of a step other than tokens: captured values, lens logits and pooled hidden states. Also trims the
 //! cache after the step.
 
-use std::time::Instant;
-
 use crate::model::{self, CapturedRow, DirectHeads, DirectLogit, SequenceId};
 
 use super::super::compute::Compute;
 use super::super::event::{Event, Failure, FinishReason};
-use super::super::limits::Limits;
 use super::super::recorder::Probe;
 use super::super::sequence::Sequence;
 use super::{ActiveRequest, EngineLoop};
@@ -112,17 +109,6 @@ impl<C: Compute> EngineLoop<C> {
         match result {
             Ok(()) => sequence.finish(reason),
             Err(failure) => sequence.answer.fail(failure),
-        }
-    }
-
-    /// Ends requests that were kept for their lens and are cancelled or out of time.
-    pub(super) fn reap_lenses(&mut self, limits: &Limits, now: Instant) {
-        let is_over = |(s, _): &(Sequence, _)| s.answer.is_over(limits, now);
-        while let Some(at) = self.awaiting_lens.iter().position(is_over) {
-            let (sequence, _) = self.awaiting_lens.remove(at);
-            self.release(&sequence);
-            self.report();
-            sequence.answer.end_early(limits, now);
         }
     }
 

@@ -21,6 +21,7 @@ mod mask;
 mod prefix;
 mod resume;
 mod runs;
+mod slots;
 pub(super) mod states;
 pub(super) mod store;
 #[cfg(test)]
@@ -30,25 +31,7 @@ mod views;
 pub(super) use block_manager::{Allocated, BlockManager, Group, Rows, Shortage, Table};
 pub(super) use mask::Mask;
 pub use resume::{Miss, Resumed};
+pub use slots::SequenceId;
+pub(super) use slots::SlotCopy;
+use slots::{BLOCK, BlockId};
 pub(super) use views::MAX_VIEWS;
-
-use crate::plan::BLOCK_LEN;
-
-/// Id of a sequence.
-pub type SequenceId = u32;
-
-/// A copy of slots of a pool to other slots of it, in all layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SlotCopy {
-    pub(super) pool: usize,
-    /// The first slot to read, and the first slot to write. The ranges do not overlap.
-    pub(super) from: usize,
-    pub(super) to: usize,
-    pub(super) n: usize,
-}
-
-/// A block of a pool.
-type BlockId = u32;
-
-/// Positions of a block.
-const BLOCK: usize = BLOCK_LEN as usize;
