@@ -181,7 +181,7 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
     // The name does not contain a family's name: with one, some engines look for the tokens of its vocabulary.
     metadata.insert(
         "general.name",
-        Meta::Str(format!("random weights, seed {}", request.seed)),
+        Meta::Str(format!("made up from seed {}", request.seed)),
     );
     match &request.vocabulary {
         Some(vocabulary) => vocabulary::copy(vocabulary, n_vocab, &mut metadata),
