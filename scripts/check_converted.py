@@ -35,7 +35,7 @@ NO_ARCHITECTURE = ("unknown model architecture", "unsupported model architecture
 
 # Folders whose logits llama.cpp cannot give, and what in its source is the reason.
 HADAMARD = "llama.cpp rotates the indexer's rows by a Hadamard matrix, so that they have a multiple of 64 elements"
-NEEDS_FLASH = "llama.cpp selects blocks with flash attention alone, and sees all keys without it"
+NEEDS_FLASH = "llama.cpp selects blocks with flash attention alone, and attends to all keys without it"
 NEEDS_HEAD = "llama.cpp requires a head of its own, here it is the token table"
 NEEDS_V0 = "llama.cpp requires the value residual's matrices in the first layer, where nothing uses them"
 GEMMA2_SCALE = "llama.cpp's scale of scores follows the width of a head, not query_pre_attn_scalar"

@@ -60,7 +60,7 @@ def grown(case, values):
         out["ssm_state"] = STATES.get(case["arch"], 128)
     if "d_kda" in values:  # CUDA's kernels of the gated delta rule end there
         out["d_kda"] = min(out["d_kda"], 128)
-    if "d_head_index" in values:  # as wide as what is turned in it
+    if "d_head_index" in values:  # as wide as its rotated part
         out["d_head_index"] = max(64, values["d_head_index"])
     return out
 

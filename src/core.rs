@@ -6,7 +6,7 @@
 //! - [`stmap`]: a folder of safetensors as a file with the names and shapes of a definition
 //! - [`plan`]: definition and metadata to a [`plan::Plan`], which is executed, drawn and measured
 //! - [`blocks`]: the maths, one file per block
-//! - [`files`]: models as files: found, opened, converted, quantised, adapted, made up
+//! - [`files`]: models as files: found, opened, converted, quantised, adapted, filled with random weights
 //! - [`model`]: a plan with its weights on devices, and the forward pass
 //! - [`engine`]: requests to tokens: sequences, scheduler, the thread that owns the model
 

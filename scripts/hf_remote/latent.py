@@ -51,8 +51,8 @@ class HunyuanV4(Remote):
         """Rows whose last ones of each head pair neighbours, in the order that pairs halves."""
         end = self.c["qk_rope_head_dim"]
         rows = value.unflatten(0, (heads, -1))
-        turned = rows[:, -end:]
-        return torch.cat([rows[:, :-end], turned[:, 0::2], turned[:, 1::2]], 1).flatten(0, 1)
+        rotated = rows[:, -end:]
+        return torch.cat([rows[:, :-end], rotated[:, 0::2], rotated[:, 1::2]], 1).flatten(0, 1)
 
 
 @remote("kimi-k3")

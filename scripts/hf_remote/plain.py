@@ -313,7 +313,7 @@ class Arctic(Sparse):
 
 @remote("smallthinker")
 class SmallThinker(Sparse):
-    """A router that reads what the layer reads, networks with ReLU; layers with windows, layers that rotate."""
+    """A router that reads what the layer reads, MLPs with ReLU; layers with windows, layers that rotate."""
 
     NAMES = ("gate", "up", "down")
 

@@ -45,13 +45,13 @@ class MiniMax01(Plain):
             q, k, v = (self.heads(y, f"{at}{part}_proj", n) for part, n in (("q", h), ("k", kv), ("v", kv)))
             angle = torch.arange(len(y), dtype=y.dtype)[:, None] * c["rope_theta"] ** (-torch.arange(0, r, 2, dtype=y.dtype) / r)
 
-            def turned(x):
+            def rotated(x):
                 a, b = x[..., :r].chunk(2, -1)
                 pair = [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()]
                 return torch.cat([*pair, x[..., r:]], -1)
 
-            k, v = (x.repeat_interleave(h // kv, 0) for x in (turned(k), v))
-            return self.linear(attend(turned(q), k, v, c["head_dim"] ** -0.5), at + "o_proj")
+            k, v = (x.repeat_interleave(h // kv, 0) for x in (rotated(k), v))
+            return self.linear(attend(rotated(q), k, v, c["head_dim"] ** -0.5), at + "o_proj")
 
         def states(self, ids):
             c = self.c
@@ -247,12 +247,12 @@ class Plamo2(Plain):
             q, k = self.rms_of(q, at + "q_weight"), self.rms_of(k, at + "k_weight")
             angle = torch.arange(len(y), dtype=y.dtype)[:, None] * 10000.0 ** (-torch.arange(0, d, 2, dtype=y.dtype) / d)
 
-            def turned(x):
+            def rotated(x):
                 a, b = x.transpose(0, 1).chunk(2, -1)
                 return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
 
-            k, v = (x.repeat_interleave(h // kv, 0) for x in (turned(k), v.transpose(0, 1)))
-            return self.linear(attend(turned(q), k, v, d**-0.5), at + "o_proj")
+            k, v = (x.repeat_interleave(h // kv, 0) for x in (rotated(k), v.transpose(0, 1)))
+            return self.linear(attend(rotated(q), k, v, d**-0.5), at + "o_proj")
 
         def rms_of(self, x, name):
             return F.rms_norm(x, x.shape[-1:], None, self.c["rms_norm_eps"]) * self[name]

@@ -121,7 +121,7 @@ pub(super) trait Format: Send + 'static {
     /// Writes the token that ended a completion, if a token did.
     fn ended(&mut self, _choice: u32, _token: AnswerToken, _out: &mut Events) {}
     /// Writes a denoising step of a completion.
-    fn step(&mut self, choice: u32, step: &Step<'_>, out: &mut Events);
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events);
     /// Writes the result of a completion's lab plan, before the end of the completion.
     fn lab(&mut self, _choice: u32, _result: &LabResult, _out: &mut Events) {}
     /// Records the usage of a completion, before its end is written.
@@ -143,7 +143,7 @@ pub(super) trait Format: Send + 'static {
 }
 
 /// A denoising step.
-pub(super) struct Step<'a> {
+pub(super) struct DenoisingStep<'a> {
     /// Number of the step, from 0.
     pub(super) number: usize,
     /// The positions that it fixed.
@@ -280,7 +280,7 @@ impl Answers {
                     self.add(choice, &usage);
                 }
                 // Steps and progress are reported in streams only. Pooled values belong to other endpoints.
-                Event::Step { .. } | Event::Progress(_) | Event::Pooled(_) => {}
+                Event::DenoisingStep { .. } | Event::Progress(_) | Event::Pooled(_) => {}
                 Event::Failed(failure) => return Err(failure.into()),
             }
         }
@@ -365,13 +365,13 @@ impl Answers {
             // Only pooled texts have it, and these are not streamed.
             Event::Pooled(_) => {}
             Event::Lab(result) => format.lab(i, &result, out),
-            Event::Step {
+            Event::DenoisingStep {
                 step: number,
                 fixed,
                 n_masked,
             } => {
                 let fixed = &fixed;
-                let step = Step {
+                let step = DenoisingStep {
                     number,
                     fixed,
                     n_masked,

@@ -27,7 +27,7 @@ pub(super) enum Biased {
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected an object of token ids and numbers, or an array of pairs of a token id or a text and a number"
+    expecting = "expected an object of token ids and numbers, or an array of pairs of a token id or a string and a number"
 )]
 pub(super) enum Biases {
     Object(BTreeMap<String, Bias>),

@@ -15,7 +15,7 @@ use crate::transport::Events;
 
 use super::Pool;
 use super::answers::{
-    Completion, Format, Step, TOOL_CALLS, finish_reason, note_stop, progress_json,
+    Completion, DenoisingStep, Format, TOOL_CALLS, finish_reason, note_stop, progress_json,
 };
 use super::dialogue::{self, Dialogue};
 use super::diffusion::step_json;
@@ -246,7 +246,7 @@ impl Format for Shape {
         out.push(&chunk);
     }
 
-    fn step(&mut self, choice: u32, step: &Step<'_>, out: &mut Events) {
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
         let mut chunk = self.envelope.chunk(CHUNK, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, tokenizer);

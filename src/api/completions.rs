@@ -14,7 +14,9 @@ use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Request, Sto
 use crate::transport::Events;
 
 use super::Pool;
-use super::answers::{Answers, Completion, Format, Step, finish_reason, note_stop, progress_json};
+use super::answers::{
+    Answers, Completion, DenoisingStep, Format, finish_reason, note_stop, progress_json,
+};
 use super::diffusion::step_json;
 use super::envelope::{Envelope, Object};
 use super::error::Error;
@@ -393,7 +395,7 @@ impl Format for Shape {
         out.push(&chunk);
     }
 
-    fn step(&mut self, choice: u32, step: &Step<'_>, out: &mut Events) {
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
         let mut chunk = self.envelope.chunk(OBJECT, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, tokenizer);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::Diffusion;
 use crate::text::tokenizer::Tokenizer;
 
-use super::answers::Step;
+use super::answers::DenoisingStep;
 use super::error::Error;
 use super::fields::{Body, fields};
 
@@ -45,7 +45,7 @@ pub(super) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
 }
 
 /// The JSON of a denoising step of completion `index`.
-pub(super) fn step_json(index: u32, step: &Step<'_>, tokenizer: &Tokenizer) -> Value {
+pub(super) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
     let fixed = step.fixed.iter().map(|f| {
         let bytes = tokenizer.piece(f.token);
         json!({

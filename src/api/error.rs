@@ -28,6 +28,14 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
+/// The content type of a body, in words.
+fn content_type(kind: Option<&str>) -> String {
+    match kind {
+        Some(kind) => format!("the content type is `{}`", quoted(kind)),
+        None => "there is no content type".into(),
+    }
+}
+
 /// A duration in whole seconds, at least one.
 fn seconds(time: Duration) -> u64 {
     time.as_millis().div_ceil(1000).max(1) as u64
@@ -50,13 +58,16 @@ pub(super) enum Error {
     #[error("{0}")]
     Body(String),
     /// The content type of the body is not JSON.
-    #[error("{}, expected `application/json`", .0.as_deref().map_or_else(|| "there is no content type".into(), |kind| format!("the content type is `{}`", quoted(kind))))]
+    #[error("{}, expected `application/json`", content_type(.0.as_deref()))]
     ContentType(Option<String>),
     /// The body did not arrive in time.
     #[error("the body was not there after {0:?}, which is the limit")]
     BodyTime(Duration),
     /// The API key is missing or wrong.
-    #[error("{}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`", if *is_missing { "an API key is required" } else { "the API key is not known" })]
+    #[error(
+        "{}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+        if *is_missing { "an API key is required" } else { "the API key is not known" }
+    )]
     Key { is_missing: bool },
     /// The client is not allowed to make this request.
     #[error("{message}")]
@@ -65,7 +76,11 @@ pub(super) enum Error {
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
     /// There is no model of this name.
-    #[error("the model `{}` does not exist{}", quoted(name), .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
+    #[error(
+        "the model `{}` does not exist{}",
+        quoted(name),
+        .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
+    )]
     UnknownModel { name: String, near: Option<String> },
     /// The prompt exceeds the context length.
     #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`")]
@@ -96,7 +111,11 @@ pub(super) enum Error {
     )]
     EngineDied { name: String, how: String },
     /// The engine process died too often and is not restarted for a while.
-    #[error("the engine process of the model `{name}` died {n} times within a minute, the last time: {how}; requests start it again in {} seconds", seconds(*after))]
+    #[error(
+        "the engine process of the model `{name}` died {n} times within a minute, the last time: {how}; \
+         requests start it again in {} seconds",
+        seconds(*after)
+    )]
     EngineRests {
         name: String,
         how: String,

@@ -311,7 +311,6 @@ pub(super) fn plain(message: &str) -> String {
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
         "f32" | "f64" => "a number",
         "a boolean" => "true or false",
-        "a string" => "a text",
         "a sequence" => "an array",
         "a map" => "an object",
         other => other,

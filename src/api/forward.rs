@@ -293,7 +293,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
 /// The error for a request whose process died.
 async fn died(process: &Process, record: &Record) -> Error {
     let (name, how) = (process.name().to_owned(), process.death().await);
-    record.take_back(&name);
+    record.engine_died(&name);
     Error::EngineDied { name, how }
 }
 

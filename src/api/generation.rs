@@ -93,7 +93,7 @@ struct StreamOptions {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text or an array of texts")]
+#[serde(untagged, expecting = "expected a string or an array of strings")]
 enum OneOrMany {
     One(String),
     Many(Vec<String>),
@@ -164,11 +164,15 @@ impl Generation {
                 return Err(Error::value("prompt_logprobs", message));
             }
         }
-        if self.stop_texts().len() > MAX_STOPS {
+        if self.stop_sequences().len() > MAX_STOPS {
             let message = format!("`stop`: more than {MAX_STOPS} stop sequences");
             return Err(Error::value("stop", message));
         }
-        if self.stop_texts().iter().any(|t| t.len() > MAX_STOP_BYTES) {
+        if self
+            .stop_sequences()
+            .iter()
+            .any(|t| t.len() > MAX_STOP_BYTES)
+        {
             let message = format!("`stop`: a sequence of more than {MAX_STOP_BYTES} bytes");
             return Err(Error::value("stop", message));
         }
@@ -269,7 +273,7 @@ impl Generation {
         self.format.constraint()
     }
 
-    fn stop_texts(&self) -> Vec<&str> {
+    fn stop_sequences(&self) -> Vec<&str> {
         let all = match &self.common.stop {
             None => &[],
             Some(OneOrMany::One(text)) => std::slice::from_ref(text),
@@ -306,7 +310,7 @@ impl Generation {
     ) -> Result<Request, Error> {
         let common = &self.common;
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let stops = self.stop_texts().into_iter();
+        let stops = self.stop_sequences().into_iter();
         let stop_tokens = common.stop_token_ids.clone().unwrap_or_default();
         let n_vocab = served.handle.tokenizer().vocab_len();
         if let Some(id) = stop_tokens.iter().find(|id| **id as usize >= n_vocab) {

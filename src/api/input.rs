@@ -23,7 +23,7 @@ pub(super) fn inputs(param: &str, value: &Value) -> Result<Vec<Input>, Error> {
         Value::Array(many) if !many.is_empty() => many,
         Value::Null => return Err(Error::missing(param)),
         _ => {
-            let message = "expected a text, an array of token ids, or an array of texts or of arrays of token ids";
+            let message = "expected a string, an array of token ids, or an array of strings or of arrays of token ids";
             return Err(Error::kind(param, message));
         }
     };
@@ -37,7 +37,7 @@ pub(super) fn inputs(param: &str, value: &Value) -> Result<Vec<Input>, Error> {
             Value::Array(tokens) => Ok(Input::Tokens(ids(&param, tokens)?)),
             _ => Err(Error::kind(
                 param,
-                "expected a text or an array of token ids",
+                "expected a string or an array of token ids",
             )),
         }
     };
@@ -90,7 +90,7 @@ fn text(param: &str, value: &Value) -> Result<String, Error> {
     let found = value
         .as_str()
         .or_else(|| value.get("prompt_string")?.as_str());
-    let expected = "expected a text, an array of token ids and texts, or an array of these";
+    let expected = "expected a string, an array of token ids and strings, or an array of these";
     found
         .map(str::to_owned)
         .ok_or_else(|| Error::kind(param, expected))

@@ -157,7 +157,7 @@ impl Type {
             Self::Any => (true, ""),
             Self::Flag => (value.is_boolean(), "true or false"),
             Self::Number => (value.is_number(), "a number"),
-            Self::Text => (value.is_string(), "a text"),
+            Self::Text => (value.is_string(), "a string"),
             Self::Texts => return check_texts(name, value),
         };
         match is_sound {
@@ -171,11 +171,11 @@ impl Type {
     }
 }
 
-/// Checks an object of texts against the limits of OpenAI's `metadata`.
+/// Checks an object of strings against the limits of OpenAI's `metadata`.
 fn check_texts(name: &str, value: &Value) -> Result<(), Error> {
     const MAX: (usize, usize, usize) = (16, 64, 512);
     let Some(fields) = value.as_object() else {
-        return Err(Error::kind(name, "expected an object of texts"));
+        return Err(Error::kind(name, "expected an object of strings"));
     };
     if fields.len() > MAX.0 {
         let message = format!("`{name}`: more than {} keys", MAX.0);
@@ -184,7 +184,7 @@ fn check_texts(name: &str, value: &Value) -> Result<(), Error> {
     for (key, value) in fields {
         let param = format!("{name}.{}", quoted(key));
         let Some(text) = value.as_str() else {
-            return Err(Error::kind(param, "expected a text"));
+            return Err(Error::kind(param, "expected a string"));
         };
         if key.chars().count() > MAX.1 || text.chars().count() > MAX.2 {
             let message = format!(

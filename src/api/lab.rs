@@ -415,7 +415,7 @@ pub(super) async fn run(State(pool): State<Arc<Pool>>, mut body: Body) -> Result
     let mut prompts = inputs("prompt", &run.prompt)?;
     let (Some(prompt), true) = (prompts.pop(), prompts.is_empty()) else {
         let message =
-            "`prompt` has more than one prompt, expected one text or one array of token ids";
+            "`prompt` has more than one prompt, expected one string or one array of token ids";
         return Err(Error::value("prompt", message));
     };
     let tokens = match prompt {

@@ -22,11 +22,11 @@ use super::parts::Piece;
 
 /// An event of an answer.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum ReplyEvent {
     /// Content, reasoning or a call.
     Piece(Piece),
     /// A denoising step, if these are requested.
-    Step {
+    DenoisingStep {
         /// The positions that the step fixed.
         fixed: Vec<Fixed>,
         /// Number of positions that are still masked.
@@ -45,7 +45,7 @@ pub enum Said {
 pub struct Reply {
     answers: Answers,
     completion: Completion,
-    ready: VecDeque<Said>,
+    ready: VecDeque<ReplyEvent>,
 }
 
 /// Submits the answer to a request with these fields.
@@ -101,7 +101,7 @@ impl Reply {
     ///
     /// # Errors
     /// The answer cannot be completed.
-    pub async fn next(&mut self) -> Result<Option<Said>, String> {
+    pub async fn next(&mut self) -> Result<Option<ReplyEvent>, String> {
         while self.ready.is_empty() {
             let Some((choice, event)) = self.answers.events.next().await else {
                 return Ok(None);
@@ -111,9 +111,11 @@ impl Reply {
                     let pieces = self.answers.read(choice, text, tokens);
                     self.say(pieces);
                 }
-                Event::Step {
+                Event::DenoisingStep {
                     fixed, n_masked, ..
-                } => self.ready.push_back(Said::Step { fixed, n_masked }),
+                } => self
+                    .ready
+                    .push_back(ReplyEvent::DenoisingStep { fixed, n_masked }),
                 Event::Done { reason, usage, .. } => {
                     let pieces = self.answers.rest(choice, reason);
                     self.say(pieces);
@@ -121,7 +123,7 @@ impl Reply {
                         reasoning_tokens: self.answers.total().reasoning_tokens,
                         ..usage
                     };
-                    self.ready.push_back(Said::Done { reason, usage });
+                    self.ready.push_back(ReplyEvent::Done { reason, usage });
                 }
                 Event::Failed(failure) => return Err(failure.to_string()),
                 // This request asks for none of them.
@@ -145,7 +147,7 @@ impl Reply {
     fn say(&mut self, pieces: Vec<Piece>) {
         for piece in pieces {
             self.completion.add(piece.clone());
-            self.ready.push_back(Said::Piece(piece));
+            self.ready.push_back(ReplyEvent::Piece(piece));
         }
     }
 

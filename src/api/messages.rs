@@ -154,14 +154,14 @@ impl Messages {
                 let param = format!("{param}.role");
                 return Err(Error::value(
                     &param,
-                    format!("`{param}` is missing or no text"),
+                    format!("`{param}` is missing or not a string"),
                 ));
             }
             for name in ["reasoning_content", "reasoning", "tool_call_id"] {
                 let value = fields.get(name);
                 if value.is_some_and(|value| !value.is_string() && !value.is_null()) {
                     let param = format!("{param}.{name}");
-                    return Err(Error::value(&param, format!("`{param}` is no text")));
+                    return Err(Error::value(&param, format!("`{param}` is not a string")));
                 }
             }
             if let Some(calls) = fields.get("tool_calls").filter(|calls| !calls.is_null()) {
@@ -172,7 +172,7 @@ impl Messages {
                 Some(Value::Array(parts)) => check_parts(&param, parts)?,
                 Some(_) => {
                     let param = format!("{param}.content");
-                    let message = format!("`{param}` is neither text nor an array of parts");
+                    let message = format!("`{param}` is neither a string nor an array of parts");
                     return Err(Error::value(&param, message));
                 }
             }
@@ -253,7 +253,7 @@ fn of_json(value: &Value) -> &'static str {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
     }

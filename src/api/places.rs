@@ -31,5 +31,5 @@ pub(super) fn text<'a>(
     name: &str,
 ) -> Result<&'a str, Error> {
     let value = fields.get(name).and_then(Value::as_str);
-    value.ok_or_else(|| wrong(&format!("{at}.{name}"), "a text"))
+    value.ok_or_else(|| wrong(&format!("{at}.{name}"), "a string"))
 }

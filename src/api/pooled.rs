@@ -72,7 +72,7 @@ pub(super) async fn results(
                 | Event::Progress(_)
                 | Event::Text { .. }
                 | Event::Ended(_)
-                | Event::Step { .. } => {}
+                | Event::DenoisingStep { .. } => {}
             }
         }
         if !is_done {

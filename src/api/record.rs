@@ -90,7 +90,7 @@ impl Record {
     }
 
     /// Records that the engine process of the model died.
-    pub(super) fn take_back(&self, model: &str) {
+    pub(super) fn engine_died(&self, model: &str) {
         let mut notes = self.notes();
         notes.is_elsewhere = false;
         notes.model = Some(model.to_owned());
@@ -133,7 +133,7 @@ impl Record {
             | Event::Ended(_)
             | Event::Pooled(_)
             | Event::Lab(_)
-            | Event::Step { .. } => {}
+            | Event::DenoisingStep { .. } => {}
         }
     }
 }

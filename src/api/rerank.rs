@@ -72,14 +72,14 @@ pub(super) fn fields<T: Fields>() -> Vec<Field> {
 
 /// A document: a text, or an object that holds one.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text or an object with `text`")]
+#[serde(untagged, expecting = "expected a string or an object with `text`")]
 pub(super) enum Document {
     Plain(String),
     Object { text: String },
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text or an array of texts")]
+#[serde(untagged, expecting = "expected a string or an array of strings")]
 pub(super) enum Texts {
     One(String),
     Many(Vec<String>),

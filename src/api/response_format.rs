@@ -117,7 +117,9 @@ fn given(field: &Option<Value>) -> Option<&Value> {
 }
 
 fn text<'a>(param: &str, value: &'a Value) -> Result<&'a str, Error> {
-    value.as_str().ok_or_else(|| Error::kind(param, "no text"))
+    value
+        .as_str()
+        .ok_or_else(|| Error::kind(param, "not a string"))
 }
 
 fn wanted(param: impl Into<String>, constraint: Constraint) -> Wanted {
@@ -147,7 +149,7 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
     let Some(kind) = fields.get("type").and_then(Value::as_str) else {
         return Err(Error::value(
             KIND,
-            format!("`{KIND}` is missing or no text"),
+            format!("`{KIND}` is missing or not a string"),
         ));
     };
     let known: &[&str] = match kind {
@@ -176,7 +178,7 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
             let Some(inner) = inner else {
                 return Err(Error::value(
                     SCHEMA,
-                    format!("`{SCHEMA}` is missing or no object"),
+                    format!("`{SCHEMA}` is missing or not an object"),
                 ));
             };
             only(SCHEMA, inner, &["name", "description", "schema", "strict"])?;
@@ -219,7 +221,7 @@ fn of_structured_outputs(outputs: &Value) -> Result<Wanted, Error> {
 
 /// A regular expression that matches exactly these texts.
 fn one_of(param: &str, value: &Value) -> Result<Constraint, Error> {
-    const EXPECTED: &str = "expected an array of one or more texts, none of them empty";
+    const EXPECTED: &str = "expected an array of one or more strings, none of them empty";
     let fault = || Error::kind(param, EXPECTED);
     let texts = value.as_array().filter(|texts| !texts.is_empty());
     let escaped = texts.ok_or_else(fault)?.iter().map(|text| {

@@ -96,7 +96,10 @@ const MESSAGE: Shape = Shape {
 };
 
 macro_rules! routes {
-    ($($owner:ident: $method:ident $path:literal, $handler:path, $summary:literal $(, $fields:expr)? $(=> $shape:expr)?;)*) => {
+    ($(
+        $owner:ident: $method:ident $path:literal, $handler:path, $summary:literal
+        $(, $fields:expr)? $(=> $shape:expr)?;
+    )*) => {
         /// The router without its layers.
         pub(super) fn router() -> Router<Arc<Pool>> {
             Router::new()$(.route($path, $method($handler)))*
@@ -121,59 +124,89 @@ macro_rules! routes {
 routes! {
     Server: get "/", page::page, "A page to chat with the models." => file(&["text/html"]);
     Server: get "/page/{file}", page::file, "The files of that page." => file(&["text/javascript", "text/css"]);
-    Server: get "/health", health::health, "The server's state, and which models are loaded or being loaded." => json(&["status", "loaded"]);
-    Server: get "/v1/models", models::list, "The models, with their numbers and whether they are loaded." => json(&["object", "data"]);
+    Server: get "/health", health::health, "The server's state, and which models are loaded or being loaded."
+        => json(&["status", "loaded"]);
+    Server: get "/v1/models", models::list, "The models, with their numbers and whether they are loaded."
+        => json(&["object", "data"]);
     Server: get "/models", models::list, "As `/v1/models`." => json(&["object", "data"]);
-    Server: get "/v1/models/{id}", models::one, "One model. Loads nothing." => json(&["id", "object", "created", "owned_by"]);
-    Server: get "/v1/models/{id}/diagram", diagram::diagram, "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing." => file(&["image/svg+xml"]);
+    Server: get "/v1/models/{id}", models::one, "One model. Loads nothing."
+        => json(&["id", "object", "created", "owned_by"]);
+    Server: get "/v1/models/{id}/diagram", diagram::diagram,
+        "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing."
+        => file(&["image/svg+xml"]);
     Server: get "/v1/sampling", settings::settings, "Every sampling parameter with its meaning, range and default.";
-    Server: post "/models/load", models::load, "Loads a model; with `stream`, events tell how much is loaded.", of::<models::Order>;
-    Server: post "/models/unload", models::unload, "Gives a model's memory back once its requests are complete.", of::<models::Which>;
+    Server: post "/models/load", models::load,
+        "Loads a model; with `stream`, events report the progress.", of::<models::Order>;
+    Server: post "/models/unload", models::unload, "Unloads a model after its active requests.", of::<models::Which>;
     Server: post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
-    Server: post "/quit", quit::quit, "Ends the server when the requests under way are complete.", Vec::new => Shape { status: "202", ..ANY };
-    Loaded: get "/props", props::props, "What a model is set to." => OF_MODEL;
-    Loaded: get "/slots", props::slots, "The sequences of a model that are active." => OF_MODEL;
-    Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus." => file(&["text/plain"]);
-    Model: get "/v1/lab/points", lab::points, "The values of a model that can be read and changed, with shapes and meanings.";
-    Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and changes values of the model.", lab::fields;
-    Model: post "/v1/lab/patch", lab::patch::patch, "Runs of a prompt with values of another: which of them bring its answer back.", lab::patch::fields;
-    Server: post "/v1/lab/pictures", lab::pictures::picture, "A response of the lab as a picture, SVG.", lab::pictures::fields;
-    Server: get "/v1/lab/artifacts", lab::artifacts::list, "The results that are kept as files.";
+    Server: post "/quit", quit::quit, "Ends the server when the requests under way are complete.", Vec::new
+        => Shape { status: "202", ..ANY };
+    Loaded: get "/props", props::props, "The state and the settings of a model, and its chat template." => OF_MODEL;
+    Loaded: get "/slots", props::slots, "The active sequences of a model." => OF_MODEL;
+    Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus."
+        => file(&["text/plain"]);
+    Model: get "/v1/lab/points", lab::points,
+        "The values of a model that can be captured and edited, with shapes and meanings.";
+    Model: post "/v1/lab/run", lab::run, "Reads a prompt, and captures and edits values of the model.", lab::fields;
+    Model: post "/v1/lab/patch", lab::patch::patch,
+        "Activation patching: runs a prompt with values of another prompt, and measures the effect of each.",
+        lab::patch::fields;
+    Server: post "/v1/lab/pictures", lab::pictures::picture,
+        "A response of the lab as a picture, SVG.", lab::pictures::fields;
+    Server: get "/v1/lab/artifacts", lab::artifacts::list, "The results that are stored as files.";
     Server: get "/v1/lab/artifacts/{id}", lab::artifacts::get, "The file of a result.";
     Server: delete "/v1/lab/artifacts/{id}", lab::artifacts::delete, "Removes a result.";
     Server: get "/v1/lab/vectors", lab::vectors::list, "The vectors that edits, captures and lenses may name.";
-    Server: post "/v1/lab/vectors", lab::vectors::keep, "Keeps vectors for later requests.", lab::vectors::fields;
+    Server: post "/v1/lab/vectors", lab::vectors::keep, "Stores vectors for later requests.", lab::vectors::fields;
     Server: delete "/v1/lab/vectors/{id}", lab::vectors::delete, "Removes vectors that a request has sent.";
     Model: get "/lora-adapters", adapters::list, "The adapters of a model and their scales." => OF_MODEL;
-    Model: post "/lora-adapters", adapters::set, "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`." => OF_MODEL;
-    Model: post "/v1/chat/completions", chat::completions, "Continues a conversation.", chat::fields => COMPLETION;
+    Model: post "/lora-adapters", adapters::set,
+        "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`." => OF_MODEL;
+    Model: post "/v1/chat/completions", chat::completions, "Completes a conversation.", chat::fields => COMPLETION;
     Model: post "/chat/completions", chat::completions, "As `/v1/chat/completions`.", chat::fields => COMPLETION;
-    Model: post "/v1/chat/completions/input_tokens", chat::input_tokens, "The number of tokens of a conversation's prompt.", chat::fields => INPUT_TOKENS;
-    Model: post "/chat/completions/input_tokens", chat::input_tokens, "As `/v1/chat/completions/input_tokens`.", chat::fields => INPUT_TOKENS;
-    Model: post "/v1/responses", responses::responses, "Continues a conversation, in the shape of OpenAI's responses.", responses::fields => RESPONSE;
+    Model: post "/v1/chat/completions/input_tokens", chat::input_tokens,
+        "The number of tokens of a conversation's prompt.", chat::fields => INPUT_TOKENS;
+    Model: post "/chat/completions/input_tokens", chat::input_tokens,
+        "As `/v1/chat/completions/input_tokens`.", chat::fields => INPUT_TOKENS;
+    Model: post "/v1/responses", responses::responses,
+        "Completes a conversation, in the shape of OpenAI's responses.", responses::fields => RESPONSE;
     Model: post "/responses", responses::responses, "As `/v1/responses`.", responses::fields => RESPONSE;
-    Model: post "/v1/responses/input_tokens", responses::input_tokens, "The number of tokens of a conversation's prompt.", responses::fields => INPUT_TOKENS;
-    Model: post "/responses/input_tokens", responses::input_tokens, "As `/v1/responses/input_tokens`.", responses::fields => INPUT_TOKENS;
-    Model: post "/v1/messages", anthropic::messages, "Continues a conversation, in Anthropic's shape.", anthropic::fields => MESSAGE;
-    Model: post "/v1/messages/count_tokens", anthropic::count_tokens, "The number of tokens of a conversation's prompt.", anthropic::fields => Shape { is_anthropic: true, ..json(&["input_tokens"]) };
-    Model: post "/v1/completions", completions::completions, "Continues a text, or scores it.", completions::fields => COMPLETION;
-    Model: post "/completion", native::completion, "Continues a text, in the shape of llama-server.", native::fields;
+    Model: post "/v1/responses/input_tokens", responses::input_tokens,
+        "The number of tokens of a conversation's prompt.", responses::fields => INPUT_TOKENS;
+    Model: post "/responses/input_tokens", responses::input_tokens,
+        "As `/v1/responses/input_tokens`.", responses::fields => INPUT_TOKENS;
+    Model: post "/v1/messages", anthropic::messages,
+        "Completes a conversation, in Anthropic's shape.", anthropic::fields => MESSAGE;
+    Model: post "/v1/messages/count_tokens", anthropic::count_tokens,
+        "The number of tokens of a conversation's prompt.", anthropic::fields
+        => Shape { is_anthropic: true, ..json(&["input_tokens"]) };
+    Model: post "/v1/completions", completions::completions, "Completes a prompt, or scores it.", completions::fields
+        => COMPLETION;
+    Model: post "/completion", native::completion, "Completes a prompt, in the shape of llama-server.", native::fields;
     Model: post "/completions", native::completion, "As `/completion`.", native::fields;
-    Model: post "/infill", infill::infill, "Text for the gap between two others, in the shape of llama-server.", infill::fields;
-    Model: post "/v1/embeddings", embeddings::embeddings, "Vectors of texts.", embeddings::fields => EMBEDDINGS;
+    Model: post "/infill", infill::infill,
+        "Fill-in-the-middle completion, in the shape of llama-server.", infill::fields;
+    Model: post "/v1/embeddings", embeddings::embeddings, "Embeddings of texts.", embeddings::fields => EMBEDDINGS;
     Model: post "/embeddings", embeddings::embeddings, "As `/v1/embeddings`.", embeddings::fields => EMBEDDINGS;
-    Model: post "/v1/rerank", rerank::rerank, "The order of documents by how well they answer a query.", rerank::fields::<rerank::Rerank>;
+    Model: post "/v1/rerank", rerank::rerank,
+        "The order of documents by how well they answer a query.", rerank::fields::<rerank::Rerank>;
     Model: post "/v1/reranking", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
     Model: post "/v2/rerank", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
-    Model: post "/rerank", rerank::rerank, "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::fields::<rerank::Rerank>;
+    Model: post "/rerank", rerank::rerank,
+        "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::fields::<rerank::Rerank>;
     Model: post "/reranking", rerank::rerank, "As `/rerank`.", rerank::fields::<rerank::Rerank>;
     Model: post "/v1/score", rerank::score, "The scores of pairs of texts.", rerank::fields::<rerank::Score>;
     Model: post "/score", rerank::score, "As `/v1/score`.", rerank::fields::<rerank::Score>;
-    Model: post "/classify", rerank::classify, "The scores of the classes of texts.", rerank::fields::<rerank::Classify>;
-    Model: post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields => json(&["count", "max_model_len", "tokens"]);
-    Model: post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::detokenize_fields => json(&["prompt", "content"]);
-    Model: get "/tokenizer_info", tokens::info, "The vocabulary's special tokens and numbers." => Shape { keys: &["vocab_size", "eos_token"], ..OF_MODEL };
-    Model: post "/apply-template", tokens::apply_template, "The text that the chat template makes of a conversation.", tokens::template_fields => json(&["prompt"]);
+    Model: post "/classify", rerank::classify,
+        "The scores of the classes of texts.", rerank::fields::<rerank::Classify>;
+    Model: post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields
+        => json(&["count", "max_model_len", "tokens"]);
+    Model: post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::detokenize_fields
+        => json(&["prompt", "content"]);
+    Model: get "/tokenizer_info", tokens::info, "The vocabulary's special tokens and numbers."
+        => Shape { keys: &["vocab_size", "eos_token"], ..OF_MODEL };
+    Model: post "/apply-template", tokens::apply_template,
+        "The text that the chat template makes of a conversation.", tokens::template_fields => json(&["prompt"]);
     Server: get "/openapi.json", openapi::document, "This list in the form of OpenAPI 3.1.";
     Server: get "/docs", openapi::page, "This list as a page." => file(&["text/html"]);
 }

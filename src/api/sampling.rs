@@ -145,12 +145,12 @@ pub(super) fn check_texts(name: &str, texts: &[String]) -> Result<(), Error> {
     let fault = |message: String| Err(Error::value(name, format!("`{name}`: {message}")));
     if texts.len() > MAX_TEXTS {
         return fault(format!(
-            "{} texts, expected at most {MAX_TEXTS}",
+            "{} strings, expected at most {MAX_TEXTS}",
             texts.len()
         ));
     }
     if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
-        return fault(format!("a text of more than {MAX_TEXT_BYTES} bytes"));
+        return fault(format!("a string of more than {MAX_TEXT_BYTES} bytes"));
     }
     Ok(())
 }

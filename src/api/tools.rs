@@ -126,7 +126,7 @@ fn offered(tools: &Value) -> Result<(Vec<Tool>, bool), Error> {
             Some(_) => return Err(wrong(&format!("{at}.strict"), "true or false")),
         }
         if given("description").is_some_and(|text| !text.is_string()) {
-            return Err(wrong(&format!("{at}.description"), "a text"));
+            return Err(wrong(&format!("{at}.description"), "a string"));
         }
         out.push(Tool {
             name,
@@ -224,7 +224,7 @@ pub(super) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
             .get("id")
             .is_some_and(|id| !id.is_string() && !id.is_null())
         {
-            return Err(wrong(&format!("{at}.id"), "a text"));
+            return Err(wrong(&format!("{at}.id"), "a string"));
         }
         let at = format!("{at}.function");
         let function = object(&at, fields.get("function"))?;
@@ -242,13 +242,13 @@ pub(super) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
             Some(Value::String(text)) if text.trim().is_empty() => {}
             Some(Value::String(text)) => match serde_json::from_str(text) {
                 Ok(Value::Object(_)) => {}
-                Ok(_) => return Err(wrong(&at, "the JSON text of an object")),
+                Ok(_) => return Err(wrong(&at, "a string with a JSON object")),
                 Err(error) => {
-                    let message = format!("`{at}` is not the JSON text of an object: {error}");
+                    let message = format!("`{at}` is not a string with a JSON object: {error}");
                     return Err(Error::value(&at, message));
                 }
             },
-            Some(_) => return Err(wrong(&at, "the JSON text of an object")),
+            Some(_) => return Err(wrong(&at, "a string with a JSON object")),
         }
     }
     Ok(())

@@ -60,7 +60,7 @@ pub struct Build<'a> {
 
 /// The positions by which heads are rotated.
 #[derive(Clone, Copy)]
-pub(super) enum Turn<'a> {
+pub(super) enum RotateBy<'a> {
     /// The first position of each token's block of so many positions.
     Blocks(u64),
     /// The tokens' positions, negated: a rotation back.
@@ -361,11 +361,11 @@ impl Build<'_> {
     /// # Errors
     /// The operation rejects its inputs.
     pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
-        self.rope_by(rope, x, Turn::Blocks(1))
+        self.rope_by(rope, x, RotateBy::Blocks(1))
     }
 
-    /// Rotates the last elements of each head of `x [d, heads, n]` by `turn`, and leaves the other elements as they
-    /// are.
+    /// Rotates the last elements of each head of `x [d, heads, n]` by the positions `by`, and leaves the other elements
+    /// as they are.
     ///
     /// # Errors
     /// An operation rejects its inputs.
@@ -373,19 +373,19 @@ impl Build<'_> {
         &self,
         rope: RopeRef,
         x: &Tensor,
-        turn: Turn<'_>,
+        by: RotateBy<'_>,
     ) -> Result<Tensor, Error> {
         let unit = rope.0.map(|at| &self.plan.ropes[at]);
         let (d, dims) = (x.shape()[0], unit.and_then(|rope| rope.option_int("dims")));
         let Some(dims) = dims.filter(|dims| *dims < d) else {
-            return self.rope_by(rope, x, turn);
+            return self.rope_by(rope, x, by);
         };
         let plain = self.columns(x, 0, d - dims)?;
-        let rotated = self.rope_by(rope, &self.columns(x, d - dims, dims)?, turn)?;
+        let rotated = self.rope_by(rope, &self.columns(x, d - dims, dims)?, by)?;
         self.g.concat(&plain, &rotated, 0)
     }
 
-    /// Rotates `x [d, heads, n]` by `turn`.
+    /// Rotates `x [d, heads, n]` by the positions `by`.
     ///
     /// # Errors
     /// The operation rejects its inputs, or sections get positions that are not those of the tokens.
@@ -393,7 +393,7 @@ impl Build<'_> {
         &self,
         rope: RopeRef,
         x: &Tensor,
-        turn: Turn<'_>,
+        by: RotateBy<'_>,
     ) -> Result<Tensor, Error> {
         let Some(unit) = rope.0.map(|at| &self.plan.ropes[at]) else {
             return Ok(x.clone());
@@ -409,11 +409,11 @@ impl Build<'_> {
         let divisors = rope.mixture().map(DerivedInput::Divisors);
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
-        let positions = match (turn, params.sections) {
-            (Turn::Blocks(span), Some(_)) => self.input(DerivedInput::Sections(span))?,
-            (Turn::Blocks(span), None) => self.input(DerivedInput::Positions(span))?,
-            (Turn::Back, None) => self.input(DerivedInput::Back)?,
-            (Turn::At(positions), None) => positions.clone(),
+        let positions = match (by, params.sections) {
+            (RotateBy::Blocks(span), Some(_)) => self.input(DerivedInput::Sections(span))?,
+            (RotateBy::Blocks(span), None) => self.input(DerivedInput::Positions(span))?,
+            (RotateBy::Back, None) => self.input(DerivedInput::Back)?,
+            (RotateBy::At(positions), None) => positions.clone(),
             (_, Some(_)) => {
                 return Err(Error::Arguments {
                     op: "rope",

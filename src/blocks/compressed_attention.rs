@@ -15,7 +15,7 @@
 //! far back as a block reaches.
 
 use super::attend::{self, KeyRows};
-use super::build::{Build, Turn};
+use super::build::{Build, RotateBy};
 use super::context::EndedSpans;
 use super::selection::{self, Selected, Selection};
 use crate::arch::{
@@ -240,12 +240,12 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let q = g.reshape(&b.linear(unit, "q_b", &latent)?, [c.d, c.heads, n, 1])?;
     let q = b.point(unit, "q_proj", q)?;
     let q = b.normalise_with(c.norm, None, &q)?;
-    let q = b.point(unit, "q", b.rope_last(c.rope, &q, Turn::Blocks(1))?)?;
+    let q = b.point(unit, "q", b.rope_last(c.rope, &q, RotateBy::Blocks(1))?)?;
 
     let k = b.linear(unit, "kv", x)?;
     let k = b.normalise_with(c.norm, b.weight(unit, "kv_norm"), &k)?;
     let k = g.reshape(&k, [c.d, 1, n, 1])?;
-    let k = b.point(unit, "k", b.rope_last(c.rope, &k, Turn::Blocks(1))?)?;
+    let k = b.point(unit, "k", b.rope_last(c.rope, &k, RotateBy::Blocks(1))?)?;
 
     let (mut ended, mut selected) = (None, None);
     if c.span > 0 {
@@ -270,7 +270,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
     let y = b.attend(unit, &q, &rows, &scores)?;
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
-    let y = b.point(unit, "mixed", b.rope_last(c.rope, &y, Turn::Back)?)?;
+    let y = b.point(unit, "mixed", b.rope_last(c.rope, &y, RotateBy::Back)?)?;
     let by_group = g.reshape(&y, [c.d * c.heads / c.groups, c.groups, n, 1])?;
     let by_group = g.permute(&by_group, [0, 2, 1, 3])?;
     let rows = b.product_by_head(unit, "o_a", &by_group)?; // [o_rank, n, groups]
@@ -394,7 +394,7 @@ impl Pooled {
         let rows = g.reshape(&sums, [d, 1, m, 1])?;
         let weight = b.need(unit, &format!("{}_norm", self.key))?;
         let rows = b.normalise_with(self.norm, Some(&weight), &rows)?;
-        b.rope_last(self.rope, &rows, Turn::At(&ended.positions))
+        b.rope_last(self.rope, &rows, RotateBy::At(&ended.positions))
     }
 }
 

@@ -12,7 +12,7 @@
 //! predicted  r(v) = tanh(router . norm(v) / n_embd)
 //!            P_i = X_i + sum over j of (predict . r(X_0))_ij * X_j,  x = P_0
 //!            X_i = P_i + (1 + (correct . r(y))_i) * (y - P_0)
-//! others     x   = gain * X_0;  X_i = X_i + y for all i but 0
+//! others     x   = correct_scale * X_0;  X_i = X_i + y for all i but 0
 //! low_rank   N_i = norm_i . rms(X_i),  g = sigmoid(up . silu(down . N / count))
 //!            x   = mean of g_i * N_i, by elements
 //!            X_i = X_i + magnitude * sigmoid(inject . N / count)_i * y
@@ -95,7 +95,7 @@ pub(super) static CONTRACT: Contract = Contract {
         "{kind == 'gated': x = sum of (sigmoid(fn . rms(X)) + eps)_i * X_i",
         "{place == 1: ; X_i = {rounds > 0: (sinkhorn(fn . rms(X)) . X)_i | X_i} + (magnitude * sigmoid(fn . rms(X)) + write_eps)_i * y}}",
         "{kind == 'predicted': P = X + (predict . r(X_0)) . X, x = P_0; X_i = P_i + (1 + correct . r(y))_i * (y - P_0)}",
-        "{kind == 'others': x = gain * X_0; X_i = X_i + y for i > 0}",
+        "{kind == 'others': x = correct_scale * X_0; X_i = X_i + y for i > 0}",
         "{kind == 'low_rank': x = mean of sigmoid(up . silu(down . N))_i * N_i, N_i = norm_i . rms(X_i){place == 1: ; X_i = X_i + magnitude * sigmoid(inject . N)_i * y}}",
         "{kind == 'all': x = X; X = y}",
         "{kind == 'attended': {place == 0: X_0 = x | x = sum of softmax(score . norm(X))_i * X_i}{place == 1: ; {append: X = X | y as a further state | last X_i = X_i + y}}}",
@@ -176,7 +176,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .when("kind == 'predicted'"),
         WeightSpec::new(
             WeightRole::Scale,
-            "gain",
+            "correct_scale",
             "{name}_correct_scale.weight",
             &["n_embd"],
             "factors of the elements of the first state",
@@ -309,7 +309,7 @@ pub(crate) fn read(b: &Build<'_>, unit: &Unit, all: &Tensor) -> Result<(Tensor, 
             held.all = mix.predicted(all)?;
             mix.first(&held.all)?
         }
-        Kind::Others => b.g.mul(&mix.first(all)?, &b.need(unit, "gain")?)?,
+        Kind::Others => b.g.mul(&mix.first(all)?, &b.need(unit, "correct_scale")?)?,
         Kind::Attended => mix.summed(all, &mix.shares(all)?)?,
         // The value is not computed here: it has its name already.
         Kind::All => return Ok((all.clone(), held)),

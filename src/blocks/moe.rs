@@ -82,7 +82,7 @@ options! {
         weight_at: WeightAt = "output", "what the weight of an expert multiplies: its `output` or its `input`";
         router_norm: NormRef = "none", "norm of what the router reads";
         latent_norm: NormRef = "none", when "has('latent_up')", "norm of what the experts give back together, before `latent_up`";
-        router_gain: f32 = "1", "factor of what the router reads; 1: none";
+        router_scale: f32 = "1", "factor of what the router reads; 1: none";
     }
 }
 
@@ -430,10 +430,10 @@ fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor, Error> {
 fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
     let (g, n) = (b.g, b.n_tokens);
     let x = b.normalise_with(c.router_norm, b.weight(unit, "router_norm"), x)?;
-    let x = if c.router_gain == 1.0 {
+    let x = if c.router_scale == 1.0 {
         x
     } else {
-        g.scale(&x, c.router_gain)?
+        g.scale(&x, c.router_scale)?
     };
     let logits = b.linear(unit, "router", &x)?; // [experts, n_tokens]
     let logits = b.point(unit, "router", logits)?;

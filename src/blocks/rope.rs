@@ -164,13 +164,14 @@ impl Mixture {
         self.dims / 2
     }
 
-    /// The divisors `[dims / 2]`. Pair `j` turns `orig_ctx / 2 pi * base^(-2j/dims)` times in the original context: a
-    /// pair of at least `slow` turns is mixed, a pair of at least `fast` turns is kept.
+    /// The divisors `[dims / 2]`. Pair `j` makes `orig_ctx / 2 pi * base^(-2j/dims)` rotations in the original
+    /// context. A pair of at least `slow` rotations is mixed, a pair of at least `fast` rotations is not scaled.
     pub(crate) fn divisors(&self) -> Vec<f32> {
         let (dims, factor) = (self.dims as f64, f64::from(self.factor));
         let pairs_per_log = dims / (2.0 * f64::from(self.base).ln());
-        let turns_of_first = self.orig_ctx as f64 / std::f64::consts::TAU;
-        let pair = |turns: f32| pairs_per_log * (turns_of_first / f64::from(turns)).ln();
+        let rotations_of_first = self.orig_ctx as f64 / std::f64::consts::TAU;
+        let pair =
+            |rotations: f32| pairs_per_log * (rotations_of_first / f64::from(rotations)).ln();
         let low = pair(self.fast).max(0.0);
         let high = pair(self.slow).min(dims - 1.0);
         let width = if high == low { 0.001 } else { high - low };
@@ -193,9 +194,9 @@ mod tests {
     fn frequency(mixture: &Mixture, j: usize) -> f64 {
         let base = f64::from(mixture.base);
         let plain = base.powf(-2.0 * j as f64 / mixture.dims as f64);
-        // The pair, with a fraction, that has this number of turns.
-        let pair_of = |turns: f32| {
-            let frequency = f64::from(turns) * std::f64::consts::TAU / mixture.orig_ctx as f64;
+        // The pair, with a fraction, that has this number of rotations.
+        let pair_of = |rotations: f32| {
+            let frequency = f64::from(rotations) * std::f64::consts::TAU / mixture.orig_ctx as f64;
             -frequency.log(base) * mixture.dims as f64 / 2.0
         };
         let (low, high) = (pair_of(mixture.fast), pair_of(mixture.slow));

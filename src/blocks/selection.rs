@@ -16,7 +16,7 @@
 //! neither is computed.
 
 use super::attend::queries_of;
-use super::build::{Build, Turn};
+use super::build::{Build, RotateBy};
 use super::context::{AttentionView, RunView, SpanView, VisibleKeyValues};
 use crate::arch::{
     Contract, NormRef, PointSpec, RopeRef, Rows, Rule, SelectionRef, StateSpec, WeightRole,
@@ -366,8 +366,8 @@ impl Build<'_> {
     /// positions.
     fn rope_index(&self, s: &Selection, x: &Tensor, span: u64) -> Result<Tensor, Error> {
         match s.rope_at {
-            RopeAt::First => self.rope_by(s.rope, x, Turn::Blocks(span)),
-            RopeAt::Last => self.rope_last(s.rope, x, Turn::Blocks(span)),
+            RopeAt::First => self.rope_by(s.rope, x, RotateBy::Blocks(span)),
+            RopeAt::Last => self.rope_last(s.rope, x, RotateBy::Blocks(span)),
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Args {
     /// Folder of float32 arrays NAME.npy to use as B, named by value paths (layers.3.attn.q) or llama.cpp's names
     #[arg(long, value_name = "DIR", conflicts_with_all = ["b", "path"])]
     dump: Option<PathBuf>,
-    /// Maximum NMSE (normalised mean squared error) that counts as equal
+    /// Maximum NMSE (normalised mean squared error) that counts as equal, 0 or more; 0 = equal numbers only
     #[arg(long, default_value_t = 1e-6, value_name = "NMSE")]
     tolerance: f64,
     /// Report only the KL divergence of B's next-token distributions from A's, in nats

@@ -308,7 +308,7 @@ impl Options {
                                 file.aliases.insert(alias.clone(), name.to_owned());
                             }
                             None => {
-                                faults.push(format!("{at}: `{ALIASES}.{alias}`: expected a text"))
+                                faults.push(format!("{at}: `{ALIASES}.{alias}`: expected a string"))
                             }
                         }
                     }
@@ -438,8 +438,8 @@ fn texts(arg: &Arg, value: &toml::Value) -> Result<Vec<String>, &'static str> {
     };
     let expected = match (is_flag, is_list) {
         (true, _) => "true or false",
-        (_, true) => "an array of texts",
-        _ => "a text or a number",
+        (_, true) => "an array of strings",
+        _ => "a string or a number",
     };
     let all = match value {
         toml::Value::Array(all) if is_list => all.iter().map(one).collect(),

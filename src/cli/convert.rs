@@ -24,7 +24,8 @@ pub(super) struct Args {
     /// stored; in a folder of safetensors quantised matrices become f32
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
-    /// Maximum size of each safetensors file of a folder, in bytes, such as 512M or 5G
+    /// Maximum size of each safetensors file of a folder, in bytes, such as 512M or 5G; a larger tensor has a
+    /// file of its own
     #[arg(long, value_name = "BYTES", default_value = "5G", value_parser = byte_count)]
     shard: u64,
     /// Overwrite an existing target

@@ -192,11 +192,12 @@ fn to_json(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> V
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct WorkerArgs {
-    /// Port to listen on
+    /// Port to listen on, 1 to 65535
     #[arg(long, default_value_t = 50052, value_name = "PORT")]
     port: u16,
-    /// IPv4 address to listen on, since ggml's worker knows no other. The protocol has neither encryption nor authentication, and a client can take this
-    /// process over: use another address than 127.0.0.1 only in a network that you trust
+    /// IPv4 address to listen on (ggml's worker supports no other). The protocol has neither encryption nor
+    /// authentication, and a client can take over this process: use another address than 127.0.0.1 only in a network
+    /// that you trust
     #[arg(long, default_value_t = Ipv4Addr::LOCALHOST, value_name = "ADDRESS")]
     host: Ipv4Addr,
     /// Number of compute threads, 1 or more; default: one per core

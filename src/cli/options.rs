@@ -256,12 +256,12 @@ pub(super) struct ModelOptions {
 pub(super) struct LoadOptions {
     #[command(flatten)]
     pub(super) model: ModelOptions,
-    /// Context length in tokens, in `serve` of each request; default: that of the model, at most
-    /// 4096; in `compare` and `logits` that of the model, in `perf` and `lab drift` what the measurement needs
+    /// Context length in tokens, in `serve` of each request, 1 or more; default: that of the model, at most 4096; in
+    /// `compare` and `logits` that of the model, in `perf` and `lab drift` what the measurement needs
     #[arg(long, value_name = "N")]
     pub(super) ctx: Option<usize>,
-    /// Element type of the KV cache: f32, f16, bf16, q8_0, q4_0 ...; default: f16, in `compare`,
-    /// `logits` and `lab drift` f32
+    /// Element type of the KV cache: any whose blocks divide a head, such as f32, f16, bf16, q8_0 or q4_0;
+    /// default: f16, in `compare`, `logits` and `lab drift` f32
     #[arg(long, value_name = "TYPE")]
     kv_type: Option<TensorType>,
     /// Element type of the values in the KV cache; default: that of the keys

@@ -60,7 +60,7 @@ pub(super) struct PlacementOptions {
     /// everything is on the CPU; default: auto
     #[arg(long, value_name = "N|auto|all")]
     gpu_layers: Option<GpuLayers>,
-    /// Memory that `--gpu-layers auto` leaves free on each device, in MiB; default: 1024
+    /// Memory that `--gpu-layers auto` leaves free on each device, in MiB; 0 = none; default: 1024
     #[arg(long, value_name = "MIB")]
     fit_target: Option<u64>,
     /// GPUs and RPC devices to use, by the names that `bench devices` prints, in the order of the layers; none = CPU

@@ -41,7 +41,7 @@ pub(super) struct Completing {
     /// Use no KV cache: compute the whole sequence again for each token
     #[arg(long)]
     stateless: bool,
-    /// Maximum number of completion tokens; default: the rest of the context, for text diffusion at most 128
+    /// Maximum number of completion tokens; 0 = none; default: the rest of the context, for text diffusion at most 128
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
     /// Stop sequence: text that ends the completion; may be repeated
@@ -165,7 +165,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             | Event::Lab(_) => {}
             Event::Text { text, .. } if is_live => held.push_str(&text),
             Event::Text { text, .. } => output::bytes(text.as_bytes())?,
-            Event::Step {
+            Event::DenoisingStep {
                 fixed, n_masked, ..
             } => forming.step(&fixed, n_masked, served.handle.tokenizer()),
             Event::Done { reason, usage, .. } => {

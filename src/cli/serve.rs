@@ -43,8 +43,8 @@ pub(super) struct Args {
     /// Folder whose models are served; each is loaded at its first request
     #[arg(long, value_name = "DIR", conflicts_with = "lora")]
     models: Option<PathBuf>,
-    /// Maximum number of loaded models: the least recently used one that no request uses is unloaded for another;
-    /// default: as many as fit into memory
+    /// Maximum number of loaded models, 1 or more: the least recently used one that no request uses is unloaded for
+    /// another; default: as many as fit into memory
     #[arg(long, value_name = "N")]
     max_loaded: Option<NonZeroUsize>,
     /// Number of seconds without requests after which a model is unloaded; 0 = at once; default: never
@@ -88,17 +88,18 @@ pub(super) struct Args {
     /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
     #[arg(long, default_value_t = 0, value_name = "N")]
     draft: usize,
-    /// Maximum number of bytes that the values which one request captures (`lab`) may take
+    /// Maximum size of the values that one request captures (`lab`), in bytes; 0 = captures are refused
     #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
     lab_bytes: u64,
-    /// Number of bytes of captured values above which a response names a file with them (`/v1/lab/artifacts`) in place of
-    /// the values
+    /// Size of captured values, in bytes, above which a response names a file with them (`/v1/lab/artifacts`)
+    /// in place of the values; 0 = always a file
     #[arg(long, default_value = "8M", value_name = "BYTES", value_parser = byte_count)]
     lab_inline: u64,
-    /// Maximum number of bytes of all files of captured values (`/v1/lab/artifacts`): the oldest are removed for a new one
+    /// Maximum size of all files of captured values (`/v1/lab/artifacts`), in bytes, at least `--lab-bytes`: the oldest
+    /// are removed for a new one
     #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
     lab_artifacts: u64,
-    /// Number of seconds after which a file of captured values is removed
+    /// Number of seconds after which a file of captured values is removed; 0 = it expires at once
     #[arg(long, default_value = "3600", value_name = "SECONDS", value_parser = seconds)]
     lab_time: Duration,
     /// File with steering vectors (GGUF control vector or safetensors), a sparse autoencoder or tuned-lens
@@ -165,7 +166,7 @@ fn keys(args: &Args) -> Result<Vec<String>, Failure> {
         }
     }
     if keys.iter().any(|key| key.trim().is_empty()) {
-        anyhow::bail!("--api-key: an empty key would be no key");
+        anyhow::bail!("--api-key: a key is empty");
     }
     if keys.is_empty() && !args.no_api_key && !args.host.is_loopback() {
         anyhow::bail!(

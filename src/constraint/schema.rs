@@ -170,7 +170,7 @@ impl<'a> Walk<'a> {
 
     fn reference(&mut self, at: &At<'_>, value: &'a Value) -> Result<(), Error> {
         let Some(reference) = value.as_str() else {
-            return Err(fault(at, "expected a text"));
+            return Err(fault(at, "expected a string"));
         };
         let Some(pointer) = reference.strip_prefix('#') else {
             return Err(fault(

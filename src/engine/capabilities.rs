@@ -46,14 +46,14 @@ pub(super) fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unfit> 
         .ok_or(Unfit::NoMask)
 }
 
-/// Whether the last tokens of a sequence can be removed, which speculative decoding and contrastive search need.
+/// Whether the last tokens of a sequence can be rolled back, which speculative decoding and contrastive search need.
 ///
 /// # Errors
 /// The reason why they cannot.
-pub fn can_take_back(plan: &Plan, options: &Options) -> Result<(), &'static str> {
+pub fn can_roll_back(plan: &Plan, options: &Options) -> Result<(), &'static str> {
     match (options.n_ctx, plan.recurrent().next()) {
         (0, _) => Err("without a context nothing of a sequence is cached"),
-        (_, Some(_)) => Err("recurrent states cannot be taken back"),
+        (_, Some(_)) => Err("recurrent states cannot be rolled back"),
         (_, None) => Ok(()),
     }
 }

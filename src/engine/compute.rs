@@ -67,7 +67,7 @@ pub(super) trait Compute {
     fn n_blocks(&self) -> Option<usize>;
     /// Maximum number of tokens of a pass.
     fn n_batch(&self) -> usize;
-    /// Whether each sequence has a recurrent state, which cannot be taken back.
+    /// Whether each sequence has a recurrent state, which cannot be rolled back.
     fn has_states(&self) -> bool;
     /// Whether there is a prefix cache.
     fn is_shared(&self) -> bool;

@@ -1,8 +1,8 @@
 //! Contrastive search: every candidate is read once before one is chosen.
 //!
-//! The following steps read the candidates for a token one after another. Each candidate is taken back after its
+//! The following steps read the candidates for a token one after another. Each candidate is rolled back after its
 //! step. Other requests continue meanwhile. The chosen candidate is then read again and kept, together with the
-//! first candidate for the next token. Models with recurrent states, which cannot be taken back, are excluded.
+//! first candidate for the next token. Models with recurrent states, which cannot be rolled back, are excluded.
 
 use crate::model::Batch;
 use crate::sampling::{Candidate, Contrastive, SampleError};

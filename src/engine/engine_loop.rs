@@ -18,7 +18,7 @@ use super::compute::Compute;
 use super::constraint::Worker;
 use super::event::{Failure, FinishReason};
 use super::limits::Limits;
-use super::scheduler::{Budget, Job, Step, plan_step};
+use super::scheduler::{Budget, Job, StepPlan, plan_step};
 use super::sequence::Sequence;
 use super::stats::{ActiveSequence, Now, Stats};
 use super::strategy::{Row, Strategy};
@@ -262,17 +262,17 @@ impl<C: Compute> EngineLoop<C> {
             let jobs = groups.iter().map(|g| self.job(&self.active[g.members[0]]));
             let jobs: Vec<Job> = jobs.collect();
             match plan_step(&jobs, &budget, self.n_steps) {
-                Step::Run(shares) if shares == [0] && !self.quarantined.is_empty() => {
+                StepPlan::Run(shares) if shares == [0] && !self.quarantined.is_empty() => {
                     self.quarantined.pop();
                 }
-                Step::Run(shares) => {
+                StepPlan::Run(shares) => {
                     for ((group, job), share) in groups.iter_mut().zip(&jobs).zip(shares) {
                         (group.n_tokens, group.is_whole) = (share, job.is_whole);
                     }
                     groups.retain(|group| group.n_tokens > 0);
                     return groups;
                 }
-                Step::Preempt(at) => self.preempt(groups[at].members[0]),
+                StepPlan::Preempt(at) => self.preempt(groups[at].members[0]),
             }
         }
     }

@@ -102,7 +102,7 @@ pub enum Event {
     /// The vector of a text, or the scores of its classes.
     Pooled(Vec<f32>),
     /// A denoising step, if the request asks for them.
-    Step {
+    DenoisingStep {
         /// Number of the step, from 0.
         step: usize,
         /// The positions that the step fixed, the most certain first.

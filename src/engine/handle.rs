@@ -44,8 +44,8 @@ pub struct Handle {
 pub(super) enum Kind {
     /// Token by token.
     Autoregressive {
-        /// Width of the hidden state, if tokens of a sequence can be taken back.
-        takes_back: Option<usize>,
+        /// Width of the hidden state, if tokens of a sequence can be rolled back.
+        rolls_back: Option<usize>,
         /// How the model reads prompts, if it reads them as a source.
         source: Option<SourceOf>,
     },
@@ -210,7 +210,7 @@ impl Handle {
                 let sampler = Sampler::new(&request.sampling, request.choice)?;
                 Ok(Decoding::Diffusion(sampler, settings))
             }
-            Kind::Autoregressive { takes_back, source } => {
+            Kind::Autoregressive { rolls_back, source } => {
                 let fields = [
                     ("diffusion", request.diffusion.is_some()),
                     ("diffusion_trace", request.trace),
@@ -224,7 +224,7 @@ impl Handle {
                     source.check(request)?;
                 }
                 if request.sampling.penalty_alpha != 0.0 {
-                    return contrastive(request, takes_back);
+                    return contrastive(request, rolls_back);
                 }
                 let sampler = Sampler::new(&request.sampling, request.choice)?;
                 Ok(Decoding::Autoregressive(sampler))
@@ -373,10 +373,10 @@ impl SourceOf {
     }
 }
 
-/// Contrastive search. `takes_back` is the width of the hidden states, if tokens can be taken back.
-fn contrastive(request: &Request, takes_back: Option<usize>) -> Result<Decoding, Rejected> {
+/// Contrastive search. `rolls_back` is the width of the hidden states, if tokens can be rolled back.
+fn contrastive(request: &Request, rolls_back: Option<usize>) -> Result<Decoding, Rejected> {
     let states = "it needs a KV cache and a model without recurrent states";
-    let n_embd = takes_back.ok_or(Rejected::NoSearch(states))?;
+    let n_embd = rolls_back.ok_or(Rejected::NoSearch(states))?;
     if request.ends.min_tokens > 0 {
         let message = "not possible with contrastive search".into();
         let field = "min_tokens";

@@ -39,7 +39,7 @@ mod tests;
 mod thinking;
 
 pub use adapters::Adapters;
-pub use capabilities::{Unfit, can_answer, can_pool, can_take_back, ends_in_vectors};
+pub use capabilities::{Unfit, can_answer, can_pool, can_roll_back, ends_in_vectors};
 pub use diffusion_options::{Diffusion, Fixed};
 pub use event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
 pub use handle::Handle;

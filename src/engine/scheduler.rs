@@ -21,9 +21,9 @@ pub(super) struct Job {
     /// Whether its tokens must all go into one pass.
     pub(super) is_whole: bool,
     /// Positions left in its last block.
-    pub(super) room: usize,
+    pub(super) n_free_in_block: usize,
     /// Positions that are taken before its first token, such as those of a source.
-    pub(super) ahead: usize,
+    pub(super) n_before: usize,
     /// Blocks reserved for it beyond those of its pending tokens.
     pub(super) reserved: usize,
     /// Number of tokens after which a pass must end.
@@ -45,7 +45,7 @@ pub(super) struct Budget {
 
 /// The plan of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum StepPlan {
     /// Number of tokens of each job, draft tokens included.
     Run(Vec<usize>),
     /// The index of a job that must be preempted first.
@@ -62,26 +62,26 @@ struct Planner<'a> {
 impl Planner<'_> {
     /// Maximum number of tokens of a job for which blocks are left.
     fn fits(&self, i: usize) -> usize {
-        let (room, ahead) = self.room(i);
+        let (n_free, n_before) = self.free_and_before(i);
         self.blocks.map_or(usize::MAX, |blocks| {
-            (room + blocks * BLOCK).saturating_sub(ahead)
+            (n_free + blocks * BLOCK).saturating_sub(n_before)
         })
     }
 
     /// Positions left in the last block of a job, and those that are taken before its next token.
-    fn room(&self, i: usize) -> (usize, usize) {
+    fn free_and_before(&self, i: usize) -> (usize, usize) {
         match (self.jobs[i], self.shares[i]) {
-            (job, 0) => (job.room, job.ahead),
-            (job, n) => (job.room.saturating_sub(n + job.ahead), 0),
+            (job, 0) => (job.n_free_in_block, job.n_before),
+            (job, n) => (job.n_free_in_block.saturating_sub(n + job.n_before), 0),
         }
     }
 
     /// Gives a job at most `n` more tokens. Returns their number.
     fn give(&mut self, i: usize, n: usize) -> usize {
         let n = n.min(self.left).min(self.fits(i));
-        let (room, ahead) = self.room(i);
+        let (n_free, n_before) = self.free_and_before(i);
         if let Some(blocks) = self.blocks.as_mut().filter(|_| n > 0) {
-            *blocks -= (n + ahead).saturating_sub(room).div_ceil(BLOCK);
+            *blocks -= (n + n_before).saturating_sub(n_free).div_ceil(BLOCK);
         }
         self.shares[i] += n;
         self.left -= n;
@@ -100,8 +100,8 @@ impl Planner<'_> {
         }
         let all = job.cut.unwrap_or(job.pending).min(job.pending);
         let mut n = all.min(n).min(self.left).min(self.fits(i));
-        if n < all && n > job.room {
-            let whole = job.room + (n - job.room) / BLOCK * BLOCK;
+        if n < all && n > job.n_free_in_block {
+            let whole = job.n_free_in_block + (n - job.n_free_in_block) / BLOCK * BLOCK;
             n = if whole > 0 { whole } else { n };
         }
         self.give(i, n)
@@ -130,7 +130,7 @@ impl Planner<'_> {
 
 /// Plans a step. `jobs` are in the order of arrival. `n_steps` counts the steps, so that decoding requests
 /// alternate if there are more of them than a step holds.
-pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> Step {
+pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> StepPlan {
     let mut planner = Planner {
         jobs,
         shares: vec![0; jobs.len()],
@@ -148,7 +148,7 @@ pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> Step {
         if jobs[i].is_whole {
             planner.give_part(i, wanted);
         } else if planner.give(i, wanted) == 0 && wanted > 0 && jobs.len() > 1 {
-            return Step::Preempt(jobs.len() - 1);
+            return StepPlan::Preempt(jobs.len() - 1);
         }
     }
     let is_decoding = decoding.iter().any(|i| planner.shares[*i] > 0);
@@ -158,7 +158,7 @@ pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> Step {
     };
     planner.prompts(for_prompts);
     if planner.left == budget.n_tokens && jobs.len() > 1 {
-        return Step::Preempt(jobs.len() - 1);
+        return StepPlan::Preempt(jobs.len() - 1);
     }
     let mut drafted = budget.n_drafted;
     for i in decoding {
@@ -166,7 +166,7 @@ pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> Step {
             drafted -= planner.give(i, jobs[i].drafted.min(drafted));
         }
     }
-    Step::Run(planner.shares)
+    StepPlan::Run(planner.shares)
 }
 
 /// Whether another request, whose tokens need `n_tokens` positions, can start while `jobs` run.
@@ -174,7 +174,7 @@ pub(super) fn can_start(jobs: &[Job], n_tokens: usize, n_blocks: Option<usize>) 
     let Some(n_blocks) = n_blocks.filter(|_| !jobs.is_empty()) else {
         return true;
     };
-    let taken = |job: &Job| (job.pending + job.ahead).saturating_sub(job.room);
+    let taken = |job: &Job| (job.pending + job.n_before).saturating_sub(job.n_free_in_block);
     let blocks = |job: &Job| job.reserved + taken(job).div_ceil(BLOCK);
     let promised: usize = jobs.iter().map(blocks).sum();
     promised + n_tokens.div_ceil(BLOCK) <= n_blocks
@@ -216,7 +216,10 @@ mod tests {
     };
 
     fn check(jobs: &[Job], budget: Budget, expected: &[usize]) {
-        assert_eq!(plan_step(jobs, &budget, 0), Step::Run(expected.to_vec()));
+        assert_eq!(
+            plan_step(jobs, &budget, 0),
+            StepPlan::Run(expected.to_vec())
+        );
     }
 
     #[test]
@@ -238,10 +241,10 @@ mod tests {
             ..BUDGET
         };
         let jobs = [decode(); 3];
-        let steps: Vec<Step> = (0..3)
+        let steps: Vec<StepPlan> = (0..3)
             .map(|n_steps| plan_step(&jobs, &few, n_steps))
             .collect();
-        let expected = [vec![1, 1, 0], vec![1, 0, 1], vec![0, 1, 1]].map(Step::Run);
+        let expected = [vec![1, 1, 0], vec![1, 0, 1], vec![0, 1, 1]].map(StepPlan::Run);
         assert_eq!(steps, expected);
     }
 
@@ -262,7 +265,7 @@ mod tests {
     #[test]
     fn a_source_takes_blocks_before_its_first_token() {
         let sourced = Job {
-            ahead: 40,
+            n_before: 40,
             ..prompt(1)
         };
         let blocks = |n| Budget {
@@ -279,7 +282,7 @@ mod tests {
     #[test]
     fn passes_end_where_a_block_or_a_cut_does() {
         let started = Job {
-            room: 5,
+            n_free_in_block: 5,
             ..prompt(500)
         };
         check(&[started, decode()], BUDGET, &[53, 1]);
@@ -294,7 +297,7 @@ mod tests {
     fn draft_tokens_are_read_when_all_else_is() {
         let drafting = Job {
             drafted: 6,
-            room: 16,
+            n_free_in_block: 16,
             ..decode()
         };
         check(&[drafting, drafting, prompt(100)], BUDGET, &[7, 3, 64]);
@@ -312,14 +315,14 @@ mod tests {
             ..BUDGET
         };
         let inside = Job {
-            room: 3,
+            n_free_in_block: 3,
             ..decode()
         };
         check(&[inside, inside], tight(0), &[1, 1]);
         let step = plan_step(&[decode(), inside], &tight(0), 0);
-        assert_eq!(step, Step::Preempt(1));
+        assert_eq!(step, StepPlan::Preempt(1));
         let step = plan_step(&[prompt(10), prompt(10)], &tight(0), 0);
-        assert_eq!(step, Step::Preempt(1));
+        assert_eq!(step, StepPlan::Preempt(1));
         check(&[prompt(100), inside], tight(2), &[32, 1]);
         assert!(can_start(&[inside, prompt(20)], 31, Some(4)));
         assert!(!can_start(&[inside, prompt(20)], 33, Some(4)));
@@ -372,8 +375,8 @@ mod tests {
                 is_prefill: self.is_prefill,
                 is_whole: false,
                 reserved: 0,
-                room: self.blocks() * BLOCK - self.n_cached,
-                ahead: 0,
+                n_free_in_block: self.blocks() * BLOCK - self.n_cached,
+                n_before: 0,
                 cut: None,
             }
         }
@@ -430,8 +433,8 @@ mod tests {
                 let budget = Budget { n_tokens, n_prefill, n_drafted: 8, n_blocks: Some(free(&running)) };
                 let jobs = jobs(&running);
                 let shares = match plan_step(&jobs, &budget, tick) {
-                    Step::Run(shares) => shares,
-                    Step::Preempt(i) => {
+                    StepPlan::Run(shares) => shares,
+                    StepPlan::Preempt(i) => {
                         prop_assert!(i > 0, "the earliest is never preempted");
                         let mut preempted = running.remove(i);
                         preempted.n_cached = 0;

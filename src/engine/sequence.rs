@@ -179,15 +179,15 @@ impl Sequence {
     /// The sequence as a job of the scheduler.
     pub(super) fn job(&self) -> Job {
         // A sequence without cached tokens has no cached source either.
-        let (n_kept, ahead) = match self.n_cached {
+        let (n_kept, n_before) = match self.n_cached {
             0 => (0, self.source.len()),
             n => (self.source.len() + n, 0),
         };
         Job {
             pending: self.tokens.len() - self.n_cached,
             is_prefill: self.is_prefill,
-            room: n_kept.next_multiple_of(BLOCK) - n_kept,
-            ahead,
+            n_free_in_block: n_kept.next_multiple_of(BLOCK) - n_kept,
+            n_before,
             cut: self.cuts.last().map(|cut| cut - self.n_cached),
             ..Job::default()
         }

@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::text::tokenizer::Tokenizer;
 
 use super::adapters::Adapters;
-use super::capabilities::{Unfit, can_answer, can_pool, can_take_back, ends_in_vectors, mask_of};
+use super::capabilities::{Unfit, can_answer, can_pool, can_roll_back, ends_in_vectors, mask_of};
 use super::diffusion::ModelConfig;
 use super::engine_loop::EngineLoop;
 use super::handle::{Handle, Kind, SourceOf};
@@ -94,13 +94,13 @@ fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<Kind, Unfit> {
         let config = ModelConfig::of(plan, mask, options.n_batch, options.n_ctx > 0);
         return config.map(Kind::Diffusion).ok_or(Unfit::NoMask);
     }
-    let can = can_take_back(plan, options).is_ok();
-    let takes_back = can.then_some(plan.n_embd as usize);
+    let can = can_roll_back(plan, options).is_ok();
+    let rolls_back = can.then_some(plan.n_embd as usize);
     let source = plan.source.as_ref().map(|source| SourceOf {
         start: source.start,
         n_most: options.n_batch,
     });
-    Ok(Kind::Autoregressive { takes_back, source })
+    Ok(Kind::Autoregressive { rolls_back, source })
 }
 
 /// Why an engine did not start.

@@ -130,7 +130,7 @@ fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
                 let ids = tokens.iter().map(|t| t.chosen.as_ref().map_or(0, |c| c.id));
                 answer.prompt.extend(ids);
             }
-            Event::Step { .. } => panic!("no text diffusion"),
+            Event::DenoisingStep { .. } => panic!("no text diffusion"),
             Event::Failed(failure) => answer.end = Some(Err(failure)),
         }
     }

@@ -192,7 +192,7 @@ impl Executor {
         self.scheduler.0.as_ptr()
     }
 
-    /// Makes room for a graph in the scheduler.
+    /// Makes the scheduler large enough for a graph.
     fn fit(&mut self, graph: &Graph) -> Result<(), Error> {
         let size = graph.size_limit();
         if size > self.capacity {
@@ -210,7 +210,7 @@ impl Executor {
         }
     }
 
-    /// Makes room for a graph, and refuses a graph that can only be measured.
+    /// Makes the scheduler large enough for a graph, and refuses a graph that can only be measured.
     fn fit_with_memory(&mut self, graph: &Graph) -> Result<(), Error> {
         self.fit(graph)?;
         match graph.arena().stands_in() {

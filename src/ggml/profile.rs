@@ -167,7 +167,7 @@ impl Profile {
         };
         let data: *mut Clock = &mut clock;
         // SAFETY: the caller vouches for scheduler and graph; the clock outlives the computation,
-        // after which the callback is taken back.
+        // after which the callback is removed.
         let status = unsafe {
             sys::ggml_backend_sched_set_eval_callback(scheduler, Some(observe), data.cast());
             let status = sys::ggml_backend_sched_graph_compute(scheduler, graph.as_ptr());

@@ -65,8 +65,8 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
     };
     let drafts = match (&text, &subject.plan.diffusion) {
         (Ok(_), None) => {
-            let asked = engine::can_take_back(subject.plan, subject.options);
-            answer(asked.map(|()| "and contrastive search: tokens can be taken back"))
+            let asked = engine::can_roll_back(subject.plan, subject.options);
+            answer(asked.map(|()| "and contrastive search: tokens can be rolled back"))
         }
         _ => no("it does not write token by token"),
     };

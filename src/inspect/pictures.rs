@@ -148,7 +148,9 @@ fn list<'a>(value: &'a Value, name: &str) -> Result<&'a [Value], Problem> {
 fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str, Problem> {
     match &value[name] {
         Value::String(text) => Ok(text),
-        _ => problem(format!("`{name}`: expected a text, as the response has it")),
+        _ => problem(format!(
+            "`{name}`: expected a string, as the response has it"
+        )),
     }
 }
 

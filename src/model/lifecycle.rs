@@ -280,7 +280,7 @@ impl Model {
         self.graphs.n_built()
     }
 
-    /// Whether each sequence has a recurrent state, which cannot be taken back.
+    /// Whether each sequence has a recurrent state, which cannot be rolled back.
     pub fn has_states(&self) -> bool {
         !self.states.is_empty()
     }

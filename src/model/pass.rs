@@ -59,7 +59,7 @@ impl Model {
             if let Err(error) = self.pass_part(part, has_states) {
                 if self.options.n_ctx > 0 {
                     let done = parts[..n].iter();
-                    done.for_each(|part| self.block_manager.take_back(&part.batch.places));
+                    done.for_each(|part| self.block_manager.roll_back(&part.batch.places));
                 }
                 return Err(error);
             }
@@ -143,7 +143,7 @@ impl Model {
             // A graph that failed is not run again, and its results are not used.
             self.graphs.forget_loaded();
             if self.options.n_ctx > 0 {
-                self.block_manager.take_back(&kept.places);
+                self.block_manager.roll_back(&kept.places);
             }
         }
         result

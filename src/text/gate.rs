@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_text_ends_the_answer_and_is_not_part_of_it() {
+    fn a_stop_sequence_ends_the_answer_and_is_not_part_of_it() {
         check(&["end"], &[b"the ", b"en", b"d", b"!"], "the |||| stop 0");
         check(&["end"], &[b"the ", b"en", b"t"], "the ||ent|");
         check(&["b"], &[b"abc"], "a| stop 0");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_text_may_stay() {
+    fn a_stop_sequence_may_stay() {
         let mut gate = Gate::new(&[b"end".to_vec()]).keeping_stop(true);
         let texts = ["the ", "e", "nd!", "more"];
         let text = texts.map(|token| gate.push(token.as_bytes(), ()).text);

@@ -191,7 +191,7 @@ impl Checkpoint {
             let mut parts = Path::new(shard).components();
             let is_plain = matches!(parts.next(), Some(Component::Normal(_)));
             if !is_plain || parts.next().is_some() {
-                return Err(refuse("no name of a file in this folder".into()));
+                return Err(refuse("not the name of a file in this folder".into()));
             }
             all.add(folder.join(shard)).map_err(|error| match error {
                 Error::Io { .. } if !is_named(&folder.join(shard)) => refuse(format!(

@@ -169,7 +169,7 @@ fn a_printed_definition_means_the_same() {
         assert_eq!(again.to_toml(), text, "{name}");
         let request = Request::default();
         let plan = |def| {
-            let (_, plan) = design(def, &request).expect("a model can be made up");
+            let (_, plan) = design(def, &request).expect("random weights can be made");
             format!(
                 "{:?}{:?}{:?}{:?}",
                 plan.embed, plan.layers, plan.head, plan.tensors
@@ -183,7 +183,7 @@ fn a_printed_definition_means_the_same() {
 fn a_value_that_means_not_set_is_told_from_one_that_is_missing() {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     let def = library.get("llama").expect("sound");
-    let (sound, _) = design(&def, &Request::default()).expect("a model can be made up");
+    let (sound, _) = design(&def, &Request::default()).expect("random weights can be made");
     let key = "llama.attention.head_count";
     let problem = |value: Option<Value>| {
         let mut metadata = Metadata::default();

@@ -151,7 +151,7 @@ fn files_that_are_missing_or_elsewhere_are_named() {
                 INDEX,
                 Q,
                 &format!("`{outside}`"),
-                "no name of a file in this folder",
+                "not the name of a file in this folder",
             ],
         );
     }
@@ -172,11 +172,11 @@ fn files_that_are_missing_or_elsewhere_are_named() {
     );
     check(
         |folder| {
-            let twin = folder.file_of(Q);
-            folder.write("twin.safetensors", folder.read(&twin));
-            folder.point("model.twin.weight", "twin.safetensors");
+            let copy = folder.file_of(Q);
+            folder.write("copy.safetensors", folder.read(&copy));
+            folder.point("model.copy.weight", "copy.safetensors");
         },
-        &["twin.safetensors", "is also in", "model-0000"],
+        &["copy.safetensors", "is also in", "model-0000"],
     );
     check(
         |folder| folder.remove(INDEX),

@@ -109,14 +109,14 @@ fn a_conversation_has_the_answers_of_the_server() {
 
     // And the rest of that answer.
     messages.push(choice["message"].clone());
-    let more = json!({ "continue_final_message": true });
-    let rest = answered(&server, &messages, &more)["message"]["content"].clone();
+    let fields = json!({ "continue_final_message": true });
+    let rest = answered(&server, &messages, &fields)["message"]["content"].clone();
     let rest = rest.as_str().expect("content");
-    let go_on = format!(
+    let more = format!(
         "/set max_tokens default\n/continue\n/save {}\n",
         text(&file)
     );
-    assert_eq!(said(&[], &(lines + &go_on)), format!("{content}\n{rest}\n"));
+    assert_eq!(said(&[], &(lines + &more)), format!("{content}\n{rest}\n"));
     let last = saved(&file)[6]["content"].clone();
     assert_eq!(last, format!("{content}{rest}"));
 }
@@ -147,7 +147,7 @@ fn log_probabilities_are_listed_without_colours() {
 }
 
 #[test]
-fn answers_are_made_again_and_messages_taken_back() {
+fn answers_are_made_again_and_messages_undone() {
     let at_random = &["--temperature", "1.9", "--seed", "3"];
     let run = |seed: &str| {
         printed(&[
@@ -237,7 +237,7 @@ fn mistakes_are_said_and_change_nothing() {
         ("/reset now".to_owned(), "/reset takes nothing after it"),
         ("/save".to_owned(), "/save needs the name of a file"),
         ("/retry".to_owned(), "there is no message to answer"),
-        ("/undo".to_owned(), "there is no message to take back"),
+        ("/undo".to_owned(), "there is no message to undo"),
         ("/continue".to_owned(), "there is nothing to continue"),
         (
             "/set temprature 1".to_owned(),
@@ -274,7 +274,7 @@ fn mistakes_are_said_and_change_nothing() {
         ),
         (
             format!("/load {no_messages}"),
-            "`messages[0].content` is neither text",
+            "`messages[0].content` is neither a string",
         ),
     ];
     let lines: String = mistakes
@@ -311,7 +311,7 @@ fn mistakes_are_said_and_change_nothing() {
 }
 
 #[test]
-fn constraints_hold_until_they_are_taken_back() {
+fn constraints_hold_until_they_are_undone() {
     let folder = scratch();
     let schema = json!({ "type": "object", "properties": { "n": { "enum": [4, 7] } }, "required": ["n"], "additionalProperties": false });
     let schema = written(folder.path(), "schema.json", &schema.to_string());

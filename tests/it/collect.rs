@@ -243,7 +243,7 @@ fn what_cannot_be_collected_is_refused_with_the_place() {
             PLAN,
             "b",
             &[],
-            "prompts.jsonl:3: expected a text",
+            "prompts.jsonl:3: expected a string",
         ),
         (
             "[99999999]",

@@ -374,7 +374,7 @@ fn hostile_requests_cost_and_break_nothing() {
     assert_eq!(status, 400);
     assert_eq!(
         answer["error"]["message"],
-        "`stop`: expected a text or an array of texts"
+        "`stop`: expected a string or an array of strings"
     );
 }
 

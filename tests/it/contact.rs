@@ -1,4 +1,4 @@
-//! The first contact with a file or folder: what it is, whether it runs here, and what is said where it does not.
+//! The first contact with a file or folder: what it is, whether it runs here, and what is reported if it does not.
 
 use std::path::{Path, PathBuf};
 

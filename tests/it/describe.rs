@@ -1,4 +1,4 @@
-//! What is said of a model, compared with every layer of its plan.
+//! The description of a model, compared with every layer of its plan.
 //!
 //! Each layer is in one group, and the text of the group has the numbers of its blocks. Then the whole text is
 //! searched for what holds for the model.

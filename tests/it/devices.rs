@@ -214,7 +214,7 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Sequences of different lengths that start, end and are taken back at different times; one takes over
+    /// Sequences of different lengths that start, end and are rolled back at different times; one takes over
     /// what another has read.
     fn life(&mut self) {
         let n = self.golden.tokens.len();

@@ -67,7 +67,7 @@ fn nothing_differs_from_itself_and_a_model_computes_what_its_definition_says() {
     }
 }
 
-/// Edits of a definition, of which each makes one difference, as lines `ARCH | FROM | TO`: `FROM` is the begin
+/// Edits of a definition, of which each makes one difference, as lines `ARCH | FROM | TO`: `FROM` is the start
 /// of a line or a part of one, and `\n` ends a line in both.
 const EDITS: &str = r#"
 qwen3  | act = "silu"           | act = "gelu"

@@ -116,10 +116,10 @@ fn traffic(case: &Case, steps: &[GraphOp]) -> Traffic {
 }
 
 /// What layers do, by scenes or by operations that ran: what, the layer, numbers of it.
-type Facts = BTreeSet<(&'static str, usize, Vec<u64>)>;
+type Shown = BTreeSet<(&'static str, usize, Vec<u64>)>;
 
-fn facts_told(case: &Case) -> Facts {
-    let mut facts = Facts::new();
+fn facts_told(case: &Case) -> Shown {
+    let mut facts = Shown::new();
     let mut tell = |what, layers: BTreeSet<usize>, numbers: &[u64]| {
         for layer in layers {
             let is_new = facts.insert((what, layer, numbers.to_vec()));
@@ -168,10 +168,10 @@ fn facts_told(case: &Case) -> Facts {
     facts
 }
 
-fn facts_run(case: &Case) -> Facts {
+fn facts_run(case: &Case) -> Shown {
     let (_, steps) = case.steps(case.golden.tokens.len());
     let run = traffic(case, &steps);
-    let mut facts = Facts::new();
+    let mut facts = Shown::new();
     for ((what, layer), numbers) in &run {
         let mut add = |what, numbers| facts.insert((what, *layer, numbers));
         match *what {

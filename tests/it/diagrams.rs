@@ -68,7 +68,7 @@ pub(crate) fn window(cache: &CachePlan) -> (&'static str, u64) {
     (rule, cache.window().unwrap_or(u64::MAX))
 }
 
-/// Whether a token at `q` sees one at `k`, by the words of a definition.
+/// Whether a token at `q` attends to one at `k`, by the words of a definition.
 pub(crate) fn is_seen((rule, size): (&str, u64), q: u64, k: u64) -> bool {
     match rule {
         "standard" => k > q || q - k < size,

@@ -222,7 +222,7 @@ fn the_engine_fixes_what_the_reference_fixes() {
                 let mut passes = None;
                 while let Some(event) = events.blocking_recv() {
                     match event {
-                        Event::Step { fixed, .. } => {
+                        Event::DenoisingStep { fixed, .. } => {
                             found.push(sorted(fixed.iter().map(|f| (f.position, f.token))));
                         }
                         Event::Done { usage, .. } => passes = Some(usage.passes),

@@ -47,7 +47,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("the norms of a layer swapped", "llama", Edit(&[("stack/0/slot/ffn/pre", Some(r#""attn_norm""#))])),
     ("norm after the sublayer left out", "gemma2", Edit(&[("stack/0/slot/ffn/post", None)])),
     ("norm after the sum taken for one before", "bert", Edit(&[("stack/0/slot/attn/after", None), ("stack/0/slot/attn/pre", Some(r#""attn_output_norm""#))])),
-    ("feed-forward result replaces the stream", "llama", Edit(&[("stack/0/slot/ffn/join", Some(r#""set""#))])),
+    ("the MLP result replaces the hidden state", "llama", Edit(&[("stack/0/slot/ffn/join", Some(r#""set""#))])),
     ("a residual scale that is not there", "llama", Edit(&[("stack/0/slot/ffn/scale", Some("1.01"))])),
     ("residual scale ignored", "granitemoe", Edit(&[("stack/0/slot/attn/scale", None)])),
     ("one of two parallel branches left out", "falcon-h1", Edit(&[("stack/0/slot/mixer/branch/mamba2/when", Some(r#""il < 0""#))])),
@@ -57,7 +57,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("rope pairs neighbours instead of halves", "qwen2", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""norm""#))])),
     ("rope pairs halves instead of neighbours", "llama", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""neox""#))])),
     ("rope base a little larger", "llama", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""std""#)), ("rope/std", Some(r#"{ kind = "norm", base = "rope_base * 1.1" }"#))])),
-    ("rope turns two elements less", "llama", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""std""#)), ("rope/std", Some(r#"{ kind = "norm", dims = "n_rot - 2" }"#))])),
+    ("rope rotates two elements less", "llama", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""std""#)), ("rope/std", Some(r#"{ kind = "norm", dims = "n_rot - 2" }"#))])),
     ("no rope", "qwen3", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""none""#))])),
     ("rope in the layer that has none", "smollm3", Edit(&[("params/has_rope", Some("1"))])),
     ("frequency factors ignored", "llama-rope-freqs", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""std""#)), ("rope/std", Some(r#"{ kind = "norm", weights = { factors = false } }"#))])),
@@ -109,7 +109,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("latent attention: rotated keys not normalised", "dots3note", Edit(&[("stack/0/slot/attn/branch/mla/weights/k_norm", Some("false"))])),
     ("delta net: heads mapped otherwise", "qwen35", Edit(&[("stack/0/slot/mixer/branch/delta_net/head_map", Some(r#""interleaved""#))])),
     ("delta net: state of two groups mixed up", "qwen35moe", Edit(&[("stack/0/slot/mixer/branch/delta_net/head_map", Some(r#""interleaved""#))])),
-    ("router reads what the experts read", "gemma4-moe", Edit(&[("stack/0/slot/ffn/branch/moe/router_gain", Some("1.0"))])),
+    ("router reads what the experts read", "gemma4-moe", Edit(&[("stack/0/slot/ffn/branch/moe/router_scale", Some("1.0"))])),
     ("keys for values", "gemma4-moe", Edit(&[("stack/0/slot/attn/branch/attention/v_norm", None)])),
     ("weight of an expert on the way out", "llama4", Edit(&[("stack/0/slot/ffn/branch/moe/weight_at", Some(r#""output""#))])),
     ("fused activation: gelu for silu", "gemma4-moe", Edit(&[("stack/0/slot/ffn/branch/moe/act", Some(r#""silu""#))])),
@@ -141,7 +141,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("no norm between the runs", "nanbeige", Edit(&[("params/skip_norm", Some("true"))])),
     ("hidden states begin as copies", "gemma3n", Edit(&[("mix/expand/kind", Some(r#""mean""#)), ("mix/expand/weights", None)])),
     ("hidden states end as their mean", "gemma3n", Edit(&[("mix/merge/kind", Some(r#""mean""#)), ("mix/merge/weights", None)])),
-    ("gain of the first hidden state ignored", "gemma3n", Edit(&[("mix/input/weights/gain", Some(r#""post_norm""#))])),
+    ("scale of the first hidden state ignored", "gemma3n", Edit(&[("mix/input/weights/correct_scale", Some(r#""post_norm""#))])),
     ("router behind another norm", "gemma3n", Edit(&[("mix/default/weights", Some(r#"{ router_norm = "post_norm" }"#))])),
     ("the sparse gate of all layers", "gemma3n", Edit(&[("params/n_sparse", Some("22"))])),
     ("the sparse gate lets more through", "gemma3n", Edit(&[("act/sparse/cutoff", Some("1.6"))])),
@@ -172,7 +172,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("memory in another layer", "qwen4exp", Edit(&[("stack/0/slot/memory/when", Some(r#""il < 0 and has_ple""#))])),
     ("memory begins anew in the second pass", "qwen4exp", Drive(|model, tokens| in_two(model, tokens, 1))),
     ("latent attention: sinks ignored", "hy_v4", Edit(&[("stack/0/slot/attn/branch/mla/weights/sinks", Some("false"))])),
-    ("indexer rotates the begin of its heads", "hy_v4", Edit(&[("selection/index/rope_at", None)])),
+    ("indexer rotates the first elements of its heads", "hy_v4", Edit(&[("selection/index/rope_at", None)])),
     ("a norm between the runs that is not there", "nanbeige-skip", Edit(&[("params/skip_norm", Some("false"))])),
     ("layers run once", "nanbeige", Edit(&[("stack/0/count", Some(r#""n_layer""#))])),
     ("layers run one by one instead of in turns", "nanbeige", Edit(&[("stack/0/il", Some(r#""depth // n_loops""#))])),
@@ -270,7 +270,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("window of rows ignored", "deepseek4", Edit(&[("cache/seen/size", None)])),
     ("all blocks attended to", "deepseek4", Edit(&[("stack/0/slot/attn/branch/compressed_attention/selection", Some(r#""if(il < 0, 'index', 'none')""#))])),
     ("one block less selected", "deepseek4", Edit(&[("params/index_top", Some("7"))])),
-    ("indexer of blocks rotates the begin of its heads", "deepseek4", Edit(&[("selection/index/rope_at", None)])),
+    ("indexer of blocks rotates the first elements of its heads", "deepseek4", Edit(&[("selection/index/rope_at", None)])),
     ("rows of the indexer not normalised", "deepseek4", Edit(&[("selection/index/k_norm", None)])),
     ("sinks of compressed attention ignored", "deepseek4", Edit(&[("stack/0/slot/attn/branch/compressed_attention/weights/sinks", Some("false"))])),
     ("gates of blocks for what they are made of", "deepseek4", Edit(&[("stack/0/slot/attn/branch/compressed_attention/weights/pool", Some(r#""attn_compressor_gate""#)), ("stack/0/slot/attn/branch/compressed_attention/weights/pool_gate", Some(r#""attn_compressor_kv""#))])),
@@ -296,7 +296,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     })),
 ];
 
-/// The logits of two passes, the second as the begin of `sequence`.
+/// The logits of two passes, the second as the start of `sequence`.
 fn in_two(model: &mut Model, tokens: &[u32], sequence: u32) -> Vec<f32> {
     let (a, b) = tokens.split_at(tokens.len() / 2);
     let mut out = run(model, a, 0, 0);

@@ -1,7 +1,7 @@
 //! RPC workers that answer what they like: an error or finite logits, within the time limit. A signal would end the test.
 //!
-//! The workers are made up: threads that know the sizes of ggml's messages and compute nothing. `WORKERS=1000` makes more of those
-//! that draw their answers.
+//! The workers are fake: threads that know the sizes of ggml's messages and compute nothing. `WORKERS=1000` makes
+//! more of those that draw their answers.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -165,7 +165,7 @@ fn what_cannot_run_is_told_with_the_reason() {
     let scratch = scratch();
     let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
     let path = made_up(scratch.path(), "mamba2", &["--vocab", vocab]);
-    refused(&page(&[text(&path)]), "speculative decoding", "taken back");
+    refused(&page(&[text(&path)]), "speculative decoding", "rolled back");
     // Without a context no token can be rejected and no prefix shared.
     let without = page(&["tiny-chat", "--ctx", "0"]);
     refused(&without, "speculative decoding", "context");

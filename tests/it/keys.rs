@@ -47,7 +47,8 @@ fn few_keys_of_the_zoo_are_unread() {
 fn plan_with(arch: &str, more: &[(&str, Value)]) -> Result<Plan, String> {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     let def = library.get(arch).expect("sound");
-    let (mut metadata, plan) = design(&def, &Request::default()).expect("a model can be made up");
+    let (mut metadata, plan) =
+        design(&def, &Request::default()).expect("random weights can be made");
     for (key, value) in more {
         metadata.insert(*key, value.clone());
     }

@@ -1484,7 +1484,7 @@ fn plans_that_make_no_sense_are_refused_with_the_place() {
         ),
         (
             edit(json!({ "op": "project_out", "vector": vec![0.0; 128] })),
-            "no direction",
+            "not a direction",
         ),
         (
             edit(json!({ "op": "zero", "vector": row })),

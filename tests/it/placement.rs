@@ -144,7 +144,7 @@ fn the_last_byte_decides() {
         assert_eq!(placing(needed).auto().expect("a placement"), [0]);
         let placed = placing(0).placed(&[most]);
         let mut model = Model::load(placed, &golden.weights, settings.clone(), &mut |_, _| {})
-            .expect("what is said to fit is there");
+            .expect("what is reported to fit is there");
         assert!(error_of(&mut model, golden) < EXACT.max(1e-6));
         drop(model);
         if missing == 0 {

@@ -135,7 +135,7 @@ fn the_engine_finds_what_reading_everything_finds() {
                 }
                 Event::Done { .. } => break,
                 Event::Ended(_) => {}
-                Event::Step { .. }
+                Event::DenoisingStep { .. }
                 | Event::Prompt(_)
                 | Event::Progress(_)
                 | Event::Pooled(_)

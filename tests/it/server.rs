@@ -486,7 +486,7 @@ fn items_30_31_several_answers_are_independent_and_seeded() {
 }
 
 #[test]
-fn items_07_26_35_stop_texts_and_limits_end_an_answer() {
+fn items_07_26_35_stop_sequences_and_limits_end_an_answer() {
     let server = Server::start(&[]);
     let messages = json!([{ "role": "user", "content": "Count from 1 to 9." }]);
     let (_, whole) = server.chat(json!({ "messages": messages }));

@@ -129,7 +129,7 @@ fn rejected_draft_tokens_leave_no_trace() {
             read(&mut model, 1, &wrong, 4);
             let kept = model.forget(1, end as u32) as usize;
             n_again += end - kept;
-            // Where nothing can be taken back, what was read is known at whole blocks.
+            // Where nothing can be rolled back, what was read is known at whole blocks.
             if kept < end {
                 found.truncate(kept * whole.len() / tokens.len());
                 found.extend(read(&mut model, 1, &tokens[..end], 16));

@@ -165,99 +165,195 @@ fn no_model_family_is_named_in_the_code() {
     check(&faults);
 }
 
-/// Words that were this project's own, with what the field says (docs/glossary.md).
+/// Files that have words: code, scripts, pages and definitions below the root, without those that are generated, that
+/// other programs wrote, or that name old names (the change log).
+fn texts() -> Vec<(String, String)> {
+    const FOLDERS: &[&str] = &[
+        "src", "tests", "benches", "fuzz", "ggml-sys", "docs", "archs", "stmaps", "tools",
+        "scripts", "clients", "models",
+    ];
+    const APART: &[&str] = &[
+        "CHANGELOG.md",
+        "docs/blocks.md",
+        "docs/diagrams",
+        "docs/models.md",
+        "fuzz/seeds",
+        "tests/it/fixtures",
+        "tests/it/snapshots",
+        // The list itself.
+        "tests/it/tidy.rs",
+    ];
+    const ENDINGS: &[&str] = &[
+        "rs", "md", "toml", "py", "js", "mjs", "html", "css", "sh", "c", "h", "cpp", "ipynb",
+        "yaml", "txt",
+    ];
+    fn walk(path: PathBuf, out: &mut Vec<(String, String)>) {
+        let name = path.strip_prefix(root()).expect("below the root");
+        let name = name.to_string_lossy().into_owned();
+        let last = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_built = ["target", "node_modules", "__pycache__"].contains(&&*last);
+        if APART.contains(&name.as_str()) || last.starts_with('.') || is_built {
+            return;
+        }
+        if path.is_dir() {
+            for entry in std::fs::read_dir(path).expect("the tree is readable") {
+                walk(entry.expect("the tree is readable").path(), out);
+            }
+            return;
+        }
+        let ending = path.extension().unwrap_or_default().to_string_lossy();
+        if ENDINGS.contains(&&*ending) || last == "Makefile" {
+            let text = std::fs::read_to_string(&path).expect("texts are UTF-8");
+            out.push((name, text));
+        }
+    }
+    let mut out = Vec::new();
+    for folder in FOLDERS {
+        walk(root().join(folder), &mut out);
+    }
+    for entry in std::fs::read_dir(root()).expect("the tree is readable") {
+        let path = entry.expect("the tree is readable").path();
+        if path.is_file() {
+            walk(path, &mut out);
+        }
+    }
+    out.sort();
+    out
+}
+
+/// The words of a text, each with the number of its line: lower-case, without the marks of comments, and with the
+/// parts of names (`a_name`, `ofType`) as words. A word and its punctuation are apart.
+fn words_of(text: &str) -> Vec<(String, usize)> {
+    let mut words = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let marks = ["///", "//!", "//", "#", "*"];
+        let mark = marks.into_iter().find(|mark| line.starts_with(mark));
+        let line = line.strip_prefix(mark.unwrap_or_default()).unwrap_or(line);
+        let (mut word, mut was_lower) = (String::new(), false);
+        let mut end = |word: &mut String| match word.is_empty() {
+            true => (),
+            false => words.push((std::mem::take(word), i + 1)),
+        };
+        for c in line.chars() {
+            let is_mark = !c.is_alphanumeric() && c != '-' && c != '\'';
+            if is_mark || (c.is_uppercase() && was_lower) {
+                end(&mut word);
+            }
+            was_lower = c.is_lowercase();
+            match is_mark {
+                true if c == '_' || c.is_whitespace() => (),
+                true => {
+                    word.push(c);
+                    end(&mut word);
+                }
+                false => word.extend(c.to_lowercase()),
+            }
+        }
+        end(&mut word);
+    }
+    words
+}
+
+/// The lines on which a phrase starts.
+fn lines_of(words: &[(String, usize)], phrase: &str) -> Vec<usize> {
+    let phrase = words_of(phrase);
+    let is_it = |found: &&[(String, usize)]| found.iter().zip(&phrase).all(|(a, b)| a.0 == b.0);
+    let starts = words.windows(phrase.len()).filter(is_it);
+    starts.map(|found| found[0].1).collect()
+}
+
+#[test]
+fn phrases_are_found_over_lines_and_in_names() {
+    let words = words_of(
+        "/// The Stop\n///   string.\nfn stop_string() -> StopString {}\n# It stops. String\n",
+    );
+    assert_eq!(lines_of(&words, "stop string"), [1, 3, 3]);
+    assert_eq!(lines_of(&words, "string"), [2, 3, 3, 4]);
+}
+
+/// Words that were this project's own, with what the field says (docs/glossary.md). A word that also has a right use
+/// is listed with those around it that make it wrong.
 #[test]
 fn retired_words_do_not_come_back() {
     const RETIRED: &[(&str, &str)] = &[
-        ("let_go", "reap, evict or free"),
-        ("suspects", "quarantined"),
-        ("Ledger", "block manager"),
-        ("Sight", "attention view"),
-        ("Retyped", "quantised"),
-        ("UNSAID", "unset"),
-        ("fills in", "text diffusion, denoising step"),
+        ("ability", "capability"),
+        ("abilities", "capabilities"),
+        ("attn.pattern", "attn.weights"),
+        ("behind each", "after each"),
+        ("dense network", "dense MLP"),
+        ("dense networks", "dense MLPs"),
+        ("enum said {", "what it is: an event"),
+        ("enum step {", "which step: StepPlan, DenoisingStep"),
+        ("enum turn <", "by which positions: RotateBy"),
         ("filled in", "text diffusion, denoising step"),
         ("filling in", "text diffusion, denoising step"),
-        ("guessing ahead", "speculative decoding, draft tokens"),
-        ("guesses ahead", "multi-token prediction"),
-        ("shared begins", "prefix cache"),
-        ("makes room", "preempt"),
-        ("keeping its scores", "flash attention"),
-        ("values of each token are kept", "KV cache bytes per token"),
-        ("offset of a projection", "bias"),
+        ("fills in", "text diffusion, denoising step"),
+        ("free cells", "free slots"),
         ("gain of a norm", "weight of a norm"),
-        ("stored gain", "scale"),
-        ("is_turned", "has_rope, is_rotated or is_transposed"),
-        ("the stream behind", "hidden state after"),
-        ("behind each", "after each"),
-        ("no sensible", "a maximum"),
-        ("the affair of", "who does it"),
+        ("guesses", "draft tokens"),
+        ("guessing ahead", "speculative decoding, draft tokens"),
+        ("is turned", "has_rope, is_rotated or is_transposed"),
+        ("keeping its scores", "flash attention"),
+        ("kv cell", "KV slot"),
+        ("kv cells", "KV slots"),
+        ("kv page", "KV block"),
+        ("kv pages", "KV blocks"),
+        ("ledger", "block manager"),
+        ("let go", "reap, evict or free"),
+        ("lets go", "reaps, evicts or frees"),
+        ("made room", "preempted"),
         ("made-up model", "random model"),
-        ("struct Asked", "what is asked: LabField, PointUse"),
-        ("struct Maker", "what is made: LazyTensor, DrawContext"),
-        ("struct Watch", "recorder or watchdog"),
-        ("query sees", "attends to"),
+        ("make room", "preempt"),
+        ("makes room", "preempt"),
+        ("no sensible", "a maximum"),
+        ("offset of a projection", "bias"),
         ("queries see", "attend to"),
-        ("token sees", "attends to"),
-        ("who sees whom", "attention mask"),
-        ("stop text", "stop sequence"),
+        ("query sees", "attends to"),
+        ("recall", "read"),
+        ("recalls", "reads"),
+        ("retype", "quantise"),
+        ("retyped", "quantised"),
+        ("retypes", "quantises"),
+        ("rotation turns", "rotates"),
+        ("shared begin", "cached prefix"),
+        ("shared begins", "prefix cache"),
+        ("sight", "attention view"),
         ("stop string", "stop sequence"),
+        ("stop strings", "stop sequences"),
+        ("stop text", "stop sequence"),
+        ("stop texts", "stop sequences"),
+        ("stored gain", "scale"),
+        ("struct asked", "what is asked: LabField, PointUse"),
+        ("struct maker", "what is made: LazyTensor, DrawContext"),
+        ("struct step <", "which step: StepPlan, DenoisingStep"),
+        ("struct watch", "recorder or watchdog"),
+        ("struct way", "which path: BestPath"),
+        ("suspects", "quarantined"),
+        ("take back", "roll back"),
+        ("taken back", "rolled back"),
+        ("takes back", "rolls back"),
+        ("the affair of", "who does it"),
+        ("the begin of", "the start of, the prefix of"),
+        ("the last stream", "the last hidden state"),
+        ("the stream behind", "hidden state after"),
+        ("the stream of a token", "the hidden state of a token"),
+        ("token sees", "attends to"),
         ("told from content", "separated from content"),
-        ("The last stream", "the last hidden state"),
+        ("turns the other way", "rotates by the negated angle"),
+        ("twin", "duplicate"),
+        ("twins", "duplicates"),
+        ("unsaid", "unset"),
+        ("values of each token are kept", "KV cache bytes per token"),
         ("what is said of", "description"),
+        ("who sees whom", "attention mask"),
     ];
-    const TEXTS: &[&str] = &[
-        "README.md",
-        "ARCHITECTURE.md",
-        "AGENTS.md",
-        "docs",
-        "archs",
-        "stmaps",
-        "scripts",
-        "tests/hf/README.md",
-        "tests/hf/cases.toml",
-        "tests/goldens/cases.toml",
-        "src/api/page",
-        "clients",
-        "fuzz",
-        "tools",
-    ];
-    let texts = TEXTS.iter().flat_map(|name| {
-        let path = root().join(name);
-        let files: Vec<PathBuf> = match path.is_dir() {
-            true => std::fs::read_dir(path)
-                .expect("readable")
-                .map(|entry| entry.expect("readable").path())
-                .collect(),
-            false => vec![path],
-        };
-        files.into_iter().filter(|path| {
-            let ending = path.extension().and_then(|ending| ending.to_str());
-            ["md", "toml", "py", "js", "html", "mjs"]
-                .map(Some)
-                .contains(&ending)
-        })
-    });
-    let texts = texts.map(|path| {
-        let text = std::fs::read_to_string(&path).expect("texts are UTF-8");
-        (path.display().to_string(), text)
-    });
     let mut faults = Vec::new();
-    let code = [
-        "src",
-        "benches",
-        "fuzz/fuzz_targets",
-        "ggml-sys/src",
-        "tests/it",
-    ];
-    let code = code.iter().flat_map(|folder| sources(folder));
-    // The list itself.
-    let code = code.filter(|(name, _)| name != "tests/it/tidy.rs");
-    for (name, text) in code.chain(texts) {
-        for (i, line) in text.lines().enumerate() {
-            let found = RETIRED.iter().find(|(word, _)| line.contains(word));
-            if let Some((word, instead)) = found {
-                faults.push(format!("{name}:{}: `{word}`, say {instead}", i + 1));
+    for (name, text) in texts() {
+        let words = words_of(&text);
+        for (phrase, instead) in RETIRED {
+            for line in lines_of(&words, phrase) {
+                faults.push(format!("{name}:{line}: `{phrase}`, say {instead}"));
             }
         }
     }

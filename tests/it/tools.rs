@@ -461,7 +461,7 @@ fn item_40_calls_in_a_conversation_reach_the_template_in_its_form() {
 }
 
 #[test]
-fn item_41_reasoning_is_told_from_content_and_limited() {
+fn item_41_reasoning_is_separated_from_content_and_limited() {
     let folder = scratch();
     let path = model(folder.path(), "thinking.gguf", &template("", "<think>\n"));
     let server = serve(&path);

@@ -558,7 +558,7 @@ fn a_direction_is_the_difference_of_means_and_is_read_again() {
         text(&negative),
     ];
     for (more, message) in [
-        (&["-o", "x.gguf", "--method", "pca"][..], "are no pairs"),
+        (&["-o", "x.gguf", "--method", "pca"][..], "are not pairs"),
         (&["-o", "x.txt"], "ends in .gguf or .safetensors"),
         (&["-o", "x.gguf", "--lab-bytes", "10"], "the limit is 10"),
     ] {

@@ -110,7 +110,7 @@ fn system_text(system: &Value) -> Result<String, Error> {
         _ => {
             return Err(wrong(
                 "system",
-                "a text or an array of blocks of type `text`",
+                "a string or an array of blocks of type `text`",
             ));
         }
     };
@@ -150,7 +150,7 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
             return Ok(());
         }
         Some(Value::Array(blocks)) => blocks,
-        _ => return Err(wrong(&at, "a text or an array of blocks")),
+        _ => return Err(wrong(&at, "a string or an array of blocks")),
     };
     let (mut texts, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
     let mut has_results = false;
@@ -211,7 +211,7 @@ fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
             let texts = parts.map(|(k, part)| text_block(&format!("{at}[{k}]"), part));
             texts.collect()
         }
-        Some(_) => Err(wrong(&at, "a text or an array of blocks")),
+        Some(_) => Err(wrong(&at, "a string or an array of blocks")),
     }
 }
 

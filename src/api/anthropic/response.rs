@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::answers::{Completion, Format, Step};
+use crate::api::answers::{Completion, DenoisingStep, Format};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
 use crate::api::parts::Piece;
@@ -174,7 +174,7 @@ impl Format for Shape {
     }
 
     /// Steps of text diffusion have no event in this shape.
-    fn step(&mut self, _: u32, _: &Step<'_>, _: &mut Events) {}
+    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut Events) {}
 
     /// The event with the usage carries it.
     fn lab(&mut self, _: u32, result: &LabResult, _: &mut Events) {

@@ -132,7 +132,7 @@ fn tokens(served: &Served, param: &'static str, prompt: &Value) -> Result<Vec<u3
     let mut all = inputs(param, prompt)?;
     let (Some(one), true) = (all.pop(), all.is_empty()) else {
         let message = format!(
-            "`{param}` has more than one prompt, expected one text or one array of token ids"
+            "`{param}` has more than one prompt, expected one string or one array of token ids"
         );
         return Err(Error::value(param, message));
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::api::answers::{Completion, Format, Step, progress_json, timings_json};
+use crate::api::answers::{Completion, DenoisingStep, Format, progress_json, timings_json};
 use crate::api::diffusion::step_json;
 use crate::api::lab;
 use crate::api::logprobs;
@@ -221,7 +221,7 @@ impl Format for Shape {
         out.push(&self.chunk(choice, "", &[token]));
     }
 
-    fn step(&mut self, choice: u32, step: &Step<'_>, out: &mut Events) {
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
         let mut chunk = self.empty(choice);
         chunk["diffusion"] = step_json(choice, step, self.of.served.handle.tokenizer());
         out.push(&chunk);

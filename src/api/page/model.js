@@ -68,7 +68,7 @@ function tellLoad(model) {
     if (isBusy && !own) timer = setTimeout(refresh, 1000);
 }
 
-/// Loads the model that is selected, or gives its memory back.
+/// Loads the model that is selected, or unloads it.
 async function toggle() {
     const { id, state } = entry() ?? {};
     if (!id || doing || state === 'loading') return;

@@ -94,7 +94,7 @@ pub(super) fn rewritten(mut body: Body) -> Result<Rewritten, Error> {
                 add_item(&format!("input[{i}]"), item, &mut messages)?;
             }
         }
-        _ => return Err(wrong("input", "a text or an array of items")),
+        _ => return Err(wrong("input", "a string or an array of items")),
     }
     out.insert("messages".into(), messages.into());
     let mut custom = HashSet::new();
@@ -308,7 +308,7 @@ fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
     let parts = match content {
         Some(Value::String(text)) => return Ok(text.clone()),
         Some(Value::Array(parts)) => parts,
-        _ => return Err(wrong(at, "a text or an array of parts")),
+        _ => return Err(wrong(at, "a string or an array of parts")),
     };
     let one = |(k, part): (usize, &Value)| {
         let at = format!("{at}[{k}]");

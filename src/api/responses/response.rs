@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::api::answers::{Completion, Format, Step};
+use crate::api::answers::{Completion, DenoisingStep, Format};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
 use crate::api::logprobs::{self, Names};
@@ -356,7 +356,7 @@ impl Format for Shape {
     }
 
     /// Steps of text diffusion have no event in this shape.
-    fn step(&mut self, _: u32, _: &Step<'_>, _: &mut Events) {}
+    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut Events) {}
 
     /// The last event carries it, with the whole response.
     fn lab(&mut self, _: u32, result: &LabResult, _: &mut Events) {

@@ -242,7 +242,7 @@ fn described(parting: &Parting) -> String {
     }
     text.push_str(match is_choice {
         true => {
-            ". It is a choice: if the scores before it are nearly equal, rounding has turned it, which is no fault. \
+            ". It is a choice: if the scores before it are nearly equal, rounding can change it, which is not a fault. \
              `bench lab run` shows the scores, and the result with one of the two excluded"
         }
         false => ". Report it",

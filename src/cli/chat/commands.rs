@@ -51,7 +51,7 @@ const COMMANDS: &[Command] = &[
     command(
         "undo",
         "",
-        "take back the last message and what followed",
+        "remove the last message of the user and what followed",
         |session, _| undo(session),
     ),
     command(
@@ -181,7 +181,7 @@ fn help() -> Result<(), Failure> {
 fn undo(session: &mut Session) -> Result<(), Failure> {
     let last = session.messages.iter().rposition(|m| role(m) == "user");
     let Some(at) = last else {
-        anyhow::bail!("there is no message to take back");
+        anyhow::bail!("there is no message to undo");
     };
     session.messages.truncate(at);
     Ok(())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
-use crate::api::{self, Piece, Reply, Said};
+use crate::api::{self, Piece, Reply, ReplyEvent};
 use crate::cli::Failure;
 use crate::cli::diffusion::Forming;
 use crate::cli::output::{self, shown};
@@ -294,13 +294,13 @@ impl Session {
             };
             match said {
                 None => anyhow::bail!("the engine stopped before the end of the answer"),
-                Some(Said::Step { fixed, n_masked }) => {
+                Some(ReplyEvent::DenoisingStep { fixed, n_masked }) => {
                     let tokenizer = self.served.handle.tokenizer();
                     heard.forming.step(&fixed, n_masked, tokenizer);
                 }
-                Some(Said::Piece(piece)) if heard.is_live => heard.held.push(piece),
-                Some(Said::Piece(piece)) => self.show(&piece, &mut heard.listed)?,
-                Some(Said::Done { reason, usage }) => {
+                Some(ReplyEvent::Piece(piece)) if heard.is_live => heard.held.push(piece),
+                Some(ReplyEvent::Piece(piece)) => self.show(&piece, &mut heard.listed)?,
+                Some(ReplyEvent::Done { reason, usage }) => {
                     self.speed = Some(speed(&usage));
                     return Ok(Some(reason));
                 }

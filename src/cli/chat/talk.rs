@@ -50,12 +50,12 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
 fn talk(session: &mut Session, input: &mut Input) -> Result<usize, Failure> {
     let mut n_failed = 0;
     loop {
-        let go_on = |()| ControlFlow::Continue(());
+        let next = |()| ControlFlow::Continue(());
         let done = match input.read(&session.prompt())? {
             Entry::End => return Ok(n_failed),
-            Entry::Interrupted => session.screen.note("Ctrl-D ends").map(go_on),
+            Entry::Interrupted => session.screen.note("Ctrl-D ends").map(next),
             Entry::Fault(fault) => Err(Failure::msg(fault)),
-            Entry::Text(text) => session.say(&text).map(go_on),
+            Entry::Text(text) => session.say(&text).map(next),
             Entry::Command(line) => commands::run(session, &line),
         };
         match done {

@@ -39,7 +39,7 @@ pub(in crate::cli) struct CollectArgs {
     /// The model: a file, a folder or tiny-chat
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// Prompts, one on each line as JSON: a text, token ids, or an object with either as `prompt`
+    /// Prompts, one on each line as JSON: a string, token ids, or an object with either as `prompt`
     #[arg(long, value_name = "FILE.jsonl")]
     prompts: PathBuf,
     /// Lab plan file (not a plan of `bench plan`): the object `lab` of a request (docs/lab.md) as TOML, or as JSON if
@@ -49,13 +49,13 @@ pub(in crate::cli) struct CollectArgs {
     /// Folder for the values; an interrupted run is resumed in it
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Maximum number of tokens of a completion of each prompt
+    /// Maximum number of completion tokens of each prompt; 0 = only the prompts are read
     #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
     max_tokens: usize,
     /// Also compute the covariance of the elements of each value
     #[arg(long)]
     covariance: bool,
-    /// Maximum size of each file of values, in bytes, such as 256M
+    /// Size of the values, in bytes such as 256M, at which a file is complete; 0 = a file for each prompt
     #[arg(long, default_value = "256M", value_name = "BYTES", value_parser = byte_count)]
     shard_bytes: u64,
     /// Maximum number of prompts per batch, 1 or more
@@ -168,7 +168,7 @@ impl Lines {
         let tokens = match prompt {
             Value::String(text) => asking.encode(&text).map_err(|e| place(e.to_string()))?,
             other => serde_json::from_value::<Vec<u32>>(other).map_err(|_| {
-                place("expected a text, token ids, or an object with either as `prompt`".into())
+                place("expected a string, token ids, or an object with either as `prompt`".into())
             })?,
         };
         let n_vocab = asking.served.handle.tokenizer().vocab_len();

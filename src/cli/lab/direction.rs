@@ -107,7 +107,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
     let (positive, negative) = (prompts(&args.positive)?, prompts(&args.negative)?);
     if args.method == Method::Pca && positive.len() != negative.len() {
         let (n, m) = (positive.len(), negative.len());
-        anyhow::bail!("--method pca: {n} positive and {m} negative prompts are no pairs");
+        anyhow::bail!("--method pca: {n} positive and {m} negative prompts are not pairs");
     }
     let capture = match args.row {
         Row::Last => json!({ "point": "layers.*.out", "positions": "last" }),

@@ -58,7 +58,7 @@ pub(in crate::cli) struct LensArgs {
     files: FileOptions,
     #[command(flatten)]
     text: TextOptions,
-    /// Number of most probable tokens in the JSON; the picture has the first
+    /// Number of most probable tokens in the JSON, 1 to 1000; the picture shows the first of them
     #[arg(long, default_value_t = 5, value_name = "N")]
     top_k: usize,
 }

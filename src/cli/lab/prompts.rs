@@ -30,7 +30,7 @@ pub(super) struct Asking {
 /// How many bytes values may take.
 #[derive(Debug, ClapArgs)]
 pub(super) struct BytesOption {
-    /// Maximum number of bytes that the values of one prompt, or sums over all prompts, may take
+    /// Maximum size of the values of one prompt, and of sums over all prompts, in bytes; 0 = captures are refused
     #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
     pub(super) lab_bytes: u64,
 }

@@ -24,7 +24,7 @@ pub(in crate::cli) struct RunArgs {
     /// its name ends in .json
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// Maximum number of tokens of a completion
+    /// Maximum number of completion tokens; 0 = only the prompt is read
     #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
     max_tokens: usize,
     /// File for the captured values, NAME.safetensors or NAME.npz; without it they are printed as JSON

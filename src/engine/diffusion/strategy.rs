@@ -92,7 +92,7 @@ impl Denoising {
         proposals.clear();
         self.proposals = proposals;
         if self.is_traced {
-            sequence.answer.send(Event::Step {
+            sequence.answer.send(Event::DenoisingStep {
                 step: self.n_steps,
                 n_masked: self.is_fixed.iter().filter(|fixed| !**fixed).count(),
                 fixed,
@@ -159,7 +159,7 @@ impl Strategy for Denoising {
         Job {
             pending,
             is_whole: true,
-            room: pending,
+            n_free_in_block: pending,
             reserved: (n.div_ceil(BLOCK) - n_cached.div_ceil(BLOCK)) * sequence.n_parts,
             ..Job::default()
         }

@@ -335,7 +335,7 @@ fn got(mut events: UnboundedReceiver<Event>) -> Got {
             Event::Pooled(_) | Event::Lab(_) => panic!("nothing is pooled"),
             Event::Progress(_) => panic!("progress is not asked for"),
             Event::Ended(_) => panic!("nothing ends a block of masks"),
-            Event::Step { step, fixed, .. } => {
+            Event::DenoisingStep { step, fixed, .. } => {
                 assert_eq!(step, got.steps.len());
                 got.steps.push(fixed.iter().map(|f| f.position).collect());
             }

@@ -38,7 +38,7 @@ impl<C: Compute> EngineLoop<C> {
         let (mut tokens, mut n_parts) = (request.prompt, 1);
         let strategy: Box<dyn Strategy> = match decoding {
             Decoding::Autoregressive(sampler) => {
-                // A wrong draft token must be taken back.
+                // A wrong draft token must be rolled back.
                 let n_drafted = match self.model.has_states() || self.model.n_blocks().is_none() {
                     true => 0,
                     false => request.n_drafted.unwrap_or(self.limits.n_drafted),

@@ -266,7 +266,9 @@ impl Edit {
         let norm = row.iter().map(|e| f64::from(*e).powi(2)).sum::<f64>();
         let norm = norm.sqrt();
         if norm == 0.0 {
-            return refuse(format!("`{path}`: `vector` is zero, which is no direction"));
+            return refuse(format!(
+                "`{path}`: `vector` is zero, which is not a direction"
+            ));
         }
         let factor = f64::from(length) / norm;
         Ok(row

@@ -124,7 +124,7 @@ impl Compute for Fake {
     }
 
     fn forget(&mut self, id: SequenceId, from: u32) -> u32 {
-        assert!(!self.has_states, "a state is not taken back");
+        assert!(!self.has_states, "a state is not rolled back");
         self.texts.entry(id).or_default().truncate(from as usize);
         self.next(id)
     }

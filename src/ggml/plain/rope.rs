@@ -28,8 +28,8 @@ impl Rope {
         let [base, freq_scale, ext, attn, fast, slow] =
             [5, 6, 7, 8, 9, 10].map(|at| node.param(at));
         let (dims, orig_ctx) = (node.int(1) as usize, f64::from(node.int(4)));
-        let pair_of = |turns: f64| {
-            let n = dims as f64 * (orig_ctx / (turns * 2.0 * std::f64::consts::PI)).ln();
+        let pair_of = |rotations: f64| {
+            let n = dims as f64 * (orig_ctx / (rotations * 2.0 * std::f64::consts::PI)).ln();
             n / (2.0 * base.ln())
         };
         Self {
@@ -69,7 +69,7 @@ impl Rope {
     }
 
     /// Cosine and sine of a pair's angle at a position, times the magnitude.
-    fn turn(&self, pair: usize, position: f64, divisor: f64) -> (f64, f64) {
+    fn rotation(&self, pair: usize, position: f64, divisor: f64) -> (f64, f64) {
         let frequency = self.base.powf(-2.0 * pair as f64 / self.dims as f64);
         let own = position * frequency / divisor;
         let stretched = self.freq_scale * own;
@@ -98,7 +98,7 @@ pub(super) fn rope(node: &Node) -> Result<Array, Error> {
         for pair in 0..rope.dims / 2 {
             let position = positions.values[token + n * rope.section(pair)];
             let divisor = divisors.as_ref().map_or(1.0, |d| d.values[pair]);
-            let (cos, sin) = rope.turn(pair, position, divisor);
+            let (cos, sin) = rope.rotation(pair, position, divisor);
             let (i, j) = match rope.mode {
                 0 => (2 * pair, 2 * pair + 1),
                 _ => (pair, pair + rope.dims / 2),

@@ -21,7 +21,7 @@ const BOLD: &str = ".th,.tt,.tn{stroke:#1c2330;stroke-width:.5}</style>";
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The input is not valid SVG.
-    #[error("the drawing is no SVG: {0}")]
+    #[error("the drawing is not an SVG: {0}")]
     Svg(#[from] usvg::Error),
     /// The picture is too large.
     #[error("a picture of {0} x {1} pixels is too large")]

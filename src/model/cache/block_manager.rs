@@ -1,7 +1,7 @@
 //! The KV block manager: the block table of every sequence, over all pools.
 //!
 //! A sequence's own blocks are committed to the prefix cache when it continues after them or ends. Until then its
-//! last pass can be taken back.
+//! last pass can be rolled back.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -454,8 +454,8 @@ impl BlockManager {
         }
     }
 
-    /// Takes back the positions of a failed pass. Recurrent states of its sequences are lost.
-    pub(in crate::model) fn take_back(&mut self, places: &[(SequenceId, u32)]) {
+    /// Rolls back the positions of a failed pass. Recurrent states of its sequences are lost.
+    pub(in crate::model) fn roll_back(&mut self, places: &[(SequenceId, u32)]) {
         for (id, n) in counts(places) {
             if self.rows.is_some() {
                 self.drop_state(id);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_sees_its_own_sequence_up_to_its_position() {
+    fn a_query_attends_to_its_own_sequence_up_to_its_position() {
         let tokens = [(0, 0), (1, 0), (0, 1), (1, 1)];
         let causal = rule(true, Window::Standard, 0);
         let rows = ["#...", ".#..", "#.#.", ".#.#"];

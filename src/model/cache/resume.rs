@@ -59,7 +59,7 @@ struct Known<'a> {
 impl BlockManager {
     /// Removes the positions of a sequence from `from` on. Returns the position at which the sequence continues,
     /// and the copies to be made before the next pass. The position is earlier than `from` if others depend on the
-    /// last block, if positions that `from` attends to are gone, or if a state would have to be taken back.
+    /// last block, if positions that `from` attends to are gone, or if a state would have to be rolled back.
     pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> (u32, Vec<SlotCopy>) {
         let Some(sequence) = self.sequences.get(&id) else {
             return (0, Vec::new());

@@ -1,7 +1,7 @@
 //! Storage of recurrent states.
 //!
 //! Each part of a recurrent unit's state is one tensor with a row for each stored state. A row of zeros after them
-//! is read by new sequences. A state belongs to one position: it can be continued there or dropped, but not taken
+//! is read by new sequences. A state belongs to one position: it can be continued there or dropped, but not rolled
 //! back.
 
 use std::collections::HashMap;

@@ -127,7 +127,7 @@ impl Mirror {
         }
         self.check_seen(&places);
         if fails {
-            self.block_manager.take_back(&places);
+            self.block_manager.roll_back(&places);
             for (pool, slots) in allocated.slots.iter().enumerate() {
                 let garbage = |slot: &usize| ((pool, *slot), vec![u32::MAX]);
                 self.slots.extend(slots.iter().map(garbage));
@@ -347,7 +347,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn every_query_sees_the_text_of_its_sequence(
+    fn every_query_attends_to_the_text_of_its_sequence(
         acts in prop::collection::vec(acts(), 1..60),
         n_blocks in 6..20usize,
         rows in prop::option::of(3..7usize),
@@ -398,7 +398,7 @@ fn a_text_that_was_read_is_not_read_again() {
 }
 
 #[test]
-fn the_begin_of_a_block_is_taken_over() {
+fn the_start_of_a_block_is_taken_over() {
     let mut mirror = Mirror::new(vec![group(8, 0)], None);
     assert!(mirror.pass(&[(0, &text(40))], false));
     // Another way from within a block that is in use.
@@ -427,7 +427,7 @@ fn nothing_is_known_of_a_pass_that_failed() {
 }
 
 #[test]
-fn what_was_used_least_recently_makes_room() {
+fn what_was_used_least_recently_is_evicted() {
     let mut mirror = Mirror::new(vec![group(4, 0)], None);
     for (id, token) in [(0, 100), (1, 200)] {
         assert!(mirror.pass(&[(id, &[token; 32])], false));

@@ -25,7 +25,7 @@ pub(super) struct Costs {
 
 /// The cheapest path from a position to the end: its cost, the bytes of the first token, and the token.
 #[derive(Clone, Copy)]
-struct Way {
+struct BestPath {
     cost: i64,
     len: usize,
     id: Option<u32>,
@@ -61,15 +61,15 @@ impl Costs {
     /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
-        let end = Way {
+        let end = BestPath {
             cost: 0,
             len: 0,
             id: None,
         };
-        let mut ways = vec![end; text.len() + 1];
+        let mut paths = vec![end; text.len() + 1];
         for (at, c) in text.char_indices().rev() {
-            let mut best = Way {
-                cost: ways[at + c.len_utf8()].cost.saturating_add(UNKNOWN),
+            let mut best = BestPath {
+                cost: paths[at + c.len_utf8()].cost.saturating_add(UNKNOWN),
                 len: c.len_utf8(),
                 id: None,
             };
@@ -78,20 +78,20 @@ impl Costs {
                 if cost >= FORBIDDEN || !text.is_char_boundary(at + len) {
                     return;
                 }
-                let cost = ways[at + len].cost.saturating_add(cost);
+                let cost = paths[at + len].cost.saturating_add(cost);
                 if cost <= best.cost {
-                    best = Way {
+                    best = BestPath {
                         cost,
                         len,
                         id: Some(id),
                     };
                 }
             });
-            ways[at] = best;
+            paths[at] = best;
         }
         let mut at = 0;
         while at < text.len() {
-            let Way { len, id, .. } = ways[at];
+            let BestPath { len, id, .. } = paths[at];
             match id {
                 Some(id) => out.push(id),
                 None => {
@@ -153,19 +153,19 @@ mod tests {
         let Some(c) = text.chars().next() else {
             return (0, Vec::new());
         };
-        let mut ways: Vec<(usize, i64, Vec<u32>)> = (FIRST..)
+        let mut paths: Vec<(usize, i64, Vec<u32>)> = (FIRST..)
             .zip(TOKENS)
             .filter(|(_, (token, score))| text.starts_with(token) && *score > -2000.0)
             .map(|(id, (token, score))| (token.len(), -(score * 1e4).round() as i64, vec![id]))
             .collect();
-        ways.sort_by_key(|(len, ..)| std::cmp::Reverse(*len));
+        paths.sort_by_key(|(len, ..)| std::cmp::Reverse(*len));
         let bytes = text[..c.len_utf8()]
             .bytes()
             .map(|byte| u32::from(byte) + 4)
             .collect();
-        ways.push((c.len_utf8(), 10_000_000, bytes));
+        paths.push((c.len_utf8(), 10_000_000, bytes));
         let mut best: Option<(i64, Vec<u32>)> = None;
-        for (len, cost, mut ids) in ways {
+        for (len, cost, mut ids) in paths {
             let (rest, more) = naive(&text[len..]);
             if best.as_ref().is_none_or(|(least, _)| cost + rest < *least) {
                 ids.extend(more);

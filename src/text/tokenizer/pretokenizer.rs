@@ -1,8 +1,7 @@
 //! The pre-tokenizers, by their names in `tokenizer.ggml.pre`.
 //!
 //! How a text is split into words, and everything else that a name implies, is data (`pretokenizers.toml`); the only
-//! names here are [`DEFAULT`] and [`PLAIN`]. Invariant: the table parses, its patterns compile, and no name occurs
-//! twice.
+//! name here is [`DEFAULT`]. Invariant: the table parses, its patterns compile, and no name occurs twice.
 
 use std::sync::LazyLock;
 
@@ -48,13 +47,12 @@ pub(super) struct PreTokenizer {
     pub(super) always_adds_bos: bool,
     /// Whether the file may lack merges.
     pub(super) optional_merges: bool,
+    /// Whether folders whose merges cross words get this pre-tokenizer.
+    is_of_lines: bool,
 }
 
 /// The name that is assumed if `tokenizer.ggml.pre` is missing.
 pub(super) const DEFAULT: &str = "default";
-
-/// The name of the pre-tokenizer that splits at line feeds only, spells tokens as text and escapes spaces.
-pub(super) const PLAIN: &str = "sarvam-moe";
 
 /// The parsed table of pre-tokenizers.
 #[derive(Debug, Default, Deserialize)]
@@ -113,6 +111,12 @@ pub(super) fn named(name: &str) -> Option<&'static PreTokenizer> {
     TABLE.named(name)
 }
 
+/// The name of the pre-tokenizer that splits at line feeds only, spells tokens as text and escapes spaces.
+pub(super) fn of_lines() -> &'static str {
+    let row = rows().find(|row| row.is_of_lines);
+    row.map_or(DEFAULT, PreTokenizer::usual_name)
+}
+
 /// The rules about white space next to special tokens.
 pub(super) fn rules() -> &'static [Rule] {
     &TABLE.rule
@@ -142,7 +146,8 @@ mod tests {
             assert!(!text.contains("%{"), "{text}: a part that is not there");
         }
         assert!(!table.rule.is_empty());
-        assert!(named(DEFAULT).is_some() && named(PLAIN).is_some());
+        assert!(named(DEFAULT).is_some());
+        assert_eq!(rows().filter(|row| row.is_of_lines).count(), 1);
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl FaultKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each is")]
 pub enum SplitFault {
-    #[error("key `{key}` is missing or no count")]
+    #[error("key `{key}` is missing or not a count")]
     Key { key: &'static str },
     #[error("key `split.count` is {found}, expected at most {limit}")]
     Count { found: u64, limit: u64 },

@@ -235,11 +235,11 @@ mod tests {
     fn keys_and_name_must_tell_the_part() {
         refused(
             &[Forge::new().u32("split.count", 3)],
-            "part 1-of-00003.gguf: key `split.no` is missing or no count",
+            "part 1-of-00003.gguf: key `split.no` is missing or not a count",
         );
         refused(
             &[Forge::new().key("split.count", 8, &string(b"3"))],
-            "part 1-of-00003.gguf: key `split.count` is missing or no count",
+            "part 1-of-00003.gguf: key `split.count` is missing or not a count",
         );
         refused(
             &[Forge::new().u32("split.count", 2000).u32("split.no", 0)],

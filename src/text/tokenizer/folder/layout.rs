@@ -240,7 +240,7 @@ fn characters(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> 
     };
     if !adds_space && !parsed.merges.iter().any(crosses_lines) {
         layouts.push(Layout {
-            pre: pretokenizer::PLAIN,
+            pre: pretokenizer::of_lines(),
             has_merges: true,
             ..Layout::new(Algorithm::Merges.model_name(), Spelling::Escaped)
         });
