@@ -22,7 +22,8 @@ impl Registry {
              - `width` of `[norm.NAME]`: elements of the rows that are normalised.\n\
              - `place` of `[mix.NAME]`: 0 at the start, 1 within a layer, 2 at the end. `states`: hidden states of a token at that place.\n\
              - `n_kv`: keys that the pass reads. `{name}`: the name by which a resource is used.\n\
-             - `has('KEY')`: whether the file has the weight. `dim('KEY', i)`: its dimension `i`, from 0.\n",
+             - `has('KEY')`: whether the file has the weight. `dim('KEY', i)`: its dimension `i`, from 0. `count('KEY')`: length of a\n\
+               metadata array.\n",
         );
         out.push_str("\n## Blocks\n\nWhat a branch computes, `block = \"NAME\"`: from `[n_embd, n_tokens]` to the same.\n");
         for block in self.blocks {

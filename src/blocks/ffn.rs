@@ -34,7 +34,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "MLP",
     noun: "an MLP",
     phrase: "an MLP of width {=width}{has('up'): {has('gate') or fused: , gated by {=act} |  with {=act}} | , {=act} of the gate times its second input}{has('out_gate'): , sigmoid gate of the output}",
-    summary: "An MLP (feed-forward network), which reads each token by itself.",
+    summary: "Transforms each position by itself through a hidden layer.",
     formula: concat!(
         "y = {has('out_gate'): sigmoid(out_gate.h) * }down . ({inner_norm -> norm: ",
         "{has('up'): {has('gate') or fused: {=act}(gate.h) * up.h | {=act}(up.h)} | {=act}(gate.h) * side}}",

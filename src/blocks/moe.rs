@@ -92,7 +92,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Mixture of experts",
     noun: "experts",
     phrase: "{=used} of {=experts} experts {has('by_token'): that a table has for the token, weighed by {=score} | by {=score}}{groups > 1: , from {=groups_used} of {=groups} groups}{share > 1: , {=share} of which share one}{identity > 0: , {=identity} of which return what they read}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
-    summary: "Mixture of experts: a router sends each token through a few of many MLPs.",
+    summary: "Sends each position through a few of many MLPs.",
     formula: concat!(
         "y = {has('latent_up'): latent_up . }{latent_norm -> latent_norm: sum over picked e of w_e * down_e . (",
         "{has('gate') or has('gate_up'): {=act}(gate_e.h) * up_e.h | {=act}(up_e.h)})}{identity > 0:  + sum over other picked e of w_e * h};  w = {scale != 1: scale * }{=score}(router.h)",
