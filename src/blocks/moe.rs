@@ -82,7 +82,7 @@ options! {
         weight_at: WeightAt = "output", "what the weight of an expert multiplies: its `output` or its `input`";
         router_norm: NormRef = "none", "norm of the input of the router";
         latent_norm: NormRef = "none", when "has('latent_up')", "norm of the sum of the experts' results, before `latent_up`";
-        router_gain: f32 = "1", "factor of the input of the router; 1: none";
+        router_gain: f32 = "1", "factor of what the router reads; 1: none";
     }
 }
 

@@ -66,7 +66,7 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
     let drafts = match (&text, &subject.plan.diffusion) {
         (Ok(_), None) => {
             let asked = engine::can_take_back(subject.plan, subject.options);
-            answer(asked.map(|()| "and contrastive search: tokens can be rolled back"))
+            answer(asked.map(|()| "and contrastive search: tokens can be taken back"))
         }
         _ => no("it does not generate token by token"),
     };
@@ -181,7 +181,7 @@ fn constraints(subject: &Subject<'_>) -> Answer {
 
 fn sharing(subject: &Subject<'_>) -> Answer {
     if subject.options.n_ctx == 0 {
-        return no("there is no KV cache, so there is no prefix cache");
+        return no("without a context there is no KV cache, so there is no prefix cache");
     }
     if !subject.options.shares(subject.plan) {
         return no("attention is not causal, so keys and values depend on later tokens");
