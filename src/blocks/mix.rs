@@ -88,7 +88,7 @@ pub(super) static CONTRACT: Contract = Contract {
         "{kind == 'all': all of {=count} hidden states}",
         "{kind == 'attended': {place == 0: one hidden state | {=count} hidden states read by their scores, {append: a further one | the last} written}}",
     ),
-    summary: "Several hidden states of a token: how they are made, read as one, written back, and read as the last one.",
+    summary: "Makes, reads, writes or ends several hidden states.",
     formula: concat!(
         "{kind == 'mean': {place == 0: X_i = x | x = mean(X_i)}}",
         "{kind == 'projected': {place == 0: X_0 = x, X_i = |x| * unit(P_i . x) | x = mean(X_0, |X_0| * unit(P_i . X_i))}}",
