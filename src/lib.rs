@@ -4,8 +4,8 @@
 //!
 //! - [`cli`]: the command line
 //!
-//! The five lists are five packages, and `sampling` is a sixth: one is compiled while the next is still checked, and each is optimised as far as
-//! what it does needs (`Cargo.toml`).
+//! The five lists are five packages; `sampling` and `transport` are two more. Cargo compiles one while it still checks
+//! the next, and optimises each as far as its work needs (`Cargo.toml`).
 
 pub mod cli;
 

@@ -3,10 +3,10 @@
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine and write its events;
 //! every refusal goes through `error`. Shared by the endpoints: `fields` and `known` (bodies), `messages` and
 //! `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope` (responses, streamed
-//! or not), `parts` (their reasoning and calls), `logprobs`, `places` (values within a body). Around them: `listener`
-//! (connections), `access` (access control), `intake` (bodies, threads), `forward` and `exchange` (requests to engine
-//! processes, whose life is `process`), `record` (the log), in the order of `assembly`. Called by `bench serve` and by tests, which use the same
-//! [`app`]. `local` answers a chat request without HTTP, for `bench chat`.
+//! or not), `parts` (their reasoning and calls), `logprobs`, `places` (values within a body). Around them, in the order
+//! of `assembly`: `access` (access control), `intake` (bodies, threads), `forward` (requests to engine processes, which
+//! `process` starts and ends), `record` (the log). Connections are in `transport`. Called by `bench serve` and by tests,
+//! which use the same [`app`]. `local` answers a chat request without HTTP, for `bench chat`.
 
 mod access;
 mod adapters;

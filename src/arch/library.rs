@@ -211,10 +211,11 @@ impl Library {
             let mut branches = slots.flat_map(|slot| &slot.branches);
             branches.any(|branch| branch.block.contract.name == block)
         };
-        self.registry.to_markdown(&|block| {
+        let blocks = self.registry.to_markdown(&|block| {
             let users = defs.iter().filter(|def| uses(def, block));
             users.map(|def| def.name.clone()).collect()
-        })
+        });
+        blocks + &super::reference::parameters(self.registry, &self.common.params)
     }
 
     /// Reads and checks a text as a definition of this library.

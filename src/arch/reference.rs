@@ -1,6 +1,10 @@
 //! Prints the reference of the language as Markdown, from the contracts.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::contract::{Contract, OptionKind, OptionSpec, Presence, Registry, Resource};
+use super::definition::{Param, ParamSource};
+use super::expr::Expr;
 use super::point::PointSpec;
 use super::state::StateSpec;
 
@@ -11,8 +15,15 @@ impl Registry {
         let mut out = String::from(
             "# Blocks, stages and resources\n\n\
              Made by `bench arch blocks` from the contracts in `src/blocks/`; do not edit. Shapes are in ggml's order, fastest dimension\n\
-             first. Defaults, shapes and conditions are expressions over the options before them, the parameters of `archs/common.toml`\n\
-             and those of the definition. [adding-a-model.md](adding-a-model.md) says how they are put together.\n",
+             first. [adding-a-model.md](adding-a-model.md) says how blocks are put together.\n\n\
+             Defaults, shapes, conditions and rules are expressions. A name in them is an option or a derived value of the same section,\n\
+             or a parameter ([listed at the end](#parameters); a definition may override it). These names are given by the place of use:\n\n\
+             - `il`: layer of the file. `depth`: place of the layer in its stack. Both count from 0.\n\
+             - `width` of `[norm.NAME]`: elements of the rows that are normalised.\n\
+             - `place` of `[mix.NAME]`: 0 at the start, 1 within a layer, 2 at the end. `states`: hidden states of a token at that place.\n\
+             - `n_kv`: keys that the pass reads. `{name}`: the name by which a resource is used.\n\
+             - `has('KEY')`: whether the file has the weight. `dim('KEY', i)`: its dimension `i`, from 0. `count('KEY')`: length of a\n\
+               metadata array.\n",
         );
         out.push_str("\n## Blocks\n\nWhat a branch computes, `block = \"NAME\"`: from `[n_embd, n_tokens]` to the same.\n");
         for block in self.blocks {
@@ -66,12 +77,19 @@ fn section(out: &mut String, title: &str, contract: &Contract, users: &[String])
     }
     let derived = contract.options.iter().filter(|option| option.is_derived);
     let derived: Vec<String> = derived
-        .filter_map(|option| Some(format!("`{}` ({})", option.default?, meaning(option))))
+        .filter_map(|option| {
+            Some(format!(
+                "- `{}` = `{}` ({})\n",
+                option.name,
+                value(option)?,
+                meaning(option)
+            ))
+        })
         .collect();
     if !derived.is_empty() {
         out.push_str(&format!(
-            "Values it takes from parameters and the file: {}.\n\n",
-            derived.join(", ")
+            "Derived values, which no definition sets:\n\n{}\n",
+            derived.concat()
         ));
     }
     if !contract.weights.is_empty() {
@@ -102,23 +120,110 @@ fn section(out: &mut String, title: &str, contract: &Contract, users: &[String])
     match contract.state {
         StateSpec::None => {}
         StateSpec::KeyValue { cache, k, v, .. } => out.push_str(&format!(
-            "Keeps for each position a row of keys, `{k}` elements, and one of values, `{v}`, in the cache that `{cache}` names.\n\n"
+            "KV cache per position: `{k}` elements of keys and `{v}` of values, in `{cache}`.\n\n"
         )),
         StateSpec::Recurrent(parts) => {
             let parts: Vec<String> = parts
                 .iter()
                 .map(|(name, size)| format!("{name}, `{size}` elements"))
                 .collect();
-            out.push_str(&format!("Keeps for each sequence: {}.\n\n", parts.join("; ")));
+            out.push_str(&format!("State per sequence: {}.\n\n", parts.join("; ")));
         }
     }
     points(out, contract.points.iter());
+    if !contract.rules.is_empty() {
+        out.push_str("Rules:\n\n");
+    }
     for rule in contract.rules {
         out.push_str(&format!("- {}: `{}`\n", rule.message, rule.holds));
     }
     if !users.is_empty() {
         out.push_str(&format!("\nUsed by {}.\n", users.join(", ")));
     }
+}
+
+/// The value of a derived option, as it is written in a definition.
+fn value(option: &OptionSpec) -> Option<String> {
+    let text = option.default?;
+    // Parentheses make an expression of a lone parameter.
+    let inner = text
+        .strip_prefix('(')
+        .and_then(|text| text.strip_suffix(')'));
+    let inner = inner.filter(|inner| !inner.contains(['(', ')']));
+    Some(match option.kind {
+        OptionKind::Resource(kind) if text == "default" => format!("[{}.default]", kind.name()),
+        _ => inner.unwrap_or(text).to_owned(),
+    })
+}
+
+/// The names in all expressions of a contract.
+fn names(contract: &Contract, out: &mut BTreeSet<String>) {
+    let state: Vec<&str> = match contract.state {
+        StateSpec::None => Vec::new(),
+        StateSpec::KeyValue { k, v, .. } => vec![k, v],
+        StateSpec::Recurrent(parts) => parts.iter().map(|(_, size)| *size).collect(),
+    };
+    let options = contract.options.iter();
+    let options = options.flat_map(|option| [option.default.unwrap_or("0"), option.when]);
+    let shapes = contract.weights.iter().flat_map(|weight| weight.shape);
+    let whens = contract.weights.iter().map(|weight| weight.when);
+    let points = contract.points.iter().flat_map(|point| point.shape);
+    let rules = contract.rules.iter().map(|rule| rule.holds);
+    let all = options.chain(shapes.copied()).chain(whens).chain(state);
+    for text in all.chain(points.copied()).chain(rules) {
+        if let Ok(expr) = Expr::parse(text, 0) {
+            expr.for_each_name(&mut |name, _| _ = out.insert(name.to_owned()));
+        }
+    }
+}
+
+/// The common parameters that contracts read, and those that these follow from.
+pub(super) fn parameters(registry: &Registry, params: &BTreeMap<String, Param>) -> String {
+    let mut open = BTreeSet::new();
+    registry
+        .all()
+        .for_each(|contract| names(contract, &mut open));
+    let mut used = BTreeMap::new();
+    while let Some(name) = open.pop_first() {
+        let Some(param) = params.get(&name) else {
+            continue;
+        };
+        let expr = match &param.source {
+            ParamSource::Derived(expr) => Some(expr),
+            ParamSource::Key { default, .. } => default.as_ref(),
+        };
+        if used.insert(name, param).is_none() {
+            let visit = &mut |name: &str, _: &_| _ = open.insert(name.to_owned());
+            expr.iter().for_each(|expr| expr.for_each_name(visit));
+        }
+    }
+    let mut out = String::from(
+        "\n## Parameters\n\nThe parameters of `archs/common.toml` that the sections above read. Keys are relative to `<architecture>.`, those with `/` in\n\
+         front are whole.\n\n| parameter | metadata key | value, or default |\n|---|---|---|\n",
+    );
+    for (name, param) in used {
+        let (keys, value) = match &param.source {
+            ParamSource::Derived(expr) => (Vec::new(), format!("`{}`", cell(expr.source()))),
+            ParamSource::Key {
+                keys,
+                absolute,
+                default,
+                ..
+            } => {
+                let mark = if *absolute { "/" } else { "" };
+                let keys = keys.iter().map(|key| format!("`{mark}{key}`")).collect();
+                let default = default
+                    .as_ref()
+                    .map(|expr| format!("`{}`", cell(expr.source())));
+                (
+                    keys,
+                    default.unwrap_or_else(|| "the file must have it".into()),
+                )
+            }
+        };
+        out.push_str(&format!("| `{name}` | {} | {value} |\n", keys.join(", ")));
+    }
+    out
 }
 
 /// The points of contracts.

@@ -22,22 +22,22 @@ pub enum StateSpec {
         layer: Option<&'static str>,
         /// Number of elements of the row by which keys are selected; 0: none.
         index: &'static str,
-        /// The rows from which keys of whole blocks of positions are made, where the cache has such keys.
+        /// The rows from which keys of whole spans of positions are made, where the cache has such keys.
         pooled: Option<PooledSpec>,
     },
     /// A state of fixed size for each sequence: parts by name, with their numbers of elements.
     Recurrent(&'static [(&'static str, &'static str)]),
 }
 
-/// Rows of positions from which the keys of whole blocks are made.
+/// Rows of positions from which the keys of whole spans are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PooledSpec {
     /// The option that names the cache that holds them, or `none`.
     pub cache: &'static str,
     /// Number of elements of a row.
     pub width: &'static str,
-    /// Number of positions of a block.
+    /// Number of positions of a span.
     pub span: &'static str,
-    /// Number of positions from which a key is made, the last ones of the block.
+    /// Number of positions from which a key is made, the last ones of the span.
     pub reach: &'static str,
 }

@@ -73,7 +73,7 @@ options! {
         v_row: u64 = "(heads + kv_heads) * dk", "first row of the values in the projection `qkv`";
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
         qk_norm: QkNorm = "none", "norm of queries and keys: `none`; over each `head` with one weight for all heads; over `each` head with a weight of its own; over each head with one `factor` of its own; over all heads together (`full`)";
-        qk_norm_at: NormAt = "before", when "qk_norm != 'none'", "when: `before` or `after` the rotation";
+        qk_norm_at: NormAt = "before", when "qk_norm != 'none'", "whether the norm is `before` or `after` the rotation";
         norm: NormRef => "default", when "qk_norm != 'none'", "kind and eps of the query and key norm";
         v_norm: NormRef = "none", "norm of each value head, without a weight";
         kv_layer: u64 = "depth", "layer whose keys and values are used: the layer itself (`depth`) or an earlier one";
@@ -83,13 +83,13 @@ options! {
         gate: Gate = "none", "output gate, which multiplies the heads' results: `none`, a number for each `element` or `head`, or one for each element that is projected together with the `query`";
         gate_act: ActRef = "sigmoid", when "gate != 'none'", "activation of the output gate, see `[act.NAME]`";
         inner_norm: NormRef = "none", "norm of the heads' results before the output projection";
-        temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: none";
-        temp_floor: f32 => "temp_floor", when "temp_scale != 0", "positions of one step of that temperature, above 0";
-        temp_offset: f32 => "temp_offset", when "temp_scale != 0", "positions added before that division";
+        temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: off";
+        temp_floor: f32 => "temp_floor", when "temp_scale != 0", "positions of one step in that formula, above 0";
+        temp_offset: f32 => "temp_offset", when "temp_scale != 0", "positions added to `pos` in that formula";
         buckets: u64 => "if(has('rel_bias'), n_buckets, 0)", when "has('rel_bias')", "buckets of distances, each with a bias of its own";
-        max_distance: u64 = "128", when "has('rel_bias')", "distance of positions from which all share the last bucket of `rel_bias`";
+        max_distance: u64 = "128", when "has('rel_bias')", "distance from which on all keys share the last bucket of `rel_bias`, in positions";
         selection: SelectionRef = "none", "which of the visible keys a query attends to, see `[selection.NAME]`; `none`: all";
-        selects: bool => "true", when "selection", "whether the block computes the selection, instead of using an earlier layer's";
+        selects: bool => "true", when "selection", "the block computes the selection itself";
     }
 }
 
@@ -277,7 +277,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: Some(Side {
         width: "n_embd",
-        doc: "what keys and values are made of; if it is saved by layers that read the source, each position attends to all of that",
+        doc: "input of the key and value projections. If layers that read the source save it, each token attends to the whole source",
     }),
     state: StateSpec::KeyValue {
         cache: "cache",

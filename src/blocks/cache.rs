@@ -23,7 +23,7 @@ options! {
         causal: bool = "causal", "whether a query attends only to its own and earlier positions";
         size: u64 = "0", "sliding window in positions; 0: none";
         window: Window = "standard", when "size > 0", "which positions are within the window: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
-        span: u64 = "0", "positions of a span: a query attends to one key for each whole span so far, from position 0 on, as well as the keys of the positions in its window; 0: there are no such keys";
+        span: u64 = "0", "positions of a span: besides the positions in its window, a query attends to one key for each whole span so far, counted from position 0; 0: no spans";
         alibi: f32 = "0", "ALiBi: largest slope of the bias by distance; 0: none";
     }
 }
@@ -49,7 +49,7 @@ pub(super) static CONTRACT: Contract = Contract {
         },
         Rule {
             holds: "span == 0 or causal and alibi == 0 and (size == 0 or window == 'standard')",
-            message: "a cache with keys of blocks is causal, without ALiBi, and its window ends with the query",
+            message: "a cache with keys of spans is causal, without ALiBi, and its window ends with the query",
         },
         Rule {
             holds: "span == 0 or span > 1 and span <= 1024 and if(span < 16, 16 % max(span, 1), span % 16) == 0",
@@ -59,18 +59,18 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 impl Cache {
-    /// Number of positions of the window; 0: no window. Where whole blocks have keys, no position leaves the window:
+    /// Number of positions of the window; 0: no window. Where spans have keys, no position leaves the window:
     /// [`Self::is_near`] alone limits which keys of single positions are visible.
     pub fn kept(&self) -> u64 {
         if self.span > 0 { 0 } else { self.size }
     }
 
-    /// Whether a query at position `q` attends to the key of position `k` itself, where whole blocks have keys too.
+    /// Whether a query at position `q` attends to the key of position `k` itself, where spans have keys too.
     pub fn is_near(&self, q: u32, k: u32) -> bool {
         k <= q && u64::from(q - k) < self.near()
     }
 
-    /// Number of positions whose own keys a query attends to, where whole blocks have keys too.
+    /// Number of positions whose own keys a query attends to, where spans have keys too.
     pub fn near(&self) -> u64 {
         if self.size > 0 { self.size } else { u64::MAX }
     }

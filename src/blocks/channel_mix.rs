@@ -26,7 +26,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Channel mixing",
     noun: "channel mixing",
     phrase: "channel mixing of width {=width}{has('receptance'): , gated}",
-    summary: "Transforms each position, mixed with the one before it, through a hidden layer.",
+    summary: "RWKV channel mixing: an MLP that reads each token mixed with the token before.",
     formula: concat!(
         "d = h(t-1) - h;  y = {has('receptance'): sigmoid(receptance . (h + r * d)) * }",
         "(value . relu(key . (h + k * d))^2)",

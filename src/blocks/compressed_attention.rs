@@ -1,18 +1,18 @@
-//! Compressed attention: a query attends to the rows of its last positions, and to one row for each earlier whole block
+//! Compressed attention: a query attends to the rows of its last positions, and to one row for each earlier whole span
 //! of positions.
 //!
 //! ```text
 //! l    = norm(q_a . h),  q = rope(unit(q_b . l))       the last elements of each head are rotated
 //! k    = rope(norm(kv . h))                            one row for all heads, key and value at once
-//! c    = rope(norm(sum over a block of softmax(pool_gate . h + pool_offset) * pool . h))
-//!        by elements, at the first position of the block
-//!        with overlap: over the block before by the first halves of the projections, and over the block by the second
+//! c    = rope(norm(sum over a span of softmax(pool_gate . h + pool_offset) * pool . h))
+//!        by elements, at the first position of the span
+//!        with overlap: over the span before by the first halves of the projections, and over the span by the second
 //! a    = concat over heads of softmax(scale * q . [K | C], sinks) . [K | C]
 //! y    = o . concat over groups of o_a . rope_back(a)
 //! ```
-//! `[n_embd, n_tokens]` in and out. A selection chooses among the blocks, by rows of an indexer that are made like
-//! those of the blocks. The caches hold the rows of all positions, the rows of blocks, and the inputs of these rows as
-//! far back as a block reaches.
+//! `[n_embd, n_tokens]` in and out. A selection chooses among the spans, by rows of an indexer that are made like
+//! those of the spans. The caches hold the rows of all positions, the rows of spans, and the inputs of these rows as
+//! far back as a span reaches.
 
 use super::attend::{self, KeyRows};
 use super::build::{Build, RotateBy};
@@ -31,9 +31,9 @@ options! {
     pub(super) struct Config {
         rope: RopeRef, "rotation of the last elements of queries, of keys, and of the results, back";
         cache: CacheRef, "which positions and spans a query attends to";
-        pool_cache: CacheRef, "the cache in which the rows are kept that blocks are made of, with a window of at least one block, or with overlap of two; `none` where there are no blocks";
-        span: u64 = "0", "positions of a block, as in the cache; 0: there are no blocks";
-        overlap: bool = "false", when "span > 0", "whether a block is made of the positions of the one before too, with projections of their own";
+        pool_cache: CacheRef, "cache of the rows that are pooled into spans. Its window is at least one span, with `overlap` two. `none` if `span` is 0";
+        span: u64 = "0", "positions of a span, as in `cache`; 0: no spans";
+        overlap: bool = "false", when "span > 0", "whether the row of a span is pooled from the positions of the span before too, which have projections of their own";
         heads: u64 => "n_head", "query heads";
         d: u64 => "d_head", "elements of a query head, and of the row of a position or span";
         q_rank: u64 => "q_lora_rank", "rank of the queries: elements of their latent row";
@@ -51,7 +51,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Compressed attention",
     noun: "compressed attention",
     phrase: "attention with {=heads} heads of {=d} elements, one row as key and value{span > 0:  of a position, and one of {=span} positions{overlap:  and the {=span} before}}{has('sinks'): , attention sinks}{groups > 1: , output in {=groups} groups}",
-    summary: "Attention to the last positions and to one row for each whole block of positions before. A row is key and value at once, for all heads.",
+    summary: "Attention to the last positions, and to one pooled row for each whole span of positions before. A row is key and value at once, for all heads.",
     formula: concat!(
         "y = o . concat over groups of o_a . rope_back(softmax(scale * {rope -> rope: unit(q_b.l)} . K + mask{has('sinks'):  with sinks}) . K);  ",
         "K = {rope -> rope: norm(kv.h)}{span > 0:  | {rope -> rope: norm(sum of softmax(pool_gate.h + pool_offset) * pool.h)}}",
@@ -120,7 +120,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "pool",
             "attn_compressor_kv.weight",
             &["n_embd", "if(overlap, 2, 1) * d"],
-            "projection to what the row of a block is made of, with overlap first for the block after",
+            "projection to the rows that are pooled into the row of a span; with `overlap` the first half is pooled into the span after",
         )
         .when("span > 0"),
         WeightSpec::new(
@@ -128,7 +128,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "pool_gate",
             "attn_compressor_gate.weight",
             &["n_embd", "if(overlap, 2, 1) * d"],
-            "projection to the gates of that",
+            "projection to the gates of the rows that are pooled",
         )
         .when("span > 0"),
         WeightSpec::new(
@@ -136,7 +136,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "pool_offset",
             "attn_compressor_ape.weight",
             &["if(overlap, 2, 1) * d", "span"],
-            "offsets of the gates, one for each position of a block",
+            "offsets of the gates, one for each position of a span",
         )
         .when("span > 0"),
         WeightSpec::new(
@@ -144,7 +144,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "pool_norm",
             "attn_compressor_norm.weight",
             &["d"],
-            "weight of the norm of the row of a block",
+            "weight of the norm of the row of a span",
         )
         .when("span > 0"),
         selection::q_weight(&["q_rank", "n_head_index * d_head_index"]).when("selection"),
@@ -154,7 +154,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "index_pool",
             "indexer_compressor_kv.weight",
             &["n_embd", "if(overlap, 2, 1) * d_head_index"],
-            "as `pool`, for the indexer",
+            "projection to the indexer's rows that are pooled into its key of a span; halves as in `pool`",
         )
         .when("selection"),
         WeightSpec::new(
@@ -162,7 +162,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "index_pool_gate",
             "indexer_compressor_gate.weight",
             &["n_embd", "if(overlap, 2, 1) * d_head_index"],
-            "as `pool_gate`, for the indexer",
+            "projection to the gates of the indexer's rows that are pooled",
         )
         .when("selection"),
         WeightSpec::new(
@@ -170,7 +170,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "index_pool_offset",
             "indexer_compressor_ape.weight",
             &["if(overlap, 2, 1) * d_head_index", "span"],
-            "as `pool_offset`, for the indexer",
+            "offsets of these gates, one for each position of a span",
         )
         .when("selection"),
         WeightSpec::new(
@@ -178,7 +178,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "index_pool_norm",
             "indexer_compressor_norm.weight",
             &["d_head_index"],
-            "as `pool_norm`, for the indexer",
+            "weight of the norm of the indexer's key of a span",
         )
         .when("selection"),
     ],
@@ -203,8 +203,8 @@ pub(super) static CONTRACT: Contract = Contract {
 PointSpec::new("q_proj", &["d", "heads"], "queries as they are projected, before norm and rotation").of_heads().known_as("attn.hook_q"),
 PointSpec::new("q", &["d", "heads"], "queries as they meet the keys: after norm and rotation").of_heads().known_as("attn.hook_rot_q"),
 PointSpec::new("k", &["d", "1"], "rows of positions after norm and rotation, as they are stored").known_as("attn.hook_rot_k"),
-PointSpec::new("pool", &["if(overlap, 2, 1) * d"], "what rows of blocks are made of"),
-PointSpec::new("pool_gate", &["if(overlap, 2, 1) * d"], "gates of that, before their offsets"),
+PointSpec::new("pool", &["if(overlap, 2, 1) * d"], "rows that are pooled into rows of spans"),
+PointSpec::new("pool_gate", &["if(overlap, 2, 1) * d"], "gates of the pooled rows, before their offsets"),
 selection::Q_POINT,
 selection::WEIGHTS_POINT,
 PointSpec::new("mixed", &["d", "heads"], "results of the heads, rotated back, before the output projections").of_heads().known_as("attn.hook_z"),
@@ -216,7 +216,7 @@ PointSpec::new("mixed", &["d", "heads"], "results of the heads, rotated back, be
         },
         Rule {
             holds: "(span > 0) == pool_cache",
-            message: "a block is made of rows that a cache keeps",
+            message: "spans need a cache of the rows that are pooled, and only spans have one",
         },
         Rule {
             holds: "heads > 0 and groups > 0 and heads % groups == 0",
@@ -224,12 +224,12 @@ PointSpec::new("mixed", &["d", "heads"], "results of the heads, rotated back, be
         },
         Rule {
             holds: "span > 0 or not selection",
-            message: "a selection is of blocks",
+            message: "a selection chooses spans, so `span` is above 0",
         },
     ],
 };
 
-/// Maximum number of operations that the rows of blocks add; an upper estimate.
+/// Maximum number of operations that the rows of spans add; an upper estimate.
 pub(super) const NODES: usize = 128;
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {

@@ -62,7 +62,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Gated delta net",
     noun: "a delta net",
     phrase: "a gated delta net with {=heads} heads{heads != k_heads:  (key heads: {=k_heads})} of {=d} elements",
-    summary: "Keeps a matrix for each head that each position corrects and fades.",
+    summary: "Linear attention with the gated delta rule. Each head has a state matrix. Each token decays the matrix and corrects the value that it stores for the token's key.",
     formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . ({norm -> norm: S . q} * {=gate_act}(gate.h))",
     options: Config::OPTIONS,
     weights: &[

@@ -21,7 +21,7 @@ options! {
         rank: u64 = "0", "rank of the adapters in the file, between which tokens switch; 0: there are none";
         switches: Vec<u64> = "0", when "rank > 0", "tokens that switch to adapters 1, 2 and so on";
         stand_ins: Vec<u64> = "0", when "rank > 0", "tokens whose rows of the token table the `switches` have, in the same order";
-        gain: f32 = "15", when "rank > 0", "score of a switch; that of other tokens is its negative, and a softmax over the tokens so far weighs them";
+        gain: f32 = "15", when "rank > 0", "score of a switch token in the softmax over the tokens so far; any other token has the score `-gain`";
     }
 }
 

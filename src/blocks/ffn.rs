@@ -118,7 +118,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: Some(Side {
         width: "width",
-        doc: "what multiplies the activated gate instead of `up`",
+        doc: "factor of the activated gate, instead of `up`",
     }),
     state: StateSpec::None,
     points: &[

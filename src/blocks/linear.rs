@@ -39,7 +39,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "weight.bias",
             "linear.bias",
             &["n_embd"],
-            "its bias",
+            "bias of the matrix",
         )
         .optional()
         .when("rank == 0"),

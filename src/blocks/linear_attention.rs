@@ -23,7 +23,7 @@ options! {
     pub(super) struct Config {
         heads: u64 => "n_head", "heads";
         d: u64 => "d_head", "elements of a head";
-        slope: f32 = "1", "how fast memories fade: head i (from 0) keeps `exp(-slope * 2^(-8 (i + 1) / heads))` of its matrix at each position";
+        slope: f32 = "1", "decay rate: each token multiplies the state matrix of head i (from 0) by `exp(-slope * 2^(-8 (i + 1) / heads))`; 0: no decay";
         act: ActRef, "activation of queries, keys and values: a kind or a declared name, see `[act.NAME]`";
         gate_act: ActRef, "activation of the output gate";
         norm: NormRef => "default", "kind and eps of the norm of all heads together";
@@ -36,7 +36,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Linear attention",
     noun: "linear attention",
     phrase: "linear attention with {=heads} heads of {=d} elements",
-    summary: "Keeps a matrix for each head that each position adds to, and that fades at a fixed rate.",
+    summary: "Linear attention with a fixed decay. Each head has a state matrix. Each token decays the matrix and adds the product of its value and key.",
     formula: "q, k, v = {=act}(qkv.h);  S = decay * S + v * k;  y = out . ({norm -> norm: S . q} * {=gate_act}(gate.h))",
     options: Config::OPTIONS,
     weights: &[
@@ -86,7 +86,7 @@ pub(super) static CONTRACT: Contract = Contract {
     ],
     rules: &[Rule {
         holds: "slope >= 0",
-        message: "a memory does not grow: `slope` is not negative",
+        message: "a state does not grow: `slope` is not negative",
     }],
 };
 

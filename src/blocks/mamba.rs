@@ -35,7 +35,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Selective scan",
     noun: "a selective scan",
     phrase: "a selective scan over {=n_inner} channels{heads != n_inner:  in {=heads} heads}",
-    summary: "Carries a state along time, with steps and inputs chosen by what is read.",
+    summary: "Selective state-space model (Mamba). Each channel has a state. Step sizes, inputs and outputs of the scan follow from the token.",
     formula: concat!(
         "{norm: dt, B, C = norm(dt), norm(B), norm(C);  }",
         "s = exp(dt * a) * s + dt * B * x;  y = out . ((C . s + d * x) * silu(z))",

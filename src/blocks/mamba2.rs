@@ -33,7 +33,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "State-space scan",
     noun: "a state-space scan",
     phrase: "a state-space scan with {=heads} heads{heads != groups:  in {=groups} groups} over {=n_inner} channels",
-    summary: "Carries a state along time, with one decay for each head.",
+    summary: "Selective state-space model (Mamba-2). Each channel has a state, and each head one decay, which follows from the token.",
     formula: "s = exp(dt * a) * s + dt * B * x;  y = out . {has('norm') -> norm: silu(z) * (C . s + d * x)}",
     options: Config::OPTIONS,
     weights: &[

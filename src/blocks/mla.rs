@@ -30,7 +30,7 @@ options! {
     /// Options of latent attention.
     pub(super) struct Config {
         rope: RopeRef, "rotation of the rotated parts, or `none`";
-        cache: CacheRef = "full", "as in `attention`";
+        cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";
         heads: u64 => "n_head", "query heads";
         q_rank: u64 => "q_lora_rank", when "has('q_a')", "rank of the queries: elements of their latent row, if they have one";
         kv_rank: u64 => "kv_lora_rank", "rank of keys and values: elements of their latent row";
@@ -41,11 +41,11 @@ options! {
         norm: NormRef => "default", "kind and eps of the norms of latent rows";
         gate: Gate = "none", "output gate, as in `attention`, without `query`";
         gate_act: ActRef => "sigmoid", when "gate != 'none'", "activation of the output gate";
-        temp_scale: f32 => "temp_scale", when "temp_scale != 0", "as in `attention`";
-        temp_floor: f32 => "temp_floor", when "temp_scale != 0", "as in `attention`";
-        temp_offset: f32 => "temp_offset", when "temp_scale != 0", "as in `attention`";
-        selection: SelectionRef = "none", "as in `attention`";
-        selects: bool = "true", when "selection", "whether the block selects itself; if not, the latest selection of the layers before is used";
+        temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position, as in `attention`; 0: off";
+        temp_floor: f32 => "temp_floor", when "temp_scale != 0", "as in the formula of `attention`";
+        temp_offset: f32 => "temp_offset", when "temp_scale != 0", "as in the formula of `attention`";
+        selection: SelectionRef = "none", "which of the visible keys a query attends to, see `[selection.NAME]`; `none`: all";
+        selects: bool = "true", when "selection", "whether the block computes the selection; `false`: it uses the latest selection of an earlier layer";
     }
 }
 

@@ -74,14 +74,14 @@ options! {
         stored: u64 => "if(share > 1, experts // share, if(identity > 0, experts - identity, experts))", when "share > 1 or identity > 0", "number of stored experts";
         share_weight: ShareWeight = "selected", when "share > 1", "weight of a shared expert: that of the `selected` one, or of the router's expert with its `number`";
         width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
-        latent: u64 = "if(has('latent_down'), dim('latent_down', 1), n_embd)", when "has('latent_down')", "elements of what experts read, which may be fewer than the hidden state has";
+        latent: u64 = "if(has('latent_down'), dim('latent_down', 1), n_embd)", when "has('latent_down')", "elements of the input of an expert, which may be fewer than the hidden state has";
         scale: f32 = "1", "factor of the experts' weights; 1: none";
         groups: u64 => "n_group", when "groups > 1", "groups of experts; 1: no groups";
         groups_used: u64 => "n_group_used", when "groups > 1", "groups that experts are selected from, those with the highest sum of best scores";
         group_best: u64 = "2", when "groups > 1", "best scores of a group that are summed";
         weight_at: WeightAt = "output", "what the weight of an expert multiplies: its `output` or its `input`";
-        router_norm: NormRef = "none", "norm of what the router reads";
-        latent_norm: NormRef = "none", when "has('latent_up')", "norm of what the experts give back together, before `latent_up`";
+        router_norm: NormRef = "none", "norm of the input of the router";
+        latent_norm: NormRef = "none", when "has('latent_up')", "norm of the sum of the experts' results, before `latent_up`";
         router_scale: f32 = "1", "factor of what the router reads; 1: none";
     }
 }
@@ -120,7 +120,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "router_norm",
             "ffn_gate_inp.scale",
             &["n_embd"],
-            "weight of the norm of what the router reads",
+            "weight of the norm of the router's input",
         )
         .optional()
         .when("router_norm"),
@@ -145,7 +145,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "latent_down",
             "ffn_latent_down.weight",
             &["n_embd", "latent"],
-            "projection from the hidden state to what experts read",
+            "projection from the hidden state to the experts' input",
         )
         .optional(),
         WeightSpec::new(
@@ -153,7 +153,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "latent_up",
             "ffn_latent_up.weight",
             &["latent", "n_embd"],
-            "projection from what experts give back to the hidden state",
+            "projection from the sum of the experts' results to the hidden state",
         )
         .optional()
         .when("has('latent_down')"),
@@ -162,7 +162,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "latent_norm",
             "ffn_latent_norm.weight",
             &["latent"],
-            "weight of the norm of what experts give back",
+            "weight of the norm of the sum of the experts' results",
         )
         .when("has('latent_up') and latent_norm"),
         WeightSpec::new(
@@ -245,7 +245,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: Some(Side {
         width: "n_embd",
-        doc: "what the router reads",
+        doc: "input of the router",
     }),
     state: StateSpec::None,
     points: &[
@@ -281,7 +281,7 @@ PointSpec::new("results", &["latent", "used"], "results of the picked experts, b
         },
         Rule {
             holds: "groups == 1 or used <= groups_used * experts / groups",
-            message: "the groups that are picked from have enough experts",
+            message: "the picked groups have enough experts",
         },
         Rule {
             holds: "score != 'sparse_mixer' or used <= 2 and groups == 1 and jitter >= 0 and not has('selection')",

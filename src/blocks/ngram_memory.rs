@@ -43,7 +43,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "N-gram memory",
     noun: "an n-gram memory",
     phrase: "rows of a table of {=rows} by {=heads} hashes of n-grams of up to {=longest} tokens",
-    summary: "Reads rows of a table that the last tokens name, with a gate for each of several hidden states.",
+    summary: "N-gram memory: hashes of the last tokens select rows of a table, which are added to the hidden states, each with a gate.",
     formula: "e = table[hashes of the last tokens];  v_i = sigmoid(root(norm_key(key_i . e) . norm_query(X_i))) * value . e;  Y_i = v_i + silu(conv(norm_conv(v_i)))",
     options: Config::OPTIONS,
     weights: &[

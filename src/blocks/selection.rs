@@ -3,14 +3,14 @@
 //!
 //! ```text
 //! iq = rope(norm(index_q . l))            heads of d elements; l: the latent query row, or the input h
-//! ik = rope(norm(index_k . h))            one head, kept for every position
+//! ik = rope(norm(index_k . h))            one head, cached for every position
 //! s  = sum over heads of (index_weights . h) * max(iq . ik, 0)       one choice for all heads
 //! s  = iq . ik                            without weights: a choice for each key head
 //! s  = sum over heads of max(iq . ik, 0)      without weights, `together`
-//! with pooled keys: ik of a whole block = sum over its positions of softmax(index_gate . h + index_offset) * ik,
+//! with pooled keys: ik of a whole span = sum over its positions of softmax(index_gate . h + index_offset) * ik,
 //!                                         by elements
 //!                   without gates:        rope(norm(mean over its positions of index_k . h)), at its first position
-//! selected(q) = the top blocks of span visible keys by their highest s, the last local ones always
+//! selected(q) = the top spans of span visible keys by their highest s, the last local ones always
 //! ```
 //! A common factor of all scores changes no choice, nor does an orthogonal transformation (Hadamard) of `iq` and `ik`:
 //! neither is computed.
@@ -42,11 +42,11 @@ options! {
     pub(crate) struct Selection {
         heads: u64 => "n_head_index", "heads of the indexer";
         d: u64 => "d_head_index", "elements of a head of the indexer";
-        top: u64 => "index_top", "blocks of keys that a query attends to, above 0";
-        span: u64 = "1", "positions of such a block, from a multiple of it on";
-        pooled: bool = "false", when "span > 1", "whether a whole block has one key, the sum of its keys with weights that softmax makes of gates, for each element, or without gates the mean of its keys before their norm and rotation; the block that is not whole is always selected, in addition";
+        top: u64 => "index_top", "spans that a query attends to, above 0";
+        span: u64 = "1", "positions of a span, the unit of the selection; spans start at multiples of it; 1: single keys";
+        pooled: bool = "false", when "span > 1", "whether a whole span has one key of the indexer: the sum of its keys, weighted by the softmax of the gates for each element; without gates the mean of its keys before norm and rotation. The span that is not whole is always selected, in addition";
         together: bool = "false", "whether heads that have no weights select together, by the sum of their scores; if not, each selects for a key head";
-        local: u64 = "0", when "span > 1 and not pooled", "blocks that are selected whatever their scores: the last ones";
+        local: u64 = "0", when "span > 1 and not pooled", "number of spans that are always selected: the last ones";
         rope: RopeRef, "rotation of the indexer's queries and keys, or `none`";
         rope_at: RopeAt = "first", when "rope", "which elements of a head are rotated, where not all are: the `first` or the `last` ones";
         q_norm: NormRef = "none", "norm of each query head";
@@ -59,9 +59,9 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "selection",
     title: "Selection",
     noun: "a selection",
-    phrase: "the {=top} best {span > 1: blocks of {=span} keys{pooled: , each with one key,} | keys} by {=heads} index heads of {=d} elements{local > 0: , the last {=local} always}",
-    summary: "Chooses among the visible keys of a query, by the scores of an indexer. The blocks that attend by it have the weights and keep a row of the indexer for each position.",
-    formula: "selected(q) = top of {span > 1: max over blocks of }(sum over heads of {not together: (index_weights.h) * }max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
+    phrase: "the {=top} best {span > 1: spans of {=span} keys{pooled: , each with one key,} | keys} by {=heads} index heads of {=d} elements{local > 0: , the last {=local} always}",
+    summary: "Chooses spans of the visible keys of a query, by the scores of an indexer. An attention block that names it has the weights of the indexer, and its KV cache holds a row of the indexer per position.",
+    formula: "selected(q) = top of {span > 1: max over spans of }(sum over heads of {not together: (index_weights.h) * }max({rope -> rope: iq} . {rope -> rope: ik}, 0))",
     options: Selection::OPTIONS,
     weights: &[],
     rows: Rows::Any,
@@ -71,11 +71,11 @@ pub(super) static CONTRACT: Contract = Contract {
     rules: &[
         Rule {
             holds: "heads > 0 and top > 0 and span > 0",
-            message: "an indexer has heads, and selects at least one block of at least one key",
+            message: "an indexer has heads, and selects at least one span of at least one key",
         },
         Rule {
             holds: "not pooled or local == 0 and (span == 2 or span == 4 or span == 8 or span == 16)",
-            message: "blocks with one key have 2, 4, 8 or 16 positions, and none is `local`",
+            message: "spans with one key have 2, 4, 8 or 16 positions, and none is `local`",
         },
     ],
 };
@@ -147,7 +147,7 @@ pub(super) const GATE_WEIGHT: WeightSpec = WeightSpec::new(
     "index_gate",
     "indexer_compressor_gate.weight",
     &["n_embd", "d_head_index"],
-    "projection to the gates of the indexer's keys, where those of a block are one",
+    "projection to the gates by which the indexer's keys of a span become one",
 )
 .optional()
 .when(WHEN);
@@ -157,7 +157,7 @@ pub(super) const OFFSET_WEIGHT: WeightSpec = WeightSpec::new(
     "index_offset",
     "indexer_compressor_ape.weight",
     &["d_head_index", "index_span"],
-    "offsets of the gates, one for each position of a block",
+    "offsets of the gates, one for each position of a span",
 )
 .optional()
 .when(WHEN);
@@ -423,7 +423,7 @@ impl Build<'_> {
             (None, _) => {
                 return Err(Error::Arguments {
                     op: "select",
-                    message: format!("there are no blocks of {} positions", s.span),
+                    message: format!("there are no spans of {} positions", s.span),
                 });
             }
         };
@@ -470,7 +470,7 @@ impl Build<'_> {
 pub(super) const K_POINT: PointSpec = PointSpec::new(
     "index_k",
     &["d_head_index", "1"],
-    "keys of the indexer, where the block selects",
+    "keys of the indexer, if the block selects",
 );
 /// The indexer's queries.
 pub(super) const Q_POINT: PointSpec = PointSpec::new(

@@ -39,7 +39,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Time mixing with decay",
     noun: "time mixing",
     phrase: "time mixing with {=heads} heads{heads != k_heads:  (key heads: {=k_heads})} of {=d} elements",
-    summary: "Keeps a matrix for each head whose rows fade by themselves, and reads the position before.",
+    summary: "RWKV-6 time mixing. Each head has a state matrix. Each token decays each row of the matrix at a rate of its own, and adds its key and value. Its inputs are mixed with those of the token before.",
     formula: concat!(
         "{has('bonus'): o = r . (S + bonus * k * v);  S = w * S + k * v",
         " | S = w * S + (1 - w) * k * v;  o = r . S};  y = out . ({norm -> norm: o} * {=gate_act}(gate))",
@@ -149,7 +149,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "bonus",
             "time_mix_first.weight",
             &["d", "heads"],
-            "factor of what the position itself says; if absent, keys are times 1 less the decay",
+            "factor of the token's own key and value in its result; if absent, keys are multiplied by 1 - decay",
         )
         .optional(),
         WeightSpec::new(

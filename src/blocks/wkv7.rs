@@ -48,7 +48,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Time mixing with a delta rule",
     noun: "time mixing",
     phrase: "time mixing with {=heads} heads of {=d} elements{has('gate_down'): , gated}",
-    summary: "Keeps a matrix for each head that each position fades and corrects, and reads the position before.",
+    summary: "RWKV-7 time mixing. Each head has a state matrix. Each token decays the matrix and corrects the value that it stores for the token's key. Its inputs are mixed with those of the token before.",
     formula: concat!(
         "S = w * S - (S . c) * (a * c) + v * k;  ",
         "y = out . (({norm -> norm: S . r} + (r . (bonus * k)) * v){has('gate_down'):  * gate})",
@@ -178,21 +178,21 @@ pub(super) static CONTRACT: Contract = Contract {
             "removal",
             "time_mix_k_k.weight",
             &["n_embd"],
-            "factor of the keys that say what is replaced",
+            "factor of the keys at which the state is corrected",
         ),
         WeightSpec::new(
             WeightRole::Scale,
             "rate_k",
             "time_mix_k_a.weight",
             &["n_embd"],
-            "how far the learning rate scales the keys",
+            "share of the learning rate in the scale of the keys",
         ),
         WeightSpec::new(
             WeightRole::Scale,
             "bonus",
             "time_mix_r_k.weight",
             &["n_embd"],
-            "factor of what the position itself says",
+            "factor of the token's own key and value in its result",
         ),
         WeightSpec::new(
             WeightRole::Scale,
@@ -222,7 +222,7 @@ pub(super) static CONTRACT: Contract = Contract {
     rows: Rows::Hidden,
     side: Some(Side {
         width: "n_embd",
-        doc: "values that those of this layer are drawn to; `save` of a branch without it keeps the values of that layer, not its result",
+        doc: "values of an earlier layer, with which the values of this layer are mixed. `save` of a branch without `side` saves the values of its layer, not its result",
     }),
     state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
     points: &[

@@ -1,7 +1,7 @@
 //! What a model can do on this machine, what it cannot, and why.
 //!
 //! Properties that depend on settings or on a vocabulary are determined by the code that decides them: the engine
-//! (whether it would start, whether it can take tokens back), the loader (whether it accepts a setting), the template
+//! (whether it would start, whether it can roll tokens back), the loader (whether it accepts a setting), the template
 //! (what it shows), the API (what it refuses). Their messages are the reasons. All other properties follow from the
 //! plan. Called by `inspect`.
 
@@ -51,30 +51,31 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
     let text = text(subject);
     let if_written = |asked: fn(&Subject<'_>) -> Answer| match text {
         Ok(_) => asked(subject),
-        Err(_) => no("it does not write text"),
+        Err(_) => no("it does not generate text"),
     };
     let chat = if_written(chat);
     let tools = match chat {
         Ok(_) => tools(subject),
-        Err(_) => no("it does not chat"),
+        Err(_) => no("it has no chat"),
     };
     let constraints = if_written(constraints);
     let diffusion = match subject.plan.diffusion {
         None => no("the definition has another `mode`"),
-        Some(_) => if_written(|_| yes("each denoising step reads the whole text")),
+        Some(_) => if_written(|_| yes("each denoising step reads the whole sequence")),
     };
     let drafts = match (&text, &subject.plan.diffusion) {
         (Ok(_), None) => {
             let asked = engine::can_roll_back(subject.plan, subject.options);
             answer(asked.map(|()| "and contrastive search: tokens can be rolled back"))
         }
-        _ => no("it does not write token by token"),
+        _ => no("it does not generate token by token"),
     };
     let pooled = pooled(subject.plan.pooling());
     let no_head = no("it has no classification head");
     let [embeddings, scores] = match &subject.pooled {
         Ok(Pooled::Vector(n)) => {
-            let how = format!("`/v1/embeddings`: {n} elements; a text's is {pooled}");
+            let how =
+                format!("`/v1/embeddings`: {n} elements; the embedding of a text is {pooled}");
             [Ok(how), no_head]
         }
         Ok(Pooled::Scores { n_classes: n, .. }) => {
@@ -140,7 +141,7 @@ fn text(subject: &Subject<'_>) -> Answer {
 
 fn chat(subject: &Subject<'_>) -> Answer {
     let probe = subject.template.clone()?;
-    shown(&probe.user, "what a user says")?;
+    shown(&probe.user, "the messages of the user")?;
     yes(match &probe.system {
         Probed::Yes => "with system messages",
         _ => "without system messages",
@@ -170,28 +171,32 @@ fn tools(subject: &Subject<'_>) -> Answer {
 
 fn constraints(subject: &Subject<'_>) -> Answer {
     match (&subject.plan.diffusion, &subject.tokenizer) {
-        (Some(_), _) => no("answers are not written in order"),
-        (None, Ok(tokenizer)) if tokenizer.keeps_bytes() => yes("forced tokens are read together"),
+        (Some(_), _) => no("tokens are not generated in order"),
+        (None, Ok(tokenizer)) if tokenizer.keeps_bytes() => {
+            yes("forced tokens are computed in one pass")
+        }
         (None, _) => yes("token by token"),
     }
 }
 
 fn sharing(subject: &Subject<'_>) -> Answer {
     if subject.options.n_ctx == 0 {
-        return no("nothing is kept of a text without a context");
+        return no("without a context there is no KV cache, so there is no prefix cache");
     }
     if !subject.options.shares(subject.plan) {
-        return no("what is kept of a token depends on later ones");
+        return no("attention is not causal, so keys and values depend on later tokens");
     }
     yes(match subject.plan.recurrent().next() {
-        Some(_) => "where a block of 16 tokens ends, since states are kept",
-        None => "a prefix is read once for all that begin with it",
+        Some(_) => {
+            "at the end of a block of 16 tokens, where checkpoints of the recurrent state are stored"
+        }
+        None => "a cached prefix is computed once",
     })
 }
 
 fn quantised_cache(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Answer {
     if subject.plan.key_values().next().is_none() {
-        return no("it keeps no keys and values");
+        return no("it has no KV cache");
     }
     let small = Options {
         k_type: TensorType::Q8_0,

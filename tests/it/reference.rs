@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use lab_bench::arch::expr::Expr;
 use lab_bench::arch::{ArchDef, Contract, Instance, Library, OptionKind};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::stmap::Maps;
@@ -17,6 +18,36 @@ fn the_reference_is_up_to_date() {
         stored == library().reference(),
         "docs/blocks.md is not what the contracts say: bench arch blocks > docs/blocks.md"
     );
+}
+
+/// The names that the place of use gives; the head of the page describes them.
+const GIVEN: [&str; 6] = ["il", "depth", "width", "place", "states", "n_kv"];
+
+#[test]
+fn the_reference_defines_every_name_that_it_uses() {
+    let page = library().reference();
+    let mut faults = BTreeSet::new();
+    for contract in REGISTRY.all() {
+        let weights = contract.weights.iter();
+        let shapes = weights.clone().flat_map(|weight| weight.shape);
+        let points = contract.points.iter().flat_map(|point| point.shape);
+        let whens = weights.map(|weight| weight.when);
+        let whens = whens.chain(contract.options.iter().map(|option| option.when));
+        let rules = contract.rules.iter().map(|rule| rule.holds);
+        for text in shapes.chain(points).copied().chain(whens).chain(rules) {
+            let expr = Expr::parse(text, 0).expect("contracts hold expressions");
+            expr.for_each_name(&mut |name, _| {
+                let is_defined = contract.option(name).is_some()
+                    || GIVEN.contains(&name)
+                    || page.contains(&format!("\n| `{name}` | "));
+                if !is_defined {
+                    faults.insert(format!("{}: `{name}` in `{text}`", contract.name));
+                }
+            });
+        }
+    }
+    assert!(faults.is_empty(), "not on the page: {faults:#?}");
+    assert!(GIVEN.iter().all(|name| page.contains(&format!("`{name}`"))));
 }
 
 fn instances(def: &ArchDef) -> Vec<&Instance> {
