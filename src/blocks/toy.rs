@@ -1,4 +1,4 @@
-//! A toy block for the test that a block needs only its file and one line of the registry.
+//! A toy block for the test that a block needs only its file and two lines of `mod.rs`.
 //!
 //! ```text
 //! y = level * (mix . h + mix.bias)
