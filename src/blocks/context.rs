@@ -311,7 +311,7 @@ pub trait KeyValueStore {
     /// The blocks that end in the pass; none if no block does.
     fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans>;
 
-    /// Stores keys `[k_row, n_tokens]`, which are the values too, and the keys of the blocks that end, `[k_row, m]`.
+    /// Stores keys `[k_row, n_tokens]`, which are the values too, and the keys of the spans that end, `[k_row, m]`.
     /// Returns all visible rows.
     ///
     /// # Errors

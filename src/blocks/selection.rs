@@ -306,7 +306,7 @@ impl Build<'_> {
     }
 
     /// Stores keys `[d, n_tokens]` with the gates of `h [n_embd, n_tokens]`, and the one key of a block at each of its
-    /// positions. Returns the keys of blocks, `[d, n_rows]`. A row is the block's key, the key of its position, and the
+    /// positions. Returns the keys of spans, `[d, n_rows]`. A row is the span's key, the key of its position, and the
     /// gates. A pass that reaches further into a block computes its key again; nothing reads the key before the block
     /// is whole.
     fn append_pooled(

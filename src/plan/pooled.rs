@@ -112,7 +112,7 @@ impl Planner<'_> {
             let first = *known.entry(rows.cache).or_insert(of);
             if first != of {
                 self.problem::<()>(format!(
-                    "{path}: the keys of blocks of its cache are made of {} positions of `{}`, and here of {} of `{}`",
+                    "{path}: the keys of spans of its cache are made of {} positions of `{}`, and here of {} of `{}`",
                     first.1, self.caches[first.0].name, of.1, self.caches[of.0].name
                 ));
             }
@@ -126,11 +126,11 @@ impl Planner<'_> {
             };
             let found = match (selection.option("pooled"), selection.option_int("span")) {
                 (Some(Resolved::Bool(true)), Some(span)) if span == pooled.span => continue,
-                (Some(Resolved::Bool(true)), Some(span)) => format!("blocks of {span}"),
+                (Some(Resolved::Bool(true)), Some(span)) => format!("spans of {span}"),
                 _ => "keys".to_owned(),
             };
             self.problem::<()>(format!(
-                "{path}: selects among blocks of {} positions by a selection of {found}",
+                "{path}: selects among spans of {} positions by a selection of {found}",
                 pooled.span
             ));
         }

@@ -109,7 +109,7 @@ impl Planner<'_> {
                         "keys of the source are made by the block itself, and queries attend to all of them"
                     }
                     KeysOf::Tokens if has_window => {
-                        "a cache of a model that reads a source has no window and no keys of blocks"
+                        "a cache of a model that reads a source has no window and no keys of spans"
                     }
                     _ => continue,
                 };

@@ -155,7 +155,7 @@ impl Planner<'_> {
         if pooled.as_ref().map(|pooled| pooled.span) != span {
             let found = pooled.map_or(0, |pooled| pooled.span);
             return self.problem(format!(
-                "{path}: makes keys of blocks of {found} positions, its cache has such of {}",
+                "{path}: makes keys of spans of {found} positions, its cache has such of {}",
                 span.unwrap_or(0)
             ));
         }
@@ -166,7 +166,7 @@ impl Planner<'_> {
                 || self.caches[*cache].span().is_some())
         {
             return self.problem(format!(
-                "{path}: the keys of blocks are made of {reach} positions, which `{}` does not keep",
+                "{path}: the keys of spans are made of {reach} positions, which `{}` does not keep",
                 self.caches[*cache].name
             ));
         }

@@ -323,7 +323,7 @@ fn check_reads(case: &Case, told: &Read) {
     let (read, steps) = case.steps(1);
     let sum: u64 = told.weights.iter().map(|(_, bytes)| bytes).sum();
     if plan.caches.iter().any(|cache| cache.span().is_some()) {
-        // The token at which a block ends reads what keys of blocks are made with too.
+        // The token at which a block ends reads what keys of spans are made with too.
         assert!(sum >= read, "{name}: weights");
         return;
     }
@@ -419,7 +419,7 @@ fn check_keeps(case: &Case, held: &[Held]) {
         let told = [held.state, held.all, held.window];
         let mut kept = [state, grown * n, of_window * n.min(window)];
         if case.plan().caches.iter().any(|of| of.span().is_some()) {
-            // Windows differ in length: that of keys, and those of what keys of blocks are made of.
+            // Windows differ in length: that of keys, and those of what keys of spans are made of.
             kept[2] = held.window;
         }
         assert_eq!(told, kept, "{name}: states, keys and windows of {n}");

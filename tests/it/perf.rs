@@ -115,12 +115,12 @@ fn threads_that_share_a_processor_give_it_to_each_other() {
         let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
         one.set(first.expect("a processor"));
         sched_setaffinity(None, &one).expect("one of its processors");
-        perf(&["-p", "8", "-n", "16", "-r", "1", "--threads", "2", "--json"])
+        perf(&["-p", "8", "-n", "16", "-r", "3", "--threads", "2", "--json"])
     });
     let report = pinned.join().expect("it ran");
     let report: Value = serde_json::from_str(&report).expect("JSON");
-    let speed = number(&report["decode"]["tokens_per_second"]);
-    assert!(speed > 30.0, "{speed} steps a second");
+    let speed = 16.0 / number(&report["decode"]["seconds"]["min"]);
+    assert!(speed > 10.0, "{speed} steps a second");
 }
 
 /// Bytes read: of weights all but the token table, of which a row for each sequence; of the cache a

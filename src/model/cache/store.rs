@@ -201,7 +201,7 @@ impl CachedStore<'_> {
     }
 }
 
-/// The rows of blocks of a KV group.
+/// The rows of spans of a KV group.
 fn block_rows(blocks: &[Option<SpanRows>], state: &KeyValuePlan) -> Result<SpanRows, Error> {
     let known = blocks.get(state.cache).cloned().flatten();
     known.ok_or_else(|| Error::Arguments {
@@ -287,7 +287,7 @@ impl KeyValueStore for CachedStore<'_> {
             .and_then(|of| self.slots[of.cache].as_ref());
         match (self.cache.pooled.get(path), slots) {
             (Some(kept), Some(slots)) => g.set_rows(kept, rows, slots),
-            _ => Err(missing(OP, path, "what keys of blocks are made of")),
+            _ => Err(missing(OP, path, "what keys of spans are made of")),
         }
     }
 

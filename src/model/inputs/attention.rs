@@ -20,7 +20,7 @@ pub(super) struct ViewInput {
     pub(super) view: AttentionView,
     /// The view over rows of positions and of whole blocks, if blocks have keys.
     pub(super) whole: Option<AttentionView>,
-    /// The selection of blocks of positions, if there is one.
+    /// The selection of spans, if there is one.
     selection: Option<Selection>,
     /// The distance from which the bias of the scores is constant, if there is a bias.
     far: Option<u64>,

@@ -43,7 +43,7 @@ pub(in crate::model) struct Inputs {
     lab: LabInputs,
 }
 
-/// The selection of blocks of positions in a KV group, if there is one.
+/// The selection of spans in a KV group, if there is one.
 fn spans_of(plan: &Plan, group: usize) -> Option<Selection> {
     let of_group = plan
         .key_values()
