@@ -350,7 +350,7 @@ fn numbers_of_a_file_add_up() {
         }
         let own = plan.key_values().filter(|(_, rows)| rows.owner.is_none());
         let rows = own.map(|(_, rows)| {
-            // Keys of blocks lie among those of positions; what they are made of is f32.
+            // Keys of spans lie among those of positions; what they are made of is f32.
             let keys = plan.caches[rows.cache].layout().rows(2 * 16 * rows.k) / 16;
             let pooled = rows.pooled.as_ref().map_or(0, |of| 4 * of.width);
             2 * (rows.width() - rows.k) + keys + pooled

@@ -225,7 +225,7 @@ pub fn results<'a>(
         Err(error) => return Some(Err(error.to_string())),
     };
     let Text { tokens, source } = text.into();
-    // Where tokens see each other, a part of them is another computation.
+    // Where tokens attend to each other, a part of them is another computation.
     if plan.mode != Mode::Causal && path.chunk != 0 {
         return None;
     }

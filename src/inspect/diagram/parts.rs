@@ -384,7 +384,7 @@ impl DrawContext<'_> {
             Some(StatePlan::KeyValue(rows)) => {
                 let cache = &self.plan.caches[rows.cache];
                 let size = self.state_size(unit);
-                // Keys of blocks are additional rows of keys.
+                // Keys of spans are additional rows of keys.
                 let of_blocks = cache.layout().rows(rows.k * CACHE_ELEMENT * BLOCK_LEN);
                 let of_blocks = of_blocks / BLOCK_LEN - rows.k * CACHE_ELEMENT;
                 let bytes = rows.width().saturating_mul(CACHE_ELEMENT) + of_blocks;
