@@ -72,20 +72,17 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
     };
     let pooled = pooled(subject.plan.pooling());
     let no_head = no("it has no classification head");
+    let see = "; see `bench logits --embedding`";
     let [embeddings, scores] = match &subject.pooled {
         Ok(Pooled::Vector(n)) => {
-            let how =
-                format!("`/v1/embeddings`: {n} elements; the embedding of a text is {pooled}");
+            let how = format!("`/v1/embeddings`: {n} elements; pooling of a text: {pooled}");
             [Ok(how), no_head]
         }
         Ok(Pooled::Scores { n_classes: n, .. }) => {
             let how = format!("`/v1/rerank`, `/v1/score` and `/classify`: {n} for each text");
             [no("its classification head gives scores"), Ok(how)]
         }
-        Err(why) => [
-            Err(format!("{why}; see `bench logits --embedding`")),
-            no_head,
-        ],
+        Err(why) => [Err(why.clone() + see), no_head],
     };
     let deterministic = Options {
         deterministic: true,
@@ -172,9 +169,7 @@ fn tools(subject: &Subject<'_>) -> Answer {
 fn constraints(subject: &Subject<'_>) -> Answer {
     match (&subject.plan.diffusion, &subject.tokenizer) {
         (Some(_), _) => no("tokens are not generated in order"),
-        (None, Ok(tokenizer)) if tokenizer.keeps_bytes() => {
-            yes("forced tokens are computed in one pass")
-        }
+        (None, Ok(tokenizer)) if tokenizer.keeps_bytes() => yes("forced tokens take one pass"),
         (None, _) => yes("token by token"),
     }
 }
@@ -187,9 +182,7 @@ fn sharing(subject: &Subject<'_>) -> Answer {
         return no("attention is not causal, so keys and values depend on later tokens");
     }
     yes(match subject.plan.recurrent().next() {
-        Some(_) => {
-            "at the end of a block of 16 tokens, where checkpoints of the recurrent state are stored"
-        }
+        Some(_) => "to the end of a block of 16 tokens that has a checkpoint of the state",
         None => "a cached prefix is computed once",
     })
 }
@@ -204,8 +197,7 @@ fn quantised_cache(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Answ
         deterministic: false,
         ..subject.options.clone()
     };
-    let own = estimator.memory(subject.options);
-    let small = estimator.memory(&small);
+    let (own, small) = (estimator.memory(subject.options), estimator.memory(&small));
     answer(small.map(|small| match own {
         Ok(own) if own.cache > 0 => {
             let share = 100.0 * small.cache as f64 / own.cache as f64;

@@ -44,9 +44,7 @@ pub fn chart(picture: Picture, response: &Value, chosen: &Chosen) -> Result<Char
         Picture::Attribution => attribution(response, lab, chosen),
     }?;
     if chart.grids.iter().all(|grid| grid.rows.is_empty()) {
-        return problem(
-            "nothing of it is drawn: it has no rows, or none of the chosen layers and heads",
-        );
+        return problem("nothing to draw: no rows, or none of the chosen layers and heads");
     }
     if let Some(model) = response["model"].as_str() {
         chart.title = format!("{} of {}", chart.title, shown(model));
@@ -141,16 +139,14 @@ fn tokens(response: &Value) -> Tokens<'_> {
 fn list<'a>(value: &'a Value, name: &str) -> Result<&'a [Value], Problem> {
     match &value[name] {
         Value::Array(list) => Ok(list),
-        _ => problem(format!("`{name}`: expected a list, as the response has it")),
+        _ => problem(format!("`{name}`: expected a list, as in a response")),
     }
 }
 
 fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str, Problem> {
     match &value[name] {
         Value::String(text) => Ok(text),
-        _ => problem(format!(
-            "`{name}`: expected a string, as the response has it"
-        )),
+        _ => problem(format!("`{name}`: expected a string, as in a response")),
     }
 }
 

@@ -422,7 +422,7 @@ fn wide_grids_go_on_below_and_larger_ones_are_refused() {
         (
             Picture::Patch,
             json!({ "positions": [[0]], "points": [], "effects": [] }),
-            "nothing of it",
+            "nothing to draw",
         ),
         (
             Picture::Patch,
@@ -496,7 +496,7 @@ fn the_server_draws_what_the_command_draws() {
     for (field, value, message) in [
         ("picture", json!("patch"), "`positions`"),
         ("picture", json!("cake"), "picture"),
-        ("layers", json!([77]), "nothing of it is drawn"),
+        ("layers", json!([77]), "nothing to draw"),
         ("response", json!({}), "`lens`: expected a list"),
     ] {
         let mut wrong = asked.clone();

@@ -11,5 +11,3 @@ mod walk;
 
 pub use comparison::{Comparison, Section, summary};
 pub use finding::{Finding, Level};
-
-use super::overlay::Home;

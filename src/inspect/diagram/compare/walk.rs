@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Home;
+use super::super::overlay::Home;
 use super::finding::{Finding, Level};
 use crate::arch::{Contract, Join};
 use crate::blocks::REGISTRY;
