@@ -61,8 +61,8 @@ pub struct Build<'a> {
 /// The positions by which heads are rotated.
 #[derive(Clone, Copy)]
 pub(super) enum RotateBy<'a> {
-    /// The first position of each token's block of so many positions.
-    Blocks(u64),
+    /// The first position of the span of so many positions that a token is in.
+    Spans(u64),
     /// The tokens' positions, negated: a rotation back.
     Back,
     /// The given positions, i32 `[n]`.
@@ -361,7 +361,7 @@ impl Build<'_> {
     /// # Errors
     /// The operation rejects its inputs.
     pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
-        self.rope_by(rope, x, RotateBy::Blocks(1))
+        self.rope_by(rope, x, RotateBy::Spans(1))
     }
 
     /// Rotates the last elements of each head of `x [d, heads, n]` by the positions `by`, and leaves the other elements
@@ -410,8 +410,8 @@ impl Build<'_> {
         let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
         let positions = match (by, params.sections) {
-            (RotateBy::Blocks(span), Some(_)) => self.input(DerivedInput::Sections(span))?,
-            (RotateBy::Blocks(span), None) => self.input(DerivedInput::Positions(span))?,
+            (RotateBy::Spans(span), Some(_)) => self.input(DerivedInput::Sections(span))?,
+            (RotateBy::Spans(span), None) => self.input(DerivedInput::Positions(span))?,
             (RotateBy::Back, None) => self.input(DerivedInput::Back)?,
             (RotateBy::At(positions), None) => positions.clone(),
             (_, Some(_)) => {

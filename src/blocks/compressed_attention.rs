@@ -240,12 +240,12 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let q = g.reshape(&b.linear(unit, "q_b", &latent)?, [c.d, c.heads, n, 1])?;
     let q = b.point(unit, "q_proj", q)?;
     let q = b.normalise_with(c.norm, None, &q)?;
-    let q = b.point(unit, "q", b.rope_last(c.rope, &q, RotateBy::Blocks(1))?)?;
+    let q = b.point(unit, "q", b.rope_last(c.rope, &q, RotateBy::Spans(1))?)?;
 
     let k = b.linear(unit, "kv", x)?;
     let k = b.normalise_with(c.norm, b.weight(unit, "kv_norm"), &k)?;
     let k = g.reshape(&k, [c.d, 1, n, 1])?;
-    let k = b.point(unit, "k", b.rope_last(c.rope, &k, RotateBy::Blocks(1))?)?;
+    let k = b.point(unit, "k", b.rope_last(c.rope, &k, RotateBy::Spans(1))?)?;
 
     let (mut ended, mut selected) = (None, None);
     if c.span > 0 {

@@ -366,8 +366,8 @@ impl Build<'_> {
     /// positions.
     fn rope_index(&self, s: &Selection, x: &Tensor, span: u64) -> Result<Tensor, Error> {
         match s.rope_at {
-            RopeAt::First => self.rope_by(s.rope, x, RotateBy::Blocks(span)),
-            RopeAt::Last => self.rope_last(s.rope, x, RotateBy::Blocks(span)),
+            RopeAt::First => self.rope_by(s.rope, x, RotateBy::Spans(span)),
+            RopeAt::Last => self.rope_last(s.rope, x, RotateBy::Spans(span)),
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) fn falling(logits: &[f32]) -> Vec<u32> {
     ids
 }
 
-/// The probabilities, computed with libm's exponential; at least one token is not banned.
+/// The probabilities, computed with libm's exponential; unless there are no tokens, at least one is not banned.
 pub(super) fn softmax(logits: &[f32]) -> Vec<f64> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<f64> = logits
@@ -104,8 +104,14 @@ pub(super) fn agrees(params: &Params, logits: &[f32]) -> Result<(), TestCaseErro
 
 /// The candidates without the banned tokens.
 pub(super) fn allowed(mut kept: Vec<(u32, f32)>) -> Vec<(u32, f32)> {
-    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
+    drop_banned(&mut kept);
     kept
+}
+
+/// Removes the banned tokens, and returns the logits of the others.
+pub(super) fn drop_banned(kept: &mut Vec<(u32, f32)>) -> Vec<f32> {
+    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
+    kept.iter().map(|&(_, logit)| logit).collect()
 }
 
 /// What a stage may read besides the candidates.
@@ -163,7 +169,7 @@ pub(super) fn chain(
 
 /// Keeps the first of the best candidates, as many as `count` computes from their falling logits.
 pub(super) fn keep_first(kept: &mut Vec<(u32, f32)>, count: impl Fn(&[f32]) -> usize) {
-    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
+    drop_banned(kept);
     if kept.is_empty() {
         return;
     }

@@ -96,11 +96,7 @@ pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut
     if params.typical_p == 1.0 {
         return;
     }
-    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
-    if kept.is_empty() {
-        return;
-    }
-    let logits: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
+    let logits = reference_chain::drop_banned(kept);
     let ps = reference_chain::softmax(&logits);
     let terms = ps.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln());
     let entropy: f64 = terms.sum();

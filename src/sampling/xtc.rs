@@ -67,11 +67,7 @@ pub(super) fn naive(params: &Params, _: &reference_chain::Tokens<'_>, kept: &mut
     if params.xtc_probability == 0.0 {
         return;
     }
-    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
-    if kept.is_empty() {
-        return;
-    }
-    let logits: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
+    let logits = reference_chain::drop_banned(kept);
     let ps = reference_chain::softmax(&logits);
     let mut falling: Vec<usize> = (0..kept.len()).collect();
     falling.sort_by(|&a, &b| {

@@ -101,8 +101,8 @@ fn measurements_of_the_shipped_model_are_consistent() {
     );
 }
 
-/// A step has some 150 operations, and so many times both threads of the pool wait for each other. If they waited
-/// without giving up their processor, each wait would last as long as the system lets a thread run: three steps a second.
+/// The threads of a pool wait for each other after each operation of a step. If they waited without giving up their
+/// processor, each wait would last as long as the system lets a thread run: three steps a second.
 #[cfg(target_os = "linux")]
 #[test]
 fn threads_that_share_a_processor_give_it_to_each_other() {

@@ -70,17 +70,17 @@ impl<C: Compute> EngineLoop<C> {
     pub(super) fn reap(&mut self) {
         let (limits, now) = (self.limits, Instant::now());
         let is_over = |sequence: &Sequence| sequence.answer.is_over(&limits, now);
-        let active = |r: &ActiveRequest| is_over(&r.sequence);
-        while let Some(at) = self.active.iter().position(active) {
+        let request_is_over = |r: &ActiveRequest| is_over(&r.sequence);
+        while let Some(at) = self.active.iter().position(request_is_over) {
             let request = self.active.remove(at);
             self.end_early(request.sequence, now);
         }
-        let awaiting = |(sequence, _): &(Sequence, _)| is_over(sequence);
-        while let Some(at) = self.awaiting_lens.iter().position(awaiting) {
+        let lens_is_over = |(sequence, _): &(Sequence, _)| is_over(sequence);
+        while let Some(at) = self.awaiting_lens.iter().position(lens_is_over) {
             let (sequence, _) = self.awaiting_lens.remove(at);
             self.end_early(sequence, now);
         }
-        while let Some(at) = self.queue.iter().position(active) {
+        while let Some(at) = self.queue.iter().position(request_is_over) {
             if let Some(request) = self.queue.remove(at) {
                 request.sequence.answer.end_early(&limits, now);
             }
