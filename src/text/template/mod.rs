@@ -10,6 +10,7 @@ mod call;
 mod chat_template;
 mod choice;
 mod clock;
+mod defaults;
 mod engine;
 mod error;
 mod filters;

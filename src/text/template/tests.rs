@@ -191,10 +191,16 @@ fn what_is_no_list_of_messages_is_refused() {
             json!([{}, []]),
             "messages[1]: expected an object, found a list",
         ),
+        (
+            json!([{"a": [1e22]}]),
+            "messages[0]: expected integers of at most 64 bits, found a longer one",
+        ),
     ] {
         assert_eq!(refused(messages), Err(expected.to_owned()));
     }
     assert_eq!(refused(json!([])).as_deref(), Ok("0"));
+    let calls = json!([{"tool_calls": [1e22], "a": [1e300, 1.5]}]);
+    assert_eq!(refused(calls).as_deref(), Ok("1"));
 }
 
 #[test]
