@@ -184,7 +184,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let outcomes = prove::prove(&opened, text, &reference, bounds, threads, &mut each)?;
     written?;
-    let mut hints = prove::hints(&outcomes, &reference);
+    let mut hints = prove::hints(&outcomes, &reference, prove::is_f32(&opened.plan));
     let parting = prove::parting(&opened, text, &outcomes, threads)?;
     hints.extend(parting.as_ref().map(described));
     let unread = Unread::of(&opened);
