@@ -131,10 +131,12 @@ def read_cases():
             given = given | {"text_config": common | given["text_config"]}
         else:
             given = common | given
-        count = case.get("tokens", len(table["tokens"]))
-        if count > len(table["tokens"]):
-            raise Failure(f"cases.toml: {case['name']}: there are {len(table['tokens'])} tokens")
-        cases.append(case | {"set": given, "tokens": table["tokens"][:count]})
+        tokens = case.get("tokens", len(table["tokens"]))
+        if isinstance(tokens, int):
+            if tokens > len(table["tokens"]):
+                raise Failure(f"cases.toml: {case['name']}: there are {len(table['tokens'])} tokens")
+            tokens = table["tokens"][:tokens]
+        cases.append(case | {"set": given, "tokens": tokens})
     names = [case["name"] for case in cases]
     if twice := {name for name in names if names.count(name) > 1}:
         raise Failure(f"cases.toml: two cases are called `{min(twice)}`")

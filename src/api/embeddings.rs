@@ -95,6 +95,10 @@ pub(super) async fn embeddings(
             let why = "it gives scores of classes; see `/v1/rerank` and `/classify`";
             return Err(pooled::unsupported(&served, why));
         }
+        Ok(Pooled::TokenScores(_)) => {
+            let why = "it gives scores of classes for each token; see `/pooling`";
+            return Err(pooled::unsupported(&served, why));
+        }
         Err(why) => return Err(pooled::unsupported(&served, &why)),
     };
     let kept = request.kept(width)?;

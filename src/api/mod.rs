@@ -45,6 +45,7 @@ mod passages;
 mod places;
 mod pool;
 mod pooled;
+mod pooling;
 mod process;
 mod props;
 mod quit;

@@ -8,6 +8,7 @@ use crate::common::writing::Part;
 use crate::files::models::Source;
 use crate::files::npy;
 use crate::model::{Batch, is_finite};
+use crate::plan::Pooling;
 use crate::weights::TensorType;
 
 use super::Failure;
@@ -37,7 +38,8 @@ pub(super) struct Args {
     #[arg(long)]
     non_causal: bool,
     /// Write one embedding of the sequence, float32 [n_embd], with the pooling of the model; for a
-    /// classifier or reranker the scores of its classes, float32 [n_classes]
+    /// classifier or reranker the scores of its classes, float32 [n_classes]. A classifier of tokens
+    /// has scores for each token, float32 [n_tokens, n_classes], with and without this option
     #[arg(long)]
     embedding: bool,
     #[command(flatten)]
@@ -59,7 +61,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let mut options = args.load.resolve(&opened, defaults);
     options.non_causal = args.non_causal;
-    options.embeddings = args.embedding;
+    let scores_tokens = opened.plan.pooling() == Pooling::Each;
+    options.embeddings = args.embedding || scores_tokens;
     let n_all = args.source.len() + n;
     if n_all > options.n_ctx {
         anyhow::bail!(
@@ -98,6 +101,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             None => "in one pass of their own all values are finite".to_owned(),
         };
         anyhow::bail!("results are not finite numbers: {place}");
+    }
+    if scores_tokens {
+        let scores = model.pool(&logits)?;
+        return finish(part, &args.output, &scores, &[n, scores.len() / n]);
     }
     if args.embedding {
         let vector = model.pool(&logits)?;

@@ -18,7 +18,7 @@ use crate::files::shelf::Shelf;
 use crate::files::vectors::Vectors;
 use crate::ggml::rpc::Worker;
 use crate::model::{self, DeviceUse, Model, Options};
-use crate::plan::Plan;
+use crate::plan::{Plan, Pooling};
 use crate::text::calls::Dialect;
 use crate::text::template::{
     self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
@@ -131,6 +131,8 @@ pub enum Pooled {
         /// Whether they are probabilities.
         are_probabilities: bool,
     },
+    /// Scores of this many classes for each token.
+    TokenScores(u64),
 }
 
 impl Pooled {
@@ -146,6 +148,9 @@ impl Pooled {
             tensor.map(|tensor| tensor.shape.get(1).copied().unwrap_or(1))
         };
         if let Some(n_classes) = width("cls.output").or_else(|| width("cls")) {
+            if plan.pooling() == Pooling::Each {
+                return Ok(Self::TokenScores(n_classes));
+            }
             let softmax = plan.pool.option("softmax");
             return Ok(Self::Scores {
                 n_classes,

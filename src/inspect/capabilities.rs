@@ -82,6 +82,10 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
             let how = format!("`/v1/rerank`, `/v1/score` and `/classify`: {n} for each text");
             [no("its classification head gives scores"), Ok(how)]
         }
+        Ok(Pooled::TokenScores(n)) => {
+            let how = format!("`/pooling`: {n} for each token of a text");
+            [no("its classification head gives scores"), Ok(how)]
+        }
         Err(why) => [Err(why.clone() + see), no_head],
     };
     let deterministic = Options {

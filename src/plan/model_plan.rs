@@ -88,6 +88,10 @@ choices! {
         MeanSqrt = "mean_sqrt",
         /// The mean of the vectors, each weighted by its position counted from 1.
         Weighted = "weighted",
+        /// The mean of what the classification head makes of each vector.
+        LateMean = "late_mean",
+        /// No pooling: the classification head gives scores for each token.
+        Each = "each",
     }
 }
 

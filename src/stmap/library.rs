@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use crate::arch::{Diagnostics, LibraryError, Source, Spanned, nearest};
+use crate::arch::{Diagnostic, Diagnostics, LibraryError, Source, Spanned, nearest};
 
 use super::definition::Map;
 use super::missing::need_of;
@@ -207,18 +207,40 @@ impl Maps {
     }
 
     fn parse(&self, source: &Source) -> Result<Map, Diagnostics> {
-        read::parse(&source.path, &source.text, &self.common)
+        self.parse_within(source, &[])
+    }
+
+    /// Reads a map that others extend: those named in `outer`, from the outermost on.
+    fn parse_within(&self, source: &Source, outer: &[&str]) -> Result<Map, Diagnostics> {
+        let map = read::parse(&source.path, &source.text)?;
+        let Some(name) = &map.extends else {
+            return Ok(map.completed(None, &self.common));
+        };
+        let refuse = |problem| Diagnostics::new(&source.path, &source.text, vec![problem]);
+        let open = [outer, &[name_of(&source.path)]].concat();
+        if open.contains(&name.value.as_str()) {
+            let message = format!("`{}` would extend itself", name.value);
+            return Err(refuse(Diagnostic::new(name.span.clone(), message)));
+        }
+        let Some(base) = self.sources.get(&name.value) else {
+            let known = self.sources.keys().map(String::as_str);
+            let span = name.span.clone();
+            return Err(refuse(Diagnostic::unknown(span, "map", &name.value, known)));
+        };
+        let inner = self.parse_within(base, &open)?;
+        Ok(map.completed(Some((base.clone(), inner)), &self.common))
     }
 
     /// The given classes, then the classes whose maps also serve them.
     fn served(&self, classes: &[&str]) -> Vec<String> {
         let mut all: Vec<String> = classes.iter().map(|class| (*class).to_owned()).collect();
+        let mut endings: Vec<_> = self.common.endings.iter().collect();
+        endings.sort_by_key(|(ending, _)| std::cmp::Reverse(ending.len()));
         for class in classes {
-            for (ending, others) in &self.common.endings {
+            for (ending, others) in &endings {
                 let stem = class.strip_suffix(ending.as_str());
-                let others = others
-                    .iter()
-                    .map(|other| stem.map(|stem| format!("{stem}{other}")));
+                let others = others.iter();
+                let others = others.map(|other| stem.map(|stem| format!("{stem}{other}")));
                 all.extend(others.flatten());
             }
         }

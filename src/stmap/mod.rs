@@ -8,6 +8,7 @@
 
 mod apply;
 mod chosen;
+mod computed;
 mod config;
 mod config_file;
 mod definition;
