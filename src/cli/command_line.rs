@@ -6,6 +6,7 @@ use super::{
     Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, inspect, lab,
     logits, options, output, perf, plan, points, serve, synth, template, tokenize,
 };
+use crate::common::inputs;
 use crate::ggml;
 
 /// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
@@ -76,10 +77,13 @@ pub(super) enum Command {
 /// priority. Ends the process where clap does: on help and on invalid options.
 ///
 /// # Errors
-/// The configuration is invalid.
+/// The configuration is invalid, or an output is refused.
 pub fn parse() -> Result<Cli, Failure> {
     let line: Vec<_> = std::env::args_os().collect();
-    let matches = Cli::command().get_matches_from(&line);
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(&line);
+    let matches = matches.unwrap_or_else(|error| error.exit());
+    output::check_outputs(&command, &matches)?;
     match matches.subcommand_matches("serve") {
         Some(of_serve) => config::layered(&line, of_serve),
         None => Ok(Cli::from_arg_matches(&matches)?),
@@ -100,6 +104,9 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         _ => options::Logs::Command,
     };
     options::start_log(&cli.log, of_whom)?;
+    // A server reads and replaces files for as long as it runs.
+    let is_server = matches!(cli.command, Command::Serve(_) | Command::Engine(_));
+    inputs::remember_inputs(!is_server);
     // The server reports the signal that ended an engine process, so an engine process does not handle it.
     if !matches!(cli.command, Command::Engine(_)) {
         ggml::report_bus_errors();
@@ -109,6 +116,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Arch(_)
             | Command::Convert(_)
             | Command::Diagram(_)
+            | Command::Lab(_)
             | Command::Logits(_)
             | Command::Synth(_)
     ) {

@@ -10,6 +10,7 @@ use crate::files::models::{self, Source};
 use crate::weights::TensorType;
 
 use super::options::{OpenOptions, byte_count, matrix_type, progress_bar};
+use super::output::{ForceOption, OutputPlace};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -19,7 +20,7 @@ pub(super) struct Args {
     source: PathBuf,
     /// What to write: NAME.gguf, or a folder of safetensors with the metadata in a config.json
     #[arg(value_name = "DST")]
-    target: PathBuf,
+    target: OutputPlace,
     /// Element type of weight matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or q6_k; default: as
     /// stored; in a folder of safetensors quantised matrices become f32
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
@@ -28,9 +29,8 @@ pub(super) struct Args {
     /// file of its own
     #[arg(long, value_name = "BYTES", default_value = "5G", value_parser = byte_count)]
     shard: u64,
-    /// Overwrite an existing target
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: ForceOption,
     #[command(flatten)]
     opening: OpenOptions,
 }
@@ -57,13 +57,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .extension()
         .is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
     let written = match is_file {
-        true => to_gguf(&model, args.ty, target, args.force, &mut progress),
+        true => to_gguf(&model, args.ty, target, args.force.force, &mut progress),
         false => to_folder(
             &model,
             args.ty,
             target,
             args.shard,
-            args.force,
+            args.force.force,
             &mut progress,
         ),
     };

@@ -13,6 +13,7 @@ use crate::weights::TensorType;
 
 use super::Failure;
 use super::options::{Defaults, LoadOptions, SourceTokens, positive};
+use super::output::{ForceOption, OutputFile, at};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -27,7 +28,9 @@ pub(super) struct Args {
     /// NPY file to write: float32 [n_tokens, n_vocab]; for a model without an output head, the hidden
     /// states of all tokens, [n_tokens, n_embd]
     #[arg(short, long, value_name = "OUT.npy")]
-    output: PathBuf,
+    output: OutputFile,
+    #[command(flatten)]
+    force: ForceOption,
     /// Number of tokens per pass, 1 or more; default: all in one pass
     #[arg(long, value_name = "N", value_parser = positive)]
     chunk: Option<usize>,
@@ -49,7 +52,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.load.open(&Source::of(Some(&args.model)))?;
     // The output is created first: without it, computing would be useless.
-    let part = Part::new(&args.output).map_err(|error| at(&args.output, &error))?;
+    let part = Part::new(args.force.target(&args.output));
+    let part = part.map_err(|error| at(&args.output, &error))?;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = args.source.n_batch(if args.stateless { n } else { chunk });
@@ -119,8 +123,4 @@ fn finish(mut part: Part, path: &Path, values: &[f32], shape: &[usize]) -> Resul
     written
         .and_then(|()| part.finish())
         .map_err(|error| at(path, &error))
-}
-
-fn at(path: &Path, error: &std::io::Error) -> Failure {
-    anyhow::anyhow!("{}: {error}", path.display())
 }

@@ -1,9 +1,17 @@
 //! The output of commands, and their failures.
+//!
+//! Invariant: a file that is there already is replaced only with `--force`, an input never.
 
+use std::any::TypeId;
+use std::ffi::OsString;
 use std::io::{self, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use crate::common::writing;
+use clap::{ArgMatches, Args};
+
+use crate::common::inputs::{is_input, is_same_file};
+use crate::common::writing::{self, Target};
 use crate::ggml::end_process;
 
 /// An error message for the user.
@@ -37,6 +45,103 @@ pub(super) fn shown(text: &str) -> String {
     out
 }
 
+/// Defines types of paths that a command writes. Other paths of a command line are inputs.
+macro_rules! outputs {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub(super) struct $name(PathBuf);
+
+        impl From<OsString> for $name {
+            fn from(path: OsString) -> Self {
+                Self(path.into())
+            }
+        }
+
+        impl Deref for $name {
+            type Target = Path;
+
+            fn deref(&self) -> &Path {
+                &self.0
+            }
+        }
+
+        impl AsRef<Path> for $name {
+            fn as_ref(&self) -> &Path {
+                self
+            }
+        }
+    )*};
+}
+
+outputs! {
+    /// A file that a command writes; `-` is stdout. [`check_outputs`] refuses one that is there already.
+    OutputFile
+    /// A folder that a command writes into, or a file or folder by its ending. The command checks what is there.
+    OutputPlace
+    /// A file to which a command appends.
+    AppendedFile
+}
+
+/// Whether files that are there already are replaced.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct ForceOption {
+    /// Replace what is there already; an input is never replaced
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+impl ForceOption {
+    /// A path as the target of an output.
+    pub(super) fn target<'p>(&self, path: &'p Path) -> Target<'p> {
+        let replaces = self.force;
+        Target { path, replaces }
+    }
+}
+
+/// An error with its path.
+pub(super) fn at(path: &Path, error: &io::Error) -> Failure {
+    anyhow::anyhow!("{}: {error}", path.display())
+}
+
+/// Refuses the output files of a command line that are there already, inputs, or named twice: before the work.
+///
+/// # Errors
+/// An output is refused.
+pub(super) fn check_outputs(command: &clap::Command, matches: &ArgMatches) -> Result<(), Failure> {
+    let (mut command, mut matches) = (command, matches);
+    while let Some((name, of_it)) = matches.subcommand() {
+        let Some(found) = command.find_subcommand(name) else {
+            break;
+        };
+        (command, matches) = (found, of_it);
+    }
+    let given = |ty: TypeId| -> Vec<PathBuf> {
+        let all = command.get_arguments();
+        let own = all.filter(|arg| arg.get_value_parser().type_id() == ty);
+        let raw = own.filter_map(|arg| matches.get_raw(arg.get_id().as_str()));
+        raw.flatten().map(PathBuf::from).collect()
+    };
+    let inputs = given(TypeId::of::<PathBuf>());
+    let refuse_input = |path: &Path| match inputs.iter().any(|input| is_same_file(input, path)) {
+        true => Err(at(path, &is_input())),
+        false => Ok(()),
+    };
+    let replaces = matches!(matches.try_get_one::<bool>("force"), Ok(Some(true)));
+    let outputs = given(TypeId::of::<OutputFile>());
+    for (i, path) in outputs.iter().enumerate() {
+        refuse_input(path)?;
+        let is_same = |other: &PathBuf| other == path || is_same_file(other, path);
+        if outputs[..i].iter().any(is_same) {
+            anyhow::bail!("{}: two outputs have this name", path.display());
+        }
+        let checked = Target { path, replaces }.check();
+        checked.map_err(|error| at(path, &error))?;
+    }
+    let appended = given(TypeId::of::<AppendedFile>());
+    appended.iter().try_for_each(|path| refuse_input(path))
+}
+
 /// Whether a command failed only because the reader of its output has closed the pipe.
 pub fn is_closed_pipe(failure: &Failure) -> bool {
     failure
@@ -44,23 +149,39 @@ pub fn is_closed_pipe(failure: &Failure) -> bool {
         .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Writes a file into a folder, which is created if necessary. Returns the path.
+/// Writes files, by their names, into a folder, which is created if necessary: all of them, or none if one is refused.
+/// Returns their paths.
 ///
 /// # Errors
-/// The name is hidden or leads out of the folder, or the folder or file cannot be written; the error has the path.
-pub(super) fn save(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, Failure> {
-    let is_plain = Path::new(name).file_name().is_some_and(|own| own == name);
-    if !is_plain || name.starts_with('.') || name.contains(char::is_control) {
-        anyhow::bail!(
-            "`{}` is not a name for a file in a folder; `--name NAME` gives another",
-            name.escape_debug()
-        );
+/// A name is hidden or leads out of the folder, a file is there already, or the folder or a file cannot be written.
+pub(super) fn save(
+    folder: &Path,
+    files: &[(String, Vec<u8>)],
+    force: ForceOption,
+) -> Result<Vec<PathBuf>, Failure> {
+    for (name, _) in files {
+        let is_plain = Path::new(name)
+            .file_name()
+            .is_some_and(|own| own == &**name);
+        if !is_plain || name.starts_with('.') || name.contains(char::is_control) {
+            anyhow::bail!(
+                "`{}` is not a name for a file in a folder; `--name NAME` gives another",
+                name.escape_debug()
+            );
+        }
+        let path = folder.join(name);
+        let checked = force.target(&path).check();
+        checked.map_err(|error| at(&path, &error))?;
     }
-    let at = |path: &Path, error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
-    std::fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
-    let path = folder.join(name);
-    writing::write(&path, bytes).map_err(|error| at(&path, error))?;
-    Ok(path)
+    std::fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
+    let mut paths = Vec::new();
+    for (name, bytes) in files {
+        let path = folder.join(name);
+        let written = writing::write(force.target(&path), bytes);
+        written.map_err(|error| at(&path, &error))?;
+        paths.push(path);
+    }
+    Ok(paths)
 }
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP that remove incomplete files and end this process with 128 plus the

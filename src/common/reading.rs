@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
+use super::inputs::remember;
+
 /// Maximum size of a definition, a map or a configuration of this program, in bytes.
 pub const MAX_DEFINITION: u64 = 512 << 10;
 /// Maximum size of other texts, such as messages and prompts, in bytes.
@@ -29,12 +31,15 @@ pub fn open(path: &Path) -> io::Result<File> {
         .open(path)?;
     // Opening does not block, but reading waits for a writer that has the pipe open.
     fcntl_setfl(&file, OFlags::empty())?;
+    remember(&file, path);
     Ok(file)
 }
 
 #[cfg(not(unix))]
 pub fn open(path: &Path) -> io::Result<File> {
-    File::open(path)
+    let file = File::open(path)?;
+    remember(&file, path);
+    Ok(file)
 }
 
 /// The bytes of a file.

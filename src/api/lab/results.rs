@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::io;
-use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::common::parallel;
+use crate::common::writing::Target;
 use crate::engine::serving::{Served, now};
 use crate::engine::{Attributed, Captured, LabResult, LensRow, Reduce, TokenLogprob};
 use crate::files::arrays::{self, Elements, Format, Named};
@@ -170,9 +170,9 @@ impl Wanted {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write(
+    pub fn write<'p>(
         &self,
-        path: &Path,
+        target: impl Into<Target<'p>>,
         format: Format,
         result: &LabResult,
         served: &Served,
@@ -180,7 +180,7 @@ impl Wanted {
         let values = self.values(result);
         let arrays: Vec<Named<'_>> = values.iter().flat_map(Shown::arrays).collect();
         let metadata = self.metadata(result, &values, served);
-        arrays::write(path, format, &arrays, &metadata)?;
+        arrays::write(target, format, &arrays, &metadata)?;
         let captures: Value = values.iter().map(Shown::in_file).collect();
         let mut out = json!({ "captures": captures });
         self.add_lens(&mut out, result, served);

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
+use crate::cli::Failure;
 use crate::cli::options::{LoadOptions, positive};
-use crate::cli::{Failure, output};
+use crate::cli::output::{self, ForceOption, OutputFile};
 use crate::common::directions::{Mean, principal};
 use crate::files::vectors;
 
@@ -51,7 +52,9 @@ pub(in crate::cli) struct DirectionArgs {
     row: Row,
     /// File to write: NAME.gguf (a control vector, also for llama.cpp) or NAME.safetensors
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    output: OutputFile,
+    #[command(flatten)]
+    force: ForceOption,
     /// Maximum number of prompts per batch, 1 or more
     #[arg(long, default_value = "16", value_name = "N", value_parser = positive)]
     parallel: usize,
@@ -165,7 +168,11 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
     };
     let by_layer = means[0].keys().map(|layer| (*layer, direction(layer)));
     let by_layer: BTreeMap<u64, Vec<f32>> = by_layer.collect();
-    vectors::write(&args.output, &asking.served.info.arch, &by_layer)?;
+    vectors::write(
+        args.force.target(&args.output),
+        &asking.served.info.arch,
+        &by_layer,
+    )?;
     let n = by_layer.len() - usize::from(is_gguf && by_layer.contains_key(&0));
     let (path, pairs) = (args.output.display(), (positive.len(), negative.len()));
     output::line(format!(

@@ -13,8 +13,9 @@ use crate::common::writing;
 use crate::inspect::pictures::{self, Chosen};
 use crate::model::{Point, Points};
 
+use crate::cli::Failure;
 use crate::cli::options::LoadOptions;
-use crate::cli::{Failure, output};
+use crate::cli::output::{self, ForceOption, OutputFile, at};
 
 use super::prompts::{Asking, Bounds, BytesOption};
 use super::{Text, TextOptions, read_text};
@@ -33,16 +34,18 @@ struct FileOptions {
     from: Option<PathBuf>,
     /// Write an SVG picture
     #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    svg: Option<OutputFile>,
     /// Write a self-contained HTML page with the picture
     #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    html: Option<OutputFile>,
     /// Write a PNG picture, with a built-in font
     #[arg(long, value_name = "FILE")]
-    png: Option<PathBuf>,
+    png: Option<OutputFile>,
     /// Write the JSON response of the HTTP API to this file; without any output file it is printed
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    json: Option<OutputFile>,
+    #[command(flatten)]
+    force: ForceOption,
     /// Layers that are drawn, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     layers: Vec<u64>,
@@ -344,7 +347,7 @@ impl FileOptions {
         };
         let text = serde_json::to_string_pretty(&response)?;
         if let Some(path) = &self.json {
-            write(path, text.as_bytes())?;
+            self.write(path, text.as_bytes())?;
         }
         if !self.is_drawn() {
             return match self.json {
@@ -359,25 +362,26 @@ impl FileOptions {
         let chart = pictures::chart(picture, &response, &chosen);
         let chart = chart.map_err(|problem| anyhow::anyhow!("{place}{problem}"))?;
         if let Some(path) = &self.svg {
-            write(path, pictures::svg(&chart).as_bytes())?;
+            self.write(path, pictures::svg(&chart).as_bytes())?;
         }
         if let Some(path) = &self.html {
-            write(path, pictures::page(&chart).as_bytes())?;
+            self.write(path, pictures::page(&chart).as_bytes())?;
         }
         #[cfg(feature = "png")]
         if let Some(path) = &self.png {
-            write(
-                path,
-                &crate::inspect::diagram::png::png(&pictures::svg(&chart))?,
-            )?;
+            let png = crate::inspect::diagram::png::png(&pictures::svg(&chart))?;
+            self.write(path, &png)?;
         }
         Ok(())
     }
-}
 
-/// Writes a file and prints its path.
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let written = writing::write(path, bytes);
-    written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-    output::line(path.display().to_string())
+    /// Writes a file and prints its path.
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+        let written = writing::write(self.force.target(path), bytes);
+        written.map_err(|error| at(path, &error))?;
+        match writing::is_stdout(path) {
+            true => Ok(()),
+            false => output::line(path.display().to_string()),
+        }
+    }
 }

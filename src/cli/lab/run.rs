@@ -7,8 +7,9 @@ use clap::Args as ClapArgs;
 use crate::api;
 use crate::files::arrays::Format;
 
+use crate::cli::Failure;
 use crate::cli::options::LoadOptions;
-use crate::cli::{Failure, output};
+use crate::cli::output::{self, ForceOption, OutputFile};
 
 use super::prompts::{Asking, Bounds, PlanOptions, plan};
 use super::{Text, TextOptions};
@@ -29,7 +30,9 @@ pub(in crate::cli) struct RunArgs {
     max_tokens: usize,
     /// File for the captured values, NAME.safetensors or NAME.npz; without it they are printed as JSON
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    output: Option<OutputFile>,
+    #[command(flatten)]
+    force: ForceOption,
     #[command(flatten)]
     values: PlanOptions,
     #[command(flatten)]
@@ -61,7 +64,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let mut shown = match file {
         None => request.json(&result, served),
         Some((path, format)) => {
-            let written = request.write(path, format, &result, served);
+            let written = request.write(args.force.target(path), format, &result, served);
             written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?
         }
     };

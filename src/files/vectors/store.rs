@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::common::writing;
+use crate::common::writing::{self, Target};
 
 use super::{Content, Error, GGUF, opened, read};
 
@@ -216,7 +216,7 @@ impl Vectors {
         let unknown = folder.join("unknown");
         fs::create_dir_all(&unknown)?;
         let check = unknown.join(format!("{id}.{ending}"));
-        writing::write(&check, bytes)?;
+        writing::write(Target::replacing(&check), bytes)?;
         if let Err(error) = read(&check) {
             fs::remove_file(&check)?;
             let prefix = format!("{}: ", check.display());
