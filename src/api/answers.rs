@@ -112,6 +112,8 @@ pub(super) trait Format: Send + 'static {
     fn start(&mut self, _choice: u32, _out: &mut Events) {}
     /// Writes the tokens of a completion's prompt with their log-probabilities, if requested.
     fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken], _out: &mut Events) {}
+    /// Counts the tokens of a completion that the next text has.
+    fn count(&mut self, _choice: u32, _n_tokens: usize) {}
     /// Writes new text of a completion.
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events);
     /// Writes reasoning, or a piece of a call, if answers are parsed.
@@ -180,7 +182,9 @@ impl Answers {
         let record = Record::current();
         record.model(&served.name);
         let mut events = SelectAll::new();
-        for (choice, own) in (0..).zip(served.handle.submit_all(requests)?) {
+        let submitted = served.handle.submit_all(requests);
+        let submitted = submitted.map_err(|rejected| Error::from(rejected).of_model(served))?;
+        for (choice, own) in (0..).zip(submitted) {
             let own = UnboundedReceiverStream::new(own);
             events.push(own.map(move |event| (choice, event)).boxed());
         }
@@ -359,6 +363,7 @@ impl Answers {
             Event::Progress(progress) => format.progress(i, &progress, out),
             Event::Ended(token) => format.ended(i, token, out),
             Event::Text { text, tokens } => {
+                format.count(i, tokens.len());
                 let pieces = self.read(i, text, tokens);
                 write_pieces(format, i, &pieces, out);
             }

@@ -72,7 +72,9 @@ async fn answer(State(server): State<Arc<Server>>, mut request: Request) -> Resp
     let work = |request| caught(Box::pin(forward::layer(Arc::clone(&server), request)));
     let admitted = |request| intake::layer(&server.workers, request, work);
     let checked = |request| access::layer(&server.access, request, admitted);
-    let mut response = record::layer(request, |request| anthropic::layer(request, checked)).await;
+    let is_strict = server.pool.has_strict_fields();
+    let answered = |request| anthropic::layer(request, checked);
+    let mut response = record::layer(request, is_strict, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
     response
 }

@@ -74,6 +74,7 @@ pub(super) async fn completions(
     let (served, generation) = (begun.served, &dialogue.generation);
     let shape = Shape {
         envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.reports())
+            .with_prompts((0..generation.n_choices()).map(|_| begun.first.prompt.len()))
             .with_lab(generation.lab.clone()),
         wants_logprobs: top.is_some(),
         names: Names::of(chat.return_tokens_as_token_ids),
@@ -188,7 +189,7 @@ impl Shape {
             logprobs,
             finish_reason,
         };
-        self.envelope.chunk(CHUNK, [choice])
+        self.envelope.chunk(CHUNK, index, [choice])
     }
 
     /// A chunk without a delta, to which fields are added.
@@ -216,6 +217,14 @@ impl Format for Shape {
     fn start(&mut self, choice: u32, out: &mut Events) {
         let delta = json!({ "role": "assistant", "content": "" });
         out.push(&self.delta(choice, delta, None, None));
+    }
+
+    fn count(&mut self, choice: u32, n_tokens: usize) {
+        self.envelope.count(choice, n_tokens);
+    }
+
+    fn took(&mut self, choice: u32, usage: &Usage) {
+        self.envelope.took(choice, usage);
     }
 
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
@@ -247,7 +256,7 @@ impl Format for Shape {
     }
 
     fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
-        let mut chunk = self.envelope.chunk(CHUNK, [(); 0]).json();
+        let mut chunk = self.envelope.chunk(CHUNK, choice, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, tokenizer);
         out.push(&chunk);

@@ -107,7 +107,7 @@ pub(super) async fn completions(
         let top = legacy.top_logprobs();
         let first = generation.request(&served, &prompt.tokens, top, constraint.as_ref());
         let mut first = first.map_err(|error| error.of_prompt(PROMPT))?;
-        legacy.complete(&mut first);
+        legacy.complete(&mut first, &generation);
         let scores = first.prompt_logprobs;
         requests.extend(
             choices(&first, n).map(|request| match generation.is_streamed() {
@@ -123,7 +123,10 @@ pub(super) async fn completions(
     let answers = Answers::submit(&served, requests, n);
     let answers = answers.map_err(|error| error.of_prompt(PROMPT))?;
     let answers = answers.hiding(generation.hides_special(), &served);
+    let n_tokens = encoded.iter().map(|prompt| prompt.tokens.len());
+    let n_tokens = n_tokens.flat_map(|n_tokens| (0..n).map(move |_| n_tokens));
     let envelope = Envelope::new(Arc::clone(&served), "cmpl-", generation.reports())
+        .with_prompts(n_tokens)
         .with_lab(generation.lab.clone());
     let encoded_choices = encoded.len() as u32 * n;
     let mut shape = Shape {
@@ -270,8 +273,10 @@ impl Legacy {
     }
 
     /// Adds this endpoint's own parameters to the request for a prompt.
-    fn complete(&self, request: &mut Request) {
-        request.max_tokens.get_or_insert(DEFAULT_TOKENS);
+    fn complete(&self, request: &mut Request, generation: &Generation) {
+        if !generation.is_unlimited() {
+            request.max_tokens.get_or_insert(DEFAULT_TOKENS);
+        }
         if self.is_echoed()
             && let Some(top) = self.logprobs
         {
@@ -341,7 +346,7 @@ impl Shape {
             logprobs,
             finish_reason,
         };
-        self.envelope.chunk(OBJECT, [choice])
+        self.envelope.chunk(OBJECT, index, [choice])
     }
 
     fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<Value>, isize) {
@@ -376,6 +381,14 @@ impl Format for Shape {
         }
     }
 
+    fn count(&mut self, choice: u32, n_tokens: usize) {
+        self.envelope.count(choice, n_tokens);
+    }
+
+    fn took(&mut self, choice: u32, usage: &Usage) {
+        self.envelope.took(choice, usage);
+    }
+
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
         let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
         self.offsets[choice as usize] = end;
@@ -396,7 +409,7 @@ impl Format for Shape {
     }
 
     fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
-        let mut chunk = self.envelope.chunk(OBJECT, [(); 0]).json();
+        let mut chunk = self.envelope.chunk(OBJECT, choice, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, tokenizer);
         out.push(&chunk);

@@ -74,7 +74,7 @@ impl Dialogue {
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
         let generation = Generation::take(body, 1)?;
         Ok(Self {
-            messages: body.take()?,
+            messages: Messages::take(body)?,
             generation,
             fitting: body.take()?,
         })
@@ -113,7 +113,7 @@ impl Dialogue {
     /// The conversation does not fit the model.
     pub(super) fn prompt_for(&self, served: Arc<Served>) -> Result<Prompt, Error> {
         let tools = self.messages.tools()?;
-        let text = served.chat_text(&self.messages.conversation(&tools, &served.dialect))?;
+        let text = served.chat_text(&self.messages.conversation(&tools, &served)?)?;
         let mut tokens = served.prompt_of(&text)?;
         let bos = served.handle.tokenizer().bos();
         let n_first = usize::from(bos.is_some() && tokens.first() == bos.as_ref());

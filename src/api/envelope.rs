@@ -19,6 +19,8 @@ use super::lab;
 pub(super) struct Reports {
     /// Usage at the end of a stream; whole responses always have it.
     pub(super) usage: bool,
+    /// The usage so far in each chunk of a stream that reports usage.
+    pub(super) continuous: bool,
     /// Times and rates in llama-server's shape.
     pub(super) timings: bool,
 }
@@ -30,6 +32,8 @@ pub(super) struct Envelope {
     pub(super) created: u64,
     reports: Reports,
     lab: Option<Arc<lab::Wanted>>,
+    /// For each completion, the usage so far, where chunks report it.
+    so_far: Vec<Usage>,
 }
 
 /// An object of a response, in the order in which its fields are written.
@@ -69,6 +73,33 @@ impl Envelope {
             created: now,
             reports,
             lab: None,
+            so_far: Vec::new(),
+        }
+    }
+
+    /// The same envelope for completions of prompts with these numbers of tokens.
+    pub(super) fn with_prompts(mut self, n_tokens: impl Iterator<Item = usize>) -> Self {
+        if self.reports.usage && self.reports.continuous {
+            let of_prompt = |prompt_tokens| Usage {
+                prompt_tokens,
+                ..Usage::default()
+            };
+            self.so_far = n_tokens.map(of_prompt).collect();
+        }
+        self
+    }
+
+    /// Counts tokens of a completion that the next chunks have.
+    pub(super) fn count(&mut self, choice: u32, n: usize) {
+        if let Some(usage) = self.so_far.get_mut(choice as usize) {
+            usage.completion_tokens += n;
+        }
+    }
+
+    /// Records the usage of a completion that has ended.
+    pub(super) fn took(&mut self, choice: u32, usage: &Usage) {
+        if let Some(so_far) = self.so_far.get_mut(choice as usize) {
+            *so_far = *usage;
         }
     }
 
@@ -95,10 +126,18 @@ impl Envelope {
         }
     }
 
-    /// A chunk of a stream. If usage is requested, that of the chunk is null, because only the last one has it.
-    pub(super) fn chunk<C: Serialize>(&self, object: &'static str, choices: C) -> Object<'_, C> {
+    /// A chunk of a stream, of one completion. If usage is requested, that of the chunk is null, because only the last
+    /// one has it, or that of the completion so far.
+    pub(super) fn chunk<C: Serialize>(
+        &self,
+        object: &'static str,
+        choice: u32,
+        choices: C,
+    ) -> Object<'_, C> {
+        let so_far = || self.so_far.get(choice as usize).map(usage_json);
+        let usage = self.reports.usage.then(|| so_far().unwrap_or_default());
         Object {
-            usage: self.reports.usage.then_some(Value::Null),
+            usage,
             ..self.object(object, choices)
         }
     }

@@ -11,11 +11,14 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::engine::serving::PromptError;
+use crate::arch::nearest;
+use crate::engine::serving::{PromptError, Served};
 use crate::engine::{Failure, Rejected};
 use crate::text::template::RenderError;
 
+use super::dialect::Dialect;
 use super::json::Json;
+use super::record::Record;
 
 /// Text from a client, shortened for an error message.
 pub(super) fn quoted(text: &str) -> String {
@@ -77,19 +80,35 @@ pub(super) enum Error {
     TooLarge { limit: usize },
     /// There is no model of this name.
     #[error(
-        "the model `{}` does not exist{}",
+        "the model `{}` does not exist{}; {models}",
         quoted(name),
         .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
     )]
-    UnknownModel { name: String, near: Option<String> },
+    UnknownModel {
+        name: String,
+        near: Option<String>,
+        /// The models that exist, in words.
+        models: String,
+    },
     /// The prompt exceeds the context length.
-    #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`")]
+    #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`{}", longer(*most))]
     ContextLength {
         found: usize,
         limit: usize,
         /// The field of the prompt.
         param: &'static str,
+        /// The context length that the model was trained with, if it is longer.
+        most: Option<u64>,
     },
+    /// A conversation is to be kept. Anthropic's clients send it whole after this error.
+    #[error("`thread` is not supported: conversations are not kept, send all messages")]
+    Thread,
+    /// An item of an earlier response is not kept any more, or never was.
+    #[error(
+        "Item with id '{}' not found: recent items are kept while the model is loaded; send the item itself",
+        quoted(id)
+    )]
+    NoItem { param: String, id: String },
     /// Too many requests are queued.
     #[error("{limit} requests are waiting already; try again later")]
     Busy { limit: usize },
@@ -178,6 +197,38 @@ impl Error {
         }
     }
 
+    /// An error about a model that is none of `names`.
+    pub(super) fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
+        const MAX: usize = 10;
+        let names: Vec<&str> = names.collect();
+        let shown = names.iter().take(MAX).map(|name| format!("`{}`", quoted(name)));
+        let shown: Vec<String> = shown.collect();
+        let models = match (shown.len(), names.len()) {
+            (0, _) => "there are no models".to_owned(),
+            (n, all) if n < all => {
+                let (shown, more) = (shown.join(", "), all - n);
+                format!("the models are {shown} and {more} more")
+            }
+            (1, _) => format!("the only model is {}", shown[0]),
+            _ => format!("the models are {}", shown.join(", ")),
+        };
+        Self::UnknownModel {
+            near: nearest(name, names.into_iter()).map(str::to_owned),
+            name: name.to_owned(),
+            models,
+        }
+    }
+
+    /// An error about a field that nobody knows, with the nearest known one.
+    pub(super) fn unknown(param: String, near: Option<String>) -> Self {
+        let hint = near.map(|near| format!("; did you mean `{near}`?"));
+        Self::Field {
+            message: format!("unknown parameter: `{param}`{}", hint.unwrap_or_default()),
+            param,
+            code: "unknown_parameter",
+        }
+    }
+
     /// An error about a field that is known but not supported.
     pub(super) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Field {
@@ -199,18 +250,56 @@ impl Error {
                 message,
                 code,
             },
-            Self::ContextLength { found, limit, .. } => Self::ContextLength {
+            Self::ContextLength {
+                found, limit, most, ..
+            } => Self::ContextLength {
                 found,
                 limit,
                 param: field,
+                most,
             },
             other => other,
         }
     }
 
+    /// The same error, of a request to a model: one that is too long for the server may fit the model.
+    pub(super) fn of_model(mut self, served: &Served) -> Self {
+        if let Self::ContextLength { limit, most, .. } = &mut self {
+            let trained = served.n_ctx_train;
+            *most = (trained > *limit as u64).then_some(trained);
+        }
+        self
+    }
+
+    /// The message, in the words that clients of the requested route know.
+    pub(super) fn message(&self) -> String {
+        let Self::ContextLength {
+            found,
+            limit,
+            param,
+            most,
+        } = self
+        else {
+            return self.to_string();
+        };
+        let longer = longer(*most);
+        match Dialect::of(Record::current().path()) {
+            Dialect::Messages => {
+                format!("prompt is too long: {found} tokens > {limit} maximum{longer}")
+            }
+            Dialect::Native => format!(
+                "the request has {found} tokens and exceeds the available context size of {limit} tokens; shorten `{param}`{longer}"
+            ),
+            Dialect::Plain | Dialect::Responses => format!(
+                "This model's maximum context length is {limit} tokens. However, your `{param}` resulted in {found} tokens. \
+                 Please reduce the length of `{param}`{longer}"
+            ),
+        }
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } => {
+            Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } | Self::Thread => {
                 StatusCode::BAD_REQUEST
             }
             Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -221,6 +310,7 @@ impl Error {
             Self::UnknownModel { .. }
             | Self::NotServable { .. }
             | Self::NotThere { .. }
+            | Self::NoItem { .. }
             | Self::NoRoute(_) => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -272,14 +362,16 @@ impl Error {
             Self::NotServable { .. } => "model_not_servable",
             Self::Engine { .. } | Self::Drawing { .. } | Self::Elsewhere => "internal_error",
             Self::NoRoute(_) => "unknown_url",
-            Self::NotThere { .. } => "not_found",
+            Self::NotThere { .. } | Self::NoItem { .. } => "not_found",
+            Self::Thread => "thread_unsupported_request",
             Self::Method => "method_not_allowed",
         }
     }
 
     fn param(&self) -> Option<&str> {
         match self {
-            Self::Field { param, .. } => Some(param),
+            Self::Field { param, .. } | Self::NoItem { param, .. } => Some(param),
+            Self::Thread => Some("thread"),
             Self::UnknownModel { .. }
             | Self::NotServable { .. }
             | Self::Load { .. }
@@ -320,31 +412,53 @@ impl Error {
             _ => "invalid_request_error",
         };
         let mut body = json!({ "error": {
-            "message": self.to_string(), "type": kind, "param": self.param(), "code": self.code(),
+            "message": self.message(), "type": kind, "param": self.param(), "code": self.code(),
         } });
         // llama-server's field names, so that clients can shorten a prompt by the right amount.
         if let Self::ContextLength { found, limit, .. } = self {
             body["error"]["n_prompt_tokens"] = (*found).into();
             body["error"]["n_ctx"] = (*limit).into();
+            if Dialect::of(Record::current().path()) == Dialect::Native {
+                body["error"]["type"] = "exceed_context_size_error".into();
+            }
         }
         body
     }
+
+    /// What Anthropic's clients read besides the message.
+    fn details(&self) -> Option<Value> {
+        let details = json!({ "error_code": self.code(), "unsupported": ["thread"] });
+        matches!(self, Self::Thread).then_some(details)
+    }
+}
+
+/// Advice where the model could read more than the server lets it.
+fn longer(most: Option<u64>) -> String {
+    most.map_or_else(String::new, |most| {
+        format!(", or start the server with a larger `--ctx`: the model was trained with {most} tokens")
+    })
 }
 
 /// Marks the response of [`Error::Elsewhere`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IsElsewhere;
 
-/// The message of an error response, for routes that write errors in another shape.
+/// An error response, for routes that write errors in another shape.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal(pub(super) String);
+pub(super) struct Refusal {
+    pub(super) message: String,
+    pub(super) details: Option<Value>,
+}
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         self.log();
         let status = self.status();
         let mut response = (status, Json(self.body())).into_response();
-        response.extensions_mut().insert(Refusal(self.to_string()));
+        response.extensions_mut().insert(Refusal {
+            message: self.message(),
+            details: self.details(),
+        });
         if matches!(self, Self::Elsewhere) {
             response.extensions_mut().insert(IsElsewhere);
         }
@@ -372,6 +486,7 @@ impl From<Rejected> for Error {
                 found,
                 limit,
                 param: MESSAGES,
+                most: None,
             },
             Rejected::Params(error) => Self::value(error.field, error.to_string()),
             Rejected::NoSearch(_) => Self::unsupported("penalty_alpha", rejected.to_string()),

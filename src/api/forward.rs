@@ -24,13 +24,14 @@ use crate::transport::{self, Events, exchange};
 
 use super::adapters::{self, Which};
 use super::assembly::Server;
+use super::dialect::Dialect;
 use super::error::{Error, IsElsewhere};
 use super::fields::whole;
 use super::pool::{ALIAS, Engine};
 use super::process::Process;
 use super::record::Record;
 use super::routes::{self, Owner};
-use super::{MAX_BODY_BYTES, anthropic, responses};
+use super::{MAX_BODY_BYTES, anthropic};
 
 /// Headers that belong to one connection, and those that only the server reads.
 static OWN_HEADERS: &[&str] = &[
@@ -69,7 +70,10 @@ pub(super) async fn layer(server: Arc<Server>, request: Request) -> Response {
     let Routing { model, is_streamed } = Routing::of(&head.uri, &body);
     let call = Call {
         owner,
-        name: model.filter(|name| pool.own_name(name).is_ok()),
+        name: model.and_then(|name| match owner {
+            Owner::Server => pool.own_name(&name).ok(),
+            Owner::Model | Owner::Loaded => pool.serving_name(&name).ok(),
+        }),
         head,
         body,
         server,
@@ -297,33 +301,17 @@ async fn died(process: &Process, record: &Record) -> Error {
     Error::EngineDied { name, how }
 }
 
-/// The shape in which a stream writes errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
-    Plain,
-    Messages,
-    Responses,
-}
-
 impl Dialect {
-    fn of(path: &str) -> Self {
-        match path {
-            _ if path.starts_with(anthropic::ROUTE) => Self::Messages,
-            _ if responses::ROUTES.contains(&path) => Self::Responses,
-            _ => Self::Plain,
-        }
-    }
-
     /// The event of an error with this body, after `n_events` events.
     fn failed(self, status: StatusCode, body: &Value, n_events: usize) -> Bytes {
         let (error, mut out) = (&body["error"], Events::default());
         match self {
-            Self::Plain => out.push(body),
+            Self::Plain | Self::Native => out.push(body),
             // An engine process has already written it in Anthropic's shape.
             Self::Messages if body["type"] == "error" => out.push_named(body),
             Self::Messages => {
                 let message = error["message"].as_str().unwrap_or_default();
-                out.push_named(&anthropic::error_body(status, message));
+                out.push_named(&anthropic::error_body(status, message, None));
             }
             Self::Responses => out.push_named(&json!({
                 "type": "error", "code": error["code"], "message": error["message"],

@@ -401,7 +401,7 @@ pub(super) fn fields() -> Vec<Field> {
 pub(super) async fn run(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
     let generation = Generation::take(&mut body, 0)?;
     let run: Run = body.take()?;
-    body.finish()?;
+    body.own().finish()?;
     let Some(wanted) = generation.lab.clone() else {
         return Err(Error::missing(FIELD));
     };

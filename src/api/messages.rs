@@ -2,13 +2,17 @@
 
 use serde_json::{Map, Value};
 
-use crate::engine::serving::Conversation;
+use crate::arch::nearest;
+use crate::engine::serving::{Conversation, Served};
 use crate::text::calls::Dialect;
 
 use super::error::{Error, quoted};
-use super::fields::fields;
+use super::fields::{Body, fields};
+use super::shapes::{Shape, ignored};
 use super::tools::{Tools, check_calls, with_arguments};
 
+/// Maximum number of fields of messages that are looked up in a template.
+const MAX_LOOKED_UP: usize = 256;
 /// Maximum number of messages.
 const MAX_MESSAGES: usize = 16 << 10;
 
@@ -47,7 +51,89 @@ const OURS: &[&str] = &[
     "continue_final_message",
 ];
 
+/// The fields of a message of OpenAI's API, of its answers too, and those of reasoning.
+const MESSAGE: &[&str] = &[
+    "annotations",
+    "audio",
+    "content",
+    "function_call",
+    "name",
+    "reasoning",
+    "reasoning_content",
+    "refusal",
+    "role",
+    "thinking",
+    "tool_call_id",
+    "tool_calls",
+];
+/// The roles of OpenAI's API.
+const ROLES: &[&str] = &[
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+];
+const PARTS: Shape = Shape {
+    kinds: &["text", "refusal"],
+    idle: &["annotations", "cache_control", "citations"],
+    ..Shape::of(&["type", "text", "refusal"])
+};
+const CALLS: Shape = Shape {
+    idle: &["index"],
+    inner: &[
+        ("function", &Shape::of(&["name", "arguments"])),
+        ("custom", &Shape::of(&["name", "input"])),
+    ],
+    ..Shape::of(&["id", "type", "function", "custom"])
+};
+/// The parts of a message that others define. Its own fields depend on the chat template, which reads them.
+const INNER: Shape = Shape {
+    inner: &[("content", &PARTS), ("tool_calls", &CALLS)],
+    ..Shape::of(&[])
+};
+const TOOLS: Shape = Shape {
+    kinds: &["function", "custom"],
+    idle: &["cache_control"],
+    inner: &[
+        ("function", &FUNCTION),
+        ("custom", &Shape::of(&["name", "description", "format"])),
+    ],
+    ..Shape::of(&["type", "function", "custom"])
+};
+/// transformers also describes what a function returns, which some templates show.
+const FUNCTION: Shape = Shape::of(&["name", "description", "parameters", "strict", "return"]);
+const CHOSEN: Shape = Shape {
+    inner: &[("function", &NAMED), ("custom", &NAMED)],
+    ..Shape::of(&["type", "function", "custom"])
+};
+const NAMED: Shape = Shape::of(&["name"]);
+const CHOICE: Shape = Shape {
+    inner: &[
+        ("function", &NAMED),
+        ("custom", &NAMED),
+        ("allowed_tools", &ALLOWED),
+    ],
+    ..Shape::of(&["type", "function", "custom", "allowed_tools"])
+};
+const ALLOWED: Shape = Shape {
+    inner: &[("tools", &CHOSEN)],
+    ..Shape::of(&["mode", "tools"])
+};
+
 impl Messages {
+    /// Takes the fields out of a body, without what is not known within them.
+    ///
+    /// # Errors
+    /// A field is missing or of another type, or one that is not known is refused.
+    pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
+        body.prune("messages", &INNER)?;
+        body.prune("tools", &TOOLS)?;
+        body.prune("tool_choice", &CHOICE)?;
+        body.take()
+    }
+
     /// Checks that do not depend on the model.
     ///
     /// # Errors
@@ -180,8 +266,17 @@ impl Messages {
         Ok(())
     }
 
-    /// The input of the chat template.
-    pub(super) fn conversation(&self, tools: &Tools, dialect: &Dialect) -> Conversation {
+    /// The input of the chat template of a model.
+    ///
+    /// # Errors
+    /// A message has a role that neither OpenAI's API nor the template has, or a field that is not known is refused.
+    pub(super) fn conversation(
+        &self,
+        tools: &Tools,
+        served: &Served,
+    ) -> Result<Conversation, Error> {
+        self.check_for_template(served)?;
+        let dialect = &served.dialect;
         let messages = self
             .messages
             .iter()
@@ -198,13 +293,47 @@ impl Messages {
             Some("xhigh" | "max") => set("reasoning_effort", "high".into()),
             Some(effort) => set("reasoning_effort", effort.into()),
         }
-        Conversation {
+        Ok(Conversation {
             messages: messages.collect(),
             tools: tools.all.clone(),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message == Some(true),
             kwargs,
+        })
+    }
+
+    /// Checks the roles and the names of fields, which a template may add to.
+    fn check_for_template(&self, served: &Served) -> Result<(), Error> {
+        let is_quoted = |word: &str| {
+            let mentions = |quote: char| served.template_mentions(&format!("{quote}{word}{quote}"));
+            mentions('\'') || mentions('"')
+        };
+        let reads = |name: &str| is_quoted(name) || served.template_mentions(&format!(".{name}"));
+        let mut n_left = MAX_LOOKED_UP;
+        for (i, message) in self.messages.iter().enumerate() {
+            let role = message.get("role").and_then(Value::as_str);
+            let other = role.filter(|role| !ROLES.contains(role) && !is_quoted(role));
+            if let Some(role) = other {
+                let param = format!("messages[{i}].role");
+                let (role, expected) = (quoted(role), "`system`, `developer`, `user`, `assistant`");
+                let message = format!("`{param}` is `{role}`, expected {expected} or `tool`");
+                return Err(Error::value(param, message));
+            }
+            let fields = message.as_object().into_iter().flatten();
+            let others = fields
+                .filter(|(name, value)| !MESSAGE.contains(&name.as_str()) && !value.is_null())
+                .take(n_left);
+            for (name, _) in others {
+                n_left -= 1;
+                if reads(name) {
+                    continue;
+                }
+                let near = nearest(name, MESSAGE.iter().copied());
+                let place = |name: &str| format!("messages[{i}].{}", quoted(name));
+                ignored(place(name), near.map(place))?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! HTTP in the shapes of OpenAI's API: one endpoint per file, one error table.
 //!
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine and write its events;
-//! every refusal goes through `error`. Shared by the endpoints: `fields` and `known` (bodies), `messages` and
+//! every refusal goes through `error`. Shared by the endpoints: `fields`, `known` and `shapes` (bodies), `messages` and
 //! `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope` (responses, streamed
 //! or not), `parts` (their reasoning and calls), `logprobs`, `places` (values within a body). Around them, in the order
 //! of `assembly`: `access` (access control), `intake` (bodies, threads), `forward` (requests to engine processes, which
@@ -17,6 +17,7 @@ mod biases;
 mod chat;
 mod completions;
 mod diagram;
+mod dialect;
 mod dialogue;
 mod diffusion;
 mod embeddings;
@@ -57,6 +58,7 @@ mod responses;
 mod routes;
 mod sampling;
 mod settings;
+mod shapes;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -72,7 +74,8 @@ pub use lab::{
 pub use local::{Reply, ReplyEvent, check, n_tokens, reply};
 pub use parts::Piece;
 pub use pool::{
-    Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started, Wanted,
+    Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started,
+    Strictness, Wanted,
 };
 pub use process::{CHANGED, LOST, Launch, OnLine, Process, Report};
 

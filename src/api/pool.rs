@@ -26,6 +26,7 @@ use super::diagram::View;
 use super::error::Error;
 use super::lab::Painter;
 use super::process::Process;
+use super::record::Record;
 
 use deaths::Deaths;
 
@@ -102,6 +103,15 @@ pub(super) struct Info {
     pub(super) n_deaths: u64,
 }
 
+/// What the server refuses rather than serves as well as it can.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Strictness {
+    /// Fields of requests that are not known.
+    pub fields: bool,
+    /// Names that are not those of the only model.
+    pub model: bool,
+}
+
 /// The models by name.
 pub struct Pool {
     places: RwLock<BTreeMap<String, Arc<Place>>>,
@@ -122,6 +132,7 @@ pub struct Pool {
     is_split: bool,
     /// Whether this is the pool of an engine process. Its only model answers to every name.
     is_engine: bool,
+    strictness: Strictness,
     residency: Residency,
     /// Number of loads under way that count towards the limit of loaded models.
     admitted: Mutex<usize>,
@@ -229,6 +240,7 @@ impl Pool {
             is_managed: false,
             is_split: false,
             is_engine: false,
+            strictness: Strictness::default(),
             residency: Residency::default(),
             admitted: Mutex::default(),
             created: serving::now(),
@@ -294,6 +306,17 @@ impl Pool {
             is_managed,
             ..self
         }
+    }
+
+    /// The same pool, whose requests are read so strictly.
+    #[must_use]
+    pub fn strict(self, strictness: Strictness) -> Self {
+        Self { strictness, ..self }
+    }
+
+    /// Whether fields of requests that are not known are refused.
+    pub(super) fn has_strict_fields(&self) -> bool {
+        self.strictness.fields
     }
 
     /// The same pool with these limits on loaded models.
@@ -414,9 +437,10 @@ impl Pool {
         drawn.map_err(|detail| Error::Drawing { name, detail })
     }
 
-    /// A model by its name in a request, with its own name.
+    /// A model by its name, with its own name. An empty name is as none.
     fn place(&self, name: &str) -> Result<(String, Arc<Place>), Error> {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let name = if name.is_empty() { ALIAS } else { name };
         let own = |name: &str| places.get_key_value(name);
         let only = places.first_key_value().filter(|_| places.len() == 1);
         let found = own(name)
@@ -424,14 +448,10 @@ impl Pool {
             .or(only.filter(|_| name == ALIAS || self.is_engine));
         match found {
             Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
-            None => Err(Error::UnknownModel {
-                name: name.to_owned(),
-                near: nearest(
-                    name,
-                    places.keys().chain(self.aliases.keys()).map(String::as_str),
-                )
-                .map(str::to_owned),
-            }),
+            None => {
+                let names = places.keys().chain(self.aliases.keys()).map(String::as_str);
+                Err(Error::unknown_model(name, names))
+            }
         }
     }
 
@@ -440,12 +460,28 @@ impl Pool {
         Ok(self.place(name)?.0)
     }
 
+    /// The own name of the model that answers a request with this name. The only model answers to every name, and the
+    /// record of the request says so, unless the server is strict.
+    pub(super) fn serving_name(&self, name: &str) -> Result<String, Error> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let only = places.keys().next().filter(|_| places.len() == 1).cloned();
+        drop(places);
+        match (self.own_name(name), only) {
+            (Err(_), Some(only)) if !self.strictness.model => {
+                Record::current().stands_in(name, &only);
+                Ok(only)
+            }
+            (found, _) => found,
+        }
+    }
+
     /// A model that is served in this process; it is loaded if necessary.
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Served>, Error> {
+        let name = self.serving_name(name)?;
         if self.is_split {
-            return self.place(name).and(Err(Error::Elsewhere));
+            return Err(Error::Elsewhere);
         }
-        let engine = self.engine(name).await?;
+        let engine = self.engine(&name).await?;
         engine.parts().0.ok_or(Error::Elsewhere)
     }
 

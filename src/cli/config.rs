@@ -49,6 +49,8 @@ const OF_SERVER: &[&str] = &[
     "no_api_key",
     "cors_origin",
     "allow_host",
+    "strict_fields",
+    "strict_model",
     "read_time",
     "in_process",
     "log",
@@ -56,7 +58,7 @@ const OF_SERVER: &[&str] = &[
     "log_format",
 ];
 /// Options among these that engine processes also have.
-const OF_LOG: &[&str] = &["log", "log_level", "log_format"];
+const OF_BOTH: &[&str] = &["strict_fields", "log", "log_level", "log_format"];
 /// Options that neither a file nor a variable can set.
 const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
 /// Pairs of exclusive options. An option that a higher layer sets disables the other one in lower layers.
@@ -228,7 +230,7 @@ impl Options {
         let is_needed = |arg: &&Arg| {
             let id = arg.get_id().as_str();
             let is_set = matches.value_source(id) == Some(ValueSource::CommandLine);
-            is_set && (!OF_SERVER.contains(&id) || OF_LOG.contains(&id))
+            is_set && (!OF_SERVER.contains(&id) || OF_BOTH.contains(&id))
         };
         let needed = self.args.iter().filter(is_needed);
         let options = needed.flat_map(|arg| {

@@ -139,7 +139,8 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
         }
     };
     let ready = Report::ready(&served);
-    let pool = Arc::new(Pool::of_engine(served, source));
+    let pool = Pool::of_engine(served, source).strict(args.serve.strictness());
+    let pool = Arc::new(pool);
     end_with_files(&pool)?;
     let app = api::app(pool, Access::default(), READ_TIME)?;
     // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.

@@ -12,7 +12,7 @@ use clap::Args as ClapArgs;
 
 use crate::api::{
     self, Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
-    Process, Residency, Started, View, Wanted,
+    Process, Residency, Started, Strictness, View, Wanted,
 };
 use crate::common::reading::{self, MAX_DEFINITION};
 use crate::engine::serving::{ModelInfo, Progress, Served};
@@ -129,6 +129,14 @@ pub(super) struct Args {
     /// IP addresses and localhost are always accepted; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
+    /// Refuse fields of requests that are not known, with status 400; default: they have no effect, and the response
+    /// header `x-bench-ignored` names them
+    #[arg(long)]
+    strict_fields: bool,
+    /// Refuse requests that name another model than the only one, with status 404; default: it answers to every name,
+    /// and the response header `x-bench-model` says so
+    #[arg(long)]
+    strict_model: bool,
     /// Maximum time to receive the headers of a request, and again its body, in seconds, above 0
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
     read_time: Duration,
@@ -149,6 +157,16 @@ pub(super) struct Args {
     /// The options of a model as a command line, for its engine process.
     #[arg(skip)]
     pub(super) line: Vec<OsString>,
+}
+
+impl Args {
+    /// What is refused rather than served as well as possible.
+    pub(super) fn strictness(&self) -> Strictness {
+        Strictness {
+            fields: self.strict_fields,
+            model: self.strict_model,
+        }
+    }
 }
 
 /// The API keys from the options and the key file.
@@ -317,6 +335,7 @@ fn pool_of(
         max_loaded: args.max_loaded.map(NonZeroUsize::get),
         idle: args.idle_time,
     };
+    let strictness = args.strictness();
     let shelf = shelf(&args, kept.to_owned())?;
     let vectors = vectors(&args, kept)?;
     let settings = Arc::new(Settings { args, per_model });
@@ -346,7 +365,8 @@ fn pool_of(
     let finder = folder.map(|folder| -> Finder {
         Arc::new(move || models::list(&folder).map_err(|e| e.to_string()))
     });
-    let pool = Pool::new(sources, loader).with_aliases(aliases);
+    let pool = Pool::new(sources, loader).strict(strictness);
+    let pool = pool.with_aliases(aliases);
     let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
     let pool = pool.residing(residency);
     let pool = pool.managed(is_managed, describer, finder);

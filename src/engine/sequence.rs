@@ -236,13 +236,17 @@ impl Sequence {
         self.report(entry, tokenizer);
     }
 
-    /// Puts the first unreported token through the text gate. A stop sequence ends the completion there.
+    /// Puts the first unreported token through the text gate. The text, or the time of the request, may end the
+    /// completion there.
     pub(super) fn report(&mut self, entry: Entry, tokenizer: &Tokenizer) {
         let token = self.tokens[self.n_reported];
         self.n_reported += 1;
-        if self.answer.push(token, entry, tokenizer) {
+        let ending = self.answer.push(token, entry, tokenizer);
+        if ending.is_some() {
             self.is_stopped = true;
-            self.ending = Some(FinishReason::Stop);
+            self.ending = ending;
+        } else if self.answer.is_late() {
+            self.ending.get_or_insert(FinishReason::Length);
         }
     }
 

@@ -431,6 +431,12 @@ impl Served {
         self.templates.iter().any(Option::is_some)
     }
 
+    /// Whether the text of a chat template contains this word.
+    pub fn template_mentions(&self, word: &str) -> bool {
+        let mut all = self.templates.iter().flatten();
+        all.any(|template| template.mentions(word))
+    }
+
     /// The prompt of a conversation.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use crate::api::dialogue;
 use crate::api::error::{Error, quoted};
 use crate::api::fields::{Body, Field, fields};
 use crate::api::places::{object, text, unserved, wrong};
+use crate::api::shapes::Shape;
 
 fields! {
     struct Own {
@@ -18,10 +19,12 @@ fields! {
         tool_choice: Option<Map<String, Value>>,
         thinking: Option<Map<String, Value>>,
         stop_sequences: Option<Vec<String>>,
-        max_tokens: Option<u64>,
+        max_tokens: Option<i64>,
         output_config: Option<Map<String, Value>>,
         /// The name of `output_config.format` before it had its place there.
         output_format: Option<Value>,
+        /// Refused: conversations are not kept. Anthropic's clients then send them whole.
+        thread: Option<Value>,
     }
 }
 
@@ -30,6 +33,67 @@ fields! {
 const BILLING: &str = "x-anthropic-billing-header:";
 
 type Fields = Map<String, Value>;
+
+const BLOCKS: Shape = Shape {
+    idle: &["cache_control", "citations", "is_error", "caller"],
+    inner: &[("content", &TEXTS)],
+    ..Shape::of(&[
+        "type",
+        "text",
+        "thinking",
+        "signature",
+        "data",
+        "id",
+        "name",
+        "input",
+        "tool_use_id",
+        "content",
+    ])
+};
+const TEXTS: Shape = Shape {
+    idle: &["cache_control", "citations"],
+    ..Shape::of(&["type", "text"])
+};
+const MESSAGES: Shape = Shape {
+    inner: &[("content", &BLOCKS)],
+    ..Shape::of(&["role", "content"])
+};
+const TOOLS: Shape = Shape {
+    idle: &[
+        "allowed_callers",
+        "cache_control",
+        "defer_loading",
+        "eager_input_streaming",
+        "input_examples",
+    ],
+    ..Shape::of(&["type", "name", "description", "input_schema", "strict"])
+};
+const FORMAT: Shape = Shape::of(&["type", "schema"]);
+/// The objects of a request.
+const SHAPES: &[(&str, &Shape)] = &[
+    ("system", &TEXTS),
+    ("messages", &MESSAGES),
+    ("tools", &TOOLS),
+    (
+        "tool_choice",
+        &Shape::of(&["type", "name", "disable_parallel_tool_use"]),
+    ),
+    (
+        "thinking",
+        &Shape {
+            idle: &["display"],
+            ..Shape::of(&["type", "budget_tokens"])
+        },
+    ),
+    (
+        "output_config",
+        &Shape {
+            inner: &[("format", &FORMAT)],
+            ..Shape::of(&["effort", "format"])
+        },
+    ),
+    ("output_format", &FORMAT),
+];
 
 /// The documented fields of a request.
 pub(in crate::api) fn fields() -> Vec<Field> {
@@ -42,7 +106,13 @@ pub(in crate::api) fn fields() -> Vec<Field> {
 /// # Errors
 /// A field is missing, wrong or not supported; the error names its place.
 pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
+    for (name, shape) in SHAPES {
+        body.prune(name, shape)?;
+    }
     let own: Own = body.take()?;
+    if own.thread.as_ref().is_some_and(|thread| !thread.is_null()) {
+        return Err(Error::Thread);
+    }
     if own.max_tokens.is_none() && !counts {
         return Err(Error::missing("max_tokens"));
     }
@@ -298,14 +368,6 @@ fn add_output(
     format: Option<&Value>,
     out: &mut Fields,
 ) -> Result<(), Error> {
-    const AT: &str = "output_config";
-    if let Some(unknown) = config.and_then(|config| {
-        let mut names = config.keys();
-        names.find(|name| !["effort", "format"].contains(&name.as_str()))
-    }) {
-        let param = format!("{AT}.{}", quoted(unknown));
-        return Err(unserved(&param, "this field is not known"));
-    }
     let given = |name: &str| {
         let value = config.and_then(|config| config.get(name));
         value.filter(|value| !value.is_null())

@@ -200,6 +200,6 @@ impl Format for Shape {
     }
 
     fn failed(&mut self, error: &Error, out: &mut Events) {
-        out.push_named(&error_body(error.status(), &error.to_string()));
+        out.push_named(&error_body(error.status(), &error.message(), None));
     }
 }

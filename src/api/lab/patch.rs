@@ -198,7 +198,7 @@ pub(in crate::api) async fn patch(
     mut body: Body,
 ) -> Result<Json, Error> {
     let asked: Patch = body.take()?;
-    body.finish()?;
+    body.own().finish()?;
     let name = asked.model.as_deref().unwrap_or(crate::api::pool::ALIAS);
     let served = pool.get(name).await?;
     grid(&served, asked).await.map(Json)

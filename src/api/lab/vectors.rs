@@ -46,7 +46,7 @@ pub(in crate::api) async fn keep(
     mut body: Body,
 ) -> Result<Json, Error> {
     let sent: Sent = body.take()?;
-    body.finish()?;
+    body.own().finish()?;
     let bytes = match (sent.file, sent.vector, sent.vectors) {
         (Some(file), None, None) => base64::decode(file)
             .map_err(|error| Error::value("file", format!("`file` is not base64: {error}")))?,
