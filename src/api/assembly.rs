@@ -13,10 +13,14 @@ use axum::response::Response;
 use tower_service::Service;
 
 use super::envelope::random;
+use super::record::Record;
 use super::{Access, Pool, access, anthropic, chat, error, forward, intake, record, routes};
 
 /// The header that names a request, in the request and in its response.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The header by which the server tells an engine process which of the clients with API keys sent a request.
+pub(super) const OWNER: HeaderName = HeaderName::from_static("x-bench-owner");
 
 /// Why a chat request with this body is refused by every model; `None` if it is not.
 pub fn refusal(body: &serde_json::Value) -> Option<String> {
@@ -68,9 +72,17 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
 async fn answer(State(server): State<Arc<Server>>, mut request: Request) -> Response {
     let id = id_of(&request);
     request.headers_mut().insert(REQUEST_ID, id.clone());
+    // Only the server tells an engine process which client sent a request.
+    let owner = request.headers_mut().remove(OWNER);
+    let owner = owner.filter(|_| server.pool.is_engine());
     // In a box, since unoptimised code copies a future into each one that waits for it.
     let work = |request| caught(Box::pin(forward::layer(Arc::clone(&server), request)));
-    let admitted = |request| intake::layer(&server.workers, request, work);
+    let admitted = |request| {
+        if let Some(owner) = owner.as_ref().and_then(|owner| owner.to_str().ok()) {
+            Record::current().owned_by(owner.to_owned());
+        }
+        intake::layer(&server.workers, request, work)
+    };
     let checked = |request| access::layer(&server.access, request, admitted);
     let is_strict = server.pool.has_strict_fields();
     let answered = |request| anthropic::layer(request, checked);

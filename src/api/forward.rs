@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use crate::transport::{self, Events, exchange};
 
 use super::adapters::{self, Which};
-use super::assembly::Server;
+use super::assembly::{OWNER, Server};
 use super::dialect::Dialect;
 use super::error::{Error, IsElsewhere};
 use super::fields::whole;
@@ -45,6 +45,8 @@ static OWN_HEADERS: &[&str] = &[
     "origin",
     "authorization",
     "x-api-key",
+    "api-key",
+    "content-encoding",
 ];
 /// Maximum wait for the metrics of an engine process.
 const METRICS_TIME: Duration = Duration::from_secs(2);
@@ -248,6 +250,9 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
     }
     let host = HeaderValue::from_static("localhost");
     sent.headers_mut().insert(header::HOST, host);
+    if let Ok(owner) = HeaderValue::from_str(&record.owner()) {
+        sent.headers_mut().insert(OWNER, owner);
+    }
     let runtime = runtime.unwrap_or_else(Handle::current);
     let connections = Arc::clone(process.connections());
     let Ok(channel) = connections.open(&runtime).await else {

@@ -31,6 +31,7 @@ mod infill;
 mod input;
 mod intake;
 mod json;
+mod kept;
 mod known;
 mod lab;
 mod local;

@@ -24,6 +24,7 @@ use crate::files::vectors::Vectors;
 
 use super::diagram::View;
 use super::error::Error;
+use super::kept::Kept;
 use super::lab::Painter;
 use super::process::Process;
 use super::record::Record;
@@ -145,6 +146,8 @@ pub struct Pool {
     pub(super) shelf: Option<Shelf>,
     /// The vectors that requests may name.
     pub(super) vectors: Arc<Vectors>,
+    /// The items of recent responses of this process.
+    pub(super) kept: Arc<Kept>,
 }
 
 /// A name that selects the only model, whatever its own name.
@@ -248,6 +251,7 @@ impl Pool {
             scaling: tokio::sync::Mutex::default(),
             shelf: None,
             vectors: Arc::default(),
+            kept: Arc::default(),
         }
     }
 
@@ -270,6 +274,11 @@ impl Pool {
     pub fn split(self) -> Self {
         let is_split = true;
         Self { is_split, ..self }
+    }
+
+    /// Whether this is the pool of an engine process.
+    pub(super) fn is_engine(&self) -> bool {
+        self.is_engine
     }
 
     /// Whether every model has an engine process of its own.

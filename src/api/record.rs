@@ -4,7 +4,7 @@
 //! last owner drops the record, so that requests whose client left get a line too.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::Request;
@@ -37,6 +37,8 @@ pub(super) struct Record {
     path: String,
     /// Whether fields that are not known are refused.
     is_strict: bool,
+    /// Which of the clients with API keys sent the request; empty where there are no keys.
+    owner: OnceLock<String>,
     started: Instant,
     notes: Mutex<Notes>,
 }
@@ -75,6 +77,7 @@ impl Record {
             method: method.to_owned(),
             path: path.to_owned(),
             is_strict,
+            owner: OnceLock::new(),
             started: Instant::now(),
             notes: Mutex::default(),
         }
@@ -90,6 +93,16 @@ impl Record {
     /// Whether fields that are not known are refused.
     pub(super) fn is_strict(&self) -> bool {
         self.is_strict
+    }
+
+    /// Notes which of the clients with API keys sent the request. Only the first call counts.
+    pub(super) fn owned_by(&self, owner: String) {
+        self.owner.get_or_init(|| owner);
+    }
+
+    /// Which of the clients with API keys sent the request; empty where there are no keys.
+    pub(super) fn owner(&self) -> String {
+        self.owner.get().cloned().unwrap_or_default()
     }
 
     /// The path of the request.

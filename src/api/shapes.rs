@@ -16,7 +16,7 @@ use super::record::Record;
 /// The fields of an object.
 #[derive(Debug)]
 pub(super) struct Shape {
-    /// The values of `type` of the objects that it describes; empty for all objects.
+    /// The values of `type` of the objects that it describes, empty for objects without one; none for all objects.
     pub(super) kinds: &'static [&'static str],
     /// The fields that are honoured or refused elsewhere; empty if all are kept.
     pub(super) known: &'static [&'static str],
@@ -121,6 +121,6 @@ pub(super) fn ignored(at: String, near: Option<String>) -> Result<(), Error> {
 impl Shape {
     fn describes(&self, fields: &Map<String, Value>) -> bool {
         let kind = fields.get("type").and_then(Value::as_str);
-        self.kinds.is_empty() || kind.is_some_and(|kind| self.kinds.contains(&kind))
+        self.kinds.is_empty() || self.kinds.contains(&kind.unwrap_or_default())
     }
 }
