@@ -72,7 +72,7 @@ pub use lab::{
     Array as LabArray, Painter, Picture as LabPicture, Wanted as LabRequest, patched as lab_patch,
     pieces as lab_pieces,
 };
-pub use local::{Reply, ReplyEvent, check, n_tokens, reply};
+pub use local::{Refusal, Reply, ReplyEvent, check, prompt, reply};
 pub use parts::Piece;
 pub use pool::{
     Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started,

@@ -77,8 +77,11 @@ pub(super) struct Forming {
 }
 
 impl Forming {
-    pub(super) fn new() -> Self {
-        let bar = ProgressBar::new_spinner();
+    pub(super) fn new(is_quiet: bool) -> Self {
+        let bar = match is_quiet {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new_spinner(),
+        };
         if let Ok(style) = ProgressStyle::with_template("{msg}") {
             bar.set_style(style);
         }

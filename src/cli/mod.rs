@@ -33,6 +33,6 @@ mod template;
 mod tokenize;
 
 pub use command_line::{Cli, parse, run};
-pub use output::{Failure, is_closed_pipe};
+pub use output::{Failure, exit_code, is_closed_pipe};
 
 use command_line::Command;

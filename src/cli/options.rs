@@ -21,6 +21,7 @@ use crate::model::{Model, Options};
 use crate::weights::{self, Checked, TensorType};
 
 use super::Failure;
+use super::output::AppendedFile;
 use super::placement::PlacementOptions;
 
 /// Parses a number that is 1 or more.
@@ -65,7 +66,7 @@ pub(super) struct LogOptions {
     log_format: LogFormat,
     /// File to which messages are appended; default: stderr
     #[arg(long, global = true, value_name = "FILE", help_heading = "Log")]
-    log: Option<PathBuf>,
+    log: Option<AppendedFile>,
 }
 
 /// The kind of process that writes a log.

@@ -17,6 +17,26 @@ use crate::ggml::end_process;
 /// An error message for the user.
 pub type Failure = anyhow::Error;
 
+/// The failure of a command whose output is valid as far as it goes, and not complete. It has an exit code of its own.
+#[derive(Debug)]
+pub(super) struct Incomplete(pub(super) String);
+
+impl std::fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Incomplete {}
+
+/// The exit code of a failure.
+pub fn exit_code(failure: &Failure) -> i32 {
+    match failure.is::<Incomplete>() {
+        true => 3,
+        false => 1,
+    }
+}
+
 /// Prints bytes to stdout.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
@@ -184,32 +204,56 @@ pub(super) fn save(
     Ok(paths)
 }
 
-/// Installs handlers for SIGINT, SIGTERM and SIGHUP that remove incomplete files and end this process with 128 plus the
-/// signal's number, as shells report it. For commands that write for a long time.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP that remove incomplete files and end this process. For commands that
+/// write for a long time.
 ///
 /// # Errors
 /// The operating system cannot install a handler or start a thread.
 #[cfg(unix)]
 pub(super) fn remove_on_signals() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
+    use tokio::signal::unix::SignalKind;
+    let ends = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    end_on_signals(&ends, &[], writing::remove_incomplete)
+}
+
+/// Installs handlers for signals. The signals `ends` end this process, after `before`, with 128 plus the signal's number,
+/// as shells report it. The signals `ignored` do nothing here.
+///
+/// # Errors
+/// The operating system cannot install a handler or start a thread.
+#[cfg(unix)]
+pub(super) fn end_on_signals<T>(
+    ends: &[tokio::signal::unix::SignalKind],
+    ignored: &[tokio::signal::unix::SignalKind],
+    before: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<()> {
+    use std::task::Poll;
+    use tokio::signal::unix::{Signal, SignalKind, signal};
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()?;
     let entered = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+    let of = |kind: &SignalKind| Ok((*kind, signal(*kind)?));
+    let mut signals = ends.iter().map(of).collect::<io::Result<Vec<_>>>()?;
+    // Once installed, a handler stays.
+    let _: Vec<_> = ignored.iter().map(of).collect::<io::Result<_>>()?;
     drop(entered);
     let wait = move || {
-        let kind = runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => SignalKind::interrupt(),
-                _ = terminate.recv() => SignalKind::terminate(),
-                _ = hangup.recv() => SignalKind::hangup(),
+        let kind = runtime.block_on(std::future::poll_fn(|context| {
+            let mut all = signals.iter_mut();
+            let mut is_here =
+                |(_, signal): &mut (SignalKind, Signal)| signal.poll_recv(context).is_ready();
+            match all.find_map(|own| is_here(own).then_some(own.0)) {
+                Some(kind) => Poll::Ready(kind),
+                None => Poll::Pending,
             }
-        });
-        let _removed = writing::remove_incomplete();
+        }));
+        let _held = before();
         end_process(128 + kind.as_raw_value());
     };
     let thread = std::thread::Builder::new().name("signals".into());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::common::wording;
+use crate::common::{wording, writing};
 use crate::files::synth::{self, Request};
 use crate::weights::{self, TensorType};
 
@@ -65,6 +65,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         vocabulary,
     };
     let plan = synth::synth(&def, &request, args.force.target(&args.output))?;
+    if writing::is_stdout(&args.output) {
+        return Ok(());
+    }
     let bytes = std::fs::metadata(&args.output)?.len();
     output::line(format!(
         "{}: {} layers, {} weights, {}",

@@ -47,9 +47,16 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The file cannot be read, or has more than `limit` bytes.
 pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    all(open(path)?, limit)
+}
+
+/// The bytes of an input up to its end.
+///
+/// # Errors
+/// The input cannot be read, or has more than `limit` bytes.
+pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = open(path)?;
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {
         true => Err(too_large(limit)),
         false => Ok(bytes),
@@ -61,7 +68,15 @@ pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`bytes`], or the bytes are not UTF-8.
 pub fn text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(bytes(path, limit)?).map_err(|error| {
+    utf8(bytes(path, limit)?)
+}
+
+/// Bytes as text.
+///
+/// # Errors
+/// The bytes are not UTF-8; the error says where.
+pub fn utf8(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let message = format!("not UTF-8 at byte {at}");
         io::Error::new(io::ErrorKind::InvalidData, message)

@@ -10,6 +10,7 @@ use crate::cli::Failure;
 use crate::cli::options::{LoadOptions, positive};
 use crate::cli::output::{self, ForceOption, OutputFile};
 use crate::common::directions::{Mean, principal};
+use crate::common::writing;
 use crate::files::vectors;
 
 use super::prompts::{Asking, Bounds, BytesOption};
@@ -173,6 +174,9 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         &asking.served.info.arch,
         &by_layer,
     )?;
+    if writing::is_stdout(&args.output) {
+        return Ok(());
+    }
     let n = by_layer.len() - usize::from(is_gguf && by_layer.contains_key(&0));
     let (path, pairs) = (args.output.display(), (positive.len(), negative.len()));
     output::line(format!(

@@ -379,7 +379,10 @@ impl FileOptions {
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         let written = writing::write(self.force.target(path), bytes);
         written.map_err(|error| at(path, &error))?;
-        match writing::is_stdout(path) {
+        let outputs = [&self.svg, &self.html, &self.png, &self.json];
+        // Nothing is mixed into an output.
+        let is_mixed = |own: &OutputFile| writing::is_stdout(own);
+        match outputs.into_iter().flatten().any(is_mixed) {
             true => Ok(()),
             false => output::line(path.display().to_string()),
         }
