@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args as ClapArgs;
@@ -16,13 +17,16 @@ use super::session::Session;
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Args {
+    /// The model, in place of `-m`
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    model_path: Option<PathBuf>,
     #[command(flatten)]
     with: Completing,
 }
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     let fields = args.with.fields()?;
-    let served = Arc::new(start(&args.with)?);
+    let served = Arc::new(start(&args.with, args.model_path.as_deref())?);
     if !served.has_template() {
         anyhow::bail!(
             "{}: the model has no chat template; `bench run --raw` continues a text",
