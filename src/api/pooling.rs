@@ -94,7 +94,11 @@ fn labels(served: &Served, given: Pooled) -> Option<Value> {
         Pooled::Vector(_) => return None,
         Pooled::Scores { n_classes, .. } | Pooled::TokenScores(n_classes) => n_classes,
     };
-    Some((0..n_classes as usize).map(|class| label(served, class)).collect())
+    Some(
+        (0..n_classes as usize)
+            .map(|class| label(served, class))
+            .collect(),
+    )
 }
 
 /// What the model gave for a text: an array, or one for each token.

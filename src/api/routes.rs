@@ -11,7 +11,8 @@ use axum::routing::{delete, get, post};
 use super::fields::{Field, of};
 use super::{
     Pool, adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab,
-    metrics, models, native, openapi, page, pooling, props, quit, rerank, responses, settings, tokens,
+    metrics, models, native, openapi, page, pooling, props, quit, rerank, responses, settings,
+    tokens,
 };
 
 /// The process that answers the requests of a route if models have engine processes.

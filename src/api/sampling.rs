@@ -37,7 +37,10 @@ fields! {
 
 /// Stages as the request writes them.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected an array of names, or a string of letters")]
+#[serde(
+    untagged,
+    expecting = "expected an array of names, or a string of letters"
+)]
 enum Stages {
     Names(Vec<String>),
     Letters(String),
@@ -193,7 +196,9 @@ impl Sampling {
 /// The names of the parameters that a body sets.
 fn given(body: &Body) -> Vec<&'static str> {
     let names = PARAMETERS.iter().map(|parameter| parameter.name);
-    let names = names.chain(LISTS.iter().map(|list| list.name)).chain([ALIAS]);
+    let names = names
+        .chain(LISTS.iter().map(|list| list.name))
+        .chain([ALIAS]);
     names.filter(|name| body.has(name)).collect()
 }
 
@@ -218,7 +223,11 @@ fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<Elements>]
             name(ALIAS);
         }
     }
-    for (list, own) in LISTS.iter().zip(lists).filter(|(list, _)| is_out(list.technique)) {
+    for (list, own) in LISTS
+        .iter()
+        .zip(lists)
+        .filter(|(list, _)| is_out(list.technique))
+    {
         *own = None;
         name(list.name);
     }

@@ -23,8 +23,11 @@ use super::{Failure, output};
 pub(super) struct Args {
     /// What is drawn: a model (file or folder); a definition by name, each variant with symbols for sizes; or
     /// one variant by name
-    #[arg(value_name = "NAME|MODEL", required_unless_present = "all")]
+    #[arg(value_name = "NAME|MODEL", required_unless_present_any = ["all", "model"])]
     what: Option<String>,
+    /// The model, in place of the first argument
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "all")]
+    model: Option<String>,
     /// What it is compared with: a model, a definition, or a variant by the name of its picture
     #[arg(value_name = "B", requires = "compare")]
     others: Vec<String>,
@@ -65,6 +68,14 @@ pub(super) struct Args {
     opening: OpenOptions,
 }
 
+impl Args {
+    /// What is drawn: the model of `-m`, then the arguments.
+    fn drawn(&self) -> Vec<&str> {
+        let all = self.model.iter().chain(&self.what).chain(&self.others);
+        all.map(String::as_str).collect()
+    }
+}
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.png && !cfg!(feature = "png") {
         anyhow::bail!(
@@ -75,11 +86,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.compare {
         return compare(args, &definitions);
     }
-    let Some(what) = &args.what else {
+    if args.all {
         let files = gallery(&definitions.archs)?;
         let files = files.into_iter().map(|(name, text)| (name, text.into()));
         output::save(&args.output, &files.collect::<Vec<_>>(), args.force)?;
         return output::line(args.output.join("README.md").display().to_string());
+    }
+    let [what] = args.drawn()[..] else {
+        anyhow::bail!("expected one model or definition; `--compare` takes two");
     };
     let (name, request) = (args.name.as_deref(), request(&args.set, &args.with));
     let (def, samples) = samples(&definitions, what, name, request, usize::MAX)?;
@@ -179,7 +193,7 @@ fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<Vec<(String, Vec<
     let mut drawing = Drawing::new(def, sample);
     if let Some(file) = &args.overlay {
         // The name of the picture may differ from that of the model.
-        let what = args.what.as_deref().unwrap_or_default();
+        let what = args.drawn().first().copied().unwrap_or_default();
         let model = Source::File(what.into()).name();
         let mut put = || -> Result<Option<String>, Failure> {
             let bytes = reading::bytes(file, MAX_OVERLAY)?;
@@ -208,8 +222,8 @@ fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<Vec<(String, Vec<
 
 /// Draws the differences and lists them.
 fn compare(args: &Args, definitions: &Definitions) -> Result<(), Failure> {
-    let (Some(a), [b]) = (&args.what, args.others.as_slice()) else {
-        let found = usize::from(args.what.is_some()) + args.others.len();
+    let [a, b] = args.drawn()[..] else {
+        let found = args.drawn().len();
         anyhow::bail!("`--compare` takes two models or definitions, found {found}");
     };
     let drawing = |what: &str, request: Option<Request>| -> Result<Drawing, Failure> {

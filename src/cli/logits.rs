@@ -1,25 +1,25 @@
 //! `bench logits`: writes the raw logits of every position as an NPY file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args as ClapArgs;
 
 use crate::common::writing::Part;
-use crate::files::models::Source;
 use crate::files::npy;
 use crate::model::{Batch, is_finite};
 use crate::plan::Pooling;
 use crate::weights::TensorType;
 
 use super::Failure;
-use super::options::{Defaults, LoadOptions, SourceTokens, positive};
+use super::model::ModelArg;
+use super::options::{Defaults, LoadOptions, SourceTokens};
 use super::output::{ForceOption, OutputFile, at};
+use super::values::some_tokens;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model
-    #[arg(short, long, value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
@@ -32,7 +32,7 @@ pub(super) struct Args {
     #[command(flatten)]
     force: ForceOption,
     /// Number of tokens per pass, 1 or more; default: all in one pass
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = some_tokens)]
     chunk: Option<usize>,
     /// Use no KV cache: compute the whole sequence again for each chunk
     #[arg(long)]
@@ -50,7 +50,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let opened = args.load.open(&Source::of(Some(&args.model)))?;
+    let opened = args.load.open(&args.model.source())?;
     // The output is created first: without it, computing would be useless.
     let part = Part::new(args.force.target(&args.output));
     let part = part.map_err(|error| at(&args.output, &error))?;
@@ -61,9 +61,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         kv_type: TensorType::F32,
         flash_attn: false,
         max_ctx: usize::MAX,
+        is_cut: false,
         n_batch,
     };
-    let mut options = args.load.resolve(&opened, defaults);
+    let mut options = args.load.resolve(&opened, defaults)?;
     options.non_causal = args.non_causal;
     let scores_tokens = opened.plan.pooling() == Pooling::Each;
     options.embeddings = args.embedding || scores_tokens;
@@ -74,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             options.n_ctx
         );
     }
-    if args.load.ctx.is_none() {
+    if args.load.context(&opened.plan).is_none() {
         // Frequency factors of a RoPE can depend on the context length, so it is the number of tokens.
         options.n_ctx_seq = n;
     }

@@ -25,6 +25,7 @@ use super::diffusion::{DiffusionOptions, Forming};
 use super::options::{Defaults, LoadOptions, progress_bar};
 use super::output::{self, Incomplete, at};
 use super::sampling::SamplingOptions;
+use super::values::MaxTokens;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -60,25 +61,32 @@ pub(super) struct Completing {
     #[arg(long, value_name = "EFFORT")]
     reasoning_effort: Option<String>,
     /// Use no KV cache: compute the whole sequence again for each token
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     stateless: bool,
-    /// Maximum number of completion tokens; 0 = none; default: the rest of the context, for text diffusion at most 128
-    #[arg(short = 'n', long, value_name = "N")]
-    max_tokens: Option<usize>,
+    /// Maximum number of completion tokens; 0 = none; -1 or default: the rest of the context, for text diffusion at most
+    /// 128
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        aliases = ["n-predict", "predict"]
+    )]
+    max_tokens: Option<MaxTokens>,
     /// Stop sequence: text that ends the completion; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", hide_short_help = true)]
     draft: usize,
+    #[command(flatten)]
+    load: LoadOptions,
     #[command(flatten)]
     constraint: ConstraintOptions,
     #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
     diffusion: DiffusionOptions,
-    #[command(flatten)]
-    load: LoadOptions,
 }
 
 impl Completing {
@@ -94,11 +102,15 @@ impl Completing {
         Ok(fields)
     }
 
+    fn max_tokens(&self) -> Option<usize> {
+        self.max_tokens.and_then(|most| most.0)
+    }
+
     /// The options as fields of a request, without the system message.
     pub(super) fn fields(&self) -> Result<Map<String, Value>, Failure> {
         let mut fields = self.sampling.fields();
         fields.extend(self.template_fields()?);
-        if let Some(most) = self.max_tokens {
+        if let Some(most) = self.max_tokens() {
             fields.insert("max_tokens".into(), most.into());
         }
         if !self.stop.is_empty() {
@@ -115,13 +127,19 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     kv_type: TensorType::F16,
     flash_attn: true,
     max_ctx: super::serve::MAX_CTX,
+    is_cut: false,
     n_batch: Options::N_BATCH,
 };
 
-/// Loads the model, with a progress bar on a terminal unless it is to be quiet.
-pub(super) fn start(args: &Completing, is_quiet: bool) -> Result<Served, Failure> {
-    let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
-    let mut options = args.load.resolve(&opened, DEFAULTS);
+/// Loads the model, with a progress bar on a terminal unless it is to be quiet. It is at `path` if `-m` does not name it.
+pub(super) fn start(
+    args: &Completing,
+    path: Option<&Path>,
+    is_quiet: bool,
+) -> Result<Served, Failure> {
+    let source = Source::of(args.model.as_deref().or(path));
+    let mut opened = args.load.open(&source)?;
+    let mut options = args.load.resolve(&opened, DEFAULTS)?;
     let limits = Limits {
         lab_bytes: 1 << 20,
         n_ctx: options.n_ctx,
@@ -164,7 +182,7 @@ pub(super) fn start(args: &Completing, is_quiet: bool) -> Result<Served, Failure
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let constraint = args.with.constraint.read()?;
     let text = text(args)?;
-    let served = Arc::new(start(&args.with, args.quiet)?);
+    let served = Arc::new(start(&args.with, None, args.quiet)?);
     let prompt = prompt(args, &text, &served)?;
     let is_quiet = args.quiet;
     let args = &args.with;
@@ -176,7 +194,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let stops = args.stop.iter().map(|stop| stop.clone().into_bytes());
     let events = served.handle.submit(Request {
         prompt,
-        max_tokens: args.max_tokens,
+        max_tokens: args.max_tokens(),
         sampling: args.sampling.params(served.handle.tokenizer()),
         choice: 0,
         stops: stops.collect(),

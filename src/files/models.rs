@@ -307,7 +307,12 @@ pub fn tokenizer_of(
 ) -> Result<Tokenizer, tokenizer::Error> {
     match vocabulary {
         Some(folder) => Ok(folder.into_tokenizer()),
-        None => Tokenizer::from_metadata(weights.metadata()),
+        None => Tokenizer::from_metadata(weights.metadata()).map_err(|error| match error {
+            tokenizer::Error::MissingKey(_) if stmap::is_folder(Path::new(weights.label())) => {
+                tokenizer::Error::NoVocabulary
+            }
+            error => error,
+        }),
     }
 }
 
@@ -327,7 +332,8 @@ pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
             file(gguf::from_static("the built-in model", bytes)?)
         }
         Source::File(path) => {
-            if let Some(what) = recognise::of_path(path) {
+            let built_in = ALL_SHIPPED.each_ref().map(|(name, _)| *name);
+            if let Some(what) = recognise::of_path(path, &built_in) {
                 let model = path.display().to_string();
                 return Err(Error::Stranger { model, what });
             }

@@ -59,7 +59,7 @@ impl Default for Request {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The architecture does not have the parameter.
-    #[error("`{name}` is not a parameter of `{arch}`{}", hint(.near.as_deref()))]
+    #[error("`{name}` is not a parameter of `{arch}`{}", or_list(.near.as_deref(), arch))]
     Parameter {
         /// The given name.
         name: String,
@@ -128,6 +128,14 @@ pub enum Error {
     /// The file could not be written.
     #[error(transparent)]
     Write(#[from] weights::Error),
+}
+
+/// The nearest name, or where the names are.
+fn or_list(near: Option<&str>, arch: &str) -> String {
+    match near {
+        Some(_) => hint(near),
+        None => format!("; `bench arch show {arch}` lists its parameters"),
+    }
 }
 
 fn hint(near: Option<&str>) -> String {

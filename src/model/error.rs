@@ -144,7 +144,9 @@ impl fmt::Display for Purpose {
 fn sentence(what: Purpose, needed: u64, available: u64) -> String {
     let advice = match what {
         Purpose::Weights => "try a smaller --type",
-        Purpose::Cache => "try a smaller --ctx or a smaller --kv-type",
+        Purpose::Cache => {
+            "try a smaller --ctx, a smaller --kv-type or, in a server, a smaller --parallel or --cache"
+        }
         Purpose::Scratch => "try a smaller --ctx",
     };
     let (needed, available) = (bytes(needed), bytes(available));

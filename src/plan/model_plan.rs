@@ -119,6 +119,16 @@ impl Plan {
         self.pool.weight("cls").is_some() || self.pool.weight("cls.output").is_some()
     }
 
+    /// Number of rows of the table of positions, the most positions that a sequence can have; none: there is no table.
+    pub fn n_positions(&self) -> Option<u64> {
+        let source = self.source.as_ref().map(|source| &source.embed);
+        let tables = [&self.embed].into_iter().chain(source);
+        let tables = tables.filter_map(|embed| embed.weight("positions"));
+        tables
+            .filter_map(|table| self.tensors[table].shape.get(1).copied())
+            .min()
+    }
+
     /// Bytes of all used tensors.
     pub fn weight_bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.bytes).sum()

@@ -43,7 +43,11 @@ impl Computed {
             return Err(format!("{n} elements, expected at most {MAX_ELEMENTS}"));
         }
         let is_matrix = shape.len() == 2;
-        let free: &[&str] = if is_matrix { &[INDEX, COLUMN] } else { &[INDEX] };
+        let free: &[&str] = if is_matrix {
+            &[INDEX, COLUMN]
+        } else {
+            &[INDEX]
+        };
         let computed = Self {
             each: at.bind(each, free)?,
             n_rows,

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args as ClapArgs;
@@ -21,13 +22,16 @@ pub(in crate::cli) struct Args {
     /// Neither read nor keep a history of inputs across conversations
     #[arg(long)]
     no_history: bool,
+    /// The model, in place of `-m`
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    model_path: Option<PathBuf>,
     #[command(flatten)]
     with: Completing,
 }
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     let fields = args.with.fields()?;
-    let served = Arc::new(start(&args.with, false)?);
+    let served = Arc::new(start(&args.with, args.model_path.as_deref(), false)?);
     if !served.has_template() {
         anyhow::bail!(
             "{}: the model has no chat template; `bench run --raw` continues a text",

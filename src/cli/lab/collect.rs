@@ -16,8 +16,10 @@ use sha2::{Digest, Sha256};
 
 use crate::arch::Parts;
 use crate::cli::Failure;
-use crate::cli::options::{LoadOptions, byte_count, positive, progress_bar};
+use crate::cli::model::ModelArg;
+use crate::cli::options::{LoadOptions, progress_bar};
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
+use crate::cli::values::{byte_count, positive, tokens};
 use crate::common::inputs::{forget_input, refuse_input};
 use crate::common::moments::Moments;
 use crate::common::reading::{self, MAX_TEXT};
@@ -40,9 +42,8 @@ const NO_POSITION: u32 = i32::MAX as u32;
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct CollectArgs {
-    /// The model: a file, a folder or tiny-chat
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// Prompts, one on each line as JSON: a string, token ids, or an object with either as `prompt`
     #[arg(long, value_name = "FILE.jsonl")]
     prompts: PathBuf,
@@ -56,7 +57,7 @@ pub(in crate::cli) struct CollectArgs {
     #[command(flatten)]
     force: ForceOption,
     /// Maximum number of completion tokens of each prompt; 0 = only the prompts are read
-    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    #[arg(short = 'n', long, default_value = "0", value_name = "N", value_parser = tokens)]
     max_tokens: usize,
     /// Also compute the covariance of the elements of each value
     #[arg(long)]
@@ -494,7 +495,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     };
     let asking = Asking::start(
         &args.load,
-        &args.model,
+        &args.model.source(),
         plan.clone(),
         &args.values.lab_vectors,
         bounds,

@@ -7,8 +7,10 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
 use crate::cli::Failure;
-use crate::cli::options::{LoadOptions, positive};
+use crate::cli::model::ModelArg;
+use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile};
+use crate::cli::values::positive;
 use crate::common::directions::{Mean, principal};
 use crate::common::writing;
 use crate::files::vectors;
@@ -36,9 +38,8 @@ enum Row {
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct DirectionArgs {
-    /// The model: a file, a folder or tiny-chat
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// File with the positive prompts, one on each line, as text or as a JSON string; the vectors point towards them
     #[arg(long, value_name = "FILE")]
     positive: PathBuf,
@@ -122,7 +123,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         n_parallel: args.parallel,
         lab_bytes: args.bytes.lab_bytes,
     };
-    let asking = Asking::start(&args.load, &args.model, plan, &[], bounds)?;
+    let asking = Asking::start(&args.load, &args.model.source(), plan, &[], bounds)?;
     let points = asking.served.handle.points();
     let widths = points.find("layers.*.out").unwrap_or_default();
     let width: u64 = widths.iter().map(|at| points.all[*at].width()).sum();

@@ -14,6 +14,7 @@ use crate::inspect::pictures::{self, Chosen};
 use crate::model::{Point, Points};
 
 use crate::cli::Failure;
+use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile, at};
 
@@ -26,11 +27,10 @@ const PARALLEL: usize = 32;
 /// Where the numbers come from, and where they go.
 #[derive(Debug, ClapArgs)]
 struct FileOptions {
-    /// The model: a file, a folder or tiny-chat
-    #[arg(value_name = "MODEL", required_unless_present = "from")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArg,
     /// Draw this response of the HTTP API (docs/lab.md) in place of running a model
-    #[arg(long, value_name = "FILE.json", conflicts_with = "model")]
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["model", "model_path"])]
     from: Option<PathBuf>,
     /// Write an SVG picture
     #[arg(long, value_name = "FILE")]
@@ -58,18 +58,16 @@ struct FileOptions {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct LensArgs {
     #[command(flatten)]
-    files: FileOptions,
-    #[command(flatten)]
     text: TextOptions,
     /// Number of most probable tokens in the JSON, 1 to 1000; the picture shows the first of them
     #[arg(long, default_value_t = 5, value_name = "N")]
     top_k: usize,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct PatchArgs {
-    #[command(flatten)]
-    files: FileOptions,
     /// The clean prompt: its values are patched into the runs of the corrupt prompt; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     clean: Option<String>,
@@ -88,25 +86,27 @@ pub(in crate::cli) struct PatchArgs {
     /// hidden state after every layer
     #[arg(long, value_delimiter = ' ', value_name = "NAMES")]
     points: Vec<String>,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RoutingArgs {
     #[command(flatten)]
-    files: FileOptions,
-    #[command(flatten)]
     text: TextOptions,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttentionArgs {
     #[command(flatten)]
-    files: FileOptions,
-    #[command(flatten)]
     text: TextOptions,
     /// Heads that are drawn, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     heads: Vec<usize>,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 /// Components of a logit.
@@ -123,8 +123,6 @@ enum Among {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttributionArgs {
     #[command(flatten)]
-    files: FileOptions,
-    #[command(flatten)]
     text: TextOptions,
     /// Text of the token whose logit is split, exactly one token; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
@@ -132,6 +130,8 @@ pub(in crate::cli) struct AttributionArgs {
     /// Components into which the logit is split
     #[arg(long, value_enum, default_value_t = Among::Heads)]
     to: Among,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 pub(super) fn attribution(args: &AttributionArgs) -> Result<(), Failure> {
@@ -277,14 +277,11 @@ fn object(value: Value) -> Map<String, Value> {
 
 impl FileOptions {
     fn start(&self, plan: Map<String, Value>, n_parallel: usize) -> Result<Asking, Failure> {
-        let Some(model) = &self.model else {
-            anyhow::bail!("there is no model");
-        };
         let bounds = Bounds {
             n_parallel,
             lab_bytes: self.bytes.lab_bytes,
         };
-        Asking::start(&self.load, model, plan, &[], bounds)
+        Asking::start(&self.load, &self.model.source(), plan, &[], bounds)
     }
 
     /// The response of `POST /v1/lab/run` for one prompt and a plan. `n_cells` returns the number of cells in the

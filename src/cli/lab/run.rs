@@ -8,17 +8,18 @@ use crate::api;
 use crate::files::arrays::Format;
 
 use crate::cli::Failure;
+use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile};
+use crate::cli::values::tokens;
 
 use super::prompts::{Asking, Bounds, PlanOptions, plan};
 use super::{Text, TextOptions};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RunArgs {
-    /// The model: a file, a folder or tiny-chat
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     #[command(flatten)]
     text: TextOptions,
     /// Lab plan file (not a plan of `bench plan`): the object `lab` of a request (docs/lab.md) as TOML, or as JSON if
@@ -26,7 +27,7 @@ pub(in crate::cli) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
     /// Maximum number of completion tokens; 0 = only the prompt is read
-    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    #[arg(short = 'n', long, default_value = "0", value_name = "N", value_parser = tokens)]
     max_tokens: usize,
     /// File for the captured values, NAME.safetensors or NAME.npz; without it they are printed as JSON
     #[arg(short, long, value_name = "FILE")]
@@ -54,7 +55,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         lab_bytes: args.values.bytes.lab_bytes,
     };
     let vectors = &args.values.lab_vectors;
-    let asking = Asking::start(&args.load, &args.model, plan, vectors, bounds)?;
+    let asking = Asking::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
     let tokens = match text {
         Text::Tokens(tokens) => tokens,
         Text::Written(text) => asking.encode(&text)?,
