@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::text::calls::{Body, Format, Marks, Tool};
 use crate::text::tokenizer::Tokenizer;
 
-use super::schema::prepare;
+use super::schema;
 use super::{Constraint, Error};
 
 /// Whether an answer begins with reasoning.
@@ -259,8 +259,8 @@ impl Writer<'_> {
             Value::Null => serde_json::json!({ "type": "object" }),
             schema => schema,
         };
-        let schema = prepare(schema)?;
-        Ok(self.rule("", &format!("%json {schema}")))
+        let grammar = schema::to_lark(&schema)?;
+        Ok(self.rule("", &format!("%lark {{\n{grammar}}}")))
     }
 
     /// The mark that begins calls.

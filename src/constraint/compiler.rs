@@ -128,7 +128,7 @@ impl Compiler {
         let factory = factory.as_ref().map_err(Clone::clone)?;
         let (grammar, refuse): (_, fn(String) -> Error) = match constraint {
             Constraint::JsonSchema(schema) => (
-                TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
+                TopLevelGrammar::from_lark(schema::to_lark(&schema)?),
                 |message| Error::Schema {
                     at: String::new(),
                     message,

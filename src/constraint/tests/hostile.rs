@@ -48,8 +48,8 @@ fn schemas_are_refused_with_their_place() {
         &["schema/items/1/uniqueItems: "],
     );
     refused(
-        schema(json!({ "anyOf": [{ "$ref": "#/$defs/x" }], "$defs": { "x": { "if": {} } } })),
-        &["schema/$defs/x/if: `if` cannot be enforced"],
+        schema(json!({ "anyOf": [{ "$ref": "#/$defs/x" }], "$defs": { "x": { "contains": {} } } })),
+        &["schema/$defs/x/contains: `contains` cannot be enforced"],
     );
     refused(
         schema(json!({ "properties": { "a": { "$ref": "#/$defs/x" } } })),

@@ -6,6 +6,8 @@ mod answers;
 mod calls;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod schemas;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
