@@ -50,6 +50,7 @@ const OF_SERVER: &[&str] = &[
     "cors_origin",
     "allow_host",
     "read_time",
+    "write_time",
     "in_process",
     "log",
     "log_level",
