@@ -147,6 +147,9 @@ pub(super) enum Error {
     /// The model computed values that are not finite.
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
+    /// The request changed values of the model so that its results are not finite.
+    #[error("with the edits or adapter scales of the request, the model's results are not finite numbers: {0}")]
+    Overflow(Failure),
     /// The model's file was changed in place while it was in use.
     #[error("{0}; the next request loads it again")]
     Changed(Failure),
@@ -302,7 +305,11 @@ impl Error {
 
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } | Self::Thread => {
+            Self::Field { .. }
+            | Self::Body(_)
+            | Self::ContextLength { .. }
+            | Self::Overflow(_)
+            | Self::Thread => {
                 StatusCode::BAD_REQUEST
             }
             Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -359,7 +366,7 @@ impl Error {
             Self::EngineDied { .. } => "engine_died",
             Self::EngineRests { .. } => "engine_restarting",
             Self::Time(_) => "timeout",
-            Self::NotFinite(_) => "non_finite_logits",
+            Self::NotFinite(_) | Self::Overflow(_) => "non_finite_logits",
             Self::Changed(_) => "model_changed",
             Self::Lost(_) => "worker_lost",
             Self::NotServable { .. } => "model_not_servable",
@@ -514,6 +521,9 @@ impl From<Failure> for Error {
         match failure {
             Failure::Computation(detail) => Self::Engine { detail },
             nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
+            overflow @ Failure::NotFinite {
+                is_changed: true, ..
+            } => Self::Overflow(overflow),
             not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
             changed @ Failure::Changed(_) => Self::Changed(changed),
             lost @ Failure::Lost(_) => Self::Lost(lost),

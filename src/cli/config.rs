@@ -83,6 +83,7 @@ const OF_SERVER: &[&str] = &[
     "strict_fields",
     "strict_model",
     "read_time",
+    "write_time",
     "in_process",
     "log",
     "log_level",

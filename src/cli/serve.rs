@@ -148,6 +148,10 @@ pub(super) struct Args {
     /// Maximum time to receive the headers of a request, and again its body, in seconds, above 0
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
     read_time: Duration,
+    /// Maximum time without progress in sending an answer, because the client does not read it, in seconds, above 0;
+    /// then its connection ends
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
+    write_time: Duration,
     /// Configuration file (TOML); keys are option names with `_` for `-`, such as `hang_time = 60`; environment
     /// variables such as BENCH_HANG_TIME override the file, and command-line options override both
     #[arg(long, value_name = "FILE")]
@@ -235,7 +239,10 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     args.layers.check_models(&sources)?;
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
-    let read_time = args.read_time;
+    let times = transport::Times {
+        read: args.read_time,
+        write: args.write_time,
+    };
     // Clients with a key may manage models; without keys, only clients on this machine.
     let is_managed = !keys.is_empty() || host.is_loopback();
     // The folder is removed when the server ends.
@@ -247,7 +254,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
 
     let runtime = transport::runtime()?;
-    let app = api::app(Arc::clone(&pool), access, read_time)?;
+    let app = api::app(Arc::clone(&pool), access, times.read)?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let listener = tokio::net::TcpListener::bind((host, port))
@@ -256,7 +263,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         output::line(format!("listening on http://{}", listener.local_addr()?))?;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
-        let serving = tokio::spawn(transport::serve(listener, app, read_time, stopped));
+        let serving = tokio::spawn(transport::serve(listener, app, times, stopped));
         tokio::select! {
             served = serving => Ok(served?),
             () = async {

@@ -146,19 +146,17 @@ impl Handle {
     ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
-        let tickets = Ticket::take(&self.places, most, checked.len());
-        let Some(tickets) = tickets else {
+        let Some(ticket) = Ticket::take(&self.places, most) else {
             stats::count(&self.stats.n_refused, checked.len());
             return Err(Rejected::QueueFull { limit });
         };
-        let submitted = checked.into_iter().zip(tickets);
-        let submitted = submitted.map(|(checked, ticket)| {
+        let submitted = checked.into_iter().map(|checked| {
             let (events, receiver) = mpsc::unbounded_channel();
             let caller = Caller {
                 events,
                 arrived: Instant::now(),
                 stats: Arc::clone(&self.stats),
-                _ticket: ticket,
+                ticket: Arc::clone(&ticket),
             };
             let submitted = Submitted {
                 request: checked.request,

@@ -41,6 +41,7 @@ mod golden_zoo;
 mod goldens;
 mod growth;
 mod hf;
+mod hostile_neighbours;
 mod hostile_workers;
 mod inputs;
 mod inspect;

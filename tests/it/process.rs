@@ -15,7 +15,7 @@ use crate::server::Server;
 const JSON: &str = "application/json";
 
 /// Processes that a process started, with their command lines.
-fn children(parent: u32) -> Vec<(u32, String)> {
+pub(crate) fn children(parent: u32) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("it is readable") {
         let path = entry.expect("it is readable").path();

@@ -40,6 +40,8 @@ pub struct Resumed {
     pub n_cached: usize,
     /// Tokens that were read before, even if their blocks were evicted.
     pub n_known: usize,
+    /// Whether the source of the sequence is cached, if it has one.
+    pub has_source: bool,
     /// The reason why not more is cached.
     pub miss: Miss,
 }
@@ -117,6 +119,7 @@ impl BlockManager {
                 n_cached,
                 n_known: n_cached,
                 miss: Miss::None,
+                ..Resumed::default()
             };
             return (resumed, Vec::new());
         }
@@ -171,6 +174,7 @@ impl BlockManager {
         let resumed = Resumed {
             n_cached,
             n_known: n_cached.max(path.len() * BLOCK),
+            has_source: false,
             miss,
         };
         (resumed, copies)

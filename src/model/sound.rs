@@ -1,0 +1,91 @@
+//! Keeps numbers that are not finite out of the results of other sequences.
+//!
+//! Attention over runs reads slots as they lie, those of other sequences too, and gives these a weight of zero. Zero
+//! times NaN or infinity is NaN. So every slot holds finite numbers between passes. A pass whose results are not finite
+//! is not used if more than one sequence may be the cause; slots with such numbers are cleared, and the sequences that
+//! own them start anew. Edits can hide such numbers from the results, so the slots that an edited sequence writes are
+//! read back. Paged attention and passes without a cache read no slot of another sequence.
+//!
+//! Not here: which request ends because of its numbers.
+
+use super::batch::Batch;
+use super::cache::SequenceId;
+use super::error::Error;
+use super::finite::is_finite;
+use super::lifecycle::Model;
+use super::pass::sequences;
+
+impl Model {
+    /// Whether attention reads slots of other sequences.
+    pub(super) fn reads_other_slots(&self) -> bool {
+        self.options.n_ctx > 0 && !self.is_paged
+    }
+
+    /// Whether values of a sequence are edited.
+    pub(super) fn is_edited(&self, sequence: SequenceId) -> bool {
+        let lab = self.labs.get(&sequence);
+        lab.is_some_and(|lab| !lab.key().is_empty())
+    }
+
+    /// [`Self::verify`] after the logits of a batch were stored.
+    pub(super) fn verify_logits(&mut self, batch: &Batch) -> Result<(), Error> {
+        let is_sound = !self.reads_other_slots() || is_finite(&self.logits);
+        self.verify(batch, is_sound)
+    }
+
+    /// Checks the results of the passes over a batch; `is_sound` says whether its logits are finite. A single sequence
+    /// whose own tokens in this batch are the cause keeps its logits, whose user reports them.
+    ///
+    /// # Errors
+    /// The results cannot be used. The cache then holds none of the batch's tokens.
+    pub(super) fn verify(&mut self, batch: &Batch, is_sound: bool) -> Result<(), Error> {
+        if !self.reads_other_slots() || batch.is_empty() {
+            return Ok(());
+        }
+        let ids = sequences(batch);
+        let mut captured = self.captured_rows.iter();
+        let has_sound_rows = is_sound && captured.all(|row| is_finite(&row.row));
+        let hides_none = has_sound_rows && {
+            let mut edited = ids.iter().filter(|id| self.is_edited(**id));
+            edited.try_fold(true, |all, id| {
+                let written = self.block_manager.blocks_from(*id, first_of(batch, *id));
+                Ok::<_, Error>(all && self.cache.not_finite_among(&written)?.is_empty())
+            })?
+        };
+        if hides_none {
+            return Ok(());
+        }
+        let found = self.cache.not_finite()?;
+        let mut error = Error::Disturbed;
+        if let [id] = ids.as_slice() {
+            let own = self.block_manager.blocks_from(*id, first_of(batch, *id));
+            if found.iter().all(|block| own.contains(block)) {
+                if !is_sound || found.is_empty() {
+                    return Ok(());
+                }
+                error = Error::NotFinite;
+            }
+        }
+        self.block_manager.roll_back(&batch.places);
+        self.block_manager.drop_blocks(&found);
+        self.cache.clear(&found)?;
+        Err(error)
+    }
+
+    /// Clears the slots of a sequence that is discarded, because others read them.
+    pub(super) fn clear_slots(&mut self, sequence: SequenceId) {
+        if !self.reads_other_slots() {
+            return;
+        }
+        let blocks = self.block_manager.blocks_from(sequence, 0);
+        if let Err(error) = self.cache.clear(&blocks) {
+            tracing::error!(%error, sequence, "the slots of a sequence are not cleared");
+        }
+    }
+}
+
+/// The first position of a sequence in a batch.
+fn first_of(batch: &Batch, id: SequenceId) -> u32 {
+    let own = batch.places.iter().find(|(of, _)| *of == id);
+    own.map_or(0, |(_, position)| *position)
+}
