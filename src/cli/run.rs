@@ -244,7 +244,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                     writeln!(io::stderr().lock(), "{line}")?;
                 }
                 return match reason == FinishReason::Length && !fitting.is_complete() {
-                    true => Err(incomplete(args.max_tokens, &usage).into()),
+                    true => Err(incomplete(args.max_tokens(), &usage).into()),
                     false => Ok(()),
                 };
             }
