@@ -13,13 +13,13 @@ from guidance.models.experimental import VLLMModel
 model = VLLMModel("default", base_url=sys.argv[1], api_key="unused")
 
 with user():
-    lm = model + "2+2=?"
+    asked = model + "2+2=?"
 with assistant():
-    lm += gen("digits", regex="[0-9]{1,3}")
+    lm = asked + gen("digits", regex="[0-9]{1,3}")
 assert lm["digits"].isdigit() and len(lm["digits"]) <= 3, lm["digits"]
 
 with assistant():
-    chosen = model + select(["yes", "no"], name="answer")
+    chosen = asked + select(["yes", "no"], name="answer")
 assert chosen["answer"] in ("yes", "no"), chosen["answer"]
 
 schema = {
@@ -29,7 +29,7 @@ schema = {
     "additionalProperties": False,
 }
 with assistant():
-    structured = model + gen_json(name="object", schema=schema)
+    structured = asked + gen_json(name="object", schema=schema)
 assert isinstance(json.loads(structured["object"])["ok"], bool), structured["object"]
 
 print("guidance: content")
