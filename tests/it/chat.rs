@@ -481,6 +481,7 @@ fn shown(arguments: &[&str], steps: &[(&str, &str)], settings: &[(&str, &str)]) 
         println!("NOT RUN: there is no python3 on this machine");
         return None;
     }
+    let data = scratch();
     let mut command = Command::new("python3");
     let steps = serde_json::to_string(steps).expect("texts");
     let chat = program(&[&["chat"], arguments].concat());
@@ -489,6 +490,7 @@ fn shown(arguments: &[&str], steps: &[(&str, &str)], settings: &[(&str, &str)]) 
         .arg(chat.get_program())
         .args(chat.get_args())
         .env("TERM", "xterm-256color")
+        .env("XDG_DATA_HOME", data.path())
         .env_remove("NO_COLOR");
     let ran = ended(command.envs(settings.iter().copied()));
     assert!(ran.is_fine(), "{}\n{}", ran.err, ran.out);
@@ -539,6 +541,171 @@ fn a_terminal_stops_answers_and_remembers_lines() {
     assert!(said.starts_with("Hello! How can I help"), "{seen}");
     assert!(said.len() < 200_000, "{} bytes", said.len());
     assert_eq!(seen.matches("[stopped]").count(), 1, "{seen}");
+}
+
+#[test]
+fn lines_that_arrive_together_are_all_answered() {
+    let all = "1+1=?\r2+2=?\r3+3=?\r";
+    let answers = [("1+1=2\r\n", ""), ("2+2=4\r\n", ""), ("3+3=6\r\n", "")];
+    let end = [("> ", CTRL_D)];
+    for settings in [&[][..], &[("TERM", "dumb")]] {
+        // At a prompt, before the first one, and after a line that Ctrl-C ends.
+        let interrupted = format!("abc{CTRL_C}{all}");
+        for first in [("> ", all), ("", all), ("> ", &interrupted)] {
+            if first.1 == interrupted && !settings.is_empty() {
+                continue;
+            }
+            let steps = [&[first][..], &answers, &end].concat();
+            if shown(&[], &steps, settings).is_none() {
+                return;
+            }
+        }
+    }
+    // A pipe is read in the same way.
+    let all = all.replace('\r', "\n");
+    assert_eq!(said(&[], &all), "1+1=2\n2+2=4\n3+3=6\n");
+}
+
+#[test]
+fn what_is_typed_during_an_answer_is_kept_for_the_next_prompts() {
+    let folder = scratch();
+    let file = folder.path().join("saved.json");
+    let pasted = "\u{1b}[200~1+1=?\r2+2=?\u{1b}[201~\r";
+    let typed = format!(
+        "/set ignore_eos default\r2+2=?\r/reset\r{pasted}/info\r/save {}\rhalf",
+        text(&file)
+    );
+    for term in ["xterm-256color", "dumb"] {
+        let save = format!("/save --force {}\r", text(&file));
+        let is_dumb = term == "dumb";
+        let typed = match is_dumb {
+            true => "/set ignore_eos default\r2+2=?\r/info\r".to_owned(),
+            false => typed.clone(),
+        };
+        let steps = [
+            ("> ", "/set ignore_eos true\rHello\r"),
+            ("How can", &*typed),
+            ("help you?", CTRL_C),
+            ("[stopped]", ""),
+            ("2+2=4\r\n", ""),
+            ("last answer: ", ""),
+            if is_dumb { ("> ", &save) } else { ("half", CTRL_C) },
+            ("> ", CTRL_D),
+        ];
+        let Some(seen) = shown(&["--ctx", "60000"], &steps, &[("TERM", term)]) else {
+            return;
+        };
+        let begin = seen.find("How can").expect("an answer");
+        let end = seen.find("[stopped]").expect("it was stopped");
+        let answer = &seen[begin..end];
+        for text in ["/set", "2+2", "/info", "/reset", "half"] {
+            assert!(!answer.contains(text), "{answer}");
+        }
+        if !is_dumb {
+            let messages = saved(&file);
+            assert_eq!(messages[0], user("1+1=?\n2+2=?"));
+            assert_eq!(messages.as_array().map(Vec::len), Some(2));
+        }
+    }
+}
+
+#[test]
+fn a_stopped_answer_has_a_speed() {
+    let steps = [
+        ("> ", "/set ignore_eos true\rHello\r"),
+        ("help you?", CTRL_C),
+        ("[stopped]", "/info\r"),
+        ("last answer: stopped after ", ""),
+        (" completion tokens at ", ""),
+        ("> ", CTRL_D),
+    ];
+    shown(&["--ctx", "60000"], &steps, &[]);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_history_is_kept_for_its_owner() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let data = scratch();
+    let file = data.path().join("bench/chat-history");
+    let settings = [("XDG_DATA_HOME", text(data.path()))];
+    let up = "\u{1b}[A";
+    let steps = |lines: &'static str| [("> ", lines), ("2+2=4\r\n", ""), ("> ", CTRL_D)];
+    if shown(&["--no-history"], &steps("2+2=?\r"), &settings).is_none() {
+        return;
+    }
+    assert!(!file.exists());
+    // A line that starts with a space is not kept.
+    shown(&[], &steps(" 3+3=?\r2+2=?\r"), &settings);
+    let kept = std::fs::read_to_string(&file).expect("a history");
+    assert!(kept.contains("2+2=?") && !kept.contains("3+3"), "{kept}");
+    let mode = std::fs::metadata(&file).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let again = [("> ", up), ("2+2=?", "\r"), ("2+2=4\r\n", ""), ("> ", CTRL_D)];
+    shown(&[], &again, &settings);
+    // What cannot be kept is no failure.
+    std::fs::remove_dir_all(data.path().join("bench")).expect("a folder");
+    std::fs::write(data.path().join("bench"), "").expect("a writable folder");
+    let seen = shown(&[], &steps("2+2=?\r"), &settings).expect("it ran before");
+    assert!(seen.contains("the history is not kept"), "{seen}");
+}
+
+#[test]
+fn the_tab_key_completes_and_help_is_wrapped() {
+    let folder = scratch();
+    let file = written(folder.path(), "a talk.json", "[{\"role\": \"user\", \"content\": \"Hi\"}]");
+    let start = text(&file).strip_suffix("lk.json").expect("its name");
+    let load = format!("/lo\t{start}\t\r");
+    let steps = [
+        ("> ", &*load),
+        ("[1 messages]", ""),
+        ("> ", "/he\t\r"),
+        ("VALUE `default`: as at the start; without VALUE show it,\r\n", ""),
+        ("                       without NAME all\r\n", ""),
+        ("> ", "/set tempera\t0.5\r/set temperature\r"),
+        ("temperature = 0.5\r\n", ""),
+        ("> ", CTRL_D),
+    ];
+    shown(&[], &steps, &[]);
+}
+
+#[test]
+fn a_saved_conversation_is_replaced_only_with_force() {
+    let folder = scratch();
+    let file = folder.path().join("a talk.json");
+    let at = text(&file);
+    said(&[], &format!("Hi\n/save {at}\n"));
+    let before = saved(&file);
+    let ran = talk(&[], &format!("Hello\n/save {at}\n/save --force\n"));
+    assert_eq!(ran.code, 1);
+    let expected = format!("{at}: is there already; --force replaces it");
+    assert!(ran.err.contains(&expected), "{}", ran.err);
+    assert!(ran.err.contains("/save needs the name of a file"), "{}", ran.err);
+    assert_eq!(saved(&file), before);
+    said(&[], &format!("/load {at}\n/undo\nHello\n/save --force {at}\n"));
+    assert_eq!(saved(&file)[0], user("Hello"));
+    // The model is an input.
+    let model = folder.path().join("m.gguf");
+    std::fs::copy("models/tiny-chat.gguf", &model).expect("a model");
+    let lines = format!("Hi\n/save --force {}\n", text(&model));
+    let ran = talk(&["-m", text(&model)], &lines);
+    assert!(ran.err.contains("is an input"), "{}", ran.err);
+}
+
+#[test]
+fn a_full_context_says_what_helps() {
+    let long = "word ".repeat(200);
+    let ran = talk(&["--ctx", "64"], &format!("{long}\n"));
+    for part in ["and the context holds 64", "/undo", "/reset", "--ctx N"] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    assert!(!ran.err.contains("`messages`"), "{}", ran.err);
+    let lines = "/set ignore_eos true\nHello\n/info\n";
+    let out = said(&["--ctx", "64"], lines);
+    let context = out.lines().find(|line| line.starts_with("context: "));
+    let context = context.expect("a line of /info");
+    assert!(context.starts_with("context: full, as it holds 64 tokens"), "{context}");
+    assert!(context.contains("/undo or /reset"), "{context}");
 }
 
 #[test]
