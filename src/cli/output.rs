@@ -294,6 +294,7 @@ mod tests {
         "lab_vectors",
         "messages",
         "model",
+        "model_path",
         "models",
         "negative",
         "overlay",
