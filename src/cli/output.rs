@@ -392,7 +392,9 @@ mod tests {
             let checked = |path: &Path, more: &[&str]| {
                 let path = path.to_str().expect("UTF-8");
                 let words = words.iter().map(String::as_str);
-                let line = std::iter::once("bench").chain(words).chain([&**option, path]);
+                let line = std::iter::once("bench")
+                    .chain(words)
+                    .chain([&**option, path]);
                 let mut command = Cli::command().ignore_errors(true);
                 let line = line.chain(more.iter().copied());
                 let matches = command.try_get_matches_from_mut(line).expect("ignored");

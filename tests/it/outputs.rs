@@ -249,7 +249,11 @@ fn what_is_there_is_replaced_only_with_force() {
     let at = |name: &str| folder.path().join(name);
     let model = made_up(folder.path(), "llama", &[]);
     let model = text(&model);
-    fs::write(at("plan.json"), r#"{"captures": [{"point": "layers.0.out"}]}"#).expect("written");
+    fs::write(
+        at("plan.json"),
+        r#"{"captures": [{"point": "layers.0.out"}]}"#,
+    )
+    .expect("written");
     fs::write(at("prompts.jsonl"), "[1, 2]\n").expect("written");
     for name in ["one.txt", "two.txt"] {
         fs::write(at(name), format!("{name}\n")).expect("written");
@@ -257,10 +261,30 @@ fn what_is_there_is_replaced_only_with_force() {
     let (one, two) = (at("one.txt"), at("two.txt"));
     let lens = ["lab", "lens", "tiny-chat", "--text", "Hi"];
     let attention = ["lab", "attention", "tiny-chat", "--text", "Hi"];
-    let attribution = ["lab", "attribution", "tiny-chat", "--text", "Hi", "--of", "4"];
-    let patch = ["lab", "patch", "tiny-chat", "--clean", "2+2=", "--corrupt", "2+3="];
+    let attribution = [
+        "lab",
+        "attribution",
+        "tiny-chat",
+        "--text",
+        "Hi",
+        "--of",
+        "4",
+    ];
+    let patch = [
+        "lab",
+        "patch",
+        "tiny-chat",
+        "--clean",
+        "2+2=",
+        "--corrupt",
+        "2+3=",
+    ];
     let patch = [&patch[..], &["--token", "4"]].concat();
-    let experts = made_up(folder.path(), "olmoe", &["--vocab", "models/tiny-chat.gguf"]);
+    let experts = made_up(
+        folder.path(),
+        "olmoe",
+        &["--vocab", "models/tiny-chat.gguf"],
+    );
     let routing = ["lab", "routing", text(&experts), "--text", "Hi"];
     let direction = ["lab", "direction", "tiny-chat", "--positive", text(&one)];
     let direction = [&direction[..], &["--negative", text(&two)]].concat();
@@ -273,25 +297,52 @@ fn what_is_there_is_replaced_only_with_force() {
             let file = format!("{n}.{ending}");
             (own(&[arguments, &[option]].concat()), file.clone(), file)
         };
-        vec![option("--svg", "svg"), option("--html", "html"), option("--json", "json")]
+        vec![
+            option("--svg", "svg"),
+            option("--html", "html"),
+            option("--json", "json"),
+        ]
     };
     let mut cases: Vec<(Vec<String>, String, String)> = Vec::new();
-    for (n, arguments) in [&lens[..], &attention, &attribution, &patch, &routing].into_iter().enumerate() {
+    for (n, arguments) in [&lens[..], &attention, &attribution, &patch, &routing]
+        .into_iter()
+        .enumerate()
+    {
         cases.extend(svg(arguments, n));
     }
     for (arguments, output, made) in [
         (&["synth", "llama", "-o"][..], "s.gguf", "s.gguf"),
-        (&["logits", "-m", model, "--tokens", "1,2", "-o"], "l.npy", "l.npy"),
+        (
+            &["logits", "-m", model, "--tokens", "1,2", "-o"],
+            "l.npy",
+            "l.npy",
+        ),
         (&["convert", model], "c.gguf", "c.gguf"),
         (&["convert", model], "c", "c/config.json"),
         (&["diagram", "bert", "-o"], "d", "d/bert.arch.svg"),
         (&["diagram", "bert", "--html", "-o"], "d", "d/bert.html"),
-        (&["diagram", "bert", "gpt2", "--compare", "-o"], "d", "d/bert-vs-gpt2.svg"),
-        (&["arch", "new", "mine", "--from", model, "-o"], ".", "mine.arch.toml"),
+        (
+            &["diagram", "bert", "gpt2", "--compare", "-o"],
+            "d",
+            "d/bert-vs-gpt2.svg",
+        ),
+        (
+            &["arch", "new", "mine", "--from", model, "-o"],
+            ".",
+            "mine.arch.toml",
+        ),
         (&[&run[..], &[text(&plan), "-o"]].concat(), "r.npz", "r.npz"),
-        (&[&run[..], &[text(&plan), "-o"]].concat(), "r.safetensors", "r.safetensors"),
+        (
+            &[&run[..], &[text(&plan), "-o"]].concat(),
+            "r.safetensors",
+            "r.safetensors",
+        ),
         (&[&direction[..], &["-o"]].concat(), "v.gguf", "v.gguf"),
-        (&[&direction[..], &["-o"]].concat(), "v.safetensors", "v.safetensors"),
+        (
+            &[&direction[..], &["-o"]].concat(),
+            "v.safetensors",
+            "v.safetensors",
+        ),
     ] {
         let arguments = arguments.iter().map(|a| (*a).to_owned()).collect();
         cases.push((arguments, output.to_owned(), made.to_owned()));
@@ -300,7 +351,10 @@ fn what_is_there_is_replaced_only_with_force() {
         let command = [arguments, vec![output]].concat();
         let run = |more: &[&str]| {
             let more = more.iter().map(|a| (*a).to_owned());
-            bench_in(folder.path(), &command.iter().cloned().chain(more).collect::<Vec<_>>())
+            bench_in(
+                folder.path(),
+                &command.iter().cloned().chain(more).collect::<Vec<_>>(),
+            )
         };
         let made = at(&made);
         let ran = run(&[]);
@@ -309,7 +363,11 @@ fn what_is_there_is_replaced_only_with_force() {
         fs::write(&made, "before").expect("a writable file");
         let ran = run(&[]);
         assert_eq!(ran.code, 1, "{command:?}");
-        assert!(ran.err.contains("is there already; --force replaces"), "{command:?}: {}", ran.err);
+        assert!(
+            ran.err.contains("is there already; --force replaces"),
+            "{command:?}: {}",
+            ran.err
+        );
         assert_eq!(fs::read(&made).expect("a file"), b"before", "{command:?}");
         let ran = run(&["--force"]);
         assert!(ran.is_fine(), "{command:?}: {}", ran.err);
@@ -322,7 +380,17 @@ fn what_is_there_is_replaced_only_with_force() {
     // A collection is resumed; another one in its place is refused.
     let plan = text(&plan);
     let collect = |model: &str, more: &[&str]| {
-        let first = ["lab", "collect", model, "--prompts", "prompts.jsonl", "--plan", plan, "-o", "k"];
+        let first = [
+            "lab",
+            "collect",
+            model,
+            "--prompts",
+            "prompts.jsonl",
+            "--plan",
+            plan,
+            "-o",
+            "k",
+        ];
         bench_in(folder.path(), &[&first[..], more].concat())
     };
     fs::create_dir(at("k")).expect("a writable folder");
@@ -340,9 +408,23 @@ fn what_is_there_is_replaced_only_with_force() {
     assert_eq!(fs::read(at("k/lock")).expect("a file"), b"mine");
     fs::create_dir(at("other")).expect("a writable folder");
     fs::write(at("other/notes"), "mine").expect("a writable folder");
-    let other = ["lab", "collect", model, "--prompts", "prompts.jsonl", "--plan", plan, "-o", "other"];
+    let other = [
+        "lab",
+        "collect",
+        model,
+        "--prompts",
+        "prompts.jsonl",
+        "--plan",
+        plan,
+        "-o",
+        "other",
+    ];
     let ran = bench_in(folder.path(), &other);
-    assert!(ran.code == 1 && ran.err.contains("is not empty"), "{}", ran.err);
+    assert!(
+        ran.code == 1 && ran.err.contains("is not empty"),
+        "{}",
+        ran.err
+    );
     let ran = bench_in(folder.path(), &[&other[..], &["--force"]].concat());
     assert!(ran.is_fine(), "{}", ran.err);
     assert_eq!(fs::read(at("other/notes")).expect("a file"), b"mine");
@@ -367,7 +449,19 @@ fn an_output_can_be_stdout() {
         assert_eq!(fs::read(&file).expect("a file"), array);
     }
     // Nothing is mixed into it.
-    let lens = ["lab", "lens", "tiny-chat", "--text", "Hi", "--json", "-", "--svg"];
+    let lens = [
+        "lab",
+        "lens",
+        "tiny-chat",
+        "--text",
+        "Hi",
+        "--json",
+        "-",
+        "--svg",
+    ];
     let said = printed(&[&lens[..], &[text(&folder.path().join("l.svg"))]].concat());
-    assert!(serde_json::from_str::<serde_json::Value>(&said).is_ok(), "{said}");
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&said).is_ok(),
+        "{said}"
+    );
 }
