@@ -29,7 +29,8 @@ First steps:
   bench help COMMAND                      all options of a command
 
 Documentation: README.md and the folder docs/ of the project.
-Exit codes: 0, 1 (failed), 2 (wrong usage).";
+Exit codes: 0, 1 (failed), 2 (wrong usage), 3 (run: cut before the answer fitted its constraint).
+Files that are there already are replaced only with --force.";
 
 /// Examples of commands.
 const EXAMPLES: &[(&[&str], &str)] = &[
@@ -37,6 +38,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
         &["run"],
         "bench run \"2+2=?\"
 bench run -m FILE.gguf \"What is 17 plus 5?\"
+bench run --quiet -f PROMPT.txt > ANSWER.txt
 bench run -m FOLDER --type q4_k -c 8k --temperature 0.7 --seed -1 \"Tell me a story\"",
     ),
     (
@@ -66,7 +68,7 @@ bench inspect FILE.gguf -c 32k --kv-type q8_0 --parallel 4",
     ),
     (
         &["diagram"],
-        "bench diagram FILE.gguf -o DIR --html
+        "bench diagram FILE.gguf -o PAGES --html
 bench diagram llama qwen3 --compare",
     ),
     (

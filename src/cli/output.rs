@@ -268,3 +268,151 @@ pub(super) fn end_on_signals<T>(
 pub(super) fn remove_on_signals() -> io::Result<()> {
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    /// The options and arguments that are paths of inputs.
+    const INPUTS: &[&str] = &[
+        "a",
+        "api_key_file",
+        "archs",
+        "b",
+        "backend",
+        "config",
+        "dump",
+        "file",
+        "files",
+        "from",
+        "grammar",
+        "json_schema",
+        "kept",
+        "lab_vectors",
+        "messages",
+        "model",
+        "model_path",
+        "models",
+        "negative",
+        "overlay",
+        "path",
+        "plan",
+        "positive",
+        "prompts",
+        "reference",
+        "socket",
+        "source",
+        "template",
+        "tools",
+        "vocab",
+    ];
+    /// The outputs: commands with their options and arguments.
+    const OUTPUTS: &[&str] = &[
+        "arch new: output",
+        "convert: target",
+        "diagram: output",
+        "lab attention: html, json, png, svg",
+        "lab attribution: html, json, png, svg",
+        "lab collect: output",
+        "lab direction: output",
+        "lab lens: html, json, png, svg",
+        "lab patch: html, json, png, svg",
+        "lab routing: html, json, png, svg",
+        "lab run: output",
+        "logits: output",
+        "synth: output",
+    ];
+
+    /// Calls `act` with each command that has no commands of its own, and its words.
+    fn each(command: &clap::Command, words: &[&str], act: &mut dyn FnMut(&clap::Command, &[&str])) {
+        if !command.has_subcommands() {
+            return act(command, words);
+        }
+        for own in command.get_subcommands() {
+            each(own, &[words, &[own.get_name()]].concat(), act);
+        }
+    }
+
+    fn is(arg: &clap::Arg, ty: TypeId) -> bool {
+        arg.get_value_parser().type_id() == ty
+    }
+
+    fn built() -> clap::Command {
+        let mut command = Cli::command();
+        command.build();
+        command
+    }
+
+    #[test]
+    fn every_path_of_a_command_is_an_input_or_an_output() {
+        let mut found = Vec::new();
+        each(&built(), &[], &mut |command, words| {
+            let all = || command.get_arguments();
+            for arg in all().filter(|arg| is(arg, TypeId::of::<PathBuf>())) {
+                let id = arg.get_id().as_str();
+                // An output has a type of its own: `OutputFile`, or `OutputPlace` if the command checks what is there.
+                assert!(INPUTS.contains(&id), "{words:?}: is `{id}` an input?");
+            }
+            let types = [TypeId::of::<OutputFile>(), TypeId::of::<OutputPlace>()];
+            let outputs = all().filter(|arg| types.iter().any(|ty| is(arg, *ty)));
+            let mut names: Vec<&str> = outputs.map(|arg| arg.get_id().as_str()).collect();
+            names.sort_unstable();
+            if !names.is_empty() {
+                let has_force = all().any(|arg| arg.get_long() == Some("force"));
+                assert!(has_force, "{words:?} has no --force");
+                found.push(format!("{}: {}", words.join(" "), names.join(", ")));
+            }
+        });
+        found.sort_unstable();
+        assert_eq!(found, OUTPUTS, "tests/it/outputs.rs tries each of them");
+    }
+
+    #[test]
+    fn every_output_file_is_checked_before_the_command_runs() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (there, free) = (folder.path().join("there"), folder.path().join("free"));
+        let link = folder.path().join("link");
+        std::fs::write(&there, "before").expect("a writable folder");
+        std::fs::hard_link(&there, &link).expect("a free name");
+        let mut cases = Vec::new();
+        each(&built(), &[], &mut |command, words| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            for arg in command.get_arguments() {
+                if is(arg, TypeId::of::<OutputFile>()) {
+                    let long = arg.get_long().expect("outputs are options");
+                    cases.push((words.clone(), format!("--{long}")));
+                }
+            }
+        });
+        assert!(cases.len() > 20, "{cases:?}");
+        for (words, option) in &cases {
+            let checked = |path: &Path, more: &[&str]| {
+                let path = path.to_str().expect("UTF-8");
+                let words = words.iter().map(String::as_str);
+                let line = std::iter::once("bench")
+                    .chain(words)
+                    .chain([&**option, path]);
+                let mut command = Cli::command().ignore_errors(true);
+                let line = line.chain(more.iter().copied());
+                let matches = command.try_get_matches_from_mut(line).expect("ignored");
+                check_outputs(&command, &matches).map_err(|error| error.to_string())
+            };
+            let refused = Err(format!("{}: {}", there.display(), writing::IS_THERE));
+            assert_eq!(checked(&there, &[]), refused, "{words:?} {option}");
+            for (path, more) in [
+                (&*there, &["--force"][..]),
+                (&free, &[]),
+                (Path::new("-"), &[]),
+                (Path::new("/dev/null"), &[]),
+            ] {
+                assert_eq!(checked(path, more), Ok(()), "{words:?} {option}");
+            }
+            let log = ["--force", "--archs", link.to_str().expect("UTF-8")];
+            let error = checked(&there, &log).expect_err("an input");
+            assert!(error.contains("is an input"), "{words:?} {option}: {error}");
+        }
+    }
+}
