@@ -13,10 +13,10 @@ help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Complete PROMPT with MODEL (default: 2+2=? with the built-in model)
-	cargo run --release --quiet -- run $(model) "$(PROMPT)"
+	cargo run --release -- run $(model) "$(PROMPT)"
 
 serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
-	cargo run --release --quiet -- serve $(model)
+	cargo run --release -- serve $(model)
 
 # More threads than processors: some tests wait for a server, a worker or a time limit.
 test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 4)))

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::common::wording::bytes;
 use crate::files::models::{self, Opened, Source};
 use crate::ggml::{CACHE_TYPES, Device, DeviceKind, Misplaced, devices, rpc};
-use crate::model::{Estimator, Options};
+use crate::model::{self, Estimator, Options};
 use crate::plan::Share;
 use crate::weights::TensorType;
 
@@ -45,12 +45,23 @@ pub(super) struct Args {
 }
 
 fn kind(device: Device) -> &'static str {
+    // ggml counts every device of a worker as a GPU.
+    if device.is_remote() {
+        return "rpc";
+    }
     match device.kind() {
         DeviceKind::Cpu => "cpu",
         DeviceKind::Gpu => "gpu",
         DeviceKind::IntegratedGpu => "integrated gpu",
         DeviceKind::Accelerator => "accelerator",
     }
+}
+
+/// Free and total memory of a device. The system tells how much a program can have of the processor's, ggml does not.
+fn memory(device: Device) -> (u64, u64) {
+    let (free, total) = device.memory();
+    let available = model::available_memory().filter(|_| device.kind() == DeviceKind::Cpu);
+    (available.unwrap_or(free as u64), total as u64)
 }
 
 /// Number of elements per head in queries about caches: every backend has kernels for it.
@@ -141,14 +152,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn print(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Result<(), Failure> {
-    let (free, total) = device.memory();
+    let (free, total) = memory(device);
     output::line(format!(
         "{}: {}, {}, {} of {} free",
         device.name(),
         kind(device),
         output::shown(&device.description()),
-        bytes(free as u64),
-        bytes(total as u64)
+        bytes(free),
+        bytes(total)
     ))?;
     let types = match types {
         Some([]) => "none".to_owned(),
@@ -179,7 +190,7 @@ fn print(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Res
 }
 
 fn to_json(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Value {
-    let (free, total) = device.memory();
+    let (free, total) = memory(device);
     let mut entry = json!({
         "name": device.name(), "kind": kind(device), "description": device.description(),
         "backend": device.backend_name(), "memory_free": free, "memory_total": total,

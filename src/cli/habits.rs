@@ -236,7 +236,42 @@ pub(super) fn translated(line: Vec<OsString>) -> Result<Vec<OsString>, Error> {
             None => Ok(word),
         }
     });
-    translated.collect()
+    let translated: Vec<OsString> = translated.collect::<Result<_, _>>()?;
+    Ok(match translated.get(1).is_some_and(|word| word == "run") {
+        true => with_prompt_last(translated),
+        false => translated,
+    })
+}
+
+/// A line of `bench run` in which the prompt of `-p TEXT` is its argument.
+fn with_prompt_last(mut line: Vec<OsString>) -> Vec<OsString> {
+    let end = line
+        .iter()
+        .position(|word| word == "--")
+        .unwrap_or(line.len());
+    let names = ["-p", "--prompt"];
+    let value = |word: &OsString| {
+        let text = word.to_str()?;
+        names.iter().find_map(|name| {
+            text.strip_prefix(name)?
+                .strip_prefix('=')
+                .map(OsString::from)
+        })
+    };
+    let place = line[..end]
+        .iter()
+        .position(|word| names.iter().any(|name| word == name) || value(word).is_some());
+    let Some(at) = place.filter(|_| end == line.len()) else {
+        return line;
+    };
+    let prompt = match value(&line[at]) {
+        Some(text) => text,
+        None if at + 1 < line.len() => line.remove(at + 1),
+        None => return line,
+    };
+    line.remove(at);
+    line.extend(["--".into(), prompt]);
+    line
 }
 
 /// A word of the command line, translated.
@@ -308,6 +343,12 @@ mod tests {
         let found = translated(line("bench run -ngl 99 -np=4 -c 4k -- -ngl")).expect("it is known");
         let expected = line("bench run --gpu-layers 99 --parallel=4 -c 4k -- -ngl");
         assert_eq!(found, expected);
+        for prompt in ["-p -5+3=? -n 2", "--prompt=-5+3=? -n 2", "-n 2 -p -5+3=?"] {
+            let found = translated(line(&format!("bench run {prompt}"))).expect("it is known");
+            assert_eq!(found, line("bench run -n 2 -- -5+3=?"));
+        }
+        let other = line("bench perf -p 5");
+        assert_eq!(translated(other.clone()).expect("it is known"), other);
         for refused in ["-hf", "-mu", "-cnv", "-md"] {
             assert!(translated(line(&format!("bench run {refused} x"))).is_err());
         }
