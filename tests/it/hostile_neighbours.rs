@@ -102,7 +102,7 @@ fn a_request_that_overflows_fails_alone_where_attention_reads_slots_of_others() 
         ("llama", &[][..]),
         ("gemma3", &[]),
         ("lfm2", &["--kv-type", "bf16"]),
-        ("t5", &["--kv-type", "q8_0"]),
+        ("t5", &["--kv-type", "f32"]),
         ("jamba", &[]),
     ] {
         let model = of(arch);
@@ -218,7 +218,7 @@ fn a_client_that_does_not_read_is_given_up() {
 /// A client that reads slowly, but reads, gets all of its answer, streamed or not.
 #[test]
 fn a_client_that_reads_slowly_gets_its_answer() {
-    let server = Server::split(&["--write-time", "1"]);
+    let server = Server::split(&["--write-time", "5"]);
     for is_streamed in [true, false] {
         let mut stream = deaf(&server, "/completion", &large("default", is_streamed));
         let (mut answer, mut part) = (Vec::new(), vec![0; 256 << 10]);
@@ -275,4 +275,60 @@ fn unloading_ends_with_the_last_request() {
         other.join().expect("it answers");
     });
     stream.rest();
+}
+
+/// Resident memory of the engine process in MB.
+fn engine_memory(server: &Server) -> u64 {
+    let (id, _) = process::children(server.child.id()).remove(0);
+    process::resident(id) >> 10
+}
+
+/// Large answers are bounded, take a small multiple of their text, and their memory is returned.
+#[test]
+fn large_answers_take_memory_in_proportion_and_give_it_back() {
+    let server = Server::split(&["--parallel", "4"]);
+    server.post("/v1/completions", &json!({ "prompt": "Hi", "max_tokens": 1 }));
+    let before = engine_memory(&server);
+    let lens = |top_k: u64, n: usize| {
+        json!({
+            "prompt": vec![5; n], "lab": { "lens": { "top_k": top_k, "positions": "all" } },
+        })
+    };
+    let (status, answer) = server.json("POST", "/v1/lab/run", &lens(700, 500));
+    assert_eq!(status, 400, "{}", answer["error"]);
+    let message = answer["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("--lab-bytes"), "{message}");
+    // A list of 100 tokens for each of 480 tokens of 22 completions: above a million.
+    let lists = |n: u64| {
+        json!({ "prompt": "Hi", "n_predict": 480, "ignore_eos": true, "n_probs": 100, "n": n })
+    };
+    let (status, answer) = server.json("POST", "/completion", &lists(22));
+    assert_eq!((status, &answer["error"]["param"]), (400, &json!("logprobs")), "{answer}");
+    let message = answer["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("1056000") && message.contains("1048576"), "{message}");
+    let mut most = 0;
+    for (path, body) in [("/v1/lab/run", lens(300, 200)), ("/completion", lists(12))] {
+        let (status, _, text) = server.raw("POST", path, "application/json", &body.to_string());
+        assert_eq!(status, 200);
+        most = most.max(text.len() as u64 >> 20);
+        let taken = engine_memory(&server) - before;
+        assert!(taken < 100 + 8 * (text.len() as u64 >> 20), "{path}: {taken} MB for {}", text.len());
+    }
+    assert!(most > 10, "{most} MB");
+    process::eventually("the memory is returned", || engine_memory(&server) < before + 40);
+}
+
+/// Without a maximum length, the lists end where they may have no more entries.
+#[test]
+fn completions_with_lists_end_where_the_lists_are_full() {
+    let server = Server::shared();
+    let body = json!({ "prompt": "Hi", "ignore_eos": true, "n_probs": 100, "n": 40, "temperature": 0 });
+    let answer = server.post("/completion", &body);
+    let all = answer.as_array().expect("a list");
+    for one in all {
+        assert_eq!(one["tokens_predicted"], (1 << 20) / 4000, "{}", one["stop_type"]);
+    }
+    let few = json!({ "prompt": "Hi", "ignore_eos": true, "n_probs": 3, "temperature": 0 });
+    let answer = server.post("/completion", &few);
+    assert!(answer["tokens_predicted"].as_u64() > Some(400), "{answer}");
 }

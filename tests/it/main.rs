@@ -42,6 +42,7 @@ mod goldens;
 mod growth;
 mod hf;
 mod hostile_neighbours;
+mod hostile_requests;
 mod hostile_workers;
 mod inputs;
 mod inspect;
