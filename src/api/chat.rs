@@ -24,7 +24,7 @@ use super::envelope::{Envelope, Object};
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
-use super::json::{self, Members, Json, Text};
+use super::json::{self, Json, Members, Text};
 use super::logprobs::{self, Names};
 use super::native;
 use super::parts::Piece;
@@ -86,34 +86,36 @@ pub(super) async fn completions(
     let (all, usage) = begun.answers.collect().await?;
     let verbose = all.first().filter(|_| chat.verbose == Some(true));
     let verbose = verbose.map(|one| native::verbose(&served, begun.first, generation, one));
-    let choices = all.iter().enumerate().map(|(i, one)| {
-        let mut choice = json!({
-            "index": i,
-            "message": message(one),
-            "logprobs": null,
-            "finish_reason": one.finish_reason(),
+    Ok(json::apart(|| {
+        let choices = all.iter().enumerate().map(|(i, one)| {
+            let mut choice = json!({
+                "index": i,
+                "message": message(one),
+                "logprobs": null,
+                "finish_reason": one.finish_reason(),
+            });
+            note_stop(&mut choice, one.stopped.as_ref());
+            let mut choice = Members::from(choice);
+            if let Some(logprobs) = shape.logprobs(&one.tokens) {
+                choice.put("logprobs", logprobs);
+            }
+            if let Some(report) = &one.report {
+                choice.put("lab", report.clone());
+            }
+            choice
         });
-        note_stop(&mut choice, one.stopped.as_ref());
-        let mut choice = Members::from(choice);
-        if let Some(logprobs) = shape.logprobs(&one.tokens) {
-            choice.put("logprobs", logprobs);
+        let choices = choices.collect();
+        let mut answer = shape.envelope.whole("chat.completion", choices, &usage);
+        if generation.wants_prompt_logprobs() {
+            let prompt = all.first().map_or(&[][..], |one| &one.prompt);
+            let scored = logprobs::of_prompt(prompt, served.handle.tokenizer());
+            answer.put("prompt_logprobs", scored);
         }
-        if let Some(report) = &one.report {
-            choice.put("lab", report.clone());
+        if let Some(verbose) = verbose {
+            answer.put("__verbose", verbose);
         }
-        choice
-    });
-    let choices = choices.collect();
-    let mut answer = shape.envelope.whole("chat.completion", choices, &usage);
-    if generation.wants_prompt_logprobs() {
-        let prompt = all.first().map_or(&[][..], |one| &one.prompt);
-        let scored = logprobs::of_prompt(prompt, served.handle.tokenizer());
-        answer.put("prompt_logprobs", scored);
-    }
-    if let Some(verbose) = verbose {
-        answer.put("__verbose", verbose);
-    }
-    Ok(Json(answer).into_response())
+        Json(answer).into_response()
+    }))
 }
 
 pub(super) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {

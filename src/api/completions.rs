@@ -24,7 +24,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Fitting, Generation, MAX_CHOICES, check_top, choices};
 use super::input::{Input, check_ids, inputs};
-use super::json::{Members, Json, Text};
+use super::json::{self, Json, Members, Text};
 use super::logprobs::{self, Arrays, Names};
 
 /// Maximum number of tokens of a completion if the request does not set it.
@@ -148,22 +148,24 @@ pub(super) async fn completions(
         return Ok(answers.stream(shape));
     }
     let (all, usage) = answers.collect().await?;
-    let mut out = Vec::new();
-    for (prompt, of_prompt) in shape.prompts.iter().zip(all.chunks(n as usize)) {
-        // The prompt is scored once, with its first completion.
-        let scored = of_prompt.first().map_or(&[][..], |one| &one.prompt);
-        for one in best(of_prompt, generation.n_choices()) {
-            let mut choice = shape.choice(prompt, scored, one);
-            choice.put("index", Value::from(out.len()));
-            if generation.wants_prompt_logprobs() {
-                let scored = logprobs::of_prompt(scored, served.handle.tokenizer());
-                choice.put("prompt_logprobs", scored);
+    let wants_scored = generation.wants_prompt_logprobs();
+    Ok(json::apart(|| {
+        let mut out = Vec::new();
+        for (prompt, of_prompt) in shape.prompts.iter().zip(all.chunks(n as usize)) {
+            // The prompt is scored once, with its first completion.
+            let scored = of_prompt.first().map_or(&[][..], |one| &one.prompt);
+            for one in best(of_prompt, generation.n_choices()) {
+                let mut choice = shape.choice(prompt, scored, one);
+                choice.put("index", Value::from(out.len()));
+                if wants_scored {
+                    let scored = logprobs::of_prompt(scored, served.handle.tokenizer());
+                    choice.put("prompt_logprobs", scored);
+                }
+                out.push(choice);
             }
-            out.push(choice);
         }
-    }
-    let answer = shape.envelope.whole(OBJECT, out, &usage);
-    Ok(Json(answer).into_response())
+        Json(shape.envelope.whole(OBJECT, out, &usage)).into_response()
+    }))
 }
 
 /// The `n` completions with the highest mean log-probability; in the order of generation if all are returned.

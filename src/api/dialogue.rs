@@ -186,7 +186,9 @@ impl Ready {
     pub(super) fn submit(self, n: u32) -> Result<Begun, Error> {
         let requests = choices(&self.first, n).collect();
         let answers = Answers::submit(&self.served, requests, n)?;
-        let answers = answers.read_by(self.reader).with_lab(self.lab, &self.served);
+        let answers = answers
+            .read_by(self.reader)
+            .with_lab(self.lab, &self.served);
         Ok(Begun {
             first: self.first,
             answers: answers.hiding(self.hides_special, &self.served),

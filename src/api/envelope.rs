@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::engine::serving::{self, Served};
 use crate::engine::Usage;
+use crate::engine::serving::{self, Served};
 use crate::transport::Events;
 
 use super::answers::{timings_json, usage_json};
@@ -131,7 +131,12 @@ impl Envelope {
     }
 
     /// A whole response with these choices, usage and timings.
-    pub(super) fn whole(&self, object: &'static str, choices: Vec<Members>, usage: &Usage) -> Members {
+    pub(super) fn whole(
+        &self,
+        object: &'static str,
+        choices: Vec<Members>,
+        usage: &Usage,
+    ) -> Members {
         let mut whole = Members::from(self.object(object, [(); 0]).json());
         whole.put("choices", choices);
         whole.put("usage", usage_json(usage));

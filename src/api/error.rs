@@ -154,7 +154,9 @@ pub(super) enum Error {
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
     /// The request changed values of the model so that its results are not finite.
-    #[error("with the edits or adapter scales of the request, the model's results are not finite numbers: {0}")]
+    #[error(
+        "with the edits or adapter scales of the request, the model's results are not finite numbers: {0}"
+    )]
     Overflow(Failure),
     /// The model's file was changed in place while it was in use.
     #[error("{0}; the next request loads it again")]
@@ -316,9 +318,7 @@ impl Error {
             | Self::Malformed(_)
             | Self::ContextLength { .. }
             | Self::Overflow(_)
-            | Self::Thread => {
-                StatusCode::BAD_REQUEST
-            }
+            | Self::Thread => StatusCode::BAD_REQUEST,
             Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,

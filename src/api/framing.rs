@@ -60,7 +60,10 @@ mod tests {
         assert_eq!(refused("/", &[("host", "a"), ("host", "a")]), Some(400));
         assert_eq!(refused("http://b/", &[("host", "a")]), Some(400));
         assert_eq!(refused("http://a:81/", &[("host", "a:80")]), Some(400));
-        let mut old = Request::builder().uri("/").body(Body::empty()).expect("sound");
+        let mut old = Request::builder()
+            .uri("/")
+            .body(Body::empty())
+            .expect("sound");
         *old.version_mut() = Version::HTTP_10;
         assert!(check(&old).is_ok());
     }
@@ -70,7 +73,14 @@ mod tests {
         let with = |coding| refused("/", &[("host", "a"), ("transfer-encoding", coding)]);
         assert_eq!(with("chunked"), None);
         assert_eq!(with(" Chunked "), None);
-        for other in ["gzip, chunked", "gzip", "identity", "chunked, gzip", "x-chunked", ""] {
+        for other in [
+            "gzip, chunked",
+            "gzip",
+            "identity",
+            "chunked, gzip",
+            "x-chunked",
+            "",
+        ] {
             assert_eq!(with(other), Some(501), "{other}");
         }
     }

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// A response in JSON.
 #[derive(Clone, Debug)]
@@ -20,6 +21,15 @@ impl<T: Serialize> IntoResponse for Json<T> {
         let kind = HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         response
+    }
+}
+
+/// Does work that may take seconds. Other handlers of this thread go on elsewhere.
+pub(super) fn apart<T>(work: impl FnOnce() -> T) -> T {
+    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    match flavor {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }
 
@@ -137,10 +147,7 @@ mod tests {
         fields.put("a", text(&[0.5]));
         fields.put("e", vec![Members::from(json!({ "f": 3 }))]);
         let written = serde_json::to_string(&fields).expect("JSON");
-        assert_eq!(
-            written,
-            r#"{"b":1,"a":[0.5],"c":{"d":[2]},"e":[{"f":3}]}"#
-        );
+        assert_eq!(written, r#"{"b":1,"a":[0.5],"c":{"d":[2]},"e":[{"f":3}]}"#);
         let at = |path: &str| fields.at(path).map(|part| json!(part));
         assert_eq!(at("a"), Some(json!([0.5])));
         assert_eq!(at("c/d"), Some(json!([2])));

@@ -24,7 +24,7 @@ use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, choices};
 use super::input::{Input, check_ids, inputs};
-use super::json::{Members, Json};
+use super::json::{Json, Members};
 
 pub(super) mod artifacts;
 mod objects;

@@ -21,7 +21,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, MAX_CHOICES, choices};
 use super::input::{Input, check_ids, sequences};
-use super::json::{Members, Json, Part};
+use super::json::{self, Json, Members, Part};
 
 use response::{Of, Shape};
 
@@ -214,14 +214,16 @@ impl Parameters {
             return Ok(answers.stream(shape));
         }
         let (all, _) = answers.collect().await?;
-        let mut out: Vec<Members> = (0..)
-            .zip(&all)
-            .map(|(i, one)| shape.whole(i, one))
-            .collect();
-        let out: Part = match out.len() {
-            1 => out.remove(0).into(),
-            _ => out.into(),
-        };
-        Ok(Json(out).into_response())
+        Ok(json::apart(|| {
+            let mut out: Vec<Members> = (0..)
+                .zip(&all)
+                .map(|(i, one)| shape.whole(i, one))
+                .collect();
+            let out: Part = match out.len() {
+                1 => out.remove(0).into(),
+                _ => out.into(),
+            };
+            Json(out).into_response()
+        }))
     }
 }

@@ -170,7 +170,10 @@ impl Shelf {
         let wanted = arrays::most_bytes(arrays, metadata);
         self.check(wanted)?;
         // Held until the file is complete. Writers of other processes wait for it, so that all together stay in the limit.
-        let turn = File::options().append(true).create(true).open(self.folder.join(LOCK))?;
+        let turn = File::options()
+            .append(true)
+            .create(true)
+            .open(self.folder.join(LOCK))?;
         turn.lock()?;
         let before = self.list();
         let mut taken: u64 = before.iter().map(|kept| kept.bytes).sum();

@@ -43,10 +43,21 @@ fn features_of_an_autoencoder_stop_nobody() {
         .expect("a list")
         .len();
     let products = 64 * n_layers * 500 * WIDTH * N;
-    assert_eq!(status, if products > 1 << 38 { 400 } else { 200 }, "{answer}");
+    assert_eq!(
+        status,
+        if products > 1 << 38 { 400 } else { 200 },
+        "{answer}"
+    );
     // Clients that leave.
     let clients: Vec<TcpStream> = (0..6)
-        .map(|_| server.send("POST", "/v1/lab/run", "application/json", &body(40).to_string()))
+        .map(|_| {
+            server.send(
+                "POST",
+                "/v1/lab/run",
+                "application/json",
+                &body(40).to_string(),
+            )
+        })
         .collect();
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(3) {
@@ -61,7 +72,12 @@ fn features_of_an_autoencoder_stop_nobody() {
     let work = || {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("it runs");
         let rest = stat.rsplit_once(')').expect("a name").1;
-        let times: Vec<u64> = rest.split_whitespace().skip(11).take(2).map(|n| n.parse().expect("a number")).collect();
+        let times: Vec<u64> = rest
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .map(|n| n.parse().expect("a number"))
+            .collect();
         times.iter().sum::<u64>()
     };
     process::eventually("the work ends", || {
@@ -76,7 +92,8 @@ fn a_capture_of_no_rows_has_the_shape_of_none() {
     let server = Server::shared();
     for reduce in ["none", "mean", "max", "norm", "top_k"] {
         for output in ["inline", "artifact"] {
-            let capture = json!({ "point": "layers.0.out", "positions": "answer", "reduce": reduce });
+            let capture =
+                json!({ "point": "layers.0.out", "positions": "answer", "reduce": reduce });
             let other = json!({ "point": "layers.0.out", "reduce": "mean" });
             let body = json!({
                 "prompt": "Hi", "lab": {
@@ -104,7 +121,11 @@ fn edits_that_overflow_are_a_mistake_of_the_request() {
     let body = json!({ "prompt": "Hi", "max_tokens": 2, "lab": { "edits": [edit, edit] } });
     let (status, answer) = server.json("POST", "/v1/completions", &body);
     let error = &answer["error"];
-    assert_eq!((status, &error["code"]), (400, &json!("non_finite_logits")), "{answer}");
+    assert_eq!(
+        (status, &error["code"]),
+        (400, &json!("non_finite_logits")),
+        "{answer}"
+    );
     assert_eq!(error["type"], "invalid_request_error");
     let log = server.log();
     assert!(!log.contains("ERROR"), "{log}");
@@ -115,7 +136,15 @@ fn edits_that_overflow_are_a_mistake_of_the_request() {
         "captures": [{ "point": "layers.0.attn.v" }], "edits": [edit, edit],
     });
     std::fs::write(&plan, written.to_string()).expect("written");
-    let arguments = ["lab", "run", "tiny-chat", "--prompt", "Hi", "--plan", text(&plan)];
+    let arguments = [
+        "lab",
+        "run",
+        "tiny-chat",
+        "--prompt",
+        "Hi",
+        "--plan",
+        text(&plan),
+    ];
     let ran = bench(&arguments);
     assert_eq!(ran.code, 1, "{}", ran.err);
     assert!(ran.err.contains("not finite"), "{}", ran.err);
@@ -138,13 +167,21 @@ fn an_engine_process_gets_no_keys() {
 fn a_model_that_cannot_be_built_is_not_servable() {
     let folder = scratch();
     let epsilon = "llama.attention.layer_norm_rms_epsilon";
-    changed(folder.path(), "broken.gguf", &[(epsilon, Meta::F32(-1.0))], true);
+    changed(
+        folder.path(),
+        "broken.gguf",
+        &[(epsilon, Meta::F32(-1.0))],
+        true,
+    );
     changed(folder.path(), "sound.gguf", &[], true);
     let server = Server::split(&["--models", text(folder.path())]).expecting_errors();
     assert_eq!(process::state(&server, "sound")["state"], "not loaded");
     let broken = process::state(&server, "broken");
     assert_eq!(broken["state"], "not servable", "{broken}");
-    assert!(broken["error"].as_str().is_some_and(|e| !e.is_empty()), "{broken}");
+    assert!(
+        broken["error"].as_str().is_some_and(|e| !e.is_empty()),
+        "{broken}"
+    );
     let (status, answer) = server.json("GET", "/v1/models/broken/diagram", &Value::Null);
     assert_eq!(status, 404, "{answer}");
     assert_eq!(answer["error"]["code"], "model_not_servable", "{answer}");
@@ -164,13 +201,22 @@ fn status_of(server: &Server, head: &str) -> u16 {
 fn a_request_names_one_host_and_no_unknown_coding() {
     let server = Server::shared();
     let get = |target: &str, lines: &str| {
-        status_of(&server, &format!("GET {target} HTTP/1.1\r\nconnection: close\r\n{lines}\r\n"))
+        status_of(
+            &server,
+            &format!("GET {target} HTTP/1.1\r\nconnection: close\r\n{lines}\r\n"),
+        )
     };
     assert_eq!(get("/health", "host: localhost\r\n"), 200);
     assert_eq!(get("http://localhost/health", "host: localhost\r\n"), 200);
     assert_eq!(get("/health", ""), 400);
-    assert_eq!(get("/health", "host: localhost\r\nhost: localhost\r\n"), 400);
-    assert_eq!(get("http://evil.example/health", "host: localhost\r\n"), 400);
+    assert_eq!(
+        get("/health", "host: localhost\r\nhost: localhost\r\n"),
+        400
+    );
+    assert_eq!(
+        get("http://evil.example/health", "host: localhost\r\n"),
+        400
+    );
     let old = "GET /health HTTP/1.0\r\n\r\n";
     assert_eq!(status_of(&server, old), 200);
     let post = |coding: &str| {
@@ -197,16 +243,26 @@ fn a_server_that_is_killed_leaves_nothing_for_long() {
     let engines = process::children(child);
     process::kill(child, rustix::process::Signal::KILL);
     process::eventually("the engine process ends", || {
-        let is_there = |(id, _): &(u32, String)| std::path::Path::new(&format!("/proc/{id}")).exists();
+        let is_there =
+            |(id, _): &(u32, String)| std::path::Path::new(&format!("/proc/{id}")).exists();
         !engines.iter().any(is_there)
     });
     drop(server);
     let server = Server::with(&[], &temporary);
     let names = std::fs::read_dir(folder.path()).expect("readable");
     let names: Vec<String> = names
-        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
         .collect();
     let own = format!(".{}-0.part", server.child.id());
-    let kept: Vec<&String> = names.iter().filter(|name| name.ends_with(".part")).collect();
+    let kept: Vec<&String> = names
+        .iter()
+        .filter(|name| name.ends_with(".part"))
+        .collect();
     assert!(kept.len() == 1 && kept[0].ends_with(&own), "{names:?}");
 }

@@ -237,28 +237,30 @@ struct RowsJson<'a> {
 impl Serialize for RowsJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let piece = |id: u32| String::from_utf8_lossy(self.tokenizer.piece(id));
-        serializer.collect_seq(self.rows.iter().map(|row| RowJson {
-            position: row.position,
-            top: row
-                .top
-                .iter()
-                .map(|one| TokenJson {
-                    id: one.id,
-                    token: piece(one.id),
-                    logprob: one.logprob,
-                    rank: None,
-                })
-                .collect(),
-            targets: row
-                .targets
-                .iter()
-                .map(|(one, rank)| TokenJson {
-                    id: one.id,
-                    token: piece(one.id),
-                    logprob: one.logprob,
-                    rank: Some(*rank),
-                })
-                .collect(),
+        serializer.collect_seq(self.rows.iter().map(|row| {
+            RowJson {
+                position: row.position,
+                top: row
+                    .top
+                    .iter()
+                    .map(|one| TokenJson {
+                        id: one.id,
+                        token: piece(one.id),
+                        logprob: one.logprob,
+                        rank: None,
+                    })
+                    .collect(),
+                targets: row
+                    .targets
+                    .iter()
+                    .map(|(one, rank)| TokenJson {
+                        id: one.id,
+                        token: piece(one.id),
+                        logprob: one.logprob,
+                        rank: Some(*rank),
+                    })
+                    .collect(),
+            }
         }))
     }
 }

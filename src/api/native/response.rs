@@ -86,7 +86,10 @@ impl Shape {
         }
         if self.of.has_prompt_logprobs {
             let tokenizer = self.of.served.handle.tokenizer();
-            out.put("prompt_logprobs", logprobs::of_prompt(&one.prompt, tokenizer));
+            out.put(
+                "prompt_logprobs",
+                logprobs::of_prompt(&one.prompt, tokenizer),
+            );
         }
         if let Some(report) = &one.report {
             out.put("lab", report.clone());

@@ -309,7 +309,9 @@ mod tests {
         assert_eq!(vectors.headers().len(), 2);
         // A file of the same time and size is not read again.
         let path = own.join("a.safetensors");
-        let written = fs::metadata(&path).and_then(|m| m.modified()).expect("a time");
+        let written = fs::metadata(&path)
+            .and_then(|m| m.modified())
+            .expect("a time");
         fs::write(&path, vec![0; bytes.len()]).expect("written");
         let file = fs::File::options().write(true).open(&path).expect("there");
         file.set_modified(written).expect("set");
@@ -319,7 +321,10 @@ mod tests {
         for i in 1..MAX_FILES {
             fs::write(own.join(format!("f{i}.safetensors")), "").expect("written");
         }
-        let refused = vectors.keep("more", &bytes).expect_err("too many").to_string();
+        let refused = vectors
+            .keep("more", &bytes)
+            .expect_err("too many")
+            .to_string();
         assert!(refused.contains("1000 files"), "{refused}");
         vectors.keep("b", &bytes).expect("it replaces one");
     }
