@@ -127,8 +127,8 @@ pub(super) async fn completions(
     let answers = answers.with_lab(generation.lab.clone(), &served);
     let n_tokens = encoded.iter().map(|prompt| prompt.tokens.len());
     let n_tokens = n_tokens.flat_map(|n_tokens| (0..n).map(move |_| n_tokens));
-    let envelope = Envelope::new(Arc::clone(&served), "cmpl-", generation.reports())
-        .with_prompts(n_tokens);
+    let envelope =
+        Envelope::new(Arc::clone(&served), "cmpl-", generation.reports()).with_prompts(n_tokens);
     let encoded_choices = encoded.len() as u32 * n;
     let mut shape = Shape {
         prompts: encoded,

@@ -60,7 +60,7 @@ impl Model {
         };
         let found = self.cache.not_finite().unwrap_or_default();
         if let ([id], Error::Disturbed) = (ids.as_slice(), &error) {
-            let own = self.block_manager.blocks_from(*id, first_of(batch, *id));
+            let own = self.block_manager.blocks_from(*id, self.first_of(batch, *id));
             if found.iter().all(|block| own.contains(block)) {
                 if !is_sound || found.is_empty() {
                     return Ok(());
@@ -81,7 +81,7 @@ impl Model {
         let mut found = Vec::new();
         for id in ids {
             if self.n_checked > 0 || self.is_edited(*id) {
-                let written = self.block_manager.blocks_from(*id, first_of(batch, *id));
+                let written = self.block_manager.blocks_from(*id, self.first_of(batch, *id));
                 found.extend(self.cache.not_finite_among(&written)?);
             }
         }
@@ -98,10 +98,14 @@ impl Model {
             tracing::error!(%error, sequence, "the slots of a sequence are not cleared");
         }
     }
-}
 
-/// The first position of a sequence in a batch.
-fn first_of(batch: &Batch, id: SequenceId) -> u32 {
-    let own = batch.places.iter().find(|(of, _)| *of == id);
-    own.map_or(0, |(_, position)| *position)
+    /// The first position of a sequence that is computed with a batch: that of its source, if the batch has its first
+    /// token.
+    fn first_of(&self, batch: &Batch, id: SequenceId) -> u32 {
+        let own = batch.places.iter().find(|(of, _)| *of == id);
+        match own.map_or(0, |(_, position)| *position) {
+            first if first == self.block_manager.n_source(id) => 0,
+            first => first,
+        }
+    }
 }
