@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::command::{made_up, scratch, text};
 use crate::goldens::{EXACT, Golden, all_goldens, model as load, options};
 use crate::lab::{affine, edit};
+use crate::lora;
 use crate::process;
 use crate::server::Server;
 use crate::support::nmse;
@@ -146,6 +147,43 @@ fn a_request_that_overflows_fails_alone_where_attention_reads_slots_of_others() 
                 }
             }
         }
+    }
+}
+
+/// The same with the scale of an adapter, beside other requests that run at the same time.
+#[test]
+fn a_scale_that_overflows_fails_its_request_alone() {
+    let folder = scratch();
+    let adapter = lora::of_shipped(folder.path());
+    let adapter = format!("{}=0", text(&adapter));
+    let server = Server::start(&["--flash-attn", "off", "--lora", &adapter]);
+    let plain = |n: usize| {
+        let body = json!({
+            "prompt": vec![20 + n; 10 + 20 * n], "max_tokens": 40, "temperature": 0, "ignore_eos": true,
+        });
+        let (status, answer) = server.json("POST", "/v1/completions", &body);
+        assert_eq!(status, 200, "{n}: {answer}");
+        answer["choices"][0]["text"].clone()
+    };
+    let before: Vec<Value> = (0..4).map(plain).collect();
+    let body = json!({
+        "prompt": vec![3; 400], "max_tokens": 1, "lora": [{ "id": 0, "scale": 3e38 }],
+    });
+    std::thread::scope(|scope| {
+        let hostile = scope.spawn(|| {
+            for _ in 0..8 {
+                let (status, answer) = server.json("POST", "/v1/completions", &body);
+                assert_eq!(status, 400, "{answer}");
+                assert_eq!(answer["error"]["code"], "non_finite_logits", "{answer}");
+            }
+        });
+        while !hostile.is_finished() {
+            (0..before.len()).for_each(|n| drop(plain(n)));
+        }
+        hostile.join().expect("it fails as it should");
+    });
+    for (n, expected) in before.iter().enumerate() {
+        assert_eq!(&plain(n), expected, "{n}");
     }
 }
 
