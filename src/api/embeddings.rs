@@ -17,6 +17,7 @@ use super::Pool;
 use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 use super::input::{Input, inputs};
+use super::json::Text;
 use super::lab;
 use super::passages::{Reader, Truncation};
 use super::pooled::{self, MAX_TEXTS, Results};
@@ -65,7 +66,7 @@ struct Entry {
     index: usize,
     embedding: Vector,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lab: Option<Value>,
+    lab: Option<Text>,
 }
 
 #[derive(Serialize)]
@@ -111,11 +112,13 @@ pub(super) async fn embeddings(
         labs,
         n_tokens,
     } = results;
-    let labs = labs.iter().filter_map(|lab| Some((lab, wanted.as_ref()?)));
-    let labs: Vec<Value> = labs
-        .map(|(lab, wanted)| wanted.json(lab, &served))
-        .collect();
-    let mut labs = labs.into_iter();
+    let mut reports = Vec::new();
+    if let Some(wanted) = wanted.as_ref() {
+        for lab in labs {
+            reports.push(wanted.text(lab, &served).await?);
+        }
+    }
+    let mut labs = reports.into_iter();
     let entry = |(index, mut vector): (usize, Vec<f32>)| {
         vector.truncate(kept);
         if request.normalize == Some(true) || (kept as u64) < width {

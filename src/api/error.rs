@@ -60,6 +60,12 @@ pub(super) enum Error {
     /// The body is not valid JSON for this request.
     #[error("{0}")]
     Body(String),
+    /// The request is ambiguous.
+    #[error("the request is malformed: {0}")]
+    Malformed(&'static str),
+    /// The body has a transfer coding that this server does not know.
+    #[error("the transfer coding of the body is not supported, expected `chunked` or none")]
+    Coding,
     /// The content type of the body is not JSON.
     #[error("{}, expected `application/json`", content_type(.0.as_deref()))]
     ContentType(Option<String>),
@@ -148,7 +154,9 @@ pub(super) enum Error {
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
     /// The request changed values of the model so that its results are not finite.
-    #[error("with the edits or adapter scales of the request, the model's results are not finite numbers: {0}")]
+    #[error(
+        "with the edits or adapter scales of the request, the model's results are not finite numbers: {0}"
+    )]
     Overflow(Failure),
     /// The model's file was changed in place while it was in use.
     #[error("{0}; the next request loads it again")]
@@ -307,11 +315,11 @@ impl Error {
         match self {
             Self::Field { .. }
             | Self::Body(_)
+            | Self::Malformed(_)
             | Self::ContextLength { .. }
             | Self::Overflow(_)
-            | Self::Thread => {
-                StatusCode::BAD_REQUEST
-            }
+            | Self::Thread => StatusCode::BAD_REQUEST,
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Key { .. } => StatusCode::UNAUTHORIZED,
@@ -354,6 +362,8 @@ impl Error {
         match self {
             Self::Field { code, .. } => code,
             Self::Body(_) => "invalid_json",
+            Self::Malformed(_) => "malformed_request",
+            Self::Coding => "unsupported_transfer_coding",
             Self::ContentType(_) => "unsupported_content_type",
             Self::BodyTime(_) => "request_timeout",
             Self::Key { .. } => "invalid_api_key",
@@ -501,6 +511,7 @@ impl From<Rejected> for Error {
                 most: None,
             },
             Rejected::Params(error) => Self::value(error.field, error.to_string()),
+            Rejected::Lists { .. } => Self::value("logprobs", rejected.to_string()),
             Rejected::NoSearch(_) => Self::unsupported("penalty_alpha", rejected.to_string()),
             Rejected::NotPooled(_) | Rejected::NoText(_) => Self::Field {
                 param: "model".into(),

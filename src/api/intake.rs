@@ -7,17 +7,18 @@
 
 use std::error::Error as _;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::Request;
 use axum::http::Method;
 use axum::response::{IntoResponse, Response};
-use tokio::runtime::Runtime;
+use hyper::body::{Frame, SizeHint};
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -41,8 +42,71 @@ pub(super) struct Workers {
     /// Turns of large requests: half as many as there are threads.
     turns: Arc<Semaphore>,
     read_time: Duration,
-    /// Whether a release of memory is scheduled.
-    is_releasing: Arc<AtomicBool>,
+    releaser: Releaser,
+}
+
+/// Returns unused memory to the system.
+#[derive(Clone, Debug)]
+struct Releaser {
+    runtime: Handle,
+    /// Whether a release is scheduled.
+    is_due: Arc<AtomicBool>,
+}
+
+impl Releaser {
+    /// Schedules a release one second later.
+    fn schedule(&self) {
+        if self.is_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let is_due = Arc::clone(&self.is_due);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            is_due.store(false, Ordering::Release);
+            let _ = tokio::task::spawn_blocking(ggml::release_memory).await;
+        });
+    }
+}
+
+/// The body of a response. Memory is returned to the system after a large one.
+struct Weighed {
+    body: Body,
+    n_bytes: usize,
+    releaser: Releaser,
+}
+
+impl HttpBody for Weighed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            self.n_bytes += frame.data_ref().map_or(0, Bytes::len);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Weighed {
+    fn drop(&mut self) {
+        // What was not sent took memory too.
+        let left = usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX);
+        if self.n_bytes.saturating_add(left) > HUGE {
+            self.releaser.schedule();
+        }
+    }
 }
 
 impl Workers {
@@ -58,11 +122,15 @@ impl Workers {
             .thread_name("handler")
             .enable_all()
             .build()?;
+        let releaser = Releaser {
+            runtime: runtime.handle().clone(),
+            is_due: Arc::default(),
+        };
         Ok(Self {
             runtime: Some(runtime),
             turns: Arc::new(Semaphore::new(n_threads / 2)),
             read_time,
-            is_releasing: Arc::default(),
+            releaser,
         })
     }
 
@@ -93,18 +161,19 @@ impl Workers {
         }))
     }
 
-    /// Schedules the return of unused memory to the system, one second later.
-    fn release(&self) {
-        let is_due = self.is_releasing.swap(true, Ordering::AcqRel);
-        let Some(runtime) = self.runtime.as_ref().filter(|_| !is_due) else {
-            return;
-        };
-        let is_releasing = Arc::clone(&self.is_releasing);
-        runtime.spawn(async move {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            is_releasing.store(false, Ordering::Release);
-            let _ = tokio::task::spawn_blocking(ggml::release_memory).await;
-        });
+    /// A response after which memory is returned to the system, if it is large.
+    pub(super) fn weighed(&self, response: Response) -> Response {
+        let is_small = |n| n <= HUGE as u64;
+        if response.body().size_hint().upper().is_some_and(is_small) {
+            return response;
+        }
+        response.map(|body| {
+            Body::new(Weighed {
+                body,
+                n_bytes: 0,
+                releaser: self.releaser.clone(),
+            })
+        })
     }
 }
 
@@ -184,7 +253,7 @@ pub(super) async fn layer<F: Future<Output = Response> + Send + 'static>(
     request.extensions_mut().insert(IsOff);
     let response = workers.run(true, next(request)).await;
     if n_bytes > HUGE {
-        workers.release();
+        workers.releaser.schedule();
     }
     response
 }

@@ -25,6 +25,7 @@ mod envelope;
 mod error;
 mod fields;
 mod forward;
+mod framing;
 mod generation;
 mod health;
 mod infill;

@@ -75,6 +75,10 @@ pub(super) fn command(
     #[cfg(unix)]
     std::os::unix::process::CommandExt::arg0(&mut command, "bench");
     command.arg("engine").args(options);
+    // Its options are on its command line; secrets of the server are not for it.
+    for name in ["BENCH_API_KEY", "BENCH_API_KEY_FILE"] {
+        command.env_remove(name);
+    }
     command.arg(with("--name=", wanted.name.as_ref()));
     command.arg(with("--kept=", kept.as_os_str()));
     match wanted.source {
@@ -107,6 +111,7 @@ pub(super) fn command(
 pub(super) fn relay(name: &str) -> OnLine {
     let name = name.to_owned();
     let (end, start) = log::marks_of(&name);
+    let name = log::in_log(&name);
     Box::new(move |line| {
         if line.ends_with(end.as_bytes()) || line.starts_with(start.as_bytes()) {
             // One write per line, because other threads write there too. A failure cannot be reported anywhere.

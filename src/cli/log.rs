@@ -151,7 +151,17 @@ where
 /// The marks of an engine process's log: the end of each text line, and the start of each JSON line.
 pub(super) fn marks_of(name: &str) -> (String, String) {
     let quoted = serde_json::Value::from(name);
-    (format!(" engine={name}"), format!("{{\"engine\":{quoted},"))
+    let own = in_log(name);
+    (format!(" engine={own}"), format!("{{\"engine\":{quoted},"))
+}
+
+/// The name of a model in a line of text. Control characters are escaped: a name is that of a file and may be anything.
+pub(super) fn in_log(name: &str) -> String {
+    let escaped = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    name.chars().map(escaped).collect()
 }
 
 /// A log whose lines have the name of an engine process, if there is one.
@@ -195,5 +205,17 @@ impl Write for NamedLine<'_> {
 
     fn flush(&mut self) -> std::io::Result<()> {
         self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_adds_no_line_and_no_control_character_to_the_log() {
+        let (end, start) = marks_of("a\u{1b}[2J\nb");
+        assert_eq!(end, " engine=a\\u{1b}[2J\\nb");
+        assert!(!start.contains(char::is_control), "{start}");
     }
 }

@@ -23,7 +23,7 @@ use crate::files::shelf::{self, Shelf};
 use crate::files::vectors::Vectors;
 use crate::inspect::diagram::{Drawing, Sample, svg};
 use crate::inspect::pictures::{self, Chosen};
-use crate::model::{self, Options};
+use crate::model::{self, Estimator, Options};
 use crate::transport;
 
 use super::config::Layers;
@@ -458,7 +458,9 @@ fn unchecked(args: &Args, source: &Source) -> Result<Opened, Failure> {
 /// Describes a model without loading it.
 fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
     let opened = unchecked(args, source)?;
-    let (_, limits) = settings_of(args, &opened)?;
+    let (options, limits) = settings_of(args, &opened)?;
+    // The graph of the largest pass, without memory: a definition may fit the file and still say what no operation does.
+    Estimator::new(&opened.plan, &opened.weights)?.memory(&options)?;
     Ok(Description {
         info: ModelInfo::of(&opened.plan),
         n_ctx: limits.n_ctx,

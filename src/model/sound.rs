@@ -9,11 +9,14 @@
 //! Not here: which request ends because of its numbers.
 
 use super::batch::Batch;
-use super::cache::SequenceId;
+use super::cache::{PoolBlock, SequenceId};
 use super::error::Error;
 use super::finite::is_finite;
 use super::lifecycle::Model;
 use super::pass::sequences;
+
+/// Number of passes whose slots are checked after a sequence disturbed others.
+const N_CHECKED: usize = 256;
 
 impl Model {
     /// Whether attention reads slots of other sequences.
@@ -45,20 +48,19 @@ impl Model {
         let ids = sequences(batch);
         let mut captured = self.captured_rows.iter();
         let has_sound_rows = is_sound && captured.all(|row| is_finite(&row.row));
-        let hides_none = has_sound_rows && {
-            let mut edited = ids.iter().filter(|id| self.is_edited(**id));
-            edited.try_fold(true, |all, id| {
-                let written = self.block_manager.blocks_from(*id, first_of(batch, *id));
-                Ok::<_, Error>(all && self.cache.not_finite_among(&written)?.is_empty())
-            })?
+        let hidden = match has_sound_rows {
+            true => self.not_finite_of(batch, &ids),
+            false => Ok(Vec::new()),
         };
-        if hides_none {
-            return Ok(());
-        }
-        let found = self.cache.not_finite()?;
-        let mut error = Error::Disturbed;
-        if let [id] = ids.as_slice() {
-            let own = self.block_manager.blocks_from(*id, first_of(batch, *id));
+        self.n_checked = self.n_checked.saturating_sub(1);
+        let mut error = match hidden {
+            Ok(hidden) if has_sound_rows && hidden.is_empty() => return Ok(()),
+            Ok(_) => Error::Disturbed,
+            Err(error) => error,
+        };
+        let found = self.cache.not_finite().unwrap_or_default();
+        if let ([id], Error::Disturbed) = (ids.as_slice(), &error) {
+            let own = self.block_manager.blocks_from(*id, self.first_of(batch, *id));
             if found.iter().all(|block| own.contains(block)) {
                 if !is_sound || found.is_empty() {
                     return Ok(());
@@ -69,7 +71,21 @@ impl Model {
         self.block_manager.roll_back(&batch.places);
         self.block_manager.drop_blocks(&found);
         self.cache.clear(&found)?;
+        // A sequence whose first tokens have no results is found by its slots.
+        self.n_checked = N_CHECKED;
         Err(error)
+    }
+
+    /// The blocks with numbers that are not finite among those that a batch wrote and that its results may hide.
+    fn not_finite_of(&self, batch: &Batch, ids: &[SequenceId]) -> Result<Vec<PoolBlock>, Error> {
+        let mut found = Vec::new();
+        for id in ids {
+            if self.n_checked > 0 || self.is_edited(*id) {
+                let written = self.block_manager.blocks_from(*id, self.first_of(batch, *id));
+                found.extend(self.cache.not_finite_among(&written)?);
+            }
+        }
+        Ok(found)
     }
 
     /// Clears the slots of a sequence that is discarded, because others read them.
@@ -82,10 +98,14 @@ impl Model {
             tracing::error!(%error, sequence, "the slots of a sequence are not cleared");
         }
     }
-}
 
-/// The first position of a sequence in a batch.
-fn first_of(batch: &Batch, id: SequenceId) -> u32 {
-    let own = batch.places.iter().find(|(of, _)| *of == id);
-    own.map_or(0, |(_, position)| *position)
+    /// The first position of a sequence that is computed with a batch: that of its source, if the batch has its first
+    /// token.
+    fn first_of(&self, batch: &Batch, id: SequenceId) -> u32 {
+        let own = batch.places.iter().find(|(of, _)| *of == id);
+        match own.map_or(0, |(_, position)| *position) {
+            first if first == self.block_manager.n_source(id) => 0,
+            first => first,
+        }
+    }
 }

@@ -299,7 +299,7 @@ impl Wire {
         let stall = || Box::pin(tokio::time::sleep(self.write_time));
         let stall = self.stall.get_or_insert_with(stall);
         ready!(stall.as_mut().poll(cx));
-        tracing::info!(limit = ?self.write_time, "a client does not read its answer; its connection ends");
+        tracing::info!(target: "server", limit = ?self.write_time, "a client does not read its answer; its connection ends");
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 

@@ -43,6 +43,7 @@ mod growth;
 mod habits;
 mod hf;
 mod hostile_neighbours;
+mod hostile_requests;
 mod hostile_workers;
 mod inputs;
 mod inspect;

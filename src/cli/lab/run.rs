@@ -71,5 +71,11 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     shown["tokens"] = result.tokens.as_slice().into();
     shown["pieces"] = api::lab_pieces(&result.tokens, served);
-    output::line(serde_json::to_string_pretty(&shown)?)
+    output::line(serde_json::to_string_pretty(&shown)?)?;
+    match result.n_not_finite() {
+        0 => Ok(()),
+        n => Err(anyhow::anyhow!(
+            "{n} numbers of the result are not finite (null in JSON): the edits or the weights are too large"
+        )),
+    }
 }

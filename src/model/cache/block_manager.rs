@@ -11,7 +11,7 @@ use crate::plan::KeysOf;
 
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, PrefixTree, ROOT};
-use super::{BLOCK, BlockId, PoolBlock, SequenceId, SlotCopy};
+use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
 /// A position of a sequence.
 type Place = (SequenceId, u32);
@@ -532,33 +532,6 @@ impl BlockManager {
             }
             self.leave(&sequence);
             self.tree.unpin(sequence.node);
-        }
-    }
-
-    /// The blocks of a sequence, with their pools, from that of a position on.
-    pub(in crate::model) fn blocks_from(&self, id: SequenceId, position: u32) -> Vec<PoolBlock> {
-        let Some(sequence) = self.sequences.get(&id) else {
-            return Vec::new();
-        };
-        let of_pool = |(pool, table): (usize, &Vec<BlockId>)| {
-            let own = table.iter().skip(position as usize / BLOCK);
-            let own = own.filter(|block| **block != OUT_OF_WINDOW);
-            own.map(|block| (pool, *block as usize)).collect::<Vec<_>>()
-        };
-        sequence.tables.iter().enumerate().flat_map(of_pool).collect()
-    }
-
-    /// Ends the sequences that use one of these blocks, and removes the blocks from the prefix cache.
-    pub(in crate::model) fn drop_blocks(&mut self, blocks: &[PoolBlock]) {
-        let ids: Vec<SequenceId> = self.sequences.keys().copied().collect();
-        for id in ids {
-            let own = self.blocks_from(id, 0);
-            if own.iter().any(|block| blocks.contains(block)) {
-                self.discard(id);
-            }
-        }
-        for (pool, block) in blocks {
-            self.pools[*pool].forget(*block as BlockId, &mut self.tree, *pool);
         }
     }
 
