@@ -23,6 +23,13 @@ pub fn of_path(path: &Path, built_in: &[&str]) -> Option<String> {
     path.is_dir().then(|| of_folder(path)).flatten()
 }
 
+/// Whether a folder has a configuration, and no weights in a format that opens.
+pub fn lacks_weights(folder: &Path) -> bool {
+    let names = names(folder);
+    let is_weights = |name: &String| name.ends_with(".safetensors") || name.ends_with(".gguf");
+    names.iter().any(|name| name == "config.json") && !names.iter().any(is_weights)
+}
+
 /// Message for a path that does not exist: the nearest name, the way to get a model of a registry, or the nearest
 /// existing folder.
 pub fn missing(path: &Path, built_in: &[&str]) -> String {

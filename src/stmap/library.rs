@@ -139,7 +139,7 @@ impl Maps {
         if let Some((_, source, map)) = best {
             return Ok((source, map));
         }
-        if let Some(need) = need_of(&classes) {
+        if let Some(need) = need_of(&wanted) {
             let classes = classes.join("`, `");
             return Err(refuse(format!(
                 "no map is for `{classes}` yet, which needs {need} (--archs DIR adds maps of your own)"

@@ -32,6 +32,7 @@ mod unit_rows;
 pub mod update;
 mod values;
 
+pub use chosen::map_of;
 pub use config_file::{folder_of, is_folder, is_model};
 pub use error::Error;
 pub use library::{ENDING, Maps};
