@@ -456,29 +456,37 @@ impl Writer<'_> {
             return Ok(String::new());
         };
         let quote = notation.quotes.first().cloned().unwrap_or_default();
-        let rest = match notation.escapes {
+        let rest = match notation.is_python {
             true => format!(r"/([^'\\\n]|\\['\\n])*/ {}", self.mark(&quote)),
             false => self.up_to(&quote),
         };
         let quote = self.mark(&quote);
         let string = self.rule("", &format!("{quote} {rest}"));
-        let [yes, no] = if notation.escapes {
+        let [yes, no] = if notation.is_python {
             ["True", "False"]
         } else {
             ["true", "false"]
         };
         let word = format!("\"{yes}\" | \"{no}\"");
         let number = r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?/";
-        let key = if notation.escapes {
+        let key = if notation.is_python {
             string.clone()
         } else {
             "/[A-Za-z_][A-Za-z0-9_]*/".into()
         };
         let n = self.n + 1;
-        let separator = if notation.escapes { "\", \"" } else { "\",\"" };
+        let separator = if notation.is_python {
+            "\", \""
+        } else {
+            "\",\""
+        };
         let pair = format!(
             "{key} {} r{n}",
-            if notation.escapes { "\": \"" } else { "\":\"" }
+            if notation.is_python {
+                "\": \""
+            } else {
+                "\":\""
+            }
         );
         let list = format!("\"[\" (r{n} ({separator} r{n})*)? \"]\"");
         let object = format!("\"{{\" ({pair} ({separator} {pair})*)? \"}}\"");

@@ -108,7 +108,7 @@ fn left_by(format: &Arc<Format>, text: &str) -> Option<usize> {
     };
     let mut parser = Parser::new(Some(Arc::clone(format)), Arc::new(vec![tool]), None, false);
     let mut spans = parser.push(text);
-    spans.extend(parser.finish());
+    spans.extend(parser.finish(false));
     let (mut arguments, mut content) = (String::new(), 0);
     for span in &spans {
         match &span.part {
