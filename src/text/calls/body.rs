@@ -471,7 +471,9 @@ impl Parser {
             return true;
         }
         let mut marks = format.closers().chain([open, close]);
-        if (!is_last || !rest.is_empty()) && marks.any(|mark| mark.len() > rest.len() && mark.starts_with(rest)) {
+        if (!is_last || !rest.is_empty())
+            && marks.any(|mark| mark.len() > rest.len() && mark.starts_with(rest))
+        {
             if is_last {
                 // A mark that is cut off.
                 let all = self.held.len();

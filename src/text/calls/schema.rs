@@ -73,6 +73,16 @@ impl<'a> Schema<'a> {
         self.allows(&json!(""), true)
     }
 
+    /// The only strings that are allowed, if the schema lists them: those of `enum` and `const` in all of its parts that
+    /// allow strings.
+    pub fn texts(&self) -> Option<Vec<Value>> {
+        let mut out = Vec::new();
+        let mut steps = MAX_STEPS;
+        let is_list = texts(self.root, self.own, &mut out, &mut steps, MAX_DEPTH)?;
+        out.dedup();
+        is_list.then_some(out)
+    }
+
     /// Whether a value is allowed (`is_of_type`: whether one of its type is); `None` if the schema does not say.
     fn allows(&self, value: &Value, is_of_type: bool) -> Option<bool> {
         let mut question = Question {
@@ -175,6 +185,46 @@ fn property<'a>(
     }
     let rest = &schema["additionalProperties"];
     rest.is_object().then_some(rest)
+}
+
+/// Collects the strings that a schema lists. Returns whether it allows no others; `None` beyond a limit.
+fn texts(
+    root: &Value,
+    schema: &Value,
+    out: &mut Vec<Value>,
+    steps: &mut usize,
+    depth: usize,
+) -> Option<bool> {
+    *steps = steps.checked_sub(1)?;
+    let depth = depth.checked_sub(1)?;
+    let own = Schema { root, own: schema };
+    if own.allows_strings() == Some(false) {
+        return Some(true);
+    }
+    let listed = schema.get("const").map(std::slice::from_ref);
+    if let Some(listed) = listed.or_else(|| schema["enum"].as_array().map(Vec::as_slice)) {
+        out.extend(listed.iter().filter(|value| value.is_string()).cloned());
+        return Some(true);
+    }
+    if let Some(target) = schema["$ref"].as_str().and_then(|at| target(root, at)) {
+        return texts(root, target, out, steps, depth);
+    }
+    for name in ["anyOf", "oneOf"] {
+        if let Some(parts) = schema[name].as_array() {
+            for part in parts {
+                if !texts(root, part, out, steps, depth)? {
+                    return Some(false);
+                }
+            }
+            return Some(true);
+        }
+    }
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        if texts(root, part, out, steps, depth)? {
+            return Some(true);
+        }
+    }
+    Some(false)
 }
 
 /// The schema that a reference within the document means.

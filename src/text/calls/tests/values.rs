@@ -137,7 +137,11 @@ fn a_text_has_the_type_that_its_schema_names() {
             "12345678901234567890123",
         ),
         (json!({ "anyOf": [of("integer"), of("null")] }), "5", "5"),
-        (json!({ "anyOf": [of("integer"), of("null")] }), "None", "null"),
+        (
+            json!({ "anyOf": [of("integer"), of("null")] }),
+            "None",
+            "null",
+        ),
         (of("integer"), "007", "7"),
         (of("integer"), "+5", "5"),
         (of("integer"), "many", "\"many\""),
