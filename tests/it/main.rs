@@ -73,6 +73,7 @@ mod published;
 mod quantised;
 mod referee;
 mod reference;
+mod replayed;
 mod schema;
 mod search;
 mod server;
