@@ -3,6 +3,7 @@
 //! A request is rewritten into the fields of chat completions, so that there is one path to a model; the response is a
 //! list of blocks. Shapes: Anthropic's API reference, messages. Not here: prompts, sampling, parsing of calls.
 
+mod client_tools;
 mod request;
 mod response;
 

@@ -75,6 +75,7 @@ mod published;
 mod quantised;
 mod referee;
 mod reference;
+mod replayed;
 mod runs;
 mod schema;
 mod search;

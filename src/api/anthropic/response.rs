@@ -8,6 +8,7 @@ use crate::api::error::Error;
 use crate::api::json::{Members, Text};
 use crate::api::parts::Piece;
 use crate::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use crate::text::calls::completed;
 use crate::transport::Events;
 
 use super::error_body;
@@ -63,7 +64,9 @@ impl Shape {
         }
         for (id, name, arguments) in &one.calls {
             // The arguments of a call that was cut off are not valid JSON.
-            let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
+            let input: Value = serde_json::from_str(arguments)
+                .or_else(|_| serde_json::from_str(&completed(arguments)))
+                .unwrap_or_else(|_| json!({}));
             blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
         }
         let mut message = Members::from(self.object(&blocks, &usage_json(usage)));
