@@ -334,6 +334,11 @@ impl Served {
             prompts,
             def,
         } = opened;
+        // Of an encoder only the hidden states are used, also where it has a head.
+        let options = Options {
+            embeddings: options.embeddings || engine::ends_in_vectors(&plan),
+            ..options
+        };
         let model = weights.label().to_owned();
         let identity = Identity::of(&def, &weights);
         let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|source| Error::Tokenizer {

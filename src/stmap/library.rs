@@ -110,6 +110,11 @@ impl Maps {
         if classes.is_empty() {
             return Err(refuse("`architectures` names no class".into()));
         }
+        let types: Vec<&str> = json
+            .get("model_type")
+            .and_then(Json::as_str)
+            .into_iter()
+            .collect();
         let wanted = self.served(&classes);
         let mut best: Option<(usize, &Source, Map)> = None;
         for (_, source) in self.naming(&wanted) {
@@ -119,7 +124,7 @@ impl Maps {
                     let ranks = names.filter_map(|n| wanted.iter().position(|w| w == n));
                     match ranks.min() {
                         // The map is for the class itself, so no other map is nearer.
-                        Some(0) => return Ok((source, map)),
+                        Some(0) => return Ok(self.of_type((source, map), &types)),
                         Some(rank) if best.as_ref().is_none_or(|(other, ..)| rank < *other) => {
                             best = Some((rank, source, map));
                         }
@@ -137,7 +142,7 @@ impl Maps {
             }
         }
         if let Some((_, source, map)) = best {
-            return Ok((source, map));
+            return Ok(self.of_type((source, map), &types));
         }
         if let Some(need) = need_of(&wanted) {
             let classes = classes.join("`, `");
@@ -166,12 +171,33 @@ impl Maps {
 
     /// The map for the configuration of a text model within another model, by its class or, if that fails, by its type.
     pub(super) fn of_text(&self, classes: &[&str], model_type: &[&str]) -> Option<(&Source, Map)> {
-        let find = |names: &[&str], of: fn(&Map) -> &[Spanned<String>]| {
-            let is_it = |map: &Map| map.text.is_none() && contains(of(map), names);
-            let mut maps = self.sound(names);
-            maps.find_map(|(_, source, map)| is_it(&map).then_some((source, map)))
+        let of_class = self.find(classes, |map| &map.classes);
+        match of_class {
+            Some(found) => Some(self.of_type(found, model_type)),
+            None => self.find(model_type, |map| &map.types),
+        }
+    }
+
+    /// The map of a class, or that of the type of the configuration if it says more: transformers computes several types
+    /// with one class, and stores the tensors of each under names of its own.
+    fn of_type<'m>(
+        &'m self,
+        (source, map): (&'m Source, Map),
+        model_type: &[&str],
+    ) -> (&'m Source, Map) {
+        let is_open = map.text.is_none() && !map.types.is_empty();
+        let other = match is_open && !contains(&map.types, model_type) {
+            true => self.find(model_type, |map| &map.types),
+            false => None,
         };
-        find(classes, |map| &map.classes).or_else(|| find(model_type, |map| &map.types))
+        other.unwrap_or((source, map))
+    }
+
+    /// The first map of a text model among whose names one of these is.
+    fn find(&self, names: &[&str], of: fn(&Map) -> &[Spanned<String>]) -> Option<(&Source, Map)> {
+        let is_it = |map: &Map| map.text.is_none() && contains(of(map), names);
+        let mut maps = self.sound(names);
+        maps.find_map(|(_, source, map)| is_it(&map).then_some((source, map)))
     }
 
     /// All valid maps of text models, with their names.

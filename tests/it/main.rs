@@ -72,6 +72,7 @@ mod porting;
 mod process;
 mod program;
 mod published;
+mod published_keys;
 mod quantised;
 mod referee;
 mod reference;

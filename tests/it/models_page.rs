@@ -40,6 +40,14 @@ This page lists Hugging Face folders by class, the name in `architectures` of `c
 Classes that end in `ForSequenceClassification` or `ForTokenClassification` open by the map of their base class: that of the same name which ends in
 `ForCausalLM`, `LMHeadModel`, `ForMaskedLM` or `Model`. The list has those with a test.
 
+Encoders with a head of language models (`...ForMaskedLM`, `...ForPreTraining`, `...LMHeadModel`, `...ForCausalLM`) give its logits; their vectors are
+of the hidden states before the head. `is_decoder` makes their attention causal. A folder with `modules.json` is an embedding model: its head is left
+out, and `bench logits` writes hidden states, as it does for a class without a head.
+
+The map of a class that transformers uses for several types of models follows from `model_type`: `LlamaForCausalLM` may be `exaone`.
+
+`HYV4ForCausalLM` rotates neighbours at the ends of heads, as vLLM, SGLang and llama.cpp do; transformers 5.24 rotates halves of the same tensors.
+
 | class | definition | state | output | test |
 |---|---|---|---|---|
 ";
