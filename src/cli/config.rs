@@ -51,6 +51,7 @@ const OF_SERVER: &[&str] = &[
     "allow_host",
     "strict_fields",
     "strict_model",
+    "lab_upload",
     "read_time",
     "in_process",
     "log",
