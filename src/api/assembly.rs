@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderName, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use tower_service::Service;
 
@@ -43,6 +44,23 @@ fn id_of(request: &Request) -> HeaderValue {
     })
 }
 
+/// Removes a slash at the end of a path: some clients write one.
+fn without_slash(uri: &mut Uri) {
+    let Some(path) = uri.path().strip_suffix('/').filter(|path| !path.is_empty()) else {
+        return;
+    };
+    let text = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    // A part of a valid path is one too, unless it starts as an authority does.
+    if let Ok(shorter) = text.parse::<PathAndQuery>() {
+        let mut parts = std::mem::take(uri).into_parts();
+        parts.path_and_query = Some(shorter);
+        *uri = Uri::from_parts(parts).unwrap_or_default();
+    }
+}
+
 /// The routes, and what their requests pass before.
 pub(super) struct Server {
     pub(super) pool: Arc<Pool>,
@@ -62,7 +80,7 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
         .method_not_allowed_fallback(error::wrong_method);
     let server = Server {
         access,
-        workers: intake::Workers::new(read_time)?,
+        workers: intake::Workers::new(read_time, pool.upload_bytes())?,
         routes: routes.with_state(Arc::clone(&pool)),
         pool,
     };
@@ -74,6 +92,7 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
 async fn answer(State(server): State<Arc<Server>>, mut request: Request) -> Response {
     let id = id_of(&request);
     request.headers_mut().insert(REQUEST_ID, id.clone());
+    without_slash(request.uri_mut());
     // Only the server tells an engine process which client sent a request.
     let owner = request.headers_mut().remove(OWNER);
     let owner = owner.filter(|_| server.pool.is_engine());

@@ -40,7 +40,7 @@ fields! {
         prompt_name: Option<String>,
         /// Text that is put before each text.
         prompt: Option<String>,
-        /// Whether vectors get the length 1; default: as the model has it.
+        /// Whether vectors get the length 1; default: true.
         normalize: Option<bool>,
         /// Whether a text gets the special tokens that the vocabulary asks for.
         add_special_tokens: Option<bool>,
@@ -121,7 +121,7 @@ pub(super) async fn embeddings(
     let mut labs = reports.into_iter();
     let entry = |(index, mut vector): (usize, Vec<f32>)| {
         vector.truncate(kept);
-        if request.normalize == Some(true) || (kept as u64) < width {
+        if request.normalize != Some(false) {
             normalise(&mut vector);
         }
         Entry {

@@ -69,6 +69,12 @@ pub(super) enum Error {
     /// The content type of the body is not JSON.
     #[error("{}, expected `application/json`", content_type(.0.as_deref()))]
     ContentType(Option<String>),
+    /// The body is compressed in a way that is not supported.
+    #[error(
+        "the content encoding `{}` is not supported, expected `gzip`, `deflate` or none",
+        quoted(.0)
+    )]
+    ContentEncoding(String),
     /// The body did not arrive in time.
     #[error("the body was not there after {0:?}, which is the limit")]
     BodyTime(Duration),
@@ -118,9 +124,13 @@ pub(super) enum Error {
     /// Too many requests are queued.
     #[error("{limit} requests are waiting already; try again later")]
     Busy { limit: usize },
-    /// The model could not be loaded.
-    #[error("the model `{name}` could not be loaded")]
-    Load { name: String, detail: String },
+    /// The model could not be loaded. `is_told`: the client may know why.
+    #[error("the model `{name}` could not be loaded{}", if *is_told { format!(": {detail}") } else { String::new() })]
+    Load {
+        name: String,
+        detail: String,
+        is_told: bool,
+    },
     /// The file is not a model, or one that cannot be served.
     #[error("the model `{name}` cannot be served{}", .why.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
     NotServable { name: String, why: Option<String> },
@@ -320,7 +330,7 @@ impl Error {
             | Self::Overflow(_)
             | Self::Thread => StatusCode::BAD_REQUEST,
             Self::Coding => StatusCode::NOT_IMPLEMENTED,
-            Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::ContentType(_) | Self::ContentEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Key { .. } => StatusCode::UNAUTHORIZED,
             Self::Forbidden { .. } => StatusCode::FORBIDDEN,
@@ -365,6 +375,7 @@ impl Error {
             Self::Malformed(_) => "malformed_request",
             Self::Coding => "unsupported_transfer_coding",
             Self::ContentType(_) => "unsupported_content_type",
+            Self::ContentEncoding(_) => "unsupported_content_encoding",
             Self::BodyTime(_) => "request_timeout",
             Self::Key { .. } => "invalid_api_key",
             Self::Forbidden { code, .. } => code,
@@ -404,7 +415,7 @@ impl Error {
     /// Logs the error. Faults of the server are logged as errors, all others as information.
     pub(super) fn log(&self) {
         match self {
-            Self::Load { name, detail } => {
+            Self::Load { name, detail, .. } => {
                 tracing::error!(model = name, detail, "a model could not be loaded");
             }
             Self::Drawing { name, detail } => {

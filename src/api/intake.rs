@@ -7,6 +7,7 @@
 
 use std::error::Error as _;
 use std::future::poll_fn;
+use std::io::Read;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +16,10 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::Request;
-use axum::http::Method;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse, Response};
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use hyper::body::{Frame, SizeHint};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
@@ -26,6 +29,7 @@ use crate::ggml;
 
 use super::MAX_BODY_BYTES;
 use super::error::Error;
+use super::lab;
 use super::record::Record;
 
 /// Size from which a body counts as large, in bytes.
@@ -42,6 +46,8 @@ pub(super) struct Workers {
     /// Turns of large requests: half as many as there are threads.
     turns: Arc<Semaphore>,
     read_time: Duration,
+    /// Maximum size of a request that uploads vectors, in bytes.
+    upload_bytes: usize,
     releaser: Releaser,
 }
 
@@ -110,11 +116,12 @@ impl Drop for Weighed {
 }
 
 impl Workers {
-    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`.
+    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`, and uploads vectors of
+    /// at most `upload_bytes`.
     ///
     /// # Errors
     /// The operating system cannot start a thread.
-    pub(super) fn new(read_time: Duration) -> std::io::Result<Self> {
+    pub(super) fn new(read_time: Duration, upload_bytes: usize) -> std::io::Result<Self> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n_threads = n_cores.max(MIN_THREADS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -130,6 +137,7 @@ impl Workers {
             runtime: Some(runtime),
             turns: Arc::new(Semaphore::new(n_threads / 2)),
             read_time,
+            upload_bytes,
             releaser,
         })
     }
@@ -174,6 +182,34 @@ impl Workers {
                 releaser: self.releaser.clone(),
             })
         })
+    }
+
+    /// Maximum size of the body of a request to this path.
+    fn limit(&self, path: &str) -> usize {
+        match path == lab::vectors::ROUTE {
+            true => self.upload_bytes.max(MAX_BODY_BYTES),
+            false => MAX_BODY_BYTES,
+        }
+    }
+
+    /// Passes a request on whose body was read.
+    async fn pass<F: Future<Output = Response> + Send + 'static>(
+        &self,
+        head: Parts,
+        body: Bytes,
+        next: impl FnOnce(Request) -> F,
+    ) -> Response {
+        let n_bytes = body.len();
+        let mut request = Request::from_parts(head, Body::from(body));
+        if n_bytes <= LARGE {
+            return next(request).await;
+        }
+        request.extensions_mut().insert(IsOff);
+        let response = self.run(true, next(request)).await;
+        if n_bytes > HUGE {
+            self.releaser.schedule();
+        }
+        response
     }
 }
 
@@ -241,21 +277,78 @@ pub(super) async fn layer<F: Future<Output = Response> + Send + 'static>(
     let (mut head, body) = request.into_parts();
     // Connections that a handler opens for its answer belong to the runtime that sends the answer.
     head.extensions.insert(tokio::runtime::Handle::current());
-    let body = match read(body, workers.read_time).await {
+    let encoding = match Encoding::of(&head.headers) {
+        Ok(encoding) => encoding,
+        Err(error) => return error.into_response(),
+    };
+    let limit = workers.limit(head.uri.path());
+    let body = match read(body, limit, workers.read_time).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
     let n_bytes = body.len();
-    let mut request = Request::from_parts(head, Body::from(body));
-    if n_bytes <= LARGE {
-        return next(request).await;
+    let Some(encoding) = encoding else {
+        return workers.pass(head, body, next).await;
+    };
+    // A small body may become a large one.
+    let decoding = tokio::task::spawn_blocking(move || encoding.decoded(&body, limit));
+    let body = match decoding.await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) => return error.into_response(),
+        Err(_) => return ended().into_response(),
+    };
+    head.headers.remove(header::CONTENT_ENCODING);
+    head.headers.insert(header::CONTENT_LENGTH, body.len().into());
+    tracing::debug!(n_bytes, n_decoded = body.len(), "a body was decoded");
+    workers.pass(head, body, next).await
+}
+
+/// The encoding of a body.
+#[derive(Clone, Copy, Debug)]
+enum Encoding {
+    Gzip,
+    Deflate,
+}
+
+impl Encoding {
+    /// The encoding that the headers name, if the body is encoded.
+    fn of(headers: &HeaderMap) -> Result<Option<Self>, Error> {
+        let mut all = headers.get_all(header::CONTENT_ENCODING).iter();
+        let Some(value) = all.next() else {
+            return Ok(None);
+        };
+        let text = value.to_str().unwrap_or("?").trim().to_ascii_lowercase();
+        match (text.as_str(), all.next()) {
+            ("" | "identity", None) => Ok(None),
+            ("gzip" | "x-gzip", None) => Ok(Some(Self::Gzip)),
+            ("deflate", None) => Ok(Some(Self::Deflate)),
+            _ => Err(Error::ContentEncoding(text)),
+        }
     }
-    request.extensions_mut().insert(IsOff);
-    let response = workers.run(true, next(request)).await;
-    if n_bytes > HUGE {
-        workers.releaser.schedule();
+
+    /// The decoded body, of at most `limit` bytes.
+    fn decoded(self, body: &[u8], limit: usize) -> Result<Bytes, Error> {
+        let all = |decoder: &mut dyn Read| {
+            let mut out = Vec::new();
+            let read = decoder.take(limit as u64 + 1).read_to_end(&mut out);
+            match (read, out.len() > limit) {
+                (_, true) => Err(Error::TooLarge { limit }),
+                (Ok(_), false) => Ok(Bytes::from(out)),
+                (Err(error), false) => {
+                    let name = format!("{self:?}").to_lowercase();
+                    Err(Error::Body(format!("the body is not {name}: {error}")))
+                }
+            }
+        };
+        match self {
+            Self::Gzip => all(&mut MultiGzDecoder::new(body)),
+            // The name means the format of zlib, but some clients send its bare content.
+            Self::Deflate => all(&mut ZlibDecoder::new(body)).or_else(|error| match error {
+                Error::Body(_) => all(&mut DeflateDecoder::new(body)).map_err(|_| error),
+                error => Err(error),
+            }),
+        }
     }
-    response
 }
 
 /// Runs the handlers of this process on the handler threads.
@@ -271,8 +364,7 @@ pub(super) async fn handlers<F: Future<Output = Response> + Send + 'static>(
 }
 
 /// The whole body.
-async fn read(body: Body, time: Duration) -> Result<Bytes, Error> {
-    let limit = MAX_BODY_BYTES;
+async fn read(body: Body, limit: usize, time: Duration) -> Result<Bytes, Error> {
     if body.size_hint().lower() > limit as u64 {
         return Err(Error::TooLarge { limit });
     }

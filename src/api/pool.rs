@@ -136,6 +136,8 @@ pub struct Pool {
     /// Whether this is the pool of an engine process. Its only model answers to every name.
     is_engine: bool,
     strictness: Strictness,
+    /// Maximum size of a request that uploads vectors, in bytes.
+    upload_bytes: usize,
     residency: Residency,
     /// Number of loads under way that count towards the limit of loaded models.
     admitted: Mutex<usize>,
@@ -250,6 +252,7 @@ impl Pool {
             is_split: false,
             is_engine: false,
             strictness: Strictness::default(),
+            upload_bytes: 0,
             residency: Residency::default(),
             admitted: Mutex::default(),
             n_ending: Arc::default(),
@@ -328,6 +331,20 @@ impl Pool {
     #[must_use]
     pub fn strict(self, strictness: Strictness) -> Self {
         Self { strictness, ..self }
+    }
+
+    /// The same pool, which takes uploads of vectors of so many bytes.
+    #[must_use]
+    pub fn uploading(self, upload_bytes: usize) -> Self {
+        Self {
+            upload_bytes,
+            ..self
+        }
+    }
+
+    /// Maximum size of a request that uploads vectors, in bytes.
+    pub(super) fn upload_bytes(&self) -> usize {
+        self.upload_bytes
     }
 
     /// Whether fields of requests that are not known are refused.

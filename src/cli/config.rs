@@ -82,6 +82,7 @@ const OF_SERVER: &[&str] = &[
     "allow_host",
     "strict_fields",
     "strict_model",
+    "lab_upload",
     "read_time",
     "write_time",
     "in_process",

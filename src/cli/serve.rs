@@ -114,6 +114,9 @@ pub(super) struct Args {
     /// translators (safetensors); lab requests refer to the file by its name without extension; may be repeated
     #[arg(long, value_name = "FILE")]
     lab_vectors: Vec<PathBuf>,
+    /// Maximum size of a request that uploads vectors (`POST /v1/lab/vectors`), in bytes, at least 16M
+    #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
+    lab_upload: u64,
     /// Maximum time in the queue in seconds, above 0; then the request fails with status 503; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
@@ -121,7 +124,8 @@ pub(super) struct Args {
     /// fails with status 504; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     answer_time: Option<Duration>,
-    /// API key that clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`; may be repeated
+    /// API key that clients must send, as `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`; may be
+    /// repeated
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
     /// File with API keys, one per line
@@ -130,11 +134,13 @@ pub(super) struct Args {
     /// Let everyone who reaches an address other than loopback use the server without an API key
     #[arg(long)]
     no_api_key: bool,
-    /// Origin of web pages that may use the server, such as https://chat.example; `*` = all; may be repeated
+    /// Origin of web pages that may use the server, such as https://chat.example; `*` = all; pages of localhost and of
+    /// desktop programs always may; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
     /// Host name to accept in the `Host` header while the server has no API keys (protection against DNS rebinding);
-    /// IP addresses and localhost are always accepted; may be repeated
+    /// IP addresses, localhost, the name of this machine and names that end in .localhost, .local or .internal are always
+    /// accepted; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
     /// Refuse fields of requests that are not known, with status 400; default: they have no effect, and the response
@@ -367,6 +373,7 @@ fn pool_of(
         idle: args.idle_time,
     };
     let strictness = args.strictness();
+    let upload_bytes = usize::try_from(args.lab_upload).unwrap_or(usize::MAX);
     let shelf = shelf(&args, kept.to_owned())?;
     let vectors = vectors(&args, kept)?;
     let settings = Arc::new(Settings { args, per_model });
@@ -396,7 +403,7 @@ fn pool_of(
     let finder = folder.map(|folder| -> Finder {
         Arc::new(move || models::list(&folder).map_err(|e| e.to_string()))
     });
-    let pool = Pool::new(sources, loader).strict(strictness);
+    let pool = Pool::new(sources, loader).strict(strictness).uploading(upload_bytes);
     let pool = pool.with_aliases(aliases);
     let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
     let pool = pool.residing(residency);

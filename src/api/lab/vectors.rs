@@ -18,6 +18,9 @@ use crate::weights::safetensors::{self, Dtype};
 use super::artifacts::id_of;
 use super::objects::Vector;
 
+/// Path of the list, to which vectors are uploaded.
+pub(in crate::api) const ROUTE: &str = "/v1/lab/vectors";
+
 fields! {
     /// Vectors under an id: a file, one vector, or several.
     struct Sent {
