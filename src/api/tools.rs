@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::text::template::keep_digits;
 use crate::text::calls::{Dialect, Tool, completed};
 
 use super::error::{Error, quoted};
@@ -280,7 +281,10 @@ pub(super) fn with_arguments(message: &mut Value, takes_text: bool) {
 fn read(arguments: &str) -> Option<Value> {
     match arguments.trim() {
         "" => Some(json!({})),
-        text => serde_json::from_str(text).ok().filter(Value::is_object),
+        text => {
+            let object = serde_json::from_str(&keep_digits(text)).ok();
+            object.filter(Value::is_object)
+        }
     }
 }
 

@@ -44,34 +44,7 @@ pub(super) fn check_messages(messages: &serde_json::Value) -> Result<(), RenderE
             expected: "an object",
         });
     }
-    match all.iter().position(|message| has_lost_digits(message)) {
-        None => Ok(()),
-        Some(at) => Err(RenderError::Messages {
-            found: "a longer one",
-            at: format!("[{at}]"),
-            expected: "integers of at most 64 bits",
-        }),
-    }
-}
-
-/// Whether a value has an integer beyond 64 bits, of which JSON kept the first digits only. Arguments of calls, which
-/// models write, are as they were read.
-fn has_lost_digits(json: &serde_json::Value) -> bool {
-    const BEYOND: f64 = u64::MAX as f64;
-    match json {
-        serde_json::Value::Number(number) => {
-            number.is_f64() && {
-                let float = number.as_f64().unwrap_or(0.0);
-                float.abs() >= BEYOND && float.abs() < 1e40
-            }
-        }
-        serde_json::Value::Array(items) => items.iter().any(has_lost_digits),
-        serde_json::Value::Object(entries) => {
-            let mut entries = entries.iter();
-            entries.any(|(key, item)| key != "tool_calls" && has_lost_digits(item))
-        }
-        _ => false,
-    }
+    Ok(())
 }
 
 /// The variables of a rendering. As in Hugging Face, `kwargs` override the tokens, but never the conversation itself.
