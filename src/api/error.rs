@@ -122,6 +122,9 @@ pub(super) enum Error {
         n: usize,
         after: Duration,
     },
+    /// The constraint of the request cannot be followed any further.
+    #[error("{0}")]
+    Constraint(Failure),
     /// The request took too long.
     #[error("{0}")]
     Time(Failure),
@@ -210,9 +213,10 @@ impl Error {
 
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::Field { .. }
+            | Self::Body(_)
+            | Self::ContextLength { .. }
+            | Self::Constraint(_) => StatusCode::BAD_REQUEST,
             Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Key { .. } => StatusCode::UNAUTHORIZED,
@@ -253,6 +257,7 @@ impl Error {
     fn code(&self) -> &str {
         match self {
             Self::Field { code, .. } => code,
+            Self::Constraint(_) => "invalid_value",
             Self::Body(_) => "invalid_json",
             Self::ContentType(_) => "unsupported_content_type",
             Self::BodyTime(_) => "request_timeout",
@@ -393,6 +398,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Computation(detail) => Self::Engine { detail },
+            constraint @ Failure::Constraint(_) => Self::Constraint(constraint),
             nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
             not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
             changed @ Failure::Changed(_) => Self::Changed(changed),

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::constraint::{self, Compiled, Constraint};
 use crate::engine::serving::Served;
+use crate::sampling::Params;
 
 use super::error::Error;
 use super::fields::fields;
@@ -87,10 +88,14 @@ impl Fields {
 
 impl Wanted {
     /// Compiles the constraint off the threads that serve connections.
-    pub(super) async fn compile(self, served: &Arc<Served>) -> Result<Compiled, Error> {
+    pub(super) async fn compile(
+        self,
+        served: &Arc<Served>,
+        sampling: Params,
+    ) -> Result<Compiled, Error> {
         let Self { param, constraint } = self;
         let handle = served.handle.clone();
-        tokio::task::spawn_blocking(move || handle.compile(constraint))
+        tokio::task::spawn_blocking(move || handle.compile(constraint, &sampling))
             .await
             .map_err(|error| Error::Engine {
                 detail: error.to_string(),

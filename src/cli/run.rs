@@ -131,11 +131,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let args = &args.with;
     let mut forming = Forming::new();
     let is_live = served.handle.is_diffusion() && forming.is_shown();
+    let sampling = args.sampling.params(served.handle.tokenizer());
+    let constraint = constraint.map(|constraint| served.handle.compile(constraint, &sampling));
     let stops = args.stop.iter().map(|stop| stop.clone().into_bytes());
     let mut events = served.handle.submit(Request {
         prompt,
         max_tokens: args.max_tokens,
-        sampling: args.sampling.params(served.handle.tokenizer()),
+        sampling,
         choice: 0,
         stops: stops.collect(),
         ends: Ends::default(),
@@ -145,9 +147,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         progress: false,
         prompt_logprobs: None,
         n_drafted: None,
-        constraint: constraint
-            .map(|constraint| served.handle.compile(constraint))
-            .transpose()?,
+        constraint: constraint.transpose()?,
         thinking: None,
         adapters: None,
         lab: None,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use llguidance::derivre::RegexAst;
 
 use super::super::Error;
-use super::pattern::ANY;
+use super::classes::ANY;
 use super::read::{Schemas, fault};
 use super::shape::{Alternative, Array, Kind, Node, Object, any, both};
 use super::text::{is_empty, json};
@@ -71,6 +71,7 @@ impl<'a> Values<'a> {
         }
         // Values come to an end if those in them do; the ones that were found last are the innermost.
         loop {
+            self.schemas.in_time()?;
             let n_known = self.finite.len();
             for node in order.iter().rev() {
                 if !self.finite.contains(node) && self.ways[node].iter().any(|way| self.ends(way)) {
@@ -94,12 +95,18 @@ impl<'a> Values<'a> {
                 let n_prefix = array.prefix.len().min(array.min as usize);
                 let needs_more = array.min as usize > n_prefix;
                 array.max.is_none_or(|max| array.min <= max)
-                    && array.prefix[..n_prefix].iter().all(|item| self.is_finite(item))
+                    && array.prefix[..n_prefix]
+                        .iter()
+                        .all(|item| self.is_finite(item))
                     && (!needs_more || self.is_finite(&array.items))
             }
             (_, Some(fields)) => {
                 let required = || fields.named.iter().filter(|(.., is_required)| *is_required);
-                let n = fields.named.iter().filter(|(_, node, _)| self.is_finite(node)).count();
+                let n = fields
+                    .named
+                    .iter()
+                    .filter(|(_, node, _)| self.is_finite(node))
+                    .count();
                 let is_open = fields.free.iter().any(|(_, node)| self.is_finite(node));
                 let max = fields.max.map_or(usize::MAX, |max| max as usize);
                 required().all(|(_, node, _)| self.is_finite(node))
@@ -116,7 +123,11 @@ impl<'a> Values<'a> {
         if let Some(known) = self.ways.get(node) {
             return Ok(Rc::clone(known));
         }
-        let at = node.first().map_or("", |first| self.schemas.place(*first)).to_owned();
+        self.schemas.in_time()?;
+        let at = node
+            .first()
+            .map_or("", |first| self.schemas.place(*first))
+            .to_owned();
         let mut shape = any();
         for number in node.iter() {
             let next = self.schemas.shape(*number)?;
@@ -126,7 +137,7 @@ impl<'a> Values<'a> {
         for mut alternative in shape {
             let mut fields = None;
             let is_empty = match &mut alternative.kind {
-                Kind::Number(number) => number.is_empty(),
+                Kind::Number(number) => number.settle(),
                 Kind::Text(text) => text.settle().map_err(|message| fault(&at, message))?,
                 Kind::Object(object) => {
                     fields = Some(self.fields(object).map_err(|message| fault(&at, message))?);
@@ -135,7 +146,10 @@ impl<'a> Values<'a> {
                 _ => false,
             };
             if !is_empty {
-                ways.push(Way { alternative, fields });
+                ways.push(Way {
+                    alternative,
+                    fields,
+                });
             }
         }
         if ways.is_empty() && self.empty.is_none() {
@@ -175,7 +189,10 @@ impl<'a> Values<'a> {
                 named.push((Rc::clone(name), node, required.contains(&**name)));
             }
         }
-        let says_nothing = object.parts.iter().all(|p| p.additional.is_none() && p.patterns.is_empty());
+        let says_nothing = object
+            .parts
+            .iter()
+            .all(|p| p.additional.is_none() && p.patterns.is_empty());
         let is_closed = says_nothing && object.parts.iter().any(|part| part.declares);
         let free = match is_closed {
             true => Vec::new(),
@@ -190,16 +207,27 @@ impl<'a> Values<'a> {
     }
 
     /// The names that are not listed, by the patterns that they match.
-    fn free(&mut self, object: &Object, named: &[(Rc<str>, Node, bool)]) -> Result<Vec<(RegexAst, Node)>, String> {
+    fn free(
+        &mut self,
+        object: &Object,
+        named: &[(Rc<str>, Node, bool)],
+    ) -> Result<Vec<(RegexAst, Node)>, String> {
         let any = RegexAst::Regex(format!("\"{ANY}*\""));
-        let listed: Vec<_> = named.iter().map(|(name, ..)| RegexAst::Literal(json(name))).collect();
+        let listed: Vec<_> = named
+            .iter()
+            .map(|(name, ..)| RegexAst::Literal(json(name)))
+            .collect();
         let mut kinds = vec![(vec![any], Vec::new())];
         if !listed.is_empty() {
-            kinds[0].0.push(RegexAst::Not(Box::new(RegexAst::Or(listed))));
+            kinds[0]
+                .0
+                .push(RegexAst::Not(Box::new(RegexAst::Or(listed))));
         }
         let patterns = object.parts.iter().enumerate();
-        let patterns = patterns.flat_map(|(i, part)| part.patterns.iter().map(move |(p, s)| (i, p, *s)));
+        let patterns =
+            patterns.flat_map(|(i, part)| part.patterns.iter().map(move |(p, s)| (i, p, *s)));
         for (i, pattern, schema) in patterns {
+            self.schemas.in_time().map_err(|error| error.to_string())?;
             let mut next = Vec::new();
             for (texts, matched) in kinds {
                 let outside = RegexAst::Not(Box::new(pattern.texts.clone()));
@@ -244,7 +272,9 @@ impl Way {
         };
         let items = array.into_iter().flat_map(Array::nodes);
         let fields = self.fields.iter();
-        let named = fields.clone().flat_map(|fields| fields.named.iter().map(|(_, node, _)| node));
+        let named = fields
+            .clone()
+            .flat_map(|fields| fields.named.iter().map(|(_, node, _)| node));
         let free = fields.flat_map(|fields| fields.free.iter().map(|(_, node)| node));
         items.chain(named).chain(free)
     }
