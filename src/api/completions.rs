@@ -98,10 +98,7 @@ pub(super) async fn completions(
         encoded.fitted(&fitting, &served, &generation)
     });
     let encoded: Vec<Encoded> = encoded.collect::<Result<_, _>>()?;
-    let constraint = match wanted {
-        Some(wanted) => Some(wanted.compile(&served).await?),
-        None => None,
-    };
+    let constraint = generation.compile(wanted, &served).await?;
     let n = legacy.n_generated(&generation);
     let mut requests = Vec::new();
     for prompt in &encoded {

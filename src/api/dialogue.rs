@@ -161,10 +161,8 @@ impl Dialogue {
             tokens,
         } = self.prompt_for(served)?;
         let reading = Reading::new(&self.messages, &tools, &served.dialect, &text);
-        let constraint = match reading.constraint(wanted) {
-            Some(wanted) => Some(wanted.compile(&served).await?),
-            None => None,
-        };
+        let wanted = reading.constraint(wanted);
+        let constraint = generation.compile(wanted, &served).await?;
         let first = generation.request(&served, &tokens, top_logprobs, constraint.as_ref());
         let mut first = first?;
         first.thinking = reading.thinking(&served);

@@ -157,6 +157,9 @@ pub(super) enum Error {
         n: usize,
         after: Duration,
     },
+    /// The constraint of the request cannot be followed any further.
+    #[error("{0}")]
+    Constraint(Failure),
     /// The request took too long.
     #[error("{0}")]
     Time(Failure),
@@ -328,6 +331,7 @@ impl Error {
             | Self::Malformed(_)
             | Self::ContextLength { .. }
             | Self::Overflow(_)
+            | Self::Constraint(_)
             | Self::Thread => StatusCode::BAD_REQUEST,
             Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::ContentType(_) | Self::ContentEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -371,6 +375,7 @@ impl Error {
     fn code(&self) -> &str {
         match self {
             Self::Field { code, .. } => code,
+            Self::Constraint(_) => "invalid_value",
             Self::Body(_) => "invalid_json",
             Self::Malformed(_) => "malformed_request",
             Self::Coding => "unsupported_transfer_coding",
@@ -542,6 +547,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Computation(detail) => Self::Engine { detail },
+            constraint @ Failure::Constraint(_) => Self::Constraint(constraint),
             nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
             overflow @ Failure::NotFinite {
                 is_changed: true, ..

@@ -439,10 +439,7 @@ pub(super) async fn run(
             tokens
         }
     };
-    let constraint = match constraint {
-        Some(constraint) => Some(constraint.compile(&served).await?),
-        None => None,
-    };
+    let constraint = generation.compile(constraint, &served).await?;
     let first = generation.request(&served, &tokens, None, constraint.as_ref());
     let mut first = first.map_err(|error| error.of_prompt("prompt"))?;
     first.max_tokens.get_or_insert(0);

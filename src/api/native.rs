@@ -178,10 +178,7 @@ impl Parameters {
         field: &'static str,
     ) -> Result<Response, Error> {
         let (generation, native) = (&self.generation, &self.native);
-        let constraint = match generation.constraint()? {
-            Some(wanted) => Some(wanted.compile(served).await?),
-            None => None,
-        };
+        let constraint = generation.compile(generation.constraint()?, served).await?;
         let top = native.n_probs.filter(|n| *n > 0).map(|n| n as usize);
         let mut firsts: Vec<Request> = Vec::new();
         for prompt in &prompts {

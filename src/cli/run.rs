@@ -186,7 +186,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let prompt = prompt(args, &text, &served)?;
     let is_quiet = args.quiet;
     let args = &args.with;
-    let constraint = constraint.map(|constraint| served.handle.compile(constraint));
+    let sampling = args.sampling.params(served.handle.tokenizer());
+    let constraint = constraint.map(|constraint| served.handle.compile(constraint, &sampling));
     let constraint = constraint.transpose()?;
     let mut fitting = Fitting::new(constraint.as_ref());
     let mut forming = Forming::new(is_quiet);
@@ -195,7 +196,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let events = served.handle.submit(Request {
         prompt,
         max_tokens: args.max_tokens(),
-        sampling: args.sampling.params(served.handle.tokenizer()),
+        sampling,
         choice: 0,
         stops: stops.collect(),
         ends: Ends::default(),

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::text::calls::{Body, Format, Marks, Schema, Tool};
 use crate::text::tokenizer::Tokenizer;
 
+use super::deadline::Deadline;
 use super::schema;
 use super::{Constraint, Error};
 
@@ -71,11 +72,16 @@ impl Answer {
 ///
 /// # Errors
 /// A schema cannot be enforced.
-pub(super) fn to_lark(answer: &Answer, tokenizer: &Tokenizer) -> Result<String, Error> {
+pub(super) fn to_lark(
+    answer: &Answer,
+    tokenizer: &Tokenizer,
+    deadline: &Deadline,
+) -> Result<String, Error> {
     let mut writer = Writer {
         answer,
         format: &answer.format,
         tokenizer,
+        deadline,
         rules: String::new(),
         n: 0,
     };
@@ -88,6 +94,7 @@ struct Writer<'a> {
     answer: &'a Answer,
     format: &'a Format,
     tokenizer: &'a Tokenizer,
+    deadline: &'a Deadline,
     rules: String,
     n: usize,
 }
@@ -259,7 +266,7 @@ impl Writer<'_> {
             Value::Null => serde_json::json!({ "type": "object" }),
             schema => schema,
         };
-        let grammar = schema::to_lark(&schema)?;
+        let grammar = schema::to_lark(&schema, self.deadline)?;
         Ok(self.rule("", &format!("%lark {{\n{grammar}}}")))
     }
 

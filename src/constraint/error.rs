@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use llguidance::api::StopReason;
+
 use super::MAX_BYTES;
 use super::limits::TIME_LIMIT;
 
@@ -59,6 +61,12 @@ pub enum Error {
     /// The operating system could not start a thread.
     #[error("no thread to prepare the constraint on")]
     NoThread,
+    /// The work for a token is beyond the limits.
+    #[error("the constraint is too complex to be followed here: {message}")]
+    TooComplex {
+        /// The library's message.
+        message: String,
+    },
     /// The grammar cannot continue the completion.
     #[error("the constraint cannot be followed any further: {message}")]
     Broken {
@@ -68,9 +76,14 @@ pub enum Error {
 }
 
 impl Error {
-    pub(super) fn broken(error: &dyn fmt::Display) -> Self {
-        Self::Broken {
-            message: first_part(&error.to_string()),
+    /// The error of a matcher that stopped for this reason.
+    pub(super) fn stopped(reason: StopReason, error: &dyn fmt::Display) -> Self {
+        let message = first_part(&error.to_string());
+        match reason {
+            StopReason::LexerTooComplex | StopReason::ParserTooComplex => {
+                Self::TooComplex { message }
+            }
+            _ => Self::Broken { message },
         }
     }
 }

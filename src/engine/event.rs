@@ -135,6 +135,9 @@ pub enum Failure {
     /// The request excludes every token.
     #[error("{0}; see `logit_bias`, the constraint and the sampling parameters")]
     NothingLeft(String),
+    /// The constraint cannot be followed any further.
+    #[error("{0}")]
+    Constraint(String),
     /// The computation failed, or its results cannot be used.
     #[error("{0}")]
     Computation(String),

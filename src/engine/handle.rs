@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::constraint::{self, Compiled, Constraint};
 use crate::model::Points;
-use crate::sampling::{Contrastive, Sampler};
+use crate::sampling::{Contrastive, Params, Sampler};
 use crate::text::tokenizer::Tokenizer;
 
 use super::adapters::Adapters;
@@ -339,12 +339,22 @@ impl Handle {
         matches!(self.kind, Kind::Diffusion(_))
     }
 
-    /// Compiles a constraint for completions of this model. Blocks the caller, usually for milliseconds.
+    /// Compiles a constraint for completions of this model with these parameters. Blocks the caller, usually for
+    /// milliseconds.
     ///
     /// # Errors
     /// The constraint cannot be enforced. The error says what is wrong and where.
-    pub fn compile(&self, constraint: Constraint) -> Result<Compiled, constraint::Error> {
-        self.constraints.compile(constraint)
+    pub fn compile(
+        &self,
+        constraint: Constraint,
+        sampling: &Params,
+    ) -> Result<Compiled, constraint::Error> {
+        let is_ban =
+            |(id, bias): &(u32, f32)| *bias == f32::NEG_INFINITY && self.tokenizer.is_text(*id);
+        match sampling.logit_bias.iter().any(is_ban) {
+            true => self.constraints.compile_without_forcing(constraint),
+            false => self.constraints.compile(constraint),
+        }
     }
 
     /// The model's vocabulary.

@@ -63,6 +63,7 @@ impl Pairs<'_, '_> {
     /// Whether no value that is written one way fits the other, by the specification: there, an object may have
     /// properties that nothing names.
     fn apart(&mut self, written: &Way, other: &Way, depth: usize) -> Result<bool, Error> {
+        self.values.schemas.in_time()?;
         self.n += 1;
         if self.n > MAX_PAIRS {
             return Err(fault("", "`oneOf` has too many options"));

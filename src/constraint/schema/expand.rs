@@ -9,7 +9,7 @@ use std::rc::Rc;
 use llguidance::derivre::RegexAst;
 
 use super::super::Error;
-use super::pattern::ANY;
+use super::classes::ANY;
 use super::read::{Schemas, fault};
 use super::shape::{Alternative, Array, Kind, Node, Object, any, both};
 use super::text::{is_empty, json};
@@ -71,6 +71,7 @@ impl<'a> Values<'a> {
         }
         // Values come to an end if those in them do; the ones that were found last are the innermost.
         loop {
+            self.schemas.in_time()?;
             let n_known = self.finite.len();
             for node in order.iter().rev() {
                 if !self.finite.contains(node) && self.ways[node].iter().any(|way| self.ends(way)) {
@@ -122,6 +123,7 @@ impl<'a> Values<'a> {
         if let Some(known) = self.ways.get(node) {
             return Ok(Rc::clone(known));
         }
+        self.schemas.in_time()?;
         let at = node
             .first()
             .map_or("", |first| self.schemas.place(*first))
@@ -135,7 +137,7 @@ impl<'a> Values<'a> {
         for mut alternative in shape {
             let mut fields = None;
             let is_empty = match &mut alternative.kind {
-                Kind::Number(number) => number.is_empty(),
+                Kind::Number(number) => number.settle(),
                 Kind::Text(text) => text.settle().map_err(|message| fault(&at, message))?,
                 Kind::Object(object) => {
                     fields = Some(self.fields(object).map_err(|message| fault(&at, message))?);
@@ -225,6 +227,7 @@ impl<'a> Values<'a> {
         let patterns =
             patterns.flat_map(|(i, part)| part.patterns.iter().map(move |(p, s)| (i, p, *s)));
         for (i, pattern, schema) in patterns {
+            self.schemas.in_time().map_err(|error| error.to_string())?;
             let mut next = Vec::new();
             for (texts, matched) in kinds {
                 let outside = RegexAst::Not(Box::new(pattern.texts.clone()));

@@ -8,6 +8,8 @@
 //!
 //! Invariant: what the grammar allows fits the schema; what cannot be enforced is an error with its place.
 
+mod classes;
+mod conditions;
 mod exclusive;
 mod expand;
 mod format;

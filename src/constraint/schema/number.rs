@@ -97,6 +97,22 @@ impl Decimal {
         Self::new(self.is_negative, &String::from_utf8_lossy(&digits), "")
     }
 
+    /// Whether it is a multiple of all these numbers, if they are not too long.
+    fn divides(&self, multiples: &[Self]) -> Option<bool> {
+        let scale = |number: &Self, n: usize| {
+            let digits = format!("{}{:0<n$}", number.whole, number.fraction);
+            digits.parse::<u128>().ok()
+        };
+        for multiple in multiples {
+            let n = self.fraction.len().max(multiple.fraction.len());
+            let (value, step) = (scale(self, n)?, scale(multiple, n)?);
+            if value.checked_rem(step)? != 0 {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
     /// The number as the library reads it, if it reads it exactly.
     fn exact(&self) -> Option<Value> {
         let text = self.to_string();
@@ -212,6 +228,18 @@ impl Number {
             }
         };
         [whole(&self.low, true), whole(&self.high, false)]
+    }
+
+    /// Whether no number fits. One number that fits has no multiples from then on.
+    pub(super) fn settle(&mut self) -> bool {
+        if let (Some(low), Some(high)) = (&self.low, &self.high)
+            && low.value == high.value
+            && let Some(fits) = low.value.divides(&self.multiples)
+        {
+            self.multiples.clear();
+            return !fits || self.is_empty();
+        }
+        self.is_empty()
     }
 
     pub(super) fn is_empty(&self) -> bool {

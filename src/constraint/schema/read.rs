@@ -9,11 +9,12 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 
 use super::super::Error;
-use super::format;
-use super::number::{Bound, Decimal, Number};
+use super::super::deadline::Deadline;
+use super::conditions::CONDITIONS;
+use super::number::Number;
 use super::resources::Resources;
 use super::shape::{Alternative, Array, Kind, Node, Object, Part, Shape, any, meet};
-use super::text::{Pattern, Text};
+use super::text::{Patterns, Text};
 
 /// Keywords of the specification that are not enforced.
 const UNSUPPORTED: &[&str] = &[
@@ -35,42 +36,14 @@ const UNSUPPORTED: &[&str] = &[
     "uniqueItems",
 ];
 
-/// Keywords that exclude values of a type, `type` aside.
-const CONDITIONS: &[&str] = &[
-    "additionalItems",
-    "additionalProperties",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "format",
-    "items",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "pattern",
-    "patternProperties",
-    "prefixItems",
-    "properties",
-    "required",
-    "type",
-];
-
-/// Maximum number of properties of an object: the library's work grows with its square.
-const MAX_PROPERTIES: usize = 1000;
 /// Maximum number of parts. A schema counts as one, and so do eight values of an enumeration.
 const MAX_PARTS: usize = 1 << 14;
 /// Maximum number of alternatives of a schema.
 const MAX_ALTERNATIVES: usize = 1 << 15;
+/// Maximum number of alternatives of all schemas together.
+const MAX_IN_ALL: usize = 1 << 18;
 /// Maximum nesting of schemas that the same value has to fit: each level is a recursive call.
 const MAX_DEPTH: usize = 512;
-/// A count above it is never reached.
-const ENDLESS: u64 = 1_000_000_000;
-
 static FALSE: Value = Value::Bool(false);
 
 /// A schema, or a value that is the only one that fits.
@@ -91,8 +64,10 @@ pub(super) struct Schemas<'a> {
     open: HashSet<u32>,
     /// The places of `oneOf`.
     pub(super) groups: Vec<Rc<str>>,
-    patterns: HashMap<String, Rc<Pattern>>,
+    pub(super) patterns: Patterns,
     n_parts: usize,
+    n_alternatives: usize,
+    deadline: &'a Deadline,
 }
 
 pub(super) fn fault(at: &str, message: impl Into<String>) -> Error {
@@ -103,13 +78,13 @@ pub(super) fn fault(at: &str, message: impl Into<String>) -> Error {
 }
 
 /// A key as part of a JSON pointer (RFC 6901, section 3).
-fn escaped(key: &str) -> String {
+pub(super) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
 impl<'a> Schemas<'a> {
     /// The schemas of a document, and the number of the outermost one.
-    pub(super) fn new(root: &'a Value) -> (Self, u32) {
+    pub(super) fn new(root: &'a Value, deadline: &'a Deadline) -> (Self, u32) {
         let mut this = Self {
             resources: Resources::new(root),
             sources: Vec::new(),
@@ -117,8 +92,10 @@ impl<'a> Schemas<'a> {
             read: HashMap::new(),
             open: HashSet::new(),
             groups: Vec::new(),
-            patterns: HashMap::new(),
+            patterns: Patterns::default(),
             n_parts: 0,
+            n_alternatives: 0,
+            deadline,
         };
         let source = Source {
             value: root,
@@ -128,6 +105,12 @@ impl<'a> Schemas<'a> {
         };
         let root = this.add(source);
         (this, root)
+    }
+
+    /// # Errors
+    /// The time for compiling is over.
+    pub(super) fn in_time(&self) -> Result<(), Error> {
+        self.deadline.check()
     }
 
     pub(super) fn place(&self, number: u32) -> &str {
@@ -145,7 +128,7 @@ impl<'a> Schemas<'a> {
     }
 
     /// Adds `n` to the count of parts.
-    fn count(&mut self, at: &str, n: usize) -> Result<(), Error> {
+    pub(super) fn count(&mut self, at: &str, n: usize) -> Result<(), Error> {
         self.n_parts += n;
         match self.n_parts > MAX_PARTS {
             true => Err(fault(
@@ -157,7 +140,12 @@ impl<'a> Schemas<'a> {
     }
 
     /// The number of a schema below another one.
-    fn inner(&mut self, value: &'a Value, base: usize, at: String) -> Result<u32, Error> {
+    pub(super) fn inner(
+        &mut self,
+        value: &'a Value,
+        base: usize,
+        at: String,
+    ) -> Result<u32, Error> {
         let base = self.resources.base_of(value, base);
         let n_known = self.sources.len();
         let number = self.add(Source {
@@ -274,14 +262,19 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    pub(super) fn meet(&self, a: &Shape, b: &Shape, at: &str) -> Result<Shape, Error> {
+    /// The alternatives that fit both.
+    pub(super) fn meet(&mut self, a: &Shape, b: &Shape, at: &str) -> Result<Shape, Error> {
+        self.in_time()?;
         let too_many = || {
-            fault(
-                at,
-                format!("more than {MAX_ALTERNATIVES} combinations of options"),
-            )
+            let message = format!("more than {MAX_ALTERNATIVES} combinations of options");
+            fault(at, message)
         };
-        meet(a, b, MAX_ALTERNATIVES).ok_or_else(too_many)
+        let met = meet(a, b, MAX_ALTERNATIVES).ok_or_else(too_many)?;
+        self.n_alternatives += met.len();
+        match self.n_alternatives > MAX_IN_ALL {
+            true => Err(too_many()),
+            false => Ok(met),
+        }
     }
 
     fn combined(
@@ -390,206 +383,6 @@ impl<'a> Schemas<'a> {
             is_constant: false,
         })
     }
-
-    /// The alternatives that `type` and the conditions on values of each type leave.
-    fn conditions(
-        &mut self,
-        fields: &'a Map<String, Value>,
-        base: usize,
-        at: &str,
-    ) -> Result<Shape, Error> {
-        let mut shape = Vec::new();
-        let types: Vec<&Value> = match fields.get("type") {
-            None => {
-                return self.typed(
-                    &["null", "boolean", "number", "string", "array", "object"],
-                    fields,
-                    base,
-                    at,
-                );
-            }
-            Some(Value::Array(all)) => all.iter().collect(),
-            Some(one) => vec![one],
-        };
-        for name in types {
-            let known = [
-                "null", "boolean", "integer", "number", "string", "array", "object",
-            ];
-            let found = known.iter().find(|known| name.as_str() == Some(**known));
-            let Some(found) = found else {
-                return Err(fault(&format!("{at}/type"), format!("{name} is no type")));
-            };
-            shape.extend(self.typed(&[found], fields, base, at)?);
-        }
-        Ok(shape)
-    }
-
-    fn typed(
-        &mut self,
-        types: &[&str],
-        fields: &'a Map<String, Value>,
-        base: usize,
-        at: &str,
-    ) -> Result<Shape, Error> {
-        let mut shape = Vec::new();
-        for name in types {
-            let kind = match *name {
-                "null" => Kind::Null,
-                "boolean" => {
-                    shape.push(Alternative::of(Kind::Bool(true)));
-                    Kind::Bool(false)
-                }
-                "integer" | "number" => Kind::Number(numbers(fields, at, *name == "integer")?),
-                "string" => Kind::Text(self.strings(fields, at)?),
-                "array" => Kind::Array(self.arrays(fields, base, at)?),
-                _ => Kind::Object(self.objects(fields, base, at)?),
-            };
-            shape.push(Alternative::of(kind));
-        }
-        Ok(shape)
-    }
-
-    fn pattern(&mut self, source: &str, at: &str) -> Result<Rc<Pattern>, Error> {
-        if let Some(known) = self.patterns.get(source) {
-            return Ok(Rc::clone(known));
-        }
-        let pattern = Pattern::of(source).map_err(|message| fault(at, message))?;
-        self.patterns.insert(source.to_owned(), Rc::clone(&pattern));
-        Ok(pattern)
-    }
-
-    fn strings(&mut self, fields: &'a Map<String, Value>, at: &str) -> Result<Text, Error> {
-        let mut text = Text {
-            min: lowest(fields, "minLength", at)?,
-            max: highest(fields, "maxLength", at)?,
-            ..Text::default()
-        };
-        for key in ["pattern", "format"] {
-            let Some(value) = fields.get(key) else {
-                continue;
-            };
-            let at = format!("{at}/{key}");
-            let Some(value) = value.as_str() else {
-                return Err(fault(&at, "expected a string"));
-            };
-            let sources = match key {
-                "pattern" => vec![value.to_owned()],
-                _ => format::patterns(value),
-            };
-            for source in sources {
-                text.patterns.push(self.pattern(&source, &at)?);
-            }
-        }
-        Ok(text)
-    }
-
-    fn arrays(
-        &mut self,
-        fields: &'a Map<String, Value>,
-        base: usize,
-        at: &str,
-    ) -> Result<Array, Error> {
-        // Before 2020-12 an array of `items` was what `prefixItems` is now.
-        let (prefix, rest) = match fields.get("items") {
-            Some(Value::Array(_)) => ("items", "additionalItems"),
-            _ => ("prefixItems", "items"),
-        };
-        let mut array = Array {
-            prefix: Vec::new(),
-            items: Rc::new([]),
-            min: lowest(fields, "minItems", at)?,
-            max: highest(fields, "maxItems", at)?,
-        };
-        if let Some(value) = fields.get(prefix) {
-            let at = format!("{at}/{prefix}");
-            let Some(all) = value.as_array() else {
-                return Err(fault(&at, "expected an array of schemas"));
-            };
-            for (i, schema) in all.iter().enumerate() {
-                array
-                    .prefix
-                    .push(Rc::new([self.inner(schema, base, format!("{at}/{i}"))?]));
-            }
-        }
-        if let Some(schema) = fields.get(rest) {
-            array.items = Rc::new([self.inner(schema, base, format!("{at}/{rest}"))?]);
-        }
-        Ok(array)
-    }
-
-    fn objects(
-        &mut self,
-        fields: &'a Map<String, Value>,
-        base: usize,
-        at: &str,
-    ) -> Result<Object, Error> {
-        let mut part = Part {
-            names: Vec::new(),
-            properties: HashMap::new(),
-            patterns: Vec::new(),
-            additional: None,
-            declares: fields.contains_key("properties"),
-        };
-        for key in ["properties", "patternProperties"] {
-            let Some(value) = fields.get(key) else {
-                continue;
-            };
-            let at = format!("{at}/{key}");
-            let Some(all) = value.as_object() else {
-                return Err(fault(&at, "expected an object of schemas"));
-            };
-            if all.len() > MAX_PROPERTIES {
-                let n = all.len();
-                return Err(fault(
-                    &at,
-                    format!("{n} properties, expected at most {MAX_PROPERTIES}"),
-                ));
-            }
-            for (name, schema) in all {
-                let at = format!("{at}/{}", escaped(name));
-                if key == "patternProperties" {
-                    let pattern = self.pattern(name, &at)?;
-                    part.patterns.push((pattern, self.inner(schema, base, at)?));
-                    continue;
-                }
-                let name = Rc::<str>::from(name.as_str());
-                part.names.push(Rc::clone(&name));
-                part.properties.insert(name, self.inner(schema, base, at)?);
-            }
-        }
-        if let Some(schema) = fields.get("additionalProperties") {
-            part.additional =
-                Some(self.inner(schema, base, format!("{at}/additionalProperties"))?);
-        }
-        let mut required = Vec::new();
-        // Draft 3 had a boolean `required` in each property; some generators still write it.
-        if let Some(value) = fields.get("required").filter(|value| !value.is_boolean()) {
-            let at = format!("{at}/required");
-            let names = value
-                .as_array()
-                .map(|all| all.iter().map(Value::as_str).collect());
-            let names: Option<Option<Vec<&str>>> = names;
-            let Some(Some(names)) = names else {
-                return Err(fault(&at, "expected an array of strings"));
-            };
-            self.count(&at, names.len() / 8)?;
-            let mut seen = HashSet::new();
-            required.extend(
-                names
-                    .into_iter()
-                    .filter(|name| seen.insert(*name))
-                    .map(Rc::from),
-            );
-        }
-        let says_something =
-            part.declares || !part.patterns.is_empty() || part.additional.is_some();
-        Ok(Object {
-            parts: says_something.then(|| Rc::new(part)).into_iter().collect(),
-            required,
-            min: lowest(fields, "minProperties", at)?,
-            max: highest(fields, "maxProperties", at)?,
-        })
-    }
 }
 
 /// Whether a keyword that is not enforced excludes nothing as it is used.
@@ -607,77 +400,4 @@ fn is_without_effect(key: &str, value: &Value, fields: &Map<String, Value>) -> b
         "then" | "else" => !has("if"),
         _ => false,
     }
-}
-
-/// A whole number of at least 0; `2.0` is one too.
-fn count(fields: &Map<String, Value>, key: &str, at: &str) -> Result<Option<u64>, Error> {
-    let Some(value) = fields.get(key) else {
-        return Ok(None);
-    };
-    let whole = |v: f64| (v >= 0.0 && v.fract() == 0.0).then_some(v as u64);
-    let found = value.as_u64().or_else(|| value.as_f64().and_then(whole));
-    let fault = || {
-        fault(
-            &format!("{at}/{key}"),
-            "expected a whole number of at least 0",
-        )
-    };
-    found.map(Some).ok_or_else(fault)
-}
-
-fn lowest(fields: &Map<String, Value>, key: &str, at: &str) -> Result<u32, Error> {
-    let n = count(fields, key, at)?.unwrap_or(0);
-    match u32::try_from(n) {
-        Ok(n) if u64::from(n) <= ENDLESS => Ok(n),
-        _ => Err(fault(
-            &format!("{at}/{key}"),
-            format!("{n}, expected at most {ENDLESS}"),
-        )),
-    }
-}
-
-/// A limit that is never reached is none.
-fn highest(fields: &Map<String, Value>, key: &str, at: &str) -> Result<Option<u32>, Error> {
-    let n = count(fields, key, at)?.filter(|n| *n < ENDLESS);
-    Ok(n.map(|n| n as u32))
-}
-
-fn numbers(fields: &Map<String, Value>, at: &str, is_integer: bool) -> Result<Number, Error> {
-    let number = |key: &str| {
-        let value = fields.get(key).filter(|value| !value.is_boolean());
-        let decimal = value.map(Decimal::of).transpose();
-        decimal.map_err(|message| fault(&format!("{at}/{key}"), message))
-    };
-    // In draft 4 `exclusiveMinimum` is a boolean beside `minimum`.
-    let is_exclusive = |key: &str| fields.get(key) == Some(&Value::Bool(true));
-    let bound = |key: &str, exclusive: &str| {
-        let own = number(key)?.map(|value| Bound {
-            value,
-            is_exclusive: is_exclusive(exclusive),
-        });
-        let other = number(exclusive)?.map(|value| Bound {
-            value,
-            is_exclusive: true,
-        });
-        Ok::<_, Error>([own, other])
-    };
-    let multiples = number("multipleOf")?.into_iter().collect();
-    let mut out = Number {
-        is_integer,
-        multiples,
-        ..Number::default()
-    };
-    for low in bound("minimum", "exclusiveMinimum")?.into_iter().flatten() {
-        out = out.both(&Number {
-            low: Some(low),
-            ..Number::default()
-        });
-    }
-    for high in bound("maximum", "exclusiveMaximum")?.into_iter().flatten() {
-        out = out.both(&Number {
-            high: Some(high),
-            ..Number::default()
-        });
-    }
-    Ok(out)
 }

@@ -1,15 +1,19 @@
 //! Strings of a schema: their lengths, patterns and constants, and the expressions over their JSON texts.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use llguidance::derivre::{Regex, RegexAst, RegexBuilder};
 use serde_json::Value;
 
+use super::classes::ANY;
 use super::pattern;
 
 /// Work of one decision about an expression; the library counts it.
 const FUEL: u64 = 200_000;
+/// Maximum size of all patterns together, as expressions over JSON text, in bytes.
+const MAX_BYTES: usize = 4 << 20;
 
 /// A pattern, as an expression over JSON texts of strings.
 pub(super) struct Pattern {
@@ -18,16 +22,16 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern of ECMA-262; one that no value matches fits no string.
-    pub(super) fn of(source: &str) -> Result<Rc<Self>, String> {
-        let texts = match pattern::to_json(source)? {
+    /// The pattern, and the size of its expression; one that no value matches fits no string.
+    fn of(source: &str) -> Result<(Self, usize), String> {
+        let inner = pattern::to_json(source)?;
+        let n_bytes = inner.as_ref().map_or(0, String::len);
+        let texts = match inner {
             Some(inner) => RegexAst::Regex(format!("\"{inner}\"")),
             None => RegexAst::NoMatch,
         };
-        Ok(Rc::new(Self {
-            texts,
-            matcher: RefCell::default(),
-        }))
+        let matcher = RefCell::default();
+        Ok((Self { texts, matcher }, n_bytes))
     }
 
     /// Whether a value matches.
@@ -38,6 +42,30 @@ impl Pattern {
             none => none.insert(regex(&self.texts)?),
         };
         Ok(matcher.is_match(&json(value)))
+    }
+}
+
+/// The patterns of a document.
+#[derive(Default)]
+pub(super) struct Patterns {
+    known: HashMap<String, Rc<Pattern>>,
+    n_bytes: usize,
+}
+
+impl Patterns {
+    /// A pattern of ECMA-262; the same one for the same text.
+    pub(super) fn of(&mut self, source: &str) -> Result<Rc<Pattern>, String> {
+        if let Some(known) = self.known.get(source) {
+            return Ok(Rc::clone(known));
+        }
+        let (pattern, n_bytes) = Pattern::of(source)?;
+        self.n_bytes += n_bytes;
+        if self.n_bytes > MAX_BYTES {
+            return Err("the patterns are too large to be enforced".into());
+        }
+        let pattern = Rc::new(pattern);
+        self.known.insert(source.to_owned(), Rc::clone(&pattern));
+        Ok(pattern)
     }
 }
 
@@ -117,7 +145,6 @@ impl Text {
         if let Some(constant) = &self.constant {
             return RegexAst::Literal(json(constant));
         }
-        let any = pattern::ANY;
         let mut all: Vec<_> = self
             .patterns
             .iter()
@@ -125,10 +152,10 @@ impl Text {
             .collect();
         if self.min > 0 || self.max.is_some() {
             let max = self.max.map_or(String::new(), |max| max.to_string());
-            all.push(RegexAst::Regex(format!("\"{any}{{{},{max}}}\"", self.min)));
+            all.push(RegexAst::Regex(format!("\"{ANY}{{{},{max}}}\"", self.min)));
         }
         match all.len() {
-            0 => RegexAst::Regex(format!("\"{any}*\"")),
+            0 => RegexAst::Regex(format!("\"{ANY}*\"")),
             1 => all.remove(0),
             _ => RegexAst::And(all),
         }

@@ -11,6 +11,7 @@ use llguidance::derivre::RegexAst;
 use serde_json::Value;
 
 use super::super::Error;
+use super::super::deadline::Deadline;
 use super::exclusive;
 use super::expand::{Fields, Values, Way};
 use super::options::Options;
@@ -21,16 +22,19 @@ use super::text::json;
 /// Maximum number of rules for the places of one object with a number of properties.
 const MAX_PLACES: usize = 20_000;
 
+/// Maximum size of a grammar, in bytes.
+const MAX_BYTES: usize = 16 << 20;
+
 /// The grammar of the values that fit a schema.
 ///
 /// # Errors
 /// A part of the schema is wrong or cannot be enforced, or nothing fits it.
-pub(in super::super) fn to_lark(schema: &Value) -> Result<String, Error> {
+pub(in super::super) fn to_lark(schema: &Value, deadline: &Deadline) -> Result<String, Error> {
     let options = Options::of(schema)?;
     if *schema == Value::Bool(false) {
         return Err(fault("", "nothing fits `false`"));
     }
-    let (schemas, root) = Schemas::new(schema);
+    let (schemas, root) = Schemas::new(schema, deadline);
     let root: Node = Rc::new([root]);
     let mut values = Values::new(schemas);
     let nodes = values.reach(&root)?;
@@ -187,6 +191,9 @@ impl Writer<'_> {
         for way in ways.iter() {
             if !self.values.ends(way) {
                 continue;
+            }
+            if self.out.len() > MAX_BYTES {
+                return Err(fault(&at, "the schema is too large to be enforced"));
             }
             match (&way.alternative.kind, &way.fields) {
                 (Kind::Array(array), _) => bodies.push(self.array(array)),

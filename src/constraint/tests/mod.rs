@@ -8,6 +8,8 @@ mod calls;
 mod hostile;
 #[cfg(test)]
 mod schemas;
+#[cfg(test)]
+mod strings;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
