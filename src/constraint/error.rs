@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use llguidance::api::StopReason;
-
 use super::MAX_BYTES;
 use super::limits::TIME_LIMIT;
 
@@ -62,7 +60,7 @@ pub enum Error {
     #[error("no thread to prepare the constraint on")]
     NoThread,
     /// The work for a token is beyond the limits.
-    #[error("the constraint is too complex to be followed here: {message}")]
+    #[error("the constraint is too complex: {message}")]
     TooComplex {
         /// The library's message.
         message: String,
@@ -76,14 +74,18 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error of a matcher that stopped for this reason.
-    pub(super) fn stopped(reason: StopReason, error: &dyn fmt::Display) -> Self {
+    /// The error of a matcher that failed. The library tells its limits from other faults by its messages only.
+    pub(super) fn broken(error: &dyn fmt::Display) -> Self {
+        const LIMITS: &[&str] = &[
+            "too many expressions",
+            "too many states",
+            "Too many items",
+            "Current row has",
+        ];
         let message = first_part(&error.to_string());
-        match reason {
-            StopReason::LexerTooComplex | StopReason::ParserTooComplex => {
-                Self::TooComplex { message }
-            }
-            _ => Self::Broken { message },
+        match LIMITS.iter().any(|limit| message.contains(limit)) {
+            true => Self::TooComplex { message },
+            false => Self::Broken { message },
         }
     }
 }

@@ -33,8 +33,10 @@ impl Matcher {
         if self.is_stopped() {
             return Ok(Vec::new());
         }
-        let mask = self.inner.compute_mask().map(Vec::from);
-        mask.map_err(|error| self.fault(&error))
+        self.inner
+            .compute_mask()
+            .map(Vec::from)
+            .map_err(|error| Error::broken(&error))
     }
 
     /// Advances by the chosen token.
@@ -42,8 +44,9 @@ impl Matcher {
     /// # Errors
     /// The grammar does not allow the token here. The matcher is unusable from then on.
     pub fn accept(&mut self, token: u32) -> Result<(), Error> {
-        let consumed = self.inner.consume_token(token);
-        consumed.map_err(|error| self.fault(&error))
+        self.inner
+            .consume_token(token)
+            .map_err(|error| Error::broken(&error))
     }
 
     /// The forced tokens, the only ones that may come next; the state advances past them.
@@ -60,13 +63,9 @@ impl Matcher {
             all.extend(tokens);
         }
         match self.inner.get_error() {
-            Some(message) => Err(self.fault(&message)),
+            Some(message) => Err(Error::broken(&message)),
             None => Ok(all),
         }
-    }
-
-    fn fault(&self, error: &dyn fmt::Display) -> Error {
-        Error::stopped(self.inner.stop_reason(), error)
     }
 
     /// Whether the completion is complete: the grammar allows no further token.
@@ -82,8 +81,9 @@ impl Matcher {
         if self.is_stopped() {
             return Ok(true);
         }
-        let accepting = self.inner.is_accepting();
-        accepting.map_err(|error| self.fault(&error))
+        self.inner
+            .is_accepting()
+            .map_err(|error| Error::broken(&error))
     }
 }
 

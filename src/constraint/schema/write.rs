@@ -121,15 +121,22 @@ impl Writer<'_> {
         name
     }
 
-    fn terminal(&mut self, texts: &RegexAst) -> String {
-        let body = lark(texts);
+    /// The rule of a terminal, the same one for the same terminal: each mention of the terminal itself would be a
+    /// symbol of its own, and the library has 65 000 of them.
+    fn token(&mut self, body: String) -> String {
         if let Some(name) = self.terminals.get(&body) {
             return name.clone();
         }
-        let name = format!("T{}", self.fresh());
-        self.line(&name, &body);
+        let n = self.fresh();
+        self.line(&format!("T{n}"), &body);
+        let name = format!("t{n}");
+        self.line(&name, &format!("T{n}"));
         self.terminals.insert(body, name.clone());
         name
+    }
+
+    fn terminal(&mut self, texts: &RegexAst) -> String {
+        self.token(lark(texts))
     }
 
     /// Names a value: a terminal if it is a scalar, else a rule that is written later.
@@ -212,20 +219,13 @@ impl Writer<'_> {
 
     /// A mark before a value.
     fn before(&mut self, mark: &str, node: &Node) -> String {
-        let space = self
-            .options
-            .space
-            .as_deref()
-            .filter(|_| self.nested.contains(node));
-        let (mark, space) = (mark.to_owned(), space.map(str::to_owned));
-        match space {
-            None => mark,
-            Some(space) => {
-                let name = format!("T{}", self.fresh());
-                self.line(&name, &format!("{mark} ({space})?"));
-                name
-            }
-        }
+        let space = self.options.space.as_deref();
+        let space = space.filter(|_| self.nested.contains(node));
+        let body = match space {
+            None => mark.to_owned(),
+            Some(space) => format!("{mark} ({space})?"),
+        };
+        self.token(body)
     }
 
     fn array(&mut self, array: &Array) -> String {
@@ -238,6 +238,7 @@ impl Writer<'_> {
         let n = prefix.take_while(|item| ends(item, self)).count();
         let is_cut = n < array.prefix.len().min(max);
         let comma = self.options.comma.clone();
+        let [open, close] = ["\"[\"", "\"]\""].map(|mark| self.token(mark.to_owned()));
         let mut next = String::new();
         if !is_cut && max > n && ends(&array.items, self) {
             let item = self.names[&array.items].clone();
@@ -250,8 +251,8 @@ impl Writer<'_> {
                 high.map(|n| n - 1),
             );
             next = match (n, low) {
-                (0, 0) => return format!("({first} {item} {more} | \"[\") \"]\""),
-                (0, _) => return format!("{first} {item} {more} \"]\""),
+                (0, 0) => return format!("({first} {item} {more} | {open}) {close}"),
+                (0, _) => return format!("{first} {item} {more} {close}"),
                 (_, 0) => format!("({first} {item} {more})?"),
                 _ => format!("{first} {item} {more}"),
             };
@@ -260,15 +261,15 @@ impl Writer<'_> {
             let mark = self.before(if i == 0 { "\"[\"" } else { &comma }, item);
             let body = format!("{mark} {} {next}", self.names[item]);
             next = match (i, i >= min) {
-                (0, true) => format!("({body} | \"[\")"),
+                (0, true) => format!("({body} | {open})"),
                 (0, false) => body,
                 (_, true) => format!("{}?", self.rule(&body)),
                 (_, false) => self.rule(&body),
             };
         }
         match n {
-            0 => "\"[\" \"]\"".into(),
-            _ => format!("{next} \"]\""),
+            0 => format!("{open} {close}"),
+            _ => format!("{next} {close}"),
         }
     }
 
@@ -295,7 +296,8 @@ impl Writer<'_> {
         if named.len().saturating_mul(most.min(named.len())) > MAX_PLACES {
             return Err(fault(at, "so many properties cannot be counted"));
         }
-        let comma = self.options.comma.clone();
+        let comma = self.token(self.options.comma.clone());
+        let [open, close] = ["\"{\"", "\"}\""].map(|mark| self.token(mark.to_owned()));
         let may_add = |n: usize| max.is_none_or(|max| n < max);
         let mut places: Vec<Option<String>> = Vec::new();
         for n in 0..=most.min(named.len()) {
@@ -319,7 +321,8 @@ impl Writer<'_> {
         for (i, (name, node, is_required)) in named.iter().enumerate().rev() {
             let colon = self.options.colon.clone();
             let colon = self.before(&colon, node);
-            let pair = format!("{} {colon} {}", quoted(&json(name)), self.names[node]);
+            let key = self.token(quoted(&json(name)));
+            let pair = self.rule(&format!("{key} {colon} {}", self.names[node]));
             let mut before = Vec::new();
             for n in 0..=most.min(i) {
                 let taken = places[(n + 1).min(places.len() - 1)].clone();
@@ -340,7 +343,7 @@ impl Writer<'_> {
             places = before;
         }
         let inner = places.into_iter().next().flatten().unwrap_or_default();
-        Ok(format!("\"{{\" {inner} \"}}\""))
+        Ok(format!("{open} {inner} {close}"))
     }
 
     /// The rule of properties that are not listed, if there may be any.
