@@ -38,7 +38,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
         &["run"],
         "bench run \"2+2=?\"
 bench run -m FILE.gguf \"What is 17 plus 5?\"
-bench run --quiet -f PROMPT.txt > ANSWER.txt
+bench run --quiet -f PROMPT.txt
 bench run -m FOLDER --type q4_k -c 8k --temperature 0.7 --seed -1 \"Tell me a story\"",
     ),
     (

@@ -35,7 +35,7 @@ fn a_prompt_is_read_from_a_file_and_from_stdin() {
         &["prompt.txt: not UTF-8 at byte 2"],
     );
     check_refused(&["run", "-f", "nowhere"], 1, &["nowhere: "]);
-    check_refused(&["run"], 2, &["<PROMPT|--file <FILE>>"]);
+    check_refused(&["run"], 2, &["PROMPT"]);
     check_refused(&["run", "Hi", "-f", "nowhere"], 2, &["cannot be used with"]);
 }
 
