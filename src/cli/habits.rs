@@ -55,7 +55,7 @@ const OPTIONS: &[(&[&str], &str)] = &[
         "`--type f16` sets the type of the weights, `--kv-type f16` that of the KV cache",
     ),
     (
-        &["--quantization", "-q", "--load-format"],
+        &["--quantization", "--load-format"],
         "a quantised model opens as it is; `--type q4_k` quantises while loading",
     ),
     (

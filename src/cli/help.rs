@@ -23,7 +23,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
 const FIRST_STEPS: &str = "\
 First steps:
   bench run \"2+2=?\"                       the built-in model tiny-chat answers
-  bench doctor PATH                       whether a model runs here: a GGUF file or a Hugging Face folder
+  bench doctor PATH                       whether a GGUF file or Hugging Face folder runs here
   bench run -m PATH \"Hello\"
   bench serve -m PATH                     an OpenAI-compatible server, and a chat page
   bench help COMMAND                      all options of a command
@@ -69,7 +69,7 @@ bench inspect FILE.gguf -c 32k --kv-type q8_0 --parallel 4",
     (
         &["diagram"],
         "bench diagram FILE.gguf -o PAGES --html
-bench diagram llama qwen3 --compare",
+bench diagram A.gguf B.gguf --compare",
     ),
     (
         &["lab", "run"],
@@ -103,7 +103,7 @@ bench convert FILE.gguf DIR",
     ),
     (
         &["synth"],
-        "bench synth qwen3 -o RANDOM.gguf --set n_embd=64",
+        "bench synth llama -o RANDOM.gguf --set n_embd=64",
     ),
     (
         &["perf"],

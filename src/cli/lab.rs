@@ -3,6 +3,7 @@
 mod collect;
 mod direction;
 mod pictures;
+mod prompt_lines;
 mod prompts;
 mod run;
 
@@ -49,7 +50,7 @@ pub(super) enum Command {
 /// The text that a command reads.
 #[derive(Debug, ClapArgs)]
 struct TextOptions {
-    /// The prompt as text (also `--prompt`)
+    /// The prompt as text
     #[arg(long, visible_alias = "prompt", value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     text: Option<String>,
     /// File with the prompt as text

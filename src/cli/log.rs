@@ -123,7 +123,7 @@ pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failu
     Ok(())
 }
 
-/// The form of a command's messages: `warning: TEXT`, without time and module.
+/// The form of a command's messages, without time and module: `warning: TEXT`, or `warning: ggml: TEXT`.
 struct Plain;
 
 impl<S, N> FormatEvent<S, N> for Plain
@@ -143,6 +143,11 @@ where
             _ => "note",
         };
         write!(writer, "{name}: ")?;
+        // A name that is not that of a module says who speaks, such as ggml.
+        let target = event.metadata().target();
+        if !target.contains("::") && !target.starts_with("lab_") {
+            write!(writer, "{target}: ")?;
+        }
         context.format_fields(writer.by_ref(), event)?;
         writeln!(writer)
     }

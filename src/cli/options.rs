@@ -281,10 +281,10 @@ impl LoadOptions {
         let wanted = self.context(plan).unwrap_or(0);
         match (positions(plan), trained(plan)) {
             (Some(most), _) if wanted > most => tracing::warn!(
-                "--ctx {wanted}: `{name}` has a table of {most} positions, and so a context of {most} tokens"
+                "a context of {wanted} tokens (--ctx): `{name}` has a table of {most} positions, and so a context of {most} tokens"
             ),
             (_, Some(trained)) if wanted > trained => tracing::warn!(
-                "--ctx {wanted}: `{name}` was trained with {trained} tokens; what it makes of longer texts is likely to be \
+                "a context of {wanted} tokens (--ctx): `{name}` was trained with {trained} tokens; what it makes of longer texts is likely to be \
                  worse"
             ),
             _ => {}

@@ -27,7 +27,9 @@ pub(super) fn tokens(text: &str) -> Result<usize, String> {
 /// [`tokens`], 1 or more.
 pub(super) fn some_tokens(text: &str) -> Result<usize, String> {
     match tokens(text)? {
-        0 => Err("expected a number of tokens, 1 or more".to_owned()),
+        0 => Err(format!(
+            "expected a number of tokens, 1 or more, found `{text}`"
+        )),
         n => Ok(n),
     }
 }

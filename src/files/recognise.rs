@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::arch::nearest;
 
 /// What is said to whoever names a model of a registry.
-pub const NO_DOWNLOADS: &str = "bench downloads nothing; `hf download Qwen/Qwen3-0.6B --local-dir DIR` does, and then \
+pub const NO_DOWNLOADS: &str = "bench downloads nothing; `hf download OWNER/NAME --local-dir DIR` does, and then \
      `bench run -m DIR`";
 
 /// Maximum number of names of a folder that are examined.

@@ -20,7 +20,7 @@ pub(in crate::cli) struct Args {
     /// Name of the architecture; the file is NAME.arch.toml
     name: String,
     /// The model: a GGUF file, or a Hugging Face folder; for a folder without a matching map, a draft map is written as well
-    #[arg(long, value_name = "MODEL")]
+    #[arg(short = 'm', long, value_name = "MODEL", alias = "model")]
     from: PathBuf,
     /// Existing folder to write into
     #[arg(short, long, value_name = "DIR", default_value = ".")]

@@ -141,6 +141,16 @@ mod tests {
     }
 
     #[test]
+    fn large_times_are_told_apart() {
+        let scale = Scale::new(&[0.001, 5.0, 10.0, 20.0], SPAN_OF_TIMES);
+        let levels = [5.0, 10.0, 20.0].map(|time| scale.level(time));
+        assert!(
+            levels.is_sorted() && levels[0] < levels[1] && levels[1] < levels[2],
+            "{levels:?}"
+        );
+    }
+
+    #[test]
     fn close_numbers_have_fewer_colours() {
         let texts = |values: &[f64]| -> Vec<String> {
             let shades = Scale::new(values, SPAN).shades(values).into_iter();
