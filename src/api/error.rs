@@ -148,7 +148,9 @@ pub(super) enum Error {
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
     /// The request changed values of the model so that its results are not finite.
-    #[error("with the edits or adapter scales of the request, the model's results are not finite numbers: {0}")]
+    #[error(
+        "with the edits or adapter scales of the request, the model's results are not finite numbers: {0}"
+    )]
     Overflow(Failure),
     /// The model's file was changed in place while it was in use.
     #[error("{0}; the next request loads it again")]
@@ -309,9 +311,7 @@ impl Error {
             | Self::Body(_)
             | Self::ContextLength { .. }
             | Self::Overflow(_)
-            | Self::Thread => {
-                StatusCode::BAD_REQUEST
-            }
+            | Self::Thread => StatusCode::BAD_REQUEST,
             Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Key { .. } => StatusCode::UNAUTHORIZED,

@@ -474,15 +474,22 @@ fn a_request_with_many_completions_leaves_places_for_others() {
     while answer.end.is_none() {
         engine.step();
         take(&mut other, &mut answer);
-        many.iter_mut().zip(&mut answers).for_each(|(e, a)| take(e, a));
+        many.iter_mut()
+            .zip(&mut answers)
+            .for_each(|(e, a)| take(e, a));
     }
     let n_done = answers.iter().filter(|a| a.end.is_some()).count();
     assert!(n_done <= LIMITS.n_parallel, "{n_done} came before");
     while !engine.is_idle() {
         engine.step();
     }
-    many.iter_mut().zip(&mut answers).for_each(|(e, a)| take(e, a));
+    many.iter_mut()
+        .zip(&mut answers)
+        .for_each(|(e, a)| take(e, a));
     assert!(answers.iter().all(|a| matches!(a.end, Some(Ok(_)))));
     drop((many, engine));
-    assert!(Ticket::take(&places, 1).is_some(), "the place is given back");
+    assert!(
+        Ticket::take(&places, 1).is_some(),
+        "the place is given back"
+    );
 }

@@ -74,8 +74,7 @@ pub(super) fn by_sequence(
         })
         .collect();
     sequences.sort_by_key(|(id, tokens)| (alone(*id), tokens.len(), place(*id)));
-    let (together, apart) =
-        sequences.split_at(sequences.partition_point(|(id, _)| !alone(*id)));
+    let (together, apart) = sequences.split_at(sequences.partition_point(|(id, _)| !alone(*id)));
     let groups = together.chunk_by(|(_, a), (_, b)| a.len() == b.len());
     let groups: Vec<_> = groups.collect();
     let apart: Vec<_> = apart.chunks(1).map(|one| [one]).collect();
@@ -143,7 +142,12 @@ mod tests {
     #[test]
     fn sequences_of_one_length_are_in_the_order_of_their_places() {
         let tokens = [(10, 1, 0, true), (20, 2, 4, true), (30, 3, 0, true)];
-        let parts = by_sequence(&batch(&tokens), usize::MAX, |id| 10 - id as usize, |_| false);
+        let parts = by_sequence(
+            &batch(&tokens),
+            usize::MAX,
+            |id| 10 - id as usize,
+            |_| false,
+        );
         assert_eq!(parts[0].batch.tokens, [30, 20, 10]);
         assert_eq!(parts[0].outputs, [2, 1, 0]);
     }
@@ -152,7 +156,12 @@ mod tests {
     fn a_pass_has_a_bounded_number_of_lengths() {
         let n = MAX_GROUPS as u32 + 1;
         let tokens = (0..n).flat_map(|id| (0..=id).map(move |at| (7, id, at, at == id)));
-        let parts = by_sequence(&batch(&tokens.collect::<Vec<_>>()), MAX_GROUPS, |_| 0, |_| false);
+        let parts = by_sequence(
+            &batch(&tokens.collect::<Vec<_>>()),
+            MAX_GROUPS,
+            |_| 0,
+            |_| false,
+        );
         let n_groups: Vec<usize> = parts.iter().map(|part| part.groups.len()).collect();
         assert_eq!(n_groups, [MAX_GROUPS, 1]);
         assert_eq!(parts[1].outputs, [MAX_GROUPS]);

@@ -41,8 +41,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
 
 /// Models whose tokens attend to later ones, and their texts.
 fn encoders() -> impl Iterator<Item = &'static Golden> {
-    all_goldens()
-        .filter(|golden| golden.plan.mode != Mode::Causal && golden.plan.source.is_none())
+    all_goldens().filter(|golden| golden.plan.mode != Mode::Causal && golden.plan.source.is_none())
 }
 
 #[test]
@@ -82,7 +81,11 @@ fn texts_of_a_pass_without_a_cache_do_not_see_numbers_of_each_other() {
                 let rest = &rest[one.len() * width..];
                 let found = [first, rest].concat();
                 let error = nmse(&found, &expected);
-                assert!(error <= EXACT, "{} {path} {flash_attn}: {error}", golden.name);
+                assert!(
+                    error <= EXACT,
+                    "{} {path} {flash_attn}: {error}",
+                    golden.name
+                );
             }
         }
     }
@@ -93,7 +96,13 @@ fn texts_of_a_pass_without_a_cache_do_not_see_numbers_of_each_other() {
 #[test]
 fn a_request_that_overflows_fails_alone_where_attention_reads_slots_of_others() {
     let folder = scratch();
-    let of = |arch: &str| made_up(folder.path(), arch, &["--vocab", VOCAB, "--set", "vocab_size=768"]);
+    let of = |arch: &str| {
+        made_up(
+            folder.path(),
+            arch,
+            &["--vocab", VOCAB, "--set", "vocab_size=768"],
+        )
+    };
     let edits = |path: &str| {
         let edit = json!({ "point": path, "op": "scale", "scale": 3e38 });
         json!({ "edits": [edit, edit] })
@@ -123,7 +132,10 @@ fn a_request_that_overflows_fails_alone_where_attention_reads_slots_of_others() 
             let mut lab = edits(path);
             for is_hidden in [false, true] {
                 if is_hidden {
-                    lab["edits"].as_array_mut().expect("a list").push(hidden.clone());
+                    lab["edits"]
+                        .as_array_mut()
+                        .expect("a list")
+                        .push(hidden.clone());
                 }
                 let body = json!({ "prompt": vec![3; 100], "max_tokens": 2, "lab": lab });
                 let (status, answer) = server.json("POST", "/v1/completions", &body);
@@ -141,7 +153,11 @@ fn a_request_that_overflows_fails_alone_where_attention_reads_slots_of_others() 
 #[test]
 fn a_source_that_is_cached_takes_no_blocks_again() {
     let folder = scratch();
-    let model = made_up(folder.path(), "t5", &["--vocab", VOCAB, "--set", "vocab_size=768"]);
+    let model = made_up(
+        folder.path(),
+        "t5",
+        &["--vocab", VOCAB, "--set", "vocab_size=768"],
+    );
     let server = Server::start(&["-m", text(&model), "--parallel", "1", "--ctx", "200"]);
     for n in [49, 129, 150, 190] {
         let body = json!({
@@ -149,7 +165,11 @@ fn a_source_that_is_cached_takes_no_blocks_again() {
         });
         let first = server.post("/v1/completions", &body)["choices"].clone();
         for _ in 0..2 {
-            assert_eq!(server.post("/v1/completions", &body)["choices"], first, "{n}");
+            assert_eq!(
+                server.post("/v1/completions", &body)["choices"],
+                first,
+                "{n}"
+            );
         }
     }
 }
@@ -172,7 +192,9 @@ fn deaf(server: &Server, path: &str, body: &Value) -> TcpStream {
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    stream.write_all((head + &body).as_bytes()).expect("it is sent");
+    stream
+        .write_all((head + &body).as_bytes())
+        .expect("it is sent");
     stream
 }
 
@@ -196,7 +218,14 @@ fn a_client_that_does_not_read_is_given_up() {
     for is_streamed in [true, false] {
         let folder = scratch();
         two_models(folder.path());
-        let options = ["--models", text(folder.path()), "--max-loaded", "1", "--write-time", "1"];
+        let options = [
+            "--models",
+            text(folder.path()),
+            "--max-loaded",
+            "1",
+            "--write-time",
+            "1",
+        ];
         let server = Server::split(&options);
         let silent = deaf(&server, "/completion", &large("a", is_streamed));
         std::thread::sleep(Duration::from_secs(1));
@@ -232,7 +261,9 @@ fn a_client_that_reads_slowly_gets_its_answer() {
         let length = head.split("content-length: ").nth(1);
         let length: Option<usize> = length.and_then(|l| l.split_whitespace().next()?.parse().ok());
         let start = head.find("\r\n\r\n").expect("a head") + 4;
-        while !length.is_some_and(|n| answer.len() == start + n) && !answer.ends_with(b"\r\n0\r\n\r\n") {
+        while !length.is_some_and(|n| answer.len() == start + n)
+            && !answer.ends_with(b"\r\n0\r\n\r\n")
+        {
             let n = stream.read(&mut part).expect("more of it");
             assert!(n > 0, "it is cut off after {} bytes", answer.len());
             answer.extend_from_slice(&part[..n]);
@@ -259,7 +290,8 @@ fn unloading_ends_with_the_last_request() {
             (answer, process::state(&server, "a")["state"].clone())
         });
         process::eventually("it is unloading", || {
-            ["unloading", "not loaded"].contains(&process::state(&server, "a")["state"].as_str().unwrap_or(""))
+            ["unloading", "not loaded"]
+                .contains(&process::state(&server, "a")["state"].as_str().unwrap_or(""))
         });
         let other = scope.spawn(|| {
             let body = json!({ "model": "b", "prompt": "Hi", "max_tokens": 1 });

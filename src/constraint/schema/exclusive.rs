@@ -28,7 +28,9 @@ pub(super) fn check(values: &mut Values<'_>, nodes: &[Node]) -> Result<(), Error
     };
     for node in nodes {
         let ways = pairs.values.ways(node)?;
-        let tagged = ways.iter().filter(|way| !way.alternative.options.is_empty());
+        let tagged = ways
+            .iter()
+            .filter(|way| !way.alternative.options.is_empty());
         let tagged: Vec<&Way> = tagged.filter(|way| pairs.values.ends(way)).collect();
         for (i, a) in tagged.iter().enumerate() {
             for b in &tagged[i + 1..] {
@@ -39,7 +41,10 @@ pub(super) fn check(values: &mut Values<'_>, nodes: &[Node]) -> Result<(), Error
                     let message = format!(
                         "the options {one} and {other} may fit the same value, which cannot be enforced; `anyOf` can"
                     );
-                    return Err(fault(&pairs.values.schemas.groups[group as usize].clone(), message));
+                    return Err(fault(
+                        &pairs.values.schemas.groups[group as usize].clone(),
+                        message,
+                    ));
                 }
             }
         }
@@ -112,7 +117,12 @@ impl Pairs<'_, '_> {
         Ok(false)
     }
 
-    fn objects_apart(&mut self, written: &Way, other: &Object, depth: usize) -> Result<bool, Error> {
+    fn objects_apart(
+        &mut self,
+        written: &Way,
+        other: &Object,
+        depth: usize,
+    ) -> Result<bool, Error> {
         let Some(fields) = &written.fields else {
             return Ok(false);
         };

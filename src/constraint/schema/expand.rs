@@ -94,12 +94,18 @@ impl<'a> Values<'a> {
                 let n_prefix = array.prefix.len().min(array.min as usize);
                 let needs_more = array.min as usize > n_prefix;
                 array.max.is_none_or(|max| array.min <= max)
-                    && array.prefix[..n_prefix].iter().all(|item| self.is_finite(item))
+                    && array.prefix[..n_prefix]
+                        .iter()
+                        .all(|item| self.is_finite(item))
                     && (!needs_more || self.is_finite(&array.items))
             }
             (_, Some(fields)) => {
                 let required = || fields.named.iter().filter(|(.., is_required)| *is_required);
-                let n = fields.named.iter().filter(|(_, node, _)| self.is_finite(node)).count();
+                let n = fields
+                    .named
+                    .iter()
+                    .filter(|(_, node, _)| self.is_finite(node))
+                    .count();
                 let is_open = fields.free.iter().any(|(_, node)| self.is_finite(node));
                 let max = fields.max.map_or(usize::MAX, |max| max as usize);
                 required().all(|(_, node, _)| self.is_finite(node))
@@ -116,7 +122,10 @@ impl<'a> Values<'a> {
         if let Some(known) = self.ways.get(node) {
             return Ok(Rc::clone(known));
         }
-        let at = node.first().map_or("", |first| self.schemas.place(*first)).to_owned();
+        let at = node
+            .first()
+            .map_or("", |first| self.schemas.place(*first))
+            .to_owned();
         let mut shape = any();
         for number in node.iter() {
             let next = self.schemas.shape(*number)?;
@@ -135,7 +144,10 @@ impl<'a> Values<'a> {
                 _ => false,
             };
             if !is_empty {
-                ways.push(Way { alternative, fields });
+                ways.push(Way {
+                    alternative,
+                    fields,
+                });
             }
         }
         if ways.is_empty() && self.empty.is_none() {
@@ -175,7 +187,10 @@ impl<'a> Values<'a> {
                 named.push((Rc::clone(name), node, required.contains(&**name)));
             }
         }
-        let says_nothing = object.parts.iter().all(|p| p.additional.is_none() && p.patterns.is_empty());
+        let says_nothing = object
+            .parts
+            .iter()
+            .all(|p| p.additional.is_none() && p.patterns.is_empty());
         let is_closed = says_nothing && object.parts.iter().any(|part| part.declares);
         let free = match is_closed {
             true => Vec::new(),
@@ -190,15 +205,25 @@ impl<'a> Values<'a> {
     }
 
     /// The names that are not listed, by the patterns that they match.
-    fn free(&mut self, object: &Object, named: &[(Rc<str>, Node, bool)]) -> Result<Vec<(RegexAst, Node)>, String> {
+    fn free(
+        &mut self,
+        object: &Object,
+        named: &[(Rc<str>, Node, bool)],
+    ) -> Result<Vec<(RegexAst, Node)>, String> {
         let any = RegexAst::Regex(format!("\"{ANY}*\""));
-        let listed: Vec<_> = named.iter().map(|(name, ..)| RegexAst::Literal(json(name))).collect();
+        let listed: Vec<_> = named
+            .iter()
+            .map(|(name, ..)| RegexAst::Literal(json(name)))
+            .collect();
         let mut kinds = vec![(vec![any], Vec::new())];
         if !listed.is_empty() {
-            kinds[0].0.push(RegexAst::Not(Box::new(RegexAst::Or(listed))));
+            kinds[0]
+                .0
+                .push(RegexAst::Not(Box::new(RegexAst::Or(listed))));
         }
         let patterns = object.parts.iter().enumerate();
-        let patterns = patterns.flat_map(|(i, part)| part.patterns.iter().map(move |(p, s)| (i, p, *s)));
+        let patterns =
+            patterns.flat_map(|(i, part)| part.patterns.iter().map(move |(p, s)| (i, p, *s)));
         for (i, pattern, schema) in patterns {
             let mut next = Vec::new();
             for (texts, matched) in kinds {
@@ -244,7 +269,9 @@ impl Way {
         };
         let items = array.into_iter().flat_map(Array::nodes);
         let fields = self.fields.iter();
-        let named = fields.clone().flat_map(|fields| fields.named.iter().map(|(_, node, _)| node));
+        let named = fields
+            .clone()
+            .flat_map(|fields| fields.named.iter().map(|(_, node, _)| node));
         let free = fields.flat_map(|fields| fields.free.iter().map(|(_, node)| node));
         items.chain(named).chain(free)
     }

@@ -8,15 +8,11 @@ pub(super) fn patterns(name: &str) -> Vec<String> {
         "time" => vec![full(TIME)],
         "date-time" => vec![full(&format!("(?:{DATE})[tT]{TIME}"))],
         "duration" => vec![full(DURATION)],
-        "email" => vec![full(&format!(
-            r"{ATOM}(?:\.{ATOM})*@(?:{HOST}|\[{IPV4}\])"
-        ))],
+        "email" => vec![full(&format!(r"{ATOM}(?:\.{ATOM})*@(?:{HOST}|\[{IPV4}\])"))],
         "hostname" => vec![full(HOST), full(".{1,253}")],
         "ipv4" => vec![full(IPV4)],
         "ipv6" => vec![full(&ipv6())],
-        "uuid" => vec![full(
-            "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
-        )],
+        "uuid" => vec![full("[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")],
         "uri" => vec![full(&uri())],
         _ => Vec::new(),
     }
@@ -33,8 +29,7 @@ const DURATION: &str = "P(?:(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D
     (?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?\
     |T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)|[0-9]+W)";
 const ATOM: &str = r"[a-zA-Z0-9!#$%&'*+\-/=?\^_`{|}~]+";
-const HOST: &str =
-    r"[a-zA-Z0-9](?:[a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)*";
+const HOST: &str = r"[a-zA-Z0-9](?:[a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)*";
 const IPV4: &str = "(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 
 /// Eight groups, or fewer around `::`.

@@ -28,7 +28,11 @@ impl Decimal {
             return Err("expected a number".into());
         };
         // 2^64 and above: an integer of more than 64 bits has lost its digits.
-        if number.is_f64() && number.as_f64().is_none_or(|v| v.abs() >= 18_446_744_073_709_551_616.0) {
+        if number.is_f64()
+            && number
+                .as_f64()
+                .is_none_or(|v| v.abs() >= 18_446_744_073_709_551_616.0)
+        {
             return Err("integers beyond 64 bits cannot be enforced exactly".into());
         }
         let text = number.to_string();
@@ -47,7 +51,10 @@ impl Decimal {
                 (whole.to_owned(), fraction.to_owned())
             }
             Ok(point) => (format!("{digits:0<point$}"), String::new()),
-            Err(_) => (String::new(), "0".repeat(point.unsigned_abs() as usize) + &digits),
+            Err(_) => (
+                String::new(),
+                "0".repeat(point.unsigned_abs() as usize) + &digits,
+            ),
         };
         Ok(Self::new(is_negative, &whole, &fraction))
     }
@@ -267,11 +274,18 @@ impl Number {
             for _ in 0..scale {
                 value *= 10.0;
             }
-            if multiple.is_negative || digits == 0 || value != digits as f64 || product > u32::MAX.into() {
+            if multiple.is_negative
+                || digits == 0
+                || value != digits as f64
+                || product > u32::MAX.into()
+            {
                 return Err(inexact.into());
             }
         }
-        let all = self.multiples.iter().map(|multiple| json!({ "multipleOf": multiple.exact() }));
+        let all = self
+            .multiples
+            .iter()
+            .map(|multiple| json!({ "multipleOf": multiple.exact() }));
         schema["allOf"] = all.collect();
         let together = "this bound and `multipleOf` cannot be enforced together";
         for (key, exclusive, bound) in [
@@ -307,13 +321,20 @@ fn one(value: &Decimal, is_integer: bool) -> String {
     }
     let sign = if value.is_negative { "-" } else { "" };
     let (first, rest) = digits.split_at(1);
-    let rest = if rest.is_empty() { String::new() } else { format!(r"\.{rest}") };
+    let rest = if rest.is_empty() {
+        String::new()
+    } else {
+        format!(r"\.{rest}")
+    };
     format!("(?:{text}0*|{sign}{first}{rest}[eE]-0?{})", n_zeros + 1)
 }
 
 /// The texts of the numbers on one side of a bound, among texts without an exponent.
 fn beyond(bound: &Bound, is_low: bool) -> String {
-    let Bound { value, is_exclusive } = bound;
+    let Bound {
+        value,
+        is_exclusive,
+    } = bound;
     let any = format!("[0-9]+{FRACTION}");
     // Above a negative bound are the negative numbers of smaller size and all others, and so on.
     let is_smaller = is_low == value.is_negative;
@@ -341,11 +362,22 @@ fn larger(value: &Decimal, is_exclusive: bool) -> Option<String> {
     for (i, digit) in whole.bytes().enumerate().filter(|(_, digit)| *digit < b'9') {
         let rest = whole.len() - i - 1;
         let next = char::from(digit + 1);
-        ways.push(format!("{}[{next}-9][0-9]{{{rest}}}{FRACTION}", &whole[..i]));
+        ways.push(format!(
+            "{}[{next}-9][0-9]{{{rest}}}{FRACTION}",
+            &whole[..i]
+        ));
     }
     let mut tails = Vec::new();
-    for (i, digit) in fraction.bytes().enumerate().filter(|(_, digit)| *digit < b'9') {
-        tails.push(format!("{}[{}-9][0-9]*", &fraction[..i], char::from(digit + 1)));
+    for (i, digit) in fraction
+        .bytes()
+        .enumerate()
+        .filter(|(_, digit)| *digit < b'9')
+    {
+        tails.push(format!(
+            "{}[{}-9][0-9]*",
+            &fraction[..i],
+            char::from(digit + 1)
+        ));
     }
     match (fraction.is_empty(), is_exclusive) {
         (true, false) => ways.push(format!("{whole}{FRACTION}")),
@@ -366,7 +398,11 @@ fn smaller(value: &Decimal, is_exclusive: bool) -> Option<String> {
         ways.push(format!("(?:0|[1-9][0-9]{{0,{}}}){FRACTION}", n - 1));
     }
     for (i, digit) in whole.bytes().enumerate() {
-        let lowest = if i == 0 && whole.len() > 1 { b'1' } else { b'0' };
+        let lowest = if i == 0 && whole.len() > 1 {
+            b'1'
+        } else {
+            b'0'
+        };
         if digit > lowest {
             let rest = whole.len() - i - 1;
             let range = format!("[{}-{}]", char::from(lowest), char::from(digit - 1));
@@ -376,7 +412,11 @@ fn smaller(value: &Decimal, is_exclusive: bool) -> Option<String> {
     let mut tails = Vec::new();
     for (i, digit) in fraction.bytes().enumerate() {
         if digit > b'0' {
-            tails.push(format!("{}[0-{}][0-9]*", &fraction[..i], char::from(digit - 1)));
+            tails.push(format!(
+                "{}[0-{}][0-9]*",
+                &fraction[..i],
+                char::from(digit - 1)
+            ));
         }
         if i > 0 {
             tails.push(fraction[..i].to_owned());

@@ -9,8 +9,7 @@
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
 /// Any character of a string.
-pub(super) const ANY: &str =
-    r#"(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7be-f]|1[0-9a-f]))"#;
+pub(super) const ANY: &str = r#"(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7be-f]|1[0-9a-f]))"#;
 
 /// Maximum nesting of groups.
 const MAX_DEPTH: usize = 100;
@@ -38,7 +37,11 @@ pub(super) fn to_json(pattern: &str) -> Result<Option<String>, String> {
         let inner = writer.write(&node, false, false)?;
         return Ok(inner.map(|inner| format!("{ANY}*{inner}{ANY}*")));
     }
-    let any = Node::of(Kind::Repeat(Box::new(Node::of(Kind::Class(all()))), 0, None));
+    let any = Node::of(Kind::Repeat(
+        Box::new(Node::of(Kind::Class(all()))),
+        0,
+        None,
+    ));
     let whole = [any.clone(), node, any];
     writer.write_row(&whole, true, true)
 }
@@ -275,8 +278,8 @@ impl Parser<'_> {
             }
             let at = self.at;
             let first = self.class_atom()?;
-            let is_range = self.peek() == Some('-')
-                && self.chars.get(self.at + 1).is_some_and(|c| *c != ']');
+            let is_range =
+                self.peek() == Some('-') && self.chars.get(self.at + 1).is_some_and(|c| *c != ']');
             let Escape::Char(low) = first else {
                 // Next to a class, `-` is a character.
                 if let Escape::Class(class) = first {
@@ -389,7 +392,9 @@ impl Parser<'_> {
     fn hexadecimal(&mut self, n: usize) -> Option<u32> {
         let digits: String = self.chars.get(self.at..self.at + n)?.iter().collect();
         let is_number = digits.bytes().all(|b| b.is_ascii_hexdigit());
-        let code = u32::from_str_radix(&digits, 16).ok().filter(|_| is_number)?;
+        let code = u32::from_str_radix(&digits, 16)
+            .ok()
+            .filter(|_| is_number)?;
         self.at += n;
         Some(code)
     }
@@ -417,7 +422,10 @@ impl Parser<'_> {
 /// A class of these code points; halves of surrogate pairs are no characters.
 fn set(ranges: &[(u32, u32)]) -> ClassUnicode {
     let around = |&(low, high): &(u32, u32)| [(low, high.min(0xd7ff)), (low.max(0xe000), high)];
-    let ranges = ranges.iter().flat_map(around).filter(|(low, high)| low <= high);
+    let ranges = ranges
+        .iter()
+        .flat_map(around)
+        .filter(|(low, high)| low <= high);
     let range = |(low, high)| {
         let ends = (char::from_u32(low)?, char::from_u32(high)?);
         Some(ClassUnicodeRange::new(ends.0, ends.1))
@@ -461,7 +469,11 @@ fn property(kind: char, name: &str) -> Option<ClassUnicode> {
 /// A class as an expression over JSON text: a control character, `"` and `\` have their short escape, or `\u00` and two
 /// small digits; all other characters are written as they are.
 fn class(class: &ClassUnicode) -> Option<String> {
-    let has = |c: char| class.iter().any(|range| range.start() <= c && c <= range.end());
+    let has = |c: char| {
+        class
+            .iter()
+            .any(|range| range.start() <= c && c <= range.end())
+    };
     let mut plain = class.clone();
     let mut quoted = set(&[(0, 0x1f), (0x22, 0x22), (0x5c, 0x5c)]);
     quoted.negate();
@@ -471,7 +483,11 @@ fn class(class: &ClassUnicode) -> Option<String> {
         .iter()
         .map(|range| match range.start() == range.end() {
             true => format!("\\x{{{:x}}}", range.start() as u32),
-            false => format!("\\x{{{:x}}}-\\x{{{:x}}}", range.start() as u32, range.end() as u32),
+            false => format!(
+                "\\x{{{:x}}}-\\x{{{:x}}}",
+                range.start() as u32,
+                range.end() as u32
+            ),
         })
         .collect();
     if !ranges.is_empty() {
@@ -489,7 +505,11 @@ fn class(class: &ClassUnicode) -> Option<String> {
         ('\r', "r"),
         ('\t', "t"),
     ];
-    let letters: String = short.iter().filter(|(c, _)| has(*c)).map(|(_, letter)| *letter).collect();
+    let letters: String = short
+        .iter()
+        .filter(|(c, _)| has(*c))
+        .map(|(_, letter)| *letter)
+        .collect();
     if !letters.is_empty() {
         ways.push(format!(r"\\[{letters}]"));
     }
@@ -514,7 +534,12 @@ struct Writer {
 impl Writer {
     /// The texts that a node matches between places of which the first is the start of the whole text or not, and the
     /// second its end or not; `None` if there are none.
-    fn write(&mut self, node: &Node, is_start: bool, is_end: bool) -> Result<Option<String>, String> {
+    fn write(
+        &mut self,
+        node: &Node,
+        is_start: bool,
+        is_end: bool,
+    ) -> Result<Option<String>, String> {
         let written = match &node.kind {
             Kind::Class(inner) => class(inner),
             Kind::Start => is_start.then(String::new),
@@ -550,7 +575,12 @@ impl Writer {
     }
 
     /// `^` and `$` depend on whether what stands before or after them is empty, so both cases are written.
-    fn write_row(&mut self, row: &[Node], is_start: bool, is_end: bool) -> Result<Option<String>, String> {
+    fn write_row(
+        &mut self,
+        row: &[Node],
+        is_start: bool,
+        is_end: bool,
+    ) -> Result<Option<String>, String> {
         let Some((first, rest)) = row.split_first() else {
             return Ok(Some(String::new()));
         };

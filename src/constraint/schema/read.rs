@@ -148,7 +148,10 @@ impl<'a> Schemas<'a> {
     fn count(&mut self, at: &str, n: usize) -> Result<(), Error> {
         self.n_parts += n;
         match self.n_parts > MAX_PARTS {
-            true => Err(fault(at, format!("the schema has more than {MAX_PARTS} parts"))),
+            true => Err(fault(
+                at,
+                format!("the schema has more than {MAX_PARTS} parts"),
+            )),
             false => Ok(()),
         }
     }
@@ -188,7 +191,10 @@ impl<'a> Schemas<'a> {
             return Ok(shape);
         }
         if self.open.len() == MAX_DEPTH {
-            return Err(fault(&at, format!("more than {MAX_DEPTH} schemas in each other")));
+            return Err(fault(
+                &at,
+                format!("more than {MAX_DEPTH} schemas in each other"),
+            ));
         }
         if !self.open.insert(number) {
             return Err(fault(&at, "the schema refers to itself for the same value"));
@@ -205,7 +211,12 @@ impl<'a> Schemas<'a> {
         Ok(shape)
     }
 
-    fn object(&mut self, fields: &'a Map<String, Value>, base: usize, at: &str) -> Result<Shape, Error> {
+    fn object(
+        &mut self,
+        fields: &'a Map<String, Value>,
+        base: usize,
+        at: &str,
+    ) -> Result<Shape, Error> {
         let mut shape = any();
         let mut has_conditions = false;
         for (key, value) in fields {
@@ -241,7 +252,9 @@ impl<'a> Schemas<'a> {
                     self.count(&here(), values.len() / 8)?;
                     let mut all = Vec::with_capacity(values.len());
                     for (i, value) in values.iter().enumerate() {
-                        all.push(Alternative::of(self.constant(value, &format!("{}/{i}", here()))?));
+                        all.push(Alternative::of(
+                            self.constant(value, &format!("{}/{i}", here()))?,
+                        ));
                     }
                     all
                 }
@@ -262,11 +275,22 @@ impl<'a> Schemas<'a> {
     }
 
     pub(super) fn meet(&self, a: &Shape, b: &Shape, at: &str) -> Result<Shape, Error> {
-        let too_many = || fault(at, format!("more than {MAX_ALTERNATIVES} combinations of options"));
+        let too_many = || {
+            fault(
+                at,
+                format!("more than {MAX_ALTERNATIVES} combinations of options"),
+            )
+        };
         meet(a, b, MAX_ALTERNATIVES).ok_or_else(too_many)
     }
 
-    fn combined(&mut self, key: &str, value: &'a Value, base: usize, at: &str) -> Result<Shape, Error> {
+    fn combined(
+        &mut self,
+        key: &str,
+        value: &'a Value,
+        base: usize,
+        at: &str,
+    ) -> Result<Shape, Error> {
         let Some(all) = value.as_array() else {
             return Err(fault(at, "expected an array of schemas"));
         };
@@ -292,7 +316,9 @@ impl<'a> Schemas<'a> {
             shape.extend_from_slice(&option);
             if key == "oneOf" {
                 let of_option = &mut shape[start..];
-                of_option.iter_mut().for_each(|way| way.options.push((group, i as u32)));
+                of_option
+                    .iter_mut()
+                    .for_each(|way| way.options.push((group, i as u32)));
             }
             if shape.len() > MAX_ALTERNATIVES {
                 return Err(fault(at, format!("more than {MAX_ALTERNATIVES} options")));
@@ -323,7 +349,8 @@ impl<'a> Schemas<'a> {
             }),
             Value::Array(all) => {
                 let items = all.iter().enumerate();
-                let prefix = items.map(|(i, value)| Node::from([inner(value, format!("{at}/{i}"))]));
+                let prefix =
+                    items.map(|(i, value)| Node::from([inner(value, format!("{at}/{i}"))]));
                 Kind::Array(Array {
                     prefix: prefix.collect(),
                     items: Rc::new([]),
@@ -365,15 +392,29 @@ impl<'a> Schemas<'a> {
     }
 
     /// The alternatives that `type` and the conditions on values of each type leave.
-    fn conditions(&mut self, fields: &'a Map<String, Value>, base: usize, at: &str) -> Result<Shape, Error> {
+    fn conditions(
+        &mut self,
+        fields: &'a Map<String, Value>,
+        base: usize,
+        at: &str,
+    ) -> Result<Shape, Error> {
         let mut shape = Vec::new();
         let types: Vec<&Value> = match fields.get("type") {
-            None => return self.typed(&["null", "boolean", "number", "string", "array", "object"], fields, base, at),
+            None => {
+                return self.typed(
+                    &["null", "boolean", "number", "string", "array", "object"],
+                    fields,
+                    base,
+                    at,
+                );
+            }
             Some(Value::Array(all)) => all.iter().collect(),
             Some(one) => vec![one],
         };
         for name in types {
-            let known = ["null", "boolean", "integer", "number", "string", "array", "object"];
+            let known = [
+                "null", "boolean", "integer", "number", "string", "array", "object",
+            ];
             let found = known.iter().find(|known| name.as_str() == Some(**known));
             let Some(found) = found else {
                 return Err(fault(&format!("{at}/type"), format!("{name} is no type")));
@@ -383,7 +424,13 @@ impl<'a> Schemas<'a> {
         Ok(shape)
     }
 
-    fn typed(&mut self, types: &[&str], fields: &'a Map<String, Value>, base: usize, at: &str) -> Result<Shape, Error> {
+    fn typed(
+        &mut self,
+        types: &[&str],
+        fields: &'a Map<String, Value>,
+        base: usize,
+        at: &str,
+    ) -> Result<Shape, Error> {
         let mut shape = Vec::new();
         for name in types {
             let kind = match *name {
@@ -436,7 +483,12 @@ impl<'a> Schemas<'a> {
         Ok(text)
     }
 
-    fn arrays(&mut self, fields: &'a Map<String, Value>, base: usize, at: &str) -> Result<Array, Error> {
+    fn arrays(
+        &mut self,
+        fields: &'a Map<String, Value>,
+        base: usize,
+        at: &str,
+    ) -> Result<Array, Error> {
         // Before 2020-12 an array of `items` was what `prefixItems` is now.
         let (prefix, rest) = match fields.get("items") {
             Some(Value::Array(_)) => ("items", "additionalItems"),
@@ -454,7 +506,9 @@ impl<'a> Schemas<'a> {
                 return Err(fault(&at, "expected an array of schemas"));
             };
             for (i, schema) in all.iter().enumerate() {
-                array.prefix.push(Rc::new([self.inner(schema, base, format!("{at}/{i}"))?]));
+                array
+                    .prefix
+                    .push(Rc::new([self.inner(schema, base, format!("{at}/{i}"))?]));
             }
         }
         if let Some(schema) = fields.get(rest) {
@@ -463,7 +517,12 @@ impl<'a> Schemas<'a> {
         Ok(array)
     }
 
-    fn objects(&mut self, fields: &'a Map<String, Value>, base: usize, at: &str) -> Result<Object, Error> {
+    fn objects(
+        &mut self,
+        fields: &'a Map<String, Value>,
+        base: usize,
+        at: &str,
+    ) -> Result<Object, Error> {
         let mut part = Part {
             names: Vec::new(),
             properties: HashMap::new(),
@@ -481,7 +540,10 @@ impl<'a> Schemas<'a> {
             };
             if all.len() > MAX_PROPERTIES {
                 let n = all.len();
-                return Err(fault(&at, format!("{n} properties, expected at most {MAX_PROPERTIES}")));
+                return Err(fault(
+                    &at,
+                    format!("{n} properties, expected at most {MAX_PROPERTIES}"),
+                ));
             }
             for (name, schema) in all {
                 let at = format!("{at}/{}", escaped(name));
@@ -496,22 +558,31 @@ impl<'a> Schemas<'a> {
             }
         }
         if let Some(schema) = fields.get("additionalProperties") {
-            part.additional = Some(self.inner(schema, base, format!("{at}/additionalProperties"))?);
+            part.additional =
+                Some(self.inner(schema, base, format!("{at}/additionalProperties"))?);
         }
         let mut required = Vec::new();
         // Draft 3 had a boolean `required` in each property; some generators still write it.
         if let Some(value) = fields.get("required").filter(|value| !value.is_boolean()) {
             let at = format!("{at}/required");
-            let names = value.as_array().map(|all| all.iter().map(Value::as_str).collect());
+            let names = value
+                .as_array()
+                .map(|all| all.iter().map(Value::as_str).collect());
             let names: Option<Option<Vec<&str>>> = names;
             let Some(Some(names)) = names else {
                 return Err(fault(&at, "expected an array of strings"));
             };
             self.count(&at, names.len() / 8)?;
             let mut seen = HashSet::new();
-            required.extend(names.into_iter().filter(|name| seen.insert(*name)).map(Rc::from));
+            required.extend(
+                names
+                    .into_iter()
+                    .filter(|name| seen.insert(*name))
+                    .map(Rc::from),
+            );
         }
-        let says_something = part.declares || !part.patterns.is_empty() || part.additional.is_some();
+        let says_something =
+            part.declares || !part.patterns.is_empty() || part.additional.is_some();
         Ok(Object {
             parts: says_something.then(|| Rc::new(part)).into_iter().collect(),
             required,
@@ -545,7 +616,12 @@ fn count(fields: &Map<String, Value>, key: &str, at: &str) -> Result<Option<u64>
     };
     let whole = |v: f64| (v >= 0.0 && v.fract() == 0.0).then_some(v as u64);
     let found = value.as_u64().or_else(|| value.as_f64().and_then(whole));
-    let fault = || fault(&format!("{at}/{key}"), "expected a whole number of at least 0");
+    let fault = || {
+        fault(
+            &format!("{at}/{key}"),
+            "expected a whole number of at least 0",
+        )
+    };
     found.map(Some).ok_or_else(fault)
 }
 
@@ -553,7 +629,10 @@ fn lowest(fields: &Map<String, Value>, key: &str, at: &str) -> Result<u32, Error
     let n = count(fields, key, at)?.unwrap_or(0);
     match u32::try_from(n) {
         Ok(n) if u64::from(n) <= ENDLESS => Ok(n),
-        _ => Err(fault(&format!("{at}/{key}"), format!("{n}, expected at most {ENDLESS}"))),
+        _ => Err(fault(
+            &format!("{at}/{key}"),
+            format!("{n}, expected at most {ENDLESS}"),
+        )),
     }
 }
 

@@ -69,7 +69,9 @@ impl<'a> Resources<'a> {
                     }
                     let old = fields.get("$id").and_then(Value::as_str);
                     let old = old.and_then(|id| id.strip_prefix('#'));
-                    let anchors = ["$anchor", "$dynamicAnchor"].iter().map(|key| fields.get(*key));
+                    let anchors = ["$anchor", "$dynamicAnchor"]
+                        .iter()
+                        .map(|key| fields.get(*key));
                     let anchors = anchors.filter_map(|anchor| anchor?.as_str()).chain(old);
                     for anchor in anchors {
                         let name = format!("{uri}#{anchor}");
@@ -80,7 +82,10 @@ impl<'a> Resources<'a> {
                             Value::Object(all) if MAPS.contains(&key.as_str()) => {
                                 open.extend(all.values().map(|schema| (schema, base)));
                             }
-                            _ if matches!(key.as_str(), "const" | "enum" | "default" | "examples") => {}
+                            _ if matches!(
+                                key.as_str(),
+                                "const" | "enum" | "default" | "examples"
+                            ) => {}
                             value => open.push((value, base)),
                         }
                     }
@@ -94,17 +99,25 @@ impl<'a> Resources<'a> {
     ///
     /// # Errors
     /// There is no such target within the document.
-    pub(super) fn target(&mut self, reference: &str, base: usize) -> Result<(Located<'a>, String), String> {
+    pub(super) fn target(
+        &mut self,
+        reference: &str,
+        base: usize,
+    ) -> Result<(Located<'a>, String), String> {
         let full = join(&self.uris[base], reference);
         let (uri, fragment) = full.split_once('#').unwrap_or((&full, ""));
         let missing = || format!("there is no `{reference}`");
         let Some(&(root, base)) = self.known.get(uri) else {
-            return Err(format!("`{reference}` is not inside the schema, expected `#/...`"));
+            return Err(format!(
+                "`{reference}` is not inside the schema, expected `#/...`"
+            ));
         };
         let fragment = decoded(fragment).ok_or_else(missing)?;
         if !fragment.is_empty() && !fragment.starts_with('/') {
             let anchor = self.known.get(&format!("{uri}#{fragment}"));
-            return anchor.map(|found| (*found, reference.to_owned())).ok_or_else(missing);
+            return anchor
+                .map(|found| (*found, reference.to_owned()))
+                .ok_or_else(missing);
         }
         let pointer = match fragment.as_str() {
             "/" if root.get("").is_none() => "",
@@ -124,8 +137,14 @@ impl<'a> Resources<'a> {
             "" => pointer.to_owned(),
             uri => format!("({uri}){pointer}"),
         };
-        let is_root = self.known.get("").is_some_and(|(whole, _)| std::ptr::eq(*whole, root));
-        Ok(((target, base), if is_root { pointer.to_owned() } else { at }))
+        let is_root = self
+            .known
+            .get("")
+            .is_some_and(|(whole, _)| std::ptr::eq(*whole, root));
+        Ok((
+            (target, base),
+            if is_root { pointer.to_owned() } else { at },
+        ))
     }
 }
 
@@ -144,7 +163,11 @@ fn join(base: &str, reference: &str) -> String {
     if has_scheme(reference) {
         return reference.to_owned();
     }
-    let scheme = if has_scheme(base) { base.find(':').map_or(0, |at| at + 1) } else { 0 };
+    let scheme = if has_scheme(base) {
+        base.find(':').map_or(0, |at| at + 1)
+    } else {
+        0
+    };
     let after = &base[scheme..];
     if reference.starts_with("//") {
         return format!("{}{reference}", &base[..scheme]);

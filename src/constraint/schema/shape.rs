@@ -82,7 +82,10 @@ impl Alternative {
     /// Whether both come from different options of the same `oneOf`, and of which one.
     pub(super) fn rivals(&self, other: &Self) -> Option<(u32, u32, u32)> {
         let find = |(group, option): &(u32, u32)| {
-            let other = other.options.iter().find(|(g, o)| g == group && o != option)?;
+            let other = other
+                .options
+                .iter()
+                .find(|(g, o)| g == group && o != option)?;
             Some((*group, *option, other.1))
         };
         self.options.iter().find_map(find)
@@ -141,13 +144,22 @@ impl Alternative {
                 Kind::Null | Kind::Bool(_) => true,
                 Kind::Number(number) => *number == Number::default(),
                 Kind::Text(text) => {
-                    text.constant.is_none() && text.min == 0 && text.max.is_none() && text.patterns.is_empty()
+                    text.constant.is_none()
+                        && text.min == 0
+                        && text.max.is_none()
+                        && text.patterns.is_empty()
                 }
                 Kind::Array(array) => {
-                    array.prefix.is_empty() && array.items.is_empty() && array.min == 0 && array.max.is_none()
+                    array.prefix.is_empty()
+                        && array.items.is_empty()
+                        && array.min == 0
+                        && array.max.is_none()
                 }
                 Kind::Object(object) => {
-                    object.parts.is_empty() && object.required.is_empty() && object.min == 0 && object.max.is_none()
+                    object.parts.is_empty()
+                        && object.required.is_empty()
+                        && object.min == 0
+                        && object.max.is_none()
                 }
             }
     }

@@ -50,7 +50,9 @@ fn regex(texts: &RegexAst) -> Result<Regex, String> {
     let undecided = |_| "too complex to be decided".to_owned();
     let mut builder = RegexBuilder::new();
     let expression = builder.mk(texts).map_err(|error| error.to_string())?;
-    builder.into_regex_limited(expression, FUEL).map_err(undecided)
+    builder
+        .into_regex_limited(expression, FUEL)
+        .map_err(undecided)
 }
 
 /// Whether an expression matches nothing.
@@ -116,7 +118,11 @@ impl Text {
             return RegexAst::Literal(json(constant));
         }
         let any = pattern::ANY;
-        let mut all: Vec<_> = self.patterns.iter().map(|pattern| pattern.texts.clone()).collect();
+        let mut all: Vec<_> = self
+            .patterns
+            .iter()
+            .map(|pattern| pattern.texts.clone())
+            .collect();
         if self.min > 0 || self.max.is_some() {
             let max = self.max.map_or(String::new(), |max| max.to_string());
             all.push(RegexAst::Regex(format!("\"{any}{{{},{max}}}\"", self.min)));

@@ -60,7 +60,10 @@ pub(in super::super) fn to_lark(schema: &Value) -> Result<String, Error> {
         Some(space) => format!("%llguidance {{\"ignore_once\": true}}\n%ignore {space}\n"),
         None => String::new(),
     };
-    Ok(format!("{space}start: {}\n{}", writer.names[&root], writer.out))
+    Ok(format!(
+        "{space}start: {}\n{}",
+        writer.names[&root], writer.out
+    ))
 }
 
 struct Writer<'a> {
@@ -141,9 +144,7 @@ impl Writer<'_> {
             false => format!("v{}", self.fresh()),
         };
         self.names.insert(Rc::clone(node), name);
-        let of_library = |way: &Way| {
-            matches!(&way.alternative.kind, Kind::Number(number) if !number.multiples.is_empty())
-        };
+        let of_library = |way: &Way| matches!(&way.alternative.kind, Kind::Number(number) if !number.multiples.is_empty());
         if ways.iter().any(of_library) {
             self.nested.insert(Rc::clone(node));
         }
@@ -169,11 +170,19 @@ impl Writer<'_> {
 
     /// Writes the rule of a value.
     fn value(&mut self, node: &Node) -> Result<(), Error> {
-        let Some(name) = self.names.get(node).filter(|name| name.starts_with('v')).cloned() else {
+        let Some(name) = self
+            .names
+            .get(node)
+            .filter(|name| name.starts_with('v'))
+            .cloned()
+        else {
             return Ok(());
         };
         let ways = self.values.ways(node)?;
-        let at = node.first().map_or("", |first| self.values.schemas.place(*first)).to_owned();
+        let at = node
+            .first()
+            .map_or("", |first| self.values.schemas.place(*first))
+            .to_owned();
         let mut bodies = vec![self.scalars(&ways)];
         for way in ways.iter() {
             if !self.values.ends(way) {
@@ -196,7 +205,11 @@ impl Writer<'_> {
 
     /// A mark before a value.
     fn before(&mut self, mark: &str, node: &Node) -> String {
-        let space = self.options.space.as_deref().filter(|_| self.nested.contains(node));
+        let space = self
+            .options
+            .space
+            .as_deref()
+            .filter(|_| self.nested.contains(node));
         let (mark, space) = (mark.to_owned(), space.map(str::to_owned));
         match space {
             None => mark,
@@ -209,7 +222,10 @@ impl Writer<'_> {
     }
 
     fn array(&mut self, array: &Array) -> String {
-        let (min, max) = (array.min as usize, array.max.map_or(usize::MAX, |max| max as usize));
+        let (min, max) = (
+            array.min as usize,
+            array.max.map_or(usize::MAX, |max| max as usize),
+        );
         let ends = |node: &Node, this: &Self| this.values.is_finite(node);
         let prefix = array.prefix.iter().take(max);
         let n = prefix.take_while(|item| ends(item, self)).count();
@@ -221,7 +237,11 @@ impl Writer<'_> {
             let first = self.before(if n == 0 { "\"[\"" } else { &comma }, &array.items);
             let more = self.before(&comma, &array.items);
             let (low, high) = (min.saturating_sub(n), array.max.map(|_| max - n));
-            let more = times(&format!("{more} {item}"), low.saturating_sub(1), high.map(|n| n - 1));
+            let more = times(
+                &format!("{more} {item}"),
+                low.saturating_sub(1),
+                high.map(|n| n - 1),
+            );
             next = match (n, low) {
                 (0, 0) => return format!("({first} {item} {more} | \"[\") \"]\""),
                 (0, _) => return format!("{first} {item} {more} \"]\""),
@@ -246,11 +266,21 @@ impl Writer<'_> {
     }
 
     fn object(&mut self, fields: &Fields, at: &str) -> Result<String, Error> {
-        let named = fields.named.iter().filter(|(_, node, _)| self.values.is_finite(node));
+        let named = fields
+            .named
+            .iter()
+            .filter(|(_, node, _)| self.values.is_finite(node));
         let named: Vec<_> = named.cloned().collect();
         let free = self.free(fields);
-        let n_required = named.iter().filter(|(.., is_required)| *is_required).count();
-        let min = if fields.min as usize <= n_required { 0 } else { fields.min as usize };
+        let n_required = named
+            .iter()
+            .filter(|(.., is_required)| *is_required)
+            .count();
+        let min = if fields.min as usize <= n_required {
+            0
+        } else {
+            fields.min as usize
+        };
         let max = fields.max.map(|max| max as usize);
         let max = max.filter(|max| free.is_some() || *max < named.len());
         // Properties are counted as far as their number matters.
@@ -265,7 +295,11 @@ impl Writer<'_> {
             let more = free.as_ref().filter(|_| may_add(n)).map(|free| {
                 let first = if n == 0 { "" } else { comma.as_str() };
                 let (low, high) = (min.saturating_sub(n), max.map(|max| max - n));
-                let more = times(&format!("{comma} {free}"), low.saturating_sub(1), high.map(|n| n - 1));
+                let more = times(
+                    &format!("{comma} {free}"),
+                    low.saturating_sub(1),
+                    high.map(|n| n - 1),
+                );
                 format!("{first} {free} {more}")
             });
             places.push(match (more, n >= min) {
@@ -309,7 +343,11 @@ impl Writer<'_> {
             if self.values.is_finite(node) {
                 let colon = self.options.colon.clone();
                 let colon = self.before(&colon, node);
-                kinds.push(format!("{} {colon} {}", self.terminal(texts), self.names[node]));
+                kinds.push(format!(
+                    "{} {colon} {}",
+                    self.terminal(texts),
+                    self.names[node]
+                ));
             }
         }
         (!kinds.is_empty()).then(|| self.rule(&kinds.join(" | ")))

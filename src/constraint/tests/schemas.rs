@@ -51,7 +51,10 @@ fn check(schema: &str, fits: &[&str], others: &[&str]) {
 fn refuse(schema: &str, place: &str) {
     let schema: Value = serde_json::from_str(schema).expect("JSON");
     let error = COMPILER.compile(Constraint::JsonSchema(schema.clone()));
-    let error = error.err().unwrap_or_else(|| panic!("{schema}")).to_string();
+    let error = error
+        .err()
+        .unwrap_or_else(|| panic!("{schema}"))
+        .to_string();
     assert!(error.starts_with(&format!("schema{place}: ")), "{error}");
 }
 
@@ -62,8 +65,16 @@ fn integers_have_all_their_digits() {
         &["123456789012345678", "123456789012345679"],
         &["123456789012345680", "123456789012345677"],
     );
-    check(r#"{"const": 9007199254740993}"#, &["9007199254740993"], &["9007199254740992"]);
-    check(r#"{"const": -9223372036854775808}"#, &["-9223372036854775808"], &["-9223372036854775807"]);
+    check(
+        r#"{"const": 9007199254740993}"#,
+        &["9007199254740993"],
+        &["9007199254740992"],
+    );
+    check(
+        r#"{"const": -9223372036854775808}"#,
+        &["-9223372036854775808"],
+        &["-9223372036854775807"],
+    );
     check(
         r#"{"type": "integer", "minimum": 9007199254740993, "maximum": 9007199254740999}"#,
         &["9007199254740993", "9007199254740999"],
@@ -81,7 +92,11 @@ fn integers_have_all_their_digits() {
     );
     check(
         r#"{"type": "number", "minimum": 9007199254740993}"#,
-        &["9007199254740993", "9007199254740993.5", "90071992547409930"],
+        &[
+            "9007199254740993",
+            "9007199254740993.5",
+            "90071992547409930",
+        ],
         &["9007199254740992", "9007199254740992.9"],
     );
     // Within constants, and combined.
@@ -97,11 +112,23 @@ fn integers_have_all_their_digits() {
     );
     for (schema, place) in [
         (r#"{"const": 18446744073709551617}"#, "/const"),
-        (r#"{"enum": [1, 123456789012345678901234567890]}"#, "/enum/1"),
-        (r#"{"properties": {"a": {"maximum": 18446744073709551617}}}"#, "/properties/a/maximum"),
-        (r#"{"type": "integer", "minimum": -18446744073709551617}"#, "/minimum"),
+        (
+            r#"{"enum": [1, 123456789012345678901234567890]}"#,
+            "/enum/1",
+        ),
+        (
+            r#"{"properties": {"a": {"maximum": 18446744073709551617}}}"#,
+            "/properties/a/maximum",
+        ),
+        (
+            r#"{"type": "integer", "minimum": -18446744073709551617}"#,
+            "/minimum",
+        ),
         (r#"{"type": "integer", "multipleOf": 9007199254740993}"#, ""),
-        (r#"{"type": "integer", "minimum": 9007199254740993, "multipleOf": 3}"#, ""),
+        (
+            r#"{"type": "integer", "minimum": 9007199254740993, "multipleOf": 3}"#,
+            "",
+        ),
     ] {
         refuse(schema, place);
     }
@@ -111,8 +138,16 @@ fn integers_have_all_their_digits() {
 fn fractions_are_compared_as_decimals() {
     check(r#"{"const": 0.1}"#, &["0.1", "0.10"], &["0.2", "0.11", "0"]);
     check(r#"{"const": 2.0}"#, &["2", "2.0"], &["2.1", "20"]);
-    check(r#"{"const": 1e-7}"#, &["1e-7", "1e-07", "0.0000001"], &["1e-8", "0"]);
-    check(r#"{"enum": [-1.5, 3]}"#, &["-1.5", "3"], &["1.5", "-1", "3.5"]);
+    check(
+        r#"{"const": 1e-7}"#,
+        &["1e-7", "1e-07", "0.0000001"],
+        &["1e-8", "0"],
+    );
+    check(
+        r#"{"enum": [-1.5, 3]}"#,
+        &["-1.5", "3"],
+        &["1.5", "-1", "3.5"],
+    );
     check(
         r#"{"type": "number", "minimum": -1.25, "exclusiveMaximum": 10.5}"#,
         &["-1.25", "-1.2", "-1", "0", "0.0", "10.49", "9.99", "10"],
@@ -123,7 +158,11 @@ fn fractions_are_compared_as_decimals() {
         &["0.01", "0.75", "0.7", "0.750"],
         &["0", "0.0", "0.76", "0.751", "1", "-0.5"],
     );
-    check(r#"{"type": "number", "exclusiveMaximum": 0}"#, &["-0.5", "-12"], &["0", "-0", "-0.0", "1"]);
+    check(
+        r#"{"type": "number", "exclusiveMaximum": 0}"#,
+        &["-0.5", "-12"],
+        &["0", "-0", "-0.0", "1"],
+    );
     check(
         r#"{"type": "integer", "minimum": 0.5, "maximum": 2.5}"#,
         &["1", "2"],
@@ -132,7 +171,11 @@ fn fractions_are_compared_as_decimals() {
     check(
         r#"{"type": "object", "properties": {"p": {"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 9}, "n": {"type": "array", "items": {"multipleOf": 3}}}, "required": ["p", "n"]}"#,
         &[r#"{"p": 1.25, "n": [3, 9, "a"]}"#, r#"{"p":0.5,"n":[]}"#],
-        &[r#"{"p": 1.255, "n": [3, 9]}"#, r#"{"p": 1.25, "n": [4]}"#, r#"{"p": 10, "n": []}"#],
+        &[
+            r#"{"p": 1.255, "n": [3, 9]}"#,
+            r#"{"p": 1.25, "n": [4]}"#,
+            r#"{"p": 10, "n": []}"#,
+        ],
     );
 }
 
@@ -141,7 +184,9 @@ fn fractions_are_compared_as_decimals() {
 fn numbers_are_within_their_bounds() {
     let mut random = 7u64;
     let mut below = |n: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         (random >> 33) % n
     };
     let text = |thousandths: i64| {
@@ -168,9 +213,20 @@ fn numbers_are_within_their_bounds() {
         let near = |v: i64| [v - 1000, v - 1, v, v + 1, v + 1000, v * 10, v / 10];
         let far = (0..8).map(|_| below(8_000_001) as i64 - 4_000_000);
         for value in near(low).into_iter().chain(near(high)).chain(far) {
-            let fits = if is_open_low { value > low } else { value >= low }
-                && if is_open_high { value < high } else { value <= high };
-            assert_eq!(allows_text(&compiled, &text(value)), fits, "{value}: {schema}");
+            let fits = if is_open_low {
+                value > low
+            } else {
+                value >= low
+            } && if is_open_high {
+                value < high
+            } else {
+                value <= high
+            };
+            assert_eq!(
+                allows_text(&compiled, &text(value)),
+                fits,
+                "{value}: {schema}"
+            );
             if value % 1000 == 0 && value != 0 {
                 let whole = (value / 1000).to_string();
                 assert_eq!(allows_text(&compiled, &whole), fits, "{whole}: {schema}");
@@ -184,12 +240,24 @@ const PATTERNS: &[(&str, &[&str], &[&str])] = &[
     // Quotation marks and backslashes are characters like others.
     (r#"^[^"]*$"#, &["", "a\\b", "é\n\u{1}"], &["a\"b", "\""]),
     (r#"^[^"\\]+$"#, &["a/b", "\u{7f}"], &["a\\b", "a\"b", ""]),
-    (r#"^[^\\/:*?"<>|]+$"#, &["a b.txt", "é"], &["a\"b", "a\\b", "a/b"]),
-    (r"^[\x00-\x1f]$", &["\u{0}", "\n", "\u{1f}"], &["\"", "\\", " "]),
+    (
+        r#"^[^\\/:*?"<>|]+$"#,
+        &["a b.txt", "é"],
+        &["a\"b", "a\\b", "a/b"],
+    ),
+    (
+        r"^[\x00-\x1f]$",
+        &["\u{0}", "\n", "\u{1f}"],
+        &["\"", "\\", " "],
+    ),
     (r#"[^"]"#, &["a", "\"a"], &["\"", ""]),
     (r"^[^\n]*$", &["ab"], &["a\nb"]),
     (r#"^"\\$"#, &["\"\\"], &["\"", "\\"]),
-    ("^.$", &["a", "\"", "\\", "\t", "😀"], &["\n", "\r", "\u{2028}", "aa"]),
+    (
+        "^.$",
+        &["a", "\"", "\\", "\t", "😀"],
+        &["\n", "\r", "\u{2028}", "aa"],
+    ),
     // Classes of ECMA-262 have no operators.
     ("^[a-z&&[^b]]$", &["a]", "&]", "[]", "^]"], &["a", "b"]),
     ("^[[:alpha:]]$", &["a]", "[]", ":]", "p]"], &["a", "b"]),
@@ -205,7 +273,11 @@ const PATTERNS: &[(&str, &[&str], &[&str])] = &[
     // Escapes.
     (r"^\d$", &["7"], &["٣", "a"]),
     (r"^\w\W$", &["a-", "_é"], &["éa", "ab"]),
-    (r"^\s\S$", &["\u{feff}a", "\u{a0}a", "\u{2028}x", " b"], &["\u{85}a", "a "]),
+    (
+        r"^\s\S$",
+        &["\u{feff}a", "\u{a0}a", "\u{2028}x", " b"],
+        &["\u{85}a", "a "],
+    ),
     (r"^\<\>\-\/\#\@$", &["<>-/#@"], &["<>"]),
     (r"^\cJ\0\x41\u0042\u{43}$", &["\n\0ABC"], &["JABC"]),
     (r"^\ud83d\ude00$", &["😀"], &["a"]),
@@ -224,7 +296,11 @@ const PATTERNS: &[(&str, &[&str], &[&str])] = &[
     ("^b", &["bc"], &["ab"]),
     ("b$", &["ab"], &["bc"]),
     ("^a|b$", &["ax", "xb"], &["xay", ""]),
-    ("(^|,)a(,|$)", &["a", "x,a", "a,x", "x,a,y"], &["xa", "ax", "x,ay"]),
+    (
+        "(^|,)a(,|$)",
+        &["a", "x,a", "a,x", "x,a,y"],
+        &["xa", "ax", "x,ay"],
+    ),
     ("^(a|)$", &["a", ""], &["b"]),
     ("^^a$$", &["a"], &["aa"]),
     ("a^b", &[], &["ab", "a^b"]),
@@ -239,7 +315,10 @@ const PATTERNS: &[(&str, &[&str], &[&str])] = &[
 fn patterns_are_those_of_ecma_262_over_the_decoded_string() {
     for (pattern, fits, others) in PATTERNS {
         if fits.is_empty() {
-            refuse(&json!({ "type": "string", "pattern": pattern }).to_string(), "");
+            refuse(
+                &json!({ "type": "string", "pattern": pattern }).to_string(),
+                "",
+            );
             continue;
         }
         let compiled = compiled(&json!({ "type": "string", "pattern": pattern }));
@@ -273,7 +352,10 @@ fn patterns_are_those_of_ecma_262_over_the_decoded_string() {
         let schema = json!({ "properties": { "a": { "pattern": pattern } } });
         let error = COMPILER.compile(Constraint::JsonSchema(schema)).err();
         let error = error.unwrap_or_else(|| panic!("{pattern}")).to_string();
-        assert!(error.starts_with("schema/properties/a/pattern: pattern, column "), "{error}");
+        assert!(
+            error.starts_with("schema/properties/a/pattern: pattern, column "),
+            "{error}"
+        );
         assert!(error.contains(message), "{error}");
     }
 }
@@ -314,12 +396,19 @@ fn lengths_count_characters() {
         &[r#""\"""#, r#""b\\""#],
         &[r#""""#, r#""bbb""#, r#""a""#],
     );
-    check(r#"{"type": "array", "minItems": 1.0, "maxItems": 2.0}"#, &["[1]", "[1, \"a\"]"], &["[]", "[1,2,3]"]);
+    check(
+        r#"{"type": "array", "minItems": 1.0, "maxItems": 2.0}"#,
+        &["[1]", "[1, \"a\"]"],
+        &["[]", "[1,2,3]"],
+    );
     for (schema, place) in [
         (r#"{"type": "string", "maxLength": 1.5}"#, "/maxLength"),
         (r#"{"type": "string", "minLength": -1}"#, "/minLength"),
         (r#"{"type": "string", "minLength": 3, "maxLength": 2}"#, ""),
-        (r#"{"type": "string", "pattern": "^aaa$", "maxLength": 2}"#, ""),
+        (
+            r#"{"type": "string", "pattern": "^aaa$", "maxLength": 2}"#,
+            "",
+        ),
         (r#"{"type": "array", "minItems": "2"}"#, "/minItems"),
     ] {
         refuse(schema, place);
@@ -330,24 +419,85 @@ fn lengths_count_characters() {
 fn formats_are_enforced_or_annotations() {
     let format = |format: &str, fits: &[&str], others: &[&str]| {
         let schema = json!({ "type": "string", "format": format }).to_string();
-        let [fits, others] = [fits, others].map(|all| all.iter().map(|text| json!(text).to_string()).collect::<Vec<_>>());
-        let [fits, others] = [&fits, &others].map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
+        let [fits, others] = [fits, others].map(|all| {
+            all.iter()
+                .map(|text| json!(text).to_string())
+                .collect::<Vec<_>>()
+        });
+        let [fits, others] =
+            [&fits, &others].map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
         check(&schema, &fits, &others);
     };
-    format("date", &["2024-02-29", "2000-02-29", "2023-12-31"], &["2023-02-29", "1900-02-29", "2023-04-31", "2023-1-1", ""]);
-    format("date-time", &["2023-01-02T03:04:05Z", "2023-01-02T03:04:05.25+01:00"], &["2023-01-02 03:04:05Z", "2023-01-02T24:00:00Z", "2023-01-02T03:04:05"]);
+    format(
+        "date",
+        &["2024-02-29", "2000-02-29", "2023-12-31"],
+        &["2023-02-29", "1900-02-29", "2023-04-31", "2023-1-1", ""],
+    );
+    format(
+        "date-time",
+        &["2023-01-02T03:04:05Z", "2023-01-02T03:04:05.25+01:00"],
+        &[
+            "2023-01-02 03:04:05Z",
+            "2023-01-02T24:00:00Z",
+            "2023-01-02T03:04:05",
+        ],
+    );
     format("time", &["23:59:59Z"], &["24:00:00Z", "23:59:59"]);
-    format("duration", &["P1Y2M3D", "PT1H", "P2W", "P1DT2S"], &["P", "1Y", "P1H", "PT"]);
-    format("email", &["a.b@c-d.org", "x+y@[127.0.0.1]"], &["a@", "a..b@c", "@b", "a\"b@c"]);
-    format("hostname", &["a", "a-b.c"], &["-a", "a-", "a..b", &"a".repeat(64)]);
-    format("ipv4", &["255.0.10.99"], &["256.0.0.1", "1.2.3", "01.2.3.4"]);
-    format("ipv6", &["::", "::1", "1:2:3:4:5:6:7:8", "1::8", "fe80::a:b", "1:2:3:4:5:6:7::"], &["1:2:3:4:5:6:7", "1::2::3", ":::", "12345::"]);
-    format("uuid", &["123e4567-e89b-12d3-a456-426614174000"], &["123e4567e89b12d3a456426614174000"]);
-    format("uri", &["http://a.org/b?c#d", "urn:x:y", "mailto:a@b", "http://[::1]:80/"], &["a/b", "http://a b", "http://\\", "http://a\"b"]);
+    format(
+        "duration",
+        &["P1Y2M3D", "PT1H", "P2W", "P1DT2S"],
+        &["P", "1Y", "P1H", "PT"],
+    );
+    format(
+        "email",
+        &["a.b@c-d.org", "x+y@[127.0.0.1]"],
+        &["a@", "a..b@c", "@b", "a\"b@c"],
+    );
+    format(
+        "hostname",
+        &["a", "a-b.c"],
+        &["-a", "a-", "a..b", &"a".repeat(64)],
+    );
+    format(
+        "ipv4",
+        &["255.0.10.99"],
+        &["256.0.0.1", "1.2.3", "01.2.3.4"],
+    );
+    format(
+        "ipv6",
+        &[
+            "::",
+            "::1",
+            "1:2:3:4:5:6:7:8",
+            "1::8",
+            "fe80::a:b",
+            "1:2:3:4:5:6:7::",
+        ],
+        &["1:2:3:4:5:6:7", "1::2::3", ":::", "12345::"],
+    );
+    format(
+        "uuid",
+        &["123e4567-e89b-12d3-a456-426614174000"],
+        &["123e4567e89b12d3a456426614174000"],
+    );
+    format(
+        "uri",
+        &[
+            "http://a.org/b?c#d",
+            "urn:x:y",
+            "mailto:a@b",
+            "http://[::1]:80/",
+        ],
+        &["a/b", "http://a b", "http://\\", "http://a\"b"],
+    );
     for name in ["binary", "int64", "uri-reference", "no-such", "unknown"] {
         format(name, &["", "anything \"\\"], &[]);
     }
-    check(r#"{"format": "date", "properties": {"a": {}}}"#, &["3", "\"2023-01-01\""], &["\"x\""]);
+    check(
+        r#"{"format": "date", "properties": {"a": {}}}"#,
+        &["3", "\"2023-01-01\""],
+        &["\"x\""],
+    );
 }
 
 #[test]
@@ -355,7 +505,11 @@ fn a_name_has_one_spelling() {
     let open = r#"{"properties": {"a": {"type": "integer"}, "\n\u0001/": {"type": "null"}}, "additionalProperties": true, "required": ["a"]}"#;
     check(
         open,
-        &[r#"{"a":1,"b":"x"}"#, r#"{"a":1,"\n\u0001/":null}"#, r#"{"a":1,"\"\\\b":[]}"#],
+        &[
+            r#"{"a":1,"b":"x"}"#,
+            r#"{"a":1,"\n\u0001/":null}"#,
+            r#"{"a":1,"\"\\\b":[]}"#,
+        ],
         &[
             r#"{"a":1,"\u0061":"x"}"#,
             r#"{"a":1,"a":"x"}"#,
@@ -372,7 +526,13 @@ fn a_name_has_one_spelling() {
     check(
         r#"{"patternProperties": {"^x": false, "y$": {"type": "integer"}}}"#,
         &[r#"{"a":"b","ay":1}"#],
-        &[r#"{"xa":1}"#, r#"{"\u0078a":1}"#, r#"{"ay":"b"}"#, r#"{"xy":1}"#, r#"{"a\u0079":"b"}"#],
+        &[
+            r#"{"xa":1}"#,
+            r#"{"\u0078a":1}"#,
+            r#"{"ay":"b"}"#,
+            r#"{"xy":1}"#,
+            r#"{"a\u0079":"b"}"#,
+        ],
     );
 }
 
@@ -382,8 +542,20 @@ fn patterns_of_names_may_overlap() {
         "additionalProperties": {"type": "string"}}"#;
     check(
         schema,
-        &[r#"{"ab":4}"#, r#"{"ac":1,"axb":3}"#, r#"{"cb":"x","z":"y"}"#, r#"{"cb":3.5}"#],
-        &[r#"{"ab":2}"#, r#"{"ab":6}"#, r#"{"axb":2}"#, r#"{"axb":3.5}"#, r#"{"z":1}"#, r#"{"cb":2}"#],
+        &[
+            r#"{"ab":4}"#,
+            r#"{"ac":1,"axb":3}"#,
+            r#"{"cb":"x","z":"y"}"#,
+            r#"{"cb":3.5}"#,
+        ],
+        &[
+            r#"{"ab":2}"#,
+            r#"{"ab":6}"#,
+            r#"{"axb":2}"#,
+            r#"{"axb":3.5}"#,
+            r#"{"z":1}"#,
+            r#"{"cb":2}"#,
+        ],
     );
 }
 
@@ -394,7 +566,11 @@ fn objects_that_name_their_properties_are_closed() {
         &["{}", r#"{"a":1}"#, r#"{"b":[1]}"#, r#"{"a": 1, "b": "x"}"#],
         &[r#"{"c":1}"#, r#"{"a":1,"c":1}"#, r#"{"b":1,"a":1}"#],
     );
-    check(r#"{"type": "object", "properties": {}}"#, &["{}", "{ }"], &[r#"{"a":1}"#]);
+    check(
+        r#"{"type": "object", "properties": {}}"#,
+        &["{}", "{ }"],
+        &[r#"{"a":1}"#],
+    );
     check(r#"{"type": "object"}"#, &["{}", r#"{"a":1}"#], &["[]"]);
     check(
         r#"{"type": "object", "properties": {"a": {}}, "additionalProperties": true}"#,
@@ -407,13 +583,21 @@ fn objects_that_name_their_properties_are_closed() {
         &[r#"{"c":1}"#],
     );
     // A name that is required is there, whether it is described or not.
-    check(r#"{"type": "object", "properties": {"a": {}}, "required": ["b"]}"#, &[r#"{"a":1,"b":2}"#, r#"{"b":2}"#], &["{}", r#"{"b":2,"c":3}"#]);
+    check(
+        r#"{"type": "object", "properties": {"a": {}}, "required": ["b"]}"#,
+        &[r#"{"a":1,"b":2}"#, r#"{"b":2}"#],
+        &["{}", r#"{"b":2,"c":3}"#],
+    );
     // What all schemas of a value say together is closed, not each of them.
     check(
         r##"{"allOf": [{"$ref": "#/$defs/base"}, {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}],
             "$defs": {"base": {"properties": {"a": {"type": "string"}}, "required": ["a"]}}}"##,
         &[r#"{"a":"x","b":1}"#],
-        &[r#"{"a":"x"}"#, r#"{"a":"x","b":1,"c":2}"#, r#"{"a":1,"b":1}"#],
+        &[
+            r#"{"a":"x"}"#,
+            r#"{"a":"x","b":1,"c":2}"#,
+            r#"{"a":1,"b":1}"#,
+        ],
     );
     check(
         r#"{"type": "object", "properties": {"k": {}}, "anyOf": [{"properties": {"a": {}}, "required": ["a"]}, {"required": ["b"]}]}"#,
@@ -434,16 +618,36 @@ fn references_are_resolved_as_uris() {
         &["\"a\""],
         &["1"],
     );
-    check(r##"{"$defs": {"List[int]": {"type": "integer"}}, "$ref": "#/$defs/List%5Bint%5D"}"##, &["1"], &["\"a\""]);
-    check(r##"{"$defs": {"a/b~c é": {"type": "integer"}}, "$ref": "#/$defs/a~1b~0c%20%C3%A9"}"##, &["1"], &["\"a\""]);
-    check(r##"{"$defs": {"a": {"$anchor": "here", "type": "integer"}}, "$ref": "#here"}"##, &["1"], &["\"a\""]);
-    check(r##"{"definitions": {"a": {"$id": "#here", "type": "integer"}}, "$ref": "#here"}"##, &["1"], &["\"a\""]);
+    check(
+        r##"{"$defs": {"List[int]": {"type": "integer"}}, "$ref": "#/$defs/List%5Bint%5D"}"##,
+        &["1"],
+        &["\"a\""],
+    );
+    check(
+        r##"{"$defs": {"a/b~c é": {"type": "integer"}}, "$ref": "#/$defs/a~1b~0c%20%C3%A9"}"##,
+        &["1"],
+        &["\"a\""],
+    );
+    check(
+        r##"{"$defs": {"a": {"$anchor": "here", "type": "integer"}}, "$ref": "#here"}"##,
+        &["1"],
+        &["\"a\""],
+    );
+    check(
+        r##"{"definitions": {"a": {"$id": "#here", "type": "integer"}}, "$ref": "#here"}"##,
+        &["1"],
+        &["\"a\""],
+    );
     check(
         r##"{"$id": "http://e.org/a/root", "$ref": "other#part", "$defs": {"o": {"$id": "/a/other", "$defs": {"p": {"$anchor": "part", "const": 1}}}}}"##,
         &["1"],
         &["2"],
     );
-    check(r##"{"prefixItems": [{"type": "integer"}, {"$ref": "#/prefixItems/0"}], "type": "array", "minItems": 2}"##, &["[1,2]"], &["[1,\"a\"]"]);
+    check(
+        r##"{"prefixItems": [{"type": "integer"}, {"$ref": "#/prefixItems/0"}], "type": "array", "minItems": 2}"##,
+        &["[1,2]"],
+        &["[1,\"a\"]"],
+    );
     // Beside a reference other keywords hold too, also in a circle.
     check(
         r##"{"$ref": "#/$defs/tree", "required": ["name"], "$defs": {"tree": {"type": "object", "properties": {"name": {"type": "string"}, "child": {"$ref": "#/$defs/tree", "required": ["name"]}}}}}"##,
@@ -455,9 +659,15 @@ fn references_are_resolved_as_uris() {
         (r##"{"items": {"$ref": "#nowhere"}}"##, "/items/$ref"),
         (r##"{"$ref": "http://example.com/schema"}"##, "/$ref"),
         (r##"{"$ref": "#"}"##, ""),
-        (r##"{"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/allOf/0"}}}"##, "/allOf/0"),
+        (
+            r##"{"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/allOf/0"}}}"##,
+            "/allOf/0",
+        ),
         // No such value ends.
-        (r##"{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}"##, ""),
+        (
+            r##"{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}"##,
+            "",
+        ),
     ] {
         refuse(schema, place);
     }
@@ -465,10 +675,26 @@ fn references_are_resolved_as_uris() {
 
 #[test]
 fn one_of_is_enforced_where_its_options_exclude_each_other() {
-    check(r#"{"oneOf": [{"const": 1}, {"const": 2}]}"#, &["1", "2"], &["3"]);
-    check(r#"{"oneOf": [{"const": 1.5}, {"enum": [2, "a", true]}, {"const": false}, {"type": "null"}]}"#, &["1.5", "2", "\"a\"", "true", "false", "null"], &["3"]);
-    check(r#"{"oneOf": [{"type": "integer", "maximum": 3}, {"type": "number", "exclusiveMinimum": 3}]}"#, &["3", "3.5"], &["2.5"]);
-    check(r#"{"type": "string", "oneOf": [{"pattern": "^a"}, {"pattern": "^b"}]}"#, &["\"ax\"", "\"b\""], &["\"c\""]);
+    check(
+        r#"{"oneOf": [{"const": 1}, {"const": 2}]}"#,
+        &["1", "2"],
+        &["3"],
+    );
+    check(
+        r#"{"oneOf": [{"const": 1.5}, {"enum": [2, "a", true]}, {"const": false}, {"type": "null"}]}"#,
+        &["1.5", "2", "\"a\"", "true", "false", "null"],
+        &["3"],
+    );
+    check(
+        r#"{"oneOf": [{"type": "integer", "maximum": 3}, {"type": "number", "exclusiveMinimum": 3}]}"#,
+        &["3", "3.5"],
+        &["2.5"],
+    );
+    check(
+        r#"{"type": "string", "oneOf": [{"pattern": "^a"}, {"pattern": "^b"}]}"#,
+        &["\"ax\"", "\"b\""],
+        &["\"c\""],
+    );
     check(
         r##"{"oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}], "$defs": {
             "cat": {"type": "object", "properties": {"kind": {"const": "cat"}, "n": {"type": "integer"}}, "required": ["kind"]},
@@ -482,17 +708,38 @@ fn one_of_is_enforced_where_its_options_exclude_each_other() {
         &[r#"{"a":1}"#, r#"{"b":1}"#, r#"{"a":1,"b":1}"#],
         &["{}"],
     );
-    check(r#"{"oneOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}], "type": "object"}"#, &[r#"{"a":1}"#, r#"{"b":1}"#], &["{}", r#"{"a":1,"b":1}"#]);
-    check(r#"{"oneOf": [{"type": "array", "maxItems": 1}, {"type": "array", "minItems": 2}]}"#, &["[]", "[1,2]"], &["1"]);
+    check(
+        r#"{"oneOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}], "type": "object"}"#,
+        &[r#"{"a":1}"#, r#"{"b":1}"#],
+        &["{}", r#"{"a":1,"b":1}"#],
+    );
+    check(
+        r#"{"oneOf": [{"type": "array", "maxItems": 1}, {"type": "array", "minItems": 2}]}"#,
+        &["[]", "[1,2]"],
+        &["1"],
+    );
     for (schema, place) in [
-        (r#"{"items": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}"#, "/items/oneOf"),
-        (r#"{"oneOf": [{"type": "string"}, {"const": "a"}]}"#, "/oneOf"),
+        (
+            r#"{"items": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}"#,
+            "/items/oneOf",
+        ),
+        (
+            r#"{"oneOf": [{"type": "string"}, {"const": "a"}]}"#,
+            "/oneOf",
+        ),
         (r#"{"oneOf": [{"minimum": 2}, {"maximum": 1}]}"#, "/oneOf"),
-        (r#"{"type": "object", "properties": {"a": {}, "b": {}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}"#, "/oneOf"),
+        (
+            r#"{"type": "object", "properties": {"a": {}, "b": {}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}"#,
+            "/oneOf",
+        ),
     ] {
         refuse(schema, place);
     }
-    check(r#"{"oneOf": [{"type": "integer"}, {"type": "number"}], "x-guidance": {"coerce_one_of": true}}"#, &["1", "1.5"], &["\"a\""]);
+    check(
+        r#"{"oneOf": [{"type": "integer"}, {"type": "number"}], "x-guidance": {"coerce_one_of": true}}"#,
+        &["1", "1.5"],
+        &["\"a\""],
+    );
 }
 
 #[test]
@@ -503,12 +750,30 @@ fn annotations_and_keywords_without_effect_are_accepted() {
     let schema = schema.replace(r#""then": {}, "#, "");
     check(&schema, &["1", "null"], &["\"a\""]);
     check("true", &["1", "{\"a\":[null]}"], &["x"]);
-    check(r#"{"items": true, "type": "array", "prefixItems": [{"type": "integer"}]}"#, &["[]", "[1,\"a\"]"], &["[\"a\"]"]);
-    check(r#"{"items": [{"type": "integer"}], "additionalItems": false, "type": "array"}"#, &["[]", "[1]"], &["[1,2]"]);
-    check(r#"{"type": "array", "prefixItems": [{"type": "integer"}, false], "items": {}}"#, &["[]", "[1]"], &["[1,2]"]);
+    check(
+        r#"{"items": true, "type": "array", "prefixItems": [{"type": "integer"}]}"#,
+        &["[]", "[1,\"a\"]"],
+        &["[\"a\"]"],
+    );
+    check(
+        r#"{"items": [{"type": "integer"}], "additionalItems": false, "type": "array"}"#,
+        &["[]", "[1]"],
+        &["[1,2]"],
+    );
+    check(
+        r#"{"type": "array", "prefixItems": [{"type": "integer"}, false], "items": {}}"#,
+        &["[]", "[1]"],
+        &["[1,2]"],
+    );
     for (schema, place) in [
-        (r#"{"properties": {"a": {"uniqueItems": true}}}"#, "/properties/a/uniqueItems"),
-        (r#"{"dependentRequired": {"a": ["b"]}}"#, "/dependentRequired"),
+        (
+            r#"{"properties": {"a": {"uniqueItems": true}}}"#,
+            "/properties/a/uniqueItems",
+        ),
+        (
+            r#"{"dependentRequired": {"a": ["b"]}}"#,
+            "/dependentRequired",
+        ),
         (r#"{"if": {}, "then": {}}"#, "/if"),
         (r#"{"type": "strnig"}"#, "/type"),
         (r#"{"enum": 3}"#, "/enum"),
@@ -523,15 +788,38 @@ fn annotations_and_keywords_without_effect_are_accepted() {
 #[test]
 fn properties_are_counted() {
     let schema = r#"{"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": ["b"], "minProperties": 2, "maxProperties": 2}"#;
-    check(schema, &[r#"{"a":1,"b":1}"#, r#"{"b":1,"c":1}"#], &[r#"{"b":1}"#, r#"{"a":1,"b":1,"c":1}"#, r#"{"a":1,"c":1}"#]);
-    check(r#"{"type": "object", "maxProperties": 1}"#, &["{}", r#"{"a":1}"#], &[r#"{"a":1,"b":1}"#]);
+    check(
+        schema,
+        &[r#"{"a":1,"b":1}"#, r#"{"b":1,"c":1}"#],
+        &[r#"{"b":1}"#, r#"{"a":1,"b":1,"c":1}"#, r#"{"a":1,"c":1}"#],
+    );
+    check(
+        r#"{"type": "object", "maxProperties": 1}"#,
+        &["{}", r#"{"a":1}"#],
+        &[r#"{"a":1,"b":1}"#],
+    );
     check(
         r#"{"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "integer"}, "minProperties": 2, "maxProperties": 3}"#,
-        &[r#"{"a":1,"b":1}"#, r#"{"b":1,"c":1}"#, r#"{"a":1,"b":1,"c":2}"#],
-        &[r#"{"a":1}"#, r#"{"b":1}"#, "{}", r#"{"a":1,"b":1,"c":2,"d":3}"#],
+        &[
+            r#"{"a":1,"b":1}"#,
+            r#"{"b":1,"c":1}"#,
+            r#"{"a":1,"b":1,"c":2}"#,
+        ],
+        &[
+            r#"{"a":1}"#,
+            r#"{"b":1}"#,
+            "{}",
+            r#"{"a":1,"b":1,"c":2,"d":3}"#,
+        ],
     );
-    refuse(r#"{"type": "object", "properties": {"a": {}}, "minProperties": 2}"#, "");
-    refuse(r#"{"type": "object", "required": ["a", "b"], "maxProperties": 1}"#, "");
+    refuse(
+        r#"{"type": "object", "properties": {"a": {}}, "minProperties": 2}"#,
+        "",
+    );
+    refuse(
+        r#"{"type": "object", "required": ["a", "b"], "maxProperties": 1}"#,
+        "",
+    );
 }
 
 #[test]
@@ -539,7 +827,12 @@ fn white_space_is_that_of_pretty_printed_json() {
     let schema = r#"{"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]}"#;
     check(
         schema,
-        &["{\"a\":[1,2]}", "{\n  \"a\": [\n    1,\n    2\n  ]\n}", "{ \"a\" : [ 1 , 2 ] }", "{\r\n\t\"a\": []\r\n}"],
+        &[
+            "{\"a\":[1,2]}",
+            "{\n  \"a\": [\n    1,\n    2\n  ]\n}",
+            "{ \"a\" : [ 1 , 2 ] }",
+            "{\r\n\t\"a\": []\r\n}",
+        ],
         &["{\n\n\"a\":[]}", "{  \"a\":[]}", "{\r\n\r\n\"a\":[]}"],
     );
 }

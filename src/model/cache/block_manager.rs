@@ -545,7 +545,12 @@ impl BlockManager {
             let own = own.filter(|block| **block != OUT_OF_WINDOW);
             own.map(|block| (pool, *block as usize)).collect::<Vec<_>>()
         };
-        sequence.tables.iter().enumerate().flat_map(of_pool).collect()
+        sequence
+            .tables
+            .iter()
+            .enumerate()
+            .flat_map(of_pool)
+            .collect()
     }
 
     /// Ends the sequences that use one of these blocks, and removes the blocks from the prefix cache.
