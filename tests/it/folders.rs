@@ -138,6 +138,28 @@ fn tensors_that_are_stored_as_they_are_needed_stay_in_the_file() {
     );
 }
 
+#[test]
+fn vectors_of_an_encoder_are_of_the_states_before_its_head() {
+    let folder = hf::open("bert-masked");
+    let scratch = scratch();
+    folder.write(scratch.path());
+    let path = PATHS.iter().find(|path| path.stateless).expect("a path");
+    let run = |output: Output| {
+        let source = Source::File(scratch.path().to_owned());
+        let opened = models::open(&source, &definitions()).expect("a model");
+        let found = results(&opened.def, &opened.weights, folder.text(), path, output);
+        found.expect("a path").expect("results")
+    };
+    let hidden = run(Output::Hidden);
+    assert!(nmse(&run(Output::Logits), &folder.expected) <= SAME);
+    // The class without a head has the same states, and nothing else.
+    let config = scratch.path().join("config.json");
+    let text = std::fs::read_to_string(&config).expect("a configuration");
+    std::fs::write(&config, text.replace("BertForMaskedLM", "BertModel")).expect("written");
+    assert_eq!(run(Output::Logits), hidden);
+    assert_eq!(run(Output::Hidden), hidden);
+}
+
 /// Ten numbers of a generator, none of them equal.
 fn numbers(n: usize, seed: u32) -> Vec<f32> {
     let mut x = seed;

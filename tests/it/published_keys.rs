@@ -54,12 +54,18 @@ fn published() -> Vec<(&'static str, Value)> {
                 "logit_scale": 1.0, "embedding_multiplier": 1, "num_mem_blocks": 0,
             }),
         ),
-        ("qwen2", json!({"use_mrope": false, "max_window_layers": 28})),
+        (
+            "qwen2",
+            json!({"use_mrope": false, "max_window_layers": 28}),
+        ),
         (
             "qwen3",
             json!({"use_qk_norm": true, "qk_layernorm": true, "head_dtype_fp32": true}),
         ),
-        ("glm4moe", json!({"use_qk_norm": true, "router_dtype": "float32"})),
+        (
+            "glm4moe",
+            json!({"use_qk_norm": true, "router_dtype": "float32"}),
+        ),
         ("olmo2", json!({"qk_norm": true})),
     ]
 }
@@ -101,9 +107,17 @@ fn norms_that_are_not_stored_and_factors_that_are_not_one_are_refused() {
 fn one_expert_and_one_base_in_two_places_cause_no_warning() {
     let folder = Folder::new("jamba-dense");
     let ran = bench(&["plan", "-m", text(folder.0.path())]);
-    assert!(ran.is_fine() && !ran.err.contains("expert_count"), "{}", ran.err);
+    assert!(
+        ran.is_fine() && !ran.err.contains("expert_count"),
+        "{}",
+        ran.err
+    );
     let folder = Folder::new("glm-moe-dsa");
     set(&folder, "rope_theta", json!(10000));
     let ran = bench(&["plan", "-m", text(folder.0.path())]);
-    assert!(ran.is_fine() && !ran.err.contains("rope_theta"), "{}", ran.err);
+    assert!(
+        ran.is_fine() && !ran.err.contains("rope_theta"),
+        "{}",
+        ran.err
+    );
 }
