@@ -112,7 +112,7 @@ fn a_conversation_has_the_answers_of_the_server() {
     let rest = answered(&server, &messages, &fields)["message"]["content"].clone();
     let rest = rest.as_str().expect("content");
     let more = format!(
-        "/set max_tokens default\n/continue\n/save {}\n",
+        "/set max_tokens default\n/continue\n/save --force {}\n",
         text(&file)
     );
     assert_eq!(said(&[], &(lines + &more)), format!("{content}\n{rest}\n"));
@@ -180,7 +180,7 @@ fn answers_are_made_again_and_messages_undone() {
         "{}",
         ran.err
     );
-    let lines = format!("Hi\n/reset\n/save {}\n", text(&file));
+    let lines = format!("Hi\n/reset\n/save --force {}\n", text(&file));
     said(&["--system", "You are kind."], &lines);
     assert_eq!(
         saved(&file),
@@ -414,7 +414,7 @@ fn calls_are_shown_and_take_their_results() {
 
     // A call that is cut off is not one of the conversation.
     let lines = format!(
-        "/tools {}\n/set tool_choice required\n/set max_tokens 45\nHi\n/save {}\n",
+        "/tools {}\n/set tool_choice required\n/set max_tokens 45\nHi\n/save --force {}\n",
         text(&tools_file),
         text(&file)
     );

@@ -116,7 +116,7 @@ pub(crate) fn text(path: &Path) -> &str {
 /// A small model file of an architecture, made by the program with further arguments.
 pub(crate) fn made_up(folder: &Path, arch: &str, arguments: &[&str]) -> PathBuf {
     let path = folder.join(format!("{arch}.gguf"));
-    printed(&[&["synth", arch, "-o", text(&path)], arguments].concat());
+    printed(&[&["synth", arch, "--force", "-o", text(&path)], arguments].concat());
     path
 }
 

@@ -271,7 +271,7 @@ fn the_program_shows_where_two_models_part() {
     let (file, out) = (scratch.path().join("compare.json"), text(out.path()));
     std::fs::write(&file, &ran.out).unwrap();
     let (file, a) = (text(&file), text(&a));
-    let draw = ["diagram", a, "--overlay", file, "-o", out];
+    let draw = ["diagram", a, "--force", "--overlay", file, "-o", out];
     printed(&draw);
     for ending in ["arch", "layers"] {
         let picture = Path::new(out).join(format!("llama.{ending}.svg"));

@@ -143,11 +143,12 @@ fn an_unread_key_is_a_warning_and_an_error_where_that_is_asked_for() {
                 text(&path),
                 "--tokens",
                 "1",
+                "--force",
                 "-o",
                 text(&out),
             ],
             "inspect" => vec!["inspect", text(&path)],
-            _ => vec!["diagram", text(&path), "-o", text(&out)],
+            _ => vec!["diagram", text(&path), "--force", "-o", text(&out)],
         };
         let ran = bench(&arguments);
         assert!(ran.is_fine(), "{command}: {}", ran.err);

@@ -22,6 +22,7 @@ fn drawn(picture: &str, model: &str, arguments: &[&str], folder: &Path) -> (Valu
     let at = |ending: &str| folder.join(format!("{picture}.{ending}"));
     let (json, svg, html) = (at("json"), at("svg"), at("html"));
     let files = [
+        "--force",
         "--json",
         text(&json),
         "--svg",
@@ -196,6 +197,7 @@ fn a_response_that_was_stored_is_drawn_and_chosen_from() {
         "attention",
         "--from",
         text(&file),
+        "--force",
         "--svg",
         text(&svg),
     ];
@@ -213,7 +215,7 @@ fn a_response_that_was_stored_is_drawn_and_chosen_from() {
         (["attention", "--layers", "99"], "there are no captures"),
         (["attention", "--heads", "99"], "there are no captures"),
     ] {
-        let files = ["--from", text(&file), "--svg", text(&svg)];
+        let files = ["--from", text(&file), "--force", "--svg", text(&svg)];
         check_refused(
             &[&["lab"], &arguments[..], &files].concat(),
             1,

@@ -85,6 +85,7 @@ fn logits_are_written_as_an_npy_matrix() {
             text(&model),
             "--tokens",
             "1,2,3,4,5",
+            "--force",
             "-o",
             text(&out),
         ];
@@ -362,7 +363,7 @@ fn synth_refuses_names_that_do_not_exist() {
     let folder = scratch();
     let out = folder.path().join("x.gguf");
     let synth = |extra: &[&'static str]| {
-        let mut arguments = vec!["synth", "llama", "-o", text(&out)];
+        let mut arguments = vec!["synth", "llama", "--force", "-o", text(&out)];
         arguments.extend(extra);
         let ran = bench(&arguments);
         (ran.code, ran.err)
@@ -402,7 +403,7 @@ fn synth_refuses_names_that_do_not_exist() {
     assert!(!out.exists(), "a refused model leaves nothing behind");
     // A tensor of all layers, and one by its whole name.
     let weights = |with: &str| {
-        let said = printed(&["synth", "llama", "-o", text(&out), "--with", with]);
+        let said = printed(&["synth", "llama", "--force", "-o", text(&out), "--with", with]);
         let (_, rest) = said.split_once("2 layers, ").expect("two layers");
         let (n, _) = rest.split_once(" weights").expect("how many weights");
         n.parse::<u64>().expect("a number")
@@ -443,7 +444,7 @@ fn a_made_up_model_can_have_the_vocabulary_of_another_file() {
         serde_json::from_str(&printed(&["inspect", text(&path), "--json"])).expect("JSON");
     assert_eq!(about["metadata"]["llama.vocab_size"], 768);
 
-    arguments.extend(["--set", "vocab_size=1000"]);
+    arguments.extend(["--force", "--set", "vocab_size=1000"]);
     printed(&arguments);
     assert_eq!(ids(text(&path)), ids(vocab));
     let last = printed(&["detokenize", "-m", text(&path), "999"]);
@@ -483,7 +484,8 @@ fn pictures_lie_in_the_folder_that_was_named_and_nowhere_else() {
     let text = |name: &str| at(name).to_str().expect("UTF-8").to_owned();
     // A folder of the definition's name, made by the command itself, does not hide the definition.
     for _ in 0..2 {
-        let ran = bench_in(folder.path(), &["diagram", "llama", "-o", "llama"]);
+        let draw = ["diagram", "llama", "--force", "-o", "llama"];
+        let ran = bench_in(folder.path(), &draw);
         assert!(ran.is_fine(), "{}", ran.err);
     }
     assert!(at("llama/llama.arch.svg").exists());
