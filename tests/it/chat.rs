@@ -251,8 +251,8 @@ fn mistakes_are_said_and_change_nothing() {
             "`temperature`: found `\"hot\"`, expected a number",
         ),
         (
-            "/set temperature 3".to_owned(),
-            "expected a number from 0 to 2",
+            "/set top_p 3".to_owned(),
+            "expected a number from 0 to 1",
         ),
         ("/set messages []".to_owned(), "`messages` is not a setting"),
         (

@@ -236,7 +236,7 @@ fn the_tab_key_completes_and_help_is_wrapped() {
         "[{\"role\": \"user\", \"content\": \"Hi\"}]",
     );
     let start = text(&file).strip_suffix("lk.json").expect("its name");
-    let load = format!("/lo\t{start}\t\r");
+    let load = format!("/loa\t{start}\t\r");
     let steps = [
         ("> ", &*load),
         ("[1 messages]", ""),
