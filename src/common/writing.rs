@@ -66,7 +66,7 @@ impl<'p> Target<'p> {
     }
 }
 
-/// What is said of an output that is refused because its name is taken.
+/// The message about an output whose name is taken.
 pub const IS_THERE: &str = "is there already; --force replaces it";
 
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -353,7 +353,7 @@ fn info(session: &Session) -> Result<(), Failure> {
     output::line(match used < n_ctx {
         true => format!("context: {used} of {n_ctx} tokens, {n} messages"),
         false => format!(
-            "context: full, as it holds {n_ctx} tokens, and the {n} messages have {used}; /undo or /reset makes room"
+            "context: full, as it holds {n_ctx} tokens, and the {n} messages have {used}; /undo or /reset shortens them"
         ),
     })?;
     let speed = session.speed.as_deref().unwrap_or("no answer yet");
