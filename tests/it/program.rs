@@ -403,7 +403,15 @@ fn synth_refuses_names_that_do_not_exist() {
     assert!(!out.exists(), "a refused model leaves nothing behind");
     // A tensor of all layers, and one by its whole name.
     let weights = |with: &str| {
-        let said = printed(&["synth", "llama", "--force", "-o", text(&out), "--with", with]);
+        let said = printed(&[
+            "synth",
+            "llama",
+            "--force",
+            "-o",
+            text(&out),
+            "--with",
+            with,
+        ]);
         let (_, rest) = said.split_once("2 layers, ").expect("two layers");
         let (n, _) = rest.split_once(" weights").expect("how many weights");
         n.parse::<u64>().expect("a number")
