@@ -53,7 +53,8 @@ impl FromStr for MaxTokens {
 /// Parses the seed of a sampler. A seed of -1 is a random one.
 pub(super) fn seed(text: &str) -> Result<u64, String> {
     match text {
-        "-1" => Ok(RandomState::new().build_hasher().finish()),
+        // Below 2^63, so that it is the same number as a field of a request.
+        "-1" => Ok(RandomState::new().build_hasher().finish() >> 1),
         _ => text.parse().map_err(|_| {
             format!("expected 0 to 2^64 - 1, or -1 for a random seed, found `{text}`")
         }),

@@ -3,7 +3,8 @@
 //!
 //! A comment before a block says what becomes of it. `<!-- run -->`: its commands run in their order, and must succeed; where
 //! they begin with `$`, what they print is compared with the lines below them, among which `...` stands for any lines.
-//! `<!-- file: NAME -->`: it is the text of a file, and `<!-- file: NAME, for: TEXT -->` takes the place of TEXT in one.
+//! `<!-- file: NAME -->`: it is the text of a file, which is there before the first command. `<!-- file: NAME, for: TEXT -->`:
+//! it takes the place of TEXT in one.
 //! `<!-- not run: REASON -->`: it has commands that do not run here. A block with a command of this program has one of them.
 
 use std::io::{BufRead, BufReader};
@@ -122,10 +123,7 @@ fn prepared() -> tempfile::TempDir {
     for name in ["ADAPTER", "two"] {
         adapter(&at(name));
     }
-    let person = r#"{"type": "object", "properties": {"name": {"enum": ["Ann", "Bob"]}, "age": {"enum": [7, 8]}},
-        "required": ["name", "age"], "additionalProperties": false}"#;
     for (name, content) in [
-        ("person.json", person),
         ("PLAN.toml", "[[captures]]\npoint = \"layers.*.out\"\n"),
         ("prompts.jsonl", "\"The sea is\"\n{\"prompt\": [1, 2, 3]}\n"),
         ("happy.txt", "I am glad.\nWhat a fine day!\n"),
@@ -284,9 +282,16 @@ fn shown_commands_run_as_they_are_shown() {
             continue;
         }
         let folder = prepared();
+        let target = |block: &Block| block.marker.strip_prefix("file: ").map(str::to_owned);
+        let is_whole = |target: &String| !target.contains(", for: ");
         for block in &blocks {
-            if let Some(target) = block.marker.strip_prefix("file: ") {
-                write(folder.path(), block, target);
+            if let Some(target) = target(block).filter(is_whole) {
+                write(folder.path(), block, &target);
+            }
+        }
+        for block in &blocks {
+            if let Some(target) = target(block).filter(|target| !is_whole(target)) {
+                write(folder.path(), block, &target);
             } else if block.marker == "run" {
                 n_run += 1;
                 match block.lines.iter().any(|line| line.starts_with("$ ")) {
