@@ -184,7 +184,7 @@ fn what_a_template_shows_of_tools_is_found_by_rendering_it() {
             false,
             false,
         ),
-        ("deepseek-ai-DeepSeek-V3.1", true, true, true, false, false),
+        ("deepseek-ai-DeepSeek-V3.1", false, true, true, false, false),
     ] {
         let path = folder.join(format!("{name}.jinja"));
         let source = std::fs::read_to_string(path).expect("readable");
