@@ -23,6 +23,7 @@ use super::diffusion::step_json;
 use super::envelope::{Envelope, Object};
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
+use super::forms::{self, Forms};
 use super::generation::check_top;
 use super::json::{self, Json, Members, Text};
 use super::logprobs::{self, Names};
@@ -43,20 +44,21 @@ fields! {
 
 /// The documented fields of a request.
 pub(super) fn fields() -> Vec<Field> {
-    [dialogue::fields(), fields::of::<Chat>()].concat()
+    [dialogue::fields(), fields::of::<Chat>(), forms::fields()].concat()
 }
 
 /// The request in a body.
 ///
 /// # Errors
 /// A check that does not depend on the model fails.
-pub(super) fn parse(mut body: Body) -> Result<(Dialogue, Chat), Error> {
+pub(super) fn parse(body: Body) -> Result<(Dialogue, Chat, Forms), Error> {
+    let (mut body, forms) = forms::rewritten(body)?;
     let dialogue = Dialogue::take(&mut body)?;
     let chat: Chat = body.take()?;
     body.finish()?;
     dialogue.check()?;
     chat.check()?;
-    Ok((dialogue, chat))
+    Ok((dialogue, chat, forms))
 }
 
 /// Why a request with these fields is refused by every model; `None` if it is not.
@@ -69,7 +71,7 @@ pub(super) async fn completions(
     State(pool): State<Arc<Pool>>,
     body: Body,
 ) -> Result<Response, Error> {
-    let (dialogue, chat) = parse(body)?;
+    let (dialogue, chat, forms) = parse(body)?;
     let top = chat.n_top_logprobs();
     let begun = dialogue.begin(&pool, top).await?;
     let (served, generation) = (begun.served, &dialogue.generation);
@@ -79,6 +81,7 @@ pub(super) async fn completions(
         wants_logprobs: top.is_some(),
         names: Names::of(chat.return_tokens_as_token_ids),
         calling: HashSet::new(),
+        forms,
     };
     if generation.is_streamed() {
         return Ok(begun.answers.stream(shape));
@@ -94,6 +97,7 @@ pub(super) async fn completions(
                 "logprobs": null,
                 "finish_reason": one.finish_reason(),
             });
+            shape.forms.answer(&mut choice);
             note_stop(&mut choice, one.stopped.as_ref());
             let mut choice = Members::from(choice);
             if let Some(logprobs) = shape.logprobs(&one.tokens) {
@@ -119,7 +123,7 @@ pub(super) async fn completions(
 }
 
 pub(super) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
-    let (dialogue, _) = parse(body)?;
+    let (dialogue, ..) = parse(body)?;
     dialogue.input_tokens(&pool).await
 }
 
@@ -167,6 +171,7 @@ struct Shape {
     names: Names,
     /// The completions that call tools.
     calling: HashSet<u32>,
+    forms: Forms,
 }
 
 const CHUNK: &str = "chat.completion.chunk";
@@ -198,6 +203,13 @@ impl Shape {
             finish_reason,
         };
         self.envelope.chunk(CHUNK, index, [choice])
+    }
+
+    /// Sends what an open call with free text holds back.
+    fn close_call(&mut self, choice: u32, out: &mut Events) {
+        if let Some(delta) = self.forms.close(choice) {
+            out.push(&self.delta(choice, delta, None, None));
+        }
     }
 
     /// A chunk without a delta, to which fields are added.
@@ -241,20 +253,21 @@ impl Format for Shape {
     }
 
     fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
+        if !matches!(piece, Piece::Arguments(..)) {
+            self.close_call(choice, out);
+        }
         let delta = match piece {
-            Piece::Content(text, _) => json!({ "content": text }),
-            Piece::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
-            Piece::Call(index, id, name) => {
+            Piece::Content(text, _) => Some(json!({ "content": text })),
+            Piece::Reasoning(text) => Some(json!({ "reasoning_content": text, "reasoning": text })),
+            Piece::Call(..) => {
                 self.calling.insert(choice);
-                let mut call = call_json(id, name, "");
-                call["index"] = (*index).into();
-                json!({ "tool_calls": [call] })
+                self.forms.delta(choice, piece)
             }
-            Piece::Arguments(index, text) => {
-                json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
-            }
+            Piece::Arguments(..) => self.forms.delta(choice, piece),
         };
-        out.push(&self.delta(choice, delta, None, None));
+        if let Some(delta) = delta {
+            out.push(&self.delta(choice, delta, None, None));
+        }
     }
 
     fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
@@ -284,8 +297,9 @@ impl Format for Shape {
         stopped: Option<&Stopped>,
         out: &mut Events,
     ) {
+        self.close_call(choice, out);
         let reason = match reason {
-            FinishReason::Stop if self.calling.contains(&choice) => TOOL_CALLS,
+            FinishReason::Stop if self.calling.contains(&choice) => self.forms.reason(TOOL_CALLS),
             reason => finish_reason(reason),
         };
         let mut chunk = self.empty(choice, Some(reason));

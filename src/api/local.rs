@@ -120,7 +120,8 @@ pub fn prompt(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Vec<u3
 
 fn parsed(served: &Served, mut fields: Map<String, Value>) -> Result<(Dialogue, Chat), Error> {
     fields.insert("model".into(), served.name.as_str().into());
-    parse(Body::of(fields))
+    let (dialogue, chat, _) = parse(Body::of(fields))?;
+    Ok((dialogue, chat))
 }
 
 impl Reply {

@@ -24,6 +24,7 @@ mod embeddings;
 mod envelope;
 mod error;
 mod fields;
+mod forms;
 mod forward;
 mod framing;
 mod generation;

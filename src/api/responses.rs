@@ -23,6 +23,7 @@ use super::fields::Body;
 use super::json::Json;
 
 pub(super) use request::fields;
+pub(super) use tools::{INPUT, free_text};
 
 use request::Rewritten;
 use response::Shape;

@@ -411,7 +411,7 @@ fn calls_are_shown_and_take_their_results() {
 
     // A call that is cut off is not one of the conversation.
     let lines = format!(
-        "/tools {}\n/set tool_choice required\n/set max_tokens 45\nHi\n/save --force {}\n",
+        "/tools {}\n/set tool_choice required\n/set max_tokens 41\nHi\n/save --force {}\n",
         text(&tools_file),
         text(&file)
     );

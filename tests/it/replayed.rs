@@ -184,7 +184,7 @@ fn what_a_template_shows_of_tools_is_found_by_rendering_it() {
             false,
             false,
         ),
-        ("deepseek-ai-DeepSeek-V3.1", true, true, true, false, false),
+        ("deepseek-ai-DeepSeek-V3.1", false, true, true, false, false),
     ] {
         let path = folder.join(format!("{name}.jinja"));
         let source = std::fs::read_to_string(path).expect("readable");
@@ -230,4 +230,147 @@ fn a_template_gets_only_what_it_takes() {
     assert_eq!(status, 200, "{answer}");
     let prompt = answer["prompt"].as_str().expect("a prompt");
     assert!(prompt.contains("Let me think.\nI will call."), "{prompt}");
+}
+
+#[test]
+fn functions_and_tools_with_free_text_are_served_in_their_own_form() {
+    let folder = scratch();
+    let path = model(
+        folder.path(),
+        "forms.gguf",
+        &plain_template(&calling("", TAGGED, "")),
+    );
+    let server = serve(&path);
+    let chat = "/v1/chat/completions";
+    let city = json!({ "type": "string", "enum": ["Bonn", "Trier"] });
+    let schema = json!({ "type": "object", "properties": { "city": city }, "required": ["city"], "additionalProperties": false });
+    let asked = json!({ "model": "forms", "temperature": 0, "max_tokens": 300, "messages": [{ "role": "user", "content": "a" }] });
+    let chunks = |body: &Value| -> Vec<Value> {
+        let mut events = server.events(chat, body);
+        assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+        let one = |event: &String| serde_json::from_str(event).expect("JSON");
+        events.iter().map(one).collect()
+    };
+
+    let mut body = asked.clone();
+    body["functions"] = json!([{ "name": "f", "parameters": schema }]);
+    body["function_call"] = json!({ "name": "f" });
+    let answer = server.post(chat, &body);
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "function_call", "{answer}");
+    assert_eq!(choice["message"]["tool_calls"], Value::Null, "{answer}");
+    let function = &choice["message"]["function_call"];
+    assert_eq!(function["name"], "f", "{answer}");
+    let (mut name, mut arguments, mut reason) = (String::new(), String::new(), Value::Null);
+    for chunk in chunks(&body) {
+        let delta = &chunk["choices"][0]["delta"]["function_call"];
+        name.push_str(delta["name"].as_str().unwrap_or_default());
+        arguments.push_str(delta["arguments"].as_str().unwrap_or_default());
+        reason = chunk["choices"][0]["finish_reason"].clone();
+    }
+    assert_eq!(
+        (name.as_str(), reason.as_str()),
+        ("f", Some("function_call"))
+    );
+    assert_eq!(Some(arguments.as_str()), function["arguments"].as_str());
+    // The answer and its result come back.
+    let mut next = asked.clone();
+    let result = json!({ "role": "function", "name": "f", "content": "R" });
+    next["messages"] = json!([asked["messages"][0], choice["message"], result]);
+    next["functions"] = body["functions"].clone();
+    next["max_tokens"] = json!(2);
+    server.post(chat, &next);
+
+    let mut body = asked.clone();
+    body["tools"] =
+        json!([{ "type": "custom", "custom": { "name": "write", "description": "d" } }]);
+    body["tool_choice"] = json!({ "type": "custom", "custom": { "name": "write" } });
+    body["parallel_tool_calls"] = json!(false);
+    let answer = server.post(chat, &body);
+    let call = &answer["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!(
+        (&call["type"], &call["custom"]["name"]),
+        (&json!("custom"), &json!("write")),
+        "{answer}"
+    );
+    let mut input = String::new();
+    for chunk in chunks(&body) {
+        let delta = &chunk["choices"][0]["delta"]["tool_calls"][0];
+        assert_eq!(delta.get("function"), None, "{chunk}");
+        input.push_str(delta["custom"]["input"].as_str().unwrap_or_default());
+    }
+    assert_eq!(call["custom"]["input"], input);
+    let mut next = asked.clone();
+    let result = json!({ "role": "tool", "tool_call_id": call["id"], "content": "R" });
+    next["messages"] = json!([
+        asked["messages"][0],
+        answer["choices"][0]["message"],
+        result
+    ]);
+    next["tools"] = body["tools"].clone();
+    next["max_tokens"] = json!(2);
+    server.post(chat, &next);
+
+    for (extra, param) in [
+        (json!({ "functions": [{ "name": "f" }] }), None),
+        (
+            json!({ "functions": [{ "name": "f" }], "tools": [tool()] }),
+            Some("functions"),
+        ),
+        (json!({ "functions": [1] }), Some("functions[0]")),
+        (
+            json!({ "function_call": { "name": "f" } }),
+            Some("function_call"),
+        ),
+        (
+            json!({ "functions": [{ "name": "f" }], "function_call": 1 }),
+            Some("function_call"),
+        ),
+        (
+            json!({ "tools": [{ "type": "custom" }] }),
+            Some("tools[0].custom"),
+        ),
+    ] {
+        let mut body = asked.clone();
+        for (name, value) in extra.as_object().expect("fields") {
+            body[name] = value.clone();
+        }
+        body["max_tokens"] = json!(2);
+        let (status, answer) = server.json("POST", chat, &body);
+        match param {
+            None => assert_eq!(status, 200, "{answer}"),
+            Some(param) => {
+                assert_eq!(status, 400, "{answer}");
+                assert_eq!(answer["error"]["param"], param, "{answer}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tools_of_anthropic_that_clients_run_need_no_schema() {
+    let folder = scratch();
+    let path = model(
+        folder.path(),
+        "clients.gguf",
+        &plain_template(&calling("", TAGGED, "")),
+    );
+    let server = serve(&path);
+    for (kind, name, is_served) in [
+        ("bash_20250124", "bash", true),
+        ("text_editor_20250728", "str_replace_based_edit_tool", true),
+        ("memory_20250818", "memory", true),
+        ("web_search_20250305", "web_search", false),
+    ] {
+        let body = json!({
+            "model": "clients", "max_tokens": 4, "messages": [{ "role": "user", "content": "a" }],
+            "tools": [{ "type": kind, "name": name }],
+        });
+        let (status, answer) = server.json("POST", "/v1/messages", &body);
+        assert_eq!(
+            status,
+            if is_served { 200 } else { 400 },
+            "{kind}: {answer}"
+        );
+    }
 }
