@@ -211,7 +211,10 @@ impl Error {
     pub(super) fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
         const MAX: usize = 10;
         let names: Vec<&str> = names.collect();
-        let shown = names.iter().take(MAX).map(|name| format!("`{}`", quoted(name)));
+        let shown = names
+            .iter()
+            .take(MAX)
+            .map(|name| format!("`{}`", quoted(name)));
         let shown: Vec<String> = shown.collect();
         let models = match (shown.len(), names.len()) {
             (0, _) => "there are no models".to_owned(),
@@ -446,7 +449,9 @@ impl Error {
 /// Advice where the model could read more than the server lets it.
 fn longer(most: Option<u64>) -> String {
     most.map_or_else(String::new, |most| {
-        format!(", or start the server with a larger `--ctx`: the model was trained with {most} tokens")
+        format!(
+            ", or start the server with a larger `--ctx`: the model was trained with {most} tokens"
+        )
     })
 }
 

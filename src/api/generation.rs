@@ -180,7 +180,9 @@ impl Generation {
         let n_least = if param == N_PREDICT { 0 } else { n_least };
         match most {
             Some(Most::Wrong(most)) => {
-                let message = format!("`{param}` is {most}, expected at least {n_least}, or -1 for as many as fit");
+                let message = format!(
+                    "`{param}` is {most}, expected at least {n_least}, or -1 for as many as fit"
+                );
                 return Err(Error::value(param, message));
             }
             Some(Most::Tokens(most)) if most < n_least => {
@@ -381,7 +383,10 @@ impl Generation {
                 min_tokens: common.min_tokens.map_or(0, count),
                 stop_tokens,
                 keeps_stop: common.include_stop_str_in_output == Some(true),
-                n_indent: common.n_indent.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+                n_indent: common
+                    .n_indent
+                    .and_then(|n| usize::try_from(n).ok())
+                    .unwrap_or(0),
                 time: common.t_max_predict_ms.filter(|time| *time > 0).map(|ms| {
                     let ms = u64::try_from(ms).unwrap_or(0);
                     Duration::from_millis(ms)

@@ -94,11 +94,17 @@ mod tests {
             kept.keep("one", &item(10_000 + i, &large));
         }
         let found = |i: usize| kept.get("one", &format!("msg_{i}")).is_some();
-        assert_eq!([10_000, 10_001, 10_002, 10_003].map(found), [false, false, true, true]);
+        assert_eq!(
+            [10_000, 10_001, 10_002, 10_003].map(found),
+            [false, false, true, true]
+        );
         kept.keep("one", &item(20_000, &"x".repeat(MAX_BYTES)));
         assert!(!found(20_000) && found(10_003));
         let items = kept.0.lock().expect("no panic");
-        let sizes = items.by_id.iter().map(|(id, item)| id.len() + item.json.len());
+        let sizes = items
+            .by_id
+            .iter()
+            .map(|(id, item)| id.len() + item.json.len());
         assert_eq!(items.n_bytes, sizes.sum::<usize>());
         assert_eq!(items.by_id.len(), items.order.len());
     }

@@ -252,8 +252,8 @@ fn mistakes_are_said_and_change_nothing() {
             "`temperature`: found `\"hot\"`, expected a number",
         ),
         (
-            "/set temperature 3".to_owned(),
-            "expected a number from 0 to 2",
+            "/set temperature -1".to_owned(),
+            "expected a finite number, 0 or more",
         ),
         ("/set messages []".to_owned(), "`messages` is not a setting"),
         (

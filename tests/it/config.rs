@@ -290,7 +290,7 @@ fn each_request_is_a_line_of_the_log() {
     let server = Server::start(&["--log", path, "--log-format", "json"]);
     server.chat(json!({ "user": "u" }));
     server.stream(json!({}));
-    server.chat(json!({ "temperature": 9 }));
+    server.chat(json!({ "temperature": -9 }));
     server.json("GET", "/health", &Value::Null);
     drop(server);
     let text = std::fs::read_to_string(path).expect("a log");

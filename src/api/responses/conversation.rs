@@ -245,7 +245,11 @@ fn add_item(
             add_call(messages, call_id(at, fields)?, name, action);
         }
         Some("local_shell_call_output" | "shell_call_output" | "apply_patch_call_output") => {
-            add_result(messages, call_id(at, fields)?, &result_text(given(fields, "output")));
+            add_result(
+                messages,
+                call_id(at, fields)?,
+                &result_text(given(fields, "output")),
+            );
         }
         Some("tool_search_call") => {
             let arguments = given(fields, "arguments").cloned();
@@ -253,7 +257,11 @@ fn add_item(
             add_call(messages, call_id(at, fields)?, "tool_search", arguments);
         }
         Some("tool_search_output") => {
-            add_result(messages, call_id(at, fields)?, &result_text(given(fields, "tools")));
+            add_result(
+                messages,
+                call_id(at, fields)?,
+                &result_text(given(fields, "tools")),
+            );
         }
         Some("additional_tools") => {}
         // OpenAI called the tool of another server. The call and its result are one item.

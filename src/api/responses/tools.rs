@@ -190,7 +190,12 @@ impl Offered {
     /// # Errors
     /// As in [`Self::add`].
     pub(super) fn add_found(&mut self, at: &str, tools: Option<&Value>) -> Result<(), Error> {
-        for (i, tool) in tools.and_then(Value::as_array).into_iter().flatten().enumerate() {
+        for (i, tool) in tools
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
             let mut tool = tool.clone();
             let space = match tool["type"] == "namespace" {
                 true => tool["name"].as_str().map(str::to_owned),
@@ -221,7 +226,11 @@ impl Offered {
                 break;
             }
             let ending = format!("_{n}");
-            name = flat.chars().take(MAX_NAME - ending.len()).collect::<String>() + &ending;
+            name = flat
+                .chars()
+                .take(MAX_NAME - ending.len())
+                .collect::<String>()
+                + &ending;
         }
         name
     }
@@ -267,7 +276,10 @@ fn flat(namespace: Option<&str>, name: &str) -> String {
     };
     let whole = format!("{namespace}{between}{name}");
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    let plain: String = whole.chars().map(|c| if is_part(c) { c } else { '_' }).collect();
+    let plain: String = whole
+        .chars()
+        .map(|c| if is_part(c) { c } else { '_' })
+        .collect();
     if plain.len() <= MAX_NAME {
         return plain;
     }
@@ -333,7 +345,8 @@ mod tests {
 
     fn names(offered: &Offered) -> Vec<&str> {
         let all = offered.functions.iter();
-        all.filter_map(|own| own["function"]["name"].as_str()).collect()
+        all.filter_map(|own| own["function"]["name"].as_str())
+            .collect()
     }
 
     #[test]
@@ -359,7 +372,15 @@ mod tests {
             offered.add(&format!("tools[{i}]"), tool).expect("sound");
         }
         let found = names(&offered);
-        let expected = ["read", "fs__read", "fs__write", "mcp__git__log", "shell", "a__b__c", "a__b__c_2"];
+        let expected = [
+            "read",
+            "fs__read",
+            "fs__write",
+            "mcp__git__log",
+            "shell",
+            "a__b__c",
+            "a__b__c_2",
+        ];
         assert_eq!(found[..7], expected);
         assert!(found.iter().all(|name| name.len() <= MAX_NAME), "{found:?}");
         assert_eq!(found[9..], ["__x__patch", "tool_search"]);
@@ -379,7 +400,10 @@ mod tests {
         assert_eq!(of("a__b__c_2"), (Kind::Function, some("a__b"), "c".into()));
         assert_eq!(of("shell"), (Kind::Function, None, "shell".into()));
         assert_eq!(of(&long_one), (Kind::Function, some(&long), "one".into()));
-        assert_eq!(of("__x__patch"), (Kind::Custom, some("ü x"), "patch".into()));
+        assert_eq!(
+            of("__x__patch"),
+            (Kind::Custom, some("ü x"), "patch".into())
+        );
         assert_eq!(of("tool_search").0, Kind::Search);
     }
 
@@ -392,9 +416,15 @@ mod tests {
             { "type": "namespace", "name": "s", "tools": [function("a"), function("b")] },
         ]);
         for _ in 0..2 {
-            offered.add_found("input[0].tools", Some(&found)).expect("sound");
+            offered
+                .add_found("input[0].tools", Some(&found))
+                .expect("sound");
         }
         assert_eq!(names(&offered), ["a", "b", "s__a", "s__b"]);
-        assert!(offered.add_found("input[0].tools", Some(&json!([{}]))).is_err());
+        assert!(
+            offered
+                .add_found("input[0].tools", Some(&json!([{}])))
+                .is_err()
+        );
     }
 }
