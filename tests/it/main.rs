@@ -69,11 +69,11 @@ mod porting;
 #[cfg(target_os = "linux")]
 mod process;
 mod program;
+mod programs;
 mod published;
 mod quantised;
 mod referee;
 mod reference;
-mod replayed;
 mod schema;
 mod search;
 mod server;
