@@ -3,6 +3,7 @@
 //! A request is rewritten into the fields of chat completions, so that there is one path to a model; the response is a
 //! list of blocks. Shapes: Anthropic's API reference, messages. Not here: prompts, sampling, parsing of calls.
 
+mod client_tools;
 mod request;
 mod response;
 
@@ -47,14 +48,13 @@ pub(super) async fn messages(State(pool): State<Arc<Pool>>, body: Body) -> Resul
     let dialogue = parse(body, false)?;
     let begun = dialogue.begin(&pool, None).await?;
     let envelope = Envelope::new(begun.served, "msg_", Reports::default());
-    let envelope = envelope.with_lab(dialogue.generation.lab.clone());
     let shape = Shape::new(envelope, begun.first.prompt.len());
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));
     }
     let (all, usage) = begun.answers.collect().await?;
     let message = all.first().map(|one| shape.message(one, &usage));
-    Ok(Json(message.into()).into_response())
+    Ok(Json(message).into_response())
 }
 
 pub(super) async fn count_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {

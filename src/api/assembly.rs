@@ -10,12 +10,14 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderName, HeaderValue, Uri};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use tower_service::Service;
 
 use super::envelope::random;
 use super::record::Record;
-use super::{Access, Pool, access, anthropic, chat, error, forward, intake, record, routes};
+use super::{
+    Access, Pool, access, anthropic, chat, error, forward, framing, intake, record, routes,
+};
 
 /// The header that names a request, in the request and in its response.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -102,12 +104,15 @@ async fn answer(State(server): State<Arc<Server>>, mut request: Request) -> Resp
         }
         intake::layer(&server.workers, request, work)
     };
-    let checked = |request| access::layer(&server.access, request, admitted);
+    let checked = async |request: Request| match framing::check(&request) {
+        Ok(()) => access::layer(&server.access, request, admitted).await,
+        Err(error) => error.into_response(),
+    };
     let is_strict = server.pool.has_strict_fields();
     let answered = |request| anthropic::layer(request, checked);
     let mut response = record::layer(request, is_strict, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
-    response
+    server.workers.weighed(response)
 }
 
 impl Server {

@@ -15,6 +15,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, Fields};
 use super::generation::{self, Fitting, Generation, choices};
 use super::json::Json;
+use super::lab;
 use super::messages::Messages;
 use super::parts::Reader;
 use super::reading::Reading;
@@ -41,6 +42,7 @@ pub(super) struct Ready {
     first: Request,
     reader: Option<Reader>,
     hides_special: bool,
+    lab: Option<Arc<lab::Wanted>>,
 }
 
 /// A conversation whose completions are running.
@@ -159,10 +161,8 @@ impl Dialogue {
             tokens,
         } = self.prompt_for(served)?;
         let reading = Reading::new(&self.messages, &tools, &served.dialect, &text);
-        let constraint = match reading.constraint(wanted) {
-            Some(wanted) => Some(wanted.compile(&served).await?),
-            None => None,
-        };
+        let wanted = reading.constraint(wanted);
+        let constraint = generation.compile(wanted, &served).await?;
         let first = generation.request(&served, &tokens, top_logprobs, constraint.as_ref());
         let mut first = first?;
         first.thinking = reading.thinking(&served);
@@ -171,6 +171,7 @@ impl Dialogue {
             served,
             first,
             hides_special: generation.hides_special(),
+            lab: generation.lab.clone(),
         })
     }
 }
@@ -183,7 +184,9 @@ impl Ready {
     pub(super) fn submit(self, n: u32) -> Result<Begun, Error> {
         let requests = choices(&self.first, n).collect();
         let answers = Answers::submit(&self.served, requests, n)?;
-        let answers = answers.read_by(self.reader);
+        let answers = answers
+            .read_by(self.reader)
+            .with_lab(self.lab, &self.served);
         Ok(Begun {
             first: self.first,
             answers: answers.hiding(self.hides_special, &self.served),

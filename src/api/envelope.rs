@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::engine::Usage;
 use crate::engine::serving::{self, Served};
-use crate::engine::{LabResult, Usage};
 use crate::transport::Events;
 
 use super::answers::{timings_json, usage_json};
-use super::lab;
+use super::json::Members;
 
 /// The reports that a client requests in addition to the completions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +31,6 @@ pub(super) struct Envelope {
     pub(super) id: String,
     pub(super) created: u64,
     reports: Reports,
-    lab: Option<Arc<lab::Wanted>>,
     /// For each completion, the usage so far, where chunks report it.
     so_far: Vec<Usage>,
 }
@@ -72,7 +71,6 @@ impl Envelope {
             id: format!("{prefix}{now:x}{:x}{count:08x}", std::process::id()),
             created: now,
             reports,
-            lab: None,
             so_far: Vec::new(),
         }
     }
@@ -101,16 +99,6 @@ impl Envelope {
         if let Some(so_far) = self.so_far.get_mut(choice as usize) {
             *so_far = *usage;
         }
-    }
-
-    /// The same envelope for a request with a lab plan.
-    pub(super) fn with_lab(self, lab: Option<Arc<lab::Wanted>>) -> Self {
-        Self { lab, ..self }
-    }
-
-    /// The lab result of a completion as JSON, if the request has a lab plan.
-    pub(super) fn lab(&self, result: Option<&LabResult>) -> Option<Value> {
-        Some(self.lab.as_ref()?.json(result?, &self.served))
     }
 
     /// An object of the response with the shared fields.
@@ -142,20 +130,27 @@ impl Envelope {
         }
     }
 
-    /// Adds usage and timings to a whole response.
-    pub(super) fn report(&self, answer: &mut Value, usage: &Usage) {
-        answer["usage"] = usage_json(usage);
+    /// A whole response with these choices, usage and timings.
+    pub(super) fn whole(
+        &self,
+        object: &'static str,
+        choices: Vec<Members>,
+        usage: &Usage,
+    ) -> Members {
+        let mut whole = Members::from(self.object(object, [(); 0]).json());
+        whole.put("choices", choices);
+        whole.put("usage", usage_json(usage));
         if self.reports.timings {
-            answer["timings"] = timings_json(usage);
+            whole.put("timings", timings_json(usage));
         }
+        whole
     }
 
     /// Writes what follows the last completion of a stream.
     pub(super) fn done(&self, object: &'static str, usage: &Usage, out: &mut Events) {
-        let mut last = self.object(object, [(); 0]).json();
-        self.report(&mut last, usage);
-        if let Some(fields) = last.as_object_mut().filter(|_| !self.reports.usage) {
-            fields.shift_remove("usage");
+        let mut last = self.whole(object, Vec::new(), usage);
+        if !self.reports.usage {
+            last.remove("usage");
         }
         let is_wanted = self.reports.usage || self.reports.timings;
         if is_wanted {

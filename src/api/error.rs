@@ -60,6 +60,12 @@ pub(super) enum Error {
     /// The body is not valid JSON for this request.
     #[error("{0}")]
     Body(String),
+    /// The request is ambiguous.
+    #[error("the request is malformed: {0}")]
+    Malformed(&'static str),
+    /// The body has a transfer coding that this server does not know.
+    #[error("the transfer coding of the body is not supported, expected `chunked` or none")]
+    Coding,
     /// The content type of the body is not JSON.
     #[error("{}, expected `application/json`", content_type(.0.as_deref()))]
     ContentType(Option<String>),
@@ -151,12 +157,20 @@ pub(super) enum Error {
         n: usize,
         after: Duration,
     },
+    /// The constraint of the request cannot be followed any further.
+    #[error("{0}")]
+    Constraint(Failure),
     /// The request took too long.
     #[error("{0}")]
     Time(Failure),
     /// The model computed values that are not finite.
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
+    /// The request changed values of the model so that its results are not finite.
+    #[error(
+        "with the edits or adapter scales of the request, the model's results are not finite numbers: {0}"
+    )]
+    Overflow(Failure),
     /// The model's file was changed in place while it was in use.
     #[error("{0}; the next request loads it again")]
     Changed(Failure),
@@ -312,9 +326,14 @@ impl Error {
 
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } | Self::Thread => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::Field { .. }
+            | Self::Body(_)
+            | Self::Malformed(_)
+            | Self::ContextLength { .. }
+            | Self::Overflow(_)
+            | Self::Constraint(_)
+            | Self::Thread => StatusCode::BAD_REQUEST,
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::ContentType(_) | Self::ContentEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Key { .. } => StatusCode::UNAUTHORIZED,
@@ -356,7 +375,10 @@ impl Error {
     fn code(&self) -> &str {
         match self {
             Self::Field { code, .. } => code,
+            Self::Constraint(_) => "invalid_value",
             Self::Body(_) => "invalid_json",
+            Self::Malformed(_) => "malformed_request",
+            Self::Coding => "unsupported_transfer_coding",
             Self::ContentType(_) => "unsupported_content_type",
             Self::ContentEncoding(_) => "unsupported_content_encoding",
             Self::BodyTime(_) => "request_timeout",
@@ -370,7 +392,7 @@ impl Error {
             Self::EngineDied { .. } => "engine_died",
             Self::EngineRests { .. } => "engine_restarting",
             Self::Time(_) => "timeout",
-            Self::NotFinite(_) => "non_finite_logits",
+            Self::NotFinite(_) | Self::Overflow(_) => "non_finite_logits",
             Self::Changed(_) => "model_changed",
             Self::Lost(_) => "worker_lost",
             Self::NotServable { .. } => "model_not_servable",
@@ -505,6 +527,7 @@ impl From<Rejected> for Error {
                 most: None,
             },
             Rejected::Params(error) => Self::value(error.field, error.to_string()),
+            Rejected::Lists { .. } => Self::value("logprobs", rejected.to_string()),
             Rejected::NoSearch(_) => Self::unsupported("penalty_alpha", rejected.to_string()),
             Rejected::NotPooled(_) | Rejected::NoText(_) => Self::Field {
                 param: "model".into(),
@@ -524,7 +547,11 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Computation(detail) => Self::Engine { detail },
+            constraint @ Failure::Constraint(_) => Self::Constraint(constraint),
             nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
+            overflow @ Failure::NotFinite {
+                is_changed: true, ..
+            } => Self::Overflow(overflow),
             not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
             changed @ Failure::Changed(_) => Self::Changed(changed),
             lost @ Failure::Lost(_) => Self::Lost(lost),

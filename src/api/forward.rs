@@ -7,6 +7,7 @@
 
 mod waiting;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use futures_util::stream::{self, BoxStream, StreamExt};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -48,6 +50,8 @@ static OWN_HEADERS: &[&str] = &[
     "api-key",
     "content-encoding",
 ];
+/// Maximum number of bytes of an answer that are held before the first of them is sent.
+const MAX_HELD: usize = 1 << 20;
 /// Maximum wait for the metrics of an engine process.
 const METRICS_TIME: Duration = Duration::from_secs(2);
 
@@ -264,6 +268,8 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
         return Ok(died(&process, &record).await.into_response());
     };
     let is_stream = is_stream(&head.headers);
+    let length = head.headers.remove(header::CONTENT_LENGTH);
+    let length = length.map(|length| (header::CONTENT_LENGTH, length));
     for name in OWN_HEADERS {
         head.headers.remove(*name);
     }
@@ -273,16 +279,50 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
             let failed = move |n| last(process, record, dialect, n).boxed();
             transport::relay(answer, lost, Box::new(failed))
         }
-        // An answer that is not a stream is read whole, so that an incomplete one is never sent.
-        false => {
-            let whole = to_bytes(Body::from_stream(answer.into_stream()), usize::MAX);
-            match unless(process.lost(), whole).await {
-                Some(Ok(body)) => Body::from(body),
-                _ => return Ok(died(&process, &record).await.into_response()),
+        // The start of an answer that is not a stream is awaited, so that a small one is sent whole or not at all.
+        false => match unless(process.lost(), start(answer)).await {
+            Some(Ok((held, None))) => Body::from(held),
+            Some(Ok((held, Some(rest)))) => {
+                head.headers.extend(length);
+                rest_of(process, record, held, rest)
             }
-        }
+            _ => return Ok(died(&process, &record).await.into_response()),
+        },
     };
     Ok(Response::from_parts(head, body))
+}
+
+/// The parts of an answer as they arrive.
+type Rest = BoxStream<'static, Result<Bytes, hyper::Error>>;
+
+/// The start of an answer, and the rest of a longer one.
+async fn start(answer: transport::Answer) -> Result<(Bytes, Option<Rest>), hyper::Error> {
+    let (mut parts, mut held) = (answer.into_stream(), Vec::new());
+    while held.len() < MAX_HELD {
+        match parts.next().await {
+            Some(part) => held.extend_from_slice(&part?),
+            None => return Ok((held.into(), None)),
+        }
+    }
+    Ok((held.into(), Some(parts)))
+}
+
+/// The body of an answer that is longer than what is held. If the process is lost, the connection breaks, so that no
+/// client takes the answer for complete.
+fn rest_of(process: Arc<Process>, record: Arc<Record>, held: Bytes, rest: Rest) -> Body {
+    let lost = Box::pin(process.lost());
+    let rest = stream::unfold(Some((process, record, lost, rest)), |state| async {
+        let (process, record, mut lost, mut rest) = state?;
+        let broken: io::Error = match unless(&mut lost, rest.next()).await {
+            Some(None) => return None,
+            Some(Some(Ok(part))) => return Some((Ok(part), Some((process, record, lost, rest)))),
+            Some(Some(Err(error))) => io::Error::other(error),
+            None => io::ErrorKind::ConnectionAborted.into(),
+        };
+        died(&process, &record).await.log();
+        Some((Err(broken), None))
+    });
+    Body::from_stream(stream::once(std::future::ready(Ok(held))).chain(rest))
 }
 
 /// The result of `work`; `None` if its process is lost first. The connections of that process then stay open.

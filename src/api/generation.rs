@@ -327,6 +327,22 @@ impl Generation {
         self.format.constraint()
     }
 
+    /// A constraint, compiled for these completions.
+    ///
+    /// # Errors
+    /// The constraint cannot be enforced, or a parameter does not fit the model.
+    pub(super) async fn compile(
+        &self,
+        wanted: Option<Wanted>,
+        served: &Arc<Served>,
+    ) -> Result<Option<Compiled>, Error> {
+        let Some(wanted) = wanted else {
+            return Ok(None);
+        };
+        let sampling = self.sampling.params(served.handle.tokenizer())?;
+        wanted.compile(served, sampling).await.map(Some)
+    }
+
     fn stop_sequences(&self) -> Vec<&str> {
         let all = match &self.common.stop {
             None => &[],

@@ -8,10 +8,10 @@
 use std::error::Error as _;
 use std::future::poll_fn;
 use std::io::Read;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
@@ -20,7 +20,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse, Response};
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
-use tokio::runtime::Runtime;
+use hyper::body::{Frame, SizeHint};
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -47,8 +48,71 @@ pub(super) struct Workers {
     read_time: Duration,
     /// Maximum size of a request that uploads vectors, in bytes.
     upload_bytes: usize,
-    /// Whether a release of memory is scheduled.
-    is_releasing: Arc<AtomicBool>,
+    releaser: Releaser,
+}
+
+/// Returns unused memory to the system.
+#[derive(Clone, Debug)]
+struct Releaser {
+    runtime: Handle,
+    /// Whether a release is scheduled.
+    is_due: Arc<AtomicBool>,
+}
+
+impl Releaser {
+    /// Schedules a release one second later.
+    fn schedule(&self) {
+        if self.is_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let is_due = Arc::clone(&self.is_due);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            is_due.store(false, Ordering::Release);
+            let _ = tokio::task::spawn_blocking(ggml::release_memory).await;
+        });
+    }
+}
+
+/// The body of a response. Memory is returned to the system after a large one.
+struct Weighed {
+    body: Body,
+    n_bytes: usize,
+    releaser: Releaser,
+}
+
+impl HttpBody for Weighed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            self.n_bytes += frame.data_ref().map_or(0, Bytes::len);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Weighed {
+    fn drop(&mut self) {
+        // What was not sent took memory too.
+        let left = usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX);
+        if self.n_bytes.saturating_add(left) > HUGE {
+            self.releaser.schedule();
+        }
+    }
 }
 
 impl Workers {
@@ -65,12 +129,16 @@ impl Workers {
             .thread_name("handler")
             .enable_all()
             .build()?;
+        let releaser = Releaser {
+            runtime: runtime.handle().clone(),
+            is_due: Arc::default(),
+        };
         Ok(Self {
             runtime: Some(runtime),
             turns: Arc::new(Semaphore::new(n_threads / 2)),
             read_time,
             upload_bytes,
-            is_releasing: Arc::default(),
+            releaser,
         })
     }
 
@@ -101,6 +169,21 @@ impl Workers {
         }))
     }
 
+    /// A response after which memory is returned to the system, if it is large.
+    pub(super) fn weighed(&self, response: Response) -> Response {
+        let is_small = |n| n <= HUGE as u64;
+        if response.body().size_hint().upper().is_some_and(is_small) {
+            return response;
+        }
+        response.map(|body| {
+            Body::new(Weighed {
+                body,
+                n_bytes: 0,
+                releaser: self.releaser.clone(),
+            })
+        })
+    }
+
     /// Maximum size of the body of a request to this path.
     fn limit(&self, path: &str) -> usize {
         match path == lab::vectors::ROUTE {
@@ -124,23 +207,9 @@ impl Workers {
         request.extensions_mut().insert(IsOff);
         let response = self.run(true, next(request)).await;
         if n_bytes > HUGE {
-            self.release();
+            self.releaser.schedule();
         }
         response
-    }
-
-    /// Schedules the return of unused memory to the system, one second later.
-    fn release(&self) {
-        let is_due = self.is_releasing.swap(true, Ordering::AcqRel);
-        let Some(runtime) = self.runtime.as_ref().filter(|_| !is_due) else {
-            return;
-        };
-        let is_releasing = Arc::clone(&self.is_releasing);
-        runtime.spawn(async move {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            is_releasing.store(false, Ordering::Release);
-            let _ = tokio::task::spawn_blocking(ggml::release_memory).await;
-        });
     }
 }
 

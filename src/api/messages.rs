@@ -9,7 +9,7 @@ use crate::text::calls::Dialect;
 use super::error::{Error, quoted};
 use super::fields::{Body, fields};
 use super::shapes::{Shape, ignored};
-use super::tools::{Tools, check_calls, with_arguments};
+use super::tools::{self, Tools, check_calls, check_shown, with_arguments};
 
 /// Maximum number of fields of messages that are looked up in a template.
 const MAX_LOOKED_UP: usize = 256;
@@ -269,7 +269,8 @@ impl Messages {
     /// The input of the chat template of a model.
     ///
     /// # Errors
-    /// A message has a role that neither OpenAI's API nor the template has, or a field that is not known is refused.
+    /// A message has a role that neither OpenAI's API nor the template has, a field that is not known is refused, or the
+    /// template does not show calls and results that the conversation has, or tools of which one must be called.
     pub(super) fn conversation(
         &self,
         tools: &Tools,
@@ -277,6 +278,7 @@ impl Messages {
     ) -> Result<Conversation, Error> {
         self.check_for_template(served)?;
         let dialect = &served.dialect;
+        check_shown(tools, &self.messages, dialect)?;
         let messages = self
             .messages
             .iter()
@@ -295,7 +297,7 @@ impl Messages {
         }
         Ok(Conversation {
             messages: messages.collect(),
-            tools: tools.all.clone(),
+            tools: tools::for_template(&tools.all, dialect),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message == Some(true),
             kwargs,
@@ -339,8 +341,7 @@ impl Messages {
 
 fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
     for (k, part) in parts.iter().enumerate() {
-        let is_text = part.get("type").and_then(Value::as_str) == Some("text");
-        if !is_text || !part.get("text").is_some_and(Value::is_string) {
+        if text_of(part).is_none() {
             let param = format!("{message}.content[{k}]");
             let message = format!("`{param}`: only parts of type `text` are served");
             return Err(Error::unsupported(&param, message));
@@ -349,30 +350,43 @@ fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
+/// The text of a part of a message; `None` if it is of another kind.
+fn text_of(part: &Value) -> Option<&str> {
+    let kind = part.get("type").and_then(Value::as_str)?;
+    let is_text = ["text", "refusal"].contains(&kind);
+    part.get(kind).filter(|_| is_text)?.as_str()
+}
+
 /// A message as templates expect it: a single text as content, reasoning under each name in use, the arguments of calls
-/// in the form of this template, and only roles that the template has.
+/// in the form of this template, only roles that the template has, and no fields that say nothing.
 fn for_template(message: &Value, dialect: &Dialect) -> Value {
     let mut message = message.clone();
     if message["role"] == "developer" && !dialect.has_developer {
         message["role"] = "system".into();
     }
-    let text = |name: &str| message.get(name).filter(|value| value.is_string());
-    let reasoning = text("reasoning_content").or(text("reasoning")).cloned();
-    if let Some(reasoning) = reasoning {
+    if let Some(fields) = message.as_object_mut() {
+        let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+        fields.retain(|name, value| !value.is_null() && (name != "tool_calls" || !is_empty(value)));
+    }
+    let content = match &message["content"] {
+        Value::Array(parts) => parts.iter().filter_map(text_of).collect(),
+        Value::String(text) => text.clone(),
+        _ => message["refusal"].as_str().unwrap_or_default().to_owned(),
+    };
+    message["content"] = content.as_str().into();
+    let text = |name: &str| message.get(name).and_then(Value::as_str);
+    let reasoning = text("reasoning_content").or(text("reasoning"));
+    if let Some(mut reasoning) = reasoning.map(str::to_owned) {
+        let has_calls = message.get("tool_calls").is_some();
+        if dialect.joins_reasoning && has_calls && !reasoning.is_empty() && !content.is_empty() {
+            reasoning = format!("{reasoning}\n{content}");
+            message["content"] = "".into();
+        }
         for name in ["reasoning_content", "reasoning", "thinking"] {
-            message[name] = reasoning.clone();
+            message[name] = reasoning.as_str().into();
         }
     }
-    let has_calls = message.get("tool_calls").is_some_and(Value::is_array);
-    if has_calls && message.get("content").is_none_or(Value::is_null) {
-        message["content"] = "".into();
-    }
     with_arguments(&mut message, dialect.takes_text);
-    if let Some(parts) = message.get("content").and_then(Value::as_array) {
-        let texts = parts.iter().filter_map(|part| part.get("text"));
-        let text: String = texts.filter_map(Value::as_str).collect();
-        message["content"] = Value::String(text);
-    }
     message
 }
 

@@ -25,6 +25,7 @@ mod envelope;
 mod error;
 mod fields;
 mod forward;
+mod framing;
 mod generation;
 mod health;
 mod infill;
@@ -47,6 +48,7 @@ mod passages;
 mod places;
 mod pool;
 mod pooled;
+mod pooling;
 mod process;
 mod props;
 mod quit;
@@ -71,7 +73,7 @@ pub use lab::{
     Array as LabArray, Painter, Picture as LabPicture, Wanted as LabRequest, patched as lab_patch,
     pieces as lab_pieces,
 };
-pub use local::{Reply, ReplyEvent, check, n_tokens, reply};
+pub use local::{Refusal, Reply, ReplyEvent, check, prompt, reply};
 pub use parts::Piece;
 pub use pool::{
     Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started,

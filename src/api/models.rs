@@ -87,6 +87,7 @@ pub(super) fn about(served: &Served) -> Value {
             "embedding": matches!(served.pooled, Ok(Pooled::Vector(_))),
             "rerank": rerank::is_scorer(served),
             "classify": matches!(served.pooled, Ok(Pooled::Scores { .. })),
+            "token_classify": matches!(served.pooled, Ok(Pooled::TokenScores(_))),
         },
         "memory": served.memory,
     })

@@ -21,7 +21,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, MAX_CHOICES, choices};
 use super::input::{Input, check_ids, sequences};
-use super::json::Json;
+use super::json::{self, Json, Members, Part};
 use super::shapes;
 
 use response::{Of, Shape};
@@ -91,7 +91,7 @@ pub(super) fn verbose(
     request: Request,
     generation: &Generation,
     one: &Completion,
-) -> Value {
+) -> Members {
     let shape = Shape::new(Of {
         served: Arc::clone(served),
         settings: settings::of(&request, generation, &Native::default()),
@@ -101,7 +101,6 @@ pub(super) fn verbose(
         has_probs: false,
         has_tokens: true,
         has_prompt_logprobs: false,
-        lab: None,
         fields: Vec::new(),
     });
     shape.whole(0, one)
@@ -183,10 +182,7 @@ impl Parameters {
         field: &'static str,
     ) -> Result<Response, Error> {
         let (generation, native) = (&self.generation, &self.native);
-        let constraint = match generation.constraint()? {
-            Some(wanted) => Some(wanted.compile(served).await?),
-            None => None,
-        };
+        let constraint = generation.compile(generation.constraint()?, served).await?;
         let top = native.n_probs.filter(|n| *n > 0).map(|n| n as usize);
         let mut firsts: Vec<Request> = Vec::new();
         for prompt in &prompts {
@@ -203,6 +199,7 @@ impl Parameters {
         let answers = Answers::submit(served, requests.collect(), n);
         let answers = answers.map_err(|error| error.of_prompt(field))?;
         let answers = answers.hiding(generation.hides_special(), served);
+        let answers = answers.with_lab(generation.lab.clone(), served);
         let shape = Shape::new(Of {
             served: Arc::clone(served),
             prompts,
@@ -212,21 +209,22 @@ impl Parameters {
             has_probs: top.is_some(),
             has_tokens: native.return_tokens == Some(true),
             has_prompt_logprobs: generation.wants_prompt_logprobs(),
-            lab: generation.lab.clone(),
             fields: native.response_fields.clone().unwrap_or_default(),
         });
         if generation.is_streamed() {
             return Ok(answers.stream(shape));
         }
         let (all, _) = answers.collect().await?;
-        let mut out: Vec<Value> = (0..)
-            .zip(&all)
-            .map(|(i, one)| shape.whole(i, one))
-            .collect();
-        let out = match out.len() {
-            1 => out.remove(0),
-            _ => out.into(),
-        };
-        Ok(Json(out).into_response())
+        Ok(json::apart(|| {
+            let mut out: Vec<Members> = (0..)
+                .zip(&all)
+                .map(|(i, one)| shape.whole(i, one))
+                .collect();
+            let out: Part = match out.len() {
+                1 => out.remove(0).into(),
+                _ => out.into(),
+            };
+            Json(out).into_response()
+        }))
     }
 }

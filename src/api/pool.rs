@@ -10,7 +10,7 @@ mod names;
 mod residency;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -78,6 +78,8 @@ struct Place {
     deaths: Mutex<Deaths>,
     /// Progress of the latest load.
     share: watch::Sender<Share>,
+    /// Number of its engines that end once their requests are complete.
+    n_ending: AtomicUsize,
     /// Scales of its adapters, if a request has set them.
     scales: Mutex<Option<Vec<(usize, f32)>>>,
 }
@@ -87,7 +89,7 @@ pub(super) struct Info {
     pub(super) name: String,
     /// The path of the model; the name of a built-in one.
     pub(super) path: String,
-    /// `loaded`, `loading`, `not loaded`, `not servable`, or `failed` after the death of its engine process.
+    /// `loaded`, `loading`, `unloading`, `not loaded`, `not servable`, or `failed` after the death of its engine process.
     pub(super) state: &'static str,
     /// The engine of the model, if it is in this process.
     pub(super) served: Option<Arc<Served>>,
@@ -131,6 +133,8 @@ pub struct Pool {
     residency: Residency,
     /// Number of loads under way that count towards the limit of loaded models.
     admitted: Mutex<usize>,
+    /// Number of engines that were taken out of the pool and have not ended.
+    n_ending: Arc<AtomicUsize>,
     created: u64,
     /// Whether a request has asked the server to shut down.
     quits: watch::Sender<bool>,
@@ -160,6 +164,7 @@ impl Place {
             n_failures: AtomicU64::new(0),
             deaths: Mutex::default(),
             share: watch::Sender::default(),
+            n_ending: AtomicUsize::new(0),
             scales: Mutex::default(),
         })
     }
@@ -192,6 +197,7 @@ impl Place {
         };
         let (n_deaths, death) = self.deaths().report();
         let (state, engine) = match &*self.state() {
+            State::NotLoaded if self.is_ending() => ("unloading", None),
             State::NotLoaded if fault.is_some() => ("not servable", None),
             State::NotLoaded if death.is_some() => ("failed", None),
             State::NotLoaded => ("not loaded", None),
@@ -241,6 +247,7 @@ impl Pool {
             upload_bytes: 0,
             residency: Residency::default(),
             admitted: Mutex::default(),
+            n_ending: Arc::default(),
             created: serving::now(),
             quits: watch::Sender::default(),
             scaling: tokio::sync::Mutex::default(),
@@ -474,18 +481,21 @@ impl Pool {
         }
     }
 
-    /// Unloads a model: its running requests are completed, and later ones load it again. Returns whether it was
-    /// loaded.
+    /// Unloads a model: its running requests are completed, and later ones load it again. Its memory is free when this
+    /// returns. Returns whether it was loaded.
     pub(super) async fn unload(&self, name: &str) -> Result<bool, Error> {
-        let (_, place) = self.place(name)?;
-        if let Some(mut load) = self.loading(name) {
+        let (name, place) = self.place(name)?;
+        if let Some(mut load) = self.loading(&name) {
             let _ = load.ended().await;
         }
-        let taken = place.take();
-        let was_loaded = taken.is_some();
-        // If no request holds the engine, its memory is free before this returns.
-        if let Some(engine) = taken.filter(Engine::is_free) {
-            let _ = tokio::task::spawn_blocking(move || engine.end()).await;
+        let ended = self.end_when_free(&name, &place);
+        let was_loaded = ended.is_some();
+        if let Some(ended) = ended {
+            let _ = ended.await;
+        }
+        // Another request may have unloaded it.
+        while place.is_ending() {
+            tokio::time::sleep(residency::PAUSE).await;
         }
         Ok(was_loaded)
     }
@@ -505,7 +515,12 @@ impl Pool {
         let gone: Vec<String> = gone.cloned().collect();
         let new = found.keys().filter(|name| !places.contains_key(*name));
         let new: Vec<String> = new.cloned().collect();
-        places.retain(|name, _| found.contains_key(name));
+        for name in &gone {
+            if let Some(place) = places.remove(name) {
+                // Its requests are completed, whoever waits for that.
+                drop(self.end_when_free(name, &place));
+            }
+        }
         for (name, source) in found {
             match places.get(&name).filter(|place| place.source == source) {
                 // The file may have been replaced.

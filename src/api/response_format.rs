@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::constraint::{self, Compiled, Constraint};
 use crate::engine::serving::Served;
+use crate::sampling::Params;
 
 use super::error::{Error, quoted};
 use super::fields::{Body, fields};
@@ -133,10 +134,14 @@ fn one_of_all(all: Vec<Wanted>) -> Result<Option<Wanted>, Error> {
 
 impl Wanted {
     /// Compiles the constraint off the threads that serve connections.
-    pub(super) async fn compile(self, served: &Arc<Served>) -> Result<Compiled, Error> {
+    pub(super) async fn compile(
+        self,
+        served: &Arc<Served>,
+        sampling: Params,
+    ) -> Result<Compiled, Error> {
         let Self { param, constraint } = self;
         let handle = served.handle.clone();
-        tokio::task::spawn_blocking(move || handle.compile(constraint))
+        tokio::task::spawn_blocking(move || handle.compile(constraint, &sampling))
             .await
             .map_err(|error| Error::Engine {
                 detail: error.to_string(),

@@ -63,7 +63,6 @@ pub(super) async fn responses(
     let dialogue = dialogue(body)?;
     let begun = dialogue.begin(&pool, top_logprobs).await?;
     let envelope = Envelope::new(begun.served, "resp_", Reports::default());
-    let envelope = envelope.with_lab(dialogue.generation.lab.clone());
     let mut shape = Shape::new(envelope, echo, callees, top_logprobs.is_some());
     if is_kept {
         shape.keep_in(Arc::clone(&pool.kept));
@@ -73,5 +72,5 @@ pub(super) async fn responses(
     }
     let (all, usage) = begun.answers.collect().await?;
     let response = all.first().map(|one| shape.response(one, &usage));
-    Ok(Json(response.into()).into_response())
+    Ok(Json(response).into_response())
 }

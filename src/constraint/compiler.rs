@@ -14,7 +14,7 @@ use llguidance::toktrie::TokEnv;
 use super::deadline::Deadline;
 use super::error::first_part;
 use super::limits::{MAX_OVERDUE, STACK_BYTES, TIME_LIMIT, WAIT_LIMIT};
-use super::regex::{of_regex, regex};
+use super::regex::{literal, of_regex};
 use super::vocabulary::Vocabulary;
 use super::{
     Constraint, Error, MAX_AT_ONCE, MAX_BYTES, MAX_WAITING, Matcher, answer, gbnf, schema,
@@ -75,6 +75,26 @@ impl Compiler {
     /// # Errors
     /// The constraint cannot be enforced exactly, for any reason.
     pub fn compile(self: &Arc<Self>, constraint: Constraint) -> Result<Compiled, Error> {
+        self.compile_with(constraint, true)
+    }
+
+    /// The same for completions in which tokens are banned: none is forced, so that required text may be split into
+    /// tokens that are allowed.
+    ///
+    /// # Errors
+    /// The constraint cannot be enforced exactly, for any reason.
+    pub fn compile_without_forcing(
+        self: &Arc<Self>,
+        constraint: Constraint,
+    ) -> Result<Compiled, Error> {
+        self.compile_with(constraint, false)
+    }
+
+    fn compile_with(
+        self: &Arc<Self>,
+        constraint: Constraint,
+        forces: bool,
+    ) -> Result<Compiled, Error> {
         let found = constraint.bytes();
         if found > MAX_BYTES {
             return Err(Error::TooLarge { found });
@@ -89,7 +109,7 @@ impl Compiler {
             .name("constraint".into())
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                let compile = || place.compiler.compile_here(constraint, &of_thread);
+                let compile = || place.compiler.compile_here(constraint, forces, &of_thread);
                 let compiled = caught(compile);
                 drop(place);
                 // After the time limit nobody receives the result.
@@ -122,33 +142,33 @@ impl Compiler {
     pub(super) fn compile_here(
         &self,
         constraint: Constraint,
+        forces: bool,
         deadline: &Deadline,
     ) -> Result<Compiled, Error> {
         let factory = self.factory.get_or_init(|| self.make_factory());
         let factory = factory.as_ref().map_err(Clone::clone)?;
-        let (grammar, refuse): (_, fn(String) -> Error) = match constraint {
-            Constraint::JsonSchema(schema) => (
-                TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
-                |message| Error::Schema {
-                    at: String::new(),
-                    message,
-                },
-            ),
-            Constraint::Regex(text) => (regex(&text), |message| Error::Regex {
-                message: of_regex(&message),
-            }),
-            Constraint::Lark(text) => (TopLevelGrammar::from_lark(text), |message| {
-                Error::Grammar { message }
-            }),
-            Constraint::Gbnf(text) => (
-                TopLevelGrammar::from_lark(gbnf::to_lark(&text)?),
-                |message| Error::Grammar { message },
-            ),
+        let in_grammar: fn(String) -> Error = |message| Error::Grammar { message };
+        let in_schema: fn(String) -> Error = |message| Error::Schema {
+            at: String::new(),
+            message,
+        };
+        let in_regex: fn(String) -> Error = |message| Error::Regex {
+            message: of_regex(&message),
+        };
+        let (mut grammar, refuse) = match constraint {
+            Constraint::JsonSchema(schema) => (schema::to_lark(&schema, deadline)?, in_schema),
+            Constraint::Regex(text) => (format!("start: {}", literal(&text)), in_regex),
+            Constraint::Lark(text) => (text, in_grammar),
+            Constraint::Gbnf(text) => (gbnf::to_lark(&text)?, in_grammar),
             Constraint::Answer(answer) => (
-                TopLevelGrammar::from_lark(answer::to_lark(&answer, &self.tokenizer)?),
-                |message| Error::Grammar { message },
+                answer::to_lark(&answer, &self.tokenizer, deadline)?,
+                in_grammar,
             ),
         };
+        if !forces {
+            grammar.push_str("\n%llguidance {\"no_forcing\": true}\n");
+        }
+        let grammar = TopLevelGrammar::from_lark(grammar);
         deadline.check()?;
         let parser = factory
             .create_parser(grammar)
@@ -181,6 +201,11 @@ impl Compiler {
         *factory.limits_mut() = ParserLimits {
             // Each state takes one to two kilobytes: at most about 100 MB for one completion.
             max_lexer_states: 50_000,
+            // An object with 1000 optional properties needs some thousands: each of them may be the next one.
+            max_items_in_row: 20_000,
+            // At most some ten milliseconds for a mask each.
+            step_max_items: 500_000,
+            step_lexer_fuel: 1_000_000,
             verbose_errors: false,
             ..ParserLimits::default()
         };

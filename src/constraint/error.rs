@@ -59,6 +59,12 @@ pub enum Error {
     /// The operating system could not start a thread.
     #[error("no thread to prepare the constraint on")]
     NoThread,
+    /// The work for a token is beyond the limits.
+    #[error("the constraint is too complex: {message}")]
+    TooComplex {
+        /// The library's message.
+        message: String,
+    },
     /// The grammar cannot continue the completion.
     #[error("the constraint cannot be followed any further: {message}")]
     Broken {
@@ -68,9 +74,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of a matcher that failed. The library tells its limits from other faults by its messages only.
     pub(super) fn broken(error: &dyn fmt::Display) -> Self {
-        Self::Broken {
-            message: first_part(&error.to_string()),
+        const LIMITS: &[&str] = &[
+            "too many expressions",
+            "too many states",
+            "Too many items",
+            "Current row has",
+        ];
+        let message = first_part(&error.to_string());
+        match LIMITS.iter().any(|limit| message.contains(limit)) {
+            true => Self::TooComplex { message },
+            false => Self::Broken { message },
         }
     }
 }

@@ -1,16 +1,7 @@
 //! Regular expressions as grammars, and the library's error messages about them.
 
-use llguidance::api::TopLevelGrammar;
-
-/// A regular expression that must match the whole completion; anchors at its ends are redundant.
-pub(super) fn regex(text: &str) -> TopLevelGrammar {
-    match without_anchors(text) {
-        "" => TopLevelGrammar::from_lark("start: \"\"".into()),
-        inner => TopLevelGrammar::from_regex(inner),
-    }
-}
-
-/// The same regular expression as a part of a grammar in Lark's form: between slashes, with those within escaped.
+/// A regular expression that matches a text as a whole, as a part of a grammar in Lark's form: between slashes, with
+/// those within escaped. Anchors at its ends are redundant.
 pub(super) fn literal(text: &str) -> String {
     let inner = without_anchors(text);
     if inner.is_empty() {

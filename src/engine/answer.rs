@@ -1,12 +1,13 @@
 //! The report of a request: the receiver of its events, the text gate, the usage.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::sampling::{Drawn, Logprobs, SampleError, TokenLogprob};
 use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
-use super::caller::Caller;
+use super::caller::{Caller, Ticket};
 use super::event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
 use super::limits::Limits;
 use super::request::{Ends, Request};
@@ -114,6 +115,11 @@ impl Answer {
                 ..Usage::default()
             },
         }
+    }
+
+    /// Identifies the request, of which this may be one completion of several.
+    pub(super) fn ticket(&self) -> *const Ticket {
+        Arc::as_ptr(&self.caller.ticket)
     }
 
     /// Whether the receiver is gone.

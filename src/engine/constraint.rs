@@ -26,7 +26,10 @@ pub(super) enum Fault {
 
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
-        Self::Computation(fault.to_string())
+        match fault {
+            Fault::Constraint(error) => Self::Constraint(error.to_string()),
+            Fault::NoWorker => Self::Computation(fault.to_string()),
+        }
     }
 }
 

@@ -353,14 +353,14 @@ fn captured<'a>(
     Ok(out)
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that is at least `most`.
-fn round_end(most: f64) -> f64 {
+/// The smallest of `steps`, from 1 to 10, times a power of ten that is at least `most`.
+fn round_end(most: f64, steps: &[f64]) -> f64 {
     if !most.is_finite() || most < 1e-9 {
         return 1.0;
     }
     let power = 10f64.powi(most.log10().floor() as i32);
-    let ends = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);
-    ends.into_iter().find(|end| *end >= most).unwrap_or(most)
+    let mut ends = steps.iter().map(|n| n * power);
+    ends.find(|end| *end >= most).unwrap_or(most)
 }
 
 /// A chart of tokens by experts, for each layer.
@@ -421,7 +421,7 @@ fn routing(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, Prob
             "A row is a token, a column an expert, counted from 0. Coloured experts are picked for the token.".into(),
         ],
         quantity: "weight of the expert".into(),
-        end: round_end(end),
+        end: round_end(end, &[1.0, 2.0, 5.0, 10.0]),
         empty: "not picked".into(),
         grids,
     })
@@ -587,7 +587,8 @@ fn attribution(response: &Value, lab: &Value, chosen: &Chosen) -> Result<Chart, 
             "The parts and the biases of the head sum to the logit.".into(),
         ],
         quantity: "part of the logit".into(),
-        end: round_end(largest),
+        // Fine steps: colours beyond the largest part would stand for nothing.
+        end: round_end(largest, &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0]),
         empty: String::new(),
         grids,
     })

@@ -50,7 +50,10 @@ pub(crate) fn program(arguments: &[impl AsRef<OsStr>]) -> Command {
     });
     let (words, rest) = arguments.split_at(computing.map_or(0, |words| words.len()));
     command.args(words);
-    if computing.is_some() && !rest.contains(&OsStr::new("--threads")) {
+    let has_threads = rest
+        .iter()
+        .any(|word| *word == "--threads" || *word == "-t");
+    if computing.is_some() && !has_threads {
         command.args(["--threads", "1"]);
     }
     command.args(rest);

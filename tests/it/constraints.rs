@@ -308,3 +308,126 @@ fn item_37_constraints_that_cannot_be_used_are_refused_with_their_place() {
     let (status, _) = server.chat(json!({}));
     assert_eq!(status, 200, "the server lives");
 }
+
+#[test]
+fn a_banned_token_is_not_written_whatever_a_constraint_forces() {
+    let server = Server::start(&[]);
+    let tokens = |text: &str| {
+        let body = json!({ "content": text });
+        let (_, found) = server.json("POST", "/tokenize", &body);
+        let found: Vec<u64> = serde_json::from_value(found["tokens"].clone()).expect("ids");
+        found
+    };
+    // Words of which the vocabulary has more than the letters.
+    let word = "the the the";
+    let ask = |bans: &[u64]| {
+        let bias: serde_json::Map<_, _> = bans
+            .iter()
+            .map(|id| (id.to_string(), json!(-100)))
+            .collect();
+        let body =
+            json!({ "guided_regex": word, "temperature": 0, "logit_bias": bias, "max_tokens": 40 });
+        let mut body = body;
+        body["logprobs"] = json!(true);
+        body["return_tokens_as_token_ids"] = json!(true);
+        server.chat(body)
+    };
+    let written = |answer: &Value| -> Vec<u64> {
+        let entries = answer["choices"][0]["logprobs"]["content"].as_array();
+        let ids = entries.expect("entries").iter().map(|entry| {
+            let id = entry["token"]
+                .as_str()
+                .and_then(|t| t.strip_prefix("token_id:"));
+            id.and_then(|id| id.parse().ok()).expect("an id")
+        });
+        ids.collect()
+    };
+    let mut bans = Vec::new();
+    let mut n_split = 0;
+    // Each time the tokens of the last answer are banned, until nothing is left to write.
+    loop {
+        let (status, answer) = ask(&bans);
+        if status != 200 {
+            assert_eq!(status, 400, "{answer}");
+            let message = answer["error"]["message"].as_str().expect("a message");
+            assert!(
+                message.contains("`logit_bias`, the constraint"),
+                "{message}"
+            );
+            break;
+        }
+        assert_eq!(content(&answer, 0), word);
+        let found = written(&answer);
+        assert!(
+            found.iter().all(|id| !bans.contains(id)),
+            "{found:?} {bans:?}"
+        );
+        bans.push(found[0]);
+        n_split += 1;
+    }
+    assert!(n_split > 1, "there is another way to write it");
+    assert!(bans.iter().any(|id| tokens("t").contains(id)), "{bans:?}");
+}
+
+#[test]
+fn a_constraint_that_becomes_too_complex_is_a_fault_of_the_request() {
+    let server = Server::start(&[]);
+    // Counts within counts: the states grow with the text.
+    let regex = r"(((((a|\P{Lu})|((?i:é)|\s)|(\w)*|\s\P{Lu}|(\p{L}|[^x])|(a|.)|(\s|\w)|.aa)){1,1000})*){0,1000}";
+    let mut n_refused = 0;
+    for seed in 0..20 {
+        let body =
+            json!({ "guided_regex": regex, "temperature": 1, "seed": seed, "max_tokens": 150 });
+        let (status, answer) = server.chat(body);
+        if status != 200 {
+            assert_eq!(status, 400, "{answer}");
+            let message = answer["error"]["message"].as_str().expect("a message");
+            assert!(
+                message.starts_with("the constraint is too complex"),
+                "{message}"
+            );
+            n_refused += 1;
+        }
+    }
+    assert!(n_refused < 20);
+    // As many optional properties as an object may have.
+    let each = (0..1000).map(|i| (format!("k{i}"), json!({ "type": "integer", "maximum": 9 })));
+    let each: serde_json::Map<_, _> = each.collect();
+    let schema = json!({ "type": "object", "properties": each });
+    let (status, answer) = server.chat(json!({ "guided_json": schema, "max_tokens": 30 }));
+    assert_eq!(status, 200, "{answer}");
+    assert!(content(&answer, 0).starts_with('{'), "{answer}");
+    // Many tools with many parameters.
+    let each = (0..40).map(|i| (format!("p{i}"), json!({ "type": "string" })));
+    let parameters =
+        json!({ "type": "object", "properties": each.collect::<serde_json::Map<_, _>>() });
+    let tools = (0..200).map(|i| {
+        json!({ "type": "function", "function": { "name": format!("f{i}"), "parameters": parameters } })
+    });
+    let tools: Vec<Value> = tools.collect();
+    let body = json!({ "tools": tools, "tool_choice": "required", "max_tokens": 30 });
+    let (status, answer) = server.chat(body);
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
+fn integers_keep_their_digits_from_a_request_to_the_answer() {
+    let server = Server::start(&[]);
+    for body in [
+        r#"{ "guided_json": { "const": 123456789012345678 } }"#,
+        r#"{ "json_schema": "{\"enum\": [123456789012345678]}" }"#,
+        r#"{ "structured_outputs": { "json": { "type": "integer", "minimum": 123456789012345678, "maximum": 123456789012345678 } } }"#,
+    ] {
+        let body: Value = serde_json::from_str(body).expect("JSON");
+        let (_, answer) = server.chat(body);
+        assert_eq!(content(&answer, 0), "123456789012345678", "{answer}");
+    }
+    let schema: Value =
+        serde_json::from_str(r#"{ "const": 1234567890123456789012 }"#).expect("JSON");
+    server.refused(
+        json!({ "guided_json": schema }),
+        400,
+        "invalid_value",
+        "guided_json",
+    );
+}

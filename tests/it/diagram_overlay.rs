@@ -107,6 +107,7 @@ fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
         assert!(is_within, "{name}: {}", part.path);
     }
     let lines = legend.lines.join("\n");
+    assert!(lines.contains("a pass takes "), "{name}: {lines}");
     let is_told = lines.contains("in no box");
     assert_eq!(is_told, outside > 0.0, "{name}: {lines}");
 }

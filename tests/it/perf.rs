@@ -142,6 +142,8 @@ fn check_profiles(run: &Value) {
     let profiles = run["profiles"].as_array().expect("profiles");
     assert_eq!(profiles.len(), 3, "a prefill, and decoding one and three");
     for profile in profiles {
+        // With several, small operations would seem to cost what the threads wait for each other.
+        assert_eq!(profile["threads_by_operation"], 1);
         let rows = |key: &str| profile[key].as_array().expect("rows").clone();
         let sum = |key: &str, field: &str| -> f64 {
             rows(key).iter().map(|row| number(&row[field])).sum()

@@ -11,6 +11,8 @@ use crate::api::fields::{Body, Field, fields};
 use crate::api::places::{object, text, unserved, wrong};
 use crate::api::shapes::Shape;
 
+use super::client_tools;
+
 fields! {
     struct Own {
         messages: Vec<Value>,
@@ -67,6 +69,7 @@ const TOOLS: Shape = Shape {
         "defer_loading",
         "eager_input_streaming",
         "input_examples",
+        "max_characters",
     ],
     ..Shape::of(&["type", "name", "description", "input_schema", "strict"])
 };
@@ -290,18 +293,24 @@ fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
 fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {
     let fields = object(at, tool)?;
     let kind = fields.get("type").filter(|kind| !kind.is_null());
-    if kind.is_some_and(|kind| kind != "custom") {
-        let what = "only tools that the client runs are served, with `input_schema`";
-        return Err(unserved(&format!("{at}.type"), what));
-    }
     let mut function = json!({ "name": text(at, fields, "name")? });
-    match fields.get("input_schema") {
-        Some(schema @ Value::Object(_)) => function["parameters"] = schema.clone(),
-        _ => {
-            return Err(wrong(
-                &format!("{at}.input_schema"),
-                "a JSON Schema, which is an object",
-            ));
+    match (kind.and_then(Value::as_str), fields.get("input_schema")) {
+        (None | Some("custom"), Some(schema @ Value::Object(_)))
+            if kind.is_none_or(Value::is_string) =>
+        {
+            function["parameters"] = schema.clone();
+        }
+        (Some("custom") | None, _) if kind.is_none_or(Value::is_string) => {
+            let expected = "a JSON Schema, which is an object";
+            return Err(wrong(&format!("{at}.input_schema"), expected));
+        }
+        (kind, _) => {
+            let known = kind.and_then(client_tools::find);
+            let what = "only tools that the client runs are served: with `input_schema`, `bash`, `text_editor`, `memory`";
+            let (description, schema) =
+                known.ok_or_else(|| unserved(&format!("{at}.type"), what))?;
+            function["description"] = description.into();
+            function["parameters"] = schema;
         }
     }
     for name in ["description", "strict"] {

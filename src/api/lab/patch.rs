@@ -106,6 +106,7 @@ impl Runs {
                 point: LOGITS.to_owned(),
                 positions: Where::Last,
                 reduce: Reduce::None,
+                n_features: 0,
             });
             Request {
                 lab: Some(Arc::new(plan)),
@@ -272,6 +273,7 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
         point: point.clone(),
         positions: Where::List(all.clone()),
         reduce: Reduce::None,
+        n_features: 0,
     };
     let reading = LabPlan {
         captures: names.iter().map(capture).collect(),

@@ -7,12 +7,13 @@ use serde_json::{Map, Value, json};
 use crate::api::answers::{Completion, DenoisingStep, Format};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
+use crate::api::json::{Members, Text};
 use crate::api::kept::Kept;
 use crate::api::logprobs::{self, Names};
 use crate::api::parts::Piece;
 use crate::api::record::Record;
 use crate::engine::serving;
-use crate::engine::{AnswerToken, FinishReason, LabResult, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Stopped, Usage};
 use crate::transport::Events;
 
 use super::tools::{Callees, Kind, free_text};
@@ -34,7 +35,7 @@ pub(super) struct Shape {
     /// The number of events so far.
     n_events: usize,
     reason: Option<FinishReason>,
-    lab: Option<Value>,
+    lab: Option<Text>,
 }
 
 /// An item that is being written.
@@ -92,7 +93,7 @@ impl Shape {
     }
 
     /// The JSON of a whole response.
-    pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> Value {
+    pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> Members {
         let mut items = Vec::new();
         if !one.reasoning.is_empty() {
             items.push(Open::Reasoning(one.reasoning.clone()));
@@ -111,7 +112,7 @@ impl Shape {
                 }),
         );
         self.reason = one.reason;
-        self.lab = self.envelope.lab(one.lab.as_deref());
+        self.lab.clone_from(&one.report);
         let last = items.len() - 1;
         for (i, item) in items.iter().enumerate() {
             let status = if i == last { self.status() } else { COMPLETED };
@@ -129,7 +130,7 @@ impl Shape {
         }
     }
 
-    fn object(&self, status: &str, usage: Option<&Usage>, error: &Value) -> Value {
+    fn object(&self, status: &str, usage: Option<&Usage>, error: &Value) -> Members {
         let details = (status == INCOMPLETE).then(|| json!({ "reason": "max_output_tokens" }));
         let mut out = json!({
             "id": self.envelope.id, "object": "response", "created_at": self.envelope.created,
@@ -142,8 +143,9 @@ impl Shape {
             out[name.as_str()] = value.clone();
         }
         out["usage"] = usage.map(usage_json).unwrap_or_default();
+        let mut out = Members::from(out);
         if let Some(lab) = &self.lab {
-            out["lab"] = lab.clone();
+            out.put("lab", lab.clone());
         }
         out
     }
@@ -220,7 +222,8 @@ impl Shape {
                 tokens,
                 Names::Texts,
                 self.envelope.served.handle.tokenizer(),
-            ),
+            )
+            .collect(),
             false => Vec::new(),
         }
     }
@@ -233,6 +236,15 @@ impl Shape {
             event[name.as_str()] = value.clone();
         }
         out.push_named(&event);
+    }
+
+    /// Writes an event with its sequence number and the response.
+    fn of_response(&mut self, kind: &str, response: Members, out: &mut Events) {
+        let event = json!({ "type": kind, "sequence_number": self.n_events });
+        self.n_events += 1;
+        let mut event = Members::from(event);
+        event.put("response", response);
+        out.push_as(kind, &event);
     }
 
     /// Writes an event of an item, with additional `fields`.
@@ -333,9 +345,9 @@ impl Format for Shape {
     const HAS_DONE: bool = false;
 
     fn start(&mut self, _choice: u32, out: &mut Events) {
-        let response = json!({ "response": self.object(IN_PROGRESS, None, &Value::Null) });
-        self.event("response.created", &response, out);
-        self.event("response.in_progress", &response, out);
+        let response = self.object(IN_PROGRESS, None, &Value::Null);
+        self.of_response("response.created", response.clone(), out);
+        self.of_response("response.in_progress", response, out);
     }
 
     fn text(&mut self, _choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
@@ -395,8 +407,8 @@ impl Format for Shape {
     fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut Events) {}
 
     /// The last event carries it, with the whole response.
-    fn lab(&mut self, _: u32, result: &LabResult, _: &mut Events) {
-        self.lab = self.envelope.lab(Some(result));
+    fn lab(&mut self, _: u32, result: Text, _: &mut Events) {
+        self.lab = Some(result);
     }
 
     fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>, out: &mut Events) {
@@ -409,14 +421,14 @@ impl Format for Shape {
 
     fn done(&mut self, usage: &Usage, out: &mut Events) {
         let status = self.status();
-        let response = json!({ "response": self.object(status, Some(usage), &Value::Null) });
-        self.event(&format!("response.{status}"), &response, out);
+        let response = self.object(status, Some(usage), &Value::Null);
+        self.of_response(&format!("response.{status}"), response, out);
     }
 
     fn failed(&mut self, error: &Error, out: &mut Events) {
         let body = error.body();
         let error = json!({ "code": body["error"]["code"], "message": body["error"]["message"] });
-        let response = json!({ "response": self.object("failed", None, &error) });
-        self.event("response.failed", &response, out);
+        let response = self.object("failed", None, &error);
+        self.of_response("response.failed", response, out);
     }
 }

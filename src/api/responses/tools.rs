@@ -13,11 +13,12 @@ use crate::api::error::{Error, quoted};
 use crate::api::places::{object, text, unserved, wrong};
 use crate::api::record::Record;
 use crate::api::shapes::Shape;
+use crate::text::calls::completed;
 
 use super::request::{Fields, given};
 
 /// The name of the argument of a tool that takes free text.
-const INPUT: &str = "input";
+pub(in crate::api) const INPUT: &str = "input";
 /// The namespace of functions that are in none.
 const NO_SPACE: &str = "functions";
 /// The name of a tool by which the client finds further tools.
@@ -330,8 +331,8 @@ pub(super) fn with_text(text: &str) -> Value {
 }
 
 /// The free text in the arguments of a call, where it is the only argument.
-pub(super) fn free_text(arguments: &str) -> String {
-    let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+pub(in crate::api) fn free_text(arguments: &str) -> String {
+    let arguments: Value = serde_json::from_str(&completed(arguments)).unwrap_or_default();
     arguments[INPUT].as_str().unwrap_or_default().to_owned()
 }
 

@@ -6,39 +6,42 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
+use sha2::Digest;
 
 use crate::arch::Parts;
-use crate::cli::options::{LoadOptions, byte_count, positive, progress_bar};
-use crate::cli::{Failure, output};
+use crate::cli::Failure;
+use crate::cli::model::ModelArg;
+use crate::cli::options::{LoadOptions, progress_bar};
+use crate::cli::output::{self, ForceOption, OutputPlace, at};
+use crate::cli::values::{byte_count, positive, tokens};
+use crate::common::inputs::{forget_input, refuse_input};
 use crate::common::moments::Moments;
 use crate::common::reading::{self, MAX_TEXT};
-use crate::common::writing;
+use crate::common::writing::{self, Target};
 use crate::engine::{Captured, LabResult, Reduce};
 use crate::files::arrays::{self, Elements, Format, Named};
 
+use super::prompt_lines::Lines;
 use super::prompts::{Asking, Bounds, PlanOptions, plan};
 
 const INDEX: &str = "index.json";
 const LOCK: &str = "lock";
+/// The prefix of the names of files with values.
+const SHARD: &str = "shard-";
 /// The prefix of the names of statistics files.
 const STATISTICS: &str = "statistics-";
-/// Maximum size of a line of prompts, in bytes.
-const MAX_LINE: u64 = 16 << 20;
 /// The position of a value that was computed from all rows of a prompt.
 const NO_POSITION: u32 = i32::MAX as u32;
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct CollectArgs {
-    /// The model: a file, a folder or tiny-chat
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// Prompts, one on each line as JSON: a string, token ids, or an object with either as `prompt`
     #[arg(long, value_name = "FILE.jsonl")]
     prompts: PathBuf,
@@ -46,11 +49,13 @@ pub(in crate::cli) struct CollectArgs {
     /// its name ends in .json
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// Folder for the values; an interrupted run is resumed in it
+    /// Folder for the values; an interrupted run is resumed in it. With `--force` a collection in it is replaced
     #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    output: OutputPlace,
+    #[command(flatten)]
+    force: ForceOption,
     /// Maximum number of completion tokens of each prompt; 0 = only the prompts are read
-    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    #[arg(short = 'n', long, default_value = "0", value_name = "N", value_parser = tokens)]
     max_tokens: usize,
     /// Also compute the covariance of the elements of each value
     #[arg(long)]
@@ -108,74 +113,6 @@ impl Index {
     /// Number of prompts whose values were written.
     fn n_done(&self) -> usize {
         self.shards.iter().map(|shard| shard.prompts).sum()
-    }
-}
-
-/// The prompts of a file, read one by one.
-struct Lines {
-    path: PathBuf,
-    file: BufReader<File>,
-    at: usize,
-    hash: Option<Sha256>,
-}
-
-impl Lines {
-    fn open(path: &Path, is_hashed: bool) -> Result<Self, Failure> {
-        let file = reading::open(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-        Ok(Self {
-            path: path.to_owned(),
-            file: BufReader::with_capacity(1 << 20, file),
-            at: 0,
-            hash: is_hashed.then(Sha256::new),
-        })
-    }
-
-    /// The next line that is not empty.
-    fn line(&mut self) -> Result<Option<String>, Failure> {
-        loop {
-            self.at += 1;
-            let mut line = Vec::new();
-            let place = |what: &str| anyhow::anyhow!("{}:{}: {what}", self.path.display(), self.at);
-            let n = (&mut self.file).take(MAX_LINE).read_until(b'\n', &mut line);
-            let n = n.map_err(|error| place(&error.to_string()))?;
-            if n as u64 == MAX_LINE {
-                return Err(place(&format!("expected lines below {MAX_LINE} bytes")));
-            }
-            if let Some(hash) = &mut self.hash {
-                hash.update(&line);
-            }
-            if n == 0 {
-                return Ok(None);
-            }
-            let line = String::from_utf8(line).map_err(|_| place("expected UTF-8"))?;
-            if !line.trim().is_empty() {
-                return Ok(Some(line));
-            }
-        }
-    }
-
-    /// The tokens of the next prompt.
-    fn tokens(&mut self, asking: &Asking) -> Result<Option<Vec<u32>>, Failure> {
-        let Some(line) = self.line()? else {
-            return Ok(None);
-        };
-        let place = |what: String| anyhow::anyhow!("{}:{}: {what}", self.path.display(), self.at);
-        let value: Value = serde_json::from_str(&line).map_err(|e| place(e.to_string()))?;
-        let prompt = match value {
-            Value::Object(mut object) => object.remove("prompt").unwrap_or_default(),
-            other => other,
-        };
-        let tokens = match prompt {
-            Value::String(text) => asking.encode(&text).map_err(|e| place(e.to_string()))?,
-            other => serde_json::from_value::<Vec<u32>>(other).map_err(|_| {
-                place("expected a string, token ids, or an object with either as `prompt`".into())
-            })?,
-        };
-        let n_vocab = asking.served.handle.tokenizer().vocab_len();
-        match tokens.iter().find(|id| **id as usize >= n_vocab) {
-            Some(id) => Err(place(format!("{id} is not a token id below {n_vocab}"))),
-            None => Ok(Some(tokens)),
-        }
     }
 }
 
@@ -246,7 +183,7 @@ impl Collecting<'_> {
         let n = std::mem::take(&mut self.n_buffered);
         if n > 0 {
             let shard = Shard {
-                file: format!("shard-{at:05}.safetensors"),
+                file: format!("{SHARD}{at:05}.safetensors"),
                 first: self.index.n_done(),
                 prompts: n,
                 rows: self
@@ -291,8 +228,10 @@ impl Collecting<'_> {
         let texts = texts
             .into_iter()
             .map(|(name, text)| (name.to_owned(), text.into()));
-        let written = arrays::write(&path, Format::Safetensors, arrays, &texts.collect());
-        written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+        // An interrupted run may have left a file that the index does not name.
+        let target = Target::replacing(&path);
+        let written = arrays::write(target, Format::Safetensors, arrays, &texts.collect());
+        written.map_err(|error| at(&path, &error))
     }
 
     fn write_statistics(&self, name: &str) -> Result<(), Failure> {
@@ -332,7 +271,8 @@ impl Collecting<'_> {
     fn write_index(&self) -> Result<(), Failure> {
         let path = self.folder.join(INDEX);
         let text = serde_json::to_vec_pretty(&self.index)?;
-        writing::write(&path, &text).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+        let written = writing::write(Target::replacing(&path), &text);
+        written.map_err(|error| at(&path, &error))
     }
 }
 
@@ -414,6 +354,25 @@ fn check(args: &CollectArgs, asking: &Asking) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Removes the collection in a folder. Other files stay.
+fn remove(folder: &Path) -> Result<(), Failure> {
+    let mut own = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_array = name.starts_with(SHARD) || name.starts_with(STATISTICS);
+        if name == INDEX || is_array && name.ends_with(".safetensors") {
+            own.push(entry.path());
+        }
+    }
+    let each = |act: &dyn Fn(&Path) -> std::io::Result<()>| {
+        let mut all = own.iter();
+        all.try_for_each(|path| act(path).map_err(|error| at(path, &error)))
+    };
+    each(&refuse_input)?;
+    each(&|path| fs::remove_file(path))
+}
+
 /// The index of the folder, if it has the same subject.
 fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
     let path = folder.join(INDEX);
@@ -422,12 +381,16 @@ fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut others = fs::read_dir(folder)?.flatten();
             if others.any(|entry| entry.file_name() != LOCK) {
-                anyhow::bail!("{}: is not empty, and has no {INDEX}", folder.display());
+                anyhow::bail!(
+                    "{}: is not empty, and has no {INDEX}; another folder is needed, or --force to write beside what is there",
+                    folder.display()
+                );
             }
             return Ok(None);
         }
         Err(error) => anyhow::bail!("{}: {error}", path.display()),
     };
+    forget_input(&path);
     let at = |what: &str| anyhow::anyhow!("{}: {what}", path.display());
     let index: Index = serde_json::from_str(&text).map_err(|error| at(&error.to_string()))?;
     if index.subject != *subject {
@@ -435,7 +398,7 @@ fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
             return Ok(None);
         }
         return Err(at(
-            "is of another model, plan or file of prompts; another folder is needed",
+            "is of another model, plan or file of prompts; another folder is needed, or --force to replace the collection",
         ));
     }
     Ok(Some(index))
@@ -462,7 +425,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     };
     let asking = Asking::start(
         &args.load,
-        &args.model,
+        &args.model.source(),
         plan.clone(),
         &args.values.lab_vectors,
         bounds,
@@ -480,13 +443,18 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
         covariance: args.covariance,
         plan,
     };
-    fs::create_dir_all(&args.output)?;
+    fs::create_dir_all(&args.output).map_err(|error| at(&args.output, &error))?;
     let folder = args.output.display();
-    let lock = File::create(args.output.join(LOCK))?;
+    let lock = args.output.join(LOCK);
+    let opened = File::options().append(true).create(true).open(&lock);
+    let lock = opened.map_err(|error| at(&lock, &error))?;
     if lock.try_lock().is_err() {
         anyhow::bail!("{folder}: another command collects into it");
     }
-    let index = found(&args.output, &subject)?;
+    let index = match args.force.force {
+        true => remove(&args.output).map(|()| None)?,
+        false => found(&args.output, &subject)?,
+    };
     let index = index.unwrap_or_else(|| Index {
         subject,
         complete: false,

@@ -48,8 +48,8 @@ fn schemas_are_refused_with_their_place() {
         &["schema/items/1/uniqueItems: "],
     );
     refused(
-        schema(json!({ "anyOf": [{ "$ref": "#/$defs/x" }], "$defs": { "x": { "if": {} } } })),
-        &["schema/$defs/x/if: `if` cannot be enforced"],
+        schema(json!({ "anyOf": [{ "$ref": "#/$defs/x" }], "$defs": { "x": { "contains": {} } } })),
+        &["schema/$defs/x/contains: `contains` cannot be enforced"],
     );
     refused(
         schema(json!({ "properties": { "a": { "$ref": "#/$defs/x" } } })),
@@ -67,22 +67,23 @@ fn schemas_are_refused_with_their_place() {
         schema(json!({ "properties": [] })),
         &["schema/properties: expected an object"],
     );
-    refused(schema(json!({ "type": "strnig" })), &["schema: ", "strnig"]);
+    refused(
+        schema(json!({ "type": "strnig" })),
+        &["schema/type: ", "strnig"],
+    );
     refused(
         schema(json!({ "type": "string", "pattern": "(" })),
-        &["schema: "],
+        &["schema/pattern: pattern, column 1: "],
     );
     refused(
-        schema(json!({ "type": "string", "format": "no-such" })),
-        &["schema: ", "no-such"],
-    );
-    refused(
-        schema(json!({ "type": "integer", "minimum": 3, "maximum": 2 })),
-        &["schema: "],
+        schema(
+            json!({ "items": { "type": "integer", "minimum": 3, "maximum": 2 }, "minItems": 1, "type": "array" }),
+        ),
+        &["schema/items: nothing fits"],
     );
     refused(
         schema(json!({ "x-guidance": { "no_such": 1 } })),
-        &["schema: ", "no_such"],
+        &["schema/x-guidance/no_such: "],
     );
     // What the specification does not know is an annotation.
     let annotated = json!({ "type": "null", "x-order": 3, "examples": [1] });
@@ -218,6 +219,54 @@ fn hostile_constraints_end_in_good_time() {
         json!({ "type": "string", "allOf": products }),
     );
 
+    schema(
+        "anchors everywhere",
+        json!({ "pattern": "(^|a)($|b)".repeat(400), "type": "string" }),
+    );
+    let anchors: Vec<_> = (0..500)
+        .map(|i| json!({ "pattern": format!("{}{i}", "(^|a)".repeat(14)) }))
+        .collect();
+    schema("many patterns with anchors", json!({ "anyOf": anchors }));
+    let names = (0..400).map(|i| (format!("a{{{i}}}.*b"), json!({})));
+    schema(
+        "names that overlap",
+        json!({ "type": "object", "patternProperties": names.collect::<Map<_, _>>() }),
+    );
+    let patterns: Vec<_> = (0..400)
+        .map(|i| json!({ "type": "string", "pattern": format!("^(a|b)*a(a|b){{{i}}}$") }))
+        .collect();
+    schema(
+        "patterns that exclude each other",
+        json!({ "oneOf": patterns }),
+    );
+    let doubled = |i: usize| {
+        let one = json!({ "properties": { format!("a{i}"): { "type": "null" } }, "required": [format!("a{i}")] });
+        json!({ "anyOf": [one, { "properties": { format!("b{i}"): true } }] })
+    };
+    let all: Vec<_> = (0..14).map(doubled).collect();
+    schema(
+        "a product of objects",
+        json!({ "type": "object", "allOf": all, "additionalProperties": true }),
+    );
+    let nodes = (0..3000).map(|i| {
+        let next = json!({ "$ref": format!("#/$defs/n{}", (i + 1) % 3000) });
+        let inner = json!({ "type": "object", "properties": { "n": next }, "required": ["n"] });
+        (
+            format!("n{i}"),
+            json!({ "anyOf": [inner, { "$ref": "#/$defs/end" }] }),
+        )
+    });
+    let nodes = nodes.chain([("end".into(), json!(false))]);
+    schema(
+        "values without an end",
+        json!({ "$ref": "#/$defs/n0", "$defs": nodes.collect::<Map<_, _>>() }),
+    );
+    schema(
+        "counted properties",
+        json!({ "type": "object", "minProperties": 400, "properties":
+        (0..900).map(|i| (format!("p{i}"), json!({}))).collect::<Map<_, _>>() }),
+    );
+
     let regex = |name, text: String| survives(name, Constraint::Regex(text));
     regex("counts of counts", "((a{1000}){1000}){1000}".into());
     regex(
@@ -316,6 +365,26 @@ fn large_schemas_are_refused_at_once() {
     assert!(elapsed < TIME_LIMIT / 2, "{elapsed:?}");
 }
 
+/// The documented number of properties, all of them optional.
+#[test]
+fn an_object_may_have_a_thousand_optional_properties() {
+    let each = (0..1000).map(|i| (format!("p{i}"), json!({ "type": "integer" })));
+    let schema = json!({ "type": "object", "properties": each.collect::<Map<_, _>>() });
+    let compiler = compiler();
+    let compiled = compiler.compile(Constraint::JsonSchema(schema));
+    let mut matcher = compiled.expect("as documented").matcher();
+    let text = r#"{"p0": 1, "p3": 2, "p500": 12, "p999": 3}"#;
+    for id in compiler
+        .tokenizer
+        .encode_continuation(text)
+        .expect("tokens")
+    {
+        assert!(allows(&matcher.mask().expect("a mask"), id), "{text}");
+        matcher.accept(id).expect("the mask allows it");
+    }
+    assert!(matcher.may_stop().expect("alive"));
+}
+
 #[test]
 fn assertions_and_dumps_of_the_library_are_not_shown() {
     let assertion = "panic: assertion failed: n < 3\n<backtrace>\n 0: main";
@@ -329,11 +398,13 @@ fn what_is_over_its_time_ends_and_keeps_no_place() {
     let over = Deadline::default();
     over.end();
     let regex = || Constraint::Regex("[ab]+".into());
-    let ended = compiler.compile_here(regex(), &over);
+    let ended = compiler.compile_here(regex(), true, &over);
     assert_eq!(ended.err(), Some(Error::TooSlow));
     // The library's own work ends too.
     let in_time = Deadline::default();
-    let compiled = compiler.compile_here(regex(), &in_time).expect("sound");
+    let compiled = compiler
+        .compile_here(regex(), true, &in_time)
+        .expect("sound");
     let mut watched = Matcher::new(
         in_time
             .guard(compiled.matcher.inner.deep_clone())

@@ -6,6 +6,10 @@ mod answers;
 mod calls;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod schemas;
+#[cfg(test)]
+mod strings;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

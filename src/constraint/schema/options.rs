@@ -1,0 +1,50 @@
+//! The options of a schema's grammar, from `x-guidance` at its root, as llguidance has them.
+
+use serde_json::Value;
+
+use super::super::Error;
+use super::super::regex::literal;
+use super::read::fault;
+
+/// White space between the parts of a JSON text. It is bounded: otherwise a model could write spaces without end.
+const SPACE: &str = r"[ \t]|\r?\n[ \t]{0,20}";
+
+/// How the parts of a JSON text stand together; each is an expression in Lark's form.
+pub(super) struct Options {
+    pub(super) space: Option<String>,
+    pub(super) comma: String,
+    pub(super) colon: String,
+    /// Whether the options of `oneOf` may fit the same value.
+    pub(super) allows_overlaps: bool,
+}
+
+impl Options {
+    pub(super) fn of(schema: &Value) -> Result<Self, Error> {
+        let mut this = Self {
+            space: Some(literal(SPACE)),
+            comma: "\",\"".into(),
+            colon: "\":\"".into(),
+            allows_overlaps: false,
+        };
+        let given = schema.get("x-guidance").and_then(Value::as_object);
+        let flexible = given.and_then(|given| given.get("whitespace_flexible"));
+        if flexible == Some(&Value::Bool(false)) {
+            this.space = None;
+        }
+        for (key, value) in given.into_iter().flatten() {
+            match (key.as_str(), value) {
+                (_, Value::Null) => {}
+                ("whitespace_flexible", Value::Bool(_)) => {}
+                ("whitespace_pattern", Value::String(text)) => this.space = Some(literal(text)),
+                ("item_separator", Value::String(text)) => this.comma = literal(text),
+                ("key_separator", Value::String(text)) => this.colon = literal(text),
+                ("coerce_one_of", Value::Bool(value)) => this.allows_overlaps = *value,
+                _ => {
+                    let message = "unknown, or not of its type, or cannot be honoured";
+                    return Err(fault(&format!("/x-guidance/{key}"), message));
+                }
+            }
+        }
+        Ok(this)
+    }
+}

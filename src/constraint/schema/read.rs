@@ -1,0 +1,403 @@
+//! Reading of a JSON Schema: each schema once, its keywords to alternatives, with the place of what is wrong.
+//!
+//! What cannot be enforced is an error. Keywords that no draft of JSON Schema knows are annotations, as the
+//! specification says. Not here: values within values, which are read when something asks for them ([`Schemas::shape`]).
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use super::super::Error;
+use super::super::deadline::Deadline;
+use super::conditions::CONDITIONS;
+use super::number::Number;
+use super::resources::Resources;
+use super::shape::{Alternative, Array, Kind, Node, Object, Part, Shape, any, meet};
+use super::text::{Patterns, Text};
+
+/// Keywords of the specification that are not enforced.
+const UNSUPPORTED: &[&str] = &[
+    "$dynamicRef",
+    "$recursiveRef",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "else",
+    "if",
+    "maxContains",
+    "minContains",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "uniqueItems",
+];
+
+/// Maximum number of parts. A schema counts as one, and so do eight values of an enumeration.
+const MAX_PARTS: usize = 1 << 14;
+/// Maximum number of alternatives of a schema.
+const MAX_ALTERNATIVES: usize = 1 << 15;
+/// Maximum number of alternatives of all schemas together.
+const MAX_IN_ALL: usize = 1 << 18;
+/// Maximum nesting of schemas that the same value has to fit: each level is a recursive call.
+const MAX_DEPTH: usize = 512;
+static FALSE: Value = Value::Bool(false);
+
+/// A schema, or a value that is the only one that fits.
+struct Source<'a> {
+    value: &'a Value,
+    base: usize,
+    at: Rc<str>,
+    is_constant: bool,
+}
+
+/// The schemas of a document that were reached so far.
+pub(super) struct Schemas<'a> {
+    resources: Resources<'a>,
+    sources: Vec<Source<'a>>,
+    numbers: HashMap<(*const Value, bool), u32>,
+    read: HashMap<u32, Rc<Shape>>,
+    /// Schemas that are being read.
+    open: HashSet<u32>,
+    /// The places of `oneOf`.
+    pub(super) groups: Vec<Rc<str>>,
+    pub(super) patterns: Patterns,
+    n_parts: usize,
+    n_alternatives: usize,
+    deadline: &'a Deadline,
+}
+
+pub(super) fn fault(at: &str, message: impl Into<String>) -> Error {
+    Error::Schema {
+        at: at.to_owned(),
+        message: message.into(),
+    }
+}
+
+/// A key as part of a JSON pointer (RFC 6901, section 3).
+pub(super) fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+impl<'a> Schemas<'a> {
+    /// The schemas of a document, and the number of the outermost one.
+    pub(super) fn new(root: &'a Value, deadline: &'a Deadline) -> (Self, u32) {
+        let mut this = Self {
+            resources: Resources::new(root),
+            sources: Vec::new(),
+            numbers: HashMap::new(),
+            read: HashMap::new(),
+            open: HashSet::new(),
+            groups: Vec::new(),
+            patterns: Patterns::default(),
+            n_parts: 0,
+            n_alternatives: 0,
+            deadline,
+        };
+        let source = Source {
+            value: root,
+            base: this.resources.base_of(root, 0),
+            at: "".into(),
+            is_constant: false,
+        };
+        let root = this.add(source);
+        (this, root)
+    }
+
+    /// # Errors
+    /// The time for compiling is over.
+    pub(super) fn in_time(&self) -> Result<(), Error> {
+        self.deadline.check()
+    }
+
+    pub(super) fn place(&self, number: u32) -> &str {
+        &self.sources[number as usize].at
+    }
+
+    fn add(&mut self, source: Source<'a>) -> u32 {
+        let next = self.sources.len() as u32;
+        let key = (std::ptr::from_ref(source.value), source.is_constant);
+        let number = *self.numbers.entry(key).or_insert(next);
+        if number == next {
+            self.sources.push(source);
+        }
+        number
+    }
+
+    /// Adds `n` to the count of parts.
+    pub(super) fn count(&mut self, at: &str, n: usize) -> Result<(), Error> {
+        self.n_parts += n;
+        match self.n_parts > MAX_PARTS {
+            true => Err(fault(
+                at,
+                format!("the schema has more than {MAX_PARTS} parts"),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The number of a schema below another one.
+    pub(super) fn inner(
+        &mut self,
+        value: &'a Value,
+        base: usize,
+        at: String,
+    ) -> Result<u32, Error> {
+        let base = self.resources.base_of(value, base);
+        let n_known = self.sources.len();
+        let number = self.add(Source {
+            value,
+            base,
+            at: at.as_str().into(),
+            is_constant: false,
+        });
+        if self.sources.len() > n_known {
+            self.count(&at, 1)?;
+            if !value.is_object() && !value.is_boolean() {
+                return Err(fault(&at, "expected an object or a boolean"));
+            }
+        }
+        Ok(number)
+    }
+
+    /// The alternatives of a schema.
+    ///
+    /// # Errors
+    /// A keyword is wrong or cannot be enforced, or there are too many combinations.
+    pub(super) fn shape(&mut self, number: u32) -> Result<Rc<Shape>, Error> {
+        if let Some(shape) = self.read.get(&number) {
+            return Ok(Rc::clone(shape));
+        }
+        let source = &self.sources[number as usize];
+        let (value, base, at) = (source.value, source.base, Rc::clone(&source.at));
+        if source.is_constant {
+            let shape = Rc::new(vec![Alternative::of(self.constant(value, &at)?)]);
+            self.read.insert(number, Rc::clone(&shape));
+            return Ok(shape);
+        }
+        if self.open.len() == MAX_DEPTH {
+            return Err(fault(
+                &at,
+                format!("more than {MAX_DEPTH} schemas in each other"),
+            ));
+        }
+        if !self.open.insert(number) {
+            return Err(fault(&at, "the schema refers to itself for the same value"));
+        }
+        let shape = match value {
+            Value::Bool(true) => any(),
+            Value::Bool(false) => Vec::new(),
+            Value::Object(fields) => self.object(fields, base, &at)?,
+            _ => return Err(fault(&at, "expected an object or a boolean")),
+        };
+        self.open.remove(&number);
+        let shape = Rc::new(shape);
+        self.read.insert(number, Rc::clone(&shape));
+        Ok(shape)
+    }
+
+    fn object(
+        &mut self,
+        fields: &'a Map<String, Value>,
+        base: usize,
+        at: &str,
+    ) -> Result<Shape, Error> {
+        let mut shape = any();
+        let mut has_conditions = false;
+        for (key, value) in fields {
+            let here = || format!("{at}/{}", escaped(key));
+            let next = match key.as_str() {
+                key if UNSUPPORTED.contains(&key) => {
+                    if is_without_effect(key, value, fields) {
+                        continue;
+                    }
+                    return Err(fault(&here(), format!("`{key}` cannot be enforced")));
+                }
+                key if CONDITIONS.contains(&key) => {
+                    if std::mem::replace(&mut has_conditions, true) {
+                        continue;
+                    }
+                    self.conditions(fields, base, at)?
+                }
+                "$ref" => {
+                    let Some(reference) = value.as_str() else {
+                        return Err(fault(&here(), "expected a string"));
+                    };
+                    let found = self.resources.target(reference, base);
+                    let ((target, base), at) = found.map_err(|message| fault(&here(), message))?;
+                    let number = self.inner_of(target, base, at)?;
+                    Shape::clone(&*self.shape(number)?)
+                }
+                "allOf" | "anyOf" | "oneOf" => self.combined(key, value, base, &here())?,
+                "const" => vec![Alternative::of(self.constant(value, &here())?)],
+                "enum" => {
+                    let Some(values) = value.as_array() else {
+                        return Err(fault(&here(), "expected an array"));
+                    };
+                    self.count(&here(), values.len() / 8)?;
+                    let mut all = Vec::with_capacity(values.len());
+                    for (i, value) in values.iter().enumerate() {
+                        all.push(Alternative::of(
+                            self.constant(value, &format!("{}/{i}", here()))?,
+                        ));
+                    }
+                    all
+                }
+                _ => continue,
+            };
+            shape = self.meet(&shape, &next, at)?;
+        }
+        Ok(shape)
+    }
+
+    /// The number of the target of a reference, whose URI is known.
+    fn inner_of(&mut self, value: &'a Value, base: usize, at: String) -> Result<u32, Error> {
+        let key = (std::ptr::from_ref(value), false);
+        match self.numbers.get(&key) {
+            Some(number) => Ok(*number),
+            None => self.inner(value, base, at),
+        }
+    }
+
+    /// The alternatives that fit both.
+    pub(super) fn meet(&mut self, a: &Shape, b: &Shape, at: &str) -> Result<Shape, Error> {
+        self.in_time()?;
+        let too_many = || {
+            let message = format!("more than {MAX_ALTERNATIVES} combinations of options");
+            fault(at, message)
+        };
+        let met = meet(a, b, MAX_ALTERNATIVES).ok_or_else(too_many)?;
+        self.n_alternatives += met.len();
+        match self.n_alternatives > MAX_IN_ALL {
+            true => Err(too_many()),
+            false => Ok(met),
+        }
+    }
+
+    fn combined(
+        &mut self,
+        key: &str,
+        value: &'a Value,
+        base: usize,
+        at: &str,
+    ) -> Result<Shape, Error> {
+        let Some(all) = value.as_array() else {
+            return Err(fault(at, "expected an array of schemas"));
+        };
+        let mut numbers = Vec::with_capacity(all.len());
+        for (i, schema) in all.iter().enumerate() {
+            numbers.push(self.inner(schema, base, format!("{at}/{i}"))?);
+        }
+        let mut shape = match key {
+            "allOf" => any(),
+            _ => Vec::new(),
+        };
+        let group = self.groups.len() as u32;
+        if key == "oneOf" {
+            self.groups.push(at.into());
+        }
+        for (i, number) in numbers.into_iter().enumerate() {
+            let option = self.shape(number)?;
+            if key == "allOf" {
+                shape = self.meet(&shape, &option, at)?;
+                continue;
+            }
+            let start = shape.len();
+            shape.extend_from_slice(&option);
+            if key == "oneOf" {
+                let of_option = &mut shape[start..];
+                of_option
+                    .iter_mut()
+                    .for_each(|way| way.options.push((group, i as u32)));
+            }
+            if shape.len() > MAX_ALTERNATIVES {
+                return Err(fault(at, format!("more than {MAX_ALTERNATIVES} options")));
+            }
+        }
+        Ok(shape)
+    }
+
+    /// The one value that a constant is.
+    fn constant(&mut self, value: &'a Value, at: &str) -> Result<Kind, Error> {
+        let mut inner = |value: &'a Value, at: String| {
+            self.add(Source {
+                value,
+                base: 0,
+                at: at.into(),
+                is_constant: true,
+            })
+        };
+        Ok(match value {
+            Value::Null => Kind::Null,
+            Value::Bool(value) => Kind::Bool(*value),
+            Value::Number(_) => {
+                Kind::Number(Number::constant(value).map_err(|message| fault(at, message))?)
+            }
+            Value::String(text) => Kind::Text(Text {
+                constant: Some(text.as_str().into()),
+                ..Text::default()
+            }),
+            Value::Array(all) => {
+                let items = all.iter().enumerate();
+                let prefix =
+                    items.map(|(i, value)| Node::from([inner(value, format!("{at}/{i}"))]));
+                Kind::Array(Array {
+                    prefix: prefix.collect(),
+                    items: Rc::new([]),
+                    min: all.len() as u32,
+                    max: Some(all.len() as u32),
+                })
+            }
+            Value::Object(all) => {
+                let each = all.iter().map(|(name, value)| {
+                    let at = format!("{at}/{}", escaped(name));
+                    (Rc::<str>::from(name.as_str()), inner(value, at))
+                });
+                let each: Vec<_> = each.collect();
+                let names: Vec<_> = each.iter().map(|(name, _)| Rc::clone(name)).collect();
+                Kind::Object(Object {
+                    required: names.clone(),
+                    parts: vec![Rc::new(Part {
+                        names,
+                        properties: each.into_iter().collect(),
+                        patterns: Vec::new(),
+                        additional: Some(self.nothing()),
+                        declares: true,
+                    })],
+                    min: 0,
+                    max: None,
+                })
+            }
+        })
+    }
+
+    /// The number of the schema that nothing fits.
+    pub(super) fn nothing(&mut self) -> u32 {
+        self.add(Source {
+            value: &FALSE,
+            base: 0,
+            at: "".into(),
+            is_constant: false,
+        })
+    }
+}
+
+/// Whether a keyword that is not enforced excludes nothing as it is used.
+fn is_without_effect(key: &str, value: &Value, fields: &Map<String, Value>) -> bool {
+    let is_empty = value.as_object().is_some_and(Map::is_empty);
+    let has = |key: &str| fields.contains_key(key);
+    match key {
+        "uniqueItems" | "not" => *value == Value::Bool(false),
+        "propertyNames" | "unevaluatedItems" | "unevaluatedProperties" => {
+            is_empty || *value == Value::Bool(true)
+        }
+        "dependencies" | "dependentRequired" | "dependentSchemas" => is_empty,
+        "maxContains" | "minContains" => !has("contains"),
+        "if" => !has("then") && !has("else"),
+        "then" | "else" => !has("if"),
+        _ => false,
+    }
+}
