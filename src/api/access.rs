@@ -144,7 +144,11 @@ impl Access {
 /// The name of this machine, if it has one.
 fn machine() -> Option<String> {
     #[cfg(unix)]
-    let name = rustix::system::uname().nodename().to_str().ok().map(str::to_owned);
+    let name = rustix::system::uname()
+        .nodename()
+        .to_str()
+        .ok()
+        .map(str::to_owned);
     #[cfg(not(unix))]
     let name = std::env::var("COMPUTERNAME").ok();
     name.filter(|name| !name.is_empty())

@@ -1,5 +1,11 @@
 //! The dialect of a route: in which shape it writes errors, and in which words those that clients match.
 
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::transport::Events;
+
 use super::{anthropic, responses};
 
 /// The dialect of a route.
@@ -24,5 +30,24 @@ impl Dialect {
             "/completion" | "/completions" | "/infill" => Self::Native,
             _ => Self::Plain,
         }
+    }
+
+    /// The event of an error with this body, after `n_events` events.
+    pub(super) fn failed(self, status: StatusCode, body: &Value, n_events: usize) -> Bytes {
+        let (error, mut out) = (&body["error"], Events::default());
+        match self {
+            Self::Plain | Self::Native => out.push(body),
+            // An engine process has already written it in Anthropic's shape.
+            Self::Messages if body["type"] == "error" => out.push_named(body),
+            Self::Messages => {
+                let message = error["message"].as_str().unwrap_or_default();
+                out.push_named(&anthropic::error_body(status, message, None));
+            }
+            Self::Responses => out.push_named(&json!({
+                "type": "error", "code": error["code"], "message": error["message"],
+                "param": error["param"], "sequence_number": n_events,
+            })),
+        }
+        out.into()
     }
 }

@@ -14,16 +14,17 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Query, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::Handle;
 
-use crate::transport::{self, Events, exchange};
+use crate::transport::{self, exchange};
 
+use super::MAX_BODY_BYTES;
 use super::adapters::{self, Which};
 use super::assembly::{OWNER, Server};
 use super::dialect::Dialect;
@@ -33,7 +34,6 @@ use super::pool::{ALIAS, Engine};
 use super::process::Process;
 use super::record::Record;
 use super::routes::{self, Owner};
-use super::{MAX_BODY_BYTES, anthropic};
 
 /// Headers that belong to one connection, and those that only the server reads.
 static OWN_HEADERS: &[&str] = &[
@@ -346,27 +346,6 @@ async fn died(process: &Process, record: &Record) -> Error {
     Error::EngineDied { name, how }
 }
 
-impl Dialect {
-    /// The event of an error with this body, after `n_events` events.
-    fn failed(self, status: StatusCode, body: &Value, n_events: usize) -> Bytes {
-        let (error, mut out) = (&body["error"], Events::default());
-        match self {
-            Self::Plain | Self::Native => out.push(body),
-            // An engine process has already written it in Anthropic's shape.
-            Self::Messages if body["type"] == "error" => out.push_named(body),
-            Self::Messages => {
-                let message = error["message"].as_str().unwrap_or_default();
-                out.push_named(&anthropic::error_body(status, message, None));
-            }
-            Self::Responses => out.push_named(&json!({
-                "type": "error", "code": error["code"], "message": error["message"],
-                "param": error["param"], "sequence_number": n_events,
-            })),
-        }
-        out.into()
-    }
-}
-
 /// The last event of a stream whose process died or was lost after `n_events` events.
 async fn last(process: Arc<Process>, record: Arc<Record>, dialect: Dialect, n: usize) -> Bytes {
     let error = died(&process, &record).await;
@@ -394,6 +373,8 @@ pub(super) async fn metrics(process: Arc<Process>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn of(uri: &'static str, body: &str) -> Option<String> {

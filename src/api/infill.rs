@@ -15,8 +15,11 @@ use super::Pool;
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::native::{self, Parameters};
+use super::shapes::Shape;
 
 const PREFIX: &str = "input_prefix";
+/// The fields of another file.
+const EXTRA: Shape = Shape::of(&["text", "filename"]);
 /// Maximum number of other files.
 const MAX_FILES: usize = 1024;
 /// Number of completion tokens for which room is left if the request has no limit.
@@ -52,6 +55,7 @@ pub(super) async fn infill(
     mut body: Body,
 ) -> Result<Response, Error> {
     let parameters = Parameters::take(&mut body)?;
+    body.prune("input_extra", &EXTRA)?;
     let gap: Gap = body.take()?;
     body.finish()?;
     let n_files = gap.input_extra.as_ref().map_or(0, Vec::len);

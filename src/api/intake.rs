@@ -298,7 +298,8 @@ pub(super) async fn layer<F: Future<Output = Response> + Send + 'static>(
         Err(_) => return ended().into_response(),
     };
     head.headers.remove(header::CONTENT_ENCODING);
-    head.headers.insert(header::CONTENT_LENGTH, body.len().into());
+    head.headers
+        .insert(header::CONTENT_LENGTH, body.len().into());
     tracing::debug!(n_bytes, n_decoded = body.len(), "a body was decoded");
     workers.pass(head, body, next).await
 }

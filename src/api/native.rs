@@ -22,12 +22,15 @@ use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, MAX_CHOICES, choices};
 use super::input::{Input, check_ids, sequences};
 use super::json::{self, Json, Members, Part};
+use super::shapes;
 
 use response::{Of, Shape};
 
 pub(super) use settings::defaults;
 
 const PROMPT: &str = "prompt";
+/// The fields of a prompt that is an object.
+const PROMPT_OBJECT: shapes::Shape = shapes::Shape::of(&["prompt_string", "multimodal_data"]);
 /// Maximum length of the list of most probable tokens.
 const MAX_PROBS: u32 = 100;
 /// Maximum number of names in `response_fields`.
@@ -71,6 +74,7 @@ pub(super) async fn completion(
     mut body: Body,
 ) -> Result<Response, Error> {
     let parameters = Parameters::take(&mut body)?;
+    body.prune(PROMPT, &PROMPT_OBJECT)?;
     let prompt: Prompt = body.take()?;
     body.finish()?;
     let prompts = sequences(PROMPT, &prompt.prompt)?;

@@ -54,7 +54,8 @@ fn is_required(field: &Field) -> bool {
     !field.ty.starts_with("Option")
 }
 
-fn object(fields: &[Field]) -> Value {
+/// The schema of an object. `is_own`: a field that is not known is refused.
+fn object(fields: &[Field], is_own: bool) -> Value {
     let property = |field: &Field| {
         let mut schema = schema(&field.ty);
         if !field.doc.is_empty() {
@@ -70,7 +71,7 @@ fn object(fields: &[Field]) -> Value {
     let required: Vec<&str> = required.map(|field| field.name).collect();
     json!({
         "type": "object", "properties": properties, "required": required,
-        "additionalProperties": false,
+        "additionalProperties": !is_own,
     })
 }
 
@@ -129,7 +130,7 @@ fn operation(route: &Route) -> Value {
     if let Some(fields) = route.fields {
         operation["requestBody"] = json!({
             "required": true,
-            "content": { "application/json": { "schema": object(&fields()) } },
+            "content": { "application/json": { "schema": object(&fields(), route.is_own()) } },
         });
     }
     operation

@@ -6,6 +6,7 @@
 mod deaths;
 mod engine;
 mod loading;
+mod names;
 mod residency;
 
 use std::collections::BTreeMap;
@@ -27,7 +28,6 @@ use super::error::Error;
 use super::kept::Kept;
 use super::lab::Painter;
 use super::process::Process;
-use super::record::Record;
 
 use deaths::Deaths;
 
@@ -35,6 +35,7 @@ pub(super) use engine::Engine;
 pub use engine::Started;
 pub(super) use loading::{Load, Share};
 pub use loading::{LoadFault, Loader, Wanted};
+pub use names::Strictness;
 pub use residency::Residency;
 
 /// Describes a model under its served name without loading it; the error says why it cannot be served.
@@ -104,15 +105,6 @@ pub(super) struct Info {
     pub(super) n_failures: u64,
     /// Number of deaths of its engine processes.
     pub(super) n_deaths: u64,
-}
-
-/// What the server refuses rather than serves as well as it can.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Strictness {
-    /// Fields of requests that are not known.
-    pub fields: bool,
-    /// Names that are not those of the only model.
-    pub model: bool,
 }
 
 /// The models by name.
@@ -468,44 +460,6 @@ impl Pool {
         let drawn = drawn.await;
         let drawn = drawn.unwrap_or_else(|error| Err(error.to_string()));
         drawn.map_err(|detail| Error::Drawing { name, detail })
-    }
-
-    /// A model by its name, with its own name. An empty name is as none.
-    fn place(&self, name: &str) -> Result<(String, Arc<Place>), Error> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let name = if name.is_empty() { ALIAS } else { name };
-        let own = |name: &str| places.get_key_value(name);
-        let only = places.first_key_value().filter(|_| places.len() == 1);
-        let found = own(name)
-            .or_else(|| own(self.aliases.get(name)?))
-            .or(only.filter(|_| name == ALIAS || self.is_engine));
-        match found {
-            Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
-            None => {
-                let names = places.keys().chain(self.aliases.keys()).map(String::as_str);
-                Err(Error::unknown_model(name, names))
-            }
-        }
-    }
-
-    /// A model's own name.
-    pub(super) fn own_name(&self, name: &str) -> Result<String, Error> {
-        Ok(self.place(name)?.0)
-    }
-
-    /// The own name of the model that answers a request with this name. The only model answers to every name, and the
-    /// record of the request says so, unless the server is strict.
-    pub(super) fn serving_name(&self, name: &str) -> Result<String, Error> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let only = places.keys().next().filter(|_| places.len() == 1).cloned();
-        drop(places);
-        match (self.own_name(name), only) {
-            (Err(_), Some(only)) if !self.strictness.model => {
-                Record::current().stands_in(name, &only);
-                Ok(only)
-            }
-            (found, _) => found,
-        }
     }
 
     /// A model that is served in this process; it is loaded if necessary.

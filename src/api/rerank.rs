@@ -19,6 +19,7 @@ use super::input::inputs;
 use super::json::Json;
 use super::passages::{First, Reader, Truncation};
 use super::pooled::{self, MAX_TEXTS, Results};
+use super::shapes::Shape;
 
 fields! {
     /// The fields of a request for the order of documents.
@@ -77,6 +78,8 @@ pub(super) enum Document {
     Plain(String),
     Object { text: String },
 }
+
+const DOCUMENT: Shape = Shape::of(&["text"]);
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or an array of strings")]
@@ -187,6 +190,8 @@ pub(super) fn usage(n_tokens: usize) -> Value {
 }
 
 pub(super) async fn rerank(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+    body.prune("documents", &DOCUMENT)?;
+    body.prune("texts", &DOCUMENT)?;
     let request: Rerank = body.take()?;
     let truncation: Truncation = body.take()?;
     body.finish()?;

@@ -39,6 +39,13 @@ pub(super) struct Route {
     pub(super) shape: Shape,
 }
 
+impl Route {
+    /// Whether only this project defines the body, so that a field that is not known is refused.
+    pub(super) fn is_own(&self) -> bool {
+        self.path.starts_with("/v1/lab/") || ["/models/rescan", "/quit"].contains(&self.path)
+    }
+}
+
 /// The documentation of a route beyond its fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {

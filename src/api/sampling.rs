@@ -50,7 +50,7 @@ enum Stages {
 const ABSENT: &[&str] = &["infill", "i", "adaptive_p", "a"];
 
 impl Stages {
-    /// The stages in their order. Those of llama.cpp that do not exist here are left out and named in the response.
+    /// The stages in their order. What is left out has to be off where the server is strict. Stages of llama.cpp that do not exist here are left out and named in the response.
     fn order(&self) -> Result<Vec<StageName>, Error> {
         let names = match self {
             Self::Names(names) => names.clone(),
@@ -76,11 +76,13 @@ impl Stages {
         }
         let mut order: Vec<StageName> = order.into_iter().map(|(stage, _)| stage).collect();
         // Biases and mirostat are not stages in llama.cpp, whose clients leave them out and set them.
-        if !order.contains(&StageName::LogitBias) {
-            order.insert(0, StageName::LogitBias);
-        }
-        if !order.contains(&StageName::Mirostat) {
-            order.push(StageName::Mirostat);
+        if !Record::current().is_strict() {
+            if !order.contains(&StageName::LogitBias) {
+                order.insert(0, StageName::LogitBias);
+            }
+            if !order.contains(&StageName::Mirostat) {
+                order.push(StageName::Mirostat);
+            }
         }
         Ok(order)
     }
@@ -146,7 +148,14 @@ impl Sampling {
         let others: Others = body.take()?;
         if let Some(stages) = &others.samplers {
             numbers.order = stages.order()?;
-            leave_out(&given, &mut numbers, &mut lists);
+            if !Record::current().is_strict() {
+                // In llama.cpp, mirostat comes with the temperature.
+                let order = &mut numbers.order;
+                if numbers.mirostat != 0 && !order.contains(&StageName::Temperature) {
+                    order.insert(order.len() - 1, StageName::Temperature);
+                }
+                leave_out(&given, &mut numbers, &mut lists);
+            }
         }
         Ok(Self {
             numbers,

@@ -380,7 +380,13 @@ impl Options {
                                 file.aliases.insert(alias.clone(), name.to_owned());
                             }
                             None => {
-                                faults.push(format!("{at}: `{ALIASES}.{alias}`: expected a string"))
+                                // A dot in a key without quotes begins a table.
+                                let hint = match name.is_table() {
+                                    true => "; a name with dots needs quotes, such as \"gpt-3.5\"",
+                                    false => "",
+                                };
+                                let fault = format!("`{ALIASES}.{alias}`: expected a string{hint}");
+                                faults.push(format!("{at}: {fault}"));
                             }
                         }
                     }

@@ -403,7 +403,9 @@ fn pool_of(
     let finder = folder.map(|folder| -> Finder {
         Arc::new(move || models::list(&folder).map_err(|e| e.to_string()))
     });
-    let pool = Pool::new(sources, loader).strict(strictness).uploading(upload_bytes);
+    let pool = Pool::new(sources, loader)
+        .strict(strictness)
+        .uploading(upload_bytes);
     let pool = pool.with_aliases(aliases);
     let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
     let pool = pool.residing(residency);

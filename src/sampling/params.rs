@@ -245,7 +245,7 @@ pub const OTHERS: &[Other] = &[
         name: "samplers",
         option: Some("--samplers"),
         doc: "names of the stages in the order in which they run; a stage that is left out must be off; in HTTP requests \
-              its parameters have no effect",
+              its parameters have no effect, unless the server is strict (`--strict-fields`)",
         default: "all, as above",
         kind: OtherKind::Stages,
     },

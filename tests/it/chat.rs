@@ -251,6 +251,10 @@ fn mistakes_are_said_and_change_nothing() {
             "`temperature`: found `\"hot\"`, expected a number",
         ),
         ("/set top_p 3".to_owned(), "expected a number from 0 to 1"),
+        (
+            "/set temperature -1".to_owned(),
+            "expected a finite number, 0 or more",
+        ),
         ("/set messages []".to_owned(), "`messages` is not a setting"),
         (
             "/set logit_bias {\"9999999\": 1}".to_owned(),

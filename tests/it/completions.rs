@@ -294,7 +294,7 @@ fn item_19_a_stream_says_the_same() {
 
 #[test]
 fn what_cannot_be_completed_is_refused_with_its_field() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--strict-fields"]);
     for (extra, param) in [
         (json!({ "prompt": null }), "prompt"),
         (json!({ "prompt": [] }), "prompt"),
@@ -328,7 +328,7 @@ fn what_cannot_be_completed_is_refused_with_its_field() {
 /// Each of these once took seconds of every request, or was answered with a server error.
 #[test]
 fn hostile_requests_cost_and_break_nothing() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--strict-fields", "--strict-model"]);
     let key = "k".repeat(3_000_000);
     let start = std::time::Instant::now();
     let (status, answer) = server.json("POST", PATH, &body(json!({ key: 1 })));

@@ -110,6 +110,10 @@ fn every_mistake_of_a_file_is_named() {
     let out = serve(&["--config", &path, "--port", "0"], &[]);
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(text.contains("did you mean `tiny-chat`?"), "{text}");
+    let path = file(folder.path(), "[aliases]\ngpt-3.5 = \"tiny-chat\"\n");
+    let out = serve(&["--config", &path, "--port", "0"], &[]);
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(text.contains("a name with dots needs quotes"), "{text}");
 }
 
 #[test]
@@ -294,7 +298,7 @@ fn each_request_is_a_line_of_the_log() {
     let server = Server::start(&["--log", path, "--log-format", "json"]);
     server.chat(json!({ "user": "u" }));
     server.stream(json!({}));
-    server.chat(json!({ "temperature": 9 }));
+    server.chat(json!({ "temperature": -9 }));
     server.json("GET", "/health", &Value::Null);
     drop(server);
     let text = std::fs::read_to_string(path).expect("a log");

@@ -296,8 +296,9 @@ fn item_37_constraints_that_cannot_be_used_are_refused_with_their_place() {
     ] {
         server.refused(extra, 400, "invalid_type", param);
     }
+    let strict = Server::start(&["--strict-fields"]);
     let unknown = json!({ "response_format": { "type": "text", "schema": {} } });
-    server.refused(unknown, 400, "unknown_parameter", "response_format.schema");
+    strict.refused(unknown, 400, "unknown_parameter", "response_format.schema");
     let (_, body) = server.chat(schema(json!({ "properties": { "a": { "not": {} } } })));
     let message = body["error"]["message"].as_str().expect("a message");
     assert!(message.contains("schema/properties/a/not"), "{message}");

@@ -158,7 +158,7 @@ fn vectors_are_the_pooled_states_that_transformers_gives() {
             );
             server.post("/v1/embeddings", &body)
         };
-        let answer = ask(json!({}));
+        let answer = ask(json!({ "normalize": false }));
         let vector = floats(&answer["data"][0]["embedding"]);
         let expected = mean(&folder.expected, folder.shape[1]);
         let error = nmse(&vector, &expected);
@@ -168,7 +168,7 @@ fn vectors_are_the_pooled_states_that_transformers_gives() {
         assert_eq!(answer["data"][0]["object"], "embedding");
         assert_eq!(answer["usage"]["total_tokens"], folder.tokens.len());
 
-        let coded = ask(json!({ "encoding_format": "base64" }));
+        let coded = ask(json!({ "encoding_format": "base64", "normalize": false }));
         let coded = coded["data"][0]["embedding"].as_str().expect("a text");
         let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&from_base64(coded)), bits(&vector), "{name}");
@@ -179,9 +179,15 @@ fn vectors_are_the_pooled_states_that_transformers_gives() {
         let length = expected[..8].iter().map(|v| v * v).sum::<f64>().sqrt();
         let expected_cut: Vec<f64> = expected[..8].iter().map(|v| v / length).collect();
         assert!(nmse(&cut, &expected_cut) < BOUND, "{name}");
-        let unit = floats(&ask(json!({ "normalize": true }))["data"][0]["embedding"]);
-        let length: f32 = unit.iter().map(|v| v * v).sum();
-        assert!((length - 1.0).abs() < 1e-5, "{length}");
+        // The length is 1 unless the request says otherwise.
+        let norm = expected.iter().map(|v| v * v).sum::<f64>().sqrt();
+        let unit: Vec<f64> = expected.iter().map(|v| v / norm).collect();
+        for asked in [json!({}), json!({ "normalize": true })] {
+            let found = floats(&ask(asked)["data"][0]["embedding"]);
+            let length: f32 = found.iter().map(|v| v * v).sum();
+            assert!((length - 1.0).abs() < 1e-5, "{length}");
+            assert!(nmse(&found, &unit) < BOUND, "{name}");
+        }
 
         // What is read beside a text does not change its vector.
         let other: Vec<u32> = folder.tokens.iter().rev().copied().collect();
@@ -191,7 +197,7 @@ fn vectors_are_the_pooled_states_that_transformers_gives() {
                 _ => &other[..1 + i % other.len()],
             })
             .collect();
-        let many = ask(json!({ "input": inputs }));
+        let many = ask(json!({ "input": inputs, "normalize": false }));
         let many = many["data"].as_array().expect("an array");
         assert_eq!(many.len(), 40);
         for (i, entry) in many.iter().enumerate() {
@@ -206,7 +212,12 @@ fn vectors_are_the_pooled_states_that_transformers_gives() {
 
 /// A server with the reranker that the classifier is with its first class alone.
 fn reranker(root: &Path) -> Server {
-    Server::start(&["-m", text(&of_one_class("bert-classifier", root))])
+    reranker_with(root, &[])
+}
+
+fn reranker_with(root: &Path, extra: &[&str]) -> Server {
+    let model = of_one_class("bert-classifier", root);
+    Server::start(&[extra, &["-m", text(&model)]].concat())
 }
 
 /// The folder of a classifier with its first class alone.
@@ -312,7 +323,7 @@ fn prompts_of_a_folder_are_put_before_texts() {
         json!({ "prompts": { "query": "w9 w10 ", "other": "" }, "default_prompt_name": null });
     let path = into.join("config_sentence_transformers.json");
     std::fs::write(path, prompts.to_string()).expect("writable");
-    let server = Server::start(&["-m", text(&into)]);
+    let server = Server::start(&["--strict-fields", "-m", text(&into)]);
     let vector = |body: Value| {
         let answer = server.post("/v1/embeddings", &body);
         answer["data"][0]["embedding"].clone()
@@ -453,8 +464,7 @@ fn a_model_that_writes_text_gives_vectors_if_it_names_a_pooling() {
 
         let tokens: Vec<u32> = (0..100).map(|i| 5 + i % 30).collect();
         let server = Server::start(&["-m", text(&into), "--kv-type", "f32", "--flash-attn", "off"]);
-        let answer = server.post("/v1/embeddings", &json!({ "input": tokens }));
-        let found = floats(&answer["data"][0]["embedding"]);
+        let found = vector(&server, &json!({ "input": tokens }));
         let out = root.path().join(format!("{mode}.npy"));
         let ids: Vec<String> = tokens.iter().map(u32::to_string).collect();
         printed(&[
@@ -476,9 +486,10 @@ fn a_model_that_writes_text_gives_vectors_if_it_names_a_pooling() {
     }
 }
 
-/// The first vector of an answer.
+/// The first vector of an answer, as the model has it.
 fn vector(server: &Server, body: &Value) -> Vec<f32> {
-    floats(&server.post("/v1/embeddings", body)["data"][0]["embedding"])
+    let body = with(body.clone(), &json!({ "normalize": false }));
+    floats(&server.post("/v1/embeddings", &body)["data"][0]["embedding"])
 }
 
 /// Lists of token ids of many lengths.
@@ -524,7 +535,8 @@ fn vectors_are_those_of_bench_logits_and_those_of_texts_alone() {
         close(&found, &expected, "bench logits");
     }
     let many = |server: &Server| {
-        let answer = server.post("/v1/embeddings", &json!({ "input": lists }));
+        let body = json!({ "input": lists, "normalize": false });
+        let answer = server.post("/v1/embeddings", &body);
         let data = answer["data"].as_array().expect("an array").iter();
         data.map(|entry| floats(&entry["embedding"]))
             .collect::<Vec<_>>()
@@ -560,7 +572,8 @@ fn texts_that_are_too_long_are_cut_if_that_is_asked_for() {
         ),
         (json!({ "truncate_prompt_tokens": 3 }), 3),
     ] {
-        let body = with(json!({ "input": words(long.iter().copied()) }), &extra);
+        let input = words(long.iter().copied());
+        let body = with(json!({ "input": input, "normalize": false }), &extra);
         let answer = server.post("/v1/embeddings", &body);
         assert_eq!(answer["usage"]["prompt_tokens"], n, "{extra}");
         assert_eq!(floats(&answer["data"][0]["embedding"]), of(n), "{extra}");
@@ -640,7 +653,11 @@ pub(crate) fn shape(value: &Value) -> Value {
 #[test]
 fn answers_have_their_shapes() {
     let root = scratch();
-    let vectors = Server::start(&["-m", text(&with_vocabulary(&hf::open("bert"), root.path()))]);
+    let vectors = Server::start(&[
+        "--strict-model",
+        "-m",
+        text(&with_vocabulary(&hf::open("bert"), root.path())),
+    ]);
     let scores = reranker(root.path());
     let pair = json!({ "model": "default", "query": QUERY, "documents": DOCUMENTS });
     let with = |extra: &Value| with(pair.clone(), extra);
@@ -744,7 +761,8 @@ fn check_error(status: u16, answer: &str, expected: u16, code: &str) {
 #[test]
 fn items_43_to_45_mistakes_of_the_client_are_4xx_in_one_shape() {
     let root = scratch();
-    let server = Server::start(&["-m", text(&with_vocabulary(&hf::open("bert"), root.path()))]);
+    let model = with_vocabulary(&hf::open("bert"), root.path());
+    let server = Server::start(&["--strict-fields", "-m", text(&model)]);
     let json = "application/json";
     let send =
         |method: &str, path: &str, kind: &str, body: &str| server.raw(method, path, kind, body);
@@ -801,8 +819,9 @@ fn items_43_to_45_mistakes_of_the_client_are_4xx_in_one_shape() {
 #[test]
 fn item_47_models_go_by_their_names_and_default_is_the_only_one() {
     let root = scratch();
-    let vectors = Server::start(&["-m", text(&with_vocabulary(&hf::open("bert"), root.path()))]);
-    let scores = reranker(root.path());
+    let model = with_vocabulary(&hf::open("bert"), root.path());
+    let vectors = Server::start(&["--strict-model", "-m", text(&model)]);
+    let scores = reranker_with(root.path(), &["--strict-model"]);
     for (path, body) in routes() {
         let server = if path.contains("embeddings") {
             &vectors

@@ -143,7 +143,8 @@ fn fields_that_would_change_the_result_are_refused() {
     let (status, answer) = server.chat(json!({ "stream_options": { "x".repeat(5000): 1 } }));
     assert_eq!(status, 400);
     assert!(answer.to_string().len() < 500, "{answer}");
-    let (_, answer) = server.chat(json!({ "metadate": {} }));
+    let strict = Server::start(&["--strict-fields"]);
+    let (_, answer) = strict.chat(json!({ "metadate": {} }));
     let message = answer["error"]["message"].as_str().expect("a text");
     assert!(message.contains("did you mean `metadata`?"), "{message}");
 }

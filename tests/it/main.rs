@@ -50,6 +50,7 @@ mod inspect;
 mod kept;
 mod keys;
 mod lab;
+mod lenient;
 mod load;
 mod loading;
 mod lora;
@@ -71,6 +72,7 @@ mod porting;
 #[cfg(target_os = "linux")]
 mod process;
 mod program;
+mod programs;
 mod published;
 mod published_keys;
 mod quantised;

@@ -490,7 +490,7 @@ fn a_gap_is_filled_with_the_vocabularys_tokens() {
 
 #[test]
 fn what_cannot_be_completed_is_refused_with_its_field() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--strict-fields"]);
     for (extra, param) in [
         (json!({ "prompt": null }), "prompt"),
         (json!({ "prompt": [] }), "prompt"),

@@ -525,7 +525,19 @@ fn items_07_26_35_stop_sequences_and_limits_end_an_answer() {
 
 #[test]
 fn items_35_43_what_cannot_be_served_is_refused_with_its_field() {
-    let server = Server::start(&["--ctx", "256"]);
+    let server = Server::start(&["--ctx", "256", "--strict-fields", "--strict-model"]);
+    server.refused(
+        json!({ "samplers": ["top_k"], "top_p": 0.5 }),
+        400,
+        "invalid_value",
+        json!("samplers"),
+    );
+    server.refused(
+        json!({ "mirostat": 2, "samplers": ["temperature"] }),
+        400,
+        "invalid_value",
+        json!("samplers"),
+    );
     server.refused(
         json!({ "model": "nobody" }),
         404,
@@ -557,7 +569,7 @@ fn items_35_43_what_cannot_be_served_is_refused_with_its_field() {
         json!("messages[0].content[0]"),
     );
     server.refused(
-        json!({ "temperature": 3 }),
+        json!({ "temperature": -0.5 }),
         400,
         "invalid_value",
         json!("temperature"),
@@ -575,7 +587,7 @@ fn items_35_43_what_cannot_be_served_is_refused_with_its_field() {
     server.refused(
         json!({ "max_tokens": -5 }),
         400,
-        "invalid_type",
+        "invalid_value",
         json!("max_tokens"),
     );
     server.refused(
@@ -679,7 +691,6 @@ fn samplers_are_request_data() {
         assert_eq!(answer["error"]["param"], parameter, "{answer}");
     };
     refused(json!({ "samplers": ["top_q"] }), "samplers");
-    refused(json!({ "samplers": ["top_k"], "top_p": 0.5 }), "samplers");
     refused(json!({ "dry_multiplier": -1 }), "dry_multiplier");
     refused(json!({ "dry_base": 0.5, "dry_multiplier": 1 }), "dry_base");
     refused(json!({ "typical_p": 2 }), "typical_p");
@@ -687,10 +698,6 @@ fn samplers_are_request_data() {
     refused(json!({ "tfs_z": 1.5 }), "tfs_z");
     refused(json!({ "mirostat": 3 }), "mirostat");
     refused(json!({ "mirostat": 2, "top_p": 0.9 }), "mirostat");
-    refused(
-        json!({ "mirostat": 2, "samplers": ["temperature"] }),
-        "samplers",
-    );
     refused(json!({ "mirostat_tau": -1 }), "mirostat_tau");
     refused(json!({ "mirostat_eta": 2 }), "mirostat_eta");
     refused(json!({ "penalty_alpha": 1.5, "top_k": 4 }), "penalty_alpha");

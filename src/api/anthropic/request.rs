@@ -37,6 +37,7 @@ const BILLING: &str = "x-anthropic-billing-header:";
 type Fields = Map<String, Value>;
 
 const BLOCKS: Shape = Shape {
+    kinds: &["text", "thinking", "redacted_thinking", "tool_use", "tool_result"],
     idle: &["cache_control", "citations", "is_error", "caller"],
     inner: &[("content", &TEXTS)],
     ..Shape::of(&[
@@ -53,6 +54,7 @@ const BLOCKS: Shape = Shape {
     ])
 };
 const TEXTS: Shape = Shape {
+    kinds: &["text"],
     idle: &["cache_control", "citations"],
     ..Shape::of(&["type", "text"])
 };
