@@ -18,7 +18,7 @@ use crate::vectors::file;
 #[test]
 fn features_of_an_autoencoder_stop_nobody() {
     const WIDTH: usize = 128;
-    const N: usize = 6000;
+    const N: usize = 24_000;
     let folder = scratch();
     let number = |i: usize| ((i * 7919) % 1000) as f32 / 1000.0 - 0.5;
     let array = |n: usize| (0..n).map(number).collect::<Vec<f32>>();
@@ -55,7 +55,7 @@ fn features_of_an_autoencoder_stop_nobody() {
                 "POST",
                 "/v1/lab/run",
                 "application/json",
-                &body(40).to_string(),
+                &body(30, most).to_string(),
             )
         })
         .collect();
@@ -225,7 +225,7 @@ fn a_request_names_one_host_and_no_unknown_coding() {
             &format!(
                 "POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
                  content-type: application/json\r\ntransfer-encoding: {coding}\r\n\r\n\
-                 10\r\n{{\"content\": \"Hi\"}}\r\n0\r\n\r\n"
+                 11\r\n{{\"content\": \"Hi\"}}\r\n0\r\n\r\n"
             ),
         )
     };
