@@ -60,7 +60,9 @@ impl Model {
         };
         let found = self.cache.not_finite().unwrap_or_default();
         if let ([id], Error::Disturbed) = (ids.as_slice(), &error) {
-            let own = self.block_manager.blocks_from(*id, self.first_of(batch, *id));
+            let own = self
+                .block_manager
+                .blocks_from(*id, self.first_of(batch, *id));
             if found.iter().all(|block| own.contains(block)) {
                 if !is_sound || found.is_empty() {
                     return Ok(());
@@ -81,7 +83,9 @@ impl Model {
         let mut found = Vec::new();
         for id in ids {
             if self.n_checked > 0 || self.is_edited(*id) {
-                let written = self.block_manager.blocks_from(*id, self.first_of(batch, *id));
+                let written = self
+                    .block_manager
+                    .blocks_from(*id, self.first_of(batch, *id));
                 found.extend(self.cache.not_finite_among(&written)?);
             }
         }

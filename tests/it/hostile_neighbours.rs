@@ -154,7 +154,7 @@ fn a_request_that_overflows_fails_alone_where_attention_reads_slots_of_others() 
 #[test]
 fn a_scale_that_overflows_fails_its_request_alone() {
     let folder = scratch();
-    let adapter = lora::of_shipped(folder.path());
+    let adapter = lora::of_shipped(folder.path(), 1e4);
     let adapter = format!("{}=0", text(&adapter));
     let server = Server::start(&["--flash-attn", "off", "--lora", &adapter]);
     let plain = |n: usize| {

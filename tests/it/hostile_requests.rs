@@ -18,7 +18,7 @@ use crate::vectors::file;
 #[test]
 fn features_of_an_autoencoder_stop_nobody() {
     const WIDTH: usize = 128;
-    const N: usize = 6000;
+    const N: usize = 24_000;
     let folder = scratch();
     let number = |i: usize| ((i * 7919) % 1000) as f32 / 1000.0 - 0.5;
     let array = |n: usize| (0..n).map(number).collect::<Vec<f32>>();
@@ -33,21 +33,19 @@ fn features_of_an_autoencoder_stop_nobody() {
         ],
     );
     let server = Server::split(&["--lab-vectors", text(&path), "--lab-bytes", "512M"]);
-    let body = |n: usize| {
+    let body = |n: usize, n_tokens: usize| {
         let capture = json!({ "point": "layers.*.out", "positions": "all", "sae": "sae", "k": 1 });
-        json!({ "prompt": vec![5; 500], "lab": { "captures": vec![capture; n] } })
+        json!({ "prompt": vec![5; n_tokens], "lab": { "captures": vec![capture; n] } })
     };
-    let (status, answer) = server.json("POST", "/v1/lab/run", &body(64));
-    let n_layers = server.post("/v1/lab/run", &body(1))["results"][0]["lab"]["captures"]
-        .as_array()
-        .expect("a list")
-        .len();
-    let products = 64 * n_layers * 500 * WIDTH * N;
-    assert_eq!(
-        status,
-        if products > 1 << 38 { 400 } else { 200 },
-        "{answer}"
-    );
+    let few = server.post("/v1/lab/run", &body(1, 3));
+    let captures = &few["results"][0]["lab"]["captures"];
+    let n_layers = captures.as_array().expect("a list").len();
+    let most = (1 << 38) / (64 * n_layers * WIDTH * N);
+    assert!(most < 500, "{most} tokens");
+    let (status, answer) = server.json("POST", "/v1/lab/run", &body(64, most + 1));
+    assert_eq!(status, 400, "{answer}");
+    let message = answer["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("274877906944"), "{message}");
     // Clients that leave.
     let clients: Vec<TcpStream> = (0..6)
         .map(|_| {
@@ -55,7 +53,7 @@ fn features_of_an_autoencoder_stop_nobody() {
                 "POST",
                 "/v1/lab/run",
                 "application/json",
-                &body(40).to_string(),
+                &body(30, most).to_string(),
             )
         })
         .collect();
@@ -225,7 +223,7 @@ fn a_request_names_one_host_and_no_unknown_coding() {
             &format!(
                 "POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
                  content-type: application/json\r\ntransfer-encoding: {coding}\r\n\r\n\
-                 10\r\n{{\"content\": \"Hi\"}}\r\n0\r\n\r\n"
+                 11\r\n{{\"content\": \"Hi\"}}\r\n0\r\n\r\n"
             ),
         )
     };

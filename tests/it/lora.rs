@@ -985,11 +985,18 @@ fn peft_folders_that_ask_for_more_are_refused_by_name() {
     refused("the folder has no adapter_model.safetensors");
 }
 
-/// Writes an adapter of the built-in model.
-pub(crate) fn of_shipped(folder: &Path) -> PathBuf {
+/// Writes an adapter of the built-in model, whose numbers are `factor` times the usual ones.
+pub(crate) fn of_shipped(folder: &Path, factor: f32) -> PathBuf {
     let shipped = models::open(&models::Source::of(None), &definitions()).expect("built in");
     let lows = updates("chat", &shipped.plan, 2);
-    let tensors: Vec<_> = lows.iter().flat_map(Low::tensors).collect();
+    let mut tensors: Vec<_> = lows.iter().flat_map(Low::tensors).collect();
+    for number in tensors
+        .iter_mut()
+        .flat_map(|(_, bytes)| bytes.chunks_exact_mut(4))
+    {
+        let scaled = f32::from_le_bytes(number.try_into().expect("four")) * factor;
+        number.copy_from_slice(&scaled.to_le_bytes());
+    }
     let path = folder.join("chat.gguf");
     write_adapter(&path, &metadata(&shipped.plan.arch, 0.0), &tensors);
     path
@@ -998,7 +1005,7 @@ pub(crate) fn of_shipped(folder: &Path) -> PathBuf {
 #[test]
 fn a_server_has_scales_for_requests_and_for_all() {
     let scratch = scratch();
-    let path = of_shipped(scratch.path());
+    let path = of_shipped(scratch.path(), 1.0);
     let file = path.to_str().expect("UTF-8");
     let server = Server::start(&["--lora", &format!("{file}=0"), "--lora", file]);
     let path = "/lora-adapters";
