@@ -88,6 +88,11 @@ pub(super) static CONTRACT: Contract = Contract {
     points: &[
         points::NORM,
         PointSpec::new(
+            "transformed",
+            &["n_embd"],
+            "hidden state as the projection reads it; where a dense layer comes between",
+        ),
+        PointSpec::new(
             "logits",
             &["n_vocab"],
             "logits; read for rows that have them",
@@ -124,5 +129,9 @@ fn transformed(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Ten
     }
     let y = b.activate(c.act, &b.linear(unit, "dense", x)?)?;
     let y = b.normalise_with(c.dense_norm, b.weight(unit, "dense_norm"), &y)?;
-    b.with_bias(unit, "dense_norm.bias", y)
+    b.point(
+        unit,
+        "transformed",
+        b.with_bias(unit, "dense_norm.bias", y)?,
+    )
 }

@@ -74,9 +74,7 @@ impl Model {
             return Err(Error::Internal(format!("token {token} has no logit")));
         };
         if unit.weight("dense").is_some() {
-            let message =
-                "a dense layer with an activation precedes the logits, which are no linear map";
-            return Err(Error::Internal(message.into()));
+            return Err(Error::Internal("the logits are no linear map".into()));
         }
         let row = self.weight_rows((unit, "output"), token as usize, 1)?;
         let bias = match unit.weight("output.bias") {

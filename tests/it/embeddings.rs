@@ -547,6 +547,26 @@ fn vectors_are_those_of_bench_logits_and_those_of_texts_alone() {
     }
 }
 
+#[test]
+fn a_masked_language_model_gives_vectors_of_its_hidden_states() {
+    let root = scratch();
+    let into = with_vocabulary(&hf::open("bert-masked"), root.path());
+    let server = Server::start(&["-m", text(&into), "--kv-type", "f32", "--flash-attn", "off"]);
+    let out = root.path().join("vector.npy");
+    let ids = "5,17,63,9";
+    let from = ["logits", "-m", text(&into), "--tokens", ids, "--embedding"];
+    printed(&[&from[..], &["-o", text(&out)]].concat());
+    let expected = parse_npy(&std::fs::read(&out).expect("written")).values;
+    let found = vector(&server, &json!({ "input": [5, 17, 63, 9] }));
+    assert_eq!(found.len(), 48);
+    let error: f64 = found
+        .iter()
+        .zip(&expected)
+        .map(|(a, b)| (f64::from(*a) - b).abs())
+        .sum();
+    assert!(error < 1e-4, "{error}");
+}
+
 fn words(ids: impl IntoIterator<Item = usize>) -> String {
     let all: Vec<String> = ids.into_iter().map(|id| format!("w{id}")).collect();
     all.join(" ")

@@ -4,12 +4,12 @@
 //! (`scripts/make_goldens.py`). The models are made anew here; their hash is checked first. Goldens of
 //! other architectures are the folders of `tests/hf`, as files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, OnceLock};
 
 use lab_bench::arch::expr::Expr;
-use lab_bench::arch::{ArchDef, Library};
+use lab_bench::arch::{ArchDef, Library, Mode};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::files::convert::to_gguf;
 use lab_bench::files::models::{self, Source};
@@ -198,30 +198,46 @@ pub(crate) fn archs_of(map: &toml::Table) -> Vec<String> {
     names
 }
 
-/// The stored folders whose maps may be of such architectures.
+/// The stored folders whose maps may be of such architectures. Those with hidden states are of encoders: other models have
+/// logits.
 fn folders_of(is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let maps = Path::new(env!("CARGO_MANIFEST_DIR")).join("stmaps");
-    let mut classes = BTreeSet::new();
+    let is_encoder = |arch: &String| {
+        library()
+            .get(arch)
+            .is_ok_and(|def| def.mode == Mode::Encoder)
+    };
+    let mut classes = BTreeMap::new();
     for entry in std::fs::read_dir(maps).expect("stmaps is readable") {
         let text = std::fs::read_to_string(entry.expect("readable").path()).expect("a text");
         let map: toml::Table = text.parse().expect("TOML");
         let archs = archs_of(&map);
         if archs.iter().any(|arch| is_wanted(arch)) {
             let list = map["classes"].as_array().expect("a list").iter();
-            classes.extend(list.filter_map(toml::Value::as_str).map(str::to_owned));
+            let names = list.filter_map(toml::Value::as_str).map(str::to_owned);
+            let mut wanted = archs.iter().filter(|arch| is_wanted(arch));
+            let are_encoders = wanted.any(is_encoder);
+            classes.extend(names.map(|class| (class, are_encoders)));
         }
     }
-    let names = hf::names().into_iter();
-    names
-        .filter(|name| classes.contains(&hf::open(name).class))
-        .collect()
+    let fits = |name: &String| {
+        let folder = hf::open(name);
+        let of = classes.get(&folder.class);
+        of.is_some_and(|are_encoders| match folder.output_name() {
+            "logits" => true,
+            "hidden" => *are_encoders,
+            _ => false,
+        })
+    };
+    hf::names().into_iter().filter(fits).collect()
 }
 
 /// All folders of an architecture whose results are logits, as goldens.
 pub(crate) fn of_folders(arch: &str, scratch: &Path) -> Vec<Golden> {
     let names = folders_of(|of| of == arch).into_iter();
     let names = names.filter(|name| hf::open(name).output == Output::Logits);
-    names.map(|name| of_folder(&name, scratch)).collect()
+    let folders = names.map(|name| of_folder(&name, scratch));
+    folders.filter(|folder| folder.arch == arch).collect()
 }
 
 /// A folder as a golden: the file that it is converted to, in another folder.

@@ -290,13 +290,13 @@ fn goldens_are_whole_and_each_has_its_case() {
                 "/vocab_size",
                 "/padded_vocab_size",
             ];
-            let vocabulary = places
+            let sizes = places
                 .iter()
-                .find_map(|place| config.pointer(place)?.as_u64());
+                .filter_map(|place| config.pointer(place)?.as_u64());
             // The table of embeddings may be longer, a multiple of so many rows.
             let multiple = config["pad_vocab_size_multiple"].as_u64().unwrap_or(1);
-            let rows = vocabulary.map(|n| n.next_multiple_of(multiple));
-            assert_eq!(rows, Some(width as u64), "{name}");
+            let mut rows = sizes.map(|n| n.next_multiple_of(multiple));
+            assert!(rows.any(|n| n == width as u64), "{name}: {width} logits");
         }
     }
 }

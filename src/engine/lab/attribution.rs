@@ -80,6 +80,11 @@ impl Attribution {
         let (Some(first), true) = (points.find("layers.0.in").ok(), has_logits) else {
             return refuse("attribution: the model has no logits".into());
         };
+        if points.find("head.transformed").is_ok() {
+            return refuse(
+                "attribution: a dense layer with an activation precedes the logits".into(),
+            );
+        }
         let outs = points.find("layers.*.out").unwrap_or_default();
         let all = match self.among {
             Among::Layers => outs.clone(),
