@@ -297,6 +297,8 @@ fn what_is_no_model_is_told_as_what_it_is() {
         &changed(folder.path(), "clip.gguf", &clip, true),
         "this is a multimodal projector",
     );
+    let audio = r#"{"architectures": ["WhisperForConditionalGeneration"]}"#;
+    let disentangled = r#"{"architectures": ["DebertaV2ForSequenceClassification"]}"#;
     let lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 99\n";
     for (name, content, expected) in [
         ("lfs.gguf", lfs, "this is a Git LFS pointer"),
@@ -349,7 +351,22 @@ fn folders_that_lack_something_say_what() {
         (
             "bin",
             &[("config.json", config), ("pytorch_model.bin", "x")],
-            "PyTorch files only",
+            "PyTorch files only (`pytorch_model.bin`)",
+        ),
+        (
+            "no-weights",
+            &[("config.json", config)],
+            "download its `.safetensors` files (the map `llama` is for its class)",
+        ),
+        (
+            "no-map",
+            &[("config.json", audio)],
+            "no map is for `WhisperForConditionalGeneration` yet, which needs audio input",
+        ),
+        (
+            "reranker",
+            &[("config.json", disentangled)],
+            "which needs attention scores between contents and relative positions",
         ),
         (
             "lora",
