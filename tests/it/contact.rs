@@ -297,8 +297,6 @@ fn what_is_no_model_is_told_as_what_it_is() {
         &changed(folder.path(), "clip.gguf", &clip, true),
         "this is a multimodal projector",
     );
-    let audio = r#"{"architectures": ["WhisperForConditionalGeneration"]}"#;
-    let disentangled = r#"{"architectures": ["DebertaV2ForSequenceClassification"]}"#;
     let lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 99\n";
     for (name, content, expected) in [
         ("lfs.gguf", lfs, "this is a Git LFS pointer"),
@@ -334,6 +332,8 @@ fn folders_that_lack_something_say_what() {
         path
     };
     let config = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}"#;
+    let audio = r#"{"architectures": ["WhisperForConditionalGeneration"]}"#;
+    let disentangled = r#"{"architectures": ["DebertaV2ForSequenceClassification"]}"#;
     let lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 99\n";
     let index = r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#;
     let adapter = r#"{"base_model_name_or_path": "some/base"}"#;
