@@ -43,6 +43,11 @@ impl Fit {
             self.absent.len(),
         )
     }
+
+    /// Whether the file has what the definition needs, and nothing more.
+    fn is_exact(&self) -> bool {
+        matches!(self.distance(), (0, 0, _))
+    }
 }
 
 /// The tensors of a file, with a record of the requested names.
@@ -137,7 +142,7 @@ fn fit(def: &ArchDef, weights: &Weights) -> Fit {
     }
 }
 
-/// All definitions, the best fit first.
+/// All definitions, the best fit first. Of those that fit exactly, that of the file's own architecture is the best.
 ///
 /// # Errors
 /// A definition of the library has problems.
@@ -150,7 +155,10 @@ pub fn fits(library: &Library, weights: &Weights) -> Result<Vec<Fit>, LibraryErr
             fits.push(fit(&def, weights));
         }
     }
-    fits.sort_by_key(Fit::distance);
+    let own = weights.metadata().str(ARCHITECTURE).unwrap_or_default();
+    let own = library.get(own).map(|def| def.names).unwrap_or_default();
+    let is_own = |fit: &Fit| fit.is_exact() && own.contains(&fit.arch);
+    fits.sort_by_key(|fit| (!is_own(fit), fit.distance()));
     Ok(fits)
 }
 
@@ -164,15 +172,22 @@ pub struct FolderFit {
 }
 
 impl FolderFit {
-    /// The sort key: mismatched tensors first, then keys, then the number of optional parts.
-    fn distance(&self) -> (usize, usize, usize) {
+    /// The sort key: mismatched tensors first, then keys, then whether the map has another name than the folder's type,
+    /// then the number of optional parts.
+    fn distance(&self) -> (usize, usize, bool, usize) {
         let (tensors, others, absent) = self.fit.distance();
         let map = &self.map;
         (
             map.unused.len() + tensors,
             map.problems.len() + map.unread.len() + others,
+            !map.is_named,
             absent,
         )
+    }
+
+    /// Whether the folder has what the map and its definition need, and nothing more.
+    pub fn is_exact(&self) -> bool {
+        matches!(self.distance(), (0, 0, ..))
     }
 }
 
@@ -191,7 +206,8 @@ pub fn folder_fits(library: &Library, maps: Vec<MapFit>) -> Result<Vec<FolderFit
     Ok(fits)
 }
 
-/// The text of a draft map for an architecture `name`, based on the first of these fits; `None` if there are none.
+/// The text of a draft map for an architecture `name`, based on the first of these fits; `None` if there are none. A map
+/// that fits exactly is extended, with its own architecture.
 pub fn begun_map(
     maps: &Maps,
     name: &str,
@@ -199,6 +215,12 @@ pub fn begun_map(
     fits: &[FolderFit],
 ) -> Option<String> {
     let best = fits.first()?;
+    if best.is_exact() {
+        let base = &best.map.map;
+        let title =
+            format!("# `{base}` fits the folder: everything but the classes is in that map.\n\n");
+        return Some(title + &stmap::extending(base, folder));
+    }
     let next = fits.iter().skip(1).take(4).map(|fit| fit.map.map.as_str());
     let mut out = format!(
         "# Begun from `{}`, the map nearest to the folder. Next come: {}.\n",

@@ -37,7 +37,7 @@ pub use config_file::{folder_of, is_folder, is_model};
 pub use error::Error;
 pub use library::{ENDING, Maps};
 pub use missing::{Need, missing};
-pub use nearest::{Folder, MapFit, begun, fits};
+pub use nearest::{Folder, MapFit, begun, extending, fits};
 pub use open::{MAP_KEY, open};
 pub use read::schema;
 

@@ -26,6 +26,8 @@ pub struct MapFit {
     pub map: String,
     /// The architecture of the map.
     pub arch: String,
+    /// Whether the map has the name that the folder gives as `model_type`.
+    pub is_named: bool,
     /// The part of the folder for which the map has rules.
     pub weights: Weights,
     /// The requirements of the map that the folder does not meet, merged over layers.
@@ -44,6 +46,8 @@ pub struct Folder {
     pub classes: Vec<String>,
     /// The object that contains the configuration of the text model, if it is not the whole configuration.
     pub nested: Option<String>,
+    /// The prefix that most stored names have, if no map knows it.
+    pub prefix: Option<String>,
 }
 
 /// Applies every map to a folder as if it were for the folder's class.
@@ -66,17 +70,45 @@ pub fn fits(path: &Path, maps: &Maps, archs: &Library) -> Result<(Folder, Vec<Ma
         checkpoint,
         packed,
     };
+    let prefix = prefix_of(&contents.checkpoint, &maps.common().prefixes);
     let mut found = Vec::new();
     for (name, mut map) in maps.of_texts() {
         if map.nested.is_none() {
             map.nested.clone_from(&nested);
         }
+        map.prefixes.extend(prefix.clone());
         // Warnings of a map that is only tried are meaningless for the folder.
         let silent = NoSubscriber::default();
         let result = with_default(silent, || fit(name, &map, maps.common(), archs, &contents));
         found.extend(result?);
     }
-    Ok((Folder { classes, nested }, found))
+    let folder = Folder {
+        classes,
+        nested,
+        prefix,
+    };
+    Ok((folder, found))
+}
+
+/// The first part of most stored names, with its dot, unless it is one of the known prefixes.
+fn prefix_of(checkpoint: &Checkpoint, known: &[String]) -> Option<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (name, _) in checkpoint.tensors() {
+        if let Some(end) = name.find('.') {
+            *counts.entry(&name[..=end]).or_default() += 1;
+        }
+    }
+    let (prefix, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    let is_most = 2 * count > checkpoint.tensors().count();
+    let is_new = known.iter().all(|other| other != prefix);
+    (is_most && is_new).then(|| prefix.to_owned())
+}
+
+/// Whether a map is named after the type of a model.
+fn is_named(name: &str, map: &Map, json: &Json) -> bool {
+    let plain = |text: &str| text.replace('-', "_");
+    let types = json.get("model_type").and_then(Json::as_str);
+    types.is_some_and(|of| plain(of) == plain(name) || map.types.iter().any(|own| own.value == of))
 }
 
 struct Contents {
@@ -118,6 +150,7 @@ fn fit(
     Ok(Some(MapFit {
         map: name.to_owned(),
         arch,
+        is_named: is_named(name, map, &folder.json),
         weights: Weights::of(folder.label.clone(), metadata, entries)?,
         problems: problems.map(|problem| problem.message).collect(),
         unused: unused
@@ -140,6 +173,28 @@ fn pattern(name: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
+/// The text of a map that extends another for the classes of a folder.
+pub fn extending(base: &str, folder: &Folder) -> String {
+    let base = Json::from(base);
+    format!("extends = {base}\n{}", own_keys(folder, ""))
+}
+
+/// The keys in which the map of a folder differs from any other; `text` is the text of the map that it begins with.
+fn own_keys(folder: &Folder, text: &str) -> String {
+    let mut out = format!("classes = {}\n", list(&folder.classes));
+    if let Some(nested) = &folder.nested {
+        out.push_str(&format!("nested = {}\n", Json::from(nested.as_str())));
+    }
+    let prefix = folder.prefix.as_ref();
+    if let Some(prefix) = prefix.filter(|prefix| !text.contains(&format!("\"{prefix}"))) {
+        out.push_str(&format!(
+            "prefixes = {}\n",
+            list(std::slice::from_ref(prefix))
+        ));
+    }
+    out
+}
+
 /// The text of a map with another architecture and other classes, without its first comment.
 pub fn begun(text: &str, arch: &str, folder: &Folder) -> String {
     let start = text
@@ -156,20 +211,15 @@ pub fn begun(text: &str, arch: &str, folder: &Folder) -> String {
         let end = text[end..].find('\n').map_or(text.len(), |at| end + at + 1);
         Some(name.span().start..end)
     };
-    let mut gone: Vec<Range<usize>> = ["arch", "classes", "model_types", "nested"]
+    let own = own_keys(folder, text);
+    let mut gone: Vec<Range<usize>> = ["arch", "classes", "model_types", "nested", "prefixes"]
         .iter()
         .filter(|key| **key != "nested" || folder.nested.is_some())
+        .filter(|key| **key != "prefixes" || own.contains("prefixes"))
         .filter_map(|key| entry(key))
         .collect();
     gone.sort_by_key(|range| range.start);
-    let mut out = format!(
-        "arch = {}\nclasses = {}\n",
-        Json::from(arch),
-        list(&folder.classes)
-    );
-    if let Some(nested) = &folder.nested {
-        out.push_str(&format!("nested = {}\n", Json::from(nested.as_str())));
-    }
+    let mut out = format!("arch = {}\n{own}", Json::from(arch));
     let mut at = 0;
     for range in gone {
         out.push_str(&text[at..range.start]);

@@ -8,7 +8,7 @@ use super::apply::{Applied, apply};
 use super::config::Config;
 use super::definition::Map;
 use super::packed::Table;
-use super::read;
+use super::{ENDING, Maps, read};
 use crate::arch::{ArchDef, Library};
 use crate::blocks::REGISTRY;
 use crate::weights::safetensors::Checkpoint;
@@ -286,4 +286,108 @@ fn the_architecture_may_follow_from_the_configuration() {
     assert_eq!(arch(json!({ "wide": false })), Ok("test".into()));
     assert_eq!(arch(json!({})), Err("config.json has no `wide`".into()));
     assert_eq!(parse("").expect("a sound map").archs(), ["test"]);
+}
+
+#[test]
+fn a_matrix_is_computed_of_the_indices_of_its_elements() {
+    let map = |shape: &str, each: &str| {
+        format!("[tensors]\n\"t\" = {{ shape = {shape}, each = \"{each}\" }}\n")
+    };
+    let found = applied(&map("[2, 3]", "10 * i + j"), json!({}), &[]).expect("a sound map");
+    let values = vec![0.0, 1.0, 2.0, 10.0, 11.0, 12.0];
+    assert_eq!(tensor(&found, "t"), (vec![3, 2], values));
+    let waves = map("[2, 2]", "if(j < 1, sin(i / n), cos(i / n))");
+    let found = applied(&waves, json!({ "n": 4 }), &[]).expect("a sound map");
+    let values = [0.0, 0.25].map(|x: f64| [x.sin() as f32, x.cos() as f32]);
+    assert_eq!(tensor(&found, "t").1, values.concat());
+    // A vector has one index.
+    let found = applied(&map("[3]", "2 * i"), json!({}), &[]).expect("a sound map");
+    assert_eq!(tensor(&found, "t").1, [0.0, 2.0, 4.0]);
+    for (shape, each, expected) in [
+        ("[2]", "j", "`j`"),
+        ("[2, 2, 2]", "i", "a vector or a matrix"),
+        ("[100000, 100000]", "i", "expected at most"),
+        ("[2, 2]", "'a'", "expected a number"),
+    ] {
+        let message = refused(&map(shape, each), json!({}), &[]);
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+/// The maps of a folder with these texts.
+fn maps(texts: &[(&str, &str)]) -> (tempfile::TempDir, Maps) {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, text) in texts {
+        let path = folder.path().join(format!("{name}{ENDING}"));
+        std::fs::write(path, text).expect("a writable folder");
+    }
+    let maps = Maps::open(&[folder.path().to_owned()]).expect("maps");
+    (folder, maps)
+}
+
+#[test]
+fn a_map_extends_another() {
+    let base = "arch = \"test\"\nclasses = [\"TestBase\"]\nroots = [\"r.\"]\n[defaults]\nn = 1\nm = 7\n[params]\nlist = \"n\"\nfactor = \"m\"\n\
+        [tensors]\na = \"x\"\nb = \"y\"\n";
+    let own = "extends = \"test-base\"\nclasses = [\"TestOwn\"]\n[defaults]\nn = 2\n[tensors]\na = \"z\"\n";
+    let (_folder, maps) = maps(&[("test-base", base), ("test-own", own)]);
+    let (_, _, map) = maps.sound(&["TestOwn"]).next().expect("a sound map");
+    assert_eq!(map.archs(), ["test"]);
+    let names = map.classes.iter().map(|class| class.value.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["TestOwn"]);
+    let scratch = tempfile::tempdir().expect("a folder");
+    let stored = [
+        floats("r.x.weight", &[1], &[1.0]),
+        floats("r.y.weight", &[1], &[2.0]),
+        floats("r.z.weight", &[1], &[3.0]),
+    ];
+    let (json, checkpoint) = (json!({}), checkpoint(scratch.path(), &stored));
+    let config = Config::new(&map, &json, &checkpoint);
+    let found = apply(
+        &map,
+        maps.common(),
+        &definition(),
+        &config,
+        &Table::default(),
+    );
+    let found = found.unwrap_or_else(|problems| panic!("{problems:?}"));
+    let value = |key| found.metadata.get(key).cloned();
+    assert_eq!(value("test.list"), Some(Meta::U32(2)));
+    assert_eq!(value("test.factor"), Some(Meta::F32(7.0)));
+    assert_eq!(tensor(&found, "a.weight").1, [3.0]);
+    assert_eq!(tensor(&found, "b.weight").1, [2.0]);
+}
+
+#[test]
+fn a_map_extends_a_known_map_and_not_itself() {
+    let text = |base: &str| format!("extends = \"{base}\"\nclasses = [\"TestOf{base}\"]\n");
+    let (one, two, none) = (text("test-two"), text("test-one"), text("test-none"));
+    let texts = [
+        ("test-one", &*one),
+        ("test-two", &*two),
+        ("test-three", &*none),
+    ];
+    let (_folder, maps) = maps(&texts);
+    let (_, broken) = maps.classes();
+    let broken: Vec<String> = broken.iter().map(ToString::to_string).collect();
+    let count = |text: &str| broken.iter().filter(|one| one.contains(text)).count();
+    assert_eq!(count("would extend itself"), 2, "{broken:?}");
+    assert_eq!(count("unknown map `test-none`"), 1, "{broken:?}");
+}
+
+#[test]
+fn the_ending_of_a_class_is_a_name() {
+    let text = "arch = \"if(class_ending == 'ForTokenClassification', 'a', 'b')\"\nclasses = [\"TestForCausalLM\"]\n";
+    let (_folder, maps) = maps(&[("test-ending", text)]);
+    let checkpoint = Checkpoint::default();
+    for (class, expected) in [
+        ("TestForTokenClassification", "a"),
+        ("TestForSequenceClassification", "b"),
+        ("TestForCausalLM", "b"),
+    ] {
+        let json = json!({ "architectures": [class] });
+        let (_, map) = maps.of(Path::new("config.json"), &json).expect("a map");
+        let arch = Config::new(&map, &json, &checkpoint).arch();
+        assert_eq!(arch.as_deref(), Ok(expected), "{class}");
+    }
 }

@@ -332,6 +332,8 @@ fn folders_that_lack_something_say_what() {
         path
     };
     let config = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}"#;
+    let audio = r#"{"architectures": ["WhisperForConditionalGeneration"]}"#;
+    let disentangled = r#"{"architectures": ["DebertaV2ForSequenceClassification"]}"#;
     let lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 99\n";
     let index = r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#;
     let adapter = r#"{"base_model_name_or_path": "some/base"}"#;
@@ -349,7 +351,22 @@ fn folders_that_lack_something_say_what() {
         (
             "bin",
             &[("config.json", config), ("pytorch_model.bin", "x")],
-            "PyTorch files only",
+            "PyTorch files only (`pytorch_model.bin`)",
+        ),
+        (
+            "no-weights",
+            &[("config.json", config)],
+            "download its `.safetensors` files (the map `llama` is for its class)",
+        ),
+        (
+            "no-map",
+            &[("config.json", audio)],
+            "no map is for `WhisperForConditionalGeneration` yet, which needs audio input",
+        ),
+        (
+            "reranker",
+            &[("config.json", disentangled)],
+            "which needs attention scores between contents and relative positions",
         ),
         (
             "lora",

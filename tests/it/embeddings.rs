@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lab_bench::files::npy;
 use serde_json::{Value, json};
 
 use crate::command::{made_up, printed, scratch, text};
@@ -124,7 +125,7 @@ fn classes_have_the_scores_that_transformers_gives() {
     let root = scratch();
     let classifiers = hf::names().into_iter().map(|name| hf::open(&name));
     let mut n = 0;
-    for folder in classifiers.filter(|folder| folder.output == Output::Pooled) {
+    for folder in classifiers.filter(|folder| folder.output_name() == "scores") {
         let into = with_vocabulary(&folder, root.path());
         let server = Server::start(&["-m", text(&into)]);
         let body = json!({ "input": folder.tokens, "use_activation": false });
@@ -140,7 +141,77 @@ fn classes_have_the_scores_that_transformers_gives() {
         assert!((sum - 1.0).abs() < 1e-5, "{answer}");
         n += 1;
     }
-    assert_eq!(n, 8);
+    assert_eq!(n, 18);
+}
+
+#[test]
+fn tokens_have_the_scores_that_transformers_gives() {
+    let root = scratch();
+    for name in ["bert-tokens", "modern-bert-tokens", "llama-tokens"] {
+        let folder = hf::open(name);
+        let into = with_vocabulary(&folder, root.path());
+        let server = Server::start(&["-m", text(&into)]);
+        let body =
+            json!({ "input": folder.tokens, "use_activation": false, "task": "token_classify" });
+        let answer = server.post("/pooling", &body);
+        let rows = |answer: &Value| -> Vec<Vec<f32>> {
+            let rows = answer["data"][0]["data"].as_array().expect("an array");
+            rows.iter().map(floats).collect()
+        };
+        let found = rows(&answer);
+        assert_eq!(found.len(), folder.tokens.len(), "{name}");
+        let error = nmse(&found.concat(), &folder.expected);
+        assert!(error < BOUND, "{name}: {error:.1e}");
+        assert_eq!(answer["data"][0]["object"], "pooling");
+        assert_eq!(answer["labels"][1], "LABEL_1");
+        let answer = server.post("/pooling", &json!({ "input": [folder.tokens] }));
+        for row in rows(&answer) {
+            assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{row:?}");
+        }
+        // Scores of tokens are not those of a text.
+        for (path, body, expected) in [
+            ("/classify", json!({ "input": "w5" }), "/pooling"),
+            ("/v1/embeddings", json!({ "input": "w5" }), "/pooling"),
+            (
+                "/pooling",
+                json!({ "input": "w5", "task": "embed" }),
+                "token_classify",
+            ),
+        ] {
+            let (status, answer) = server.json("POST", path, &body);
+            let message = answer["error"]["message"].as_str().unwrap_or_default();
+            assert!(
+                status == 400 && message.contains(expected),
+                "{path}: {answer}"
+            );
+        }
+        let array = root.path().join(format!("{name}.npy"));
+        let tokens: Vec<String> = folder.tokens.iter().map(u32::to_string).collect();
+        let tokens = tokens.join(",");
+        printed(&[
+            "logits",
+            "-m",
+            text(&into),
+            "--tokens",
+            &tokens,
+            "-o",
+            text(&array),
+        ]);
+        let array = npy::read(&array).expect("an array");
+        assert_eq!(array.shape, folder.shape.map(|n| n as u64), "{name}");
+    }
+}
+
+#[test]
+fn other_models_give_what_they_have_by_pooling() {
+    let root = scratch();
+    for (name, task, n) in [("bert", "embed", 64), ("bert-classifier", "classify", 5)] {
+        let into = with_vocabulary(&hf::open(name), root.path());
+        let server = Server::start(&["-m", text(&into)]);
+        let body = json!({ "input": "w5", "task": task });
+        let answer = server.post("/pooling", &body);
+        assert_eq!(floats(&answer["data"][0]["data"]).len(), n, "{answer}");
+    }
 }
 
 #[test]

@@ -160,6 +160,32 @@ fn vectors_of_an_encoder_are_of_the_states_before_its_head() {
     assert_eq!(run(Output::Hidden), hidden);
 }
 
+/// The rows that a head lacks belong to tokens that are never written.
+#[test]
+fn a_head_of_the_first_tokens_excludes_the_others() {
+    const N: usize = 60;
+    let folder = hf::open("apertus1p5").with_rows(N, |name| name == "lm_head.weight");
+    let scratch = scratch();
+    folder.write(scratch.path());
+    let path = scratch.path().join("config.json");
+    let config = std::fs::read(&path).expect("there");
+    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+    config["output_vocab_size"] = json!(N);
+    std::fs::write(path, config.to_string()).expect("written");
+    let source = Source::File(scratch.path().to_owned());
+    let opened = models::open(&source, &definitions()).expect("a model");
+    let path = PATHS.iter().find(|path| path.stateless).expect("a path");
+    let found = logits(&opened.def, &opened.weights, folder.text(), path);
+    let found = found.expect("a path").expect("it runs");
+    let width = folder.shape[1];
+    let rows = || found.chunks(width).zip(folder.expected.chunks(width));
+    let first: Vec<f32> = rows().flat_map(|(row, _)| row[..N].to_vec()).collect();
+    let expected: Vec<f64> = rows().flat_map(|(_, row)| row[..N].to_vec()).collect();
+    let error = nmse(&first, &expected);
+    assert!(error <= EXACT, "{error:.1e}");
+    assert!(rows().all(|(row, _)| row[N..].iter().all(|logit| *logit < -1e29)));
+}
+
 /// Ten numbers of a generator, none of them equal.
 fn numbers(n: usize, seed: u32) -> Vec<f32> {
     let mut x = seed;

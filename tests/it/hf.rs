@@ -101,17 +101,23 @@ impl Folder {
     }
 
     /// The same classifier with its first class alone, whose scores are unchanged. Its config.json is not.
-    pub(crate) fn of_one_class(mut self) -> Self {
+    pub(crate) fn of_one_class(self) -> Self {
+        self.with_rows(1, |name| {
+            name.starts_with("classifier.") || name.starts_with("score.")
+        })
+    }
+
+    /// The same folder, in which some tensors have their first rows alone.
+    pub(crate) fn with_rows(mut self, n: usize, is_cut: impl Fn(&str) -> bool) -> Self {
         for file in self.golden["files"]
             .as_array_mut()
             .expect("a list of files")
         {
             let tensors = file["tensors"].as_array_mut().expect("a list of tensors");
-            let head = tensors.iter_mut().filter(|tensor| {
-                let name = tensor["name"].as_str().expect("a name");
-                name.starts_with("classifier.") || name.starts_with("score.")
-            });
-            head.for_each(|tensor| tensor["shape"][0] = json!(1));
+            let cut = tensors
+                .iter_mut()
+                .filter(|tensor| is_cut(tensor["name"].as_str().expect("a name")));
+            cut.for_each(|tensor| tensor["shape"][0] = json!(n));
         }
         self
     }

@@ -32,8 +32,8 @@ This page lists Hugging Face folders by class, the name in `architectures` of `c
 - **State**: *opens*; *text part*, a multimodal model of which the text model opens, and one line of the log says what is left out; or *not yet*, with
   the reason.
 - **Output**: what is computed. *Logits* are those of the next token, in a model with masks those of each token. *Hidden states* are the last ones, of
-  which embeddings of texts are made; the head of a training task is not computed. *Scores* are those of the classes of a text, *token scores* those of
-  the classes of each token.
+  which embeddings of texts are made; what other training tasks add is not computed. *Scores* are those of the classes of a text, *token scores* those
+  of the classes of each token.
 - **Test**: tiny folders in `tests/hf` whose logits are compared with those of transformers. *Equal class*: transformers does not have the class; the
   logits come from a class that equals the published code, or from its formulas in PyTorch.
 
@@ -75,10 +75,11 @@ fn table(path: &Path) -> toml::Table {
         .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// What a class computes, by the golden of it if there is one, otherwise by its name and the modes of its definitions.
+/// What a class computes, by the golden of it if there is one, otherwise by its name, the modes of its definitions, and
+/// whether its map has a head.
 fn output(
     class: &str,
-    (archs, library): (&[String], &Library),
+    (archs, library, has_head): (&[String], &Library, bool),
     golden: Option<&str>,
 ) -> &'static str {
     let is_encoder = |arch: &String| {
@@ -93,7 +94,8 @@ fn output(
         Some(_) => "logits",
         None if class.ends_with("ForTokenClassification") => "token scores",
         None if class.ends_with("ForSequenceClassification") => "scores",
-        None if archs.iter().any(is_encoder) || is_bare => "hidden states",
+        None if is_bare => "hidden states",
+        None if archs.iter().any(is_encoder) && !has_head => "hidden states",
         None => "logits",
     }
 }
@@ -145,9 +147,9 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
     let mut used = BTreeSet::new();
     let mut proofs = proofs();
     let (outputs, library) = (golden_outputs(), library());
-    let output_of = |class: &str, archs: &[String]| {
+    let output_of = |class: &str, archs: &[String], has_head: bool| {
         let golden = outputs.get(class).map(String::as_str);
-        output(class, (archs, &library), golden)
+        output(class, (archs, &library, has_head), golden)
     };
     for (name, source) in maps.sources() {
         let map: toml::Table = source.text.parse().expect("a sound map");
@@ -155,6 +157,11 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
         let is_nested = archs.is_empty() || map.contains_key("nested");
         let definitions: Vec<String> = archs.iter().map(|arch| format!("`{arch}`")).collect();
         used.extend(archs.iter().cloned());
+        let tensors = map.get("tensors").and_then(toml::Value::as_table);
+        let has_head = tensors.is_some_and(|tensors| {
+            let mut heads = ["output", "output.weight"].iter();
+            heads.any(|head| tensors.contains_key(*head))
+        });
         for class in map["classes"].as_array().expect("classes") {
             let class = class.as_str().expect("a name");
             let row = Class {
@@ -163,7 +170,7 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
                     true => "text part".to_owned(),
                     false => "opens".to_owned(),
                 },
-                output: output_of(class, &archs),
+                output: output_of(class, &archs, has_head),
                 proof: proofs.remove(class).unwrap_or_default(),
             };
             let twice = all.insert(class.to_owned(), row);
@@ -187,7 +194,7 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
         let state = "opens, by the map of its base class".to_owned();
         let row = Class {
             state,
-            output: output_of(&class, &[]),
+            output: output_of(&class, &[], false),
             proof,
             ..Class::default()
         };

@@ -116,6 +116,63 @@ fn a_folder_of_an_unknown_class_is_begun_with_a_map_and_a_definition() {
     }
 }
 
+/// A stored folder with another class and type in its configuration.
+fn renamed_folder(name: &str, into: &Path, model_type: &str) -> hf::Folder {
+    let golden = hf::open(name);
+    std::fs::create_dir(into).expect("a folder");
+    golden.write(into);
+    let path = into.join("config.json");
+    let config = std::fs::read(&path).expect("there");
+    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+    config["architectures"] = json!(["FreshForCausalLM"]);
+    config["model_type"] = json!(model_type);
+    std::fs::write(path, config.to_string()).expect("written");
+    golden
+}
+
+#[test]
+fn a_folder_of_the_kind_of_a_map_needs_no_definition() {
+    let scratch = scratch();
+    for (name, base) in [("llama", "llama"), ("gptneox-serial", "gptneox")] {
+        let (model, mine) = (scratch.path().join(name), scratch.path().join("new/mine"));
+        renamed_folder(name, &model, base);
+        let found = printed(&begin(name, &model, &mine));
+        let begun = format!("begun from the map `{base}`, which fits");
+        assert!(found.contains(&begun), "{found}");
+        let map = mine.join(format!("{name}.arch.stmap.toml"));
+        let map = std::fs::read_to_string(map).expect("written");
+        assert!(map.contains(&format!("extends = \"{base}\"")), "{map}");
+        assert!(!mine.join(format!("{name}.arch.toml")).exists());
+    }
+}
+
+#[test]
+fn names_are_compared_without_a_prefix_that_no_map_knows() {
+    let scratch = scratch();
+    let (model, mine) = (scratch.path().join("model"), scratch.path().join("mine"));
+    let golden = renamed_folder("gptneox-japanese", &model, "fresh");
+    let found = printed(&begin("fresh", &model, &mine));
+    let best = ["`gptneox`", "`gptneox-japanese`"];
+    assert!(best.iter().any(|base| found.contains(base)), "{found}");
+    let path = ["logits", "-m", text(&model), "--archs", text(&mine)];
+    let tokens: Vec<String> = golden.tokens.iter().map(u32::to_string).collect();
+    let (tokens, array) = (tokens.join(","), scratch.path().join("fresh.npy"));
+    printed(&[&path[..], &["--tokens", &tokens, "-o", text(&array)]].concat());
+    let found = npy::read(&array).expect("an array").elements;
+    let error = nmse(&found, &golden.expected);
+    assert!(error <= 1e-9, "{error:e}");
+}
+
+#[test]
+fn the_definition_that_opens_a_folder_is_the_nearest() {
+    let scratch = scratch();
+    let (model, mine) = (scratch.path().join("model"), scratch.path().join("mine"));
+    std::fs::create_dir(&model).expect("a folder");
+    hf::open("llama").write(&model);
+    let found = printed(&begin("fresh", &model, &mine));
+    assert!(found.contains("begun from `llama`"), "{found}");
+}
+
 #[test]
 fn a_begun_map_names_what_it_does_not_know() {
     let scratch = scratch();

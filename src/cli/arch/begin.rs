@@ -22,7 +22,7 @@ pub(in crate::cli) struct Args {
     /// The model: a GGUF file, or a Hugging Face folder; for a folder without a matching map, a draft map is written as well
     #[arg(short = 'm', long, value_name = "MODEL", alias = "model")]
     from: PathBuf,
-    /// Existing folder to write into
+    /// Folder to write into, made if there is none
     #[arg(short, long, value_name = "DIR", default_value = ".")]
     output: OutputPlace,
     #[command(flatten)]
@@ -85,6 +85,18 @@ fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<()
     ) else {
         anyhow::bail!("{}: there is no map to begin with", args.from.display());
     };
+    if best.is_exact() {
+        write(&map_path, &map, args.force)?;
+        let base = &best.map.map;
+        let path = map_path.display();
+        output::line(format!(
+            "{path}: begun from the map `{base}`, which fits the folder"
+        ))?;
+        return output::line(format!(
+            "no definition is needed, unless the code of the model differs from that of `{}`",
+            best.fit.arch
+        ));
+    }
     let weights = &best.map.weights;
     let mut of_archs = nearest::fits(archs, weights).map_err(styled)?;
     // The definition of the map comes first.
@@ -105,6 +117,9 @@ fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<()
 
 fn write(path: &Path, text: &str, force: ForceOption) -> Result<(), Failure> {
     let write = || {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
         let mut part = Part::new(force.target(path))?;
         part.write(text.as_bytes())?;
         part.finish()
