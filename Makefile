@@ -7,16 +7,16 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-png check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
+.PHONY: help run serve test test-png check fmt lint bench soak malformed schema load agents lm-eval equiv-test llama-server-suite perf-vs-llama perf-families hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check fuzz mutate sanitize drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Complete PROMPT with MODEL (default: 2+2=? with the built-in model)
-	cargo run --release --quiet -- run $(model) "$(PROMPT)"
+	cargo run --release -- run $(model) "$(PROMPT)"
 
 serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
-	cargo run --release --quiet -- serve $(model)
+	cargo run --release -- serve $(model)
 
 # More threads than processors: some tests wait for a server, a worker or a time limit.
 test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 4)))
@@ -74,6 +74,10 @@ schema: ## Requests that schemathesis makes of /openapi.json: no 5xx, answers as
 load: ## Idle and slow connections and large bodies: nobody is delayed, memory comes back
 	cargo build --release
 	python3 scripts/load_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
+
+agents: ## Codex and guidellm, unmodified, against the server (installs some gigabytes below target/agents)
+	cargo build --release
+	scripts/agents.sh target/release/bench
 
 lm-eval: ## lm-eval against the server: its log-likelihoods are those of bench logits (installs 760 MB)
 	cargo build --release

@@ -85,6 +85,8 @@ fn main() {
     println!("cargo::rerun-if-changed=src/kv.h");
     println!("cargo::rerun-if-changed=src/convolve.c");
     println!("cargo::rerun-if-changed=src/convolve.h");
+    println!("cargo::rerun-if-changed=src/gelu.c");
+    println!("cargo::rerun-if-changed=src/gelu.h");
     println!("cargo::rerun-if-changed=src/select.c");
     println!("cargo::rerun-if-changed=src/select.h");
     println!("cargo::rerun-if-changed=src/devices.c");
@@ -120,6 +122,7 @@ fn main() {
     c.file("src/attention.c");
     c.file("src/select.c");
     c.file("src/convolve.c");
+    c.file("src/gelu.c");
     c.file("src/devices.c");
     c.file("src/barrier.c");
     let mut cpp = compiler(&ggml, &out);

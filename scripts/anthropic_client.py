@@ -4,6 +4,7 @@ Usage: anthropic_client.py http://127.0.0.1:11116
 """
 
 import sys
+from typing import Literal
 
 import anthropic
 
@@ -73,5 +74,32 @@ for wrong, expected in [
         assert error.body["error"]["message"], error.body
     else:
         raise AssertionError(f"{wrong} was not refused")
+
+# The runner of tools asks for a kept conversation first, and sends it whole when that is refused.
+taken = []
+
+
+@anthropic.beta_tool
+def weather(days: Literal[1, 2, 3]) -> str:
+    """The weather of some days.
+
+    Args:
+        days: The number of days.
+    """
+    taken.append(days)
+    return "rain"
+
+
+runner = client.beta.messages.tool_runner(
+    model="default",
+    max_tokens=64,
+    messages=messages,
+    tools=[weather],
+    tool_choice={"type": "tool", "name": "weather"},
+    max_iterations=2,
+    **greedy,
+)
+assert [message.stop_reason for message in runner] == ["tool_use", "tool_use"]
+assert len(taken) == 2 and set(taken) <= {1, 2, 3}, taken
 
 print(f"anthropic client: content (package {anthropic.__version__}, answer {text!r})")

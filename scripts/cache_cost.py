@@ -79,7 +79,7 @@ def golden(bench, entry, folder):
         for key, value in wider.items():
             changed += ["--set", f"{key}={value}"]
         try:
-            run([bench, "synth", *changed, "-o", path])
+            run([bench, "synth", *changed, "-o", path, "--force"])
             cost(bench, path, entry["tokens"][:4], PROBE)
         except Failure as failure:
             # What keeps the model as it is from having such a cache says most, unless it has no

@@ -18,6 +18,8 @@ fi
 "$venv/bin/python" "$here/openai_client.py" "$url/v1"
 "$venv/bin/python" "$here/anthropic_client.py" "$url"
 "$venv/bin/python" "$here/langchain_client.py" "$url/v1"
+"$venv/bin/python" "$here/huggingface_client.py" "$url/v1"
+"$venv/bin/python" "$here/guidance_client.py" "$url/v1"
 
 if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
     echo "NOT RUN: there is no node with npm on this machine"
@@ -31,4 +33,7 @@ if ! cmp -s "$wanted" "$node/installed.json"; then
     npm install --prefix "$node" --silent --no-audit --no-fund --no-update-notifier
     cp "$wanted" "$node/installed.json"
 fi
-NODE_MODULES=$node/node_modules node "$here/openai_client.mjs" "$url/v1" ${small:+"$small/v1"}
+export NODE_MODULES=$node/node_modules
+node "$here/openai_client.mjs" "$url/v1" ${small:+"$small/v1"}
+node "$here/ai_sdk_client.mjs" "$url/v1"
+node "$here/huggingface_client.mjs" "$url/v1"

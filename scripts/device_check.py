@@ -160,9 +160,9 @@ def main():
             sets = [x for k, v in grown(case, values).items() for x in ("--set", f"{k}={text(v)}")]
             sets += [x for k, v in case.get("meta", {}).items() for x in ("--meta", f"{k}={text(v)}")]
             sets += ["--with", ",".join(case["with"])] if case.get("with") else []
-            run("synth", case["arch"], "--seed", str(case["seed"]), "--type", case.get("type", "f32"), *sets, "-o", model)
+            run("synth", case["arch"], "--seed", str(case["seed"]), "--type", case.get("type", "f32"), *sets, "-o", model, "--force")
             n_layers = int(str(grown(case, values)["block_count"]))
-            logits = ["logits", "-m", model, "--tokens", ",".join(map(str, tokens)), "-o", out]
+            logits = ["logits", "-m", model, "--tokens", ",".join(map(str, tokens)), "-o", out, "--force"]
             source = ["--source", ",".join(map(str, case["source"]))] if case.get("source") else []
             logits += ["--non-causal"] if case.get("causal") is False else source
             # The processor rounds what it multiplies with quantised weights to 8 bits, devices do not all: the reference

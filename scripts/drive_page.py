@@ -198,7 +198,7 @@ def pages(bench, what, folder):
     """The pages of a model or of a definition's variants; a page is its own."""
     if what.endswith(".html"):
         return [pathlib.Path(what).resolve()]
-    command = [bench, "diagram", what, "--html", "-o", str(folder)]
+    command = [bench, "diagram", what, "--html", "--force", "-o", str(folder)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     return [pathlib.Path(line) for line in lines]
 

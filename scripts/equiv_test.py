@@ -192,7 +192,7 @@ class Ours:
         """The top lists that follow each position from the last of the prompt on."""
         out = self.scratch / "logits.npy"
         tokens = ",".join(map(str, ids[:-1]))
-        run([self.bench, "logits", "-m", self.model, "--tokens", tokens, "-o", out, "--ctx", self.n_ctx, *flags])
+        run([self.bench, "logits", "-m", self.model, "--tokens", tokens, "-o", out, "--force", "--ctx", self.n_ctx, *flags])
         return [top_of(row) for row in rows_of(out)[n_prompt - 1 :]]
 
 

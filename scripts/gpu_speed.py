@@ -43,7 +43,7 @@ def main():
             try:
                 values = {**values, "block_count": layers, "n_ctx_train": 32768, "rms_eps": 1e-5}
                 sets = [x for k, v in values.items() for x in ("--set", f"{k}={v}")]
-                run(args.bench, "synth", arch, "--type", ty, "--with", "output", *sets, "-o", model)
+                run(args.bench, "synth", arch, "--type", ty, "--with", "output", *sets, "-o", model, "--force")
                 placed = ["--backend", args.library] if args.library != "-" else []
                 ours = json.loads(run(args.bench, "perf", "-m", model, "--json", "--device", args.device, *placed, "-p", PROMPT,
                                       "-n", N, "-s", ",".join(map(str, SEQUENCES)), "-r", 3))["runs"][0]

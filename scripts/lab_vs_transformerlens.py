@@ -68,7 +68,7 @@ def ours(bench, folder, tokens):
     for at in range(0, len(paths), 60):
         plan, values = folder.with_name("plan.json"), folder.with_name("values.npz")
         plan.write_text(json.dumps({"captures": [{"point": path, "positions": "prompt"} for path in paths[at : at + 60]]}))
-        command = [bench, "lab", "run", folder, "--tokens", ",".join(map(str, tokens)), "--plan", plan, "-o", values]
+        command = [bench, "lab", "run", folder, "--tokens", ",".join(map(str, tokens)), "--plan", plan, "-o", values, "--force"]
         exact = ["--kv-type", "f32", "--flash-attn", "off", "--threads", "1"]
         subprocess.run([*map(str, command), *exact], check=True, stdout=subprocess.DEVNULL)
         with np.load(values) as arrays:

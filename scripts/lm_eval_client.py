@@ -49,7 +49,7 @@ class Bench:
         key = tuple(tokens)
         if key not in self.known:
             out = os.path.join(self.folder, "logits.npy")
-            subprocess.run([self.args.bench, "logits", "-m", self.args.model, "-o", out, *SAME,
+            subprocess.run([self.args.bench, "logits", "-m", self.args.model, "-o", out, "--force", *SAME,
                             "--tokens", ",".join(map(str, tokens))], check=True, capture_output=True)
             logits = numpy.load(out).astype(numpy.float64)
             top = logits.max(axis=1, keepdims=True)

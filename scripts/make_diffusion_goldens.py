@@ -113,7 +113,7 @@ def main():
         for case in CASES:
             path = Path(folder) / "model.gguf"
             synth = make_goldens.synth_args(models[case["model"]])
-            subprocess.run([args.bench, "synth", *synth, "-o", path], check=True)
+            subprocess.run([args.bench, "synth", *synth, "-o", path, "--force"], check=True)
             reference = make_goldens.Reference(lib, path)
             try:
                 steps, rows, gap = fill_in(reference, case)

@@ -142,7 +142,7 @@ def main():
         row(f"convert to {ty}", [args.bench, "convert", folder, out, "--type", ty], out)
         flags = [] if ty == "f16" else ["--type", ty]
         logits = args.work / "logits.npy"
-        row(f"load as {ty}", [args.bench, "logits", "-m", folder, "--tokens", 1, "-o", logits, "--ctx", 16, *flags], None)
+        row(f"load as {ty}", [args.bench, "logits", "-m", folder, "--tokens", 1, "-o", logits, "--force", "--ctx", 16, *flags], None)
     shutil.rmtree(args.work)
 
 

@@ -505,7 +505,7 @@ def make_model(ours, ty, vocab, folder, is_small):
     """The random model of a type; made once."""
     path = folder / f"{'small' if is_small else 'q06'}-{vocab.stem}-{ty}.gguf"
     if not path.exists():
-        command = [ours, "synth", "qwen3", "-o", path.with_suffix(".part"), "--type", ty, "--seed", 1, "--vocab", vocab]
+        command = [ours, "synth", "qwen3", "-o", path.with_suffix(".part"), "--force", "--type", ty, "--seed", 1, "--vocab", vocab]
         for key, value in (MODEL | SMALL if is_small else MODEL).items():
             command += ["--set", f"{key}={value}"]
         print(f"making {path}", flush=True)

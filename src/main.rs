@@ -1,8 +1,8 @@
-//! The `bench` program: parse, run, print one error, exit code 0, 1 (failed) or 2 (usage).
+//! The `bench` program: parse, run, print one error, exit code 0, 1 (failed), 2 (usage) or 3 (incomplete).
 
 use std::io::Write;
 
-use lab_bench::cli::{is_closed_pipe, parse, run};
+use lab_bench::cli::{exit_code, is_closed_pipe, parse, run};
 use lab_bench::ggml::end_process;
 
 fn main() -> ! {
@@ -16,7 +16,7 @@ fn main() -> ! {
             let heading = if has_heading { "" } else { "error: " };
             // Where it cannot be written, on a full disk perhaps, the exit code is all there is.
             let _ = writeln!(std::io::stderr(), "{heading}{text}");
-            1
+            exit_code(&failure)
         }
     };
     // Where it cannot be written, what was printed before was reported.

@@ -1067,6 +1067,13 @@ unsafe extern "C" {
     pub fn shim_convolve_max_kept() -> i32;
 }
 unsafe extern "C" {
+    pub fn shim_gelu(
+        ctx: *mut ggml_context,
+        x: *mut ggml_tensor,
+        up: *mut ggml_tensor,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
     pub fn shim_select(
         ctx: *mut ggml_context,
         q: *mut ggml_tensor,

@@ -31,6 +31,9 @@ const char * shim_tensor_op_name(const struct ggml_tensor * t) {
     if (shim_is_select(t)) {
         return "SELECT_KEYS";
     }
+    if (shim_is_gelu(t)) {
+        return t->src[1] != NULL ? "GEGLU_TANH" : "GELU_TANH";
+    }
     return shim_is_convolve(t) ? "CONVOLVE" : ggml_op_desc(t);
 }
 

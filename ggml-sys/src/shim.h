@@ -9,6 +9,7 @@
 #include "ggml-rpc.h"
 #include "attention.h"
 #include "convolve.h"
+#include "gelu.h"
 #include "select.h"
 
 #ifdef __cplusplus

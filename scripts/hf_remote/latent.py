@@ -55,6 +55,19 @@ class HunyuanV4(Remote):
         return torch.cat([rows[:, :-end], rotated[:, 0::2], rotated[:, 1::2]], 1).flatten(0, 1)
 
 
+@remote("hy_v4-saved")
+class HunyuanV4Saved(HunyuanV4):
+    """The same with the names that transformers 5.24 saves, which are not the published ones."""
+
+    RENAMED = [
+        (r"\.self_attn\.sinks$", ".self_attn.learnable_sink_param"),
+        (r"\.gate_proj\.", ".linear_gate."),
+        (r"\.attn_hc\.", ".hc_pre.hc_attn_layer.hc_"),
+        (r"\.ffn_hc\.", ".hc_pre.hc_mlp_layer.hc_"),
+        (r"\.hc_head\.hc_", ".hc_pre.hc_head.hc_head_"),
+    ]
+
+
 @remote("kimi-k3")
 class KimiK3(Plain):
     """A delta rule in most layers, latent attention without positions in the others, experts on a narrower hidden state, and

@@ -1,9 +1,10 @@
 //! Access control: API keys, and protection from web pages of other origins.
 //!
 //! A page in a visitor's browser can send requests to a server on the visitor's machine. So a request with an `Origin`
-//! must come from the server's own pages or from an allowed origin. Without API keys its `Host` must be an address,
-//! `localhost` or an allowed name: otherwise a page could point a name of its own at this server. With API keys the
-//! name does not matter, because the page does not know a key.
+//! must come from the server's own pages, from a page or program of the visitor's machine, or from an allowed origin.
+//! Without API keys its `Host` must be an address, a name that nobody can register on the internet, or an allowed name:
+//! otherwise a page could point a name of its own at this server. With API keys the name does not matter, because the
+//! page does not know a key.
 
 use std::net::IpAddr;
 
@@ -15,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::{Error, quoted};
 use super::page;
+use super::record::Record;
 
 /// The clients that may use a server.
 #[derive(Clone, Debug, Default)]
@@ -25,10 +27,17 @@ pub struct Access {
     origins: Vec<String>,
     /// Host names under which clients may address the server.
     hosts: Vec<String>,
+    /// The name of this machine.
+    machine: Option<String>,
 }
 
 /// Response headers that a page may read.
-const EXPOSED: &str = "x-request-id, x-bench-ignored, retry-after, x-should-retry";
+const EXPOSED: &str = "x-request-id, x-bench-ignored, x-bench-model, retry-after, x-should-retry";
+/// Endings of names that nobody can register on the internet: those of this machine (RFC 6761), of the local network
+/// (RFC 6762) and of private networks (reserved by ICANN), such as `host.docker.internal`.
+const PRIVATE: &[&str] = &[".localhost", ".local", ".internal"];
+/// Schemes of the pages of programs that are installed on the visitor's machine. No web page has one.
+const OF_PROGRAMS: &[&str] = &["app", "file", "tauri", "vscode-webview", "vscode-file"];
 
 impl Access {
     /// Access for clients with one of these keys (for all clients if there are none), for pages of these origins, and
@@ -39,6 +48,7 @@ impl Access {
             keys: keys.iter().map(digest).collect(),
             origins,
             hosts,
+            machine: machine(),
         }
     }
 
@@ -54,7 +64,12 @@ impl Access {
             return Ok(());
         }
         match key(headers) {
-            Some(key) if self.is_known(key) => Ok(()),
+            Some(key) if self.is_known(key) => {
+                let digest = Sha256::digest(key);
+                let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+                Record::current().owned_by(digits.collect());
+                Ok(())
+            }
             found => Err(Error::Key {
                 is_missing: found.is_none(),
             }),
@@ -82,9 +97,10 @@ impl Access {
             return Ok(());
         };
         let name = without_port(host);
-        let is_local = name == "localhost" || name.ends_with(".localhost");
+        let is_local = name == "localhost" || PRIVATE.iter().any(|ending| name.ends_with(ending));
         let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-        let is_named = self.hosts.iter().any(|own| own.eq_ignore_ascii_case(&name));
+        let mut named = self.hosts.iter().chain(&self.machine);
+        let is_named = named.any(|own| own.eq_ignore_ascii_case(&name));
         match is_local || is_address || is_named {
             true => Ok(()),
             false => Err(Error::Forbidden {
@@ -114,7 +130,7 @@ impl Access {
 
     fn is_allowed(&self, origin: &HeaderValue) -> bool {
         let is_it = |own: &String| own == "*" || own.as_bytes() == origin.as_bytes();
-        self.origins.iter().any(is_it)
+        self.origins.iter().any(is_it) || origin.to_str().is_ok_and(is_of_machine)
     }
 
     /// Whether the page that sent a request came from this server.
@@ -122,6 +138,32 @@ impl Access {
         let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
         let origin = origin.to_str().ok().and_then(|o| o.split_once("://"));
         origin.is_some_and(|(_, origin)| Some(origin.as_bytes()) == host)
+    }
+}
+
+/// The name of this machine, if it has one.
+fn machine() -> Option<String> {
+    #[cfg(unix)]
+    let name = rustix::system::uname().nodename().to_str().ok().map(str::to_owned);
+    #[cfg(not(unix))]
+    let name = std::env::var("COMPUTERNAME").ok();
+    name.filter(|name| !name.is_empty())
+}
+
+/// Whether an origin is a page or program of the visitor's own machine.
+fn is_of_machine(origin: &str) -> bool {
+    let Some((scheme, host)) = origin.split_once("://") else {
+        return false;
+    };
+    match scheme {
+        "http" | "https" => {
+            let name = without_port(host);
+            let address = name.trim_matches(['[', ']']).parse::<IpAddr>();
+            name == "localhost"
+                || name.ends_with(".localhost")
+                || address.is_ok_and(|address| address.is_loopback())
+        }
+        scheme => OF_PROGRAMS.contains(&scheme),
     }
 }
 
@@ -136,7 +178,8 @@ fn without_port(host: &str) -> String {
 
 /// The API key of a request.
 fn key(headers: &HeaderMap) -> Option<&[u8]> {
-    if let Some(key) = headers.get("x-api-key") {
+    // The first header is Anthropic's, the second Azure's.
+    if let Some(key) = headers.get("x-api-key").or(headers.get("api-key")) {
         return Some(key.as_bytes());
     }
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
@@ -151,7 +194,7 @@ fn preflight(headers: &HeaderMap) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
-    let usual = HeaderValue::from_static("authorization, content-type, x-api-key");
+    let usual = HeaderValue::from_static("authorization, content-type, x-api-key, api-key");
     let out = response.headers_mut();
     let methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
     out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
@@ -235,6 +278,9 @@ mod tests {
             "192.168.1.2",
             "bench.lan:11116",
             "Bench.LAN",
+            "host.docker.internal:11116",
+            "printer.local",
+            "GPU.Internal.",
         ] {
             assert_eq!(checked(&access, &[("host", good)]), None, "{good}");
         }
@@ -245,6 +291,12 @@ mod tests {
             "localhost.evil.example",
             "",
             "bench.lan.evil",
+            "host.docker.internal.evil.example",
+            "evil-local",
+            "local",
+            "internal",
+            "notlocalhost",
+            "docker.internal@evil.example",
             "1.2.3.4:x",
         ] {
             assert_eq!(
@@ -254,6 +306,11 @@ mod tests {
             );
         }
         assert_eq!(checked(&access, &[]), None);
+        if let Some(own) = machine() {
+            assert_eq!(checked(&access, &[("host", &own)]), None, "{own}");
+            let other = format!("{own}.evil.example");
+            assert!(checked(&access, &[("host", &other)]).is_some(), "{other}");
+        }
     }
 
     #[test]
@@ -264,15 +321,40 @@ mod tests {
         };
         assert_eq!(with(&access, "http://127.0.0.1:11116"), None);
         assert_eq!(with(&access, "https://ui.example"), None);
-        for bad in [
+        for own in [
+            "http://localhost:3000",
+            "https://localhost",
+            "http://app.localhost:5173",
             "http://127.0.0.1:80",
+            "http://[::1]:8080",
+            "app://obsidian.md",
+            "file://",
+            "tauri://localhost",
+            "vscode-webview://1a2b",
+            "vscode-file://vscode-app",
+        ] {
+            assert_eq!(with(&access, own), None, "{own}");
+        }
+        for bad in [
             "null",
+            "localhost",
+            "http://localhost.evil.example",
+            "http://localhost@evil.example",
+            "http://evil.example/localhost",
+            "http://127.0.0.1.evil.example",
+            "http://192.168.1.2",
+            "http://printer.local",
+            "https://app",
+            "apps://x",
+            "chrome-extension://abc",
             "https://ui.example.evil",
             "http://ui.example",
             "",
         ] {
             assert_eq!(with(&access, bad), Some("origin_not_allowed"), "{bad}");
         }
+        let none = Access::new(&[], vec!["null".into()], Vec::new());
+        assert_eq!(with(&none, "null"), None);
         let all = Access::new(&[], vec!["*".into()], Vec::new());
         assert_eq!(with(&all, "https://anywhere.example"), None);
     }
@@ -284,6 +366,8 @@ mod tests {
         assert_eq!(with("authorization", "Bearer one"), None);
         assert_eq!(with("authorization", "bearer  two "), None);
         assert_eq!(with("x-api-key", "two"), None);
+        assert_eq!(with("api-key", "two"), None);
+        assert_eq!(with("api-key", "three"), Some("wrong"));
         assert_eq!(with("authorization", "Bearer three"), Some("wrong"));
         assert_eq!(with("authorization", "Bearer "), Some("wrong"));
         assert_eq!(with("x-api-key", "on"), Some("wrong"));

@@ -9,7 +9,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Query, Request, State};
 use axum::http::request::Parts;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::engine::serving::Served;
 
@@ -17,6 +17,7 @@ use super::Pool;
 use super::error::Error;
 use super::fields::{plain, whole};
 use super::json::Json;
+use super::shapes::{self, Shape};
 
 /// The route.
 pub(super) const ROUTE: &str = "/lora-adapters";
@@ -25,11 +26,16 @@ const MAX_NAMED: usize = 1024;
 
 /// An adapter and its scale.
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Scaled {
     id: usize,
     scale: f64,
 }
+
+/// The fields of an adapter; a list that was read from this server names its file too.
+pub(super) const SCALED: Shape = Shape {
+    idle: &["path"],
+    ..Shape::of(&["id", "scale"])
+};
 
 /// The ids and scales of a list; each id may occur once.
 pub(super) fn named(list: &[Scaled]) -> Result<Vec<(usize, f32)>, Error> {
@@ -75,12 +81,15 @@ impl Which {
 
 /// The adapter scales that a request body sets.
 pub(super) fn scales(body: &[u8]) -> Result<Vec<(usize, f32)>, Error> {
-    let list: Vec<Scaled> = serde_json::from_slice(body).map_err(|error| {
+    let wrong = |error: serde_json::Error| {
         let error = plain(&error.to_string());
         Error::Body(format!(
             "expected a list such as [{{\"id\": 0, \"scale\": 0.5}}]: {error}"
         ))
-    })?;
+    };
+    let mut list: Value = serde_json::from_slice(body).map_err(wrong)?;
+    shapes::prune(&mut list, "", &SCALED)?;
+    let list: Vec<Scaled> = serde_json::from_value(list).map_err(wrong)?;
     named(&list)
 }
 

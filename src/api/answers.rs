@@ -17,6 +17,8 @@ use crate::text::tokenizer::Tokenizer;
 use crate::transport::{self, Events};
 
 use super::error::Error;
+use super::json::Text;
+use super::lab;
 use super::parts::{Piece, Reader};
 use super::record::Record;
 
@@ -34,6 +36,8 @@ pub(super) struct Answers {
     readers: Vec<Reader>,
     /// The tokenizer that identifies special tokens, if these are left out of the text.
     hides: Option<Arc<Tokenizer>>,
+    /// The lab plan whose results are written.
+    lab: Option<Plan>,
 }
 
 /// A completion.
@@ -48,8 +52,10 @@ pub(super) struct Completion {
     pub(super) tokens: Vec<AnswerToken>,
     /// The token that ended the completion, if a token did.
     pub(super) ended: Option<AnswerToken>,
-    /// The result of the lab plan.
+    /// The result of the lab plan, if it is not written.
     pub(super) lab: Option<Box<LabResult>>,
+    /// The result of the lab plan as JSON.
+    pub(super) report: Option<Text>,
     pub(super) reason: Option<FinishReason>,
     pub(super) stopped: Option<Stopped>,
     /// The usage of this completion alone.
@@ -112,6 +118,8 @@ pub(super) trait Format: Send + 'static {
     fn start(&mut self, _choice: u32, _out: &mut Events) {}
     /// Writes the tokens of a completion's prompt with their log-probabilities, if requested.
     fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken], _out: &mut Events) {}
+    /// Counts the tokens of a completion that the next text has.
+    fn count(&mut self, _choice: u32, _n_tokens: usize) {}
     /// Writes new text of a completion.
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events);
     /// Writes reasoning, or a piece of a call, if answers are parsed.
@@ -123,7 +131,7 @@ pub(super) trait Format: Send + 'static {
     /// Writes a denoising step of a completion.
     fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events);
     /// Writes the result of a completion's lab plan, before the end of the completion.
-    fn lab(&mut self, _choice: u32, _result: &LabResult, _out: &mut Events) {}
+    fn lab(&mut self, _choice: u32, _result: Text, _out: &mut Events) {}
     /// Records the usage of a completion, before its end is written.
     fn took(&mut self, _choice: u32, _usage: &Usage) {}
     /// Writes the end of a completion.
@@ -166,6 +174,20 @@ fn incomplete() -> Error {
     }
 }
 
+/// A lab plan, and the model for which it is.
+type Plan = (Arc<lab::Wanted>, Arc<Served>);
+
+/// A lab result as JSON; `None` if it is not written.
+async fn report(plan: &Option<Plan>, result: &mut Box<LabResult>) -> Result<Option<Text>, Error> {
+    match plan {
+        Some((wanted, served)) => {
+            let result = std::mem::take(&mut **result);
+            wanted.text(result, served).await.map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
 impl Answers {
     /// Submits a request for each completion, `n_choices` for each prompt.
     ///
@@ -180,7 +202,9 @@ impl Answers {
         let record = Record::current();
         record.model(&served.name);
         let mut events = SelectAll::new();
-        for (choice, own) in (0..).zip(served.handle.submit_all(requests)?) {
+        let submitted = served.handle.submit_all(requests);
+        let submitted = submitted.map_err(|rejected| Error::from(rejected).of_model(served))?;
+        for (choice, own) in (0..).zip(submitted) {
             let own = UnboundedReceiverStream::new(own);
             events.push(own.map(move |event| (choice, event)).boxed());
         }
@@ -192,12 +216,19 @@ impl Answers {
             record,
             readers: Vec::new(),
             hides: None,
+            lab: None,
         })
     }
 
     /// The same answers; if `is_wanted`, special tokens are left out of their text.
     pub(super) fn hiding(mut self, is_wanted: bool, served: &Served) -> Self {
         self.hides = is_wanted.then(|| Arc::clone(served.handle.tokenizer()));
+        self
+    }
+
+    /// The same answers, whose lab results are written as the request asks.
+    pub(super) fn with_lab(mut self, lab: Option<Arc<lab::Wanted>>, served: &Arc<Served>) -> Self {
+        self.lab = lab.map(|wanted| (wanted, Arc::clone(served)));
         self
     }
 
@@ -262,7 +293,12 @@ impl Answers {
             match event {
                 Event::Prompt(tokens) => one.prompt.extend(tokens),
                 Event::Ended(token) => one.ended = Some(token),
-                Event::Lab(result) => one.lab = Some(result),
+                Event::Lab(mut result) => {
+                    let written = report(&self.lab, &mut result).await?;
+                    let one = &mut all[choice as usize];
+                    one.lab = written.is_none().then_some(result);
+                    one.report = written;
+                }
                 Event::Text { text, tokens } => {
                     let pieces = self.read(choice, text, tokens);
                     pieces.into_iter().for_each(|piece| one.add(piece));
@@ -336,6 +372,20 @@ impl Answers {
             let (answers, format) = &mut *state;
             let mut out = Events::default();
             let stage = match answers.events.next().await {
+                Some((choice, Event::Lab(mut result))) => {
+                    match report(&answers.lab, &mut result).await {
+                        Ok(Some(report)) => {
+                            format.lab(choice, report, &mut out);
+                            Stage::Open
+                        }
+                        Ok(None) => Stage::Open,
+                        Err(error) => {
+                            error.log();
+                            format.failed(&error, &mut out);
+                            Stage::Failed
+                        }
+                    }
+                }
                 Some((choice, event)) => answers.write(format, choice, event, &mut out),
                 None => {
                     format.failed(&incomplete(), &mut out);
@@ -359,12 +409,14 @@ impl Answers {
             Event::Progress(progress) => format.progress(i, &progress, out),
             Event::Ended(token) => format.ended(i, token, out),
             Event::Text { text, tokens } => {
+                format.count(i, tokens.len());
                 let pieces = self.read(i, text, tokens);
                 write_pieces(format, i, &pieces, out);
             }
             // Only pooled texts have it, and these are not streamed.
             Event::Pooled(_) => {}
-            Event::Lab(result) => format.lab(i, &result, out),
+            // Its text is made before it is written.
+            Event::Lab(_) => {}
             Event::DenoisingStep {
                 step: number,
                 fixed,

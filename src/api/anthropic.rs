@@ -3,6 +3,7 @@
 //! A request is rewritten into the fields of chat completions, so that there is one path to a model; the response is a
 //! list of blocks. Shapes: Anthropic's API reference, messages. Not here: prompts, sampling, parsing of calls.
 
+mod client_tools;
 mod request;
 mod response;
 
@@ -47,14 +48,13 @@ pub(super) async fn messages(State(pool): State<Arc<Pool>>, body: Body) -> Resul
     let dialogue = parse(body, false)?;
     let begun = dialogue.begin(&pool, None).await?;
     let envelope = Envelope::new(begun.served, "msg_", Reports::default());
-    let envelope = envelope.with_lab(dialogue.generation.lab.clone());
     let shape = Shape::new(envelope, begun.first.prompt.len());
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));
     }
     let (all, usage) = begun.answers.collect().await?;
     let message = all.first().map(|one| shape.message(one, &usage));
-    Ok(Json(message.into()).into_response())
+    Ok(Json(message).into_response())
 }
 
 pub(super) async fn count_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
@@ -64,7 +64,7 @@ pub(super) async fn count_tokens(State(pool): State<Arc<Pool>>, body: Body) -> R
 }
 
 /// An error in Anthropic's shape.
-pub(super) fn error_body(status: StatusCode, message: &str) -> Value {
+pub(super) fn error_body(status: StatusCode, message: &str, details: Option<&Value>) -> Value {
     let kind = match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::FORBIDDEN => "permission_error",
@@ -76,7 +76,11 @@ pub(super) fn error_body(status: StatusCode, message: &str) -> Value {
         status if status.is_server_error() => "api_error",
         _ => "invalid_request_error",
     };
-    json!({ "type": "error", "error": { "type": kind, "message": message } })
+    let mut body = json!({ "type": "error", "error": { "type": kind, "message": message } });
+    if let Some(details) = details {
+        body["error"]["details"] = details.clone();
+    }
+    body
 }
 
 /// Writes errors of these routes in Anthropic's shape, whichever layer refused the request.
@@ -87,11 +91,12 @@ pub(super) async fn layer<F: Future<Output = Response>>(
     let is_own = request.uri().path().starts_with(ROUTE);
     let mut response = next(request).await;
     let refusal = response.extensions_mut().remove::<Refusal>();
-    let Some(Refusal(message)) = refusal.filter(|_| is_own) else {
+    let Some(refusal) = refusal.filter(|_| is_own) else {
         return response;
     };
     let (mut parts, _) = response.into_parts();
-    let body = Json(error_body(parts.status, &message)).into_response();
+    let Refusal { message, details } = refusal;
+    let body = Json(error_body(parts.status, &message, details.as_ref())).into_response();
     for (name, value) in body.headers() {
         parts.headers.insert(name, value.clone());
     }

@@ -8,15 +8,22 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::Response;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderName, HeaderValue, Uri};
+use axum::response::{IntoResponse, Response};
 use tower_service::Service;
 
 use super::envelope::random;
-use super::{Access, Pool, access, anthropic, chat, error, forward, intake, record, routes};
+use super::record::Record;
+use super::{
+    Access, Pool, access, anthropic, chat, error, forward, framing, intake, record, routes,
+};
 
 /// The header that names a request, in the request and in its response.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The header by which the server tells an engine process which of the clients with API keys sent a request.
+pub(super) const OWNER: HeaderName = HeaderName::from_static("x-bench-owner");
 
 /// Why a chat request with this body is refused by every model; `None` if it is not.
 pub fn refusal(body: &serde_json::Value) -> Option<String> {
@@ -35,6 +42,23 @@ fn id_of(request: &Request) -> HeaderValue {
         let id = format!("{:016x}{:016x}", random(), random());
         HeaderValue::from_str(&id).expect("hexadecimal digits")
     })
+}
+
+/// Removes a slash at the end of a path: some clients write one.
+fn without_slash(uri: &mut Uri) {
+    let Some(path) = uri.path().strip_suffix('/').filter(|path| !path.is_empty()) else {
+        return;
+    };
+    let text = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    // A part of a valid path is one too, unless it starts as an authority does.
+    if let Ok(shorter) = text.parse::<PathAndQuery>() {
+        let mut parts = std::mem::take(uri).into_parts();
+        parts.path_and_query = Some(shorter);
+        *uri = Uri::from_parts(parts).unwrap_or_default();
+    }
 }
 
 /// The routes, and what their requests pass before.
@@ -56,7 +80,7 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
         .method_not_allowed_fallback(error::wrong_method);
     let server = Server {
         access,
-        workers: intake::Workers::new(read_time)?,
+        workers: intake::Workers::new(read_time, pool.upload_bytes())?,
         routes: routes.with_state(Arc::clone(&pool)),
         pool,
     };
@@ -68,13 +92,27 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
 async fn answer(State(server): State<Arc<Server>>, mut request: Request) -> Response {
     let id = id_of(&request);
     request.headers_mut().insert(REQUEST_ID, id.clone());
+    without_slash(request.uri_mut());
+    // Only the server tells an engine process which client sent a request.
+    let owner = request.headers_mut().remove(OWNER);
+    let owner = owner.filter(|_| server.pool.is_engine());
     // In a box, since unoptimised code copies a future into each one that waits for it.
     let work = |request| caught(Box::pin(forward::layer(Arc::clone(&server), request)));
-    let admitted = |request| intake::layer(&server.workers, request, work);
-    let checked = |request| access::layer(&server.access, request, admitted);
-    let mut response = record::layer(request, |request| anthropic::layer(request, checked)).await;
+    let admitted = |request| {
+        if let Some(owner) = owner.as_ref().and_then(|owner| owner.to_str().ok()) {
+            Record::current().owned_by(owner.to_owned());
+        }
+        intake::layer(&server.workers, request, work)
+    };
+    let checked = async |request: Request| match framing::check(&request) {
+        Ok(()) => access::layer(&server.access, request, admitted).await,
+        Err(error) => error.into_response(),
+    };
+    let is_strict = server.pool.has_strict_fields();
+    let answered = |request| anthropic::layer(request, checked);
+    let mut response = record::layer(request, is_strict, answered).await;
     response.headers_mut().insert(REQUEST_ID, id);
-    response
+    server.workers.weighed(response)
 }
 
 impl Server {

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Progress, Stopped, Usage};
 use crate::transport::Events;
 
 use super::Pool;
@@ -23,7 +24,7 @@ use super::envelope::{Envelope, Object};
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
-use super::json::Json;
+use super::json::{self, Json, Members, Text};
 use super::logprobs::{self, Names};
 use super::native;
 use super::parts::Piece;
@@ -74,7 +75,7 @@ pub(super) async fn completions(
     let (served, generation) = (begun.served, &dialogue.generation);
     let shape = Shape {
         envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.reports())
-            .with_lab(generation.lab.clone()),
+            .with_prompts((0..generation.n_choices()).map(|_| begun.first.prompt.len())),
         wants_logprobs: top.is_some(),
         names: Names::of(chat.return_tokens_as_token_ids),
         calling: HashSet::new(),
@@ -85,32 +86,36 @@ pub(super) async fn completions(
     let (all, usage) = begun.answers.collect().await?;
     let verbose = all.first().filter(|_| chat.verbose == Some(true));
     let verbose = verbose.map(|one| native::verbose(&served, begun.first, generation, one));
-    let choices = all.iter().enumerate().map(|(i, one)| {
-        let mut choice = json!({
-            "index": i,
-            "message": message(one),
-            "logprobs": shape.logprobs(&one.tokens),
-            "finish_reason": one.finish_reason(),
+    Ok(json::apart(|| {
+        let choices = all.iter().enumerate().map(|(i, one)| {
+            let mut choice = json!({
+                "index": i,
+                "message": message(one),
+                "logprobs": null,
+                "finish_reason": one.finish_reason(),
+            });
+            note_stop(&mut choice, one.stopped.as_ref());
+            let mut choice = Members::from(choice);
+            if let Some(logprobs) = shape.logprobs(&one.tokens) {
+                choice.put("logprobs", logprobs);
+            }
+            if let Some(report) = &one.report {
+                choice.put("lab", report.clone());
+            }
+            choice
         });
-        note_stop(&mut choice, one.stopped.as_ref());
-        if let Some(lab) = shape.envelope.lab(one.lab.as_deref()) {
-            choice["lab"] = lab;
+        let choices = choices.collect();
+        let mut answer = shape.envelope.whole("chat.completion", choices, &usage);
+        if generation.wants_prompt_logprobs() {
+            let prompt = all.first().map_or(&[][..], |one| &one.prompt);
+            let scored = logprobs::of_prompt(prompt, served.handle.tokenizer());
+            answer.put("prompt_logprobs", scored);
         }
-        choice
-    });
-    let mut answer = shape
-        .envelope
-        .object("chat.completion", choices.collect::<Value>())
-        .json();
-    shape.envelope.report(&mut answer, &usage);
-    if generation.wants_prompt_logprobs() {
-        let prompt = all.first().map_or(&[][..], |one| &one.prompt);
-        answer["prompt_logprobs"] = logprobs::of_prompt(prompt, served.handle.tokenizer());
-    }
-    if let Some(verbose) = verbose {
-        answer["__verbose"] = verbose;
-    }
-    Ok(Json(answer).into_response())
+        if let Some(verbose) = verbose {
+            answer.put("__verbose", verbose);
+        }
+        Json(answer).into_response()
+    }))
 }
 
 pub(super) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
@@ -167,11 +172,15 @@ struct Shape {
 const CHUNK: &str = "chat.completion.chunk";
 
 impl Shape {
-    fn logprobs(&self, tokens: &[AnswerToken]) -> Option<Value> {
+    fn logprobs(&self, tokens: &[AnswerToken]) -> Option<Text> {
         let tokenizer = self.envelope.served.handle.tokenizer();
-        let entries = || logprobs::entries(tokens, self.names, tokenizer);
-        self.wants_logprobs
-            .then(|| json!({ "content": entries(), "refusal": null }))
+        self.wants_logprobs.then(|| {
+            let entries = logprobs::entries(tokens, self.names, tokenizer);
+            let entries: Vec<Text> = entries.map(|entry| json::text(&entry)).collect();
+            let mut fields = Members::from(json!({ "content": null, "refusal": null }));
+            fields.put("content", json::text(&entries));
+            json::text(&fields)
+        })
     }
 
     /// A chunk with this delta.
@@ -179,7 +188,7 @@ impl Shape {
         &'a self,
         index: u32,
         delta: D,
-        logprobs: Option<&'a Value>,
+        logprobs: Option<&'a RawValue>,
         finish_reason: Option<&'a str>,
     ) -> Object<'a, [Choice<'a, D>; 1]> {
         let choice = Choice {
@@ -188,7 +197,7 @@ impl Shape {
             logprobs,
             finish_reason,
         };
-        self.envelope.chunk(CHUNK, [choice])
+        self.envelope.chunk(CHUNK, index, [choice])
     }
 
     /// A chunk without a delta, to which fields are added.
@@ -202,13 +211,13 @@ impl Shape {
 struct Choice<'a, D> {
     index: u32,
     delta: D,
-    logprobs: Option<&'a Value>,
+    logprobs: Option<&'a RawValue>,
     finish_reason: Option<&'a str>,
 }
 
 /// The delta of new text.
 #[derive(Serialize)]
-struct Text<'a> {
+struct Delta<'a> {
     content: &'a str,
 }
 
@@ -218,9 +227,17 @@ impl Format for Shape {
         out.push(&self.delta(choice, delta, None, None));
     }
 
+    fn count(&mut self, choice: u32, n_tokens: usize) {
+        self.envelope.count(choice, n_tokens);
+    }
+
+    fn took(&mut self, choice: u32, usage: &Usage) {
+        self.envelope.took(choice, usage);
+    }
+
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
         let logprobs = self.logprobs(tokens);
-        out.push(&self.delta(choice, Text { content: text }, logprobs.as_ref(), None));
+        out.push(&self.delta(choice, Delta { content: text }, logprobs.as_deref(), None));
     }
 
     fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
@@ -247,16 +264,17 @@ impl Format for Shape {
     }
 
     fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
-        let mut chunk = self.envelope.chunk(CHUNK, [(); 0]).json();
+        let mut chunk = self.envelope.chunk(CHUNK, choice, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, tokenizer);
         out.push(&chunk);
     }
 
-    fn lab(&mut self, choice: u32, result: &LabResult, out: &mut Events) {
-        let mut chunk = self.empty(choice, None);
-        chunk["choices"][0]["lab"] = self.envelope.lab(Some(result)).unwrap_or_default();
-        out.push(&chunk);
+    fn lab(&mut self, index: u32, result: Text, out: &mut Events) {
+        let mut chunk = self.empty(index, None);
+        let mut choice = Members::from(chunk["choices"][0].take());
+        choice.put("lab", result);
+        out.push(&self.envelope.chunk(CHUNK, index, [choice]));
     }
 
     fn end(

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Request, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Progress, Request, Stopped, Usage};
 use crate::transport::Events;
 
 use super::Pool;
@@ -23,7 +24,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Fitting, Generation, MAX_CHOICES, check_top, choices};
 use super::input::{Input, check_ids, inputs};
-use super::json::Json;
+use super::json::{self, Json, Members, Text};
 use super::logprobs::{self, Arrays, Names};
 
 /// Maximum number of tokens of a completion if the request does not set it.
@@ -104,7 +105,7 @@ pub(super) async fn completions(
         let top = legacy.top_logprobs();
         let first = generation.request(&served, &prompt.tokens, top, constraint.as_ref());
         let mut first = first.map_err(|error| error.of_prompt(PROMPT))?;
-        legacy.complete(&mut first);
+        legacy.complete(&mut first, &generation);
         let scores = first.prompt_logprobs;
         requests.extend(
             choices(&first, n).map(|request| match generation.is_streamed() {
@@ -120,8 +121,11 @@ pub(super) async fn completions(
     let answers = Answers::submit(&served, requests, n);
     let answers = answers.map_err(|error| error.of_prompt(PROMPT))?;
     let answers = answers.hiding(generation.hides_special(), &served);
-    let envelope = Envelope::new(Arc::clone(&served), "cmpl-", generation.reports())
-        .with_lab(generation.lab.clone());
+    let answers = answers.with_lab(generation.lab.clone(), &served);
+    let n_tokens = encoded.iter().map(|prompt| prompt.tokens.len());
+    let n_tokens = n_tokens.flat_map(|n_tokens| (0..n).map(move |_| n_tokens));
+    let envelope =
+        Envelope::new(Arc::clone(&served), "cmpl-", generation.reports()).with_prompts(n_tokens);
     let encoded_choices = encoded.len() as u32 * n;
     let mut shape = Shape {
         prompts: encoded,
@@ -141,22 +145,24 @@ pub(super) async fn completions(
         return Ok(answers.stream(shape));
     }
     let (all, usage) = answers.collect().await?;
-    let mut out = Vec::new();
-    for (prompt, of_prompt) in shape.prompts.iter().zip(all.chunks(n as usize)) {
-        // The prompt is scored once, with its first completion.
-        let scored = of_prompt.first().map_or(&[][..], |one| &one.prompt);
-        for one in best(of_prompt, generation.n_choices()) {
-            let mut choice = shape.choice(prompt, scored, one);
-            choice["index"] = out.len().into();
-            if generation.wants_prompt_logprobs() {
-                choice["prompt_logprobs"] = logprobs::of_prompt(scored, served.handle.tokenizer());
+    let wants_scored = generation.wants_prompt_logprobs();
+    Ok(json::apart(|| {
+        let mut out = Vec::new();
+        for (prompt, of_prompt) in shape.prompts.iter().zip(all.chunks(n as usize)) {
+            // The prompt is scored once, with its first completion.
+            let scored = of_prompt.first().map_or(&[][..], |one| &one.prompt);
+            for one in best(of_prompt, generation.n_choices()) {
+                let mut choice = shape.choice(prompt, scored, one);
+                choice.put("index", Value::from(out.len()));
+                if wants_scored {
+                    let scored = logprobs::of_prompt(scored, served.handle.tokenizer());
+                    choice.put("prompt_logprobs", scored);
+                }
+                out.push(choice);
             }
-            out.push(choice);
         }
-    }
-    let mut answer = shape.envelope.object(OBJECT, out).json();
-    shape.envelope.report(&mut answer, &usage);
-    Ok(Json(answer).into_response())
+        Json(shape.envelope.whole(OBJECT, out, &usage)).into_response()
+    }))
 }
 
 /// The `n` completions with the highest mean log-probability; in the order of generation if all are returned.
@@ -267,8 +273,10 @@ impl Legacy {
     }
 
     /// Adds this endpoint's own parameters to the request for a prompt.
-    fn complete(&self, request: &mut Request) {
-        request.max_tokens.get_or_insert(DEFAULT_TOKENS);
+    fn complete(&self, request: &mut Request, generation: &Generation) {
+        if !generation.is_unlimited() {
+            request.max_tokens.get_or_insert(DEFAULT_TOKENS);
+        }
         if self.is_echoed()
             && let Some(top) = self.logprobs
         {
@@ -303,7 +311,7 @@ impl Shape {
         prompt.text.chars().count() as isize - n_tokens as isize
     }
 
-    fn choice(&self, prompt: &Encoded, scored: &[AnswerToken], one: &Completion) -> Value {
+    fn choice(&self, prompt: &Encoded, scored: &[AnswerToken], one: &Completion) -> Members {
         let tokenizer = self.envelope.served.handle.tokenizer();
         let mut arrays = Arrays::new(self.names);
         let (mut text, mut offset) = (String::new(), 0);
@@ -315,12 +323,15 @@ impl Shape {
         let offset = arrays.push(&one.tokens, offset, tokenizer);
         arrays.push(one.ended.as_slice(), offset, tokenizer);
         let mut choice = json!({
-            "text": text, "logprobs": self.wants_logprobs.then(|| arrays.json()),
-            "finish_reason": one.finish_reason(),
+            "text": text, "logprobs": null, "finish_reason": one.finish_reason(),
         });
         note_stop(&mut choice, one.stopped.as_ref());
-        if let Some(lab) = self.envelope.lab(one.lab.as_deref()) {
-            choice["lab"] = lab;
+        let mut choice = Members::from(choice);
+        if self.wants_logprobs {
+            choice.put("logprobs", arrays.json());
+        }
+        if let Some(report) = &one.report {
+            choice.put("lab", report.clone());
         }
         choice
     }
@@ -329,7 +340,7 @@ impl Shape {
         &'a self,
         index: u32,
         text: &'a str,
-        logprobs: Option<&'a Value>,
+        logprobs: Option<&'a RawValue>,
         finish_reason: Option<&'a str>,
     ) -> Object<'a, [Choice<'a>; 1]> {
         let choice = Choice {
@@ -338,10 +349,10 @@ impl Shape {
             logprobs,
             finish_reason,
         };
-        self.envelope.chunk(OBJECT, [choice])
+        self.envelope.chunk(OBJECT, index, [choice])
     }
 
-    fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<Value>, isize) {
+    fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<Text>, isize) {
         let mut arrays = Arrays::new(self.names);
         let tokenizer = self.envelope.served.handle.tokenizer();
         let end = arrays.push(tokens, offset, tokenizer);
@@ -354,7 +365,7 @@ impl Shape {
 struct Choice<'a> {
     index: u32,
     text: &'a str,
-    logprobs: Option<&'a Value>,
+    logprobs: Option<&'a RawValue>,
     finish_reason: Option<&'a str>,
 }
 
@@ -373,10 +384,18 @@ impl Format for Shape {
         }
     }
 
+    fn count(&mut self, choice: u32, n_tokens: usize) {
+        self.envelope.count(choice, n_tokens);
+    }
+
+    fn took(&mut self, choice: u32, usage: &Usage) {
+        self.envelope.took(choice, usage);
+    }
+
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
         let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
         self.offsets[choice as usize] = end;
-        out.push(&self.chunk(choice, text, arrays.as_ref(), None));
+        out.push(&self.chunk(choice, text, arrays.as_deref(), None));
     }
 
     fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut Events) {
@@ -393,16 +412,17 @@ impl Format for Shape {
     }
 
     fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
-        let mut chunk = self.envelope.chunk(OBJECT, [(); 0]).json();
+        let mut chunk = self.envelope.chunk(OBJECT, choice, [(); 0]).json();
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, tokenizer);
         out.push(&chunk);
     }
 
-    fn lab(&mut self, choice: u32, result: &LabResult, out: &mut Events) {
-        let mut chunk = self.chunk(choice, "", None, None).json();
-        chunk["choices"][0]["lab"] = self.envelope.lab(Some(result)).unwrap_or_default();
-        out.push(&chunk);
+    fn lab(&mut self, index: u32, result: Text, out: &mut Events) {
+        let mut chunk = self.chunk(index, "", None, None).json();
+        let mut choice = Members::from(chunk["choices"][0].take());
+        choice.put("lab", result);
+        out.push(&self.envelope.chunk(OBJECT, index, [choice]));
     }
 
     fn end(

@@ -15,6 +15,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, Fields};
 use super::generation::{self, Fitting, Generation, choices};
 use super::json::Json;
+use super::lab;
 use super::messages::Messages;
 use super::parts::Reader;
 use super::reading::Reading;
@@ -41,6 +42,7 @@ pub(super) struct Ready {
     first: Request,
     reader: Option<Reader>,
     hides_special: bool,
+    lab: Option<Arc<lab::Wanted>>,
 }
 
 /// A conversation whose completions are running.
@@ -74,7 +76,7 @@ impl Dialogue {
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
         let generation = Generation::take(body, 1)?;
         Ok(Self {
-            messages: body.take()?,
+            messages: Messages::take(body)?,
             generation,
             fitting: body.take()?,
         })
@@ -113,7 +115,7 @@ impl Dialogue {
     /// The conversation does not fit the model.
     pub(super) fn prompt_for(&self, served: Arc<Served>) -> Result<Prompt, Error> {
         let tools = self.messages.tools()?;
-        let text = served.chat_text(&self.messages.conversation(&tools, &served.dialect))?;
+        let text = served.chat_text(&self.messages.conversation(&tools, &served)?)?;
         let mut tokens = served.prompt_of(&text)?;
         let bos = served.handle.tokenizer().bos();
         let n_first = usize::from(bos.is_some() && tokens.first() == bos.as_ref());
@@ -169,6 +171,7 @@ impl Dialogue {
             served,
             first,
             hides_special: generation.hides_special(),
+            lab: generation.lab.clone(),
         })
     }
 }
@@ -181,7 +184,9 @@ impl Ready {
     pub(super) fn submit(self, n: u32) -> Result<Begun, Error> {
         let requests = choices(&self.first, n).collect();
         let answers = Answers::submit(&self.served, requests, n)?;
-        let answers = answers.read_by(self.reader);
+        let answers = answers
+            .read_by(self.reader)
+            .with_lab(self.lab, &self.served);
         Ok(Begun {
             first: self.first,
             answers: answers.hiding(self.hides_special, &self.served),

@@ -17,6 +17,7 @@ use super::Pool;
 use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 use super::input::{Input, inputs};
+use super::json::Text;
 use super::lab;
 use super::passages::{Reader, Truncation};
 use super::pooled::{self, MAX_TEXTS, Results};
@@ -39,7 +40,7 @@ fields! {
         prompt_name: Option<String>,
         /// Text that is put before each text.
         prompt: Option<String>,
-        /// Whether vectors get the length 1; default: as the model has it.
+        /// Whether vectors get the length 1; default: true.
         normalize: Option<bool>,
         /// Whether a text gets the special tokens that the vocabulary asks for.
         add_special_tokens: Option<bool>,
@@ -65,7 +66,7 @@ struct Entry {
     index: usize,
     embedding: Vector,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lab: Option<Value>,
+    lab: Option<Text>,
 }
 
 #[derive(Serialize)]
@@ -95,6 +96,10 @@ pub(super) async fn embeddings(
             let why = "it gives scores of classes; see `/v1/rerank` and `/classify`";
             return Err(pooled::unsupported(&served, why));
         }
+        Ok(Pooled::TokenScores(_)) => {
+            let why = "it gives scores of classes for each token; see `/pooling`";
+            return Err(pooled::unsupported(&served, why));
+        }
         Err(why) => return Err(pooled::unsupported(&served, &why)),
     };
     let kept = request.kept(width)?;
@@ -107,14 +112,16 @@ pub(super) async fn embeddings(
         labs,
         n_tokens,
     } = results;
-    let labs = labs.iter().filter_map(|lab| Some((lab, wanted.as_ref()?)));
-    let labs: Vec<Value> = labs
-        .map(|(lab, wanted)| wanted.json(lab, &served))
-        .collect();
-    let mut labs = labs.into_iter();
+    let mut reports = Vec::new();
+    if let Some(wanted) = wanted.as_ref() {
+        for lab in labs {
+            reports.push(wanted.text(lab, &served).await?);
+        }
+    }
+    let mut labs = reports.into_iter();
     let entry = |(index, mut vector): (usize, Vec<f32>)| {
         vector.truncate(kept);
-        if request.normalize == Some(true) || (kept as u64) < width {
+        if request.normalize != Some(false) {
             normalise(&mut vector);
         }
         Entry {

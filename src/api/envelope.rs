@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::engine::Usage;
 use crate::engine::serving::{self, Served};
-use crate::engine::{LabResult, Usage};
 use crate::transport::Events;
 
 use super::answers::{timings_json, usage_json};
-use super::lab;
+use super::json::Members;
 
 /// The reports that a client requests in addition to the completions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reports {
     /// Usage at the end of a stream; whole responses always have it.
     pub(super) usage: bool,
+    /// The usage so far in each chunk of a stream that reports usage.
+    pub(super) continuous: bool,
     /// Times and rates in llama-server's shape.
     pub(super) timings: bool,
 }
@@ -29,7 +31,8 @@ pub(super) struct Envelope {
     pub(super) id: String,
     pub(super) created: u64,
     reports: Reports,
-    lab: Option<Arc<lab::Wanted>>,
+    /// For each completion, the usage so far, where chunks report it.
+    so_far: Vec<Usage>,
 }
 
 /// An object of a response, in the order in which its fields are written.
@@ -68,18 +71,34 @@ impl Envelope {
             id: format!("{prefix}{now:x}{:x}{count:08x}", std::process::id()),
             created: now,
             reports,
-            lab: None,
+            so_far: Vec::new(),
         }
     }
 
-    /// The same envelope for a request with a lab plan.
-    pub(super) fn with_lab(self, lab: Option<Arc<lab::Wanted>>) -> Self {
-        Self { lab, ..self }
+    /// The same envelope for completions of prompts with these numbers of tokens.
+    pub(super) fn with_prompts(mut self, n_tokens: impl Iterator<Item = usize>) -> Self {
+        if self.reports.usage && self.reports.continuous {
+            let of_prompt = |prompt_tokens| Usage {
+                prompt_tokens,
+                ..Usage::default()
+            };
+            self.so_far = n_tokens.map(of_prompt).collect();
+        }
+        self
     }
 
-    /// The lab result of a completion as JSON, if the request has a lab plan.
-    pub(super) fn lab(&self, result: Option<&LabResult>) -> Option<Value> {
-        Some(self.lab.as_ref()?.json(result?, &self.served))
+    /// Counts tokens of a completion that the next chunks have.
+    pub(super) fn count(&mut self, choice: u32, n: usize) {
+        if let Some(usage) = self.so_far.get_mut(choice as usize) {
+            usage.completion_tokens += n;
+        }
+    }
+
+    /// Records the usage of a completion that has ended.
+    pub(super) fn took(&mut self, choice: u32, usage: &Usage) {
+        if let Some(so_far) = self.so_far.get_mut(choice as usize) {
+            *so_far = *usage;
+        }
     }
 
     /// An object of the response with the shared fields.
@@ -95,28 +114,43 @@ impl Envelope {
         }
     }
 
-    /// A chunk of a stream. If usage is requested, that of the chunk is null, because only the last one has it.
-    pub(super) fn chunk<C: Serialize>(&self, object: &'static str, choices: C) -> Object<'_, C> {
+    /// A chunk of a stream, of one completion. If usage is requested, that of the chunk is null, because only the last
+    /// one has it, or that of the completion so far.
+    pub(super) fn chunk<C: Serialize>(
+        &self,
+        object: &'static str,
+        choice: u32,
+        choices: C,
+    ) -> Object<'_, C> {
+        let so_far = || self.so_far.get(choice as usize).map(usage_json);
+        let usage = self.reports.usage.then(|| so_far().unwrap_or_default());
         Object {
-            usage: self.reports.usage.then_some(Value::Null),
+            usage,
             ..self.object(object, choices)
         }
     }
 
-    /// Adds usage and timings to a whole response.
-    pub(super) fn report(&self, answer: &mut Value, usage: &Usage) {
-        answer["usage"] = usage_json(usage);
+    /// A whole response with these choices, usage and timings.
+    pub(super) fn whole(
+        &self,
+        object: &'static str,
+        choices: Vec<Members>,
+        usage: &Usage,
+    ) -> Members {
+        let mut whole = Members::from(self.object(object, [(); 0]).json());
+        whole.put("choices", choices);
+        whole.put("usage", usage_json(usage));
         if self.reports.timings {
-            answer["timings"] = timings_json(usage);
+            whole.put("timings", timings_json(usage));
         }
+        whole
     }
 
     /// Writes what follows the last completion of a stream.
     pub(super) fn done(&self, object: &'static str, usage: &Usage, out: &mut Events) {
-        let mut last = self.object(object, [(); 0]).json();
-        self.report(&mut last, usage);
-        if let Some(fields) = last.as_object_mut().filter(|_| !self.reports.usage) {
-            fields.shift_remove("usage");
+        let mut last = self.whole(object, Vec::new(), usage);
+        if !self.reports.usage {
+            last.remove("usage");
         }
         let is_wanted = self.reports.usage || self.reports.timings;
         if is_wanted {

@@ -11,11 +11,14 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::engine::serving::PromptError;
+use crate::arch::nearest;
+use crate::engine::serving::{PromptError, Served};
 use crate::engine::{Failure, Rejected};
 use crate::text::template::RenderError;
 
+use super::dialect::Dialect;
 use super::json::Json;
+use super::record::Record;
 
 /// Text from a client, shortened for an error message.
 pub(super) fn quoted(text: &str) -> String {
@@ -57,9 +60,21 @@ pub(super) enum Error {
     /// The body is not valid JSON for this request.
     #[error("{0}")]
     Body(String),
+    /// The request is ambiguous.
+    #[error("the request is malformed: {0}")]
+    Malformed(&'static str),
+    /// The body has a transfer coding that this server does not know.
+    #[error("the transfer coding of the body is not supported, expected `chunked` or none")]
+    Coding,
     /// The content type of the body is not JSON.
     #[error("{}, expected `application/json`", content_type(.0.as_deref()))]
     ContentType(Option<String>),
+    /// The body is compressed in a way that is not supported.
+    #[error(
+        "the content encoding `{}` is not supported, expected `gzip`, `deflate` or none",
+        quoted(.0)
+    )]
+    ContentEncoding(String),
     /// The body did not arrive in time.
     #[error("the body was not there after {0:?}, which is the limit")]
     BodyTime(Duration),
@@ -77,25 +92,45 @@ pub(super) enum Error {
     TooLarge { limit: usize },
     /// There is no model of this name.
     #[error(
-        "the model `{}` does not exist{}",
+        "the model `{}` does not exist{}; {models}",
         quoted(name),
         .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
     )]
-    UnknownModel { name: String, near: Option<String> },
+    UnknownModel {
+        name: String,
+        near: Option<String>,
+        /// The models that exist, in words.
+        models: String,
+    },
     /// The prompt exceeds the context length.
-    #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`")]
+    #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`{}", longer(*most))]
     ContextLength {
         found: usize,
         limit: usize,
         /// The field of the prompt.
         param: &'static str,
+        /// The context length that the model was trained with, if it is longer.
+        most: Option<u64>,
     },
+    /// A conversation is to be kept. Anthropic's clients send it whole after this error.
+    #[error("`thread` is not supported: conversations are not kept, send all messages")]
+    Thread,
+    /// An item of an earlier response is not kept any more, or never was.
+    #[error(
+        "Item with id '{}' not found: recent items are kept while the model is loaded; send the item itself",
+        quoted(id)
+    )]
+    NoItem { param: String, id: String },
     /// Too many requests are queued.
     #[error("{limit} requests are waiting already; try again later")]
     Busy { limit: usize },
-    /// The model could not be loaded.
-    #[error("the model `{name}` could not be loaded")]
-    Load { name: String, detail: String },
+    /// The model could not be loaded. `is_told`: the client may know why.
+    #[error("the model `{name}` could not be loaded{}", if *is_told { format!(": {detail}") } else { String::new() })]
+    Load {
+        name: String,
+        detail: String,
+        is_told: bool,
+    },
     /// The file is not a model, or one that cannot be served.
     #[error("the model `{name}` cannot be served{}", .why.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
     NotServable { name: String, why: Option<String> },
@@ -131,6 +166,11 @@ pub(super) enum Error {
     /// The model computed values that are not finite.
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
+    /// The request changed values of the model so that its results are not finite.
+    #[error(
+        "with the edits or adapter scales of the request, the model's results are not finite numbers: {0}"
+    )]
+    Overflow(Failure),
     /// The model's file was changed in place while it was in use.
     #[error("{0}; the next request loads it again")]
     Changed(Failure),
@@ -181,6 +221,41 @@ impl Error {
         }
     }
 
+    /// An error about a model that is none of `names`.
+    pub(super) fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
+        const MAX: usize = 10;
+        let names: Vec<&str> = names.collect();
+        let shown = names
+            .iter()
+            .take(MAX)
+            .map(|name| format!("`{}`", quoted(name)));
+        let shown: Vec<String> = shown.collect();
+        let models = match (shown.len(), names.len()) {
+            (0, _) => "there are no models".to_owned(),
+            (n, all) if n < all => {
+                let (shown, more) = (shown.join(", "), all - n);
+                format!("the models are {shown} and {more} more")
+            }
+            (1, _) => format!("the only model is {}", shown[0]),
+            _ => format!("the models are {}", shown.join(", ")),
+        };
+        Self::UnknownModel {
+            near: nearest(name, names.into_iter()).map(str::to_owned),
+            name: name.to_owned(),
+            models,
+        }
+    }
+
+    /// An error about a field that nobody knows, with the nearest known one.
+    pub(super) fn unknown(param: String, near: Option<String>) -> Self {
+        let hint = near.map(|near| format!("; did you mean `{near}`?"));
+        Self::Field {
+            message: format!("unknown parameter: `{param}`{}", hint.unwrap_or_default()),
+            param,
+            code: "unknown_parameter",
+        }
+    }
+
     /// An error about a field that is known but not supported.
     pub(super) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Field {
@@ -202,12 +277,50 @@ impl Error {
                 message,
                 code,
             },
-            Self::ContextLength { found, limit, .. } => Self::ContextLength {
+            Self::ContextLength {
+                found, limit, most, ..
+            } => Self::ContextLength {
                 found,
                 limit,
                 param: field,
+                most,
             },
             other => other,
+        }
+    }
+
+    /// The same error, of a request to a model: one that is too long for the server may fit the model.
+    pub(super) fn of_model(mut self, served: &Served) -> Self {
+        if let Self::ContextLength { limit, most, .. } = &mut self {
+            let trained = served.n_ctx_train;
+            *most = (trained > *limit as u64).then_some(trained);
+        }
+        self
+    }
+
+    /// The message, in the words that clients of the requested route know.
+    pub(super) fn message(&self) -> String {
+        let Self::ContextLength {
+            found,
+            limit,
+            param,
+            most,
+        } = self
+        else {
+            return self.to_string();
+        };
+        let longer = longer(*most);
+        match Dialect::of(Record::current().path()) {
+            Dialect::Messages => {
+                format!("prompt is too long: {found} tokens > {limit} maximum{longer}")
+            }
+            Dialect::Native => format!(
+                "the request has {found} tokens and exceeds the available context size of {limit} tokens; shorten `{param}`{longer}"
+            ),
+            Dialect::Plain | Dialect::Responses => format!(
+                "This model's maximum context length is {limit} tokens. However, your `{param}` resulted in {found} tokens. \
+                 Please reduce the length of `{param}`{longer}"
+            ),
         }
     }
 
@@ -215,9 +328,13 @@ impl Error {
         match self {
             Self::Field { .. }
             | Self::Body(_)
+            | Self::Malformed(_)
             | Self::ContextLength { .. }
-            | Self::Constraint(_) => StatusCode::BAD_REQUEST,
-            Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            | Self::Constraint(_)
+            | Self::Overflow(_)
+            | Self::Thread => StatusCode::BAD_REQUEST,
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
+            Self::ContentType(_) | Self::ContentEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Key { .. } => StatusCode::UNAUTHORIZED,
             Self::Forbidden { .. } => StatusCode::FORBIDDEN,
@@ -225,6 +342,7 @@ impl Error {
             Self::UnknownModel { .. }
             | Self::NotServable { .. }
             | Self::NotThere { .. }
+            | Self::NoItem { .. }
             | Self::NoRoute(_) => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -259,7 +377,10 @@ impl Error {
             Self::Field { code, .. } => code,
             Self::Constraint(_) => "invalid_value",
             Self::Body(_) => "invalid_json",
+            Self::Malformed(_) => "malformed_request",
+            Self::Coding => "unsupported_transfer_coding",
             Self::ContentType(_) => "unsupported_content_type",
+            Self::ContentEncoding(_) => "unsupported_content_encoding",
             Self::BodyTime(_) => "request_timeout",
             Self::Key { .. } => "invalid_api_key",
             Self::Forbidden { code, .. } => code,
@@ -271,20 +392,22 @@ impl Error {
             Self::EngineDied { .. } => "engine_died",
             Self::EngineRests { .. } => "engine_restarting",
             Self::Time(_) => "timeout",
-            Self::NotFinite(_) => "non_finite_logits",
+            Self::NotFinite(_) | Self::Overflow(_) => "non_finite_logits",
             Self::Changed(_) => "model_changed",
             Self::Lost(_) => "worker_lost",
             Self::NotServable { .. } => "model_not_servable",
             Self::Engine { .. } | Self::Drawing { .. } | Self::Elsewhere => "internal_error",
             Self::NoRoute(_) => "unknown_url",
-            Self::NotThere { .. } => "not_found",
+            Self::NotThere { .. } | Self::NoItem { .. } => "not_found",
+            Self::Thread => "thread_unsupported_request",
             Self::Method => "method_not_allowed",
         }
     }
 
     fn param(&self) -> Option<&str> {
         match self {
-            Self::Field { param, .. } => Some(param),
+            Self::Field { param, .. } | Self::NoItem { param, .. } => Some(param),
+            Self::Thread => Some("thread"),
             Self::UnknownModel { .. }
             | Self::NotServable { .. }
             | Self::Load { .. }
@@ -297,7 +420,7 @@ impl Error {
     /// Logs the error. Faults of the server are logged as errors, all others as information.
     pub(super) fn log(&self) {
         match self {
-            Self::Load { name, detail } => {
+            Self::Load { name, detail, .. } => {
                 tracing::error!(model = name, detail, "a model could not be loaded");
             }
             Self::Drawing { name, detail } => {
@@ -325,31 +448,55 @@ impl Error {
             _ => "invalid_request_error",
         };
         let mut body = json!({ "error": {
-            "message": self.to_string(), "type": kind, "param": self.param(), "code": self.code(),
+            "message": self.message(), "type": kind, "param": self.param(), "code": self.code(),
         } });
         // llama-server's field names, so that clients can shorten a prompt by the right amount.
         if let Self::ContextLength { found, limit, .. } = self {
             body["error"]["n_prompt_tokens"] = (*found).into();
             body["error"]["n_ctx"] = (*limit).into();
+            if Dialect::of(Record::current().path()) == Dialect::Native {
+                body["error"]["type"] = "exceed_context_size_error".into();
+            }
         }
         body
     }
+
+    /// What Anthropic's clients read besides the message.
+    fn details(&self) -> Option<Value> {
+        let details = json!({ "error_code": self.code(), "unsupported": ["thread"] });
+        matches!(self, Self::Thread).then_some(details)
+    }
+}
+
+/// Advice where the model could read more than the server lets it.
+fn longer(most: Option<u64>) -> String {
+    most.map_or_else(String::new, |most| {
+        format!(
+            ", or start the server with a larger `--ctx`: the model was trained with {most} tokens"
+        )
+    })
 }
 
 /// Marks the response of [`Error::Elsewhere`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IsElsewhere;
 
-/// The message of an error response, for routes that write errors in another shape.
+/// An error response, for routes that write errors in another shape.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal(pub(super) String);
+pub(super) struct Refusal {
+    pub(super) message: String,
+    pub(super) details: Option<Value>,
+}
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         self.log();
         let status = self.status();
         let mut response = (status, Json(self.body())).into_response();
-        response.extensions_mut().insert(Refusal(self.to_string()));
+        response.extensions_mut().insert(Refusal {
+            message: self.message(),
+            details: self.details(),
+        });
         if matches!(self, Self::Elsewhere) {
             response.extensions_mut().insert(IsElsewhere);
         }
@@ -377,8 +524,10 @@ impl From<Rejected> for Error {
                 found,
                 limit,
                 param: MESSAGES,
+                most: None,
             },
             Rejected::Params(error) => Self::value(error.field, error.to_string()),
+            Rejected::Lists { .. } => Self::value("logprobs", rejected.to_string()),
             Rejected::NoSearch(_) => Self::unsupported("penalty_alpha", rejected.to_string()),
             Rejected::NotPooled(_) | Rejected::NoText(_) => Self::Field {
                 param: "model".into(),
@@ -400,6 +549,9 @@ impl From<Failure> for Error {
             Failure::Computation(detail) => Self::Engine { detail },
             constraint @ Failure::Constraint(_) => Self::Constraint(constraint),
             nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
+            overflow @ Failure::NotFinite {
+                is_changed: true, ..
+            } => Self::Overflow(overflow),
             not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
             changed @ Failure::Changed(_) => Self::Changed(changed),
             lost @ Failure::Lost(_) => Self::Lost(lost),

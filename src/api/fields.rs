@@ -1,8 +1,10 @@
 //! The fields of a request body. Each part of a request is a struct declared by [`fields!`], which takes its fields out
-//! of the body. A remaining field is either known to have no effect here and is recorded (`known`), or refused; the
-//! error for an unknown field suggests the nearest known name.
+//! of the body. Of the remaining fields, those that nobody knows and those that are known to have no effect here are
+//! recorded (`known`), so that the response names them. Where the server is strict, a field that nobody knows is
+//! refused; the error suggests the nearest known name. In objects that only this project defines it always is.
 //!
-//! A field that changes the result and is not supported is refused, never ignored. Null means the default.
+//! A field that is known to change the result and is not supported is refused, never ignored. Null means the default.
+//! Fields within objects of shapes that others define: `shapes`.
 
 use std::any::Any;
 
@@ -14,10 +16,10 @@ use serde_json::{Map, Value};
 
 use crate::arch::nearest;
 
-use super::MAX_BODY_BYTES;
 use super::error::{Error, quoted};
 use super::known;
 use super::record::Record;
+use super::shapes::{self, Shape};
 
 /// A part of a request, whose fields are taken out of a body.
 pub(super) trait Fields: Sized {
@@ -108,12 +110,12 @@ macro_rules! fields {
 
 pub(super) use fields;
 
-/// The body of a request, which was read already (`intake`).
+/// The body of a request, which was read already (`intake`), within its limit.
 ///
 /// # Errors
 /// The connection broke.
 pub(super) async fn whole(body: axum::body::Body) -> Result<Bytes, Error> {
-    let body = to_bytes(body, MAX_BODY_BYTES).await;
+    let body = to_bytes(body, usize::MAX).await;
     body.map_err(|_| Error::Body("the body could not be read".into()))
 }
 
@@ -133,6 +135,8 @@ pub(super) struct Body {
     prefix: String,
     left: Map<String, Value>,
     known: Vec<&'static str>,
+    /// Whether only this project defines the fields, so that one that is not known is a mistake.
+    is_own: bool,
 }
 
 impl Body {
@@ -164,14 +168,32 @@ impl Body {
             prefix: String::new(),
             left: fields,
             known: Vec::new(),
+            is_own: false,
         }
     }
 
-    /// The object `name` within a body. Errors name its fields with a dot.
+    /// The object `name` within a body, which only this project defines. Errors name its fields with a dot.
     pub(super) fn within(name: &str, fields: Map<String, Value>) -> Self {
         Self {
             prefix: format!("{name}."),
-            ..Self::of(fields)
+            ..Self::of(fields).own()
+        }
+    }
+
+    /// The same body, whose fields only this project defines.
+    pub(super) fn own(self) -> Self {
+        let is_own = true;
+        Self { is_own, ..self }
+    }
+
+    /// Removes the fields that are not known from the objects in a field, whose shape others define.
+    ///
+    /// # Errors
+    /// The first such field, if the server is strict.
+    pub(super) fn prune(&mut self, name: &str, shape: &Shape) -> Result<(), Error> {
+        match self.left.get_mut(name) {
+            Some(value) => shapes::prune(value, name, shape),
+            None => Ok(()),
         }
     }
 
@@ -255,10 +277,11 @@ impl Body {
         })
     }
 
-    /// Records the remaining fields that have no effect here, and refuses all others that are not null.
+    /// Records the remaining fields that have no effect here or that nobody knows, and refuses those that would change
+    /// the result. Null is none of them.
     ///
     /// # Errors
-    /// The first field that is unknown, not supported or of another type.
+    /// The first field that is not supported or of another type, or that is not known where that is a mistake.
     pub(super) fn finish(self) -> Result<(), Error> {
         let record = Record::current();
         for (name, value) in self.left.iter().filter(|(_, value)| !value.is_null()) {
@@ -266,7 +289,8 @@ impl Body {
             match known {
                 Some(known) if known.is_ignored(value)? => record.ignore(known.name),
                 Some(_) => {}
-                None => return Err(self.unknown(name)),
+                None if self.is_own || record.is_strict() => return Err(self.unknown(name)),
+                None => record.ignore(&quoted(name)),
             }
         }
         Ok(())
@@ -276,13 +300,8 @@ impl Body {
         let prefix = &self.prefix;
         let others = known::names().filter(|_| prefix.is_empty());
         let near = nearest(name, self.known.iter().copied().chain(others));
-        let hint = near.map(|near| format!("; did you mean `{prefix}{near}`?"));
-        let param = format!("{prefix}{}", quoted(name));
-        Error::Field {
-            message: format!("unknown parameter: `{param}`{}", hint.unwrap_or_default()),
-            param,
-            code: "unknown_parameter",
-        }
+        let near = near.map(|near| format!("{prefix}{near}"));
+        Error::unknown(format!("{prefix}{}", quoted(name)), near)
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod waiting;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use futures_util::stream::{self, BoxStream, StreamExt};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
@@ -23,14 +25,15 @@ use tokio::runtime::Handle;
 use crate::transport::{self, Events, exchange};
 
 use super::adapters::{self, Which};
-use super::assembly::Server;
+use super::assembly::{OWNER, Server};
+use super::dialect::Dialect;
 use super::error::{Error, IsElsewhere};
 use super::fields::whole;
 use super::pool::{ALIAS, Engine};
 use super::process::Process;
 use super::record::Record;
 use super::routes::{self, Owner};
-use super::{MAX_BODY_BYTES, anthropic, responses};
+use super::{MAX_BODY_BYTES, anthropic};
 
 /// Headers that belong to one connection, and those that only the server reads.
 static OWN_HEADERS: &[&str] = &[
@@ -44,7 +47,11 @@ static OWN_HEADERS: &[&str] = &[
     "origin",
     "authorization",
     "x-api-key",
+    "api-key",
+    "content-encoding",
 ];
+/// Maximum number of bytes of an answer that are held before the first of them is sent.
+const MAX_HELD: usize = 1 << 20;
 /// Maximum wait for the metrics of an engine process.
 const METRICS_TIME: Duration = Duration::from_secs(2);
 
@@ -69,7 +76,10 @@ pub(super) async fn layer(server: Arc<Server>, request: Request) -> Response {
     let Routing { model, is_streamed } = Routing::of(&head.uri, &body);
     let call = Call {
         owner,
-        name: model.filter(|name| pool.own_name(name).is_ok()),
+        name: model.and_then(|name| match owner {
+            Owner::Server => pool.own_name(&name).ok(),
+            Owner::Model | Owner::Loaded => pool.serving_name(&name).ok(),
+        }),
         head,
         body,
         server,
@@ -244,6 +254,9 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
     }
     let host = HeaderValue::from_static("localhost");
     sent.headers_mut().insert(header::HOST, host);
+    if let Ok(owner) = HeaderValue::from_str(&record.owner()) {
+        sent.headers_mut().insert(OWNER, owner);
+    }
     let runtime = runtime.unwrap_or_else(Handle::current);
     let connections = Arc::clone(process.connections());
     let Ok(channel) = connections.open(&runtime).await else {
@@ -255,6 +268,8 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
         return Ok(died(&process, &record).await.into_response());
     };
     let is_stream = is_stream(&head.headers);
+    let length = head.headers.remove(header::CONTENT_LENGTH);
+    let length = length.map(|length| (header::CONTENT_LENGTH, length));
     for name in OWN_HEADERS {
         head.headers.remove(*name);
     }
@@ -264,16 +279,50 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
             let failed = move |n| last(process, record, dialect, n).boxed();
             transport::relay(answer, lost, Box::new(failed))
         }
-        // An answer that is not a stream is read whole, so that an incomplete one is never sent.
-        false => {
-            let whole = to_bytes(Body::from_stream(answer.into_stream()), usize::MAX);
-            match unless(process.lost(), whole).await {
-                Some(Ok(body)) => Body::from(body),
-                _ => return Ok(died(&process, &record).await.into_response()),
+        // The start of an answer that is not a stream is awaited, so that a small one is sent whole or not at all.
+        false => match unless(process.lost(), start(answer)).await {
+            Some(Ok((held, None))) => Body::from(held),
+            Some(Ok((held, Some(rest)))) => {
+                head.headers.extend(length);
+                rest_of(process, record, held, rest)
             }
-        }
+            _ => return Ok(died(&process, &record).await.into_response()),
+        },
     };
     Ok(Response::from_parts(head, body))
+}
+
+/// The parts of an answer as they arrive.
+type Rest = BoxStream<'static, Result<Bytes, hyper::Error>>;
+
+/// The start of an answer, and the rest of a longer one.
+async fn start(answer: transport::Answer) -> Result<(Bytes, Option<Rest>), hyper::Error> {
+    let (mut parts, mut held) = (answer.into_stream(), Vec::new());
+    while held.len() < MAX_HELD {
+        match parts.next().await {
+            Some(part) => held.extend_from_slice(&part?),
+            None => return Ok((held.into(), None)),
+        }
+    }
+    Ok((held.into(), Some(parts)))
+}
+
+/// The body of an answer that is longer than what is held. If the process is lost, the connection breaks, so that no
+/// client takes the answer for complete.
+fn rest_of(process: Arc<Process>, record: Arc<Record>, held: Bytes, rest: Rest) -> Body {
+    let lost = Box::pin(process.lost());
+    let rest = stream::unfold(Some((process, record, lost, rest)), |state| async {
+        let (process, record, mut lost, mut rest) = state?;
+        let broken: io::Error = match unless(&mut lost, rest.next()).await {
+            Some(None) => return None,
+            Some(Some(Ok(part))) => return Some((Ok(part), Some((process, record, lost, rest)))),
+            Some(Some(Err(error))) => io::Error::other(error),
+            None => io::ErrorKind::ConnectionAborted.into(),
+        };
+        died(&process, &record).await.log();
+        Some((Err(broken), None))
+    });
+    Body::from_stream(stream::once(std::future::ready(Ok(held))).chain(rest))
 }
 
 /// The result of `work`; `None` if its process is lost first. The connections of that process then stay open.
@@ -297,33 +346,17 @@ async fn died(process: &Process, record: &Record) -> Error {
     Error::EngineDied { name, how }
 }
 
-/// The shape in which a stream writes errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
-    Plain,
-    Messages,
-    Responses,
-}
-
 impl Dialect {
-    fn of(path: &str) -> Self {
-        match path {
-            _ if path.starts_with(anthropic::ROUTE) => Self::Messages,
-            _ if responses::ROUTES.contains(&path) => Self::Responses,
-            _ => Self::Plain,
-        }
-    }
-
     /// The event of an error with this body, after `n_events` events.
     fn failed(self, status: StatusCode, body: &Value, n_events: usize) -> Bytes {
         let (error, mut out) = (&body["error"], Events::default());
         match self {
-            Self::Plain => out.push(body),
+            Self::Plain | Self::Native => out.push(body),
             // An engine process has already written it in Anthropic's shape.
             Self::Messages if body["type"] == "error" => out.push_named(body),
             Self::Messages => {
                 let message = error["message"].as_str().unwrap_or_default();
-                out.push_named(&anthropic::error_body(status, message));
+                out.push_named(&anthropic::error_body(status, message, None));
             }
             Self::Responses => out.push_named(&json!({
                 "type": "error", "code": error["code"], "message": error["message"],

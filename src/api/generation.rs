@@ -2,6 +2,7 @@
 //! completions, how they are decoded and whether they are streamed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -19,6 +20,7 @@ use super::lab::{self, Wanted as Lab};
 use super::pool::ALIAS;
 use super::response_format::{self, Wanted};
 use super::sampling::{self, Sampling};
+use super::shapes::Shape;
 
 /// Maximum number of completions of one request, over all its prompts.
 pub(super) const MAX_CHOICES: u32 = 128;
@@ -37,12 +39,20 @@ fields! {
         model: Option<String>,
         stream: Option<bool>,
         stream_options: Option<StreamOptions>,
-        max_tokens: Option<u64>,
-        max_completion_tokens: Option<u64>,
+        /// Maximum number of tokens of the completion; -1 = as many as fit.
+        max_tokens: Option<i64>,
+        /// The same under OpenAI's newer name.
+        max_completion_tokens: Option<i64>,
         /// `max_tokens` of llama-server; below 0 = no limit.
         n_predict: Option<i64>,
-        /// Number of tokens before one may end the completion (vLLM).
+        /// Number of tokens before a token or a stop sequence may end the completion (vLLM).
         min_tokens: Option<u64>,
+        /// Time in milliseconds after the prompt is read from which a completion that has a line end ends; 0 or below =
+        /// no limit (llama-server).
+        t_max_predict_ms: Option<i64>,
+        /// Minimum number of spaces and tabs at the start of each line but the first: a line with less ends the
+        /// completion (llama-server).
+        n_indent: Option<i64>,
         n: Option<u32>,
         /// `n` of llama-server.
         n_cmpl: Option<u32>,
@@ -84,13 +94,17 @@ fields! {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct StreamOptions {
     include_usage: Option<bool>,
-    /// No effect: chunks are not padded.
-    #[serde(rename = "include_obfuscation")]
-    _padding: Option<bool>,
+    /// Whether each chunk has the usage so far (vLLM).
+    continuous_usage_stats: Option<bool>,
 }
+
+/// Chunks are not padded.
+const STREAM_OPTIONS: Shape = Shape {
+    idle: &["include_obfuscation"],
+    ..Shape::of(&["include_usage", "continuous_usage_stats"])
+};
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or an array of strings")]
@@ -98,6 +112,18 @@ enum OneOrMany {
     One(String),
     Many(Vec<String>),
 }
+
+/// The limit of a completion's length.
+#[derive(Clone, Copy, Debug)]
+enum Most {
+    Tokens(u64),
+    /// As many tokens as the context holds.
+    AsFit,
+    Wrong(i64),
+}
+
+/// llama-server's name of `max_tokens`.
+const N_PREDICT: &str = "n_predict";
 
 /// The parameters of a request, without the prompt.
 #[derive(Debug)]
@@ -127,6 +153,9 @@ impl Generation {
     /// # Errors
     /// A field is missing, of another type or out of range.
     pub(super) fn take(body: &mut Body, n_least: u64) -> Result<Self, Error> {
+        body.prune("stream_options", &STREAM_OPTIONS)?;
+        body.prune("lora", &adapters::SCALED)?;
+        response_format::prune(body)?;
         let mut common: Common = body.take()?;
         let diffusion = common.diffusion.take();
         let this = Self {
@@ -147,12 +176,23 @@ impl Generation {
             return Err(Error::value("n", message));
         }
         let (param, most) = self.most();
-        if let Some(most) = most.filter(|most| *most < n_least) {
-            let message = format!("`{param}` is {most}, expected at least {n_least}");
-            return Err(Error::value(param, message));
+        // llama-server's name has its meaning: 0 reads the prompt only.
+        let n_least = if param == N_PREDICT { 0 } else { n_least };
+        match most {
+            Some(Most::Wrong(most)) => {
+                let message = format!(
+                    "`{param}` is {most}, expected at least {n_least}, or -1 for as many as fit"
+                );
+                return Err(Error::value(param, message));
+            }
+            Some(Most::Tokens(most)) if most < n_least => {
+                let message = format!("`{param}` is {most}, expected at least {n_least}");
+                return Err(Error::value(param, message));
+            }
+            _ => {}
         }
-        if let Some(least) = common.min_tokens
-            && most.is_some_and(|most| most < least)
+        if let (Some(least), Some(Most::Tokens(most))) = (common.min_tokens, most)
+            && most < least
         {
             let message = format!("`min_tokens` is {least}, which is more than `{param}`");
             return Err(Error::value("min_tokens", message));
@@ -194,14 +234,24 @@ impl Generation {
     }
 
     /// The limit of the completion's length, with the name of its field.
-    fn most(&self) -> (&'static str, Option<u64>) {
+    fn most(&self) -> (&'static str, Option<Most>) {
         let common = &self.common;
-        let predicted = common.n_predict.map(u64::try_from);
+        let most = |n: i64| match u64::try_from(n) {
+            Ok(n) => Most::Tokens(n),
+            Err(_) if n == -1 => Most::AsFit,
+            Err(_) => Most::Wrong(n),
+        };
         match (common.max_completion_tokens, common.max_tokens) {
-            (None, None) => ("n_predict", predicted.and_then(Result::ok)),
-            (None, most) => ("max_tokens", most),
-            (most, _) => ("max_completion_tokens", most),
+            // Any number below 0 is no limit there.
+            (None, None) => (N_PREDICT, common.n_predict.map(|n| most(n.max(-1)))),
+            (None, Some(n)) => ("max_tokens", Some(most(n))),
+            (Some(n), _) => ("max_completion_tokens", Some(most(n))),
         }
+    }
+
+    /// Whether the request asks for as many tokens as fit, where an endpoint has another default.
+    pub(super) fn is_unlimited(&self) -> bool {
+        matches!(self.most().1, Some(Most::AsFit))
     }
 
     /// The requested model.
@@ -219,6 +269,7 @@ impl Generation {
         let options = self.common.stream_options.as_ref();
         Reports {
             usage: options.is_some_and(|options| options.include_usage == Some(true)),
+            continuous: options.is_some_and(|own| own.continuous_usage_stats == Some(true)),
             timings: self.common.timings_per_token == Some(true),
         }
     }
@@ -250,7 +301,10 @@ impl Generation {
 
     /// The requested maximum number of tokens of a completion.
     pub(super) fn most_tokens(&self) -> Option<u64> {
-        self.most().1
+        match self.most().1 {
+            Some(Most::Tokens(n)) => Some(n),
+            _ => None,
+        }
     }
 
     /// Whether end-of-generation tokens are excluded.
@@ -333,10 +387,11 @@ impl Generation {
             let message = format!("`stop_token_ids`: {id} is not a token id below {n_vocab}");
             return Err(Error::value("stop_token_ids", message));
         }
-        served.handle.check_prompt(prompt.len())?;
+        let fits = served.handle.check_prompt(prompt.len());
+        fits.map_err(|rejected| Error::from(rejected).of_model(served))?;
         Ok(Request {
             prompt: prompt.to_vec(),
-            max_tokens: self.most().1.map(count),
+            max_tokens: self.most_tokens().map(count),
             sampling: self.sampling.params(served.handle.tokenizer())?,
             choice: 0,
             stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
@@ -344,6 +399,14 @@ impl Generation {
                 min_tokens: common.min_tokens.map_or(0, count),
                 stop_tokens,
                 keeps_stop: common.include_stop_str_in_output == Some(true),
+                n_indent: common
+                    .n_indent
+                    .and_then(|n| usize::try_from(n).ok())
+                    .unwrap_or(0),
+                time: common.t_max_predict_ms.filter(|time| *time > 0).map(|ms| {
+                    let ms = u64::try_from(ms).unwrap_or(0);
+                    Duration::from_millis(ms)
+                }),
             },
             cache_prompt: common.cache_prompt != Some(false),
             top_logprobs,

@@ -7,17 +7,21 @@
 
 use std::error::Error as _;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::io::Read;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::Request;
-use axum::http::Method;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse, Response};
-use tokio::runtime::Runtime;
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use hyper::body::{Frame, SizeHint};
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -25,6 +29,7 @@ use crate::ggml;
 
 use super::MAX_BODY_BYTES;
 use super::error::Error;
+use super::lab;
 use super::record::Record;
 
 /// Size from which a body counts as large, in bytes.
@@ -41,16 +46,82 @@ pub(super) struct Workers {
     /// Turns of large requests: half as many as there are threads.
     turns: Arc<Semaphore>,
     read_time: Duration,
-    /// Whether a release of memory is scheduled.
-    is_releasing: Arc<AtomicBool>,
+    /// Maximum size of a request that uploads vectors, in bytes.
+    upload_bytes: usize,
+    releaser: Releaser,
+}
+
+/// Returns unused memory to the system.
+#[derive(Clone, Debug)]
+struct Releaser {
+    runtime: Handle,
+    /// Whether a release is scheduled.
+    is_due: Arc<AtomicBool>,
+}
+
+impl Releaser {
+    /// Schedules a release one second later.
+    fn schedule(&self) {
+        if self.is_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let is_due = Arc::clone(&self.is_due);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            is_due.store(false, Ordering::Release);
+            let _ = tokio::task::spawn_blocking(ggml::release_memory).await;
+        });
+    }
+}
+
+/// The body of a response. Memory is returned to the system after a large one.
+struct Weighed {
+    body: Body,
+    n_bytes: usize,
+    releaser: Releaser,
+}
+
+impl HttpBody for Weighed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            self.n_bytes += frame.data_ref().map_or(0, Bytes::len);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Weighed {
+    fn drop(&mut self) {
+        // What was not sent took memory too.
+        let left = usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX);
+        if self.n_bytes.saturating_add(left) > HUGE {
+            self.releaser.schedule();
+        }
+    }
 }
 
 impl Workers {
-    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`.
+    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`, and uploads vectors of
+    /// at most `upload_bytes`.
     ///
     /// # Errors
     /// The operating system cannot start a thread.
-    pub(super) fn new(read_time: Duration) -> std::io::Result<Self> {
+    pub(super) fn new(read_time: Duration, upload_bytes: usize) -> std::io::Result<Self> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n_threads = n_cores.max(MIN_THREADS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -58,11 +129,16 @@ impl Workers {
             .thread_name("handler")
             .enable_all()
             .build()?;
+        let releaser = Releaser {
+            runtime: runtime.handle().clone(),
+            is_due: Arc::default(),
+        };
         Ok(Self {
             runtime: Some(runtime),
             turns: Arc::new(Semaphore::new(n_threads / 2)),
             read_time,
-            is_releasing: Arc::default(),
+            upload_bytes,
+            releaser,
         })
     }
 
@@ -93,18 +169,47 @@ impl Workers {
         }))
     }
 
-    /// Schedules the return of unused memory to the system, one second later.
-    fn release(&self) {
-        let is_due = self.is_releasing.swap(true, Ordering::AcqRel);
-        let Some(runtime) = self.runtime.as_ref().filter(|_| !is_due) else {
-            return;
-        };
-        let is_releasing = Arc::clone(&self.is_releasing);
-        runtime.spawn(async move {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            is_releasing.store(false, Ordering::Release);
-            let _ = tokio::task::spawn_blocking(ggml::release_memory).await;
-        });
+    /// A response after which memory is returned to the system, if it is large.
+    pub(super) fn weighed(&self, response: Response) -> Response {
+        let is_small = |n| n <= HUGE as u64;
+        if response.body().size_hint().upper().is_some_and(is_small) {
+            return response;
+        }
+        response.map(|body| {
+            Body::new(Weighed {
+                body,
+                n_bytes: 0,
+                releaser: self.releaser.clone(),
+            })
+        })
+    }
+
+    /// Maximum size of the body of a request to this path.
+    fn limit(&self, path: &str) -> usize {
+        match path == lab::vectors::ROUTE {
+            true => self.upload_bytes.max(MAX_BODY_BYTES),
+            false => MAX_BODY_BYTES,
+        }
+    }
+
+    /// Passes a request on whose body was read.
+    async fn pass<F: Future<Output = Response> + Send + 'static>(
+        &self,
+        head: Parts,
+        body: Bytes,
+        next: impl FnOnce(Request) -> F,
+    ) -> Response {
+        let n_bytes = body.len();
+        let mut request = Request::from_parts(head, Body::from(body));
+        if n_bytes <= LARGE {
+            return next(request).await;
+        }
+        request.extensions_mut().insert(IsOff);
+        let response = self.run(true, next(request)).await;
+        if n_bytes > HUGE {
+            self.releaser.schedule();
+        }
+        response
     }
 }
 
@@ -172,21 +277,78 @@ pub(super) async fn layer<F: Future<Output = Response> + Send + 'static>(
     let (mut head, body) = request.into_parts();
     // Connections that a handler opens for its answer belong to the runtime that sends the answer.
     head.extensions.insert(tokio::runtime::Handle::current());
-    let body = match read(body, workers.read_time).await {
+    let encoding = match Encoding::of(&head.headers) {
+        Ok(encoding) => encoding,
+        Err(error) => return error.into_response(),
+    };
+    let limit = workers.limit(head.uri.path());
+    let body = match read(body, limit, workers.read_time).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
     let n_bytes = body.len();
-    let mut request = Request::from_parts(head, Body::from(body));
-    if n_bytes <= LARGE {
-        return next(request).await;
+    let Some(encoding) = encoding else {
+        return workers.pass(head, body, next).await;
+    };
+    // A small body may become a large one.
+    let decoding = tokio::task::spawn_blocking(move || encoding.decoded(&body, limit));
+    let body = match decoding.await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) => return error.into_response(),
+        Err(_) => return ended().into_response(),
+    };
+    head.headers.remove(header::CONTENT_ENCODING);
+    head.headers.insert(header::CONTENT_LENGTH, body.len().into());
+    tracing::debug!(n_bytes, n_decoded = body.len(), "a body was decoded");
+    workers.pass(head, body, next).await
+}
+
+/// The encoding of a body.
+#[derive(Clone, Copy, Debug)]
+enum Encoding {
+    Gzip,
+    Deflate,
+}
+
+impl Encoding {
+    /// The encoding that the headers name, if the body is encoded.
+    fn of(headers: &HeaderMap) -> Result<Option<Self>, Error> {
+        let mut all = headers.get_all(header::CONTENT_ENCODING).iter();
+        let Some(value) = all.next() else {
+            return Ok(None);
+        };
+        let text = value.to_str().unwrap_or("?").trim().to_ascii_lowercase();
+        match (text.as_str(), all.next()) {
+            ("" | "identity", None) => Ok(None),
+            ("gzip" | "x-gzip", None) => Ok(Some(Self::Gzip)),
+            ("deflate", None) => Ok(Some(Self::Deflate)),
+            _ => Err(Error::ContentEncoding(text)),
+        }
     }
-    request.extensions_mut().insert(IsOff);
-    let response = workers.run(true, next(request)).await;
-    if n_bytes > HUGE {
-        workers.release();
+
+    /// The decoded body, of at most `limit` bytes.
+    fn decoded(self, body: &[u8], limit: usize) -> Result<Bytes, Error> {
+        let all = |decoder: &mut dyn Read| {
+            let mut out = Vec::new();
+            let read = decoder.take(limit as u64 + 1).read_to_end(&mut out);
+            match (read, out.len() > limit) {
+                (_, true) => Err(Error::TooLarge { limit }),
+                (Ok(_), false) => Ok(Bytes::from(out)),
+                (Err(error), false) => {
+                    let name = format!("{self:?}").to_lowercase();
+                    Err(Error::Body(format!("the body is not {name}: {error}")))
+                }
+            }
+        };
+        match self {
+            Self::Gzip => all(&mut MultiGzDecoder::new(body)),
+            // The name means the format of zlib, but some clients send its bare content.
+            Self::Deflate => all(&mut ZlibDecoder::new(body)).or_else(|error| match error {
+                Error::Body(_) => all(&mut DeflateDecoder::new(body)).map_err(|_| error),
+                error => Err(error),
+            }),
+        }
     }
-    response
 }
 
 /// Runs the handlers of this process on the handler threads.
@@ -202,8 +364,7 @@ pub(super) async fn handlers<F: Future<Output = Response> + Send + 'static>(
 }
 
 /// The whole body.
-async fn read(body: Body, time: Duration) -> Result<Bytes, Error> {
-    let limit = MAX_BODY_BYTES;
+async fn read(body: Body, limit: usize, time: Duration) -> Result<Bytes, Error> {
     if body.size_hint().lower() > limit as u64 {
         return Err(Error::TooLarge { limit });
     }

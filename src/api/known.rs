@@ -19,6 +19,8 @@ enum Effect {
     Nothing(Type),
     /// Refused, unless its value is one of these (as JSON), which change nothing.
     Refused(&'static [&'static str]),
+    /// Refused, unless its value is below 0, which changes nothing.
+    BelowZero,
 }
 
 /// The type of a field.
@@ -51,6 +53,8 @@ const KNOWN: &[Known] = &[
     nothing("safety_identifier", Type::Text),
     nothing("prompt_cache_key", Type::Text),
     nothing("prompt_cache_retention", Type::Text),
+    nothing("prompt_cache_options", Type::Any),
+    nothing("client_metadata", Type::Any),
     nothing("verbosity", Type::Text),
     nothing("prediction", Type::Any),
     refused("modalities", &["[\"text\"]"]),
@@ -62,6 +66,7 @@ const KNOWN: &[Known] = &[
     // Anthropic.
     nothing("context_management", Type::Any),
     nothing("inference_geo", Type::Text),
+    nothing("cache_control", Type::Any),
     // vLLM.
     nothing("priority", Type::Number),
     nothing("request_id", Type::Text),
@@ -99,17 +104,18 @@ const KNOWN: &[Known] = &[
     nothing("speculative.p_min", Type::Number),
     nothing("backend_sampling", Type::Flag),
     nothing("adaptive_decay", Type::Number),
-    refused("adaptive_target", &["-1"]),
     refused("dynatemp_range", &["0"]),
     refused("min_keep", &["0"]),
-    refused("t_max_predict_ms", &["0", "-1"]),
-    refused("t_max_prompt_ms", &["0", "-1"]),
-    refused("n_indent", &["0"]),
     refused("n_probs", &["0"]),
     refused("post_sampling_probs", &["false"]),
     refused("return_tokens", &["false"]),
-    refused("response_fields", &["[]"]),
     refused("grammar_lazy", &["false"]),
+    nothing("response_fields", Type::Any),
+    nothing("t_max_prompt_ms", Type::Number),
+    Known {
+        name: "adaptive_target",
+        effect: Effect::BelowZero,
+    },
 ];
 
 /// The field of this name, if it is known but not supported.
@@ -131,18 +137,24 @@ impl Known {
     pub(super) fn is_ignored(&self, value: &Value) -> Result<bool, Error> {
         match self.effect {
             Effect::Nothing(of) => of.check(self.name, value).map(|()| true),
+            Effect::BelowZero if value.as_f64().is_some_and(|value| value < 0.0) => Ok(false),
+            Effect::BelowZero => Err(self.refusal()),
             Effect::Refused(unless) => {
                 let is_same = |text: &&str| {
                     let same = serde_json::from_str::<Value>(text).ok();
                     same.is_some_and(|same| is_equal(&same, value))
                 };
-                if unless.iter().any(is_same) {
-                    return Ok(false);
+                match unless.iter().any(is_same) {
+                    true => Ok(false),
+                    false => Err(self.refusal()),
                 }
-                let message = format!("`{}` is not supported", self.name);
-                Err(Error::unsupported(self.name, message))
             }
         }
+    }
+
+    fn refusal(&self) -> Error {
+        let message = format!("`{}` is not supported", self.name);
+        Error::unsupported(self.name, message)
     }
 }
 
@@ -214,7 +226,7 @@ mod tests {
         for known in KNOWN {
             let section = match known.effect {
                 Effect::Nothing(_) => nothing,
-                Effect::Refused(_) => refused,
+                Effect::Refused(_) | Effect::BelowZero => refused,
             };
             let name = format!("`{}`", known.name);
             assert!(section.contains(&name), "{name} is not in its section");

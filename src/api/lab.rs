@@ -24,7 +24,7 @@ use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, choices};
 use super::input::{Input, check_ids, inputs};
-use super::json::Json;
+use super::json::{Json, Members};
 
 pub(super) mod artifacts;
 mod objects;
@@ -184,6 +184,7 @@ impl Wanted {
                 positions: positions(&format!("{at}.positions"), capture.positions, Where::Last)?,
                 point: capture.point,
                 reduce,
+                n_features: 0,
             });
         }
         for (i, edit) in edits.into_iter().enumerate() {
@@ -298,8 +299,14 @@ impl Wanted {
             }
             Ok(Some(content))
         });
+        let saes: Vec<Option<Arc<Content>>> = saes.collect::<Result<_, _>>()?;
+        for (capture, sae) in plan.captures.iter_mut().zip(&saes) {
+            if let Some(Content::Sae(sae)) = sae.as_deref() {
+                capture.n_features = sae.n_features();
+            }
+        }
         // If they are set already, they are the same files or older ones of the same ids.
-        let _ = self.found.set(saes.collect::<Result<_, _>>()?);
+        let _ = self.found.set(saes);
         Ok(Arc::new(plan))
     }
 }
@@ -398,10 +405,13 @@ pub(super) fn fields() -> Vec<Field> {
 }
 
 /// Reads a prompt. Generates nothing unless `max_tokens` is set.
-pub(super) async fn run(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+pub(super) async fn run(
+    State(pool): State<Arc<Pool>>,
+    mut body: Body,
+) -> Result<Json<Members>, Error> {
     let generation = Generation::take(&mut body, 0)?;
     let run: Run = body.take()?;
-    body.finish()?;
+    body.own().finish()?;
     let Some(wanted) = generation.lab.clone() else {
         return Err(Error::missing(FIELD));
     };
@@ -436,19 +446,21 @@ pub(super) async fn run(State(pool): State<Arc<Pool>>, mut body: Body) -> Result
     let n = generation.n_choices();
     let answers = Answers::submit(&served, choices(&first, n).collect(), n);
     let answers = answers.map_err(|error| error.of_prompt("prompt"))?;
-    let (all, usage) = answers.collect().await?;
-    let results = all.iter().enumerate().map(|(index, one)| {
-        let result = one
-            .lab
-            .as_deref()
-            .map(|result| wanted.json(result, &served));
-        json!({
-            "index": index, "text": one.text, "lab": result,
+    let (all, usage) = answers.with_lab(Some(wanted), &served).collect().await?;
+    let results = all.into_iter().enumerate().map(|(index, one)| {
+        let mut result = Members::from(json!({
+            "index": index, "text": one.text, "lab": null,
             "finish_reason": one.reason.map(finish_reason),
-        })
+        }));
+        if let Some(report) = one.report {
+            result.put("lab", report);
+        }
+        result
     });
-    Ok(Json(json!({
+    let mut out = Members::from(json!({
         "object": "lab.run", "model": served.name, "tokens": tokens,
-        "pieces": pieces(&tokens, &served), "results": results.collect::<Value>(), "usage": usage_json(&usage),
-    })))
+        "pieces": pieces(&tokens, &served), "results": null, "usage": usage_json(&usage),
+    }));
+    out.put("results", results.collect::<Vec<Members>>());
+    Ok(Json(out))
 }

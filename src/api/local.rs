@@ -1,7 +1,7 @@
 //! Chat requests that are answered in this process: fields, checks and parsing are those of
 //! `POST /v1/chat/completions`, without HTTP.
 //!
-//! For `bench chat`, which thus has the features of the server. One completion at a time. The futures need a tokio
+//! For `bench chat`, which thus has the features of the server, and for the prompts of `bench run`. One completion at a time. The futures need a tokio
 //! runtime.
 
 use std::collections::VecDeque;
@@ -43,23 +43,50 @@ pub enum ReplyEvent {
 
 /// A running answer. Dropping it cancels the request.
 pub struct Reply {
+    n_tokens: usize,
     answers: Answers,
     completion: Completion,
     ready: VecDeque<ReplyEvent>,
+}
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The conversation exceeds the context.
+    #[error("the conversation has {found} tokens, and the context holds {limit}")]
+    TooLong {
+        /// Tokens of the conversation.
+        found: usize,
+        /// Tokens of the context.
+        limit: usize,
+    },
+    /// Another reason.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::ContextLength { found, limit, .. } => Self::TooLong { found, limit },
+            other => Self::Other(other.to_string()),
+        }
+    }
 }
 
 /// Submits the answer to a request with these fields.
 ///
 /// # Errors
 /// The request is refused; the error says why.
-pub async fn reply(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Reply, String> {
+pub async fn reply(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Reply, Refusal> {
     let begun = async {
         let (dialogue, chat) = parsed(served, fields)?;
         let ready = dialogue.ready(Arc::clone(served), chat.n_top_logprobs());
         ready.await?.submit(1)
     };
-    let begun = begun.await.map_err(|error| error.to_string())?;
+    let begun = begun.await?;
     Ok(Reply {
+        n_tokens: 0,
         answers: begun.answers,
         completion: Completion::default(),
         ready: VecDeque::new(),
@@ -79,14 +106,14 @@ pub async fn check(served: &Arc<Served>, fields: Map<String, Value>) -> Result<(
     checked.await.map_err(|error: Error| error.to_string())
 }
 
-/// Number of tokens of the prompt of a request with these fields.
+/// The tokens of the prompt of a request with these fields.
 ///
 /// # Errors
 /// The request is refused; the error says why.
-pub fn n_tokens(served: &Arc<Served>, fields: Map<String, Value>) -> Result<usize, String> {
+pub fn prompt(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Vec<u32>, String> {
     let prompt = parsed(served, fields).and_then(|(dialogue, _)| {
         let prompt = dialogue.prompt_for(Arc::clone(served))?;
-        Ok(prompt.tokens.len())
+        Ok(prompt.tokens)
     });
     prompt.map_err(|error| error.to_string())
 }
@@ -108,6 +135,7 @@ impl Reply {
             };
             match event {
                 Event::Text { text, tokens } => {
+                    self.n_tokens += tokens.len();
                     let pieces = self.answers.read(choice, text, tokens);
                     self.say(pieces);
                 }
@@ -135,6 +163,11 @@ impl Reply {
             }
         }
         Ok(self.ready.pop_front())
+    }
+
+    /// Number of tokens whose text has arrived.
+    pub fn n_tokens(&self) -> usize {
+        self.n_tokens
     }
 
     /// The text that was held back because it could still be part of something else, for an answer that is stopped.

@@ -3,10 +3,13 @@
 //!
 //! Three shapes: chat completions, legacy completions (OpenAI), and prompts (vLLM).
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::engine::{AnswerToken, TokenLogprob};
 use crate::text::tokenizer::Tokenizer;
+
+use super::json::{self, Text};
 
 /// The form of token names in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,20 +49,23 @@ fn entry(bytes: &[u8], token: &TokenLogprob, names: Names) -> Value {
 
 /// The shape of chat completions: one entry for each token whose bytes are in the text, with its list of most probable
 /// tokens.
-pub(super) fn entries(tokens: &[AnswerToken], names: Names, tokenizer: &Tokenizer) -> Vec<Value> {
-    let of_token = |token: &AnswerToken| {
+pub(super) fn entries(
+    tokens: &[AnswerToken],
+    names: Names,
+    tokenizer: &Tokenizer,
+) -> impl Iterator<Item = Value> {
+    tokens.iter().filter_map(move |token| {
         let mut value = entry(&token.bytes, token.chosen.as_ref()?, names);
         value["rank"] = token.rank.into();
         let top = token.top.iter();
         let top = top.map(|top| entry(tokenizer.piece(top.id), top, names));
         value["top_logprobs"] = top.collect();
         Some(value)
-    };
-    tokens.iter().filter_map(of_token).collect()
+    })
 }
 
 /// The shape of prompts: for each token a map from token ids to log-probabilities; null for the first token.
-pub(super) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Value {
+pub(super) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Text {
     let of_token = |token: &AnswerToken| {
         let chosen = token.chosen.as_ref()?;
         let entry = |rank: usize, token: &TokenLogprob| {
@@ -72,16 +78,18 @@ pub(super) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Value 
         out.extend([entry(token.rank, chosen)]);
         Some(out)
     };
-    tokens.iter().map(of_token).collect::<Vec<_>>().into()
+    let of_tokens = tokens.iter().map(|token| json::text(&of_token(token)));
+    json::text(&of_tokens.collect::<Vec<Text>>())
 }
 
 /// The shape of legacy completions: four parallel arrays.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Arrays {
+    #[serde(skip)]
     names: Names,
-    tokens: Vec<Value>,
-    token_logprobs: Vec<Value>,
-    top_logprobs: Vec<Value>,
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f64>>,
+    top_logprobs: Vec<Option<Text>>,
     text_offset: Vec<usize>,
 }
 
@@ -104,23 +112,20 @@ impl Arrays {
     ) -> isize {
         for token in tokens {
             let own = self.names.name(token.id, || name(&token.bytes));
-            self.tokens.push(own.into());
+            self.tokens.push(own);
             self.text_offset.push(offset.max(0) as usize);
             let chosen = token.chosen.as_ref();
-            self.token_logprobs.push(chosen.map(|c| c.logprob).into());
-            self.top_logprobs
-                .push(chosen.map(|c| top(token, c, self.names, tokenizer)).into());
+            self.token_logprobs.push(chosen.map(|c| c.logprob));
+            let top = chosen.map(|c| json::text(&top(token, c, self.names, tokenizer)));
+            self.top_logprobs.push(top);
             offset += n_characters(&token.bytes) as isize;
         }
         offset
     }
 
     /// The JSON object of a choice.
-    pub(super) fn json(self) -> Value {
-        json!({
-            "tokens": self.tokens, "token_logprobs": self.token_logprobs,
-            "top_logprobs": self.top_logprobs, "text_offset": self.text_offset,
-        })
+    pub(super) fn json(&self) -> Text {
+        json::text(self)
     }
 }
 

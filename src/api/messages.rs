@@ -2,13 +2,17 @@
 
 use serde_json::{Map, Value};
 
-use crate::engine::serving::Conversation;
+use crate::arch::nearest;
+use crate::engine::serving::{Conversation, Served};
 use crate::text::calls::Dialect;
 
 use super::error::{Error, quoted};
-use super::fields::fields;
-use super::tools::{Tools, check_calls, with_arguments};
+use super::fields::{Body, fields};
+use super::shapes::{Shape, ignored};
+use super::tools::{self, Tools, check_calls, check_shown, with_arguments};
 
+/// Maximum number of fields of messages that are looked up in a template.
+const MAX_LOOKED_UP: usize = 256;
 /// Maximum number of messages.
 const MAX_MESSAGES: usize = 16 << 10;
 
@@ -47,7 +51,89 @@ const OURS: &[&str] = &[
     "continue_final_message",
 ];
 
+/// The fields of a message of OpenAI's API, of its answers too, and those of reasoning.
+const MESSAGE: &[&str] = &[
+    "annotations",
+    "audio",
+    "content",
+    "function_call",
+    "name",
+    "reasoning",
+    "reasoning_content",
+    "refusal",
+    "role",
+    "thinking",
+    "tool_call_id",
+    "tool_calls",
+];
+/// The roles of OpenAI's API.
+const ROLES: &[&str] = &[
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+];
+const PARTS: Shape = Shape {
+    kinds: &["text", "refusal"],
+    idle: &["annotations", "cache_control", "citations"],
+    ..Shape::of(&["type", "text", "refusal"])
+};
+const CALLS: Shape = Shape {
+    idle: &["index"],
+    inner: &[
+        ("function", &Shape::of(&["name", "arguments"])),
+        ("custom", &Shape::of(&["name", "input"])),
+    ],
+    ..Shape::of(&["id", "type", "function", "custom"])
+};
+/// The parts of a message that others define. Its own fields depend on the chat template, which reads them.
+const INNER: Shape = Shape {
+    inner: &[("content", &PARTS), ("tool_calls", &CALLS)],
+    ..Shape::of(&[])
+};
+const TOOLS: Shape = Shape {
+    kinds: &["function", "custom"],
+    idle: &["cache_control"],
+    inner: &[
+        ("function", &FUNCTION),
+        ("custom", &Shape::of(&["name", "description", "format"])),
+    ],
+    ..Shape::of(&["type", "function", "custom"])
+};
+/// transformers also describes what a function returns, which some templates show.
+const FUNCTION: Shape = Shape::of(&["name", "description", "parameters", "strict", "return"]);
+const CHOSEN: Shape = Shape {
+    inner: &[("function", &NAMED), ("custom", &NAMED)],
+    ..Shape::of(&["type", "function", "custom"])
+};
+const NAMED: Shape = Shape::of(&["name"]);
+const CHOICE: Shape = Shape {
+    inner: &[
+        ("function", &NAMED),
+        ("custom", &NAMED),
+        ("allowed_tools", &ALLOWED),
+    ],
+    ..Shape::of(&["type", "function", "custom", "allowed_tools"])
+};
+const ALLOWED: Shape = Shape {
+    inner: &[("tools", &CHOSEN)],
+    ..Shape::of(&["mode", "tools"])
+};
+
 impl Messages {
+    /// Takes the fields out of a body, without what is not known within them.
+    ///
+    /// # Errors
+    /// A field is missing or of another type, or one that is not known is refused.
+    pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
+        body.prune("messages", &INNER)?;
+        body.prune("tools", &TOOLS)?;
+        body.prune("tool_choice", &CHOICE)?;
+        body.take()
+    }
+
     /// Checks that do not depend on the model.
     ///
     /// # Errors
@@ -180,8 +266,19 @@ impl Messages {
         Ok(())
     }
 
-    /// The input of the chat template.
-    pub(super) fn conversation(&self, tools: &Tools, dialect: &Dialect) -> Conversation {
+    /// The input of the chat template of a model.
+    ///
+    /// # Errors
+    /// A message has a role that neither OpenAI's API nor the template has, a field that is not known is refused, or the
+    /// template does not show calls and results that the conversation has, or tools of which one must be called.
+    pub(super) fn conversation(
+        &self,
+        tools: &Tools,
+        served: &Served,
+    ) -> Result<Conversation, Error> {
+        self.check_for_template(served)?;
+        let dialect = &served.dialect;
+        check_shown(tools, &self.messages, dialect)?;
         let messages = self
             .messages
             .iter()
@@ -198,20 +295,53 @@ impl Messages {
             Some("xhigh" | "max") => set("reasoning_effort", "high".into()),
             Some(effort) => set("reasoning_effort", effort.into()),
         }
-        Conversation {
+        Ok(Conversation {
             messages: messages.collect(),
-            tools: tools.all.clone(),
+            tools: tools::for_template(&tools.all, dialect),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message == Some(true),
             kwargs,
+        })
+    }
+
+    /// Checks the roles and the names of fields, which a template may add to.
+    fn check_for_template(&self, served: &Served) -> Result<(), Error> {
+        let is_quoted = |word: &str| {
+            let mentions = |quote: char| served.template_mentions(&format!("{quote}{word}{quote}"));
+            mentions('\'') || mentions('"')
+        };
+        let reads = |name: &str| is_quoted(name) || served.template_mentions(&format!(".{name}"));
+        let mut n_left = MAX_LOOKED_UP;
+        for (i, message) in self.messages.iter().enumerate() {
+            let role = message.get("role").and_then(Value::as_str);
+            let other = role.filter(|role| !ROLES.contains(role) && !is_quoted(role));
+            if let Some(role) = other {
+                let param = format!("messages[{i}].role");
+                let (role, expected) = (quoted(role), "`system`, `developer`, `user`, `assistant`");
+                let message = format!("`{param}` is `{role}`, expected {expected} or `tool`");
+                return Err(Error::value(param, message));
+            }
+            let fields = message.as_object().into_iter().flatten();
+            let others = fields
+                .filter(|(name, value)| !MESSAGE.contains(&name.as_str()) && !value.is_null())
+                .take(n_left);
+            for (name, _) in others {
+                n_left -= 1;
+                if reads(name) {
+                    continue;
+                }
+                let near = nearest(name, MESSAGE.iter().copied());
+                let place = |name: &str| format!("messages[{i}].{}", quoted(name));
+                ignored(place(name), near.map(place))?;
+            }
         }
+        Ok(())
     }
 }
 
 fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
     for (k, part) in parts.iter().enumerate() {
-        let is_text = part.get("type").and_then(Value::as_str) == Some("text");
-        if !is_text || !part.get("text").is_some_and(Value::is_string) {
+        if text_of(part).is_none() {
             let param = format!("{message}.content[{k}]");
             let message = format!("`{param}`: only parts of type `text` are served");
             return Err(Error::unsupported(&param, message));
@@ -220,30 +350,43 @@ fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
+/// The text of a part of a message; `None` if it is of another kind.
+fn text_of(part: &Value) -> Option<&str> {
+    let kind = part.get("type").and_then(Value::as_str)?;
+    let is_text = ["text", "refusal"].contains(&kind);
+    part.get(kind).filter(|_| is_text)?.as_str()
+}
+
 /// A message as templates expect it: a single text as content, reasoning under each name in use, the arguments of calls
-/// in the form of this template, and only roles that the template has.
+/// in the form of this template, only roles that the template has, and no fields that say nothing.
 fn for_template(message: &Value, dialect: &Dialect) -> Value {
     let mut message = message.clone();
     if message["role"] == "developer" && !dialect.has_developer {
         message["role"] = "system".into();
     }
-    let text = |name: &str| message.get(name).filter(|value| value.is_string());
-    let reasoning = text("reasoning_content").or(text("reasoning")).cloned();
-    if let Some(reasoning) = reasoning {
+    if let Some(fields) = message.as_object_mut() {
+        let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+        fields.retain(|name, value| !value.is_null() && (name != "tool_calls" || !is_empty(value)));
+    }
+    let content = match &message["content"] {
+        Value::Array(parts) => parts.iter().filter_map(text_of).collect(),
+        Value::String(text) => text.clone(),
+        _ => message["refusal"].as_str().unwrap_or_default().to_owned(),
+    };
+    message["content"] = content.as_str().into();
+    let text = |name: &str| message.get(name).and_then(Value::as_str);
+    let reasoning = text("reasoning_content").or(text("reasoning"));
+    if let Some(mut reasoning) = reasoning.map(str::to_owned) {
+        let has_calls = message.get("tool_calls").is_some();
+        if dialect.joins_reasoning && has_calls && !reasoning.is_empty() && !content.is_empty() {
+            reasoning = format!("{reasoning}\n{content}");
+            message["content"] = "".into();
+        }
         for name in ["reasoning_content", "reasoning", "thinking"] {
-            message[name] = reasoning.clone();
+            message[name] = reasoning.as_str().into();
         }
     }
-    let has_calls = message.get("tool_calls").is_some_and(Value::is_array);
-    if has_calls && message.get("content").is_none_or(Value::is_null) {
-        message["content"] = "".into();
-    }
     with_arguments(&mut message, dialect.takes_text);
-    if let Some(parts) = message.get("content").and_then(Value::as_array) {
-        let texts = parts.iter().filter_map(|part| part.get("text"));
-        let text: String = texts.filter_map(Value::as_str).collect();
-        message["content"] = Value::String(text);
-    }
     message
 }
 

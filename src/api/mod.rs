@@ -1,7 +1,7 @@
 //! HTTP in the shapes of OpenAI's API: one endpoint per file, one error table.
 //!
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine and write its events;
-//! every refusal goes through `error`. Shared by the endpoints: `fields` and `known` (bodies), `messages` and
+//! every refusal goes through `error`. Shared by the endpoints: `fields`, `known` and `shapes` (bodies), `messages` and
 //! `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope` (responses, streamed
 //! or not), `parts` (their reasoning and calls), `logprobs`, `places` (values within a body). Around them, in the order
 //! of `assembly`: `access` (access control), `intake` (bodies, threads), `forward` (requests to engine processes, which
@@ -17,6 +17,7 @@ mod biases;
 mod chat;
 mod completions;
 mod diagram;
+mod dialect;
 mod dialogue;
 mod diffusion;
 mod embeddings;
@@ -24,12 +25,14 @@ mod envelope;
 mod error;
 mod fields;
 mod forward;
+mod framing;
 mod generation;
 mod health;
 mod infill;
 mod input;
 mod intake;
 mod json;
+mod kept;
 mod known;
 mod lab;
 mod local;
@@ -45,6 +48,7 @@ mod passages;
 mod places;
 mod pool;
 mod pooled;
+mod pooling;
 mod process;
 mod props;
 mod quit;
@@ -56,6 +60,7 @@ mod responses;
 mod routes;
 mod sampling;
 mod settings;
+mod shapes;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -68,10 +73,11 @@ pub use lab::{
     Array as LabArray, Painter, Picture as LabPicture, Wanted as LabRequest, patched as lab_patch,
     pieces as lab_pieces,
 };
-pub use local::{Reply, ReplyEvent, check, n_tokens, reply};
+pub use local::{Refusal, Reply, ReplyEvent, check, prompt, reply};
 pub use parts::Piece;
 pub use pool::{
-    Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started, Wanted,
+    Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started,
+    Strictness, Wanted,
 };
 pub use process::{CHANGED, LOST, Launch, OnLine, Process, Report};
 

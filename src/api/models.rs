@@ -87,6 +87,7 @@ pub(super) fn about(served: &Served) -> Value {
             "embedding": matches!(served.pooled, Ok(Pooled::Vector(_))),
             "rerank": rerank::is_scorer(served),
             "classify": matches!(served.pooled, Ok(Pooled::Scores { .. })),
+            "token_classify": matches!(served.pooled, Ok(Pooled::TokenScores(_))),
         },
         "memory": served.memory,
     })
@@ -219,7 +220,7 @@ pub(super) async fn unload(Managed(pool): Managed, mut body: Body) -> Result<Jso
 }
 
 pub(super) async fn rescan(Managed(pool): Managed, body: Body) -> Result<Json, Error> {
-    body.finish()?;
+    body.own().finish()?;
     let (new, gone) = pool.rescan().await?;
     Ok(Json(json!({ "success": true, "new": new, "gone": gone })))
 }

@@ -21,7 +21,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, MAX_CHOICES, choices};
 use super::input::{Input, check_ids, sequences};
-use super::json::Json;
+use super::json::{self, Json, Members, Part};
 
 use response::{Of, Shape};
 
@@ -87,7 +87,7 @@ pub(super) fn verbose(
     request: Request,
     generation: &Generation,
     one: &Completion,
-) -> Value {
+) -> Members {
     let shape = Shape::new(Of {
         served: Arc::clone(served),
         settings: settings::of(&request, generation, &Native::default()),
@@ -97,7 +97,6 @@ pub(super) fn verbose(
         has_probs: false,
         has_tokens: true,
         has_prompt_logprobs: false,
-        lab: None,
         fields: Vec::new(),
     });
     shape.whole(0, one)
@@ -196,6 +195,7 @@ impl Parameters {
         let answers = Answers::submit(served, requests.collect(), n);
         let answers = answers.map_err(|error| error.of_prompt(field))?;
         let answers = answers.hiding(generation.hides_special(), served);
+        let answers = answers.with_lab(generation.lab.clone(), served);
         let shape = Shape::new(Of {
             served: Arc::clone(served),
             prompts,
@@ -205,21 +205,22 @@ impl Parameters {
             has_probs: top.is_some(),
             has_tokens: native.return_tokens == Some(true),
             has_prompt_logprobs: generation.wants_prompt_logprobs(),
-            lab: generation.lab.clone(),
             fields: native.response_fields.clone().unwrap_or_default(),
         });
         if generation.is_streamed() {
             return Ok(answers.stream(shape));
         }
         let (all, _) = answers.collect().await?;
-        let mut out: Vec<Value> = (0..)
-            .zip(&all)
-            .map(|(i, one)| shape.whole(i, one))
-            .collect();
-        let out = match out.len() {
-            1 => out.remove(0),
-            _ => out.into(),
-        };
-        Ok(Json(out).into_response())
+        Ok(json::apart(|| {
+            let mut out: Vec<Members> = (0..)
+                .zip(&all)
+                .map(|(i, one)| shape.whole(i, one))
+                .collect();
+            let out: Part = match out.len() {
+                1 => out.remove(0).into(),
+                _ => out.into(),
+            };
+            Json(out).into_response()
+        }))
     }
 }

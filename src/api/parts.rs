@@ -1,7 +1,7 @@
 //! Splits the text of a completion into content, reasoning and tool calls, with the tokens of the content.
 //!
 //! Sits between the events of the engine and the format of an endpoint. Invariant: the concatenated bytes of the
-//! content's tokens are the content.
+//! content's tokens are the content, but for white space that keeps texts around a call apart and has no tokens.
 
 use std::collections::VecDeque;
 
@@ -105,12 +105,13 @@ impl Reader {
     /// The remaining pieces at the end of the completion.
     pub(super) fn finish(&mut self, reason: FinishReason) -> Vec<Piece> {
         let is_open = self.parser.is_reasoning();
-        let spans = self.parser.finish();
+        let spans = self.parser.finish(reason == FinishReason::Length);
         let mut out = self.pieces(spans);
         let (text, tokens) = std::mem::take(&mut self.withheld);
-        // If the model ended without closing its block of reasoning, the block was the answer. If it was cut off, it
-        // was not.
-        if is_open && reason == FinishReason::Stop && !text.is_empty() {
+        let has_calls = out.iter().any(|piece| matches!(piece, Piece::Call(..)));
+        // If the model ended without closing its block of reasoning, the block was the answer. If it was cut off, or
+        // called a tool, it was not.
+        if is_open && reason == FinishReason::Stop && !has_calls && !text.is_empty() {
             let tokens = within(tokens, &text);
             out.push(Piece::Content(text, tokens));
         }
@@ -127,6 +128,10 @@ impl Reader {
             self.consume(&span, is_content);
             match span.part {
                 None => {}
+                Some(Part::Content(text)) if span.bytes == 0 => {
+                    self.flush(&mut out);
+                    out.push(Piece::Content(text, Vec::new()));
+                }
                 Some(Part::Content(text)) => {
                     self.content.push_str(&text);
                     if self
@@ -292,7 +297,8 @@ mod tests {
             match piece {
                 Piece::Content(text, tokens) => {
                     let bytes: Vec<u8> = tokens.into_iter().flat_map(|t| t.bytes).collect();
-                    assert_eq!(String::from_utf8_lossy(&bytes), text);
+                    let is_joint = bytes.is_empty() && text.trim().is_empty();
+                    assert!(is_joint || String::from_utf8_lossy(&bytes) == text);
                     out[0].push_str(&text);
                     out[1].push('|');
                 }

@@ -189,11 +189,13 @@ impl<'a> Reader<'a> {
         match self.limit {
             Some(limit) => tokens.truncate(limit),
             None if tokens.len() > self.n_ctx => {
-                return Err(Error::ContextLength {
+                let error = Error::ContextLength {
                     found: tokens.len(),
                     limit: self.n_ctx,
                     param: field,
-                });
+                    most: None,
+                };
+                return Err(error.of_model(self.served));
             }
             None => {}
         }

@@ -9,7 +9,7 @@ mod loading;
 mod residency;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -24,8 +24,10 @@ use crate::files::vectors::Vectors;
 
 use super::diagram::View;
 use super::error::Error;
+use super::kept::Kept;
 use super::lab::Painter;
 use super::process::Process;
+use super::record::Record;
 
 use deaths::Deaths;
 
@@ -75,6 +77,8 @@ struct Place {
     deaths: Mutex<Deaths>,
     /// Progress of the latest load.
     share: watch::Sender<Share>,
+    /// Number of its engines that end once their requests are complete.
+    n_ending: AtomicUsize,
     /// Scales of its adapters, if a request has set them.
     scales: Mutex<Option<Vec<(usize, f32)>>>,
 }
@@ -84,7 +88,7 @@ pub(super) struct Info {
     pub(super) name: String,
     /// The path of the model; the name of a built-in one.
     pub(super) path: String,
-    /// `loaded`, `loading`, `not loaded`, `not servable`, or `failed` after the death of its engine process.
+    /// `loaded`, `loading`, `unloading`, `not loaded`, `not servable`, or `failed` after the death of its engine process.
     pub(super) state: &'static str,
     /// The engine of the model, if it is in this process.
     pub(super) served: Option<Arc<Served>>,
@@ -100,6 +104,15 @@ pub(super) struct Info {
     pub(super) n_failures: u64,
     /// Number of deaths of its engine processes.
     pub(super) n_deaths: u64,
+}
+
+/// What the server refuses rather than serves as well as it can.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Strictness {
+    /// Fields of requests that are not known.
+    pub fields: bool,
+    /// Names that are not those of the only model.
+    pub model: bool,
 }
 
 /// The models by name.
@@ -122,9 +135,14 @@ pub struct Pool {
     is_split: bool,
     /// Whether this is the pool of an engine process. Its only model answers to every name.
     is_engine: bool,
+    strictness: Strictness,
+    /// Maximum size of a request that uploads vectors, in bytes.
+    upload_bytes: usize,
     residency: Residency,
     /// Number of loads under way that count towards the limit of loaded models.
     admitted: Mutex<usize>,
+    /// Number of engines that were taken out of the pool and have not ended.
+    n_ending: Arc<AtomicUsize>,
     created: u64,
     /// Whether a request has asked the server to shut down.
     quits: watch::Sender<bool>,
@@ -134,6 +152,8 @@ pub struct Pool {
     pub(super) shelf: Option<Shelf>,
     /// The vectors that requests may name.
     pub(super) vectors: Arc<Vectors>,
+    /// The items of recent responses of this process.
+    pub(super) kept: Arc<Kept>,
 }
 
 /// A name that selects the only model, whatever its own name.
@@ -152,6 +172,7 @@ impl Place {
             n_failures: AtomicU64::new(0),
             deaths: Mutex::default(),
             share: watch::Sender::default(),
+            n_ending: AtomicUsize::new(0),
             scales: Mutex::default(),
         })
     }
@@ -184,6 +205,7 @@ impl Place {
         };
         let (n_deaths, death) = self.deaths().report();
         let (state, engine) = match &*self.state() {
+            State::NotLoaded if self.is_ending() => ("unloading", None),
             State::NotLoaded if fault.is_some() => ("not servable", None),
             State::NotLoaded if death.is_some() => ("failed", None),
             State::NotLoaded => ("not loaded", None),
@@ -229,13 +251,17 @@ impl Pool {
             is_managed: false,
             is_split: false,
             is_engine: false,
+            strictness: Strictness::default(),
+            upload_bytes: 0,
             residency: Residency::default(),
             admitted: Mutex::default(),
+            n_ending: Arc::default(),
             created: serving::now(),
             quits: watch::Sender::default(),
             scaling: tokio::sync::Mutex::default(),
             shelf: None,
             vectors: Arc::default(),
+            kept: Arc::default(),
         }
     }
 
@@ -258,6 +284,11 @@ impl Pool {
     pub fn split(self) -> Self {
         let is_split = true;
         Self { is_split, ..self }
+    }
+
+    /// Whether this is the pool of an engine process.
+    pub(super) fn is_engine(&self) -> bool {
+        self.is_engine
     }
 
     /// Whether every model has an engine process of its own.
@@ -294,6 +325,31 @@ impl Pool {
             is_managed,
             ..self
         }
+    }
+
+    /// The same pool, whose requests are read so strictly.
+    #[must_use]
+    pub fn strict(self, strictness: Strictness) -> Self {
+        Self { strictness, ..self }
+    }
+
+    /// The same pool, which takes uploads of vectors of so many bytes.
+    #[must_use]
+    pub fn uploading(self, upload_bytes: usize) -> Self {
+        Self {
+            upload_bytes,
+            ..self
+        }
+    }
+
+    /// Maximum size of a request that uploads vectors, in bytes.
+    pub(super) fn upload_bytes(&self) -> usize {
+        self.upload_bytes
+    }
+
+    /// Whether fields of requests that are not known are refused.
+    pub(super) fn has_strict_fields(&self) -> bool {
+        self.strictness.fields
     }
 
     /// The same pool with these limits on loaded models.
@@ -414,9 +470,10 @@ impl Pool {
         drawn.map_err(|detail| Error::Drawing { name, detail })
     }
 
-    /// A model by its name in a request, with its own name.
+    /// A model by its name, with its own name. An empty name is as none.
     fn place(&self, name: &str) -> Result<(String, Arc<Place>), Error> {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let name = if name.is_empty() { ALIAS } else { name };
         let own = |name: &str| places.get_key_value(name);
         let only = places.first_key_value().filter(|_| places.len() == 1);
         let found = own(name)
@@ -424,14 +481,10 @@ impl Pool {
             .or(only.filter(|_| name == ALIAS || self.is_engine));
         match found {
             Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
-            None => Err(Error::UnknownModel {
-                name: name.to_owned(),
-                near: nearest(
-                    name,
-                    places.keys().chain(self.aliases.keys()).map(String::as_str),
-                )
-                .map(str::to_owned),
-            }),
+            None => {
+                let names = places.keys().chain(self.aliases.keys()).map(String::as_str);
+                Err(Error::unknown_model(name, names))
+            }
         }
     }
 
@@ -440,12 +493,28 @@ impl Pool {
         Ok(self.place(name)?.0)
     }
 
+    /// The own name of the model that answers a request with this name. The only model answers to every name, and the
+    /// record of the request says so, unless the server is strict.
+    pub(super) fn serving_name(&self, name: &str) -> Result<String, Error> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let only = places.keys().next().filter(|_| places.len() == 1).cloned();
+        drop(places);
+        match (self.own_name(name), only) {
+            (Err(_), Some(only)) if !self.strictness.model => {
+                Record::current().stands_in(name, &only);
+                Ok(only)
+            }
+            (found, _) => found,
+        }
+    }
+
     /// A model that is served in this process; it is loaded if necessary.
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Served>, Error> {
+        let name = self.serving_name(name)?;
         if self.is_split {
-            return self.place(name).and(Err(Error::Elsewhere));
+            return Err(Error::Elsewhere);
         }
-        let engine = self.engine(name).await?;
+        let engine = self.engine(&name).await?;
         engine.parts().0.ok_or(Error::Elsewhere)
     }
 
@@ -458,18 +527,21 @@ impl Pool {
         }
     }
 
-    /// Unloads a model: its running requests are completed, and later ones load it again. Returns whether it was
-    /// loaded.
+    /// Unloads a model: its running requests are completed, and later ones load it again. Its memory is free when this
+    /// returns. Returns whether it was loaded.
     pub(super) async fn unload(&self, name: &str) -> Result<bool, Error> {
-        let (_, place) = self.place(name)?;
-        if let Some(mut load) = self.loading(name) {
+        let (name, place) = self.place(name)?;
+        if let Some(mut load) = self.loading(&name) {
             let _ = load.ended().await;
         }
-        let taken = place.take();
-        let was_loaded = taken.is_some();
-        // If no request holds the engine, its memory is free before this returns.
-        if let Some(engine) = taken.filter(Engine::is_free) {
-            let _ = tokio::task::spawn_blocking(move || engine.end()).await;
+        let ended = self.end_when_free(&name, &place);
+        let was_loaded = ended.is_some();
+        if let Some(ended) = ended {
+            let _ = ended.await;
+        }
+        // Another request may have unloaded it.
+        while place.is_ending() {
+            tokio::time::sleep(residency::PAUSE).await;
         }
         Ok(was_loaded)
     }
@@ -489,7 +561,12 @@ impl Pool {
         let gone: Vec<String> = gone.cloned().collect();
         let new = found.keys().filter(|name| !places.contains_key(*name));
         let new: Vec<String> = new.cloned().collect();
-        places.retain(|name, _| found.contains_key(name));
+        for name in &gone {
+            if let Some(place) = places.remove(name) {
+                // Its requests are completed, whoever waits for that.
+                drop(self.end_when_free(name, &place));
+            }
+        }
         for (name, source) in found {
             match places.get(&name).filter(|place| place.source == source) {
                 // The file may have been replaced.

@@ -50,7 +50,8 @@ pub(super) async fn results(
     let record = Record::current();
     record.model(&served.name);
     let receivers = served.handle.submit_passages(passages, lab);
-    let receivers = receivers.map_err(|rejected| Error::from(rejected).of_prompt(field))?;
+    let receivers =
+        receivers.map_err(|rejected| Error::from(rejected).of_model(served).of_prompt(field))?;
     let (mut all, mut total) = (Vec::with_capacity(n), Usage::default());
     let mut labs = Vec::new();
     for mut events in receivers {

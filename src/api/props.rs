@@ -16,7 +16,7 @@ use super::json::Json;
 use super::native;
 
 pub(super) async fn props(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
-    let info = pool.info(which.name()).await?;
+    let info = pool.info(&pool.serving_name(which.name())?).await?;
     let served = info.served.as_ref();
     let limits = served.map(|served| served.handle.limits());
     let n_ctx = limits.map(|limits| limits.n_ctx);
@@ -37,7 +37,7 @@ pub(super) async fn props(State(pool): State<Arc<Pool>>, which: Which) -> Result
 }
 
 pub(super) async fn slots(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
-    let info = pool.info(which.name()).await?;
+    let info = pool.info(&pool.serving_name(which.name())?).await?;
     let Some(served) = info.served else {
         return Ok(Json(json!([])));
     };

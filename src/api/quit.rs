@@ -18,7 +18,7 @@ pub(super) async fn quit(
     let body = whole(body).await?;
     // The request has no fields, so an empty body is accepted.
     if !body.is_empty() {
-        Body::read(&head.headers, &body)?.finish()?;
+        Body::read(&head.headers, &body)?.own().finish()?;
     }
     pool.ask_to_quit();
     Ok((StatusCode::ACCEPTED, Json(json!({ "success": true }))))

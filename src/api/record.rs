@@ -1,10 +1,10 @@
-//! The record of a request: fields without effect, and the data of its line in the log.
+//! The record of a request: how strictly it is read, fields without effect, and the data of its line in the log.
 //!
 //! A record belongs to the task that runs a handler; `Answers` hold it while they run. The line is written when the
 //! last owner drops the record, so that requests whose client left get a line too.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::Request;
@@ -14,9 +14,16 @@ use axum::response::Response;
 use crate::engine::{Event, Usage};
 
 use super::answers::finish_reason;
+use super::error::quoted;
 
 /// The response header that lists the fields of the request without effect.
 const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
+/// The response header of a request that names another model than the one that answers.
+const MODEL: HeaderName = HeaderName::from_static("x-bench-model");
+/// Maximum size of the list of fields without effect, in bytes.
+const MAX_IGNORED: usize = 1024;
+/// Maximum number of fields without effect whose names are kept.
+const MAX_NAMES: usize = 128;
 
 tokio::task_local! {
     static RECORD: Arc<Record>;
@@ -28,6 +35,10 @@ pub(super) struct Record {
     id: String,
     method: String,
     path: String,
+    /// Whether fields that are not known are refused.
+    is_strict: bool,
+    /// Which of the clients with API keys sent the request; empty where there are no keys.
+    owner: OnceLock<String>,
     started: Instant,
     notes: Mutex<Notes>,
 }
@@ -36,7 +47,12 @@ pub(super) struct Record {
 struct Notes {
     status: StatusCode,
     model: Option<String>,
-    ignored: BTreeSet<&'static str>,
+    /// Fields without effect, as a header can carry them.
+    ignored: BTreeSet<String>,
+    /// Number of further ones.
+    n_ignored: usize,
+    /// The model that the request names, if another one answers.
+    requested: Option<String>,
     usage: Option<Usage>,
     /// Time to the first text.
     first: Option<Duration>,
@@ -48,26 +64,50 @@ struct Notes {
 }
 
 impl Record {
-    fn of(request: &Request) -> Self {
+    fn of(request: &Request, is_strict: bool) -> Self {
         let id = request.headers().get("x-request-id");
         let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
-        Self::new(id, request.method().as_str(), request.uri().path())
+        let (method, path) = (request.method().as_str(), request.uri().path());
+        Self::new(id, method, path, is_strict)
     }
 
-    fn new(id: &str, method: &str, path: &str) -> Self {
+    fn new(id: &str, method: &str, path: &str, is_strict: bool) -> Self {
         Self {
             id: id.to_owned(),
             method: method.to_owned(),
             path: path.to_owned(),
+            is_strict,
+            owner: OnceLock::new(),
             started: Instant::now(),
             notes: Mutex::default(),
         }
     }
 
-    /// The record of the request that this task serves. Outside of a request, a new record that is discarded.
+    /// The record of the request that this task serves. Outside of a request, a new record that is discarded, and
+    /// strict: nobody would see what it names.
     pub(super) fn current() -> Arc<Self> {
         let current = RECORD.try_with(Arc::clone);
-        current.unwrap_or_else(|_| Arc::new(Self::new("", "", "")))
+        current.unwrap_or_else(|_| Arc::new(Self::new("", "", "", true)))
+    }
+
+    /// Whether fields that are not known are refused.
+    pub(super) fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
+    /// Notes which of the clients with API keys sent the request. Only the first call counts.
+    pub(super) fn owned_by(&self, owner: String) {
+        self.owner.get_or_init(|| owner);
+    }
+
+    /// Which of the clients with API keys sent the request; empty where there are no keys.
+    pub(super) fn owner(&self) -> String {
+        self.owner.get().cloned().unwrap_or_default()
+    }
+
+    /// The path of the request.
+    pub(super) fn path(&self) -> &str {
+        &self.path
     }
 
     /// Runs a future as part of the request.
@@ -80,8 +120,20 @@ impl Record {
     }
 
     /// Records a field that has no effect.
-    pub(super) fn ignore(&self, name: &'static str) {
-        self.notes().ignored.insert(name);
+    pub(super) fn ignore(&self, name: &str) {
+        let mut notes = self.notes();
+        let name = sendable(name);
+        if notes.ignored.len() < MAX_NAMES {
+            notes.ignored.insert(name);
+        } else if !notes.ignored.contains(&name) {
+            notes.n_ignored += 1;
+        }
+    }
+
+    /// Records that the request names a model of another name than the one that answers.
+    pub(super) fn stands_in(&self, requested: &str, served: &str) {
+        let (requested, served) = (sendable(&quoted(requested)), sendable(served));
+        self.notes().requested = Some(format!("requested {requested}, served {served}"));
     }
 
     /// Records that an engine process serves the request, and writes its line.
@@ -138,7 +190,38 @@ impl Record {
     }
 }
 
+/// Text as a header and a line of the log can carry it: other characters are percent-encoded, and so is what separates
+/// names.
+fn sendable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'%' | b',' | b'"' => out.push_str(&format!("%{byte:02X}")),
+            0x21..=0x7e => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
 impl Notes {
+    /// The fields without effect, as many as a header should carry.
+    fn ignored(&self) -> Option<String> {
+        let mut out = String::new();
+        let mut n_more = self.n_ignored;
+        for name in &self.ignored {
+            match out.len() + name.len() {
+                0..MAX_IGNORED if out.is_empty() => out.push_str(name),
+                0..MAX_IGNORED => out.extend([", ", name]),
+                _ => n_more += 1,
+            }
+        }
+        if n_more > 0 {
+            out.push_str(&format!(", and {n_more} more"));
+        }
+        (!out.is_empty()).then_some(out)
+    }
+
     fn finish(&mut self, reason: &'static str) {
         if !self.finish.contains(&reason) {
             self.finish.push(reason);
@@ -174,14 +257,14 @@ impl Drop for Record {
             let time = took.saturating_sub(first).as_secs_f64().max(1e-4);
             (usage.completion_tokens.saturating_sub(1) as f64 / time * 10.0).round() / 10.0
         });
-        let ignored: Vec<&str> = notes.ignored.iter().copied().collect();
+        let ignored = notes.ignored();
         macro_rules! line {
             ($level:ident) => {
                 tracing::$level!(
                     target: "request",
                     id = self.id,
                     method = self.method,
-                    path = super::error::quoted(&self.path),
+                    path = quoted(&self.path),
                     status = notes.is_answered.then_some(notes.status.as_u16()),
                     model = notes.model,
                     prompt_tokens = usage.map(|usage| usage.prompt_tokens),
@@ -191,7 +274,8 @@ impl Drop for Record {
                     tokens_per_second = rate,
                     finish = notes.ending(),
                     ms = milliseconds(took),
-                    ignored = (!ignored.is_empty()).then(|| ignored.join(",")),
+                    ignored,
+                    requested = notes.requested,
                 )
             };
         }
@@ -203,22 +287,26 @@ impl Drop for Record {
     }
 }
 
-/// Keeps the record of a request, and reports the fields without effect to the client.
+/// Keeps the record of a request, and reports the fields without effect to the client. `is_strict`: fields that are not
+/// known are refused.
 pub(super) async fn layer<F: Future<Output = Response>>(
     request: Request,
+    is_strict: bool,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    let record = Arc::new(Record::of(&request));
+    let record = Arc::new(Record::of(&request, is_strict));
     let mut response = Arc::clone(&record).scope(next(request)).await;
     let mut notes = record.notes();
     notes.status = response.status();
     notes.is_answered = true;
-    let ignored: Vec<&str> = notes.ignored.iter().copied().collect();
     let headers = response.headers_mut();
-    if !ignored.is_empty()
-        && let Ok(value) = HeaderValue::from_str(&ignored.join(", "))
-    {
-        headers.insert(IGNORED, value);
+    for (name, text) in [(IGNORED, notes.ignored()), (MODEL, notes.requested.clone())] {
+        // What the engine process of the model says is more complete.
+        if let Some(Ok(value)) = text.map(|text| HeaderValue::from_str(&text))
+            && !headers.contains_key(&name)
+        {
+            headers.insert(name, value);
+        }
     }
     let kind = headers.get(header::CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {

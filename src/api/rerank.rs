@@ -174,7 +174,7 @@ async fn pairs(
     pooled::results(served, passages, None, second).await
 }
 
-fn check_count(field: &str, n: usize) -> Result<(), Error> {
+pub(super) fn check_count(field: &str, n: usize) -> Result<(), Error> {
     if (1..=MAX_TEXTS).contains(&n) {
         return Ok(());
     }
@@ -182,7 +182,7 @@ fn check_count(field: &str, n: usize) -> Result<(), Error> {
     Err(Error::value(field, message))
 }
 
-fn usage(n_tokens: usize) -> Value {
+pub(super) fn usage(n_tokens: usize) -> Value {
     json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens })
 }
 
@@ -286,14 +286,18 @@ pub(super) async fn classify(State(pool): State<Arc<Pool>>, mut body: Body) -> R
     let texts = inputs(INPUT, &request.input)?;
     check_count(INPUT, texts.len())?;
     let served = pooled::served(&pool, request.model.as_deref()).await?;
-    let Ok(Pooled::Scores {
-        are_probabilities, ..
-    }) = served.pooled
-    else {
-        return Err(pooled::unsupported(
-            &served,
-            "it has no classification head",
-        ));
+    let are_probabilities = match served.pooled {
+        Ok(Pooled::Scores {
+            are_probabilities, ..
+        }) => are_probabilities,
+        Ok(Pooled::TokenScores(_)) => {
+            let why = "it scores the classes of each token; see `/pooling`";
+            return Err(pooled::unsupported(&served, why));
+        }
+        _ => {
+            let why = "it has no classification head";
+            return Err(pooled::unsupported(&served, why));
+        }
     };
     let passages = {
         let reader = Reader::new(&served, &truncation, INPUT)?;
@@ -323,13 +327,13 @@ pub(super) async fn classify(State(pool): State<Arc<Pool>>, mut body: Body) -> R
 }
 
 /// The name of a class.
-fn label(served: &Served, class: usize) -> String {
+pub(super) fn label(served: &Served, class: usize) -> String {
     let label = served.labels.get(class).cloned();
     label.unwrap_or_else(|| format!("LABEL_{class}"))
 }
 
 /// The probabilities of classes; of a single class, the probability of its log-odds.
-fn softmax(values: &[f32]) -> Vec<f32> {
+pub(super) fn softmax(values: &[f32]) -> Vec<f32> {
     if let [one] = values {
         return vec![(1.0 / (1.0 + (-f64::from(*one)).exp())) as f32];
     }

@@ -1,8 +1,9 @@
 //! The constraint of a completion, from the fields that define one.
 //!
-//! The fields are OpenAI's `response_format`; llama-server's `grammar` and `json_schema`; vLLM's `guided_json`,
-//! `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs`. At most one may be set. A schema is
-//! enforced whatever `strict` is. Not here: the meaning of constraints.
+//! The fields are OpenAI's `response_format`, with the forms of llama-server and TGI; llama-server's `grammar` and
+//! `json_schema`; vLLM's `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs`. At
+//! most one constraint may be set, but several fields may hold the same one. A schema is enforced whatever `strict` is.
+//! Not here: the meaning of constraints.
 
 use std::sync::Arc;
 
@@ -12,8 +13,10 @@ use crate::constraint::{self, Compiled, Constraint};
 use crate::engine::serving::Served;
 use crate::sampling::Params;
 
-use super::error::Error;
-use super::fields::fields;
+use super::error::{Error, quoted};
+use super::fields::{Body, fields};
+use super::places::unserved;
+use super::shapes::{Shape, ignored};
 
 fields! {
     /// The fields of a request that constrain its completion.
@@ -29,6 +32,40 @@ fields! {
         guided_grammar: Option<Value>,
         structured_outputs: Option<Value>,
     }
+}
+
+const JSON_SCHEMA: Shape = Shape::of(&["name", "description", "schema", "strict"]);
+const RESPONSE_FORMAT: Shape = Shape {
+    inner: &[("json_schema", &JSON_SCHEMA)],
+    ..Shape::of(&["type", "json_schema", "schema", "value"])
+};
+/// There is one backend, and objects are closed unless a schema opens them.
+const STRUCTURED_OUTPUTS: Shape = Shape {
+    idle: &[
+        "_backend",
+        "_backend_was_auto",
+        "disable_additional_properties",
+        "disable_fallback",
+    ],
+    ..Shape::of(&[
+        "json",
+        "regex",
+        "choice",
+        "grammar",
+        "json_object",
+        "structural_tag",
+        "whitespace_pattern",
+        "disable_any_whitespace",
+    ])
+};
+
+/// Removes the fields that are not known from the objects that define a constraint.
+///
+/// # Errors
+/// The first such field, if the server is strict.
+pub(super) fn prune(body: &mut Body) -> Result<(), Error> {
+    body.prune("response_format", &RESPONSE_FORMAT)?;
+    body.prune("structured_outputs", &STRUCTURED_OUTPUTS)
 }
 
 /// A constraint, and the field that it comes from, for error messages.
@@ -71,18 +108,27 @@ impl Fields {
             all.push(wanted("guided_grammar", Constraint::grammar(text)));
         }
         if let Some(outputs) = given(&self.structured_outputs) {
-            all.push(of_structured_outputs(outputs)?);
+            all.extend(of_structured_outputs(outputs)?);
         }
-        match all.as_slice() {
-            [] | [_] => Ok(all.pop()),
-            [first, second, ..] => Err(Error::value(
-                &second.param,
-                format!(
-                    "`{}` and `{}` both constrain the completion, expected at most one",
-                    first.param, second.param
-                ),
-            )),
-        }
+        one_of_all(all)
+    }
+}
+
+/// The only constraint of these; equal ones are one.
+fn one_of_all(all: Vec<Wanted>) -> Result<Option<Wanted>, Error> {
+    let mut all = all.into_iter();
+    let Some(first) = all.next() else {
+        return Ok(None);
+    };
+    match all.find(|other| other.constraint != first.constraint) {
+        None => Ok(Some(first)),
+        Some(other) => Err(Error::value(
+            &other.param,
+            format!(
+                "`{}` and `{}` both constrain the completion, expected at most one",
+                first.param, other.param
+            ),
+        )),
     }
 }
 
@@ -144,10 +190,12 @@ fn of_schema(param: &str, value: &Value) -> Result<Constraint, Error> {
         .map_err(|error| Error::value(param, format!("`{param}` is not JSON: {error}")))
 }
 
+/// The constraint of a format. A schema is in `json_schema.schema` (OpenAI), `schema` (llama-server) or `value` (TGI).
 fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
     const WHOLE: &str = "response_format";
     const KIND: &str = "response_format.type";
     const SCHEMA: &str = "response_format.json_schema";
+    const VALUE: &str = "response_format.value";
     let Some(fields) = format.as_object() else {
         return Err(Error::value(WHOLE, format!("`{WHOLE}` is not an object")));
     };
@@ -157,71 +205,94 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
             format!("`{KIND}` is missing or not a string"),
         ));
     };
-    let known: &[&str] = match kind {
-        "text" => &["type"],
-        "json_object" => &["type", "schema"],
-        "json_schema" => &["type", "json_schema"],
-        other => {
-            let message =
-                format!("`{KIND}` is `{other}`, expected `text`, `json_object` or `json_schema`");
-            return Err(Error::value(KIND, message));
-        }
-    };
-    only(WHOLE, fields, known)?;
+    let given = |name: &str| fields.get(name).filter(|value| !value.is_null());
     match kind {
-        "text" => Ok(None),
-        "json_object" => {
-            let param = "response_format.schema";
-            let constraint = match fields.get("schema").filter(|schema| !schema.is_null()) {
-                Some(schema) => of_schema(param, schema)?,
-                None => Constraint::json_object(),
-            };
-            Ok(Some(wanted(param, constraint)))
+        "text" => {
+            // Text has no schema.
+            let others = ["json_schema", "schema", "value"].into_iter();
+            for name in others.filter(|name| given(name).is_some()) {
+                ignored(format!("{WHOLE}.{name}"), None)?;
+            }
+            return Ok(None);
         }
-        _ => {
-            let inner = fields.get("json_schema").and_then(Value::as_object);
-            let Some(inner) = inner else {
+        "regex" => {
+            let value = given("value").ok_or_else(|| Error::missing(VALUE))?;
+            let regex = Constraint::Regex(text(VALUE, value)?.into());
+            return Ok(Some(wanted(VALUE, regex)));
+        }
+        "json" | "json_object" | "json_schema" => {}
+        other => {
+            let (other, expected) = (quoted(other), "`text`, `json_object` or `json_schema`");
+            return Err(Error::value(
+                KIND,
+                format!("`{KIND}` is `{other}`, expected {expected}"),
+            ));
+        }
+    }
+    let mut all = Vec::new();
+    if let Some(named) = given("json_schema") {
+        let inner = named.get("schema").filter(|schema| !schema.is_null());
+        let param = format!("{SCHEMA}.schema");
+        match (named.is_object(), inner) {
+            (true, Some(schema)) => all.push(wanted(&param, of_schema(&param, schema)?)),
+            (true, None) => {
+                return Err(Error::value(&param, format!("`{param}` is missing")));
+            }
+            (false, _) => {
                 return Err(Error::value(
                     SCHEMA,
                     format!("`{SCHEMA}` is missing or not an object"),
                 ));
-            };
-            only(SCHEMA, inner, &["name", "description", "schema", "strict"])?;
-            let param = format!("{SCHEMA}.schema");
-            match inner.get("schema").filter(|schema| !schema.is_null()) {
-                Some(schema) => Ok(Some(wanted(&param, of_schema(&param, schema)?))),
-                None => Err(Error::value(&param, format!("`{param}` is missing"))),
             }
         }
     }
+    if let Some(schema) = given("schema") {
+        let param = format!("{WHOLE}.schema");
+        all.push(wanted(&param, of_schema(&param, schema)?));
+    }
+    if let Some(value) = given("value") {
+        // With a name, the schema is one level below.
+        let inner = value.get("schema").filter(|_| value.get("name").is_some());
+        all.push(wanted(VALUE, of_schema(VALUE, inner.unwrap_or(value))?));
+    }
+    match (one_of_all(all)?, kind) {
+        (None, "json_schema") => Err(Error::value(
+            SCHEMA,
+            format!("`{SCHEMA}` is missing or not an object"),
+        )),
+        (None, _) => Ok(Some(wanted(WHOLE, Constraint::json_object()))),
+        (found, _) => Ok(found),
+    }
 }
 
-fn of_structured_outputs(outputs: &Value) -> Result<Wanted, Error> {
+/// The constraints of vLLM's object, at least one.
+fn of_structured_outputs(outputs: &Value) -> Result<Vec<Wanted>, Error> {
     const WHOLE: &str = "structured_outputs";
     let Some(fields) = outputs.as_object() else {
         return Err(Error::value(WHOLE, format!("`{WHOLE}` is not an object")));
     };
-    only(
-        WHOLE,
-        fields,
-        &["json", "regex", "choice", "grammar", "json_object"],
-    )?;
     let is_given = |value: &Value| !value.is_null() && value != &Value::Bool(false);
-    let given: Vec<_> = fields.iter().filter(|(_, v)| is_given(v)).collect();
-    let &[(name, value)] = given.as_slice() else {
-        let message = format!("`{WHOLE}` has {} constraints, expected one", given.len());
-        return Err(Error::value(WHOLE, message));
-    };
-    let param = format!("{WHOLE}.{name}");
-    let constraint = match name.as_str() {
-        "json" => of_schema(&param, value)?,
-        "choice" => one_of(&param, value)?,
-        "json_object" if value == &Value::Bool(true) => Constraint::json_object(),
-        "json_object" => return Err(Error::kind(param, "expected true or false")),
-        "regex" => Constraint::Regex(text(&param, value)?.into()),
-        _ => Constraint::grammar(text(&param, value)?),
-    };
-    Ok(wanted(param, constraint))
+    let mut all = Vec::new();
+    for (name, value) in fields.iter().filter(|(_, value)| is_given(value)) {
+        let param = format!("{WHOLE}.{name}");
+        let constraint = match name.as_str() {
+            "json" => of_schema(&param, value)?,
+            "choice" => one_of(&param, value)?,
+            "json_object" if value == &Value::Bool(true) => Constraint::json_object(),
+            "json_object" => return Err(Error::kind(param, "expected true or false")),
+            "regex" => Constraint::Regex(text(&param, value)?.into()),
+            "grammar" => Constraint::grammar(text(&param, value)?),
+            _ => return Err(unserved(&param, "it is not supported")),
+        };
+        all.push(wanted(param, constraint));
+    }
+    match all.is_empty() {
+        true => {
+            let message = format!("`{WHOLE}` has no constraint, expected one");
+            Err(Error::value(WHOLE, message))
+        }
+        false => Ok(all),
+    }
 }
 
 /// A regular expression that matches exactly these texts.
@@ -248,16 +319,4 @@ fn literal(text: &str) -> String {
         out.push(c);
     }
     out
-}
-
-/// Refuses fields that are not in `known`.
-fn only(param: &str, fields: &serde_json::Map<String, Value>, known: &[&str]) -> Result<(), Error> {
-    match fields.keys().find(|name| !known.contains(&name.as_str())) {
-        None => Ok(()),
-        Some(name) => Err(Error::Field {
-            param: format!("{param}.{name}"),
-            message: format!("unknown parameter: `{param}.{name}`"),
-            code: "unknown_parameter",
-        }),
-    }
 }

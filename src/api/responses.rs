@@ -1,11 +1,14 @@
-//! `POST /v1/responses`: conversations in the shape of OpenAI's responses, without state.
+//! `POST /v1/responses`: conversations in the shape of OpenAI's responses.
 //!
 //! A request is rewritten into the fields of chat completions, so that there is one path to a model; the response is a
-//! list of items. Shapes: OpenAI's API reference, responses. Nothing is stored: the client sends the whole
-//! conversation, and references to an earlier response are refused.
+//! list of items. Shapes: OpenAI's API reference, responses. Responses are not stored: the client sends the whole
+//! conversation, in which it may refer to recent items by their ids (`kept`); references to an earlier response are
+//! refused.
 
+mod conversation;
 mod request;
 mod response;
+mod tools;
 
 use std::sync::Arc;
 
@@ -41,7 +44,7 @@ fn dialogue(mut body: Body) -> Result<Dialogue, Error> {
 }
 
 pub(super) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
-    let rewritten = request::rewritten(body)?;
+    let rewritten = request::rewritten(body, &pool.kept)?;
     dialogue(rewritten.body)?.input_tokens(&pool).await
 }
 
@@ -49,22 +52,25 @@ pub(super) async fn responses(
     State(pool): State<Arc<Pool>>,
     body: Body,
 ) -> Result<Response, Error> {
-    let rewritten = request::rewritten(body)?;
+    let rewritten = request::rewritten(body, &pool.kept)?;
     let Rewritten {
         body,
         echo,
-        custom,
+        callees,
+        is_kept,
         top_logprobs,
     } = rewritten;
     let dialogue = dialogue(body)?;
     let begun = dialogue.begin(&pool, top_logprobs).await?;
     let envelope = Envelope::new(begun.served, "resp_", Reports::default());
-    let envelope = envelope.with_lab(dialogue.generation.lab.clone());
-    let mut shape = Shape::new(envelope, echo, custom, top_logprobs.is_some());
+    let mut shape = Shape::new(envelope, echo, callees, top_logprobs.is_some());
+    if is_kept {
+        shape.keep_in(Arc::clone(&pool.kept));
+    }
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));
     }
     let (all, usage) = begun.answers.collect().await?;
     let response = all.first().map(|one| shape.response(one, &usage));
-    Ok(Json(response.into()).into_response())
+    Ok(Json(response).into_response())
 }

@@ -11,7 +11,8 @@ use axum::routing::{delete, get, post};
 use super::fields::{Field, of};
 use super::{
     Pool, adapters, anthropic, chat, completions, diagram, embeddings, health, infill, lab,
-    metrics, models, native, openapi, page, props, quit, rerank, responses, settings, tokens,
+    metrics, models, native, openapi, page, pooling, props, quit, rerank, responses, settings,
+    tokens,
 };
 
 /// The process that answers the requests of a route if models have engine processes.
@@ -199,6 +200,9 @@ routes! {
     Model: post "/score", rerank::score, "As `/v1/score`.", rerank::fields::<rerank::Score>;
     Model: post "/classify", rerank::classify,
         "The scores of the classes of texts.", rerank::fields::<rerank::Classify>;
+    Model: post "/pooling", pooling::pooling,
+        "The vectors of texts, or the scores of their classes or of those of their tokens.",
+        rerank::fields::<pooling::Pooling>;
     Model: post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields
         => json(&["count", "max_model_len", "tokens"]);
     Model: post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::detokenize_fields

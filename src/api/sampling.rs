@@ -1,6 +1,7 @@
 //! The sampling fields of a request. Numbers and lists come from the table of the stages, with their ranges and
 //! defaults.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::sampling::{
@@ -12,11 +13,13 @@ use super::biases::{Biased, Biases, biases};
 use super::envelope::random;
 use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
+use super::record::Record;
 
 /// Maximum number of elements in a list of texts.
 const MAX_TEXTS: usize = 64;
 /// Maximum size of a text in such a list, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
+const REPEATS: &str = "repeat_penalty";
 /// vLLM's name of `repeat_penalty`.
 const ALIAS: &str = "repetition_penalty";
 
@@ -26,8 +29,60 @@ fields! {
         seed: Option<i64>,
         /// Whether end-of-generation tokens are excluded.
         ignore_eos: Option<bool>,
-        /// Names of the stages in the order they run.
-        samplers: Option<Vec<String>>,
+        /// Names of the stages in the order they run, or llama.cpp's letters of them. The parameters of a stage that is
+        /// left out have no effect.
+        samplers: Option<Stages>,
+    }
+}
+
+/// Stages as the request writes them.
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected an array of names, or a string of letters"
+)]
+enum Stages {
+    Names(Vec<String>),
+    Letters(String),
+}
+
+/// Stages of llama.cpp that do not exist here: `infill` prefers tokens that end a line, `adaptive_p` is off by default.
+const ABSENT: &[&str] = &["infill", "i", "adaptive_p", "a"];
+
+impl Stages {
+    /// The stages in their order. Those of llama.cpp that do not exist here are left out and named in the response.
+    fn order(&self) -> Result<Vec<StageName>, Error> {
+        let names = match self {
+            Self::Names(names) => names.clone(),
+            Self::Letters(text) => text.chars().map(String::from).collect(),
+        };
+        check_texts("samplers", &names)?;
+        let is_letters = matches!(self, Self::Letters(_));
+        let mut order: Vec<(StageName, &str)> = Vec::new();
+        for (i, name) in names.iter().enumerate() {
+            if ABSENT.contains(&name.as_str()) {
+                Record::current().ignore(&format!("samplers[{i}]"));
+                continue;
+            }
+            let stage: Result<StageName, ParamError> = match is_letters {
+                true => StageName::of_letter(name),
+                false => name.parse(),
+            };
+            let stage = stage.map_err(|error| Error::value("samplers", error.to_string()))?;
+            // Some clients write both names of a stage.
+            if !order.iter().any(|(own, by)| *own == stage && by != name) {
+                order.push((stage, name));
+            }
+        }
+        let mut order: Vec<StageName> = order.into_iter().map(|(stage, _)| stage).collect();
+        // Biases and mirostat are not stages in llama.cpp, whose clients leave them out and set them.
+        if !order.contains(&StageName::LogitBias) {
+            order.insert(0, StageName::LogitBias);
+        }
+        if !order.contains(&StageName::Mirostat) {
+            order.push(StageName::Mirostat);
+        }
+        Ok(order)
     }
 }
 
@@ -84,16 +139,14 @@ impl Sampling {
     /// A field has another type or is out of range.
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
         let mut numbers = Params::default();
-        let has_window = body.has("repeat_last_n");
+        let given = given(body);
         take_numbers(body, PARAMETERS, &mut numbers)?;
-        take_alias(body, has_window, &mut numbers)?;
-        let lists = take_lists(body, LISTS)?;
+        take_alias(body, given.contains(&"repeat_last_n"), &mut numbers)?;
+        let mut lists = take_lists(body, LISTS)?;
         let others: Others = body.take()?;
-        if let Some(names) = &others.samplers {
-            check_texts("samplers", names)?;
-            let order = names.iter().map(|name| name.parse());
-            let order: Result<Vec<StageName>, ParamError> = order.collect();
-            numbers.order = order.map_err(|error| Error::value("samplers", error.to_string()))?;
+        if let Some(stages) = &others.samplers {
+            numbers.order = stages.order()?;
+            leave_out(&given, &mut numbers, &mut lists);
         }
         Ok(Self {
             numbers,
@@ -137,6 +190,46 @@ impl Sampling {
         }
         params.seed = self.others.seed.map_or_else(random, |seed| seed as u64);
         Ok(params)
+    }
+}
+
+/// The names of the parameters that a body sets.
+fn given(body: &Body) -> Vec<&'static str> {
+    let names = PARAMETERS.iter().map(|parameter| parameter.name);
+    let names = names
+        .chain(LISTS.iter().map(|list| list.name))
+        .chain([ALIAS]);
+    names.filter(|name| body.has(name)).collect()
+}
+
+/// Turns the stages off that the order leaves out. The response names their parameters that the request sets.
+fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<Elements>]) {
+    let order = params.order.clone();
+    let is_out = |technique: &str| {
+        let mut stages = StageName::ALL.iter();
+        let stage = stages.find(|stage| stage.technique() == technique);
+        stage.is_some_and(|stage| !order.contains(stage))
+    };
+    let record = Record::current();
+    let name = |name: &str| {
+        if given.contains(&name) {
+            record.ignore(name);
+        }
+    };
+    for parameter in PARAMETERS.iter().filter(|own| is_out(own.technique)) {
+        parameter.set(params, parameter.off.unwrap_or(parameter.default));
+        name(parameter.name);
+        if parameter.name == REPEATS {
+            name(ALIAS);
+        }
+    }
+    for (list, own) in LISTS
+        .iter()
+        .zip(lists)
+        .filter(|(list, _)| is_out(list.technique))
+    {
+        *own = None;
+        name(list.name);
     }
 }
 
@@ -187,7 +280,7 @@ fn take_numbers<P>(body: &mut Body, table: &[Parameter<P>], params: &mut P) -> R
 
 /// Takes vLLM's `repetition_penalty` as `repeat_penalty`. Its window is the whole context unless the request sets one.
 fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<(), Error> {
-    let repeats = PARAMETERS.iter().find(|p| p.name == "repeat_penalty");
+    let repeats = PARAMETERS.iter().find(|p| p.name == REPEATS);
     if let Some(value) = body.take_one(ALIAS)
         && let Some(repeats) = repeats
     {
@@ -201,6 +294,10 @@ fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<
 
 /// The value of a parameter from the field `name`.
 fn number<P>(name: &str, parameter: &Parameter<P>, value: &Value) -> Result<f64, Error> {
+    // vLLM turns counts off with -1.
+    if let (Kind::Count, Some(off), Some(-1)) = (parameter.kind, parameter.off, value.as_i64()) {
+        return Ok(off);
+    }
     let (number, expected) = match parameter.kind {
         Kind::Real => (value.as_f64(), "a number"),
         Kind::Count => (of::<u32>(value), "a whole number, 0 or more"),

@@ -73,7 +73,9 @@ fn failed() -> Result<Started, LoadFault> {
 
 /// Status, type and text of an answer.
 async fn post(router: &Router, path: &str, body: &Value) -> (StatusCode, String, String) {
-    let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
+    let request = Request::post(path)
+        .header(header::HOST, "localhost")
+        .header(header::CONTENT_TYPE, "application/json");
     let request = request.body(Body::from(body.to_string())).expect("sound");
     let response = router.clone().call(request).await.expect("infallible");
     let (head, body) = response.into_parts();

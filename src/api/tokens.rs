@@ -87,9 +87,9 @@ pub(super) async fn tokenize(State(pool): State<Arc<Pool>>, body: Body) -> Resul
             tokens.map_err(|error| fault(error.into(), "content"))?
         }
         (None, None) => {
-            let messages: Messages = body.take()?;
+            let messages = Messages::take(&mut body)?;
             messages.check()?;
-            served.chat_prompt(&messages.conversation(&messages.tools()?, &served.dialect))?
+            served.chat_prompt(&messages.conversation(&messages.tools()?, &served)?)?
         }
         (Some(_), Some(_)) => {
             let message = "`prompt` and `content` exclude each other";
@@ -164,9 +164,9 @@ pub(super) async fn apply_template(
     body: Body,
 ) -> Result<Json, Error> {
     let (served, mut body) = opened(&pool, body).await?;
-    let messages: Messages = body.take()?;
+    let messages = Messages::take(&mut body)?;
     body.finish()?;
     messages.check()?;
-    let text = served.chat_text(&messages.conversation(&messages.tools()?, &served.dialect))?;
+    let text = served.chat_text(&messages.conversation(&messages.tools()?, &served)?)?;
     Ok(Json(json!({ "prompt": text })))
 }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::text::calls::Tool;
+use crate::text::template::keep_digits;
+use crate::text::calls::{Dialect, Tool, completed};
 
 use super::error::{Error, quoted};
-use super::places::{object, wrong};
+use super::places::{object, unserved, wrong};
+use super::record::Record;
 
 /// Maximum number of tools of a request.
 const MAX_TOOLS: usize = 256;
@@ -238,23 +240,16 @@ pub(super) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
         let at = format!("{at}.arguments");
         match function.get("arguments") {
             None | Some(Value::Null | Value::Object(_)) => {}
-            // Some clients write an empty string for no arguments.
-            Some(Value::String(text)) if text.trim().is_empty() => {}
-            Some(Value::String(text)) => match serde_json::from_str(text) {
-                Ok(Value::Object(_)) => {}
-                Ok(_) => return Err(wrong(&at, "a string with a JSON object")),
-                Err(error) => {
-                    let message = format!("`{at}` is not a string with a JSON object: {error}");
-                    return Err(Error::value(&at, message));
-                }
-            },
+            // A call that was cut off has no valid JSON.
+            Some(Value::String(_)) => {}
             Some(_) => return Err(wrong(&at, "a string with a JSON object")),
         }
     }
     Ok(())
 }
 
-/// Converts the arguments of a message's calls to the form that the template takes.
+/// Converts the arguments of a message's calls to the form that the template takes. Of arguments that are not JSON, a
+/// template that takes objects gets what can be read.
 pub(super) fn with_arguments(message: &mut Value, takes_text: bool) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {
@@ -262,18 +257,88 @@ pub(super) fn with_arguments(message: &mut Value, takes_text: bool) {
             continue;
         };
         let arguments = function.get("arguments").cloned().unwrap_or_default();
-        let object = match arguments {
-            Value::String(text) => serde_json::from_str(&text).unwrap_or_else(|_| json!({})),
-            Value::Null => json!({}),
-            object => object,
+        let object = match &arguments {
+            Value::String(text) => read(text),
+            Value::Null => Some(json!({})),
+            object => Some(object.clone()),
         };
-        let arguments = match takes_text {
-            true => Value::String(object.to_string()),
-            false => object,
+        let arguments = match (takes_text, object, arguments) {
+            (true, None, text) => text,
+            (true, Some(object), _) => Value::String(object.to_string()),
+            (false, Some(object), _) => object,
+            (false, None, text) => {
+                Record::current().ignore("messages.tool_calls.function.arguments");
+                let text = completed(text.as_str().unwrap_or_default());
+                read(&text).unwrap_or_else(|| json!({}))
+            }
         };
         function.insert("arguments".into(), arguments);
         call["type"] = "function".into();
     }
+}
+
+/// Arguments as an object; `None` if they are not one. Some clients write an empty text for no arguments.
+fn read(arguments: &str) -> Option<Value> {
+    match arguments.trim() {
+        "" => Some(json!({})),
+        text => {
+            let object = serde_json::from_str(&keep_digits(text)).ok();
+            object.filter(Value::is_object)
+        }
+    }
+}
+
+/// Checks that the template of a model shows what the request has of tools. Tools that it does not show are named as
+/// fields without effect.
+///
+/// # Errors
+/// A call is required of tools that the model does not see, or the conversation has calls or results that vanish.
+pub(super) fn check_shown(
+    tools: &Tools,
+    messages: &[Value],
+    dialect: &Dialect,
+) -> Result<(), Error> {
+    if !tools.all.is_null() && !dialect.shows_tools {
+        if tools.must_call() {
+            let what = "the chat template of the model does not show tools, so that a call cannot be required";
+            return Err(unserved("tool_choice", what));
+        }
+        Record::current().ignore("tools");
+    }
+    for (i, message) in messages.iter().enumerate() {
+        let has_calls = message["tool_calls"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty());
+        if has_calls && !dialect.shows_calls {
+            let what = "the chat template of the model does not show calls of tools";
+            return Err(unserved(&format!("messages[{i}].tool_calls"), what));
+        }
+        if message["role"] == "tool" && !dialect.shows_results {
+            let what = "the chat template of the model does not show results of tools";
+            return Err(unserved(&format!("messages[{i}].role"), what));
+        }
+    }
+    Ok(())
+}
+
+/// The tools in the form that the template takes: whole, if it refuses a tool that has only a name.
+pub(super) fn for_template(tools: &Value, dialect: &Dialect) -> Value {
+    let mut tools = tools.clone();
+    let all = tools.as_array_mut().filter(|_| dialect.needs_whole_tools);
+    for tool in all.into_iter().flatten() {
+        let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        for (name, value) in [
+            ("description", json!("")),
+            ("parameters", json!({ "type": "object", "properties": {} })),
+        ] {
+            if function.get(name).is_none_or(Value::is_null) {
+                function.insert(name.into(), value);
+            }
+        }
+    }
+    tools
 }
 
 #[cfg(test)]

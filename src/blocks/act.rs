@@ -23,14 +23,19 @@ choices! {
     pub(super) enum Kind {
         /// `x * sigmoid(x)`.
         Silu = "silu",
-        /// The tanh approximation of `x * Phi(x)`.
+        /// The tanh approximation of `x * Phi(x)` as llama.cpp computes it, on a processor by a table of half-precision
+        /// numbers.
         Gelu = "gelu",
+        /// The tanh approximation of `x * Phi(x)` in f32.
+        GeluTanh = "gelu_tanh",
         /// `x * Phi(x)`, `Phi` the normal distribution.
         GeluErf = "gelu_erf",
         /// `max(x, 0)`.
         Relu = "relu",
         /// `max(x, 0)^2`.
         Relu2 = "relu2",
+        /// `x * sigmoid(1.702 * x)`.
+        QuickGelu = "quick_gelu",
         /// Hyperbolic tangent.
         Tanh = "tanh",
         /// `1 / (1 + exp(-x))`.
@@ -59,7 +64,7 @@ choices! {
 options! {
     /// Options of an activation.
     pub(super) struct Act {
-        kind: Kind, "function of an element: `silu`, `gelu` (tanh approximation), `gelu_erf` (exact), `relu`, `relu2` (squared), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
+        kind: Kind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
         clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
         clamp_at: ClampAt = "after", when "clamp > 0", "whether the gate is clamped `before` or `after` its activation";
         cutoff: f32 = "0", when "cutoff > 0", "elements up to so many standard deviations above the mean of their row become 0, the others are what exceeds it, before the function; 0: off";
@@ -109,7 +114,7 @@ pub(super) static CONTRACT: Contract = Contract {
     ],
 };
 
-/// The sharpness of the sigmoid in `swiglu_oai`.
+/// The sharpness of the sigmoid in `swiglu_oai` and `quick_gelu`.
 const OAI_ALPHA: f32 = 1.702;
 
 impl Build<'_> {
@@ -161,6 +166,7 @@ impl Build<'_> {
         let glu = match act.kind {
             Kind::Silu => Glu::Silu,
             Kind::Gelu => Glu::Gelu,
+            Kind::GeluTanh => Glu::GeluTanh,
             Kind::GeluErf => Glu::GeluErf,
             Kind::Relu => Glu::Relu,
             _ => return g.mul(&self.elements(Some(&act), gate)?, up),
@@ -195,9 +201,14 @@ impl Build<'_> {
         let op = match act.kind {
             Kind::Silu => Unary::Silu,
             Kind::Gelu => Unary::Gelu,
+            Kind::GeluTanh => Unary::GeluTanh,
             Kind::GeluErf => Unary::GeluErf,
             Kind::Relu => Unary::Relu,
             Kind::Relu2 => return g.unary(&g.unary(x, Unary::Relu)?, Unary::Square),
+            Kind::QuickGelu => {
+                let share = g.unary(&g.scale(x, OAI_ALPHA)?, Unary::Sigmoid)?;
+                return g.mul(x, &share);
+            }
             Kind::Tanh => Unary::Tanh,
             Kind::Sigmoid => Unary::Sigmoid,
             Kind::Softplus => Unary::Softplus,

@@ -51,8 +51,8 @@ options! {
         decay_bound: f32 = "0", "lowest logarithm of the decay, which is this share of a sigmoid: `decay_bound * sigmoid(a * (alpha.h + dt.bias))`; 0: none";
         decay_sign: f32 = "1", when "decay_bound != 0", "factor of `a` in that sigmoid: -1 where files store it negated";
         gate_act: ActRef = "silu", "activation of the output gate, see `[act.NAME]`";
-        norm: NormRef => "default", "kind and eps of the norm of each head, and eps of the lengths";
-        eps: f32 => "rms_eps", "added to the squared lengths of queries and keys";
+        norm: NormRef => "default", "kind and eps of the norm of each head";
+        eps: f32 = "delta_eps", "added to the squared lengths of queries and keys";
     }
 }
 

@@ -38,7 +38,7 @@ options! {
         n_rope: u64 => "n_rot", "elements of a query head that are rotated: the last ones";
         dv: u64 = "d_head_v_mla", "elements of a value head";
         scale: f32 = "1 / sqrt(dq)", "factor of the scores";
-        norm: NormRef => "default", "kind and eps of the norms of latent rows";
+        norm: NormRef = "default", "kind and eps of the norms of latent rows";
         gate: Gate = "none", "output gate, as in `attention`, without `query`";
         gate_act: ActRef => "sigmoid", when "gate != 'none'", "activation of the output gate";
         temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position, as in `attention`; 0: off";

@@ -4,7 +4,7 @@
 //! ([`pooled`], on the host, in f64). [`build`] computes what follows from that vector `[n_embd, 1]`: the head of a
 //! classifier or reranker, or the dense layers of an embedding model. The dense layers are those of
 //! sentence-transformers' `modules.json`; the classification heads are those of `...ForSequenceClassification` in
-//! transformers.
+//! transformers. That of `...ForTokenClassification` reads the hidden state of each token.
 
 use super::build::Build;
 use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
@@ -15,7 +15,7 @@ use crate::plan::{Pooling, Unit};
 options! {
     /// Options of pooling.
     pub(super) struct Config {
-        kind: Pooling => "(pool_kind)", "how the hidden states of a sequence become one vector: `mean`, `first`, `last`, `max`, `mean_sqrt` (sum over the square root of the number of tokens), `weighted` (mean weighted by the position counted from 1)";
+        kind: Pooling => "(pool_kind)", "how the hidden states of a sequence become one vector: `mean`, `first`, `last`, `max`, `mean_sqrt` (sum over the square root of the number of tokens), `weighted` (mean weighted by the position counted from 1), `late_mean` (mean of what the layers make of each), `each` (not at all: the layers apply to the vector of each token)";
         act: ActRef => "(cls_act)", when "has('cls')", "activation after `cls`, see `[act.NAME]`";
         eps: f32 => "if(has('cls.norm'), layer_eps, 0)", when "has('cls.norm')", "epsilon of `cls.norm`, added to the variance";
         softmax: bool => "cls_softmax", "whether the scores of the classes become probabilities";
@@ -129,7 +129,8 @@ pub(super) static CONTRACT: Contract = Contract {
     }],
 };
 
-/// One vector of `width` elements, pooled from the rows of a sequence, which follow each other. At least one row.
+/// One vector of `width` elements, pooled from the rows of a sequence, which follow each other; or all rows, if the layers
+/// read each. At least one row.
 pub(crate) fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
     let n = rows.len() / width.max(1);
     let sum = |i: usize, weight: &dyn Fn(usize) -> f64| -> f64 {
@@ -137,16 +138,18 @@ pub(crate) fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
         let terms = column.enumerate().map(|(at, v)| weight(at) * f64::from(*v));
         terms.sum()
     };
-    let each = |of: &dyn Fn(usize) -> f64| (0..width).map(|i| of(i) as f32).collect();
+    let elements = |of: &dyn Fn(usize) -> f64| (0..width).map(|i| of(i) as f32).collect();
     let count = n as f64;
     match pooling {
         Pooling::First => rows[..width].to_vec(),
         Pooling::Last => rows[(n - 1) * width..].to_vec(),
-        Pooling::Mean => each(&|i| sum(i, &|_| 1.0) / count),
-        Pooling::MeanSqrt => each(&|i| sum(i, &|_| 1.0) / count.sqrt()),
+        // The layers read every row.
+        Pooling::Each | Pooling::LateMean => rows.to_vec(),
+        Pooling::Mean => elements(&|i| sum(i, &|_| 1.0) / count),
+        Pooling::MeanSqrt => elements(&|i| sum(i, &|_| 1.0) / count.sqrt()),
         Pooling::Weighted => {
             let total = count * (count + 1.0) / 2.0;
-            each(&|i| sum(i, &|at| (at + 1) as f64) / total)
+            elements(&|i| sum(i, &|at| (at + 1) as f64) / total)
         }
         Pooling::Max => {
             let largest = |i: usize| rows.iter().skip(i).step_by(width).copied();
@@ -174,7 +177,7 @@ pub(crate) fn normalise(unit: &Unit, vector: &mut [f32]) {
         .for_each(|v| *v = (f64::from(*v) / length) as f32);
 }
 
-/// The layers after pooling: `[n_embd, 1]` to `[width, 1]`.
+/// The layers after pooling: `[n_embd, n_rows]` to `[width, n_rows]`.
 pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("pool", &unit.path);
     let c = Config::read(&unit.options);

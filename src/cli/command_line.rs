@@ -3,9 +3,10 @@
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use super::{
-    Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, inspect, lab,
-    logits, options, output, perf, plan, points, serve, synth, template, tokenize,
+    Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, habits, help,
+    inspect, lab, log, logits, output, perf, plan, points, serve, synth, template, tokenize,
 };
+use crate::common::inputs;
 use crate::ggml;
 
 /// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
@@ -13,7 +14,7 @@ use crate::ggml;
 #[command(name = "bench", version, propagate_version = true)]
 pub struct Cli {
     #[command(flatten)]
-    log: options::LogOptions,
+    log: log::LogOptions,
     #[command(subcommand)]
     pub(super) command: Command,
 }
@@ -72,14 +73,23 @@ pub(super) enum Command {
     },
 }
 
-/// The command line of the process. For `bench serve`, configuration file and environment are merged in with lower
+/// The definition of the command line.
+pub(super) fn command() -> clap::Command {
+    help::with_help(Cli::command())
+}
+
+/// The command line of the process, in which words of other programs stand for ours. For `bench serve`, configuration file and environment are merged in with lower
 /// priority. Ends the process where clap does: on help and on invalid options.
 ///
 /// # Errors
-/// The configuration is invalid.
+/// The configuration is invalid, or an output is refused.
 pub fn parse() -> Result<Cli, Failure> {
-    let line: Vec<_> = std::env::args_os().collect();
-    let matches = Cli::command().get_matches_from(&line);
+    let line = habits::translated(std::env::args_os().collect());
+    let line = line.unwrap_or_else(|error| error.exit());
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(&line);
+    let matches = matches.unwrap_or_else(|error| habits::explained(error).exit());
+    output::check_outputs(&command, &matches)?;
     match matches.subcommand_matches("serve") {
         Some(of_serve) => config::layered(&line, of_serve),
         None => Ok(Cli::from_arg_matches(&matches)?),
@@ -92,14 +102,17 @@ pub fn parse() -> Result<Cli, Failure> {
 /// The command failed; the error is one message.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let of_whom = match &cli.command {
-        Command::Serve(_) => options::Logs::Server,
-        Command::Engine(args) => options::Logs::Engine {
+        Command::Serve(_) => log::Logs::Server,
+        Command::Engine(args) => log::Logs::Engine {
             name: args.name.clone(),
             is_ansi: args.colour,
         },
-        _ => options::Logs::Command,
+        _ => log::Logs::Command,
     };
-    options::start_log(&cli.log, of_whom)?;
+    log::start_log(&cli.log, of_whom)?;
+    // A server reads and replaces files for as long as it runs.
+    let is_server = matches!(cli.command, Command::Serve(_) | Command::Engine(_));
+    inputs::remember_inputs(!is_server);
     // The server reports the signal that ended an engine process, so an engine process does not handle it.
     if !matches!(cli.command, Command::Engine(_)) {
         ggml::report_bus_errors();
@@ -109,6 +122,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Arch(_)
             | Command::Convert(_)
             | Command::Diagram(_)
+            | Command::Lab(_)
             | Command::Logits(_)
             | Command::Synth(_)
     ) {
@@ -118,7 +132,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => super::run::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Serve(args) => serve::run(*args),
-        Command::Engine(args) => engine::run(&args),
+        Command::Engine(args) => engine::run(*args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Template(args) => template::run(&args),
@@ -138,7 +152,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::RpcWorker(args) => devices::lend(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "bench", &mut script);
+            clap_complete::generate(shell, &mut command(), "bench", &mut script);
             output::bytes(&script)
         }
     }

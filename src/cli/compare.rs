@@ -1,7 +1,7 @@
 //! `bench compare`: finds the first value in which two models, two execution paths, or a model and
 //! values that another engine computed differ.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use serde_json::json;
@@ -11,17 +11,22 @@ use crate::inspect::compare::{Difference, Passes, Report, compare, divergence, r
 use crate::model::Value;
 use crate::weights::TensorType;
 
+use super::model::TwoModels;
 use super::options::{Defaults, LoadOptions, SourceTokens};
+use super::values::cache_type;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Model A, computed in one pass; by default with an f32 KV cache and without flash attention
+    /// Model A, computed in one pass; by default with an f32 KV cache and without flash attention; default: tiny-chat,
+    /// which is built in
     #[arg(value_name = "A")]
-    a: PathBuf,
+    a: Option<PathBuf>,
     /// Model B; default: A, for another path or definition
     #[arg(value_name = "B")]
     b: Option<PathBuf>,
+    #[command(flatten)]
+    named: TwoModels,
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
@@ -82,8 +87,7 @@ pub(super) fn parse_path_option(text: &str) -> Result<PathOption, String> {
         },
         Some(("cache", types)) => {
             let (k, v) = types.split_once('/').unwrap_or((types, types));
-            let ty = |text: &str| text.parse::<TensorType>().map_err(|e| e.to_string());
-            Ok(PathOption::Cache(ty(k)?, ty(v)?))
+            Ok(PathOption::Cache(cache_type(k)?, cache_type(v)?))
         }
         _ => Err(
             "expected chunk=N, stateless, flash, cache=TYPE, cache=KEYS/VALUES, devices or plain"
@@ -104,11 +108,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         [a, b] if args.dump.is_none() => (Some(a), Some(b)),
         _ => anyhow::bail!("--arch: expected a definition for each of A and B that is computed"),
     };
-    let a = values(args, (&args.a, arch_a), &[], !is_reference)?;
+    let (model_a, model_b) = args.named.of([args.a.as_ref(), args.b.as_ref()])?;
+    if args.dump.is_some() && model_b.is_some() {
+        anyhow::bail!("--dump: it is B, and there is a second model");
+    }
+    let a = values(args, (&model_a, arch_a), &[], !is_reference)?;
     let b = match &args.dump {
         Some(folder) => read_dump(folder)?,
         None => {
-            let model = args.b.as_ref().unwrap_or(&args.a);
+            let model = model_b.as_ref().unwrap_or(&model_a);
             values(args, (model, arch_b), &args.path, true)?
         }
     };
@@ -161,7 +169,7 @@ fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
 /// devices.
 fn values(
     args: &Args,
-    (model, arch): (&Path, Option<&String>),
+    (source, arch): (&Source, Option<&String>),
     path: &[PathOption],
     is_placed: bool,
 ) -> Result<Vec<Value>, Failure> {
@@ -169,25 +177,23 @@ fn values(
     if let Some(arch) = arch {
         definitions.archs = definitions.archs.only(arch)?;
     }
-    let opened = args
-        .load
-        .model
-        .open_with(&Source::of(Some(model)), &definitions)?;
+    let opened = args.load.open_with(source, &definitions)?;
     args.load.model.check(&opened)?;
     let n = args.tokens.len();
     let defaults = Defaults {
         kv_type: TensorType::F32,
         flash_attn: false,
         max_ctx: usize::MAX,
+        is_cut: false,
         n_batch: args.source.n_batch(n),
     };
-    let mut options = args.load.resolve(&opened, defaults);
+    let mut options = args.load.resolve(&opened, defaults)?;
     let mut passes = Passes {
         chunk: n,
         stateless: false,
     };
     options.n_ctx = (args.source.len() + n).next_multiple_of(256);
-    if args.load.ctx.is_none() {
+    if args.load.context(&opened.plan).is_none() {
         options.n_ctx_seq = n;
     }
     options.capture = true;

@@ -14,6 +14,7 @@ use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::arch::nearest;
 use crate::common::reading::{self, MAX_DEFINITION};
+use crate::files::models::{self, Source};
 
 use super::serve::Args;
 use super::{Cli, Command, Failure, output};
@@ -33,6 +34,36 @@ pub(super) struct Layers {
     pub(super) aliases: BTreeMap<String, String>,
     /// The options of models that have a table of their own.
     pub(super) per_model: BTreeMap<String, Args>,
+    /// The configuration file.
+    pub(super) path: PathBuf,
+    /// Warnings, for when the log is started.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Layers {
+    /// Refuses tables of models that are not served.
+    ///
+    /// # Errors
+    /// There is one; the error names it, and the models.
+    pub(super) fn check_models(&self, sources: &[Source]) -> Result<(), Failure> {
+        let known = models::by_name(sources.to_vec());
+        let known: Vec<&str> = known.keys().map(String::as_str).collect();
+        let fault = |name: &String| {
+            let hint = match (nearest(name, known.iter().copied()), self.aliases.get(name)) {
+                (Some(near), _) => format!("did you mean `{PER_MODEL}.{near}`?"),
+                (None, Some(own)) => format!("`{name}` is an alias; expected `{PER_MODEL}.{own}`"),
+                (None, None) => {
+                    let shown = &known[..known.len().min(10)];
+                    format!("expected one of {}", shown.join(", "))
+                }
+            };
+            let path = self.path.display();
+            format!("{path}: `{PER_MODEL}.{name}`: no model of this name is served; {hint}")
+        };
+        let own = self.per_model.keys();
+        let unknown = own.filter(|name| !known.contains(&name.as_str()));
+        whole((), &unknown.map(fault).collect::<Vec<_>>())
+    }
 }
 
 /// The values of options, by option id.
@@ -49,18 +80,32 @@ const OF_SERVER: &[&str] = &[
     "no_api_key",
     "cors_origin",
     "allow_host",
+    "strict_fields",
+    "strict_model",
+    "lab_upload",
     "read_time",
+    "write_time",
     "in_process",
     "log",
     "log_level",
     "log_format",
 ];
 /// Options among these that engine processes also have.
-const OF_LOG: &[&str] = &["log", "log_level", "log_format"];
+const OF_BOTH: &[&str] = &["strict_fields", "log", "log_level", "log_format"];
 /// Options that neither a file nor a variable can set.
 const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
 /// Pairs of exclusive options. An option that a higher layer sets disables the other one in lower layers.
 const EXCLUSIVE: &[[&str; 2]] = &[["model", "models"], ["models", "lora"]];
+/// What the names of all variables begin with.
+const PREFIX: &str = "BENCH_";
+/// Variables that are no options of `bench serve`: of other commands, of clients and of the project's tests.
+const OTHERS: [&str; 5] = [
+    "BENCH_CONFIG",
+    "BENCH_BACKEND_DIR",
+    "BENCH_SHARED",
+    "BENCH_TOKENIZERS",
+    "BENCH_URL",
+];
 const ALIASES: &str = "aliases";
 const PER_MODEL: &str = "per_model";
 
@@ -76,6 +121,9 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
         if matches.value_source(id) == Some(ValueSource::CommandLine) {
             origins.insert(id.to_owned(), Origin::Flag);
         }
+    }
+    if matches.contains_id("model_path") {
+        origins.insert("model".to_owned(), Origin::Flag);
     }
     let mut added = Vec::new();
     let environment = options.environment()?;
@@ -123,6 +171,8 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
     own.layers = Layers {
         aliases: file.aliases,
         per_model,
+        path: file.path,
+        warnings: options.unknown_variables(std::env::vars_os().map(|(name, _)| name)),
     };
     cli.command = Command::Serve(Box::new(own));
     Ok(cli)
@@ -165,7 +215,7 @@ fn add(
 
 /// The name of an option's environment variable.
 fn variable(id: &str) -> String {
-    format!("BENCH_{}", id.to_ascii_uppercase())
+    format!("{PREFIX}{}", id.to_ascii_uppercase())
 }
 
 /// The settings of a file.
@@ -195,13 +245,35 @@ impl Options {
         }
     }
 
+    /// A warning for each variable that looks like an option and is none.
+    fn unknown_variables(&self, names: impl Iterator<Item = OsString>) -> Vec<String> {
+        let keys = self.args.iter().map(|arg| variable(&Self::key(arg)));
+        let known: Vec<String> = keys.chain(OTHERS.map(str::to_owned)).collect();
+        let names = names.filter_map(|name| name.into_string().ok());
+        let unknown = names.filter(|name| name.starts_with(PREFIX) && !known.contains(name));
+        let mut unknown: Vec<String> = unknown.collect();
+        unknown.sort();
+        let warning = |name: String| {
+            let near = nearest(&name, known.iter().map(String::as_str));
+            let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            let name: String = name.chars().filter(|c| !c.is_control()).take(80).collect();
+            format!("{name}: no option of `bench serve` has this variable{hint}")
+        };
+        unknown.into_iter().map(warning).collect()
+    }
+
     /// The key of an option in a file.
     fn key(arg: &Arg) -> String {
         arg.get_long().unwrap_or_default().replace('-', "_")
     }
 
     fn find(&self, key: &str) -> Option<&Arg> {
-        self.args.iter().find(|arg| Self::key(arg) == key)
+        let is_name = |arg: &&Arg| {
+            let aliases = arg.get_all_aliases().unwrap_or_default();
+            let mut aliases = aliases.iter().map(|alias| alias.replace('-', "_"));
+            Self::key(arg) == key || aliases.any(|alias| alias == key)
+        };
+        self.args.iter().find(is_name)
     }
 
     /// The command-line options that set these values.
@@ -228,7 +300,7 @@ impl Options {
         let is_needed = |arg: &&Arg| {
             let id = arg.get_id().as_str();
             let is_set = matches.value_source(id) == Some(ValueSource::CommandLine);
-            is_set && (!OF_SERVER.contains(&id) || OF_LOG.contains(&id))
+            is_set && (!OF_SERVER.contains(&id) || OF_BOTH.contains(&id))
         };
         let needed = self.args.iter().filter(is_needed);
         let options = needed.flat_map(|arg| {

@@ -13,6 +13,7 @@ use super::Failure;
 /// Constraint on the completion.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
+#[command(next_help_heading = "Constrained output")]
 pub(super) struct ConstraintOptions {
     /// Constrained decoding: file with a JSON Schema of the completion
     #[arg(long, value_name = "FILE")]

@@ -9,17 +9,22 @@ use crate::files::convert::{to_folder, to_gguf};
 use crate::files::models::{self, Source};
 use crate::weights::TensorType;
 
-use super::options::{OpenOptions, byte_count, matrix_type, progress_bar};
+use super::options::{OpenOptions, progress_bar};
+use super::output::{ForceOption, OutputPlace};
+use super::values::{byte_count, matrix_type};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model: a GGUF file, or a folder of safetensors
+    /// The model, in place of `-m`: a GGUF file, or a folder of safetensors
     #[arg(value_name = "SRC")]
     source: PathBuf,
     /// What to write: NAME.gguf, or a folder of safetensors with the metadata in a config.json
-    #[arg(value_name = "DST")]
-    target: PathBuf,
+    #[arg(value_name = "DST", required_unless_present = "model")]
+    target: Option<OutputPlace>,
+    /// The model; the only argument is then DST
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "target")]
+    model: Option<PathBuf>,
     /// Element type of weight matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or q6_k; default: as
     /// stored; in a folder of safetensors quantised matrices become f32
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
@@ -28,15 +33,20 @@ pub(super) struct Args {
     /// file of its own
     #[arg(long, value_name = "BYTES", default_value = "5G", value_parser = byte_count)]
     shard: u64,
-    /// Overwrite an existing target
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    force: ForceOption,
     #[command(flatten)]
     opening: OpenOptions,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let source = Source::File(args.source.clone());
+    // With `-m`, the first argument is what is written.
+    let (source, target) = match (&args.model, &args.target) {
+        (None, Some(target)) => (&args.source, &**target),
+        (Some(model), _) => (model, args.source.as_path()),
+        (None, None) => anyhow::bail!("DST: expected NAME.gguf or a folder to write"),
+    };
+    let source = Source::File(source.clone());
     let model = models::open(&source, &args.opening.definitions()?)?;
     if let Some(vocabulary) = &model.vocabulary {
         vocabulary.for_file()?;
@@ -52,18 +62,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         bar.set_length(total);
         bar.set_position(done);
     };
-    let target = &args.target;
     let is_file = target
         .extension()
         .is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
     let written = match is_file {
-        true => to_gguf(&model, args.ty, target, args.force, &mut progress),
+        true => to_gguf(&model, args.ty, target, args.force.force, &mut progress),
         false => to_folder(
             &model,
             args.ty,
             target,
             args.shard,
-            args.force,
+            args.force.force,
             &mut progress,
         ),
     };

@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 use crate::common::wording::bytes;
 use crate::files::models::{self, Opened, Source};
 use crate::ggml::{CACHE_TYPES, Device, DeviceKind, Misplaced, devices, rpc};
-use crate::model::{Estimator, Options};
+use crate::model::{self, Estimator, Options};
 use crate::plan::Share;
 use crate::weights::TensorType;
 
 use super::backends::Backends;
-use super::options::{OpenOptions, byte_count, cores, positive};
+use super::options::{OpenOptions, at_most_cores, cores};
 use super::placement::Workers;
+use super::values::{byte_count, cache_type, positive};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -26,7 +27,13 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// With --model: element type of the KV cache
-    #[arg(long, default_value = "f16", value_name = "TYPE", requires = "model")]
+    #[arg(
+        long,
+        default_value = "f16",
+        value_name = "TYPE",
+        value_parser = cache_type,
+        requires = "model"
+    )]
     kv_type: TensorType,
     /// Print JSON
     #[arg(long)]
@@ -38,12 +45,23 @@ pub(super) struct Args {
 }
 
 fn kind(device: Device) -> &'static str {
+    // ggml counts every device of a worker as a GPU.
+    if device.is_remote() {
+        return "rpc";
+    }
     match device.kind() {
         DeviceKind::Cpu => "cpu",
         DeviceKind::Gpu => "gpu",
         DeviceKind::IntegratedGpu => "integrated gpu",
         DeviceKind::Accelerator => "accelerator",
     }
+}
+
+/// Free and total memory of a device. The system tells how much a program can have of the processor's, ggml does not.
+fn memory(device: Device) -> (u64, u64) {
+    let (free, total) = device.memory();
+    let available = model::available_memory().filter(|_| device.kind() == DeviceKind::Cpu);
+    (available.unwrap_or(free as u64), total as u64)
 }
 
 /// Number of elements per head in queries about caches: every backend has kernels for it.
@@ -134,14 +152,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn print(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Result<(), Failure> {
-    let (free, total) = device.memory();
+    let (free, total) = memory(device);
     output::line(format!(
         "{}: {}, {}, {} of {} free",
         device.name(),
         kind(device),
         output::shown(&device.description()),
-        bytes(free as u64),
-        bytes(total as u64)
+        bytes(free),
+        bytes(total)
     ))?;
     let types = match types {
         Some([]) => "none".to_owned(),
@@ -172,7 +190,7 @@ fn print(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Res
 }
 
 fn to_json(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Value {
-    let (free, total) = device.memory();
+    let (free, total) = memory(device);
     let mut entry = json!({
         "name": device.name(), "kind": kind(device), "description": device.description(),
         "backend": device.backend_name(), "memory_free": free, "memory_total": total,
@@ -193,15 +211,20 @@ fn to_json(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> V
 #[derive(Debug, ClapArgs)]
 pub(super) struct WorkerArgs {
     /// Port to listen on, 1 to 65535
-    #[arg(long, default_value_t = 50052, value_name = "PORT")]
+    #[arg(
+        long,
+        default_value_t = 50052,
+        value_name = "PORT",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     port: u16,
     /// IPv4 address to listen on (ggml's worker supports no other). The protocol has neither encryption nor
     /// authentication, and a client can take over this process: use another address than 127.0.0.1 only in a network
     /// that you trust
     #[arg(long, default_value_t = Ipv4Addr::LOCALHOST, value_name = "ADDRESS")]
     host: Ipv4Addr,
-    /// Number of compute threads, 1 or more; default: one per core
-    #[arg(long, value_name = "N", value_parser = positive)]
+    /// Number of compute threads, 1 or more, at most one per core; default: one per core
+    #[arg(short, long, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
     /// Maximum memory to lend on each device, in bytes, such as 512M or 8G; larger allocations are refused; default:
     /// the free memory
@@ -235,7 +258,7 @@ pub(super) fn lend(args: &WorkerArgs) -> Result<(), Failure> {
             "anyone who reaches this address can use this machine: the protocol has no authentication"
         );
     }
-    let n_threads = args.threads.unwrap_or_else(cores);
+    let n_threads = args.threads.map_or_else(cores, at_most_cores);
     Ok(rpc::serve(
         &format!("{}:{}", args.host, args.port),
         &lent,

@@ -1,7 +1,7 @@
 //! `bench diagram`: diagrams of a model, drawn from the plan that runs, and the differences between two models,
 //! definitions or variants, as a picture and in words.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
@@ -15,6 +15,7 @@ use crate::inspect::diagram::overlay::Overlay;
 use crate::inspect::diagram::{Drawing, Sample, gallery, svg, variants};
 
 use super::options::OpenOptions;
+use super::output::{ForceOption, OutputPlace};
 use super::synth::key_value;
 use super::{Failure, output};
 
@@ -22,8 +23,11 @@ use super::{Failure, output};
 pub(super) struct Args {
     /// What is drawn: a model (file or folder); a definition by name, each variant with symbols for sizes; or
     /// one variant by name
-    #[arg(value_name = "NAME|MODEL", required_unless_present = "all")]
+    #[arg(value_name = "NAME|MODEL", required_unless_present_any = ["all", "model"])]
     what: Option<String>,
+    /// The model, in place of the first argument
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "all")]
+    model: Option<String>,
     /// What it is compared with: a model, a definition, or a variant by the name of its picture
     #[arg(value_name = "B", requires = "compare")]
     others: Vec<String>,
@@ -35,7 +39,9 @@ pub(super) struct Args {
     all: bool,
     /// Folder to write into
     #[arg(short, long, default_value = ".", value_name = "DIR")]
-    output: PathBuf,
+    output: OutputPlace,
+    #[command(flatten)]
+    force: ForceOption,
     /// Also write PNG files, with a built-in font
     #[arg(long)]
     png: bool,
@@ -62,6 +68,14 @@ pub(super) struct Args {
     opening: OpenOptions,
 }
 
+impl Args {
+    /// What is drawn: the model of `-m`, then the arguments.
+    fn drawn(&self) -> Vec<&str> {
+        let all = self.model.iter().chain(&self.what).chain(&self.others);
+        all.map(String::as_str).collect()
+    }
+}
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.png && !cfg!(feature = "png") {
         anyhow::bail!(
@@ -72,16 +86,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.compare {
         return compare(args, &definitions);
     }
-    let Some(what) = &args.what else {
-        for (name, text) in gallery(&definitions.archs)? {
-            output::save(&args.output, &name, text.as_bytes())?;
-        }
+    if args.all {
+        let files = gallery(&definitions.archs)?;
+        let files = files.into_iter().map(|(name, text)| (name, text.into()));
+        output::save(&args.output, &files.collect::<Vec<_>>(), args.force)?;
         return output::line(args.output.join("README.md").display().to_string());
+    }
+    let [what] = args.drawn()[..] else {
+        anyhow::bail!("expected one model or definition; `--compare` takes two");
     };
     let (name, request) = (args.name.as_deref(), request(&args.set, &args.with));
     let (def, samples) = samples(&definitions, what, name, request, usize::MAX)?;
+    let mut files = Vec::new();
     for sample in &samples {
-        draw(args, &def, sample)?;
+        files.extend(draw(args, &def, sample)?);
+    }
+    for path in output::save(&args.output, &files, args.force)? {
+        output::line(path.display().to_string())?;
     }
     Ok(())
 }
@@ -167,11 +188,12 @@ fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
 /// Maximum size of the file of `--overlay` in bytes: a profile of a thousand layers is a few MB.
 const MAX_OVERLAY: u64 = 64 << 20;
 
-fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<(), Failure> {
+/// The files of a drawing.
+fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let mut drawing = Drawing::new(def, sample);
     if let Some(file) = &args.overlay {
         // The name of the picture may differ from that of the model.
-        let what = args.what.as_deref().unwrap_or_default();
+        let what = args.drawn().first().copied().unwrap_or_default();
         let model = Source::File(what.into()).name();
         let mut put = || -> Result<Option<String>, Failure> {
             let bytes = reading::bytes(file, MAX_OVERLAY)?;
@@ -184,29 +206,24 @@ fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<(), Failure> {
     }
     if args.html {
         let name = format!("{}.html", drawing.name);
-        let file = output::save(&args.output, &name, page(&drawing).as_bytes())?;
-        return output::line(file.display().to_string());
+        return Ok(vec![(name, page(&drawing).into())]);
     }
+    let mut files = Vec::new();
     for (ending, what, piece) in [
         ("arch", "the whole model", svg::stack(&drawing)),
         ("layers", "its kinds of layers", svg::layers(&drawing)),
     ] {
         let name = format!("{}.{ending}", drawing.name);
         let text = svg::document(&drawing, &piece, what);
-        let file = output::save(&args.output, &format!("{name}.svg"), text.as_bytes())?;
-        output::line(file.display().to_string())?;
-        if args.png {
-            let file = save_png(&args.output, &name, &text)?;
-            output::line(file.display().to_string())?;
-        }
+        files.extend(both(name, text, args.png)?);
     }
-    Ok(())
+    Ok(files)
 }
 
 /// Draws the differences and lists them.
 fn compare(args: &Args, definitions: &Definitions) -> Result<(), Failure> {
-    let (Some(a), [b]) = (&args.what, args.others.as_slice()) else {
-        let found = usize::from(args.what.is_some()) + args.others.len();
+    let [a, b] = args.drawn()[..] else {
+        let found = args.drawn().len();
         anyhow::bail!("`--compare` takes two models or definitions, found {found}");
     };
     let drawing = |what: &str, request: Option<Request>| -> Result<Drawing, Failure> {
@@ -221,22 +238,26 @@ fn compare(args: &Args, definitions: &Definitions) -> Result<(), Failure> {
         None => format!("{}-vs-{}", a.name, b.name),
     };
     let text = svg::comparison(&comparison, &name);
-    output::save(&args.output, &format!("{name}.svg"), text.as_bytes())?;
-    if args.png {
-        save_png(&args.output, &name, &text)?;
-    }
+    output::save(&args.output, &both(name, text, args.png)?, args.force)?;
     output::bytes(summary(&comparison).as_bytes())
 }
 
-/// Writes a drawing as PNG and returns its path.
+/// The files of a drawing: as SVG, and perhaps as PNG.
+fn both(name: String, svg: String, has_png: bool) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    let png = has_png.then(|| png(&svg)).transpose()?;
+    let png = png.map(|png| (format!("{name}.png"), png));
+    let svg = (name + ".svg", svg.into());
+    Ok([Some(svg), png].into_iter().flatten().collect())
+}
+
+/// A drawing as PNG.
 #[cfg(feature = "png")]
-fn save_png(folder: &Path, name: &str, drawing: &str) -> Result<PathBuf, Failure> {
-    let png = crate::inspect::diagram::png::png(drawing)?;
-    output::save(folder, &format!("{name}.png"), &png)
+fn png(drawing: &str) -> Result<Vec<u8>, Failure> {
+    Ok(crate::inspect::diagram::png::png(drawing)?)
 }
 
 /// The stub without the feature `png`; [`run`] has refused `--png` already.
 #[cfg(not(feature = "png"))]
-fn save_png(_: &Path, name: &str, _: &str) -> Result<PathBuf, Failure> {
-    anyhow::bail!("{name}: this program was built without PNG")
+fn png(_: &str) -> Result<Vec<u8>, Failure> {
+    anyhow::bail!("this program was built without PNG")
 }

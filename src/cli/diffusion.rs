@@ -14,25 +14,25 @@ use super::output;
 #[command(next_help_heading = "Text diffusion")]
 pub(super) struct DiffusionOptions {
     /// Number of denoising steps of the completion, 1 or more; each block gets at least one; default: one per token
-    #[arg(long, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N")]
     steps: Option<usize>,
     /// Block length: number of tokens that are denoised together, 1 or more; blocks go from left to right; default:
     /// 32
-    #[arg(long, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N")]
     block_length: Option<usize>,
     /// Remasking rule: how a step chooses the tokens to unmask: low_confidence, margin, entropy, random or none;
     /// default: that of the definition
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, hide_short_help = true, value_name = "RULE")]
     remasking: Option<Remasking>,
     /// Scale of classifier-free guidance, 0 to 100; 0 = off; default: 0
-    #[arg(long, value_name = "X")]
+    #[arg(long, hide_short_help = true, value_name = "X")]
     cfg_scale: Option<f64>,
     /// Confidence threshold: tokens of at least this probability are unmasked at once; above 0, up to 1; default: off
-    #[arg(long, value_name = "P")]
+    #[arg(long, hide_short_help = true, value_name = "P")]
     confidence_threshold: Option<f64>,
     /// Approximate KV cache: compute keys and values of the tokens before a block once per block; faster, but changes
     /// the results; default: off
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     approximate_cache: bool,
 }
 
@@ -77,8 +77,11 @@ pub(super) struct Forming {
 }
 
 impl Forming {
-    pub(super) fn new() -> Self {
-        let bar = ProgressBar::new_spinner();
+    pub(super) fn new(is_quiet: bool) -> Self {
+        let bar = match is_quiet {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new_spinner(),
+        };
         if let Ok(style) = ProgressStyle::with_template("{msg}") {
             bar.set_style(style);
         }

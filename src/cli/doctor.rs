@@ -5,7 +5,6 @@
 //! that is not a model it says what the path is, and the next step. Exit code 1 if the model does not run here.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value as Json, json};
@@ -15,18 +14,21 @@ use crate::files::models::Source;
 use crate::model;
 use crate::weights::TensorInfo;
 
-use super::inspect::{self, Findings, Planned, cache_bytes};
+use super::inspect::{self, Findings, Planned, Sequences, cache_bytes};
+use super::model::ModelArg;
 use super::options::LoadOptions;
 use super::plan::device_line;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model: a file or folder; default: tiny-chat, which is built in
-    path: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    sequences: Sequences,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -51,7 +53,7 @@ struct Report {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let source = Source::of(args.path.as_deref());
+    let source = args.model.source();
     let path = match &source {
         Source::Shipped(name) => (*name).to_owned(),
         Source::File(path) => path.display().to_string(),
@@ -60,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         path,
         ..Report::default()
     };
-    match inspect::findings(&source, &args.load) {
+    match inspect::findings(&source, &args.sequences, &args.load) {
         Ok(found) => report.of(&found),
         Err(error) => report.problem = Some(error.to_string()),
     }
@@ -112,7 +114,7 @@ impl Report {
     }
 
     fn of(&mut self, found: &Findings) {
-        self.sizes(&found.tensors);
+        self.sizes(&found.tensors, found.stored);
         match &found.planned {
             Ok(planned) => {
                 self.architecture(planned, &found.unread);
@@ -130,8 +132,9 @@ impl Report {
         }
     }
 
-    /// Reports the number of weights, and the types that most of them are stored in.
-    fn sizes(&mut self, tensors: &[TensorInfo]) {
+    /// Reports the number of weights, and the types that most of them have. `stored`: their bytes in the file, if they are
+    /// converted while they are loaded.
+    fn sizes(&mut self, tensors: &[TensorInfo], stored: Option<u64>) {
         let Sizes {
             n_weights,
             bytes: all,
@@ -139,15 +142,20 @@ impl Report {
             bits,
         } = Sizes::of(tensors);
         let names: Vec<&str> = types.iter().take(3).map(|(name, _)| *name).collect();
-        self.row(
-            "size",
-            format!(
-                "{} parameters, {} on disk ({}, {bits:.1} bits each)",
-                count(n_weights),
-                bytes(all),
-                listed(&names),
+        let (n, types) = (count(n_weights), listed(&names));
+        let loaded = format!("{types}, {bits:.1} bits each");
+        let text = match stored {
+            None => format!("{n} parameters, {} on disk ({loaded})", bytes(all)),
+            Some(stored) => format!(
+                "{n} parameters, {} on disk, loaded as {} ({loaded})",
+                bytes(stored),
+                bytes(all)
             ),
-        );
+        };
+        self.row("size", text);
+        if let Some(stored) = stored {
+            self.fields.insert("stored_bytes".into(), json!(stored));
+        }
         self.fields.insert("parameters".into(), json!(n_weights));
         self.fields.insert("bytes".into(), json!(all));
         self.fields.insert("types".into(), json!(names));
@@ -195,19 +203,40 @@ impl Report {
     fn memory(&mut self, planned: &Planned) {
         let (plan, options) = (&planned.plan, &planned.options);
         let here = model::available_memory();
-        let grown = [STEP, 2 * STEP].map(|n| cache_bytes(plan, n));
+        let types = [options.k_type, options.v_type];
+        let grown = [STEP, 2 * STEP].map(|n| cache_bytes(plan, n, types));
         let step = match grown {
             [Some(one), Some(two)] => Some(two.saturating_sub(one)),
             _ => None,
         };
         let weights = plan.weight_bytes();
         let step_text = step.map_or_else(|| "an unknown size".to_owned(), bytes);
+        let [k, v] = types.map(|ty| ty.name());
+        let kind = match k == v {
+            true => k.to_owned(),
+            false => format!("{k} and {v}"),
+        };
+        let all = planned.memory.as_ref().map(|used| {
+            let parts = [used.mapped, used.copied, used.cache, used.compute];
+            parts.into_iter().fold(0, u64::saturating_add)
+        });
+        let all_text = all.map_or_else(String::new, |all| {
+            let sequences = match options.n_seqs {
+                1 => String::new(),
+                n => format!(" for each of {n} sequences"),
+            };
+            let context = options.n_ctx_seq;
+            format!(
+                "; {} in all with a context of {context} tokens{sequences}",
+                bytes(all)
+            )
+        });
         let here_text =
             here.map_or_else(String::new, |here| format!("; {} free here", bytes(here)));
         self.row(
             "memory",
             format!(
-                "{} of weights, {step_text} of KV cache for each {STEP} tokens{here_text}",
+                "{} of weights, {step_text} of {kind} KV cache for each {STEP} tokens{all_text}{here_text}",
                 bytes(weights)
             ),
         );
@@ -220,7 +249,9 @@ impl Report {
         self.fields
             .insert("cache_bytes_per_1024".into(), json!(step));
         self.fields.insert("free_bytes".into(), json!(here));
-        self.fields.insert("n_ctx".into(), json!(options.n_ctx));
+        self.fields.insert("bytes_in_all".into(), json!(all));
+        self.fields.insert("n_ctx".into(), json!(options.n_ctx_seq));
+        self.fields.insert("parallel".into(), json!(options.n_seqs));
     }
 
     fn texts(&mut self, found: &Findings) {

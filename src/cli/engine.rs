@@ -18,7 +18,7 @@ use crate::ggml::end_process;
 use crate::transport;
 
 use super::serve::{self, Signals};
-use super::{Failure, options, output};
+use super::{Failure, log, output};
 
 /// Maximum time to read the body of a request, which the server has read already.
 const READ_TIME: Duration = Duration::from_secs(600);
@@ -36,6 +36,9 @@ pub(super) struct EngineArgs {
     /// Whether none is set but those of `--scale`
     #[arg(long)]
     only_scales: bool,
+    /// The context length is for several models, and is cut where the model has fewer positions
+    #[arg(long)]
+    shared_ctx: bool,
     /// Write the log in colour
     #[arg(long)]
     pub(super) colour: bool,
@@ -56,7 +59,13 @@ fn scale(text: &str) -> Result<(usize, f32), String> {
 
 /// The command that starts the engine process of a model with these options, without the path of its socket. The
 /// process keeps results in the folder `kept`.
-pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString], kept: &Path) -> Command {
+/// `is_shared`: the options are for several models.
+pub(super) fn command(
+    wanted: &Wanted<'_>,
+    options: &[OsString],
+    kept: &Path,
+    is_shared: bool,
+) -> Command {
     let with = |option: &str, value: &std::ffi::OsStr| {
         let mut option = OsString::from(option);
         option.push(value);
@@ -66,6 +75,10 @@ pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString], kept: &Path) ->
     #[cfg(unix)]
     std::os::unix::process::CommandExt::arg0(&mut command, "bench");
     command.arg("engine").args(options);
+    // Its options are on its command line; secrets of the server are not for it.
+    for name in ["BENCH_API_KEY", "BENCH_API_KEY_FILE"] {
+        command.env_remove(name);
+    }
     command.arg(with("--name=", wanted.name.as_ref()));
     command.arg(with("--kept=", kept.as_os_str()));
     match wanted.source {
@@ -84,6 +97,9 @@ pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString], kept: &Path) ->
             .map(|(id, scale)| format!("--scale={id}={scale}"));
         command.args(scales);
     }
+    if is_shared {
+        command.arg("--shared-ctx");
+    }
     if std::io::stderr().is_terminal() {
         command.arg("--colour");
     }
@@ -94,7 +110,8 @@ pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString], kept: &Path) ->
 /// as an assertion of ggml, become lines of this log with the model's name.
 pub(super) fn relay(name: &str) -> OnLine {
     let name = name.to_owned();
-    let (end, start) = options::marks_of(&name);
+    let (end, start) = log::marks_of(&name);
+    let name = log::in_log(&name);
     Box::new(move |line| {
         if line.ends_with(end.as_bytes()) || line.starts_with(start.as_bytes()) {
             // One write per line, because other threads write there too. A failure cannot be reported anywhere.
@@ -118,7 +135,8 @@ fn program() -> PathBuf {
     }
 }
 
-pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
+pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
+    args.serve.is_shared = args.shared_ctx;
     crate::ggml::return_large_memory();
     end_with_server(args.socket.clone())?;
     let runtime = transport::runtime()?;
@@ -127,8 +145,8 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
     let entered = runtime.enter();
     let _signals = Signals::new()?;
     drop(entered);
-    let source = Source::of(args.serve.model.as_deref());
-    let served = match load(args, &source) {
+    let source = args.serve.model.source();
+    let served = match load(&args, &source) {
         Ok(served) => served,
         Err(error) => {
             let fault = serve::fault(error);
@@ -139,7 +157,8 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
         }
     };
     let ready = Report::ready(&served);
-    let pool = Arc::new(Pool::of_engine(served, source));
+    let pool = Pool::of_engine(served, source).strict(args.serve.strictness());
+    let pool = Arc::new(pool);
     end_with_files(&pool)?;
     let app = api::app(pool, Access::default(), READ_TIME)?;
     // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.

@@ -12,13 +12,15 @@ use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
 use crate::common::reading;
-use crate::files::models::{Opened, Source, tokenizer_of};
+use crate::files::models::{Opened, tokenizer_of};
 use crate::inspect::drift::{self, Drift};
 use crate::model::Options;
 use crate::weights::TensorType;
 
 use super::compare::{PathOption, parse_path_option};
-use super::options::{Defaults, LoadOptions, positive};
+use super::model::TwoModels;
+use super::options::{Defaults, LoadOptions};
+use super::values::{matrix_type, some_tokens};
 use super::{Failure, output};
 
 #[derive(Debug, Subcommand)]
@@ -85,19 +87,21 @@ fn read_text(path: &Path) -> Result<String, Failure> {
 #[derive(Debug, ClapArgs)]
 pub(super) struct DriftArgs {
     /// The reference model; by default with an f32 KV cache and without flash attention; `--kv-type` and
-    /// `--flash-attn` change A and B, `--path` only B
+    /// `--flash-attn` change A and B, `--path` only B; default: tiny-chat, which is built in
     #[arg(value_name = "A")]
-    a: PathBuf,
+    a: Option<PathBuf>,
     /// The model that is compared with it; default: A
     #[arg(value_name = "B")]
     b: Option<PathBuf>,
     #[command(flatten)]
+    named: TwoModels,
+    #[command(flatten)]
     text: TextOptions,
     /// Maximum number of prompt tokens, 1 or more; the rest is cut off
-    #[arg(long, default_value = "512", value_name = "N", value_parser = positive)]
+    #[arg(long, default_value = "512", value_name = "N", value_parser = some_tokens)]
     max_tokens: usize,
     /// Type to which the weights of B are quantised while it is loaded, such as q4_k
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", value_parser = matrix_type)]
     b_type: Option<TensorType>,
     /// Execution path of B: `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache), `flash` (flash attention),
     /// `devices` (only B has layers on other devices than the CPU), `plain` (float64 reference implementation of
@@ -139,24 +143,26 @@ fn tokens(args: &DriftArgs, opened: &mut Opened) -> Result<Vec<u32>, Failure> {
     }
 }
 
-fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Options {
+fn options(args: &DriftArgs, opened: &Opened, n: usize) -> Result<Options, Failure> {
     let defaults = Defaults {
         kv_type: TensorType::F32,
         flash_attn: false,
         max_ctx: usize::MAX,
+        is_cut: false,
         n_batch: n,
     };
-    Options {
+    Ok(Options {
         n_ctx: n.next_multiple_of(256),
-        n_ctx_seq: args.load.context().unwrap_or(n),
+        n_ctx_seq: args.load.context(&opened.plan).unwrap_or(n),
         n_batch: n,
         n_outputs: n,
-        ..args.load.resolve(opened, defaults)
-    }
+        ..args.load.resolve(opened, defaults)?
+    })
 }
 
 fn drift(args: &DriftArgs) -> Result<(), Failure> {
-    let mut opened = args.load.open(&Source::of(Some(&args.a)))?;
+    let (a, b) = args.named.of([args.a.as_ref(), args.b.as_ref()])?;
+    let mut opened = args.load.open(&a)?;
     let mut tokens = tokens(args, &mut opened)?;
     tokens.truncate(args.max_tokens);
     if tokens.is_empty() {
@@ -166,7 +172,7 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
         .path
         .iter()
         .any(|step| matches!(step, PathOption::Devices));
-    let options_of_a = options(args, &opened, tokens.len());
+    let options_of_a = options(args, &opened, tokens.len())?;
     let reference = {
         let mut model = match is_placed {
             true => args.load.load(opened, options_of_a)?,
@@ -174,14 +180,12 @@ fn drift(args: &DriftArgs) -> Result<(), Failure> {
         };
         drift::computed(&mut model, &tokens)?
     };
-    let opened = args
-        .load
-        .open(&Source::of(Some(args.b.as_ref().unwrap_or(&args.a))))?;
+    let opened = args.load.open(b.as_ref().unwrap_or(&a))?;
     let opened = match args.b_type {
         Some(ty) => opened.quantised(ty)?,
         None => opened,
     };
-    let mut options = options(args, &opened, tokens.len());
+    let mut options = options(args, &opened, tokens.len())?;
     for step in &args.path {
         match step {
             PathOption::Flash => options.flash_attn = true,

@@ -1,23 +1,25 @@
 //! `bench logits`: writes the raw logits of every position as an NPY file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args as ClapArgs;
 
 use crate::common::writing::Part;
-use crate::files::models::Source;
 use crate::files::npy;
 use crate::model::{Batch, is_finite};
+use crate::plan::Pooling;
 use crate::weights::TensorType;
 
 use super::Failure;
-use super::options::{Defaults, LoadOptions, SourceTokens, positive};
+use super::model::ModelArg;
+use super::options::{Defaults, LoadOptions, SourceTokens};
+use super::output::{ForceOption, OutputFile, at};
+use super::values::some_tokens;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model
-    #[arg(short, long, value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
@@ -26,9 +28,11 @@ pub(super) struct Args {
     /// NPY file to write: float32 [n_tokens, n_vocab]; for a model without an output head, the hidden
     /// states of all tokens, [n_tokens, n_embd]
     #[arg(short, long, value_name = "OUT.npy")]
-    output: PathBuf,
+    output: OutputFile,
+    #[command(flatten)]
+    force: ForceOption,
     /// Number of tokens per pass, 1 or more; default: all in one pass
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = some_tokens)]
     chunk: Option<usize>,
     /// Use no KV cache: compute the whole sequence again for each chunk
     #[arg(long)]
@@ -37,7 +41,8 @@ pub(super) struct Args {
     #[arg(long)]
     non_causal: bool,
     /// Write one embedding of the sequence, float32 [n_embd], with the pooling of the model; for a
-    /// classifier or reranker the scores of its classes, float32 [n_classes]
+    /// classifier or reranker the scores of its classes, float32 [n_classes]. A classifier of tokens
+    /// has scores for each token, float32 [n_tokens, n_classes], with and without this option
     #[arg(long)]
     embedding: bool,
     #[command(flatten)]
@@ -45,9 +50,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let opened = args.load.open(&Source::of(Some(&args.model)))?;
+    let opened = args.load.open(&args.model.source())?;
     // The output is created first: without it, computing would be useless.
-    let part = Part::new(&args.output).map_err(|error| at(&args.output, &error))?;
+    let part = Part::new(args.force.target(&args.output));
+    let part = part.map_err(|error| at(&args.output, &error))?;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = args.source.n_batch(if args.stateless { n } else { chunk });
@@ -55,11 +61,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         kv_type: TensorType::F32,
         flash_attn: false,
         max_ctx: usize::MAX,
+        is_cut: false,
         n_batch,
     };
-    let mut options = args.load.resolve(&opened, defaults);
+    let mut options = args.load.resolve(&opened, defaults)?;
     options.non_causal = args.non_causal;
-    options.embeddings = args.embedding;
+    let scores_tokens = opened.plan.pooling() == Pooling::Each;
+    options.embeddings = args.embedding || scores_tokens;
     let n_all = args.source.len() + n;
     if n_all > options.n_ctx {
         anyhow::bail!(
@@ -67,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             options.n_ctx
         );
     }
-    if args.load.ctx.is_none() {
+    if args.load.context(&opened.plan).is_none() {
         // Frequency factors of a RoPE can depend on the context length, so it is the number of tokens.
         options.n_ctx_seq = n;
     }
@@ -99,6 +107,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         };
         anyhow::bail!("results are not finite numbers: {place}");
     }
+    if scores_tokens {
+        let scores = model.pool(&logits)?;
+        return finish(part, &args.output, &scores, &[n, scores.len() / n]);
+    }
     if args.embedding {
         let vector = model.pool(&logits)?;
         return finish(part, &args.output, &vector, &[vector.len()]);
@@ -112,8 +124,4 @@ fn finish(mut part: Part, path: &Path, values: &[f32], shape: &[usize]) -> Resul
     written
         .and_then(|()| part.finish())
         .map_err(|error| at(path, &error))
-}
-
-fn at(path: &Path, error: &std::io::Error) -> Failure {
-    anyhow::anyhow!("{}: {error}", path.display())
 }

@@ -16,9 +16,13 @@ mod diagram;
 mod diffusion;
 mod doctor;
 mod engine;
+mod habits;
+mod help;
 mod inspect;
 mod lab;
+mod log;
 mod logits;
+mod model;
 mod options;
 mod output;
 mod perf;
@@ -31,8 +35,9 @@ mod serve;
 mod synth;
 mod template;
 mod tokenize;
+mod values;
 
 pub use command_line::{Cli, parse, run};
-pub use output::{Failure, is_closed_pipe};
+pub use output::{Failure, exit_code, is_closed_pipe};
 
 use command_line::Command;

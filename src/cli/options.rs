@@ -1,189 +1,29 @@
 //! Options that several commands share, and the values that they resolve to.
 
-use std::fs::File;
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::Once;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::FmtSpan;
-use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriter};
 
 use crate::arch::Library;
 use crate::blocks::REGISTRY;
 use crate::files::lora;
 use crate::files::models::{self, Definitions, Opened, Source};
-use crate::files::quantise::TYPES;
 use crate::model::{Model, Options};
+use crate::plan::Plan;
 use crate::weights::{self, Checked, TensorType};
 
 use super::Failure;
 use super::placement::PlacementOptions;
-
-/// Parses a number that is 1 or more.
-pub(super) fn positive(text: &str) -> Result<usize, String> {
-    let found = text.parse().ok().filter(|n| *n > 0);
-    found.ok_or_else(|| format!("expected a number, 1 or more, found `{text}`"))
-}
-
-/// Parses a number of seconds.
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let found = text
-        .parse()
-        .ok()
-        .and_then(|s| Duration::try_from_secs_f64(s).ok());
-    found.ok_or_else(|| format!("expected a number of seconds, found `{text}`"))
-}
-
-/// Form of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-/// Where messages go.
-#[derive(Debug, Args)]
-pub(super) struct LogOptions {
-    /// Log level: error, warn, info, debug, trace, or a filter by module; `phase=trace` logs the time
-    /// of each part of an engine step; default: warn, and in `serve` a line for each request
-    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Log")]
-    log_level: Option<String>,
-    /// Form of the log: text, or one JSON object per line
-    #[arg(
-        long,
-        global = true,
-        default_value = "text",
-        value_name = "text|json",
-        help_heading = "Log"
-    )]
-    log_format: LogFormat,
-    /// File to which messages are appended; default: stderr
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Log")]
-    log: Option<PathBuf>,
-}
-
-/// The kind of process that writes a log.
-pub(super) enum Logs {
-    /// A command.
-    Command,
-    /// A server, with a line for each request.
-    Server,
-    /// The engine process of a model. Its lines have the model's name.
-    Engine {
-        /// The name of the model.
-        name: String,
-        /// Whether the server writes to a terminal.
-        is_ansi: bool,
-    },
-}
-
-/// Starts the log.
-pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failure> {
-    let usual = match of_whom {
-        Logs::Server | Logs::Engine { .. } => "warn,request=info,server=info",
-        Logs::Command => "warn",
-    };
-    let level = options.log_level.as_deref().unwrap_or(usual);
-    let filter =
-        EnvFilter::try_new(level).map_err(|e| anyhow::anyhow!("--log-level `{level}`: {e}"))?;
-    let (writer, is_ansi) = match &options.log {
-        Some(path) => {
-            let file = File::options().create(true).append(true).open(path);
-            let file = file.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-            (BoxMakeWriter::new(Arc::new(file)), false)
-        }
-        None => {
-            let is_ansi = match of_whom {
-                Logs::Engine { is_ansi, .. } => is_ansi,
-                _ => std::io::stderr().is_terminal(),
-            };
-            (BoxMakeWriter::new(std::io::stderr), is_ansi)
-        }
-    };
-    let format = options.log_format;
-    let marks = match of_whom {
-        Logs::Engine { name, .. } => Some(marks_of(&name)),
-        Logs::Server | Logs::Command => None,
-    };
-    let writer = Named {
-        inner: writer,
-        is_json: matches!(format, LogFormat::Json),
-        marks,
-    };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_span_events(FmtSpan::CLOSE)
-        .with_ansi(is_ansi)
-        .with_writer(writer);
-    match format {
-        LogFormat::Text => builder.init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
-    Ok(())
-}
-
-/// The marks of an engine process's log: the end of each text line, and the start of each JSON line.
-pub(super) fn marks_of(name: &str) -> (String, String) {
-    let quoted = serde_json::Value::from(name);
-    (format!(" engine={name}"), format!("{{\"engine\":{quoted},"))
-}
-
-/// A log whose lines have the name of an engine process, if there is one.
-struct Named {
-    inner: BoxMakeWriter,
-    is_json: bool,
-    marks: Option<(String, String)>,
-}
-
-/// A writer for one line.
-struct NamedLine<'a> {
-    out: Box<dyn Write + 'a>,
-    log: &'a Named,
-}
-
-impl<'a> MakeWriter<'a> for Named {
-    type Writer = NamedLine<'a>;
-
-    fn make_writer(&'a self) -> NamedLine<'a> {
-        NamedLine {
-            out: Box::new(self.inner.make_writer()),
-            log: self,
-        }
-    }
-}
-
-impl Write for NamedLine<'_> {
-    /// Writes a line, which must be passed whole.
-    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        let Some((end, start)) = &self.log.marks else {
-            return self.out.write(line);
-        };
-        let written = match line.strip_prefix(b"{").filter(|_| self.log.is_json) {
-            Some(fields) => [start.as_bytes(), fields].concat(),
-            None => [line.trim_ascii_end(), end.as_bytes(), b"\n"].concat(),
-        };
-        // One write per line, because other processes write there too.
-        self.out.write_all(&written)?;
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.out.flush()
-    }
-}
+use super::values::{cache_type, matrix_type, positive, tokens};
 
 /// Where definitions come from.
 #[derive(Debug, Args)]
 pub(super) struct ArchOptions {
     /// Folder with more architecture definitions (NAME.arch.toml) and maps of Hugging Face folders
     /// (NAME.arch.stmap.toml); may be repeated
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     archs: Vec<PathBuf>,
 }
 
@@ -201,10 +41,10 @@ pub(super) struct OpenOptions {
     archs: ArchOptions,
     /// Ignore tensors and config.json keys of a Hugging Face folder that its map (NAME.arch.stmap.toml) does not
     /// mention; default: refuse the folder
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     allow_unmapped: bool,
     /// Refuse a model with unused tensors or unused metadata keys of its architecture
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     strict: bool,
 }
 
@@ -239,15 +79,15 @@ pub(super) struct ModelOptions {
     #[arg(long, value_name = "FILE[=SCALE]")]
     lora: Vec<lora::Source>,
     /// Quantise weight matrices at load to this type: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or
-    /// q6_k; default: as stored
+    /// q6_k (q4_k and q5_k are llama.cpp's Q4_K_M and Q5_K_M); default: as stored
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
-    /// Check every weight for NaN and infinity first, and refuse a model that has any
-    #[arg(long)]
-    check_tensors: bool,
-    /// Number of compute threads, 1 or more; default: one per core
-    #[arg(long, value_name = "N", value_parser = positive)]
+    /// Number of compute threads, 1 or more, at most one per core; default: one per core
+    #[arg(short, long, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
+    /// Check every weight for NaN and infinity first, and refuse a model that has any
+    #[arg(long, hide_short_help = true)]
+    check_tensors: bool,
 }
 
 /// How a model is loaded and run.
@@ -256,55 +96,50 @@ pub(super) struct ModelOptions {
 pub(super) struct LoadOptions {
     #[command(flatten)]
     pub(super) model: ModelOptions,
-    /// Context length in tokens, in `serve` of each request, 1 or more; default: that of the model, at most 4096; in
-    /// `compare` and `logits` that of the model, in `perf` and `lab drift` what the measurement needs
-    #[arg(long, value_name = "N")]
-    pub(super) ctx: Option<usize>,
-    /// Element type of the KV cache: any whose blocks divide a head, such as f32, f16, bf16, q8_0 or q4_0;
-    /// default: f16, in `compare`, `logits` and `lab drift` f32
-    #[arg(long, value_name = "TYPE")]
+    /// Context length in tokens such as 4096 or 4k, in `serve` of each request; 0 = that of the model; default: that
+    /// of the model, at most 4096; in `compare` and `logits` that of the model, in `perf` and `lab drift` what the
+    /// measurement needs
+    #[arg(short, long, value_name = "N", value_parser = tokens, aliases = ["ctx-size", "max-model-len"])]
+    ctx: Option<usize>,
+    /// Element type of the KV cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl, if its blocks divide a
+    /// head; default: f16, in `compare`, `logits` and `lab drift` f32
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_parser = cache_type,
+        aliases = ["cache-type-k", "kv-cache-dtype"]
+    )]
     kv_type: Option<TensorType>,
     /// Element type of the values in the KV cache; default: that of the keys
-    #[arg(long, value_name = "TYPE")]
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_parser = cache_type,
+        alias = "cache-type-v",
+        hide_short_help = true
+    )]
     v_type: Option<TensorType>,
     /// Flash attention: compute attention without storing the attention matrix, in less memory; default: on, in
     /// `compare`, `logits` and `lab drift` off
-    #[arg(long, value_name = "on|off")]
+    #[arg(long, value_name = "on|off", hide_short_help = true)]
     flash_attn: Option<Switch>,
+    /// Compute with f32 numbers: `--type f32 --kv-type f32 --flash-attn off`, which agrees with a float64 computation
+    /// to about 1e-6; in more memory, and slower
+    #[arg(
+        long,
+        conflicts_with_all = ["ty", "kv_type", "v_type", "flash_attn"],
+        hide_short_help = true
+    )]
+    exact: bool,
     /// Batch-invariant results: the logits of a sequence are the same bits whatever else is in the batch and for any
     /// number of threads; prefill is slower for some weight types; default: off
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     deterministic: bool,
     /// Name of one of the chat templates in the model; default: `tool_use` for requests with tools, else `default`
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     chat_template: Option<String>,
     #[command(flatten)]
     placement: PlacementOptions,
-}
-
-/// Parses an element type that matrices can be converted to.
-pub(super) fn matrix_type(text: &str) -> Result<TensorType, String> {
-    let found = text.parse().ok();
-    let known = || TYPES.iter().map(|(ty, _)| *ty);
-    match found.filter(|ty| known().any(|other| other == *ty)) {
-        Some(ty) => Ok(ty),
-        None => {
-            let names: Vec<_> = known().map(TensorType::name).collect();
-            Err(format!("expected one of {}", names.join(", ")))
-        }
-    }
-}
-
-/// Parses a number of bytes, plain or with a unit.
-pub(super) fn byte_count(text: &str) -> Result<u64, String> {
-    let fault = || format!("expected a number of bytes such as 512M or 4G, found `{text}`");
-    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
-    let unit = units
-        .into_iter()
-        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
-    let (number, shift) = unit.unwrap_or((text, 0));
-    let number: u64 = number.trim().parse().map_err(|_| fault())?;
-    number.checked_mul(1 << shift).ok_or_else(fault)
 }
 
 /// A command's values for options that are not set.
@@ -314,6 +149,8 @@ pub(super) struct Defaults {
     pub(super) flash_attn: bool,
     /// Maximum context length that is taken from the file.
     pub(super) max_ctx: usize,
+    /// Whether a context above the positions of the model is cut and not refused.
+    pub(super) is_cut: bool,
     /// Maximum number of tokens per pass.
     pub(super) n_batch: usize,
 }
@@ -360,8 +197,18 @@ impl ModelOptions {
         source: &Source,
         definitions: &Definitions,
     ) -> Result<Opened, Failure> {
+        self.open_as(source, definitions, self.ty)
+    }
+
+    /// [`Self::open_with`] with matrices of another type, if one is given.
+    fn open_as(
+        &self,
+        source: &Source,
+        definitions: &Definitions,
+        ty: Option<TensorType>,
+    ) -> Result<Opened, Failure> {
         let opened = models::open(source, definitions)?;
-        let opened = match self.ty {
+        let opened = match ty {
             Some(ty) => opened.quantised(ty)?,
             None => opened,
         };
@@ -386,14 +233,16 @@ impl ModelOptions {
 
     /// Number of compute threads.
     pub(super) fn threads(&self) -> usize {
-        self.threads.unwrap_or_else(cores)
+        self.threads.map_or_else(cores, at_most_cores)
     }
 }
 
 impl LoadOptions {
     /// [`ModelOptions::open`], with the chat template of the options.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
-        Ok(self.templated(self.model.open(source)?))
+        let opened = self.open_with(source, &self.model.opening.definitions()?)?;
+        self.model.check(&opened)?;
+        Ok(opened)
     }
 
     /// [`ModelOptions::open_with`], with the chat template of the options.
@@ -402,37 +251,70 @@ impl LoadOptions {
         source: &Source,
         definitions: &Definitions,
     ) -> Result<Opened, Failure> {
-        Ok(self.templated(self.model.open_with(source, definitions)?))
+        let ty = match self.exact {
+            true => Some(TensorType::F32),
+            false => self.model.ty,
+        };
+        Ok(Opened {
+            template: self.chat_template.clone(),
+            ..self.model.open_as(source, definitions, ty)?
+        })
     }
 
-    fn templated(&self, opened: Opened) -> Opened {
-        Opened {
-            template: self.chat_template.clone(),
-            ..opened
+    /// Whether the weights are converted while they are loaded.
+    pub(super) fn converts(&self) -> bool {
+        self.exact || self.model.ty.is_some()
+    }
+
+    /// The context length for a model, if the options set one.
+    pub(super) fn context(&self, plan: &Plan) -> Option<usize> {
+        match self.ctx {
+            Some(0) => Some(trained(plan).unwrap_or(super::serve::MAX_CTX)),
+            ctx => ctx,
         }
     }
 
-    /// The context length, if it is set.
-    pub(super) fn context(&self) -> Option<usize> {
-        self.ctx
-    }
-
-    /// Places the layers of a model on devices, for a run with these options.
+    /// Places the layers of a model on devices, for a run with these options. A context that is longer than the model's
+    /// is logged.
     pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
+        let (name, plan) = (&opened.name, &opened.plan);
+        let wanted = self.context(plan).unwrap_or(0);
+        match (positions(plan), trained(plan)) {
+            (Some(most), _) if wanted > most => tracing::warn!(
+                "--ctx {wanted}: `{name}` has a table of {most} positions, and so a context of {most} tokens"
+            ),
+            (_, Some(trained)) if wanted > trained => tracing::warn!(
+                "--ctx {wanted}: `{name}` was trained with {trained} tokens; what it makes of longer texts is likely to be \
+                 worse"
+            ),
+            _ => {}
+        }
         self.placement.place(opened, options)
     }
 
     /// The options with which the model runs.
-    pub(super) fn resolve(&self, opened: &Opened, defaults: Defaults) -> Options {
-        let trained = usize::try_from(opened.plan.n_ctx_train).unwrap_or(usize::MAX);
-        let trained = if trained == 0 {
-            defaults.max_ctx
-        } else {
-            trained
+    ///
+    /// # Errors
+    /// The options set a context of more positions than the model has, and the defaults do not cut it.
+    pub(super) fn resolve(&self, opened: &Opened, defaults: Defaults) -> Result<Options, Failure> {
+        let plan = &opened.plan;
+        let most = positions(plan).unwrap_or(usize::MAX);
+        let n_ctx = match self.context(plan) {
+            Some(n) if n > most && !defaults.is_cut => anyhow::bail!(
+                "--ctx {n}: `{}` has a table of {most} positions; expected a context of at most {most} tokens",
+                opened.name
+            ),
+            Some(n) => n.min(most),
+            None => trained(plan)
+                .map_or(defaults.max_ctx, |n| n.min(defaults.max_ctx))
+                .min(most),
         };
-        let ty = self.kv_type.unwrap_or(defaults.kv_type);
-        let n_ctx = self.ctx.unwrap_or(trained.min(defaults.max_ctx));
-        Options {
+        let kv_type = match self.exact {
+            true => Some(TensorType::F32),
+            false => self.kv_type,
+        };
+        let ty = kv_type.unwrap_or(defaults.kv_type);
+        Ok(Options {
             n_ctx,
             n_ctx_seq: n_ctx,
             n_seqs: 1,
@@ -446,15 +328,17 @@ impl LoadOptions {
             n_threads: self.model.threads(),
             k_type: ty,
             v_type: self.v_type.unwrap_or(ty),
-            flash_attn: self
-                .flash_attn
-                .map_or(defaults.flash_attn, |switch| switch == Switch::On),
+            flash_attn: match (self.exact, self.flash_attn) {
+                (true, _) => false,
+                (false, None) => defaults.flash_attn,
+                (false, Some(switch)) => switch == Switch::On,
+            },
             deterministic: self.deterministic,
             embeddings: false,
             non_causal: false,
             capture: false,
             plain: self.placement.is_plain(),
-        }
+        })
     }
 
     /// Places the layers of a model and loads it with a progress bar.
@@ -481,6 +365,18 @@ impl LoadOptions {
     }
 }
 
+/// The context length of a model's training, if the file states it.
+fn trained(plan: &Plan) -> Option<usize> {
+    let n = usize::try_from(plan.n_ctx_train).unwrap_or(usize::MAX);
+    (n > 0).then_some(n)
+}
+
+/// The most positions of a sequence, if the model has a table of them.
+pub(super) fn positions(plan: &Plan) -> Option<usize> {
+    let n = plan.n_positions()?;
+    Some(usize::try_from(n).unwrap_or(usize::MAX))
+}
+
 /// A progress bar on stderr for loading or writing a model; hidden if stderr is not a terminal.
 pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
@@ -491,6 +387,21 @@ pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     bar.set_prefix(what.to_owned());
     bar.set_message(name.to_owned());
     bar
+}
+
+/// A number of threads, cut to that of the cores: threads that wait for a core make all others wait in every operation.
+/// That it is cut is said once.
+pub(super) fn at_most_cores(n: usize) -> usize {
+    let cores = cores();
+    static SAID: Once = Once::new();
+    if n > cores {
+        SAID.call_once(|| {
+            tracing::warn!(
+                "--threads {n}: the program has {cores} cores here, and uses {cores} threads"
+            );
+        });
+    }
+    n.min(cores)
 }
 
 /// Number of cores of the machine.

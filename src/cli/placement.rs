@@ -1,5 +1,6 @@
 //! The options that place layers on devices, and the placement that they resolve to.
 
+use std::sync::Once;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,8 +12,8 @@ use crate::model::{Options, Placing};
 use crate::plan::{Move, PROCESSOR, Plan};
 
 use super::Failure;
-use super::backends::Backends;
-use super::options::seconds;
+use super::backends::{Backends, why_no_gpu};
+use super::values::seconds;
 
 /// Number of layers that are not on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,24 @@ impl std::str::FromStr for GpuLayers {
     }
 }
 
+impl GpuLayers {
+    /// Says, once, that there is no GPU for the layers that are wanted there.
+    fn report_none(self) {
+        let wanted = match self {
+            Self::Auto | Self::Count(0) => return,
+            Self::All => "all".to_owned(),
+            Self::Count(n) => n.to_string(),
+        };
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            tracing::warn!(
+                "--gpu-layers {wanted}: there is no GPU and no RPC worker, so everything runs on the CPU: {}",
+                why_no_gpu()
+            );
+        });
+    }
+}
+
 /// Parses `PATTERN=DEVICE`.
 fn to_move(text: &str) -> Result<Move, String> {
     let parts = text.rsplit_once('=');
@@ -58,10 +77,10 @@ pub(super) struct PlacementOptions {
     /// Number of layers on GPUs and RPC workers, counted from the last one; the output head counts as a layer; 0 =
     /// CPU only; auto = as many as fit; all = every layer, refused if they do not fit; without such a device
     /// everything is on the CPU; default: auto
-    #[arg(long, value_name = "N|auto|all")]
+    #[arg(long, value_name = "N|auto|all", alias = "n-gpu-layers")]
     gpu_layers: Option<GpuLayers>,
     /// Memory that `--gpu-layers auto` leaves free on each device, in MiB; 0 = none; default: 1024
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", hide_short_help = true)]
     fit_target: Option<u64>,
     /// GPUs and RPC devices to use, by the names that `bench devices` prints, in the order of the layers; none = CPU
     /// only; default: all
@@ -69,11 +88,16 @@ pub(super) struct PlacementOptions {
     device: Vec<String>,
     /// Share of the offloaded layers for each device, 0 or more, such as 3,1; default: with `--gpu-layers auto` one
     /// device is filled after another, with a number the layers are shared in proportion to free memory
-    #[arg(long, value_name = "SHARE,...", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "SHARE,...",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
     tensor_split: Vec<f64>,
     /// Blocks on another device than their layer, by the paths that `bench plan` prints, where * stands for any
     /// characters, such as 'layers.*.ffn*=CPU'; may be repeated, the first match counts
-    #[arg(long, value_name = "PATTERN=DEVICE", value_parser = to_move)]
+    #[arg(long, value_name = "PATTERN=DEVICE", value_parser = to_move, hide_short_help = true)]
     place: Vec<Move>,
     #[command(flatten)]
     workers: Workers,
@@ -84,11 +108,22 @@ pub(super) struct PlacementOptions {
 pub(super) struct Workers {
     /// RPC workers (`bench rpc-worker`) whose devices are used. The protocol has neither encryption nor
     /// authentication: use it only in networks that you trust
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "HOST:PORT,...",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
     rpc: Vec<String>,
     /// RPC timeout: maximum time for one response of an RPC worker in seconds; then the requests that it computes for
     /// fail; 0 = no limit
-    #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(
+        long,
+        default_value = "300",
+        value_name = "SECONDS",
+        value_parser = seconds,
+        hide_short_help = true
+    )]
     rpc_time: Duration,
     #[command(flatten)]
     backends: Backends,
@@ -139,7 +174,11 @@ impl PlacementOptions {
             margin: self.fit_target.unwrap_or(MARGIN).saturating_mul(1 << 20),
         };
         let n_placeable = opened.plan.n_placeable();
-        let split = match self.gpu_layers.unwrap_or_default() {
+        let wanted = self.gpu_layers.unwrap_or_default();
+        if devices.is_empty() && !options.plain && self.device.is_empty() {
+            wanted.report_none();
+        }
+        let split = match wanted {
             _ if devices.is_empty() => Vec::new(),
             GpuLayers::Auto => {
                 let split = placing.auto()?;

@@ -1,25 +1,23 @@
 //! `bench plan`: the resolved plan of a model.
 
-use std::path::PathBuf;
-
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
 use crate::arch::{Join, OptionKind, Resolved, Resource};
 use crate::common::wording::bytes;
-use crate::files::models::{Source, unread_keys};
+use crate::files::models::unread_keys;
 use crate::inspect::describe::has_effect;
 use crate::model::{DeviceUse, Estimator};
 use crate::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
 
+use super::model::ModelArg;
 use super::options::LoadOptions;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
-    #[arg(short, long, value_name = "MODEL")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -28,8 +26,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
-    let settings = args.load.resolve(&opened, super::run::DEFAULTS);
+    let mut opened = args.load.open(&args.model.source())?;
+    let settings = args.load.resolve(&opened, super::run::DEFAULTS)?;
     args.load.place(&mut opened, &settings)?;
     let plan = &opened.plan;
     // For the CPU alone, `bench inspect` reports the memory in more detail.

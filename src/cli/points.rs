@@ -1,19 +1,17 @@
 //! `bench points`: the points of a model, which can be captured and edited. Reads headers, no weights.
 
-use std::path::PathBuf;
-
 use clap::Args as ClapArgs;
 
-use crate::files::models::Source;
 use crate::model::{Point, Points};
 
+use super::model::ModelArg;
 use super::options::LoadOptions;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArg,
     /// Print JSON, as `GET /v1/lab/points` gives it
     #[arg(long)]
     json: bool,
@@ -22,7 +20,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    let opened = args.load.open(&args.model.source())?;
     let points = Points::of(&opened.plan)?;
     if args.json {
         return output::line(serde_json::to_string_pretty(&points.all)?);

@@ -1,30 +1,46 @@
 //! `bench run`: completes one prompt and streams the completion.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
-use crate::engine::serving::{Conversation, Served};
-use crate::engine::{self, Diffusion, Ends, Event, FinishReason, Limits, Request, Unfit, Usage};
+use crate::api;
+use crate::common::reading::{self, MAX_TEXT};
+use crate::constraint::{Compiled, Matcher};
+use crate::engine::serving::Served;
+use crate::engine::{
+    self, AnswerToken, Diffusion, Ends, Event, FinishReason, Limits, Rejected, Request, Unfit,
+    Usage,
+};
 use crate::files::models::Source;
 use crate::model::Options;
 use crate::weights::TensorType;
 
-use super::constraint::ConstraintOptions;
+use super::Failure;
+use super::constraint::{ConstraintOptions, json as json_of};
 use super::diffusion::{DiffusionOptions, Forming};
 use super::options::{Defaults, LoadOptions, progress_bar};
+use super::output::{self, Incomplete, at};
 use super::sampling::SamplingOptions;
-use super::{Failure, output};
+use super::values::MaxTokens;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The prompt
-    prompt: String,
+    /// The prompt; `-` reads it from stdin
+    #[arg(required_unless_present = "file")]
+    prompt: Option<String>,
+    /// Read the prompt from this file; a line feed at its end, as at that of stdin, is not part of the prompt
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    file: Option<PathBuf>,
     /// Continue the prompt as it is, without the chat template
-    #[arg(long, conflicts_with = "system")]
+    #[arg(long, conflicts_with_all = ["system", "tools", "reasoning_effort"])]
     raw: bool,
+    /// Print the completion and errors only: neither the line of statistics nor progress
+    #[arg(short, long)]
+    quiet: bool,
     #[command(flatten)]
     with: Completing,
 }
@@ -38,33 +54,63 @@ pub(super) struct Completing {
     /// Text of the system message
     #[arg(long, value_name = "TEXT")]
     pub(super) system: Option<String>,
+    /// File with the tools that the model may call, as JSON: the array `tools` of a chat request
+    #[arg(long, value_name = "FILE.json")]
+    tools: Option<PathBuf>,
+    /// How much the model reasons, if its chat template can say so: none, minimal, low, medium, high, xhigh or max
+    #[arg(long, value_name = "EFFORT")]
+    reasoning_effort: Option<String>,
     /// Use no KV cache: compute the whole sequence again for each token
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     stateless: bool,
-    /// Maximum number of completion tokens; 0 = none; default: the rest of the context, for text diffusion at most 128
-    #[arg(short = 'n', long, value_name = "N")]
-    max_tokens: Option<usize>,
+    /// Maximum number of completion tokens; 0 = none; -1 or default: the rest of the context, for text diffusion at most
+    /// 128
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        aliases = ["n-predict", "predict"]
+    )]
+    max_tokens: Option<MaxTokens>,
     /// Stop sequence: text that ends the completion; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", hide_short_help = true)]
     draft: usize,
+    #[command(flatten)]
+    load: LoadOptions,
     #[command(flatten)]
     constraint: ConstraintOptions,
     #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
     diffusion: DiffusionOptions,
-    #[command(flatten)]
-    load: LoadOptions,
 }
 
 impl Completing {
+    /// The options for the chat template, without the system message, as fields of a request.
+    fn template_fields(&self) -> Result<Map<String, Value>, Failure> {
+        let mut fields = Map::new();
+        if let Some(path) = &self.tools {
+            fields.insert("tools".into(), json_of(path)?);
+        }
+        if let Some(effort) = &self.reasoning_effort {
+            fields.insert("reasoning_effort".into(), effort.as_str().into());
+        }
+        Ok(fields)
+    }
+
+    fn max_tokens(&self) -> Option<usize> {
+        self.max_tokens.and_then(|most| most.0)
+    }
+
     /// The options as fields of a request, without the system message.
     pub(super) fn fields(&self) -> Result<Map<String, Value>, Failure> {
         let mut fields = self.sampling.fields();
-        if let Some(most) = self.max_tokens {
+        fields.extend(self.template_fields()?);
+        if let Some(most) = self.max_tokens() {
             fields.insert("max_tokens".into(), most.into());
         }
         if !self.stop.is_empty() {
@@ -81,13 +127,19 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     kv_type: TensorType::F16,
     flash_attn: true,
     max_ctx: super::serve::MAX_CTX,
+    is_cut: false,
     n_batch: Options::N_BATCH,
 };
 
-/// Loads the model, with a progress bar on a terminal.
-pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
-    let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
-    let mut options = args.load.resolve(&opened, DEFAULTS);
+/// Loads the model, with a progress bar on a terminal unless it is to be quiet. It is at `path` if `-m` does not name it.
+pub(super) fn start(
+    args: &Completing,
+    path: Option<&Path>,
+    is_quiet: bool,
+) -> Result<Served, Failure> {
+    let source = Source::of(args.model.as_deref().or(path));
+    let mut opened = args.load.open(&source)?;
+    let mut options = args.load.resolve(&opened, DEFAULTS)?;
     let limits = Limits {
         lab_bytes: 1 << 20,
         n_ctx: options.n_ctx,
@@ -109,7 +161,10 @@ pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
         return Err(Unfit::Vectors { n_embd }.into());
     }
     args.load.place(&mut opened, &options)?;
-    let bar = progress_bar("loading", &opened.name);
+    let bar = match is_quiet {
+        true => indicatif::ProgressBar::hidden(),
+        false => progress_bar("loading", &opened.name),
+    };
     let of_thread = bar.clone();
     let served = Served::start(
         opened,
@@ -126,17 +181,21 @@ pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let constraint = args.with.constraint.read()?;
-    let served = start(&args.with)?;
-    let prompt = prompt(args, &served)?;
+    let text = text(args)?;
+    let served = Arc::new(start(&args.with, None, args.quiet)?);
+    let prompt = prompt(args, &text, &served)?;
+    let is_quiet = args.quiet;
     let args = &args.with;
-    let mut forming = Forming::new();
-    let is_live = served.handle.is_diffusion() && forming.is_shown();
     let sampling = args.sampling.params(served.handle.tokenizer());
     let constraint = constraint.map(|constraint| served.handle.compile(constraint, &sampling));
+    let constraint = constraint.transpose()?;
+    let mut fitting = Fitting::new(constraint.as_ref());
+    let mut forming = Forming::new(is_quiet);
+    let is_live = served.handle.is_diffusion() && forming.is_shown();
     let stops = args.stop.iter().map(|stop| stop.clone().into_bytes());
-    let mut events = served.handle.submit(Request {
+    let events = served.handle.submit(Request {
         prompt,
-        max_tokens: args.max_tokens,
+        max_tokens: args.max_tokens(),
         sampling,
         choice: 0,
         stops: stops.collect(),
@@ -147,12 +206,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         progress: false,
         prompt_logprobs: None,
         n_drafted: None,
-        constraint: constraint.transpose()?,
+        constraint,
         thinking: None,
         adapters: None,
         lab: None,
         diffusion: args.diffusion.request(),
         trace: is_live,
+    });
+    let mut events = events.map_err(|rejected| match rejected {
+        Rejected::TooLong { .. } => anyhow::anyhow!("{rejected}; {}", longer(&served)),
+        other => other.into(),
     })?;
     let mut held = String::new();
     while let Some(event) = events.blocking_recv() {
@@ -163,8 +226,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             | Event::Ended(_)
             | Event::Pooled(_)
             | Event::Lab(_) => {}
-            Event::Text { text, .. } if is_live => held.push_str(&text),
-            Event::Text { text, .. } => output::bytes(text.as_bytes())?,
+            Event::Text { text, tokens } => {
+                fitting.add(&tokens);
+                match is_live {
+                    true => held.push_str(&text),
+                    false => output::bytes(text.as_bytes())?,
+                }
+            }
             Event::DenoisingStep {
                 fixed, n_masked, ..
             } => forming.step(&fixed, n_masked, served.handle.tokenizer()),
@@ -172,9 +240,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 forming.clear();
                 output::bytes(held.as_bytes())?;
                 output::bytes(b"\n")?;
-                let line = format!("[{}{}]", speed(&usage), cut(reason));
-                writeln!(std::io::stderr().lock(), "{line}")?;
-                return Ok(());
+                if !is_quiet {
+                    let line = format!("[{}{}]", speed(&usage), cut(reason));
+                    writeln!(io::stderr().lock(), "{line}")?;
+                }
+                return match reason == FinishReason::Length && !fitting.is_complete() {
+                    true => Err(incomplete(args.max_tokens(), &usage).into()),
+                    false => Ok(()),
+                };
             }
             Event::Failed(failure) => anyhow::bail!("{failure}"),
         }
@@ -182,18 +255,92 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     anyhow::bail!("the engine stopped before the end of the completion")
 }
 
+/// The text of the prompt: that of the command line, of a file, or of stdin.
+fn text(args: &Args) -> Result<String, Failure> {
+    let path = match (&args.prompt, &args.file) {
+        (Some(prompt), _) if prompt != "-" => return Ok(prompt.clone()),
+        (_, Some(path)) => path.as_path(),
+        _ => Path::new("-"),
+    };
+    let (place, read) = match path == Path::new("-") {
+        true => {
+            let bytes = reading::all(io::stdin().lock(), MAX_TEXT);
+            (Path::new("stdin"), bytes.and_then(reading::utf8))
+        }
+        false => (path, reading::text(path, MAX_TEXT)),
+    };
+    let mut text = read.map_err(|error| at(place, &error))?;
+    // As editors and `echo` end a file.
+    if text.ends_with('\n') {
+        text.truncate(text.len() - if text.ends_with("\r\n") { 2 } else { 1 });
+    }
+    Ok(text)
+}
+
 /// The tokens of the prompt: with the model's chat template, or as plain text.
-fn prompt(args: &Args, served: &Served) -> Result<Vec<u32>, Failure> {
+fn prompt(args: &Args, text: &str, served: &Arc<Served>) -> Result<Vec<u32>, Failure> {
+    let mut fields = args.with.template_fields()?;
     if args.raw || !served.has_template() {
-        return Ok(served.text_prompt(&args.prompt)?);
+        if args.with.system.is_some() || !fields.is_empty() {
+            anyhow::bail!(
+                "{}: the model has no chat template, which --system, --tools and --reasoning-effort need",
+                served.name
+            );
+        }
+        return Ok(served.text_prompt(text)?);
     }
     let system = args.with.system.iter();
     let system = system.map(|text| json!({ "role": "system", "content": text }));
-    let user = json!({ "role": "user", "content": args.prompt });
-    Ok(served.chat_prompt(&Conversation {
-        messages: system.chain([user]).collect(),
-        ..Conversation::default()
-    })?)
+    let user = json!({ "role": "user", "content": text });
+    fields.insert("messages".into(), system.chain([user]).collect());
+    api::prompt(served, fields).map_err(Failure::msg)
+}
+
+/// What helps if a prompt does not fit into the context.
+pub(super) fn longer(served: &Served) -> String {
+    let (trained, n_ctx) = (served.info.n_ctx_train, served.handle.limits().n_ctx as u64);
+    match trained {
+        0 => "--ctx N sets a longer context".to_owned(),
+        trained if trained > n_ctx => {
+            format!("--ctx N sets a longer context, for this model up to {trained}")
+        }
+        trained => {
+            format!(
+                "--ctx N sets a longer context than the {trained} tokens of the model's training"
+            )
+        }
+    }
+}
+
+/// Whether a completion fits its constraint, if there is one.
+struct Fitting(Option<Matcher>);
+
+impl Fitting {
+    fn new(constraint: Option<&Compiled>) -> Self {
+        Self(constraint.map(Compiled::matcher))
+    }
+
+    fn add(&mut self, tokens: &[AnswerToken]) {
+        if let Some(matcher) = &mut self.0 {
+            // A matcher that failed is not complete.
+            let _ = tokens.iter().try_for_each(|token| matcher.accept(token.id));
+        }
+    }
+
+    fn is_complete(&mut self) -> bool {
+        let matcher = self.0.as_mut();
+        matcher.is_none_or(|matcher| matcher.may_stop().unwrap_or(false))
+    }
+}
+
+/// The failure of a completion that was cut before it fitted its constraint.
+fn incomplete(max_tokens: Option<usize>, usage: &Usage) -> Incomplete {
+    let is_wanted = max_tokens.is_some_and(|most| usage.completion_tokens >= most);
+    let longer = if is_wanted { "--max-tokens" } else { "--ctx" };
+    Incomplete(format!(
+        "the completion is incomplete: it was cut after {} tokens, before it fitted its constraint; {longer} N allows more",
+        usage.completion_tokens
+    ))
 }
 
 /// Token counts and speeds of a completion, as text.

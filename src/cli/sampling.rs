@@ -8,19 +8,46 @@ use serde_json::{Map, Value, json};
 use crate::sampling::{Kind, LISTS, List, ListKind, PARAMETERS, Parameter, Params, StageName};
 use crate::text::tokenizer::Tokenizer;
 
+use super::values::seed;
+
 /// How tokens are sampled.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingOptions {
     #[command(flatten)]
     of_stages: OfStages,
     /// Sampling stages in the order in which they run, separated by commas; a stage whose parameter is set must be
     /// listed; default: all, in the order of docs/sampling.md
-    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NAMES",
+        hide_short_help = true
+    )]
     samplers: Vec<StageName>,
-    /// Seed of the sampler's random numbers, 0 to 2^64 - 1; without effect at temperature 0
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    /// Seed of the sampler's random numbers, 0 to 2^64 - 1, or -1 for a random one; without effect at temperature 0
+    #[arg(
+        long,
+        default_value = "0",
+        value_name = "N",
+        value_parser = seed,
+        allow_negative_numbers = true
+    )]
     seed: u64,
 }
+
+/// Parameters that `-h` shows; `--help` shows all.
+const COMMON: [&str; 5] = ["temperature", "top_k", "top_p", "min_p", "repeat_penalty"];
+
+/// Further names of parameters, those of other programs.
+const ALIASES: [(&str, &str); 6] = [
+    ("temperature", "temp"),
+    ("repeat_penalty", "repetition-penalty"),
+    ("typical_p", "typical"),
+    ("top_n_sigma", "top-nsigma"),
+    ("mirostat_eta", "mirostat-lr"),
+    ("mirostat_tau", "mirostat-ent"),
+];
 
 fn bias(text: &str) -> Result<(u32, f32), String> {
     let fault = || format!("expected ID=BIAS, found `{text}`");
@@ -160,7 +187,7 @@ fn augment_lists<P>(command: Command, table: &[List<P>]) -> Command {
         };
         let help = format!("{}; may be repeated{default}", list.doc.trim());
         let arg = arg.value_name(list.value()).action(ArgAction::Append);
-        command.arg(arg.help(help))
+        command.arg(arg.help(help).hide_short_help(true))
     })
 }
 
@@ -190,8 +217,11 @@ fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Com
         };
         // This leaks two strings for each parameter, once per process.
         let (flag, default) = (parameter.name.replace('_', "-"), parameter.get(defaults));
+        let alias = ALIASES.iter().find(|(name, _)| *name == parameter.name);
         command = command.arg(
-            kind.long(&*flag.leak())
+            kind.aliases(alias.map(|(_, alias)| *alias))
+                .hide_short_help(!COMMON.contains(&parameter.name))
+                .long(&*flag.leak())
                 .value_name(if parameter.kind == Kind::Real {
                     "X"
                 } else {
@@ -247,7 +277,7 @@ mod tests {
         let matches = command.clone().get_matches_from(biased);
         read_lists(&matches, toy::LISTS, &mut params);
         assert_eq!(params.toy_biases, [(3, 1.5), (4, -2.0)]);
-        let help = command.clone().render_help().to_string();
+        let help = command.clone().render_long_help().to_string();
         assert!(
             help.contains("Toy: added to the logit of token 0"),
             "{help}"

@@ -12,9 +12,10 @@ use clap::Args as ClapArgs;
 
 use crate::api::{
     self, Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
-    Process, Residency, Started, View, Wanted,
+    Process, Residency, Started, Strictness, View, Wanted,
 };
 use crate::common::reading::{self, MAX_DEFINITION};
+use crate::common::wording::bytes;
 use crate::engine::serving::{ModelInfo, Progress, Served};
 use crate::engine::{Limits, StartError, ends_in_vectors};
 use crate::files::models::{self, Opened, Source};
@@ -22,12 +23,14 @@ use crate::files::shelf::{self, Shelf};
 use crate::files::vectors::Vectors;
 use crate::inspect::diagram::{Drawing, Sample, svg};
 use crate::inspect::pictures::{self, Chosen};
-use crate::model::{self, Options};
+use crate::model::{self, Estimator, Options};
 use crate::transport;
 
 use super::config::Layers;
 use super::diffusion::DiffusionOptions;
-use super::options::{LoadOptions, byte_count, positive, seconds};
+use super::model::ModelArg;
+use super::options::{Defaults, LoadOptions};
+use super::values::{byte_count, positive, seconds, some_tokens};
 use super::{Failure, engine, output};
 
 /// Maximum context length in tokens that is taken from a file, unless `--ctx` is set.
@@ -37,11 +40,10 @@ const READ_AT_ONCE: usize = 64;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
-    #[arg(short, long, value_name = "MODEL", conflicts_with = "models")]
-    pub(super) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) model: ModelArg,
     /// Folder whose models are served; each is loaded at its first request
-    #[arg(long, value_name = "DIR", conflicts_with = "lora")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "model_path", "lora"])]
     models: Option<PathBuf>,
     /// Maximum number of loaded models, 1 or more: the least recently used one that no request uses is unloaded for
     /// another; default: as many as fit into memory
@@ -70,7 +72,13 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 11116)]
     port: u16,
     /// Maximum number of sequences in a batch, 1 or more; each has the full context length (`--ctx`)
-    #[arg(long, default_value = "4", value_name = "N", value_parser = positive)]
+    #[arg(
+        long,
+        default_value = "4",
+        value_name = "N",
+        value_parser = positive,
+        alias = "max-num-seqs"
+    )]
     parallel: usize,
     /// Maximum number of requests in the queue, 1 or more; further ones are refused with status 429
     #[arg(long, default_value = "64", value_name = "N", value_parser = positive)]
@@ -83,7 +91,7 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 16, value_name = "N")]
     checkpoints: usize,
     /// Chunked prefill: maximum number of prefill tokens per step while other sequences decode, 1 or more
-    #[arg(long, default_value = "128", value_name = "N", value_parser = positive)]
+    #[arg(long, default_value = "128", value_name = "N", value_parser = some_tokens)]
     prompt_batch: usize,
     /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -106,6 +114,9 @@ pub(super) struct Args {
     /// translators (safetensors); lab requests refer to the file by its name without extension; may be repeated
     #[arg(long, value_name = "FILE")]
     lab_vectors: Vec<PathBuf>,
+    /// Maximum size of a request that uploads vectors (`POST /v1/lab/vectors`), in bytes, at least 16M
+    #[arg(long, default_value = "64M", value_name = "BYTES", value_parser = byte_count)]
+    lab_upload: u64,
     /// Maximum time in the queue in seconds, above 0; then the request fails with status 503; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
@@ -113,7 +124,8 @@ pub(super) struct Args {
     /// fails with status 504; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     answer_time: Option<Duration>,
-    /// API key that clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`; may be repeated
+    /// API key that clients must send, as `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`; may be
+    /// repeated
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
     /// File with API keys, one per line
@@ -122,16 +134,30 @@ pub(super) struct Args {
     /// Let everyone who reaches an address other than loopback use the server without an API key
     #[arg(long)]
     no_api_key: bool,
-    /// Origin of web pages that may use the server, such as https://chat.example; `*` = all; may be repeated
+    /// Origin of web pages that may use the server, such as https://chat.example; `*` = all; pages of localhost and of
+    /// desktop programs always may; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
     /// Host name to accept in the `Host` header while the server has no API keys (protection against DNS rebinding);
-    /// IP addresses and localhost are always accepted; may be repeated
+    /// IP addresses, localhost, the name of this machine and names that end in .localhost, .local or .internal are always
+    /// accepted; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
+    /// Refuse fields of requests that are not known, with status 400; default: they have no effect, and the response
+    /// header `x-bench-ignored` names them
+    #[arg(long)]
+    strict_fields: bool,
+    /// Refuse requests that name another model than the only one, with status 404; default: it answers to every name,
+    /// and the response header `x-bench-model` says so
+    #[arg(long)]
+    strict_model: bool,
     /// Maximum time to receive the headers of a request, and again its body, in seconds, above 0
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
     read_time: Duration,
+    /// Maximum time without progress in sending an answer, because the client does not read it, in seconds, above 0;
+    /// then its connection ends
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
+    write_time: Duration,
     /// Configuration file (TOML); keys are option names with `_` for `-`, such as `hang_time = 60`; environment
     /// variables such as BENCH_HANG_TIME override the file, and command-line options override both
     #[arg(long, value_name = "FILE")]
@@ -149,6 +175,26 @@ pub(super) struct Args {
     /// The options of a model as a command line, for its engine process.
     #[arg(skip)]
     pub(super) line: Vec<OsString>,
+    /// Whether `--ctx` is for several models and is cut where one has fewer positions. Set in engine processes.
+    #[arg(skip)]
+    pub(super) is_shared: bool,
+}
+
+impl Args {
+    /// Whether the options are for several models.
+    fn is_shared(&self) -> bool {
+        self.is_shared || self.models.is_some()
+    }
+}
+
+impl Args {
+    /// What is refused rather than served as well as possible.
+    pub(super) fn strictness(&self) -> Strictness {
+        Strictness {
+            fields: self.strict_fields,
+            model: self.strict_model,
+        }
+    }
 }
 
 /// The API keys from the options and the key file.
@@ -181,21 +227,28 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     if args.print_config {
         return Ok(());
     }
+    for warning in &args.layers.warnings {
+        tracing::warn!("{warning}");
+    }
     crate::ggml::return_large_memory();
     allow_connections();
     let keys = keys(&args)?;
     let access = Access::new(&keys, args.cors_origin.clone(), args.allow_host.clone());
     let sources = match &args.models {
         Some(folder) => models::list(folder)?,
-        None => vec![Source::of(args.model.as_deref())],
+        None => vec![args.model.source()],
     };
     if sources.is_empty() {
         anyhow::bail!(
             "--models: no model in the folder: expected a .gguf model file or a Hugging Face folder"
         );
     }
+    args.layers.check_models(&sources)?;
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
-    let read_time = args.read_time;
+    let times = transport::Times {
+        read: args.read_time,
+        write: args.write_time,
+    };
     // Clients with a key may manage models; without keys, only clients on this machine.
     let is_managed = !keys.is_empty() || host.is_loopback();
     // The folder is removed when the server ends.
@@ -207,7 +260,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
 
     let runtime = transport::runtime()?;
-    let app = api::app(Arc::clone(&pool), access, read_time)?;
+    let app = api::app(Arc::clone(&pool), access, times.read)?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let listener = tokio::net::TcpListener::bind((host, port))
@@ -216,7 +269,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         output::line(format!("listening on http://{}", listener.local_addr()?))?;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
-        let serving = tokio::spawn(transport::serve(listener, app, read_time, stopped));
+        let serving = tokio::spawn(transport::serve(listener, app, times, stopped));
         tokio::select! {
             served = serving => Ok(served?),
             () = async {
@@ -311,12 +364,16 @@ fn pool_of(
     is_managed: bool,
     kept: &Path,
 ) -> Result<Pool, Failure> {
-    let Layers { aliases, per_model } = std::mem::take(&mut args.layers);
+    let Layers {
+        aliases, per_model, ..
+    } = std::mem::take(&mut args.layers);
     let folder = args.models.clone();
     let residency = Residency {
         max_loaded: args.max_loaded.map(NonZeroUsize::get),
         idle: args.idle_time,
     };
+    let strictness = args.strictness();
+    let upload_bytes = usize::try_from(args.lab_upload).unwrap_or(usize::MAX);
     let shelf = shelf(&args, kept.to_owned())?;
     let vectors = vectors(&args, kept)?;
     let settings = Arc::new(Settings { args, per_model });
@@ -346,7 +403,8 @@ fn pool_of(
     let finder = folder.map(|folder| -> Finder {
         Arc::new(move || models::list(&folder).map_err(|e| e.to_string()))
     });
-    let pool = Pool::new(sources, loader).with_aliases(aliases);
+    let pool = Pool::new(sources, loader).strict(strictness).uploading(upload_bytes);
+    let pool = pool.with_aliases(aliases);
     let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
     let pool = pool.residing(residency);
     let pool = pool.managed(is_managed, describer, finder);
@@ -407,7 +465,9 @@ fn unchecked(args: &Args, source: &Source) -> Result<Opened, Failure> {
 /// Describes a model without loading it.
 fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
     let opened = unchecked(args, source)?;
-    let (_, limits) = settings_of(args, &opened)?;
+    let (options, limits) = settings_of(args, &opened)?;
+    // The graph of the largest pass, without memory: a definition may fit the file and still say what no operation does.
+    Estimator::new(&opened.plan, &opened.weights)?.memory(&options)?;
     Ok(Description {
         info: ModelInfo::of(&opened.plan),
         n_ctx: limits.n_ctx,
@@ -429,7 +489,7 @@ fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
 /// Starts the engine process of a model.
 fn start_process(args: &Args, mut wanted: Wanted<'_>, kept: &Path) -> Result<Process, LoadFault> {
     let launch = Launch {
-        command: engine::command(&wanted, &args.line, kept),
+        command: engine::command(&wanted, &args.line, kept, args.is_shared()),
         hang_time: args.hang_time,
         step_time: args.step_time,
         on_line: engine::relay(wanted.name),
@@ -470,7 +530,11 @@ pub(super) fn start(
 
 /// The options and limits with which a model runs.
 fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
-    let mut options = args.load.resolve(opened, super::run::DEFAULTS);
+    let defaults = Defaults {
+        is_cut: args.is_shared(),
+        ..super::run::DEFAULTS
+    };
+    let mut options = args.load.resolve(opened, defaults)?;
     let mut n_parallel = args.parallel;
     // A model that ends in vectors generates nothing: a text is read once, in one pass, and none of it is cached.
     let only_reads = ends_in_vectors(&opened.plan);
@@ -484,10 +548,17 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
     options.n_ctx = match args.cache {
         _ if only_reads => 0,
         None => all,
-        Some(bytes) => options.n_ctx_within(&opened.plan, bytes).min(all),
+        Some(most) => options.n_ctx_within(&opened.plan, most).min(all),
     };
     if options.n_ctx == 0 && !only_reads {
-        anyhow::bail!("--cache: too small for a single KV block");
+        anyhow::bail!(
+            "--cache {}: too small for a single KV block of {} tokens, which takes {}",
+            args.cache.map_or_else(String::new, bytes),
+            crate::plan::BLOCK_LEN,
+            options
+                .bytes_of_block(&opened.plan)
+                .map_or_else(|| "more".to_owned(), bytes),
+        );
     }
     let limits = Limits {
         lab_bytes: args.lab_bytes,

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::common::wording;
+use crate::common::{wording, writing};
 use crate::files::synth::{self, Request};
 use crate::weights::{self, TensorType};
 
 use super::options::ArchOptions;
+use super::output::{ForceOption, OutputFile};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -17,7 +18,9 @@ pub(super) struct Args {
     name: String,
     /// The file to write
     #[arg(short, long, value_name = "FILE.gguf")]
-    output: PathBuf,
+    output: OutputFile,
+    #[command(flatten)]
+    force: ForceOption,
     /// Seed of the random weights
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
@@ -61,7 +64,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ty: args.ty,
         vocabulary,
     };
-    let plan = synth::synth(&def, &request, &args.output)?;
+    let plan = synth::synth(&def, &request, args.force.target(&args.output))?;
+    if writing::is_stdout(&args.output) {
+        return Ok(());
+    }
     let bytes = std::fs::metadata(&args.output)?.len();
     output::line(format!(
         "{}: {} layers, {} weights, {}",

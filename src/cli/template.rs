@@ -122,7 +122,11 @@ impl Prepared {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = source(args)?;
     if let Some(path) = &args.messages {
-        let read = |path: &PathBuf| super::constraint::json(path);
+        let read = |path: &PathBuf| {
+            let text = super::constraint::text(path)?;
+            let json = serde_json::from_str::<Value>(&template::keep_digits(&text));
+            json.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+        };
         let tools = args.tools.as_ref().map(read).transpose()?;
         let line: Line = serde_json::from_value(json!({
             "messages": read(path)?, "tools": tools, "add_generation_prompt": true,
@@ -137,7 +141,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         let rendered = line
             .map_err(Failure::msg)
-            .and_then(|line| Ok(serde_json::from_str::<Line>(&line)?))
+            .and_then(|line| Ok(serde_json::from_str::<Line>(&template::keep_digits(&line))?))
             .and_then(|l| source.render(&l));
         let answer = match rendered {
             Ok(text) => json!({ "text": text }),

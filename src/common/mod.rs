@@ -3,6 +3,7 @@
 
 pub mod directions;
 pub mod distances;
+pub mod inputs;
 pub mod measure;
 pub mod moments;
 pub mod panics;

@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
+use super::inputs::remember;
+
 /// Maximum size of a definition, a map or a configuration of this program, in bytes.
 pub const MAX_DEFINITION: u64 = 512 << 10;
 /// Maximum size of other texts, such as messages and prompts, in bytes.
@@ -29,12 +31,15 @@ pub fn open(path: &Path) -> io::Result<File> {
         .open(path)?;
     // Opening does not block, but reading waits for a writer that has the pipe open.
     fcntl_setfl(&file, OFlags::empty())?;
+    remember(&file, path);
     Ok(file)
 }
 
 #[cfg(not(unix))]
 pub fn open(path: &Path) -> io::Result<File> {
-    File::open(path)
+    let file = File::open(path)?;
+    remember(&file, path);
+    Ok(file)
 }
 
 /// The bytes of a file.
@@ -42,9 +47,16 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The file cannot be read, or has more than `limit` bytes.
 pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    all(open(path)?, limit)
+}
+
+/// The bytes of an input up to its end.
+///
+/// # Errors
+/// The input cannot be read, or has more than `limit` bytes.
+pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = open(path)?;
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {
         true => Err(too_large(limit)),
         false => Ok(bytes),
@@ -56,7 +68,15 @@ pub fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`bytes`], or the bytes are not UTF-8.
 pub fn text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(bytes(path, limit)?).map_err(|error| {
+    utf8(bytes(path, limit)?)
+}
+
+/// Bytes as text.
+///
+/// # Errors
+/// The bytes are not UTF-8; the error says where.
+pub fn utf8(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let message = format!("not UTF-8 at byte {at}");
         io::Error::new(io::ErrorKind::InvalidData, message)

@@ -47,6 +47,29 @@ pub fn bytes(n: u64) -> String {
     format!("{} {unit}", three(value))
 }
 
+/// A line in rows of at most `width` characters, broken at spaces; rows after the first are indented. A word that is
+/// longer than a row stays whole.
+pub fn wrapped(line: &str, width: usize, indent: usize) -> String {
+    let indent = if 2 * indent > width { 0 } else { indent };
+    let (mut out, mut row, mut gap) = (String::new(), 0, 0);
+    for (i, word) in line.split(' ').enumerate() {
+        gap += usize::from(i > 0);
+        let n = word.chars().count();
+        if n == 0 {
+            continue;
+        }
+        if row > 0 && row + gap + n > width {
+            out.push('\n');
+            (row, gap) = (0, indent);
+        }
+        out.extend(std::iter::repeat_n(' ', gap));
+        out.push_str(word);
+        row += gap + n;
+        gap = 0;
+    }
+    out
+}
+
 /// A share of a whole, in per cent.
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
@@ -317,5 +340,16 @@ mod tests {
     #[test]
     fn sentences_begin_large() {
         assert_eq!((capital("each"), capital("")), ("Each".into(), "".into()));
+    }
+
+    #[test]
+    fn a_line_is_wrapped_at_spaces() {
+        let line = "/set       set a field of the requests";
+        let rows = "/set       set a\n           field of\n           the\n           requests";
+        assert_eq!(wrapped(line, 20, 11), rows);
+        assert_eq!(wrapped(line, 80, 11), line);
+        assert_eq!(wrapped("a bbbbbbbb c", 4, 0), "a\nbbbbbbbb\nc");
+        assert_eq!(wrapped("a b c", 3, 9), "a b\nc");
+        assert_eq!(wrapped("", 3, 0), "");
     }
 }

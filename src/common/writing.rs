@@ -2,62 +2,124 @@
 //!
 //! Until then a file lies next to its target as `NAME.PID-N.part`, locked by its writer. An incomplete file is removed
 //! when its value is dropped, at a signal (`remove_incomplete`), or by the next writer of the same name, which finds it
-//! unlocked. A file that is being read (`Reading`) is not replaced. A target that is not a regular file, such as a pipe
-//! or a terminal, is written in place.
+//! unlocked. An existing file is replaced only if the caller says so (`Target`), an input (`inputs`) never. A target
+//! that is not a regular file, such as a pipe or a terminal, is written in place, and so are the standard streams of
+//! this process, whatever they lead to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::inputs::refuse_input;
+
 /// The temporary files and folders that this process is writing.
 static INCOMPLETE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-/// The files that this process reads, by device and inode number, each with the number of its readers.
-static READ: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
+
+/// Where an output goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'p> {
+    /// The path.
+    pub path: &'p Path,
+    /// Whether a file that is there already is replaced; otherwise it stays, and writing is refused.
+    pub replaces: bool,
+}
+
+impl<'p, P: AsRef<Path> + ?Sized> From<&'p P> for Target<'p> {
+    /// A file that is there already stays.
+    fn from(path: &'p P) -> Self {
+        let (path, replaces) = (path.as_ref(), false);
+        Self { path, replaces }
+    }
+}
+
+impl<'p> Target<'p> {
+    /// A file that is there already is replaced.
+    pub fn replacing(path: &'p Path) -> Self {
+        let replaces = true;
+        Self { path, replaces }
+    }
+
+    /// Refuses a target that may not be written: an input, a folder, or a file that is there already.
+    ///
+    /// # Errors
+    /// The target is refused; the error does not have its path.
+    pub fn check(self) -> io::Result<()> {
+        let path = self.path;
+        if stream(path).is_some() {
+            return Ok(());
+        }
+        refuse_input(path)?;
+        let is_special = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Ok(found) => !found.is_file(),
+            Err(_) => false,
+        };
+        // A link that leads nowhere has the name too.
+        let is_kept = !self.replaces && !is_special;
+        match is_kept && fs::symlink_metadata(path).is_ok() {
+            true => Err(taken()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What is said of an output that is refused because its name is taken.
+pub const IS_THERE: &str = "is there already; --force replaces it";
 
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Device and inode number of a file, where the system has them.
+/// Whether a target is stdout.
+pub fn is_stdout(target: &Path) -> bool {
+    let names = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
+    cfg!(unix) && names.iter().any(|name| target == Path::new(name))
+}
+
+/// The standard stream that a target names. It may lead to a file, which is then neither replaced nor opened anew: what
+/// else is written to the stream stays in its place.
 #[cfg(unix)]
-fn identity(of: &fs::Metadata) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    Some((of.dev(), of.ino()))
+fn stream(target: &Path) -> Option<io::Result<File>> {
+    use std::os::fd::AsFd as _;
+    let names = ["/dev/stderr", "/dev/fd/2", "/proc/self/fd/2"];
+    let owned = match target {
+        target if is_stdout(target) => io::stdout().as_fd().try_clone_to_owned(),
+        target if names.iter().any(|name| target == Path::new(name)) => {
+            io::stderr().as_fd().try_clone_to_owned()
+        }
+        _ => return None,
+    };
+    Some(owned.map(File::from))
 }
 
 #[cfg(not(unix))]
-fn identity(_: &fs::Metadata) -> Option<(u64, u64)> {
+fn stream(_: &Path) -> Option<io::Result<File>> {
     None
 }
 
-/// A file that is being read. No output may replace it while this value exists.
-#[derive(Debug)]
-pub struct Reading(Option<(u64, u64)>);
-
-impl Reading {
-    /// Registers a file, which is open for reading.
-    pub fn new(file: &File) -> Self {
-        let identity = file.metadata().ok().as_ref().and_then(identity);
-        if let Some(identity) = identity {
-            *locked(&READ).entry(identity).or_default() += 1;
-        }
-        Self(identity)
-    }
+fn taken() -> io::Error {
+    io::Error::new(io::ErrorKind::AlreadyExists, IS_THERE)
 }
 
-impl Drop for Reading {
-    fn drop(&mut self) {
-        let Some(identity) = self.0 else { return };
-        let mut all = locked(&READ);
-        if let Some(n) = all.get_mut(&identity) {
-            *n -= 1;
-            if *n == 0 {
-                all.remove(&identity);
-            }
+/// Renames a file unless the new name is taken.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => return Err(taken()),
+            // Not every file system has such a rename.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+            done => return Ok(done?),
         }
+    }
+    match fs::symlink_metadata(to) {
+        Ok(_) => Err(taken()),
+        Err(_) => fs::rename(from, to),
     }
 }
 
@@ -152,26 +214,30 @@ pub struct Part {
     /// `None` where the target is written in place.
     temporary: Option<Temporary>,
     target: PathBuf,
+    replaces: bool,
 }
 
 impl Part {
-    /// A file that will replace `target`, or the file that `target` links to.
+    /// A file that will be the target, or the file that the target links to.
     ///
     /// # Errors
-    /// The target is being read or cannot be written.
-    pub fn new(target: &Path) -> io::Result<Self> {
-        let is_link = fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink());
-        let linked = is_link.then(|| fs::canonicalize(target).ok()).flatten();
-        let target = linked.unwrap_or_else(|| target.to_owned());
+    /// As [`Target::check`], or the target cannot be written.
+    pub fn new<'p>(target: impl Into<Target<'p>>) -> io::Result<Self> {
+        let target = target.into();
+        let (path, replaces) = (target.path, target.replaces);
+        if let Some(stream) = stream(path) {
+            return Ok(Self {
+                out: BufWriter::new(stream?),
+                temporary: None,
+                target: path.to_owned(),
+                replaces,
+            });
+        }
+        target.check()?;
+        let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+        let linked = is_link.then(|| fs::canonicalize(path).ok()).flatten();
+        let target = linked.unwrap_or_else(|| path.to_owned());
         let before = fs::metadata(&target).ok();
-        let is_read = before.as_ref().and_then(identity);
-        if is_read.is_some_and(|identity| locked(&READ).contains_key(&identity)) {
-            let message = "is an input of this command; the output needs another name";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        if before.as_ref().is_some_and(fs::Metadata::is_dir) {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
         let (temporary, file) = match before.as_ref().is_none_or(fs::Metadata::is_file) {
             true => {
                 let (temporary, file) = Temporary::new(&target, |path| File::create_new(path))?;
@@ -188,6 +254,7 @@ impl Part {
             out: BufWriter::with_capacity(1 << 20, file),
             temporary,
             target,
+            replaces,
         })
     }
 
@@ -204,10 +271,11 @@ impl Part {
         &mut self.out
     }
 
-    /// Renames the file to its target and replaces the old file.
+    /// Renames the file to its target.
     ///
     /// # Errors
-    /// The bytes cannot be written, or the file cannot be renamed; the old file is then still there.
+    /// The bytes cannot be written, or the file cannot be renamed, perhaps because the name was taken meanwhile. A file
+    /// of this name is then unchanged.
     pub fn finish(mut self) -> io::Result<()> {
         self.out.flush()?;
         if self.temporary.is_some() {
@@ -225,7 +293,13 @@ impl Part {
     pub fn place(mut self) -> io::Result<PathBuf> {
         self.out.flush()?;
         if let Some(temporary) = &self.temporary {
-            fs::rename(&temporary.path, &self.target)?;
+            match self.replaces {
+                false => rename_new(&temporary.path, &self.target)?,
+                true => {
+                    refuse_input(&self.target)?;
+                    fs::rename(&temporary.path, &self.target)?;
+                }
+            }
         }
         Ok(std::mem::take(&mut self.target))
     }
@@ -235,7 +309,7 @@ impl Part {
 ///
 /// # Errors
 /// As [`Part::new`] and [`Part::finish`].
-pub fn write(target: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write<'p>(target: impl Into<Target<'p>>, bytes: &[u8]) -> io::Result<()> {
     let mut part = Part::new(target)?;
     part.write(bytes)?;
     part.place().map(drop)
@@ -360,7 +434,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let target = folder.path().join("file");
         write(&target, b"before").expect("a writable folder");
-        let mut part = Part::new(&target).expect("a writable folder");
+        let mut part = Part::new(Target::replacing(&target)).expect("a writable folder");
         part.write(b"after").expect("written");
         assert_eq!(fs::read(&target).expect("a file"), b"before");
         part.finish().expect("a free name");
@@ -369,18 +443,28 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_read_is_not_replaced() {
+    fn a_file_that_is_there_is_replaced_only_if_that_is_said() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let target = folder.path().join("file");
-        write(&target, b"input").expect("a writable folder");
-        let file = File::open(&target).expect("a file");
-        let both = (Reading::new(&file), Reading::new(&file));
-        drop(both.0);
-        let error = write(&target, b"output").expect_err("an input");
-        assert!(error.to_string().contains("is an input"), "{error}");
-        assert_eq!(fs::read(&target).expect("a file"), b"input");
-        drop(both.1);
-        write(&target, b"output").expect("no input any more");
+        let mut late = Part::new(&target).expect("a free name");
+        late.write(b"late").expect("written");
+        write(&target, b"first").expect("a free name");
+        let early = write(&target, b"second").expect_err("it is there");
+        for error in [early, late.finish().expect_err("it is there")] {
+            assert_eq!(error.to_string(), IS_THERE);
+        }
+        assert_eq!(fs::read(&target).expect("a file"), b"first");
+        #[cfg(unix)]
+        {
+            let link = folder.path().join("link");
+            std::os::unix::fs::symlink("nowhere", &link).expect("a free name");
+            let error = write(&link, b"text").expect_err("a link");
+            assert_eq!(error.to_string(), IS_THERE);
+            fs::remove_file(&link).expect("a link");
+        }
+        write(Target::replacing(&target), b"second").expect("it is replaced");
+        assert_eq!(fs::read(&target).expect("a file"), b"second");
+        assert_eq!(names(folder.path()), ["file"]);
     }
 
     #[cfg(unix)]
@@ -392,7 +476,7 @@ mod tests {
         write(&target, b"before").expect("a writable folder");
         fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).expect("an own file");
         std::os::unix::fs::symlink("file", &link).expect("a free name");
-        write(&link, b"after").expect("a writable folder");
+        write(Target::replacing(&link), b"after").expect("a writable folder");
         assert!(fs::symlink_metadata(&link).expect("a link").is_symlink());
         assert_eq!(fs::read(&target).expect("a file"), b"after");
         let mode = fs::metadata(&target).expect("a file").permissions().mode();

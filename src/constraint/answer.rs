@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::text::calls::{Body, Format, Marks, Tool};
+use crate::text::calls::{Body, Format, Marks, Schema, Tool};
 use crate::text::tokenizer::Tokenizer;
 
 use super::deadline::Deadline;
@@ -424,29 +424,38 @@ impl Writer<'_> {
         };
         let mut all = Vec::new();
         for (key, own, is_required) in properties(schema) {
-            let is_string = own["type"] == "string";
-            let kind = match is_string {
-                true => &marks.string_mark,
-                false => &marks.other_mark,
+            let head = |is_string: bool| {
+                let kind = match is_string {
+                    true => &marks.string_mark,
+                    false => &marks.other_mark,
+                };
+                let stop = if kind.is_empty() {
+                    ""
+                } else {
+                    marks.key_stop.as_str()
+                };
+                format!("{}{key}{stop}{kind}{}", marks.open, marks.key_end)
             };
-            let stop = if kind.is_empty() {
-                ""
-            } else {
-                marks.key_stop.as_str()
-            };
-            let head = self.mark(&format!("{}{key}{stop}{kind}{}", marks.open, marks.key_end));
-            let values = own["enum"].as_array().filter(|_| is_string);
-            let value = match values {
-                Some(values) => {
-                    format!("{} {}", one_of(values), self.mark(&marks.close))
+            let [text_head, other_head] = [true, false].map(head).map(|head| self.mark(&head));
+            let close = self.mark(&marks.close);
+            let mut ways = Vec::new();
+            // A text is a string wherever the schema allows one, and is written without quotes.
+            let argument = Schema::of_tool(schema).argument(key);
+            let is_string = argument.allows_strings() == Some(true);
+            let texts = argument.texts();
+            match &texts {
+                Some(texts) if is_string => {
+                    ways.push(format!("{text_head} {} {close}", one_of(texts)));
                 }
-                None if is_string => self.up_to(&marks.close),
-                None => {
-                    let own = with_definitions(own, schema);
-                    format!("{} {}", self.json(own)?, self.mark(&marks.close))
-                }
-            };
-            let rule = self.rule("", &format!("{head} {value}"));
+                _ if is_string => ways.push(format!("{text_head} {}", self.up_to(&marks.close))),
+                _ => {}
+            }
+            let is_only_string = own["type"] == "string" || (is_string && texts.is_none());
+            if !is_only_string || (own["type"] != "string" && !marks.other_mark.is_empty()) {
+                let own = self.json(with_definitions(own, schema))?;
+                ways.push(format!("{other_head} {own} {close}"));
+            }
+            let rule = self.rule("", &ways.join(" | "));
             all.push(if is_required {
                 rule
             } else {
@@ -463,29 +472,37 @@ impl Writer<'_> {
             return Ok(String::new());
         };
         let quote = notation.quotes.first().cloned().unwrap_or_default();
-        let rest = match notation.escapes {
+        let rest = match notation.is_python {
             true => format!(r"/([^'\\\n]|\\['\\n])*/ {}", self.mark(&quote)),
             false => self.up_to(&quote),
         };
         let quote = self.mark(&quote);
         let string = self.rule("", &format!("{quote} {rest}"));
-        let [yes, no] = if notation.escapes {
+        let [yes, no] = if notation.is_python {
             ["True", "False"]
         } else {
             ["true", "false"]
         };
         let word = format!("\"{yes}\" | \"{no}\"");
         let number = r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?/";
-        let key = if notation.escapes {
+        let key = if notation.is_python {
             string.clone()
         } else {
             "/[A-Za-z_][A-Za-z0-9_]*/".into()
         };
         let n = self.n + 1;
-        let separator = if notation.escapes { "\", \"" } else { "\",\"" };
+        let separator = if notation.is_python {
+            "\", \""
+        } else {
+            "\",\""
+        };
         let pair = format!(
             "{key} {} r{n}",
-            if notation.escapes { "\": \"" } else { "\":\"" }
+            if notation.is_python {
+                "\": \""
+            } else {
+                "\":\""
+            }
         );
         let list = format!("\"[\" (r{n} ({separator} r{n})*)? \"]\"");
         let object = format!("\"{{\" ({pair} ({separator} {pair})*)? \"}}\"");

@@ -1,12 +1,13 @@
 //! The report of a request: the receiver of its events, the text gate, the usage.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::sampling::{Drawn, Logprobs, SampleError, TokenLogprob};
 use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
-use super::caller::Caller;
+use super::caller::{Caller, Ticket};
 use super::event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
 use super::limits::Limits;
 use super::request::{Ends, Request};
@@ -47,6 +48,8 @@ impl Entry {
 /// The report of a request: its events, the text gate and the receiver.
 pub(super) struct Answer {
     gate: Gate<Entry>,
+    /// Whether a token had a line end.
+    has_lines: bool,
     stops: Vec<Vec<u8>>,
     /// The stop sequence or token of the request that stopped the completion.
     stopped: Option<Stopped>,
@@ -83,7 +86,11 @@ impl Answer {
             n => n,
         };
         Self {
-            gate: Gate::new(&request.stops).keeping_stop(request.ends.keeps_stop),
+            gate: Gate::new(&request.stops)
+                .keeping_stop(request.ends.keeps_stop)
+                .open_for(request.ends.min_tokens)
+                .indented(request.ends.n_indent),
+            has_lines: false,
             stops: request.stops.clone(),
             stopped: None,
             ended: None,
@@ -108,6 +115,11 @@ impl Answer {
                 ..Usage::default()
             },
         }
+    }
+
+    /// Identifies the request, of which this may be one completion of several.
+    pub(super) fn ticket(&self) -> *const Ticket {
+        Arc::as_ptr(&self.caller.ticket)
     }
 
     /// Whether the receiver is gone.
@@ -281,8 +293,13 @@ impl Answer {
         }
     }
 
-    /// Puts a token through the text gate. Returns whether a stop sequence ends the completion there.
-    pub(super) fn push(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) -> bool {
+    /// Puts a token through the text gate. Returns how the completion ends there, if it does.
+    pub(super) fn push(
+        &mut self,
+        token: u32,
+        entry: Entry,
+        tokenizer: &Tokenizer,
+    ) -> Option<FinishReason> {
         let now = Instant::now();
         let since = self.last_token.replace(now);
         let after = now - since.unwrap_or(self.caller.arrived);
@@ -295,9 +312,19 @@ impl Answer {
         if let Some(stop) = stop {
             self.stopped = Some(Stopped::Text(String::from_utf8_lossy(stop).into_owned()));
         }
-        let is_stopped = stop.is_some();
+        let ending = match released.is_outdented {
+            true => Some(FinishReason::Length),
+            false => stop.map(|_| FinishReason::Stop),
+        };
+        self.has_lines |= piece.contains(&b'\n');
         self.release(released);
-        is_stopped
+        ending
+    }
+
+    /// Whether the request's own time for the completion is over.
+    pub(super) fn is_late(&self) -> bool {
+        let taken = self.prefilled.map(|at| at.elapsed());
+        self.has_lines && self.ends.time.is_some_and(|time| taken > Some(time))
     }
 
     /// Releases the text that the gate holds back, at the end of the completion.

@@ -15,20 +15,21 @@ pub(super) struct Caller {
     pub(super) events: mpsc::UnboundedSender<Event>,
     pub(super) arrived: Instant,
     pub(super) stats: Arc<Stats>,
-    pub(super) _ticket: Ticket,
+    /// Shared by the completions of a request.
+    pub(super) ticket: Arc<Ticket>,
 }
 
-/// A place among the waiting and active requests, given back when it is dropped.
+/// A place among the waiting and active requests, given back when the last of its completions drops it.
 pub(super) struct Ticket(Arc<AtomicUsize>);
 
 impl Ticket {
-    /// Takes `n` places if fewer than `limit` are taken. The completions of one request are queued together,
-    /// whatever their number.
-    pub(super) fn take(places: &Arc<AtomicUsize>, limit: usize, n: usize) -> Option<Vec<Self>> {
-        let more = |taken| (taken < limit).then_some(taken + n);
+    /// Takes a place if fewer than `limit` are taken. All completions of a request share one place, so that a request
+    /// with many of them leaves places for others.
+    pub(super) fn take(places: &Arc<AtomicUsize>, limit: usize) -> Option<Arc<Self>> {
+        let more = |taken| (taken < limit).then_some(taken + 1);
         let taken = places.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         taken.ok()?;
-        Some((0..n).map(|_| Self(Arc::clone(places))).collect())
+        Some(Arc::new(Self(Arc::clone(places))))
     }
 }
 

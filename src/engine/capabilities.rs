@@ -1,5 +1,6 @@
 //! What an engine can do with a model, as far as plan, vocabulary and options decide it.
 
+use crate::arch::Mode;
 use crate::model::Options;
 use crate::plan::Plan;
 use crate::text::tokenizer::Tokenizer;
@@ -18,9 +19,10 @@ pub enum Unfit {
     NoMask,
 }
 
-/// Whether a model has no logits: its results are vectors or the scores of classes.
+/// Whether a model writes no text: its results are vectors or the scores of classes. The logits of an encoder are of the
+/// tokens themselves, not of those that follow.
 pub fn ends_in_vectors(plan: &Plan) -> bool {
-    plan.head.as_ref().is_none_or(|head| head.unit.is_none())
+    plan.mode == Mode::Encoder || plan.head.as_ref().is_none_or(|head| head.unit.is_none())
 }
 
 /// Whether a model with this vocabulary answers with text.

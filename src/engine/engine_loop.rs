@@ -407,7 +407,12 @@ impl<C: Compute> EngineLoop<C> {
                 sequence.ids().for_each(|id| self.model.release(id));
             }
         }
-        if let [only] = taking_part.as_slice() {
+        // A single sequence that others may have disturbed is read again.
+        let is_over = !matches!(error, model::Error::Disturbed);
+        if let ([only], true) = (taking_part.as_slice(), is_over) {
+            if matches!(error, model::Error::NotFinite) {
+                return self.end(*only, Err(error.into()));
+            }
             tracing::error!(%error, "a step failed; its request ends");
             return self.end(*only, Err(error.into()));
         }
@@ -432,12 +437,18 @@ impl<C: Compute> EngineLoop<C> {
     fn end(&mut self, at: usize, result: Result<FinishReason, Failure>) {
         let request = self.active.remove(at);
         let sequence = request.sequence;
-        let result = result.map_err(|failure| match failure {
-            Failure::NotFinite { fault, .. } => {
+        let result = result.map_err(|failure| match failure.of_changed(sequence.is_changed) {
+            Failure::NotFinite {
+                fault, is_changed, ..
+            } => {
                 // Its cached keys and values would spoil the completions that share its prefix.
                 sequence.ids().for_each(|id| self.model.discard(id));
                 let place = self.model.first_not_finite(sequence.id, &sequence.tokens);
-                Failure::NotFinite { fault, place }
+                Failure::NotFinite {
+                    fault,
+                    place,
+                    is_changed,
+                }
             }
             other => other,
         });

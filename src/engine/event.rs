@@ -155,7 +155,23 @@ pub enum Failure {
         fault: String,
         /// The first value that is not finite, if it was found.
         place: Option<String>,
+        /// Whether the request changed values of the model: by edits, or by scales of adapters.
+        is_changed: bool,
     },
+}
+
+impl Failure {
+    /// The same failure of a request that changed values of the model, or of one that did not.
+    pub(super) fn of_changed(self, is_changed: bool) -> Self {
+        match self {
+            Self::NotFinite { fault, place, .. } => Self::NotFinite {
+                fault,
+                place,
+                is_changed,
+            },
+            other => other,
+        }
+    }
 }
 
 impl From<model::Error> for Failure {
@@ -163,6 +179,11 @@ impl From<model::Error> for Failure {
         match error {
             model::Error::Changed(what) => Self::Changed(what),
             model::Error::Ggml(ggml::Error::Worker(what)) => Self::Lost(what),
+            model::Error::NotFinite => Self::NotFinite {
+                fault: error.to_string(),
+                place: None,
+                is_changed: false,
+            },
             other => Self::Computation(other.to_string()),
         }
     }
@@ -173,7 +194,11 @@ impl From<SampleError> for Failure {
         let fault = error.to_string();
         match error {
             SampleError::NothingLeft { .. } => Self::NothingLeft(fault),
-            error if error.is_not_finite() => Self::NotFinite { fault, place: None },
+            error if error.is_not_finite() => Self::NotFinite {
+                fault,
+                place: None,
+                is_changed: false,
+            },
             _ => Self::Computation(fault),
         }
     }

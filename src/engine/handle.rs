@@ -24,6 +24,9 @@ use super::request::Request;
 use super::stats::{self, Stats};
 use super::submission::{Decoding, Submitted};
 
+/// Maximum number of entries of all lists of most probable tokens of a request. As JSON, an entry takes 60 to 100 bytes.
+const MAX_LISTED: u64 = 1 << 20;
+
 /// The interface to the engine thread. It can be cloned freely; the engine ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Handle {
@@ -80,8 +83,9 @@ impl Handle {
     /// A request cannot be served. The error is that of the first such request, and nothing is queued.
     pub fn submit_all(
         &self,
-        requests: Vec<Request>,
+        mut requests: Vec<Request>,
     ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+        self.limit_lists(&mut requests)?;
         let mut lab_bytes = self.limits.lab_bytes;
         let checked = requests.into_iter().map(|mut request| {
             if request.prompt.is_empty() {
@@ -140,25 +144,57 @@ impl Handle {
         self.enqueue(checked.collect::<Result<_, Rejected>>()?)
     }
 
+    /// Limits the entries of the lists of most probable tokens, which are kept until a completion is sent. Completions
+    /// without a maximum length get one.
+    fn limit_lists(&self, requests: &mut [Request]) -> Result<(), Rejected> {
+        let product = |a: usize, b: usize| (a as u64).saturating_mul(b as u64);
+        let most = |of: &Request| self.limits.n_ctx.saturating_sub(of.prompt.len());
+        let length = |of: &Request| of.top_logprobs.unwrap_or(0);
+        let (mut found, mut of_open) = (0u64, 0u64);
+        for request in &*requests {
+            let of_prompt = request.prompt_logprobs.unwrap_or(0);
+            found = found.saturating_add(product(of_prompt, request.prompt.len()));
+            match request.max_tokens {
+                Some(n) => {
+                    let own = product(length(request), n.min(most(request)));
+                    found = found.saturating_add(own);
+                }
+                None => of_open += length(request) as u64,
+            }
+        }
+        let limit = MAX_LISTED;
+        let left = limit.saturating_sub(found);
+        let each = left.checked_div(of_open);
+        if found > limit || each == Some(0) {
+            let found = found.saturating_add(of_open);
+            return Err(Rejected::Lists { found, limit });
+        }
+        for request in requests.iter_mut().filter(|request| length(request) > 0) {
+            let each = each.unwrap_or(0) as usize;
+            if request.max_tokens.is_none() && each < most(request) {
+                request.max_tokens = Some(each);
+            }
+        }
+        Ok(())
+    }
+
     fn enqueue(
         &self,
         checked: Vec<Checked>,
     ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
-        let tickets = Ticket::take(&self.places, most, checked.len());
-        let Some(tickets) = tickets else {
+        let Some(ticket) = Ticket::take(&self.places, most) else {
             stats::count(&self.stats.n_refused, checked.len());
             return Err(Rejected::QueueFull { limit });
         };
-        let submitted = checked.into_iter().zip(tickets);
-        let submitted = submitted.map(|(checked, ticket)| {
+        let submitted = checked.into_iter().map(|checked| {
             let (events, receiver) = mpsc::unbounded_channel();
             let caller = Caller {
                 events,
                 arrived: Instant::now(),
                 stats: Arc::clone(&self.stats),
-                _ticket: ticket,
+                ticket: Arc::clone(&ticket),
             };
             let submitted = Submitted {
                 request: checked.request,

@@ -62,6 +62,8 @@ pub struct Capture {
     pub positions: Where,
     /// How the rows are reduced.
     pub reduce: Reduce,
+    /// Number of features that are computed of each row afterwards; 0 = none.
+    pub n_features: usize,
 }
 
 /// The logit lens: logits of the hidden states after layers.
@@ -109,6 +111,12 @@ pub(super) struct Compiled {
     /// Maximum size of the results and edits in bytes.
     pub(super) n_bytes: u64,
 }
+
+/// Bytes of a token in a list of the lens: about those of its JSON.
+const LISTED: u64 = 96;
+/// Maximum number of products of a request that features of autoencoders take: rows times features times the width of a
+/// row.
+const MAX_PRODUCTS: u64 = 1 << 38;
 
 fn refuse<T>(message: String) -> Result<T, Rejected> {
     let field = "lab";
@@ -180,7 +188,7 @@ impl LabPlan {
                  fewer points or positions, or a `reduce`, take fewer"
             )),
         };
-        let mut captures = Vec::new();
+        let (mut captures, mut n_products) = (Vec::new(), 0u64);
         for (of, capture) in self.captures.iter().enumerate() {
             let positions = capture.positions.resolved(n)?;
             for point in found(&capture.point)? {
@@ -212,9 +220,17 @@ impl LabPlan {
                     Reduce::TopK(k) => n_rows.saturating_mul(2).saturating_mul(k as u64),
                 };
                 n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
+                let of_row = own.width().saturating_mul(capture.n_features as u64);
+                n_products = n_products.saturating_add(n_rows.saturating_mul(of_row));
                 let name = own.name_by(&capture.point).to_owned();
                 captures.push((of, name, LabCapture { point, positions }, capture.reduce));
             }
+        }
+        if n_products > MAX_PRODUCTS {
+            return refuse(format!(
+                "the features of all captured rows take {n_products} products, the limit is {MAX_PRODUCTS}; \
+                 fewer points or positions take fewer"
+            ));
         }
         let mut lens = Vec::new();
         if let Some(wanted) = &self.lens {
@@ -243,7 +259,7 @@ impl LabPlan {
                         ));
                     }
                     let positions = wanted.positions.resolved(n)?;
-                    let per_row = 16 * (wanted.top_k + wanted.targets.len()) as u64;
+                    let per_row = LISTED * (wanted.top_k + wanted.targets.len()) as u64;
                     // The rows are stored until their logits are computed.
                     let per_row = per_row.saturating_add(4 * own.width());
                     let n_rows = positions.n_below(n.all) as u64;

@@ -4,11 +4,10 @@
 //! there, the model computes the result ([`Compute::pool`](super::compute::Compute::pool)).
 
 use crate::arch::Mode;
-use crate::model::Batch;
-use crate::plan::{Plan, Pooling};
+use crate::model::{Batch, Model};
+use crate::plan::Pooling;
 use crate::text::tokenizer::Tokenizer;
 
-use super::capabilities::ends_in_vectors;
 use super::compute::BLOCK;
 use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
@@ -31,8 +30,8 @@ pub struct Passage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PooledModel {
     pooling: Pooling,
-    /// Whether the results of the model's passes are hidden states, because it has no logits.
-    pub(super) ends_in_vectors: bool,
+    /// Whether the results of the model's passes are hidden states, because no logits are computed.
+    pub(super) gives_hidden: bool,
     /// Whether tokens attend to later ones, so that one pass reads all of them.
     is_whole: bool,
     /// Rows of the table of token types.
@@ -40,11 +39,13 @@ pub(super) struct PooledModel {
 }
 
 impl PooledModel {
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(super) fn of(model: &Model) -> Self {
+        let plan = model.plan();
         let types = plan.embed.weight("types");
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         Self {
             pooling: plan.pooling(),
-            ends_in_vectors: ends_in_vectors(plan),
+            gives_hidden: model.options().embeddings || head.is_none(),
             is_whole: plan.mode != Mode::Causal,
             // A tensor of one dimension is one row.
             n_types: types.map_or(0, |at| plan.tensors[at].shape.get(1).copied().unwrap_or(1)),
@@ -95,7 +96,7 @@ impl Strategy for Gathered {
         let pending = job.pending;
         Job {
             is_whole: self.model.is_whole,
-            cut: match self.needs_all() && !self.model.ends_in_vectors && pending > N_ROWS {
+            cut: match self.needs_all() && !self.model.gives_hidden && pending > N_ROWS {
                 true => Some(job.cut.map_or(N_ROWS, |cut| cut.min(N_ROWS))),
                 false => job.cut,
             },
@@ -111,7 +112,7 @@ impl Strategy for Gathered {
             let place = (sequence.id, position as u32);
             batch.push_of_type(*token, place, u32::from(is_second), wanted);
         }
-        batch.wants_hidden |= !self.model.ends_in_vectors;
+        batch.wants_hidden |= !self.model.gives_hidden;
         sequence.read(n);
         self.is_last = sequence.n_read() == n_tokens;
     }
@@ -122,7 +123,7 @@ impl Strategy for Gathered {
         row: &Row<'_>,
         _tokenizer: &Tokenizer,
     ) -> Result<(), Failure> {
-        let hidden = match self.model.ends_in_vectors {
+        let hidden = match self.model.gives_hidden {
             true => row.logits,
             false => row.hidden,
         };

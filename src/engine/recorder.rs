@@ -102,6 +102,19 @@ pub struct LabResult {
     pub tokens: Vec<u32>,
 }
 
+impl LabResult {
+    /// How many of its numbers are not finite.
+    pub fn n_not_finite(&self) -> usize {
+        let captured = self.captures.iter().flat_map(|one| &one.elements);
+        let of_rows = self.attribution.iter().flat_map(|of| &of.rows);
+        let attributed = of_rows.flat_map(|row| {
+            let own = [f64::from(row.logit), row.constant];
+            own.into_iter().chain(row.values.iter().copied())
+        });
+        captured.filter(|n| !n.is_finite()).count() + attributed.filter(|n| !n.is_finite()).count()
+    }
+}
+
 /// A hidden state whose lens logits are not computed yet.
 struct Waiting {
     /// Index of the point among those of the lens.
@@ -433,6 +446,19 @@ fn add(out: &mut Captured, reduce: Reduce, row: &[f32]) {
 }
 
 impl Captured {
+    /// The same value without elements.
+    pub fn like(other: &Self) -> Self {
+        Self {
+            of: other.of,
+            point: other.point.clone(),
+            positions: other.positions.clone(),
+            shape: other.shape.clone(),
+            reduce: other.reduce,
+            elements: Vec::new(),
+            places: Vec::new(),
+        }
+    }
+
     /// Adds the `k` largest elements of a row, with their indices.
     pub fn push_top(&mut self, k: usize, row: &[f32]) {
         let mut places: Vec<u32> = (0..row.len() as u32).collect();

@@ -27,6 +27,17 @@ pub enum Rejected {
         /// Maximum number of waiting requests.
         limit: usize,
     },
+    /// The lists of most probable tokens have too many entries.
+    #[error(
+        "the lists of most probable tokens have up to {found} entries (length of a list x tokens x completions), \
+         the limit is {limit}; fewer tokens, completions or entries of a list take less"
+    )]
+    Lists {
+        /// Maximum number of entries that the request asks for.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// Contrastive search cannot be run.
     #[error("`penalty_alpha`: contrastive search is not possible: {0}")]
     NoSearch(&'static str),

@@ -1,6 +1,7 @@
 //! A request to an engine. Plain data; nothing here runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::constraint::Compiled;
 use crate::sampling::Params;
@@ -83,10 +84,14 @@ impl Request {
 /// Conditions other than stop sequences that end a completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
-    /// Number of tokens before a token may end the completion.
+    /// Number of tokens before a token or a stop sequence may end the completion.
     pub min_tokens: usize,
     /// Tokens that end the completion in addition to those of the vocabulary. The completion does not contain them.
     pub stop_tokens: Vec<u32>,
     /// Whether the stop sequence that ends the completion is part of it.
     pub keeps_stop: bool,
+    /// Minimum number of spaces and tabs at the start of each line but the first: a line with less ends the completion.
+    pub n_indent: usize,
+    /// Time after the prompt is read from which a completion of more than one line ends; none: no limit.
+    pub time: Option<Duration>,
 }

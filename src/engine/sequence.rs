@@ -24,6 +24,8 @@ pub(super) struct Sequence {
     pub(super) n_prompt: usize,
     /// Tokens whose keys and values are cached.
     pub(super) n_cached: usize,
+    /// Whether its source is cached.
+    pub(super) has_source: bool,
     /// Number of pending tokens that the current step reads.
     n_step: usize,
     /// Whether the tokens that it started with are still being read.
@@ -32,6 +34,8 @@ pub(super) struct Sequence {
     cuts: Vec<usize>,
     /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
+    /// Whether the request changes values of the model: by edits, or by scales of its own.
+    pub(super) is_changed: bool,
     /// Tokens of the prompt whose log-probabilities are known; all of them if none are wanted.
     pub(super) n_scored: usize,
     /// Tokens that are part of the prompt or went through the text gate.
@@ -63,10 +67,12 @@ impl Sequence {
             tokens,
             n_prompt,
             n_cached: 0,
+            has_source: false,
             n_step: 0,
             is_prefill: true,
             cuts: Vec::new(),
             scales,
+            is_changed: false,
             n_scored: if answer.scores_prompt() { 0 } else { n_prompt },
             n_reported: n_prompt,
             is_stopped: false,
@@ -105,6 +111,7 @@ impl Sequence {
         self.id = id;
         self.is_prefill = true;
         self.n_cached = known.n_cached;
+        self.has_source = known.has_source;
         self.cuts = cuts;
         self.answer.start(known.n_cached);
     }
@@ -113,6 +120,7 @@ impl Sequence {
     pub(super) fn suspend(&mut self) {
         self.id = SequenceId::MAX;
         self.n_cached = 0;
+        self.has_source = false;
     }
 
     /// The tokens that may come from the prefix cache: those up to the first one whose log-probabilities or values
@@ -178,10 +186,10 @@ impl Sequence {
 
     /// The sequence as a job of the scheduler.
     pub(super) fn job(&self) -> Job {
-        // A sequence without cached tokens has no cached source either.
-        let (n_kept, n_before) = match self.n_cached {
-            0 => (0, self.source.len()),
-            n => (self.source.len() + n, 0),
+        // With cached tokens, the source before them is cached too.
+        let (n_kept, n_before) = match self.has_source || self.n_cached > 0 {
+            false => (0, self.source.len()),
+            true => (self.source.len() + self.n_cached, 0),
         };
         Job {
             pending: self.tokens.len() - self.n_cached,
@@ -236,13 +244,17 @@ impl Sequence {
         self.report(entry, tokenizer);
     }
 
-    /// Puts the first unreported token through the text gate. A stop sequence ends the completion there.
+    /// Puts the first unreported token through the text gate. The text, or the time of the request, may end the
+    /// completion there.
     pub(super) fn report(&mut self, entry: Entry, tokenizer: &Tokenizer) {
         let token = self.tokens[self.n_reported];
         self.n_reported += 1;
-        if self.answer.push(token, entry, tokenizer) {
+        let ending = self.answer.push(token, entry, tokenizer);
+        if ending.is_some() {
             self.is_stopped = true;
-            self.ending = Some(FinishReason::Stop);
+            self.ending = ending;
+        } else if self.answer.is_late() {
+            self.ending.get_or_insert(FinishReason::Length);
         }
     }
 

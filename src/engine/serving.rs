@@ -18,7 +18,7 @@ use crate::files::shelf::Shelf;
 use crate::files::vectors::Vectors;
 use crate::ggml::rpc::Worker;
 use crate::model::{self, DeviceUse, Model, Options};
-use crate::plan::Plan;
+use crate::plan::{Plan, Pooling};
 use crate::text::calls::Dialect;
 use crate::text::template::{
     self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
@@ -131,6 +131,8 @@ pub enum Pooled {
         /// Whether they are probabilities.
         are_probabilities: bool,
     },
+    /// Scores of this many classes for each token.
+    TokenScores(u64),
 }
 
 impl Pooled {
@@ -146,6 +148,9 @@ impl Pooled {
             tensor.map(|tensor| tensor.shape.get(1).copied().unwrap_or(1))
         };
         if let Some(n_classes) = width("cls.output").or_else(|| width("cls")) {
+            if plan.pooling() == Pooling::Each {
+                return Ok(Self::TokenScores(n_classes));
+            }
             let softmax = plan.pool.option("softmax");
             return Ok(Self::Scores {
                 n_classes,
@@ -329,6 +334,11 @@ impl Served {
             prompts,
             def,
         } = opened;
+        // Of an encoder only the hidden states are used, also where it has a head.
+        let options = Options {
+            embeddings: options.embeddings || engine::ends_in_vectors(&plan),
+            ..options
+        };
         let model = weights.label().to_owned();
         let identity = Identity::of(&def, &weights);
         let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|source| Error::Tokenizer {
@@ -424,6 +434,12 @@ impl Served {
     /// Whether the model has a chat template.
     pub fn has_template(&self) -> bool {
         self.templates.iter().any(Option::is_some)
+    }
+
+    /// Whether the text of a chat template contains this word.
+    pub fn template_mentions(&self, word: &str) -> bool {
+        let mut all = self.templates.iter().flatten();
+        all.any(|template| template.mentions(word))
     }
 
     /// The prompt of a conversation.

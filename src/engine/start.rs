@@ -38,7 +38,7 @@ pub fn start<E: Send + 'static>(
             Ok(model) => {
                 let kind = kind_of(&model, &for_thread);
                 let plan = model.plan();
-                let pooled = can_pool(plan).map(|()| PooledModel::of(plan));
+                let pooled = can_pool(plan).map(|()| PooledModel::of(&model));
                 let adapters = Arc::new(Adapters::new(model.adapters()));
                 let points = Arc::clone(model.points());
                 let points_of_loop = Arc::clone(&points);

@@ -81,8 +81,18 @@ fn submit_with(
     request: Request,
     lab: Option<Compiled>,
 ) -> UnboundedReceiver<Event> {
+    let ticket = Ticket::take(&Arc::default(), 1).expect("free");
+    submit_as(engine, request, lab, &ticket)
+}
+
+/// Submits a completion of the request with this ticket.
+fn submit_as(
+    engine: &mut EngineLoop<Fake>,
+    request: Request,
+    lab: Option<Compiled>,
+    ticket: &Arc<Ticket>,
+) -> UnboundedReceiver<Event> {
     let (events, receiver) = mpsc::unbounded_channel();
-    let places = Arc::default();
     let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
     let submitted = Submitted {
         source: Vec::new(),
@@ -94,9 +104,7 @@ fn submit_with(
             events,
             arrived: Instant::now(),
             stats: Arc::default(),
-            _ticket: Ticket::take(&places, 1, 1)
-                .and_then(|mut all| all.pop())
-                .expect("free"),
+            ticket: Arc::clone(ticket),
         },
     };
     engine.enqueue(submitted);
@@ -104,7 +112,7 @@ fn submit_with(
 }
 
 /// What a request got so far.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Answer {
     tokens: Vec<u32>,
     /// Ids of the scored tokens of the prompt; 0 for the first, which has no log-probability.
@@ -437,4 +445,51 @@ proptest! {
         engine.step();
         prop_assert_eq!(engine.model().used(), 0);
     }
+}
+
+/// One request has more completions than run at once. Another, which comes later, gets the first place that is free,
+/// and the first one has it again afterwards.
+#[test]
+fn a_request_with_many_completions_leaves_places_for_others() {
+    let fake = Fake {
+        n_batch: 64,
+        n_blocks: 100,
+        ..Fake::default()
+    };
+    let mut engine = EngineLoop::new(fake, tokenizer(), LIMITS);
+    let places = Arc::default();
+    let ticket = Ticket::take(&places, 2).expect("free");
+    let length = |i: u32| 4 + i as usize;
+    let mut many: Vec<_> = (0..12)
+        .map(|i| {
+            let request = request(&[FIRST + i % N_TOKENS, FIRST + i / N_TOKENS], length(i));
+            submit_as(&mut engine, request, None, &ticket)
+        })
+        .collect();
+    assert!(Ticket::take(&places, 2).is_some(), "they take one place");
+    drop(ticket);
+    engine.step();
+    let mut other = submit(&mut engine, request(&[FIRST + 3, FIRST + 1, FIRST], 2));
+    let (mut answers, mut answer) = (vec![Answer::default(); 12], Answer::default());
+    while answer.end.is_none() {
+        engine.step();
+        take(&mut other, &mut answer);
+        many.iter_mut()
+            .zip(&mut answers)
+            .for_each(|(e, a)| take(e, a));
+    }
+    let n_done = answers.iter().filter(|a| a.end.is_some()).count();
+    assert!(n_done <= LIMITS.n_parallel, "{n_done} came before");
+    while !engine.is_idle() {
+        engine.step();
+    }
+    many.iter_mut()
+        .zip(&mut answers)
+        .for_each(|(e, a)| take(e, a));
+    assert!(answers.iter().all(|a| matches!(a.end, Some(Ok(_)))));
+    drop((many, engine));
+    assert!(
+        Ticket::take(&places, 1).is_some(),
+        "the place is given back"
+    );
 }

@@ -11,7 +11,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use serde_json::{Map, Value};
 
-use crate::common::writing::Part;
+use crate::common::writing::{Part, Target};
 use crate::weights::safetensors::{self, Dtype};
 
 use super::npy;
@@ -146,10 +146,10 @@ pub fn most_bytes(arrays: &[Named<'_>], metadata: &Map<String, Value>) -> u64 {
 /// Writes a file of arrays, with texts by their names.
 ///
 /// # Errors
-/// Two arrays have one name, the number of elements differs from the shape, or the operating system fails: a file at
-/// `path` is then unchanged.
-pub fn write(
-    path: &Path,
+/// Two arrays have one name, the number of elements differs from the shape, or the operating system fails: a file
+/// that is there is then unchanged.
+pub fn write<'p>(
+    target: impl Into<Target<'p>>,
     format: Format,
     arrays: &[Named<'_>],
     metadata: &Map<String, Value>,
@@ -163,7 +163,7 @@ pub fn write(
             return Err(fault(message));
         }
     }
-    let mut part = Part::new(path)?;
+    let mut part = Part::new(target)?;
     let out = part.file();
     match format {
         Format::Safetensors => {

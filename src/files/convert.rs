@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use crate::common::parallel;
+use crate::common::writing::Target;
 use crate::files::models::Opened;
 use crate::files::quantise::{self, quantise};
 use crate::weights::folder::{self, NewFolder};
@@ -34,12 +35,12 @@ pub fn to_gguf(
     replaces: bool,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    if path.exists() && !replaces {
-        return Err(Error::File {
-            path: path.to_owned(),
-            message: "is there already; --force replaces it".into(),
-        });
-    }
+    let target = Target { path, replaces };
+    // Before the work.
+    target.check().map_err(|source| Error::Io {
+        path: path.to_owned(),
+        source,
+    })?;
     let weights = match ty {
         Some(ty) => quantise(&model.weights, &model.plan, ty)?,
         None => quantise::with_plain_vectors(&model.weights, &model.plan)?,
@@ -60,7 +61,7 @@ pub fn to_gguf(
     })?;
     check_space(path, bytes)?;
     let mut copy = Copying::new(&weights, progress);
-    gguf::write_pieces(path, &metadata, &tensors, |i, out| {
+    gguf::write_pieces(target, &metadata, &tensors, |i, out| {
         copy.tensor(&weights.tensors()[i], out)
     })
 }

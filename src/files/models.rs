@@ -307,7 +307,12 @@ pub fn tokenizer_of(
 ) -> Result<Tokenizer, tokenizer::Error> {
     match vocabulary {
         Some(folder) => Ok(folder.into_tokenizer()),
-        None => Tokenizer::from_metadata(weights.metadata()),
+        None => Tokenizer::from_metadata(weights.metadata()).map_err(|error| match error {
+            tokenizer::Error::MissingKey(_) if stmap::is_folder(Path::new(weights.label())) => {
+                tokenizer::Error::NoVocabulary
+            }
+            error => error,
+        }),
     }
 }
 
@@ -327,13 +332,28 @@ pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
             file(gguf::from_static("the built-in model", bytes)?)
         }
         Source::File(path) => {
-            if let Some(what) = recognise::of_path(path) {
+            let built_in = ALL_SHIPPED.each_ref().map(|(name, _)| *name);
+            if let Some(what) = recognise::of_path(path, &built_in) {
                 let model = path.display().to_string();
+                let what = with_map(what, path, &with.maps);
                 return Err(Error::Stranger { model, what });
             }
             return read_path(path, with);
         }
     })
+}
+
+/// The reason why a path has no usable model, with what its configuration says: a map, or why there is none. A download
+/// would be in vain without one.
+fn with_map(what: String, path: &Path, maps: &Maps) -> String {
+    if !recognise::lacks_weights(path) {
+        return what;
+    }
+    match stmap::map_of(path, maps) {
+        Ok(map) => format!("{what} (the map `{map}` is for its class)"),
+        Err(stmap::Error::NoMap { message, .. }) => format!("{message}; {what}"),
+        Err(_) => what,
+    }
 }
 
 /// [`read`] for an existing path.

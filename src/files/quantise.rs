@@ -225,8 +225,15 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
         }
         types.insert(&tensor.name, ty);
     }
-    for ((wanted, ty, row), n) in others {
-        tracing::warn!("{n} tensors become {ty}: rows of {row} are not whole blocks of {wanted}");
+    if !others.is_empty() {
+        let of = |((wanted, ty, row), n): (&(TensorType, TensorType, u64), &usize)| {
+            format!("{n} {ty} in place of {wanted} (rows of {row})")
+        };
+        let all: Vec<String> = others.iter().map(of).collect();
+        tracing::warn!(
+            "the rows of some tensors are not whole blocks of the type, so these become others: {}",
+            all.join(", ")
+        );
     }
     let mut metadata = weights.metadata().clone();
     metadata.insert("general.file_type", Value::U32(*file_type));

@@ -7,20 +7,32 @@ use std::path::Path;
 
 use crate::arch::nearest;
 
+/// What is said to whoever names a model of a registry.
+pub const NO_DOWNLOADS: &str = "bench downloads nothing; `hf download Qwen/Qwen3-0.6B --local-dir DIR` does, and then \
+     `bench run -m DIR`";
+
 /// Maximum number of names of a folder that are examined.
 const MAX_NAMES: usize = 4096;
 
 /// The reason why a path has no usable model, as far as names show; none if the reader of a format should open it.
-pub fn of_path(path: &Path) -> Option<String> {
+pub fn of_path(path: &Path, built_in: &[&str]) -> Option<String> {
     if let Err(error) = path.metadata() {
         let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-        return is_missing.then(|| missing(path));
+        return is_missing.then(|| missing(path, built_in));
     }
     path.is_dir().then(|| of_folder(path)).flatten()
 }
 
-/// Message for a path that does not exist: the nearest name, or the nearest existing folder.
-fn missing(path: &Path) -> String {
+/// Whether a folder has a configuration, and no weights in a format that opens.
+pub fn lacks_weights(folder: &Path) -> bool {
+    let names = names(folder);
+    let is_weights = |name: &String| name.ends_with(".safetensors") || name.ends_with(".gguf");
+    names.iter().any(|name| name == "config.json") && !names.iter().any(is_weights)
+}
+
+/// Message for a path that does not exist: the nearest name, the way to get a model of a registry, or the nearest
+/// existing folder.
+pub fn missing(path: &Path, built_in: &[&str]) -> String {
     if path.symlink_metadata().is_ok() {
         return "this is a link to a file that does not exist; download what it leads to".into();
     }
@@ -30,6 +42,9 @@ fn missing(path: &Path) -> String {
         None => Path::new("."),
     };
     if !folder.is_dir() {
+        if let Some(way) = path.to_str().and_then(of_registry) {
+            return format!("no such file or folder; {way}");
+        }
         let there = folder.ancestors().find(|folder| folder.is_dir());
         let there = there.map(|there| match there.as_os_str().is_empty() {
             true => String::new(),
@@ -43,12 +58,67 @@ fn missing(path: &Path) -> String {
     let names = names(folder);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let near = nearest(&name, names.iter().map(String::as_str));
-    match near {
-        Some(near) => format!(
-            "no such file or folder; did you mean `{}`?",
-            folder.join(near).display()
-        ),
+    let near = match near {
+        Some(near) => Some(folder.join(near).display().to_string()),
+        None if path.components().count() == 1 => {
+            nearest(&name, built_in.iter().copied()).map(str::to_owned)
+        }
+        None => None,
+    };
+    if let Some(near) = near {
+        return format!("no such file or folder; did you mean `{near}`?");
+    }
+    match path.to_str().and_then(of_registry) {
+        Some(way) => format!("no such file or folder; {way}"),
         None => "no such file or folder".into(),
+    }
+}
+
+/// How to get a model that is named as registries name it: `OWNER/NAME`, an address of the Hub, or `NAME:TAG`. None: the
+/// text is a path.
+fn of_registry(text: &str) -> Option<String> {
+    let is_file = |text: &str| {
+        [".gguf", ".safetensors", ".bin"]
+            .iter()
+            .any(|end| text.ends_with(end))
+    };
+    let is_name = |part: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        !part.starts_with('.') && !part.is_empty() && part.chars().all(is_plain)
+    };
+    let hosts = ["https://", "http://", "hf://"];
+    let host = hosts.iter().find_map(|host| text.strip_prefix(host));
+    let bare = host.unwrap_or(text);
+    let hubs = ["huggingface.co/", "www.huggingface.co/", "hf.co/"];
+    let of_hub = hubs.iter().find_map(|hub| bare.strip_prefix(hub));
+    if let (Some(_), None, false) = (host, of_hub, text.starts_with("hf://")) {
+        return Some("bench downloads nothing: download the file, and name it".into());
+    }
+    let is_hub = of_hub.is_some() || host.is_some();
+    let path = of_hub.unwrap_or(bare);
+    let (path, tag) = match path.split_once(':') {
+        Some((path, tag)) => (path, Some(tag)),
+        None => (path, None),
+    };
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let is_known = parts.iter().all(|part| is_name(part)) && tag.is_none_or(is_name);
+    match parts.as_slice() {
+        [owner, name, rest @ ..] if is_known && (is_hub || (rest.is_empty() && !is_file(name))) => {
+            let file = rest
+                .last()
+                .filter(|file| is_file(file))
+                .map(|file| (*file).to_owned());
+            let part = file.or_else(|| tag.map(|tag| format!("*{tag}*")));
+            let part = part.map_or_else(String::new, |part| format!(" --include '{part}'"));
+            Some(format!(
+                "bench downloads nothing; `hf download {owner}/{name}{part} --local-dir {name}` does, and then \
+                 `-m {name}`, or the GGUF file in it"
+            ))
+        }
+        [name] if is_known && !is_hub && !is_file(name) && !text.contains('/') => {
+            Some(NO_DOWNLOADS.into())
+        }
+        _ => None,
     }
 }
 
@@ -168,7 +238,7 @@ mod tests {
             (&[("notes.txt", "")], "holds no model"),
         ] {
             let folder = folder(files);
-            let found = of_path(folder.path()).unwrap_or_default();
+            let found = of_path(folder.path(), &[]).unwrap_or_default();
             assert!(found.contains(expected), "{expected}: {found}");
         }
         for files in [
@@ -180,25 +250,60 @@ mod tests {
                 ("adapter_config.json", ""),
             ],
         ] {
-            assert_eq!(of_path(folder(files).path()), None);
+            assert_eq!(of_path(folder(files).path(), &[]), None);
         }
     }
 
     #[test]
     fn a_path_that_does_not_exist_is_told_with_the_nearest_name() {
         let folder = folder(&[("model-q4.gguf", ""), ("other.txt", "")]);
-        let found = of_path(&folder.path().join("model-q4.guf")).unwrap_or_default();
+        let found = of_path(&folder.path().join("model-q4.guf"), &[]).unwrap_or_default();
         let near = folder.path().join("model-q4.gguf");
         assert_eq!(
             found,
             format!("no such file or folder; did you mean `{}`?", near.display())
         );
-        let found = of_path(&folder.path().join("colour")).unwrap_or_default();
+        let found = of_path(&folder.path().join("colour"), &[]).unwrap_or_default();
         assert_eq!(found, "no such file or folder");
-        let found = of_path(&folder.path().join("x/y/z.gguf")).unwrap_or_default();
+        let found = of_path(&folder.path().join("x/y/z.gguf"), &[]).unwrap_or_default();
         let there = folder.path().display();
         assert!(found.ends_with(&format!(
             "`{there}` is the last folder of the path that exists"
         )));
+    }
+
+    #[test]
+    fn names_of_registries_are_told_from_paths() {
+        let said = |text: &str| of_path(Path::new(text), &["tiny-chat"]).unwrap_or_default();
+        for (text, part) in [
+            (
+                "Qwen/Qwen3-0.6B",
+                "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`",
+            ),
+            (
+                "hf.co/a/B-GGUF:Q4_K_M",
+                "`hf download a/B-GGUF --include '*Q4_K_M*' --local-dir B-GGUF`",
+            ),
+            (
+                "https://huggingface.co/a/b",
+                "`hf download a/b --local-dir b`",
+            ),
+            (
+                "https://huggingface.co/a/b/resolve/main/c.gguf",
+                "`hf download a/b --include 'c.gguf' --local-dir b`",
+            ),
+            ("hf://a/b", "`hf download a/b --local-dir b`"),
+            ("https://example.com/x.gguf", "download the file"),
+            ("qwen3:0.6b", "bench downloads nothing"),
+            ("qwen3", "bench downloads nothing"),
+            ("tiny-cat", "did you mean `tiny-chat`?"),
+        ] {
+            assert!(said(text).contains(part), "{text}: {}", said(text));
+        }
+        for path in [
+            "./qwen3", "a/b.gguf", "/no/such", "no.gguf", "../a/b", "a/b/c",
+        ] {
+            assert!(!said(path).contains("download"), "{path}: {}", said(path));
+        }
     }
 }

@@ -20,6 +20,9 @@ use crate::common::writing::PartFolder;
 
 use super::arrays::{self, Format, Named};
 
+/// The file that a writer of a result locks.
+const LOCK: &str = "lock";
+
 /// The limits of a shelf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -166,6 +169,12 @@ impl Shelf {
     ) -> Result<Kept, Error> {
         let wanted = arrays::most_bytes(arrays, metadata);
         self.check(wanted)?;
+        // Held until the file is complete. Writers of other processes wait for it, so that all together stay in the limit.
+        let turn = File::options()
+            .append(true)
+            .create(true)
+            .open(self.folder.join(LOCK))?;
+        turn.lock()?;
         let before = self.list();
         let mut taken: u64 = before.iter().map(|kept| kept.bytes).sum();
         for kept in &before {
@@ -253,6 +262,25 @@ mod tests {
         for id in ["", "..", "../a", "/etc/passwd", &left[0]] {
             assert!(shelf.open(id).is_none() && !shelf.remove(id));
         }
+    }
+
+    #[test]
+    fn writers_at_the_same_time_stay_in_the_limit_together() {
+        let folder = temporary().expect("a folder");
+        let path = folder.as_ref();
+        let limit = 100_000;
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let shelf = shelf(path, limit, Duration::from_secs(600));
+                        keep(&shelf, 10_000).expect("one fits");
+                        let taken: u64 = shelf.list().iter().map(|kept| kept.bytes).sum();
+                        assert!(taken <= limit, "{taken}");
+                    }
+                });
+            }
+        });
     }
 
     #[test]

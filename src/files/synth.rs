@@ -8,12 +8,12 @@ mod vocabulary;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 
 use crate::arch::expr::Value;
 use crate::arch::{ArchDef, ParamSource, Presence, WeightRole, fits_pattern, nearest};
 use crate::common::parallel;
 use crate::common::random::{self, scatter};
+use crate::common::writing::Target;
 use crate::ggml;
 use crate::plan::{self, Plan, TensorPlan, TensorSet};
 use crate::weights::gguf::{self, NewTensor};
@@ -59,7 +59,7 @@ impl Default for Request {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The architecture does not have the parameter.
-    #[error("`{name}` is not a parameter of `{arch}`{}", hint(.near.as_deref()))]
+    #[error("`{name}` is not a parameter of `{arch}`{}", or_list(.near.as_deref(), arch))]
     Parameter {
         /// The given name.
         name: String,
@@ -130,16 +130,28 @@ pub enum Error {
     Write(#[from] weights::Error),
 }
 
+/// The nearest name, or where the names are.
+fn or_list(near: Option<&str>, arch: &str) -> String {
+    match near {
+        Some(_) => hint(near),
+        None => format!("; `bench arch show {arch}` lists its parameters"),
+    }
+}
+
 fn hint(near: Option<&str>) -> String {
     near.map(|near| format!("; did you mean `{near}`?"))
         .unwrap_or_default()
 }
 
-/// Makes a random model of `def` and writes it to `path`.
+/// Makes a random model of `def` and writes it.
 ///
 /// # Errors
 /// A name does not exist, numbers do not fit each other, or the file cannot be written.
-pub fn synth(def: &ArchDef, request: &Request, path: &Path) -> Result<Plan, Error> {
+pub fn synth<'p>(
+    def: &ArchDef,
+    request: &Request,
+    target: impl Into<Target<'p>>,
+) -> Result<Plan, Error> {
     let (metadata, plan) = design(def, request)?;
     let tensors: Vec<NewTensor> = plan
         .tensors
@@ -151,7 +163,7 @@ pub fn synth(def: &ArchDef, request: &Request, path: &Path) -> Result<Plan, Erro
         })
         .collect();
     let mut failed = None;
-    let written = gguf::write(path, &metadata, &tensors, |i| {
+    let written = gguf::write(target, &metadata, &tensors, |i| {
         fill(&plan.tensors[i], tensors[i].ty, request.seed).map_err(|source| {
             failed = Some(Error::Quantize {
                 tensor: tensors[i].name.clone(),

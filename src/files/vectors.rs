@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use serde_json::Map;
 
+use crate::common::writing::Target;
 use crate::files::arrays::{self, Elements, Format, Named};
 use crate::ggml;
 use crate::weights::gguf::{self, NewTensor};
@@ -191,7 +192,13 @@ fn kind(weights: &Weights) -> &'static str {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write(path: &Path, arch: &str, by_layer: &BTreeMap<u64, Vec<f32>>) -> Result<(), Error> {
+pub fn write<'p>(
+    target: impl Into<Target<'p>>,
+    arch: &str,
+    by_layer: &BTreeMap<u64, Vec<f32>>,
+) -> Result<(), Error> {
+    let target = target.into();
+    let path = target.path;
     let io = |source| weights::Error::Io {
         path: path.to_owned(),
         source,
@@ -204,7 +211,7 @@ pub fn write(path: &Path, arch: &str, by_layer: &BTreeMap<u64, Vec<f32>>) -> Res
         });
         let metadata = Map::from_iter([("arch".to_owned(), arch.into())]);
         let named: Vec<Named<'_>> = named.collect();
-        return Ok(arrays::write(path, Format::Safetensors, &named, &metadata).map_err(io)?);
+        return Ok(arrays::write(target, Format::Safetensors, &named, &metadata).map_err(io)?);
     }
     let rows: Vec<_> = by_layer.iter().filter(|(layer, _)| **layer > 0).collect();
     let tensor = |(layer, row): &(&u64, &Vec<f32>)| NewTensor {
@@ -221,7 +228,9 @@ pub fn write(path: &Path, arch: &str, by_layer: &BTreeMap<u64, Vec<f32>>) -> Res
     ]);
     let bytes =
         |at: usize| -> Vec<u8> { rows[at].1.iter().flat_map(|e| e.to_le_bytes()).collect() };
-    Ok(gguf::write(path, &metadata, &tensors, |at| Ok(bytes(at)))?)
+    Ok(gguf::write(target, &metadata, &tensors, |at| {
+        Ok(bytes(at))
+    })?)
 }
 
 /// The content of the file at `path`.

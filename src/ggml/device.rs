@@ -452,6 +452,39 @@ impl Device {
         of_tensor(tensor)?.map_or(Ok(()), Self::check)
     }
 
+    /// Reads the bytes of `n` rows of a tensor, from row `from` on.
+    ///
+    /// # Errors
+    /// The tensor has no memory or too few rows.
+    pub fn read_rows(
+        tensor: &Tensor,
+        from: usize,
+        n: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let n_bytes = n.saturating_mul(tensor.strides()[1]);
+        let at = offset_of_rows("read_rows", tensor, from, n_bytes)?;
+        bytes.resize(n_bytes, 0);
+        // SAFETY: these bytes lie inside the tensor, which has memory (checked above).
+        unsafe {
+            sys::ggml_backend_tensor_get(tensor.as_ptr(), bytes.as_mut_ptr().cast(), at, n_bytes)
+        };
+        of_tensor(tensor)?.map_or(Ok(()), Self::check)
+    }
+
+    /// Writes the bytes of rows of a tensor, from row `from` on.
+    ///
+    /// # Errors
+    /// The tensor has no memory or too few rows.
+    pub fn write_rows(tensor: &Tensor, from: usize, bytes: &[u8]) -> Result<(), Error> {
+        let at = offset_of_rows("write_rows", tensor, from, bytes.len())?;
+        // SAFETY: these bytes lie inside the tensor, which has memory (checked above).
+        unsafe {
+            sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), at, bytes.len())
+        };
+        of_tensor(tensor)?.map_or(Ok(()), Self::check)
+    }
+
     /// Copies `n` rows of a tensor, from row `from` on, to row `to`, on its device.
     ///
     /// # Errors
@@ -485,5 +518,28 @@ impl Device {
         // SAFETY: both are views of the same shape of a tensor with memory, and do not overlap.
         unsafe { sys::ggml_backend_tensor_copy(from.as_ptr(), to.as_ptr()) };
         of_tensor(tensor)?.map_or(Ok(()), Self::check)
+    }
+}
+
+/// The offset of row `from` of a tensor that has memory for `n_bytes` from there on.
+fn offset_of_rows(
+    op: &'static str,
+    tensor: &Tensor,
+    from: usize,
+    n_bytes: usize,
+) -> Result<usize, Error> {
+    let at = from.checked_mul(tensor.strides()[1]);
+    let end = at.and_then(|at| at.checked_add(n_bytes));
+    let fits = end.is_some_and(|end| end <= tensor.bytes());
+    match at.filter(|_| fits && tensor.has_memory() && tensor.is_contiguous()) {
+        Some(at) => Ok(at),
+        None => Err(Error::Arguments {
+            op,
+            message: format!(
+                "`{}` has {} contiguous bytes: {n_bytes} from row {from} on",
+                tensor.name(),
+                tensor.bytes()
+            ),
+        }),
     }
 }

@@ -366,8 +366,17 @@ impl Executor {
         &self.workers
     }
 
-    /// Sets the profile that times every operation, and returns the previous one.
+    /// Sets the profile that times every operation, and returns the previous one. While there is one, a single thread
+    /// computes.
     pub fn set_profile(&mut self, profile: Option<Profile>) -> Option<Profile> {
+        let n_threads = match &profile {
+            Some(_) => 1,
+            None => self.threads.n_threads,
+        };
+        if let Some(main) = self.backends.last() {
+            // SAFETY: the last backend is the processor's and alive; its pool has at least this many threads.
+            unsafe { sys::shim_backend_set_n_threads(main.0.as_ptr(), n_threads as i32) };
+        }
         std::mem::replace(&mut self.profile, profile)
     }
 

@@ -59,7 +59,9 @@ fn compute(node: &Node) -> Result<Outcome, Error> {
         "SCALE" => elementwise::scale(node),
         "CLAMP" => elementwise::clamp(node),
         "FILL" => elementwise::fill(node),
-        "REGLU" | "GEGLU" | "SWIGLU" | "SWIGLU_OAI" | "GEGLU_ERF" => elementwise::glu(node, &op),
+        "REGLU" | "GEGLU" | "GEGLU_TANH" | "GEGLU_ERF" | "SWIGLU" | "SWIGLU_OAI" => {
+            elementwise::glu(node, &op)
+        }
         "DUP" | "CPY" | "CONT" => node.input(0)?.reshaped(node.shape()),
         "CONCAT" => rows::concat(node),
         "REPEAT" => rows::repeat(node),

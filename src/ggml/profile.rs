@@ -1,7 +1,8 @@
 //! The times of a graph's operations, by the block for which they were built.
 //!
-//! A profiled graph runs one operation at a time, and all threads wait for each other after each. So its total time is
-//! larger than that of a plain run, and small operations seem more expensive than they are. The results are the same.
+//! A profiled graph runs one operation at a time, on one thread: with several, each operation would end with a wait of
+//! the threads for each other, which takes longer than most operations. So its times are larger than those of a plain
+//! run on several threads, and their shares are those of the work.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_void;

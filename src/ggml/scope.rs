@@ -48,6 +48,12 @@ impl Scopes {
         }
     }
 
+    /// Whether operations that are recorded now are not placed on another device than the processor.
+    pub(super) fn is_on_processor(&self) -> bool {
+        let current = self.current.borrow();
+        current.as_ref().and_then(|place| place.device).unwrap_or(0) == 0
+    }
+
     /// The place of a node, by its address.
     pub(super) fn place(&self, node: usize) -> Option<Place> {
         self.of_node.borrow().get(&node).cloned()

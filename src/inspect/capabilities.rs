@@ -82,6 +82,10 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
             let how = format!("`/v1/rerank`, `/v1/score` and `/classify`: {n} for each text");
             [no("its classification head gives scores"), Ok(how)]
         }
+        Ok(Pooled::TokenScores(n)) => {
+            let how = format!("`/pooling`: {n} for each token of a text");
+            [no("its classification head gives scores"), Ok(how)]
+        }
         Err(why) => [Err(why.clone() + see), no_head],
     };
     let deterministic = Options {
@@ -91,7 +95,13 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
     let same = "`--deterministic`: the same bits whatever runs alongside it";
     let deterministic = estimator.memory(&deterministic).map(|_| same);
     let fits = estimator.check(subject.options);
-    let fits = fits.map(|()| format!("a context of {} tokens fits", subject.options.n_ctx));
+    let fits = fits.map(|()| match subject.options.n_seqs {
+        0 | 1 => format!("a context of {} tokens fits", subject.options.n_ctx),
+        n => {
+            let each = subject.options.n_ctx / n;
+            format!("a context of {each} tokens for each of {n} sequences fits")
+        }
+    });
     let all: [(&'static str, Answer); 12] = [
         ("text", text),
         ("chat", chat),

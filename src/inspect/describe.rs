@@ -96,6 +96,8 @@ pub(crate) fn pooled(pooling: Pooling) -> &'static str {
         Pooling::Max => "the largest of each element over its tokens' vectors",
         Pooling::MeanSqrt => "the sum of its tokens' vectors over the square root of their number",
         Pooling::Weighted => "the mean of its tokens' vectors weighted by position",
+        Pooling::LateMean => "the mean of the scores of its tokens",
+        Pooling::Each => "none, each token has scores",
     }
 }
 

@@ -353,13 +353,13 @@ fn captured<'a>(
     Ok(out)
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that is at least `most`.
+/// The smallest short number that is at least `most` and not much more.
 fn round_end(most: f64) -> f64 {
     if !most.is_finite() || most < 1e-9 {
         return 1.0;
     }
     let power = 10f64.powi(most.log10().floor() as i32);
-    let ends = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);
+    let ends = [1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0].map(|n| n * power);
     ends.into_iter().find(|end| *end >= most).unwrap_or(most)
 }
 

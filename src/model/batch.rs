@@ -81,7 +81,10 @@ impl Batch {
             );
         }
         if let Some(token) = self.tokens.iter().find(|t| u64::from(**t) >= n_vocab) {
-            return fault(format!("the token {token}"), format!("ids below {n_vocab}"));
+            return fault(
+                format!("the token {token}, which is not in the vocabulary"),
+                format!("expected ids below {n_vocab}"),
+            );
         }
         let mut places = self.places.clone();
         places.sort_unstable();

@@ -73,6 +73,11 @@ impl Model {
         let Some(unit) = unit.filter(|_| u64::from(token) < self.plan.n_vocab) else {
             return Err(Error::Internal(format!("token {token} has no logit")));
         };
+        if unit.weight("dense").is_some() {
+            let message =
+                "a dense layer with an activation precedes the logits, which are no linear map";
+            return Err(Error::Internal(message.into()));
+        }
         let row = self.weight_rows((unit, "output"), token as usize, 1)?;
         let bias = match unit.weight("output.bias") {
             Some(_) => f64::from(self.weight_rows((unit, "output.bias"), token as usize, 1)?[0]),

@@ -108,6 +108,13 @@ pub enum Error {
         /// What is accepted, in words.
         expected: String,
     },
+    /// Results are not finite, and another sequence may be the cause. The sequences are to be read again, each by
+    /// itself.
+    #[error("the results of a pass are not finite numbers; each of its sequences is read alone")]
+    Disturbed,
+    /// Keys or values that a sequence stored are not finite, although its results are.
+    #[error("keys or values are not finite numbers")]
+    NotFinite,
     /// A bug of this program, which ended the pass.
     #[error("internal error: {0}")]
     Internal(String),
@@ -144,7 +151,9 @@ impl fmt::Display for Purpose {
 fn sentence(what: Purpose, needed: u64, available: u64) -> String {
     let advice = match what {
         Purpose::Weights => "try a smaller --type",
-        Purpose::Cache => "try a smaller --ctx or a smaller --kv-type",
+        Purpose::Cache => {
+            "try a smaller --ctx, a smaller --kv-type or, in a server, a smaller --parallel or --cache"
+        }
         Purpose::Scratch => "try a smaller --ctx",
     };
     let (needed, available) = (bytes(needed), bytes(available));

@@ -52,6 +52,8 @@ pub struct Model {
     pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
     /// The rows that the last pass captured.
     pub(super) captured_rows: Vec<CapturedRow>,
+    /// Number of further passes whose slots are checked, because a sequence disturbed others.
+    pub(super) n_checked: usize,
     /// Scratch memory on each device, in bytes.
     pub(super) compute_bytes: Vec<u64>,
 }
@@ -157,6 +159,7 @@ impl Model {
             points,
             labs: HashMap::new(),
             captured_rows: Vec::new(),
+            n_checked: 0,
             compute_bytes: Vec::new(),
         };
         model.reserve()?;

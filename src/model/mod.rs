@@ -31,6 +31,7 @@ mod pool;
 mod results;
 mod sequences;
 mod shape;
+mod sound;
 mod source;
 mod split;
 mod stage;

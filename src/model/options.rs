@@ -105,6 +105,17 @@ impl Options {
         (fitting * BLOCK_LEN) as usize
     }
 
+    /// Bytes of caches and states with one block; `None` on overflow, or if a row is not a whole number of blocks.
+    pub fn bytes_of_block(&self, plan: &Plan) -> Option<u64> {
+        let capacity = Capacity {
+            n_ctx: BLOCK_LEN,
+            ..self.capacity()
+        };
+        let states = plan.recurrent_bytes(self.n_rows() as u64 + 1)?;
+        plan.cache_bytes(capacity, self.k_type, self.v_type)?
+            .checked_add(states)
+    }
+
     /// Whether results are logits.
     pub(super) fn projects(&self, plan: &Plan) -> bool {
         let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());

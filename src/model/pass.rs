@@ -6,10 +6,11 @@ use crate::blocks::SequenceGroup;
 use crate::weights::Bytes;
 
 use super::batch::Batch;
-use super::cache::{Allocated, Rows, SequenceId, Shortage};
+use super::cache::{Allocated, MAX_VIEWS, Rows, SequenceId, Shortage};
 use super::error::Error;
+use super::finite::is_finite;
 use super::graph;
-use super::inputs::{PassData, VisibleKeys};
+use super::inputs::{PassData, VisibleKeys, apart};
 use super::lab::{self, CapturedRow, PassLab};
 use super::lifecycle::Model;
 use super::results::Value;
@@ -45,14 +46,23 @@ impl Model {
         let has_states = !self.states.is_empty();
         let n_outputs = batch.n_outputs();
         self.logits.resize(self.row_width() * n_outputs)?;
-        if !has_states && !self.reads_runs(batch) {
+        if !has_states && !self.is_split(batch) {
             let in_order: Vec<usize> = (0..n_outputs).collect();
             self.pass((batch, &source), &[], Destination::Kept(&in_order))?;
+            self.verify_logits(batch)?;
             return Ok(&self.logits);
         }
-        let n_groups = if has_states { MAX_GROUPS } else { usize::MAX };
+        let n_groups = match (has_states, self.options.n_ctx) {
+            (true, _) => MAX_GROUPS,
+            (false, 0) => MAX_VIEWS,
+            (false, _) => usize::MAX,
+        };
         let run_start = |id| self.block_manager.run_start(id).unwrap_or(usize::MAX);
-        let parts = split::by_sequence(batch, n_groups, run_start);
+        let alone = |id| match self.options.n_ctx {
+            0 => self.has_spans(),
+            _ => self.reads_other_slots() && self.is_edited(id),
+        };
+        let parts = split::by_sequence(batch, n_groups, run_start, alone);
         let n_hidden = if batch.wants_hidden { n_outputs } else { 0 };
         let mut hidden = vec![0.0; self.plan.n_embd as usize * n_hidden];
         for (n, part) in parts.iter().enumerate() {
@@ -71,6 +81,7 @@ impl Model {
             );
         }
         self.hidden = hidden;
+        self.verify_logits(batch)?;
         Ok(&self.logits)
     }
 
@@ -84,10 +95,24 @@ impl Model {
         Ok((Some(placed), source))
     }
 
-    /// Whether attention reads several runs. Those of equal length at equal distances are read together.
-    fn reads_runs(&self, batch: &Batch) -> bool {
-        let is_one = batch.places.windows(2).all(|pair| pair[0].0 == pair[1].0);
-        self.options.n_ctx > 0 && !self.is_paged && !is_one
+    /// Whether a batch of a model without recurrent states takes several passes, or has to be ordered: attention over
+    /// runs reads runs of equal length at equal distances together, and without a cache it reads each sequence by
+    /// itself.
+    fn is_split(&self, batch: &Batch) -> bool {
+        let places = batch.places.as_slice();
+        let is_one = places.windows(2).all(|pair| pair[0].0 == pair[1].0);
+        match self.options.n_ctx {
+            _ if is_one => false,
+            // The sources of the pass are not split.
+            0 if self.reads_source() => false,
+            0 => self.has_spans() || apart(places, places).is_none(),
+            _ => !self.is_paged,
+        }
+    }
+
+    /// Whether whole spans have keys. Without a cache, these lie after the keys of all tokens of the pass.
+    fn has_spans(&self) -> bool {
+        self.plan.caches.iter().any(|group| group.span().is_some())
     }
 
     fn pass_part(&mut self, part: &Part, has_states: bool) -> Result<(), Error> {
@@ -101,12 +126,25 @@ impl Model {
     /// # Errors
     /// The errors of [`Self::forward`]. Some rows may have been handed out before.
     pub fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), Error> {
-        if self.states.is_empty() {
+        // Where attention reads slots of others, an edited sequence has a pass of its own.
+        let mut ids = batch.places.iter().map(|(id, _)| *id);
+        let is_mixed = self.reads_other_slots() && ids.any(|id| self.is_edited(id));
+        let is_one_pass = match self.options.n_ctx {
+            0 => !self.is_split(batch),
+            _ => !is_mixed,
+        };
+        if self.states.is_empty() && is_one_pass {
             self.check(batch)?;
             self.captured_rows.clear();
             let (placed, source) = self.placed(batch)?;
             let batch = placed.as_ref().unwrap_or(batch);
-            return self.pass((batch, &source), &[], Destination::Each(each));
+            let mut is_sound = true;
+            let each: EachRows<'_> = &mut |at, rows| {
+                is_sound &= is_finite(rows);
+                each(at, rows);
+            };
+            self.pass((batch, &source), &[], Destination::Each(each))?;
+            return self.verify(batch, is_sound);
         }
         each(0, self.forward(batch)?);
         Ok(())
@@ -399,7 +437,7 @@ fn scatter(rows: &[f32], places: &[usize], width: usize, out: &mut [f32]) {
 }
 
 /// The sequences of a batch, each once.
-fn sequences(batch: &Batch) -> Vec<SequenceId> {
+pub(super) fn sequences(batch: &Batch) -> Vec<SequenceId> {
     let mut sequences: Vec<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
     sequences.sort_unstable();
     sequences.dedup();

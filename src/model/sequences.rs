@@ -24,6 +24,7 @@ impl Model {
         Resumed {
             n_cached: self.after_source(sequence, n_cached),
             n_known: resumed.n_known.saturating_sub(n_source),
+            has_source: n_source > 0 && n_cached >= n_source,
             ..resumed
         }
     }
@@ -67,6 +68,7 @@ impl Model {
 
     /// Ends a sequence whose keys, values and states are wrong: its prefix does not stay cached.
     pub fn discard(&mut self, sequence: SequenceId) {
+        self.clear_slots(sequence);
         self.block_manager.discard(sequence);
     }
 

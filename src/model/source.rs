@@ -61,7 +61,10 @@ impl Model {
         }
         let n_vocab = self.plan.n_vocab;
         match source.iter().find(|token| u64::from(**token) >= n_vocab) {
-            Some(token) => fault(format!("the token {token}"), format!("ids below {n_vocab}")),
+            Some(token) => fault(
+                format!("the token {token}, which is not in the vocabulary"),
+                format!("ids below {n_vocab}"),
+            ),
             None => Ok(()),
         }
     }

@@ -56,11 +56,12 @@ pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Re
 }
 
 /// Splits a batch into passes with at most `n_groups` different sequence lengths. Sequences of equal length are in
-/// the order of `place`.
+/// the order of `place`. Those that are to be `alone` have passes of their own, after all others.
 pub(super) fn by_sequence(
     batch: &Batch,
     n_groups: usize,
     place: impl Fn(SequenceId) -> usize,
+    alone: impl Fn(SequenceId) -> bool,
 ) -> Vec<Part> {
     let mut sequences = sequences(batch);
     let mut output = 0;
@@ -72,11 +73,15 @@ pub(super) fn by_sequence(
             output.saturating_sub(1)
         })
         .collect();
-    sequences.sort_by_key(|(id, tokens)| (tokens.len(), place(*id)));
-    let groups = sequences.chunk_by(|(_, a), (_, b)| a.len() == b.len());
+    sequences.sort_by_key(|(id, tokens)| (alone(*id), tokens.len(), place(*id)));
+    let (together, apart) = sequences.split_at(sequences.partition_point(|(id, _)| !alone(*id)));
+    let groups = together.chunk_by(|(_, a), (_, b)| a.len() == b.len());
     let groups: Vec<_> = groups.collect();
+    let apart: Vec<_> = apart.chunks(1).map(|one| [one]).collect();
+    let apart = apart.iter().map(|one| one.as_slice());
     groups
         .chunks(n_groups)
+        .chain(apart)
         .map(|groups| {
             let group = |sequences: &&[(SequenceId, Vec<usize>)]| SequenceGroup {
                 n_seqs: sequences.len(),
@@ -123,7 +128,7 @@ mod tests {
             (30, 3, 0, true),
             (12, 1, 2, true),
         ];
-        let parts = by_sequence(&batch(&tokens), MAX_GROUPS, |_| 0);
+        let parts = by_sequence(&batch(&tokens), MAX_GROUPS, |_| 0, |_| false);
         let [part] = parts.as_slice() else {
             panic!("one pass: {parts:?}");
         };
@@ -137,7 +142,12 @@ mod tests {
     #[test]
     fn sequences_of_one_length_are_in_the_order_of_their_places() {
         let tokens = [(10, 1, 0, true), (20, 2, 4, true), (30, 3, 0, true)];
-        let parts = by_sequence(&batch(&tokens), usize::MAX, |id| 10 - id as usize);
+        let parts = by_sequence(
+            &batch(&tokens),
+            usize::MAX,
+            |id| 10 - id as usize,
+            |_| false,
+        );
         assert_eq!(parts[0].batch.tokens, [30, 20, 10]);
         assert_eq!(parts[0].outputs, [2, 1, 0]);
     }
@@ -146,10 +156,24 @@ mod tests {
     fn a_pass_has_a_bounded_number_of_lengths() {
         let n = MAX_GROUPS as u32 + 1;
         let tokens = (0..n).flat_map(|id| (0..=id).map(move |at| (7, id, at, at == id)));
-        let parts = by_sequence(&batch(&tokens.collect::<Vec<_>>()), MAX_GROUPS, |_| 0);
+        let parts = by_sequence(
+            &batch(&tokens.collect::<Vec<_>>()),
+            MAX_GROUPS,
+            |_| 0,
+            |_| false,
+        );
         let n_groups: Vec<usize> = parts.iter().map(|part| part.groups.len()).collect();
         assert_eq!(n_groups, [MAX_GROUPS, 1]);
         assert_eq!(parts[1].outputs, [MAX_GROUPS]);
+    }
+
+    #[test]
+    fn sequences_that_are_to_be_alone_have_the_last_passes() {
+        let tokens = [(10, 1, 0, true), (20, 2, 4, true), (30, 3, 0, true)];
+        let parts = by_sequence(&batch(&tokens), usize::MAX, |_| 0, |id| id != 2);
+        let tokens: Vec<&[u32]> = parts.iter().map(|p| p.batch.tokens.as_slice()).collect();
+        assert_eq!(tokens, [[20], [10], [30]]);
+        assert_eq!(parts[1].outputs, [0]);
     }
 
     #[test]

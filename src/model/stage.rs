@@ -107,8 +107,8 @@ pub(super) fn build_rows(
 }
 
 /// The graph of the layers after pooling: `[n_embd, 1]` to `[width, 1]`.
-pub(super) fn build_pool(parts: &GraphParts<'_>) -> Result<Stage, Error> {
-    build_stage(parts, 1, &[], |b, x| {
+pub(super) fn build_pool(parts: &GraphParts<'_>, n_rows: usize) -> Result<Stage, Error> {
+    build_stage(parts, n_rows, &[], |b, x| {
         blocks::pool::build(b, &parts.plan.pool, x)
     })
 }

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Branch, Diagnostic, Diagnostics, Head, Mode, OF_FILE, Reads, Resource, SHIFT_LOGITS, Setting,
-    Slot, Span, Spanned, Stack,
+    Branch, Diagnostic, Diagnostics, Head, Instance, Mode, OF_FILE, Presence, Reads, Resource,
+    SHIFT_LOGITS, Setting, Slot, Span, Spanned, Stack,
 };
 
 /// Maximum number of branches of slots in all layers, so that a hostile definition cannot exhaust memory.
@@ -121,7 +121,10 @@ impl<'a> Planner<'a> {
                 let is_classifier = ["cls", "cls.output"]
                     .iter()
                     .any(|key| pool.weight(key).is_some());
-                Some(self.head(head, table, &global, n_embd, is_classifier)?)
+                let planned = self.head(head, table, &global, n_embd, is_classifier)?;
+                let is_there =
+                    planned.read.is_some() || planned.norm.is_some() || planned.unit.is_some();
+                is_there.then_some(planned)
             }
             None => None,
         };
@@ -530,6 +533,24 @@ impl<'a> Planner<'a> {
         }))
     }
 
+    /// Whether the file has a weight of an instance.
+    fn has_any(&self, instance: &Instance) -> bool {
+        let used = instance
+            .weights
+            .iter()
+            .filter(|weight| weight.presence != Presence::Forbidden);
+        let names = used.map(|weight| {
+            weight
+                .tensor
+                .strip_prefix(OF_FILE)
+                .unwrap_or(&weight.tensor)
+        });
+        names
+            .into_iter()
+            .any(|name| self.facts.tensors.has(name, false))
+    }
+
+    /// Plans the end of the model. Encoders have logits if the file has a head.
     fn head(
         &mut self,
         head: &Head,
@@ -540,7 +561,8 @@ impl<'a> Planner<'a> {
     ) -> Option<HeadPlan> {
         let read = self.mix(head.read.as_ref(), "head.read", global, Use::End)?;
         let norm = self.norm(head.norm.as_ref(), "head", "in", global, n_embd)?;
-        if self.facts.def.mode == Mode::Encoder || is_classifier {
+        let is_encoder = self.facts.def.mode == Mode::Encoder;
+        if is_classifier || is_encoder && !self.has_any(&head.unit) {
             return Some(HeadPlan {
                 read,
                 norm,

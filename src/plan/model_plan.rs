@@ -88,6 +88,10 @@ choices! {
         MeanSqrt = "mean_sqrt",
         /// The mean of the vectors, each weighted by its position counted from 1.
         Weighted = "weighted",
+        /// The mean of what the classification head makes of each vector.
+        LateMean = "late_mean",
+        /// No pooling: the classification head gives scores for each token.
+        Each = "each",
     }
 }
 
@@ -113,6 +117,16 @@ impl Plan {
     /// Whether the result of pooling is the scores of a sequence's classes.
     pub fn is_classifier(&self) -> bool {
         self.pool.weight("cls").is_some() || self.pool.weight("cls.output").is_some()
+    }
+
+    /// Number of rows of the table of positions, the most positions that a sequence can have; none: there is no table.
+    pub fn n_positions(&self) -> Option<u64> {
+        let source = self.source.as_ref().map(|source| &source.embed);
+        let tables = [&self.embed].into_iter().chain(source);
+        let tables = tables.filter_map(|embed| embed.weight("positions"));
+        tables
+            .filter_map(|table| self.tensors[table].shape.get(1).copied())
+            .min()
     }
 
     /// Bytes of all used tensors.

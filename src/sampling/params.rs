@@ -75,6 +75,13 @@ macro_rules! params {
                 }
             }
 
+            /// The technique that its parameters belong to.
+            pub fn technique(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $technique,)*
+                }
+            }
+
             /// Whether the stage removes tokens by their probabilities, so that what is left is its
             /// decision.
             pub(super) fn is_cut(self) -> bool {
@@ -181,16 +188,46 @@ impl FromStr for StageName {
     type Err = ParamError;
 
     fn from_str(name: &str) -> Result<Self, ParamError> {
-        // llama-server's clients write `typ_p`.
-        let name = if name == "typ_p" { "typical_p" } else { name };
-        let known = Self::ALL.iter().find(|stage| stage.as_str() == name);
+        // llama-server's clients write these.
+        let known = match name {
+            "typ_p" | "typical" => "typical_p",
+            "temp" => "temperature",
+            name => name,
+        };
+        let known = Self::ALL.iter().find(|stage| stage.as_str() == known);
         known.copied().ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|stage| stage.as_str()).collect();
-            ParamError::new(
-                "samplers",
-                &name,
-                format!("one of `{}`", names.join("`, `")),
-            )
+            let expected = format!("one of `{}`", names.join("`, `"));
+            ParamError::new("samplers", &name, expected)
+        })
+    }
+}
+
+/// llama.cpp's letters of stages.
+const LETTERS: &[(&str, StageName)] = &[
+    ("e", StageName::Penalties),
+    ("d", StageName::Dry),
+    ("s", StageName::TopNSigma),
+    ("k", StageName::TopK),
+    ("f", StageName::TfsZ),
+    ("y", StageName::TypicalP),
+    ("p", StageName::TopP),
+    ("m", StageName::MinP),
+    ("x", StageName::Xtc),
+    ("t", StageName::Temperature),
+];
+
+impl StageName {
+    /// The stage that llama.cpp writes as this letter.
+    ///
+    /// # Errors
+    /// There is no such stage.
+    pub fn of_letter(letter: &str) -> Result<Self, ParamError> {
+        let known = LETTERS.iter().find(|(own, _)| *own == letter);
+        known.map(|(_, stage)| *stage).ok_or_else(|| {
+            let letters: String = LETTERS.iter().map(|(own, _)| *own).collect();
+            let expected = format!("letters of `{letters}`");
+            ParamError::new("samplers", &letter, expected)
         })
     }
 }
@@ -207,7 +244,8 @@ pub const OTHERS: &[Other] = &[
     Other {
         name: "samplers",
         option: Some("--samplers"),
-        doc: "names of the stages in the order in which they run; a stage that is left out must be off",
+        doc: "names of the stages in the order in which they run; a stage that is left out must be off; in HTTP requests \
+              its parameters have no effect",
         default: "all, as above",
         kind: OtherKind::Stages,
     },
@@ -278,6 +316,10 @@ mod tests {
             assert_eq!(stage.as_str().parse(), Ok(stage));
         }
         assert_eq!("typ_p".parse(), Ok(StageName::TypicalP));
+        for (letter, stage) in LETTERS {
+            assert_eq!(StageName::of_letter(letter), Ok(*stage));
+        }
+        assert!(StageName::of_letter("q").is_err() && StageName::of_letter("").is_err());
         let error = "top_q".parse::<StageName>().expect_err("no such stage");
         assert_eq!(
             error.to_string(),

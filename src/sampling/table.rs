@@ -97,8 +97,7 @@ macro_rules! sampling_table {
                 Temperature = temperature, "temperature" {
                     is_cut: false, needs_history: false, lists: [],
                     /// Temperature: divides the logits; 0 = greedy, the most probable token
-                    temperature: f64 = 1.0, off 1.0, [0.0, f64::MAX] "a finite number, 0 or more",
-                        api [0.0, 2.0] "a number from 0 to 2";
+                    temperature: f64 = 1.0, off 1.0, [0.0, f64::MAX] "a finite number, 0 or more";
                 }
                 /// Removes improbable tokens so that the surprisal of the sampled tokens is `mirostat_tau` bits on average.
                 Mirostat = mirostat, "mirostat" {

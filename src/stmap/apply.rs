@@ -9,11 +9,12 @@ use crate::arch::{ArchDef, Diagnostic, Span, Spanned};
 use crate::weights::safetensors::{Checkpoint, Stored};
 use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
+use super::computed::Computed;
 use super::config::{At, Config, Expressions, Root, fill, filled};
 use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRule};
 use super::packed::{Packing, Table};
 use super::rearrange::View;
-use super::recipe::{Computed, ELEMENT, INDEX, Part, Recipe};
+use super::recipe::{ELEMENT, INDEX, Part, Recipe};
 use super::unit_rows::UnitRows;
 
 mod unused;
@@ -36,8 +37,8 @@ pub(super) struct Applied {
     pub(super) origins: HashMap<String, String>,
 }
 
-/// Problems in the map, and in the part that all maps share.
-pub(super) type Problems = [Vec<Diagnostic>; 2];
+/// Problems in the map, in those that it extends, and in the part that all maps share.
+pub(super) type Problems = Vec<Vec<Diagnostic>>;
 
 /// The result of trying a map that may not fit a folder.
 pub(super) struct Attempt {
@@ -144,7 +145,7 @@ pub(super) struct Work<'a> {
     /// The stored tensors that are used.
     pub(super) used: RefCell<BTreeSet<String>>,
     pub(super) problems: Problems,
-    /// Index into the problems: whether the rules of the map or the common ones are applied.
+    /// Index into the problems: whose rules are applied.
     pub(super) at: usize,
 }
 
@@ -174,8 +175,9 @@ impl<'a> Work<'a> {
         };
         let arch = Meta::Str(def.name.clone());
         work.metadata.insert("general.architecture", arch);
-        for (at, part) in [map, common].into_iter().enumerate() {
+        for (at, part) in map.chain().chain([common]).enumerate() {
             work.at = at;
+            work.problems.push(Vec::new());
             work.rules(part);
             work.notes(part);
             work.targets(part);
@@ -523,17 +525,14 @@ impl Work<'_> {
     }
 }
 
-/// A vector that follows from the index of its elements.
+/// A tensor whose elements follow from their indices.
 fn computed(shape: &[Expr], each: Option<&Expr>, at: &At<'_>) -> Result<Product, String> {
     let each = each.ok_or("`each`, which gives the elements, is missing")?;
-    let [size] = shape else {
-        let n = shape.len();
-        return Err(format!("{n} axes, but a computed tensor is a vector"));
-    };
-    let size = at.size(size)?;
-    let computed = Computed::new(size, |i| each.evaluate(&at.with(INDEX, i)))?;
+    let sizes = shape.iter().map(|size| at.size(size));
+    let shape = sizes.collect::<Result<Vec<u64>, String>>()?;
+    let computed = Computed::new(&shape, each, at)?;
     Ok(Product {
-        shape: vec![size],
+        shape,
         ty: TensorType::F32,
         data: Data::Lazy(Arc::new(computed)),
         origin: None,

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
+use super::config_file::read_config;
+use super::library::name_of;
 use super::{CONFIG, Error, Maps, definition, text};
 use crate::arch;
 use crate::weights::safetensors::Checkpoint;
@@ -16,6 +18,17 @@ pub(super) struct Chosen<'m> {
     pub(super) text: Option<definition::TextModel>,
     /// The stored tensors, under the names that they have in the text model.
     pub(super) checkpoint: Checkpoint,
+}
+
+/// The name of the map for a folder, by its configuration alone.
+///
+/// # Errors
+/// The configuration is malformed, or no map is for its class.
+pub fn map_of(folder: &Path, maps: &Maps) -> Result<String, Error> {
+    let path = folder.join(CONFIG);
+    let json = read_config(&path)?;
+    let (source, _) = maps.of(&path, &json)?;
+    Ok(name_of(&source.path).to_owned())
 }
 
 /// The map for a folder with this configuration. Tensors may be added to `checkpoint`.

@@ -42,6 +42,8 @@ pub(super) struct Config<'a> {
     known: RefCell<HashMap<String, Value>>,
 }
 
+/// The name that stands for the ending of the folder's class, of those in `[endings]`.
+const CLASS_ENDING: &str = "class_ending";
 /// Maximum length of a chain of named values that follow from each other.
 const MAX_CHAIN: usize = 32;
 /// Maximum number of elements of an array in a pattern, above the number of layers of any model.
@@ -327,6 +329,15 @@ impl<'a> Config<'a> {
         is_read.then(|| self.get(key)).flatten()
     }
 
+    /// The ending of the folder's class that `[endings]` lists; empty if it lists none.
+    fn class_ending(&self) -> &'a str {
+        let names = self.json.get("architectures").and_then(Json::as_array);
+        let mut names = names.into_iter().flatten().filter_map(Json::as_str);
+        let endings = self.map.endings.keys().map(String::as_str);
+        let of = |class: &str| endings.clone().find(|ending| class.ends_with(ending));
+        names.find_map(of).unwrap_or_default()
+    }
+
     fn known(&self) -> Vec<String> {
         let keys = self.json.as_object().into_iter().flatten();
         let nested = self.nested().and_then(Json::as_object);
@@ -444,6 +455,9 @@ impl Scope for At<'_> {
     fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
         if let Some((_, value)) = self.indices.iter().find(|(index, _)| *index == name) {
             return Ok(Value::Int(*value as i64));
+        }
+        if name == CLASS_ENDING {
+            return Ok(Value::Str(self.config.class_ending().to_owned()));
         }
         if let Some(value) = self.config.named(name, self)? {
             return self.of_layer(name, value, whole);

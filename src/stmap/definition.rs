@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::arch::expr::Expr;
-use crate::arch::{Span, Spanned};
+use crate::arch::{Source, Span, Spanned};
 
 use super::config::Expressions;
 use super::rearrange::Pattern;
@@ -19,6 +19,10 @@ pub(super) struct Map {
     pub(super) types: Vec<Spanned<String>>,
     /// The text model within models of these classes; a map with one has no architecture.
     pub(super) text: Option<TextModel>,
+    /// The name of the map that it extends.
+    pub(super) extends: Option<Spanned<String>>,
+    /// The map that it extends, and its text.
+    pub(super) base: Option<Box<(Source, Map)>>,
     /// Endings of classes, each with the endings of the classes whose maps also serve them.
     pub(super) endings: BTreeMap<String, Vec<String>>,
     /// Prefixes of all stored names; the first one that the folder has is used.
@@ -58,6 +62,52 @@ pub(super) struct Map {
 }
 
 impl Map {
+    /// This map and those that it extends, the nearest first. Rules of an earlier one take precedence.
+    pub(super) fn chain(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |map| Some(&map.base.as_ref()?.1))
+    }
+
+    /// The texts of the maps that it extends, the nearest first.
+    pub(super) fn base_sources(&self) -> impl Iterator<Item = &Source> {
+        let bases = self.chain().filter_map(|map| map.base.as_ref());
+        bases.map(|base| &base.0)
+    }
+
+    /// The map with what it inherits: of the map that it extends, or of the part that all maps share. Its own entries take
+    /// precedence. Rules, parameters and tensors are not copied: they stay in the [chain](Self::chain), each at its place.
+    pub(super) fn completed(mut self, base: Option<(Source, Self)>, common: &Self) -> Self {
+        // What all maps share is in the base already.
+        let from = base.as_ref().map_or(common, |(_, base)| base);
+        if self.arch.is_none() && self.text.is_none() {
+            self.arch.clone_from(&from.arch);
+            self.text.clone_from(&from.text);
+        }
+        if self.roots.is_empty() {
+            self.roots.clone_from(&from.roots);
+        }
+        if self.roots.is_empty() {
+            self.roots.push(String::new());
+        }
+        if self.nested.is_none() {
+            self.nested.clone_from(&from.nested);
+        }
+        if self.outer.is_empty() {
+            self.outer.clone_from(&from.outer);
+        }
+        self.endings.clone_from(&common.endings);
+        add(&mut self.defaults, &from.defaults);
+        add(&mut self.values, &from.values);
+        add(&mut self.aliases, &from.aliases);
+        add(&mut self.meanings, &from.meanings);
+        self.prefixes.extend(from.prefixes.iter().cloned());
+        self.parts.extend(from.parts.iter().cloned());
+        self.ignored_keys.extend(from.ignored_keys.iter().cloned());
+        self.ignored_tensors
+            .extend(from.ignored_tensors.iter().cloned());
+        self.base = base.map(Box::new);
+        self
+    }
+
     /// The architectures that folders of this map may have.
     pub(super) fn archs(&self) -> Vec<String> {
         let mut names = Vec::new();
@@ -65,6 +115,13 @@ impl Map {
             arch.for_each_text_result(&mut |name| names.push(name.to_owned()));
         }
         names
+    }
+}
+
+/// Adds inherited entries; own entries take precedence.
+fn add<T: Clone>(own: &mut BTreeMap<String, T>, inherited: &BTreeMap<String, T>) {
+    for (name, value) in inherited {
+        own.entry(name.clone()).or_insert_with(|| value.clone());
     }
 }
 

@@ -61,11 +61,12 @@ pub(super) fn fields(value: &Json) -> BTreeMap<&str, Cow<'_, Json>> {
         .collect()
 }
 
-/// Whether a value is false, empty, or consists only of such values.
+/// Whether a value is false, zero, empty, or consists only of such values.
 pub(super) fn is_off(value: &Json) -> bool {
     match value {
         Json::Null | Json::Bool(false) => true,
-        Json::Bool(true) | Json::Number(_) => false,
+        Json::Bool(true) => false,
+        Json::Number(number) => number.as_f64() == Some(0.0),
         Json::String(text) => text.is_empty(),
         Json::Array(items) => items.is_empty(),
         Json::Object(fields) => fields.values().all(is_off),

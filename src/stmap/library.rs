@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use crate::arch::{Diagnostics, LibraryError, Source, Spanned, nearest};
+use crate::arch::{Diagnostic, Diagnostics, LibraryError, Source, Spanned, nearest};
 
 use super::definition::Map;
 use super::missing::need_of;
@@ -110,6 +110,11 @@ impl Maps {
         if classes.is_empty() {
             return Err(refuse("`architectures` names no class".into()));
         }
+        let types: Vec<&str> = json
+            .get("model_type")
+            .and_then(Json::as_str)
+            .into_iter()
+            .collect();
         let wanted = self.served(&classes);
         let mut best: Option<(usize, &Source, Map)> = None;
         for (_, source) in self.naming(&wanted) {
@@ -119,7 +124,7 @@ impl Maps {
                     let ranks = names.filter_map(|n| wanted.iter().position(|w| w == n));
                     match ranks.min() {
                         // The map is for the class itself, so no other map is nearer.
-                        Some(0) => return Ok((source, map)),
+                        Some(0) => return Ok(self.of_type((source, map), &types)),
                         Some(rank) if best.as_ref().is_none_or(|(other, ..)| rank < *other) => {
                             best = Some((rank, source, map));
                         }
@@ -137,9 +142,9 @@ impl Maps {
             }
         }
         if let Some((_, source, map)) = best {
-            return Ok((source, map));
+            return Ok(self.of_type((source, map), &types));
         }
-        if let Some(need) = need_of(&classes) {
+        if let Some(need) = need_of(&wanted) {
             let classes = classes.join("`, `");
             return Err(refuse(format!(
                 "no map is for `{classes}` yet, which needs {need} (--archs DIR adds maps of your own)"
@@ -166,12 +171,33 @@ impl Maps {
 
     /// The map for the configuration of a text model within another model, by its class or, if that fails, by its type.
     pub(super) fn of_text(&self, classes: &[&str], model_type: &[&str]) -> Option<(&Source, Map)> {
-        let find = |names: &[&str], of: fn(&Map) -> &[Spanned<String>]| {
-            let is_it = |map: &Map| map.text.is_none() && contains(of(map), names);
-            let mut maps = self.sound(names);
-            maps.find_map(|(_, source, map)| is_it(&map).then_some((source, map)))
+        let of_class = self.find(classes, |map| &map.classes);
+        match of_class {
+            Some(found) => Some(self.of_type(found, model_type)),
+            None => self.find(model_type, |map| &map.types),
+        }
+    }
+
+    /// The map of a class, or that of the type of the configuration if it says more: transformers computes several types
+    /// with one class, and stores the tensors of each under names of its own.
+    fn of_type<'m>(
+        &'m self,
+        (source, map): (&'m Source, Map),
+        model_type: &[&str],
+    ) -> (&'m Source, Map) {
+        let is_open = map.text.is_none() && !map.types.is_empty();
+        let other = match is_open && !contains(&map.types, model_type) {
+            true => self.find(model_type, |map| &map.types),
+            false => None,
         };
-        find(classes, |map| &map.classes).or_else(|| find(model_type, |map| &map.types))
+        other.unwrap_or((source, map))
+    }
+
+    /// The first map of a text model among whose names one of these is.
+    fn find(&self, names: &[&str], of: fn(&Map) -> &[Spanned<String>]) -> Option<(&Source, Map)> {
+        let is_it = |map: &Map| map.text.is_none() && contains(of(map), names);
+        let mut maps = self.sound(names);
+        maps.find_map(|(_, source, map)| is_it(&map).then_some((source, map)))
     }
 
     /// All valid maps of text models, with their names.
@@ -207,18 +233,40 @@ impl Maps {
     }
 
     fn parse(&self, source: &Source) -> Result<Map, Diagnostics> {
-        read::parse(&source.path, &source.text, &self.common)
+        self.parse_within(source, &[])
+    }
+
+    /// Reads a map that others extend: those named in `outer`, from the outermost on.
+    fn parse_within(&self, source: &Source, outer: &[&str]) -> Result<Map, Diagnostics> {
+        let map = read::parse(&source.path, &source.text)?;
+        let Some(name) = &map.extends else {
+            return Ok(map.completed(None, &self.common));
+        };
+        let refuse = |problem| Diagnostics::new(&source.path, &source.text, vec![problem]);
+        let open = [outer, &[name_of(&source.path)]].concat();
+        if open.contains(&name.value.as_str()) {
+            let message = format!("`{}` would extend itself", name.value);
+            return Err(refuse(Diagnostic::new(name.span.clone(), message)));
+        }
+        let Some(base) = self.sources.get(&name.value) else {
+            let known = self.sources.keys().map(String::as_str);
+            let span = name.span.clone();
+            return Err(refuse(Diagnostic::unknown(span, "map", &name.value, known)));
+        };
+        let inner = self.parse_within(base, &open)?;
+        Ok(map.completed(Some((base.clone(), inner)), &self.common))
     }
 
     /// The given classes, then the classes whose maps also serve them.
     fn served(&self, classes: &[&str]) -> Vec<String> {
         let mut all: Vec<String> = classes.iter().map(|class| (*class).to_owned()).collect();
+        let mut endings: Vec<_> = self.common.endings.iter().collect();
+        endings.sort_by_key(|(ending, _)| std::cmp::Reverse(ending.len()));
         for class in classes {
-            for (ending, others) in &self.common.endings {
+            for (ending, others) in &endings {
                 let stem = class.strip_suffix(ending.as_str());
-                let others = others
-                    .iter()
-                    .map(|other| stem.map(|stem| format!("{stem}{other}")));
+                let others = others.iter();
+                let others = others.map(|other| stem.map(|stem| format!("{stem}{other}")));
                 all.extend(others.flatten());
             }
         }

@@ -28,12 +28,10 @@ pub fn missing() -> Result<Vec<Need>, String> {
     Ok(list.needs)
 }
 
-/// The features that the first listed one of these classes needs.
-pub(super) fn need_of(classes: &[&str]) -> Option<String> {
+/// The features that the first of these classes needs which the list has.
+pub(super) fn need_of(classes: &[String]) -> Option<String> {
     let needs = missing().unwrap_or_default();
-    let mut found = needs.into_iter().filter(|need| {
-        let mut own = need.classes.iter();
-        own.any(|class| classes.contains(&class.as_str()))
-    });
-    found.next().map(|need| need.what)
+    let need = |class| needs.iter().find(|need| need.classes.contains(class));
+    let found = classes.iter().find_map(need);
+    found.map(|need| need.what.clone())
 }

@@ -8,6 +8,7 @@
 
 mod apply;
 mod chosen;
+mod computed;
 mod config;
 mod config_file;
 mod definition;
@@ -31,6 +32,7 @@ mod unit_rows;
 pub mod update;
 mod values;
 
+pub use chosen::map_of;
 pub use config_file::{folder_of, is_folder, is_model};
 pub use error::Error;
 pub use library::{ENDING, Maps};

@@ -47,8 +47,9 @@ pub fn open(
     let applied = apply::apply(&map, maps.common(), &def, &config, &packed);
     let applied = applied.map_err(|problems| Error::Map {
         folder: folder.to_owned(),
-        problems: [source, maps.common_source()]
-            .into_iter()
+        problems: std::iter::once(source)
+            .chain(map.base_sources())
+            .chain([maps.common_source()])
             .zip(problems)
             .filter(|(_, problems)| !problems.is_empty())
             .map(|(source, problems)| Diagnostics::new(&source.path, &source.text, problems))

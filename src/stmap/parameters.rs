@@ -200,7 +200,7 @@ impl Work<'_> {
 
     /// A list with a value for each layer of the first group of tensors with layers.
     fn for_layers(&self, value: &Given, at: &At<'_>) -> Result<Value, String> {
-        let groups = self.map.groups.iter();
+        let groups = self.map.chain().flat_map(|map| &map.groups);
         let count = groups.filter_map(|group| group.layers.as_ref()).next();
         let (count, _) = count.ok_or("a map without layers has no values for each layer")?;
         let layers = 0..self.n_layers(count)?;

@@ -24,30 +24,12 @@ const VALUES: Form = Form::List(&Form::Value);
 /// Names of tensors, and tables with their own rules.
 const PARTS: Form = Form::List(&Form::Either(&[Form::Text, Form::Table("a part")]));
 
-/// Reads a map, whose expressions may use the names of `common`. Rules, parameters and tensors of `common` are not
-/// copied into the map.
+/// Reads a map by itself, without the parts that it shares with others ([`Map::completed`]).
 ///
 /// # Errors
 /// The text has problems; all are returned together.
-pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagnostics> {
-    let mut map = read(path, source, true)?;
-    add(&mut map.defaults, &common.defaults);
-    add(&mut map.values, &common.values);
-    add(&mut map.aliases, &common.aliases);
-    add(&mut map.meanings, &common.meanings);
-    map.prefixes.extend(common.prefixes.iter().cloned());
-    map.parts.extend(common.parts.iter().cloned());
-    map.ignored_keys.extend(common.ignored_keys.iter().cloned());
-    map.ignored_tensors
-        .extend(common.ignored_tensors.iter().cloned());
-    Ok(map)
-}
-
-/// Adds the entries that all maps share; a map's own entries take precedence.
-fn add<T: Clone>(own: &mut BTreeMap<String, T>, shared: &BTreeMap<String, T>) {
-    for (name, value) in shared {
-        own.entry(name.clone()).or_insert_with(|| value.clone());
-    }
+pub(super) fn parse(path: &str, source: &str) -> Result<Map, Diagnostics> {
+    read(path, source, true)
 }
 
 /// Reads the part that all maps share: parameters that are set if the configuration has their keys, and ignored keys
@@ -97,11 +79,13 @@ impl<'a> Reader<'a> {
         let mut fields = Fields::new(root, 0..0, "a map");
         let mut map = Map::default();
         if is_whole {
+            map.extends = self.0.optional_text(&mut fields, "extends");
             map.text = self.text_model(&mut fields);
             if map.text.is_none() {
-                // A map with `text` has no architecture.
+                // A map with `text` has no architecture, and one that extends another may have that of the other.
                 match fields.take("arch", Form::Name) {
                     Some(item) => map.arch = self.0.name(item),
+                    None if map.extends.is_some() => {}
                     None => self.0.missing(&fields, "arch"),
                 }
             }
@@ -112,10 +96,7 @@ impl<'a> Reader<'a> {
             }
         }
         map.endings = self.names(&mut fields, "endings");
-        let roots = fields
-            .take("roots", Form::TEXT_OR_TEXTS)
-            .map(|item| self.0.text_or_texts(item, "roots"));
-        map.roots = roots.unwrap_or_else(|| vec![String::new()]);
+        map.roots = self.0.any_texts(&mut fields, "roots");
         map.prefixes = self.0.any_texts(&mut fields, "prefixes");
         let nested = self.0.optional_text(&mut fields, "nested");
         map.nested = nested.map(|text| text.value);

@@ -57,7 +57,8 @@ fn definition() -> ArchDef {
 
 fn parse(map: &str) -> Result<Map, String> {
     let map = format!("arch = \"test\"\nclasses = [\"Test\"]\n{map}");
-    read::parse("test.arch.stmap.toml", &map, &Map::default()).map_err(|error| error.to_string())
+    let map = read::parse("test.arch.stmap.toml", &map).map_err(|error| error.to_string())?;
+    Ok(map.completed(None, &Map::default()))
 }
 
 /// The result of a map, or the messages of its problems.
@@ -276,7 +277,8 @@ fn a_rule_with_else_does_not_ask_for_what_an_earlier_rule_gave() {
 #[test]
 fn the_architecture_may_follow_from_the_configuration() {
     let text = "arch = \"if(wide, 'test-wide', 'test')\"\nclasses = [\"Test\"]\n";
-    let map = read::parse("test.arch.stmap.toml", text, &Map::default()).expect("a sound map");
+    let map = read::parse("test.arch.stmap.toml", text).expect("a sound map");
+    let map = map.completed(None, &Map::default());
     assert_eq!(map.archs(), ["test-wide", "test"]);
     let checkpoint = Checkpoint::default();
     let arch = |json: Json| Config::new(&map, &json, &checkpoint).arch();

@@ -183,14 +183,16 @@ mod tests {
         let mut n_heads = 0;
         let named = [HEAD];
         for (name, _, map) in maps.sound(&named) {
-            let tensors = map.groups.iter().flat_map(|group| &group.tensors);
+            let groups = map.chain().flat_map(|map| &map.groups);
+            let tensors = groups.flat_map(|group| &group.tensors);
             let is_head = |rule: &&TensorRule| {
                 let name = &rule.name.value;
                 name.strip_suffix(ENDING).unwrap_or(name) == HEAD
             };
             let rules: Vec<&TensorRule> = tensors.filter(is_head).collect();
             n_heads += rules.len();
-            let is_required = map.rules.iter().any(|rule| asks(&rule.holds));
+            let mut conditions = map.chain().flat_map(|map| &map.rules);
+            let is_required = conditions.any(|rule| asks(&rule.holds));
             let is_ruled = rules
                 .iter()
                 .any(|rule| rule.otherwise.is_some() && rule.when.as_ref().is_some_and(asks));

@@ -1,5 +1,5 @@
 //! Decides which text may be released: whole characters, nothing that may become a stop sequence, and each token's
-//! entry together with its text.
+//! entry together with its text; and where it ends: at a stop sequence, or at a line with too little indentation.
 //!
 //! Each token goes in with its bytes and an entry of the caller's, such as a log-probability. Text comes out in whole
 //! tokens: a token is held while its bytes end inside a character or may be the start of a stop sequence. So the bytes
@@ -27,6 +27,8 @@ pub struct Released<T> {
     pub entries: Vec<Entry<T>>,
     /// The index of the stop sequence that ended the answer.
     pub stopped: Option<usize>,
+    /// Whether a line with too little indentation ended the answer.
+    pub is_outdented: bool,
 }
 
 /// Holds text back until it is final.
@@ -35,6 +37,12 @@ pub struct Gate<T> {
     stops: Vec<Vec<u8>>,
     /// Whether the stop sequence that ends the answer is kept in the text.
     keeps_stop: bool,
+    /// Number of tokens to come in which no stop sequence ends.
+    n_open: usize,
+    /// Minimum number of spaces and tabs at the start of each line but the first.
+    n_indent: usize,
+    /// Number of spaces and tabs since the last line end, while nothing else follows it.
+    indent: Option<usize>,
     /// The bytes of the held tokens, in order.
     held: Vec<u8>,
     /// The held tokens, each with its end in `held`.
@@ -48,6 +56,9 @@ impl<T> Gate<T> {
         Self {
             stops: stops.to_vec(),
             keeps_stop: false,
+            n_open: 0,
+            n_indent: 0,
+            indent: None,
             held: Vec::new(),
             tokens: VecDeque::new(),
             is_stopped: false,
@@ -60,7 +71,20 @@ impl<T> Gate<T> {
         Self { keeps_stop, ..self }
     }
 
-    /// Adds a token and releases the text that has become final. After a stop sequence, tokens are ignored.
+    /// The same gate. A stop sequence that ends within the first `n` tokens does not end the answer.
+    #[must_use]
+    pub fn open_for(self, n: usize) -> Self {
+        Self { n_open: n, ..self }
+    }
+
+    /// The same gate. The answer ends before the first other character of a line, except of the first line, that starts
+    /// with less than `n_indent` spaces and tabs.
+    #[must_use]
+    pub fn indented(self, n_indent: usize) -> Self {
+        Self { n_indent, ..self }
+    }
+
+    /// Adds a token and releases the text that has become final. After the end of the answer, tokens are ignored.
     pub fn push(&mut self, bytes: &[u8], entry: T) -> Released<T> {
         if self.is_stopped {
             return self.release(0);
@@ -68,7 +92,16 @@ impl<T> Gate<T> {
         let before = self.held.len();
         self.held.extend_from_slice(bytes);
         self.tokens.push_back((self.held.len(), entry));
-        if let Some((stop, start)) = self.find_stop(before) {
+        let stop = match self.n_open {
+            0 => self.find_stop(before),
+            _ => None,
+        };
+        self.n_open = self.n_open.saturating_sub(1);
+        let outdent = self.find_outdent(before);
+        let stop = stop.filter(|(stop, start)| {
+            outdent.is_none_or(|outdent| start + self.stops[*stop].len() <= outdent)
+        });
+        if let Some((stop, start)) = stop {
             self.is_stopped = true;
             let end = match self.keeps_stop {
                 true => start + self.stops[stop].len(),
@@ -76,6 +109,12 @@ impl<T> Gate<T> {
             };
             let mut released = self.cut(end);
             released.stopped = Some(stop);
+            return released;
+        }
+        if let Some(outdent) = outdent {
+            self.is_stopped = true;
+            let mut released = self.cut(outdent);
+            released.is_outdented = true;
             return released;
         }
         let end = self.final_end();
@@ -99,6 +138,22 @@ impl<T> Gate<T> {
                 .max_by_key(|(i, stop)| (stop.len(), std::cmp::Reverse(*i)))
                 .map(|(i, stop)| (i, end - stop.len()))
         })
+    }
+
+    /// The place of the first character in the bytes from `from` on that has too little indentation.
+    fn find_outdent(&mut self, from: usize) -> Option<usize> {
+        if self.n_indent == 0 {
+            return None;
+        }
+        for (at, byte) in self.held.iter().enumerate().skip(from) {
+            match (byte, self.indent) {
+                (b' ' | b'\t', Some(n)) => self.indent = Some(n + 1),
+                (_, Some(n)) if n < self.n_indent => return Some(at),
+                (b'\n', _) => self.indent = Some(0),
+                _ => self.indent = None,
+            }
+        }
+        None
     }
 
     /// The end of the last held token that is final.
@@ -149,6 +204,7 @@ impl<T> Gate<T> {
             text,
             entries,
             stopped: None,
+            is_outdented: false,
         }
     }
 
@@ -237,6 +293,61 @@ mod tests {
         let texts = ["the ", "e", "nd!", "more"];
         let text = texts.map(|token| gate.push(token.as_bytes(), ()).text);
         assert_eq!(text.concat() + &gate.finish().text, "the end");
+    }
+
+    #[test]
+    fn a_stop_sequence_counts_after_the_first_tokens() {
+        let texts = |n: usize, tokens: &[&str]| {
+            let mut gate = Gate::new(&[b"end".to_vec()]).open_for(n);
+            let mut out = String::new();
+            for token in tokens {
+                let released = gate.push(token.as_bytes(), ());
+                out.push_str(&released.text);
+                if released.stopped.is_some() {
+                    return out + "|";
+                }
+            }
+            out + &gate.finish().text
+        };
+        let tokens = ["a", "end", "b", "e", "nd", "c"];
+        assert_eq!(texts(0, &tokens), "a|");
+        assert_eq!(texts(1, &tokens), "a|");
+        assert_eq!(texts(2, &tokens), "aendb|");
+        // It counts where it ends, not where it starts.
+        assert_eq!(texts(4, &tokens), "aendb|");
+        assert_eq!(texts(5, &tokens), "aendbendc");
+        assert_eq!(texts(2, &["a", "en", "d"]), "a|");
+        assert_eq!(texts(3, &["a", "en", "d", "x"]), "aendx");
+    }
+
+    #[test]
+    fn a_line_with_too_little_indentation_ends_the_answer() {
+        let texts = |n: usize, text: &str| {
+            let whole = |size: usize| {
+                let mut gate = Gate::new(&[b"STOP".to_vec()]).indented(n);
+                let mut out = String::new();
+                for token in text.as_bytes().chunks(size) {
+                    let released = gate.push(token, ());
+                    out.push_str(&released.text);
+                    if released.is_outdented || released.stopped.is_some() {
+                        return out + "|";
+                    }
+                }
+                out + &gate.finish().text
+            };
+            let texts: Vec<String> = (1..=text.len()).map(whole).collect();
+            assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+            texts[0].clone()
+        };
+        let text = "a = 1\n    b\n  c\n    d";
+        assert_eq!(texts(0, text), text);
+        assert_eq!(texts(2, text), text);
+        assert_eq!(texts(3, text), "a = 1\n    b\n  |");
+        assert_eq!(texts(5, text), "a = 1\n    |");
+        assert_eq!(texts(2, "x\n\t\ty\n\tz"), "x\n\t\ty\n\t|");
+        assert_eq!(texts(1, "x\n\n y"), "x\n|");
+        assert_eq!(texts(4, "xSTOP\ny"), "x|");
+        assert_eq!(texts(4, "x\nySTOP"), "x\n|");
     }
 
     #[test]

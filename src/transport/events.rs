@@ -32,10 +32,16 @@ impl Events {
 
     /// Adds an event that is named by the `type` of its data.
     pub fn push_named(&mut self, data: &Value) {
-        if let Some(name) = data["type"].as_str() {
-            let line = ["event: ", name, "\n"].concat();
-            self.0.extend_from_slice(line.as_bytes());
+        match data["type"].as_str() {
+            Some(name) => self.push_as(name, data),
+            None => self.push(data),
         }
+    }
+
+    /// Adds an event of this name.
+    pub fn push_as(&mut self, name: &str, data: &impl Serialize) {
+        let line = ["event: ", name, "\n"].concat();
+        self.0.extend_from_slice(line.as_bytes());
         self.push(data);
     }
 

@@ -35,6 +35,9 @@ use super::runtime::{MAX_BODY_BYTES, not_accepted};
 /// Maximum time for the rest of a received body to reach its reader.
 const GRACE: Duration = Duration::from_millis(250);
 
+/// Number of bytes of an answer that a client which keeps the server waiting has to take within the time limit of writing.
+const PROGRESS: usize = 64 << 10;
+
 /// Maximum number of bytes of a body that are dropped after its answer.
 const MAX_DROPPED: usize = 2 * MAX_BODY_BYTES;
 
@@ -43,12 +46,21 @@ const MAX_DROPPED: usize = 2 * MAX_BODY_BYTES;
 #[cfg(unix)]
 const BACKLOG: i32 = 4096;
 
-/// Serves connections until something is sent to `stop`, then lets running requests finish. A connection ends if the
-/// head of a request, the first or a later one, does not arrive within `read_time`.
+/// The time limits of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Maximum time for the head of a request, the first or a later one.
+    pub read: Duration,
+    /// Maximum time without progress in writing an answer, because the client does not read.
+    pub write: Duration,
+}
+
+/// Serves connections until something is sent to `stop`, then lets running requests finish. A connection ends if one of
+/// the times is exceeded.
 pub fn serve(
     listener: TcpListener,
     app: Router,
-    read_time: Duration,
+    times: Times,
     mut stop: oneshot::Receiver<()>,
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
@@ -62,7 +74,7 @@ pub fn serve(
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        connections.spawn(connection(stream, app.clone(), read_time, stopped.clone()));
+                        connections.spawn(connection(stream, app.clone(), times, stopped.clone()));
                     }
                     Err(error) => not_accepted(&error).await,
                 },
@@ -80,13 +92,13 @@ pub fn serve(
 async fn connection(
     stream: TcpStream,
     app: Router,
-    read_time: Duration,
+    times: Times,
     mut stopped: watch::Receiver<bool>,
 ) {
     // Tokens are small and must be sent at once (no Nagle delay).
     let _ = stream.set_nodelay(true);
     let state = Arc::new(State::default());
-    let wire = Wire::new(stream, Arc::clone(&state));
+    let wire = Wire::new(stream, Arc::clone(&state), times.write);
     let stream = Arc::clone(&wire.stream);
     let io = TokioIo::new(wire);
     let of_service = Arc::clone(&state);
@@ -101,7 +113,7 @@ async fn connection(
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(read_time)
+        .header_read_timeout(times.read)
         .serve_connection(io, service);
     {
         let mut serving = std::pin::pin!(serving);
@@ -118,7 +130,7 @@ async fn connection(
     }
     let is_read = state.is_read.load(Ordering::Acquire);
     if !is_read && state.has_sent.load(Ordering::Acquire) {
-        let dropped = tokio::time::timeout(read_time, drop_rest(stream));
+        let dropped = tokio::time::timeout(times.read, drop_rest(stream));
         tokio::select! {
             _ = dropped => {}
             () = stopping(&mut stopped) => {}
@@ -261,16 +273,41 @@ struct Wire {
     broken: Option<Broken>,
     /// The time limit for reading the body, once the client has closed its half.
     grace: Option<Pin<Box<Sleep>>>,
+    write_time: Duration,
+    /// While the client takes less than is to be sent: the end of the time that it has to take more.
+    stall: Option<Pin<Box<Sleep>>>,
+    /// Number of bytes written in this time.
+    n_written: usize,
 }
 
 impl Wire {
-    fn new(stream: TcpStream, state: Arc<State>) -> Self {
+    fn new(stream: TcpStream, state: Arc<State>, write_time: Duration) -> Self {
         Self {
             stream: Arc::new(stream),
             state,
             has_ended: false,
             broken: None,
             grace: None,
+            write_time,
+            stall: None,
+            n_written: 0,
+        }
+    }
+
+    /// Waits until the client has kept the server waiting for too long, which breaks the connection.
+    fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let stall = || Box::pin(tokio::time::sleep(self.write_time));
+        let stall = self.stall.get_or_insert_with(stall);
+        ready!(stall.as_mut().poll(cx));
+        tracing::info!(target: "server", limit = ?self.write_time, "a client does not read its answer; its connection ends");
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Notes that `n` of `wanted` bytes were written.
+    fn progress(&mut self, n: usize, wanted: usize) {
+        self.n_written += n;
+        if n == wanted || self.n_written >= PROGRESS {
+            (self.stall, self.n_written) = (None, 0);
         }
     }
 
@@ -333,12 +370,20 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.state.has_sent.store(true, Ordering::Release);
+        let this = self.get_mut();
+        this.state.has_sent.store(true, Ordering::Release);
         loop {
-            ready!(self.stream.poll_write_ready(cx))?;
-            match self.stream.try_write(bytes) {
+            match this.stream.poll_write_ready(cx) {
+                Poll::Pending => return this.poll_stall(cx),
+                Poll::Ready(ready) => ready?,
+            }
+            match this.stream.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
+                Ok(n) => {
+                    this.progress(n, bytes.len());
+                    return Poll::Ready(Ok(n));
+                }
+                failed => return Poll::Ready(failed),
             }
         }
     }

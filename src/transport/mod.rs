@@ -12,6 +12,6 @@ mod socket;
 
 pub use events::{Events, Failed, event_stream, relay};
 pub use exchange::{Answer, Channel, Connections, exchange};
-pub use listener::serve;
+pub use listener::{Times, serve};
 pub use runtime::{MAX_BODY_BYTES, runtime};
 pub use socket::serve_socket;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json, json};
 
+use crate::common::inputs::refuse_input;
 use crate::common::writing::{PartFolder, sync_folder};
 
 use super::gguf::Sink;
@@ -122,7 +123,7 @@ pub struct NewFolder<'a> {
 /// Writes a folder: `data(tensor, out)` passes the bytes of a tensor to `out`, in order.
 ///
 /// # Errors
-/// The folder is not empty, the format lacks a type, the disk space is too small, or the operating system or `data`
+/// The folder is not empty, the model in it is an input, the format lacks a type, the disk space is too small, or the operating system or `data`
 /// fails. Existing files are then unchanged, unless the complete folder could not be renamed.
 pub fn write(
     new: &NewFolder<'_>,
@@ -138,6 +139,11 @@ pub fn write(
             path: new.path.to_owned(),
             message: "is there already; --force replaces the model in it".into(),
         });
+    }
+    if is_there {
+        for path in of_model(new.path).map_err(io)? {
+            refuse_input(&path).map_err(|source| Error::Io { path, source })?;
+        }
     }
     let config = serde_json::to_vec_pretty(&json!({
         "model_type": new.metadata.str("general.architecture"),
@@ -189,6 +195,19 @@ fn is_empty(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// The files of the model in a folder, the configuration first.
+fn of_model(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = vec![folder.join(CONFIG), folder.join(INDEX)];
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|n| n.starts_with("model") && n.ends_with(".safetensors")) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
 /// Moves files into a folder, where they replace a model; other files stay. Meanwhile the folder has no configuration,
 /// so it does not count as a model.
 fn replace(from: &Path, to: &Path, names: &[String]) -> io::Result<()> {
@@ -196,15 +215,7 @@ fn replace(from: &Path, to: &Path, names: &[String]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     };
-    remove(to.join(CONFIG))?;
-    remove(to.join(INDEX))?;
-    for entry in fs::read_dir(to)? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|n| n.starts_with("model") && n.ends_with(".safetensors")) {
-            remove(path)?;
-        }
-    }
+    of_model(to)?.into_iter().try_for_each(remove)?;
     names
         .iter()
         .try_for_each(|name| fs::rename(from.join(name), to.join(name)))

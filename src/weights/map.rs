@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use memmap2::Mmap;
 
-use crate::common::writing::Reading;
+use crate::common::inputs::Reading;
 
 use super::{Bytes, Error};
 
@@ -140,7 +140,7 @@ pub(super) fn map(path: &Path) -> Result<Bytes, Error> {
         map,
         path: path.to_owned(),
         stamp: stamp(&file),
-        _reading: Reading::new(&file),
+        _reading: Reading::new(&file, path),
         file,
     })))
 }

@@ -1,8 +1,7 @@
-//! `bench chat`: through pipes, and through a terminal of its own.
+//! `bench chat` through pipes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use lab_bench::sampling::PARAMETERS;
 use serde_json::{Value, json};
@@ -12,7 +11,7 @@ use crate::server::Server;
 use crate::tools::{TAGGED, calling, model, plain_template, serve, template};
 
 /// A conversation with these lines.
-fn talk(arguments: &[&str], lines: &str) -> Ran {
+pub(crate) fn talk(arguments: &[&str], lines: &str) -> Ran {
     let folder = scratch();
     let path = written(folder.path(), "lines", lines);
     let lines = File::open(path).expect("it was written");
@@ -21,19 +20,19 @@ fn talk(arguments: &[&str], lines: &str) -> Ran {
 
 /// What is printed in a conversation without failures.
 #[track_caller]
-fn said(arguments: &[&str], lines: &str) -> String {
+pub(crate) fn said(arguments: &[&str], lines: &str) -> String {
     let ran = talk(arguments, lines);
     assert!(ran.is_fine(), "{lines}: {}", ran.err);
     ran.out
 }
 
-fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
+pub(crate) fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
     std::fs::write(&path, text).expect("a writable folder");
     path
 }
 
-fn saved(path: &Path) -> Value {
+pub(crate) fn saved(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).expect("it was saved");
     serde_json::from_str(&text).expect("JSON")
 }
@@ -51,7 +50,7 @@ fn answered(server: &Server, messages: &[Value], extra: &Value) -> Value {
     answer["choices"][0].clone()
 }
 
-fn user(text: &str) -> Value {
+pub(crate) fn user(text: &str) -> Value {
     json!({ "role": "user", "content": text })
 }
 
@@ -441,152 +440,51 @@ fn a_model_without_a_template_cannot_chat() {
     );
 }
 
-/// Runs a program in a terminal: waits for a text, types another, and so on; prints what it showed.
-const TERMINAL: &str = r#"
-import json, os, pty, select, sys
-steps, program = json.loads(sys.argv[1]), sys.argv[2:]
-pid, fd = pty.fork()
-if pid == 0:
-    os.execv(program[0], program)
-seen, at = b"", 0
-def more(wait=b""):
-    global seen
-    if not select.select([fd], [], [], 60)[0]:
-        sys.exit("waits for %r after %r" % (wait, seen))
-    try:
-        data = os.read(fd, 1 << 16)
-    except OSError:
-        data = b""
-    seen += data
-    return bool(data)
-for wait, typed in steps:
-    wait = wait.encode()
-    while (found := seen.find(wait, at)) < 0:
-        if not more(wait):
-            sys.exit("ended before %r: %r" % (wait, seen))
-    at = found + len(wait)
-    os.write(fd, typed.encode())
-while more():
-    pass
-sys.stdout.buffer.write(seen)
-sys.stdout.flush()
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"#;
-
-/// What a terminal shows of a conversation; none where there is no Python to make one.
-fn shown(arguments: &[&str], steps: &[(&str, &str)], settings: &[(&str, &str)]) -> Option<String> {
-    let has_python = Command::new("python3").arg("--version").output();
-    if !has_python.is_ok_and(|output| output.status.success()) || cfg!(not(unix)) {
-        assert!(std::env::var_os("CI").is_none(), "CI needs python3");
-        println!("NOT RUN: there is no python3 on this machine");
-        return None;
-    }
-    let mut command = Command::new("python3");
-    let steps = serde_json::to_string(steps).expect("texts");
-    let chat = program(&[&["chat"], arguments].concat());
-    command
-        .args(["-c", TERMINAL, &steps])
-        .arg(chat.get_program())
-        .args(chat.get_args())
-        .env("TERM", "xterm-256color")
-        .env_remove("NO_COLOR");
-    let ran = ended(command.envs(settings.iter().copied()));
-    assert!(ran.is_fine(), "{}\n{}", ran.err, ran.out);
-    Some(ran.out)
-}
-
-/// What Ctrl-C and Ctrl-D send.
-const CTRL_C: &str = "\u{3}";
-const CTRL_D: &str = "\u{4}";
-
 #[test]
-fn a_terminal_stops_answers_and_remembers_lines() {
+fn a_saved_conversation_is_replaced_only_with_force() {
     let folder = scratch();
-    let file = folder.path().join("saved.json");
-    let save = format!("/save {}\r", text(&file));
-    let up = "\u{1b}[A";
-    let Some(seen) = shown(
-        &["--ctx", "60000"],
-        &[
-            ("Ctrl-D ends", ""),
-            ("> ", "/set ignore_eos true\r"),
-            ("\r\n", ""),
-            ("> ", "Hello\r"),
-            ("help", CTRL_C),
-            ("[stopped]", ""),
-            ("> ", &save),
-            (" messages in ", ""),
-            ("> ", "/set ignore_eos default\r"),
-            ("\r\n", ""),
-            ("> ", "abc"),
-            ("abc", CTRL_C),
-            ("[Ctrl-D ends]", ""),
-            ("> ", "/reset\r"),
-            ("\r\n", ""),
-            // Past the two commands that follow it, to the message.
-            ("> ", &format!("{up}{up}{up}{up}")),
-            ("Hello", "\r"),
-            ("help you?", ""),
-            ("> ", CTRL_D),
-        ],
+    let file = folder.path().join("a talk.json");
+    let at = text(&file);
+    said(&[], &format!("Hi\n/save {at}\n"));
+    let before = saved(&file);
+    let ran = talk(&[], &format!("Hello\n/save {at}\n/save --force\n"));
+    assert_eq!(ran.code, 1);
+    let expected = format!("{at}: is there already; --force replaces it");
+    assert!(ran.err.contains(&expected), "{}", ran.err);
+    assert!(
+        ran.err.contains("/save needs the name of a file"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(saved(&file), before);
+    said(
         &[],
-    ) else {
-        return;
-    };
-    let messages = saved(&file);
-    let said = messages[1]["content"].as_str().expect("content");
-    assert_eq!(messages[0], user("Hello"));
-    assert!(said.starts_with("Hello! How can I help"), "{seen}");
-    assert!(said.len() < 200_000, "{} bytes", said.len());
-    assert_eq!(seen.matches("[stopped]").count(), 1, "{seen}");
+        &format!("/load {at}\n/undo\nHello\n/save --force {at}\n"),
+    );
+    assert_eq!(saved(&file)[0], user("Hello"));
+    // The model is an input.
+    let model = folder.path().join("m.gguf");
+    std::fs::copy("models/tiny-chat.gguf", &model).expect("a model");
+    let lines = format!("Hi\n/save --force {}\n", text(&model));
+    let ran = talk(&["-m", text(&model)], &lines);
+    assert!(ran.err.contains("is an input"), "{}", ran.err);
 }
 
 #[test]
-fn colours_show_probabilities_and_reasoning_is_dim() {
-    let steps = [
-        ("> ", "/logprobs\r"),
-        ("[on]", ""),
-        ("> ", "Hello\r"),
-        ("?", ""),
-        ("> ", CTRL_D),
-    ];
-    let Some(seen) = shown(&[], &steps, &[]) else {
-        return;
-    };
+fn a_full_context_says_what_helps() {
+    let long = "word ".repeat(200);
+    let ran = talk(&["--ctx", "64"], &format!("{long}\n"));
+    for part in ["and the context holds 64", "/undo", "/reset", "--ctx N"] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    assert!(!ran.err.contains("`messages`"), "{}", ran.err);
+    let lines = "/set ignore_eos true\nHello\n/info\n";
+    let out = said(&["--ctx", "64"], lines);
+    let context = out.lines().find(|line| line.starts_with("context: "));
+    let context = context.expect("a line of /info");
     assert!(
-        seen.contains("\u{1b}[38;5;34mHello\u{1b}[0m\u{1b}[38;5;34m!\u{1b}[0m"),
-        "{seen}"
+        context.starts_with("context: full, as it holds 64 tokens"),
+        "{context}"
     );
-    assert!(seen.contains("\u{1b}[2m[on]\u{1b}[0m"), "{seen}");
-    // No colours: a list.
-    let seen = shown(&[], &steps, &[("NO_COLOR", "1")]).expect("it ran before");
-    assert!(
-        !seen.contains("\u{1b}[38;5") && !seen.contains("\u{1b}[2m"),
-        "{seen}"
-    );
-    assert!(
-        seen.contains("Hello! How can I help you?\r\n") && seen.contains(" \"Hello\"\r\n"),
-        "{seen}"
-    );
-
-    let folder = scratch();
-    let path = model(folder.path(), "thinking.gguf", &template("", "<think>\n"));
-    let steps = [
-        ("> ", "/set thinking_budget 3\r"),
-        ("\r\n", ""),
-        ("> ", "/set max_tokens 30\r"),
-        ("\r\n", ""),
-        ("> ", "2+2=?\r"),
-        ("2+2=?", ""),
-        ("\u{1b}[2m", ""),
-        ("\u{1b}[0m\r\n", ""),
-        ("> ", CTRL_D),
-    ];
-    shown(&["-m", text(&path)], &steps, &[]);
-}
-
-#[test]
-fn text_diffusion_is_shown_while_it_forms() {
-    let steps = [("> ", "Hi\r"), ("░", ""), ("help you?", ""), ("> ", CTRL_D)];
-    shown(&["-m", "tiny-diffusion", "-n", "16"], &steps, &[]);
+    assert!(context.contains("/undo or /reset"), "{context}");
 }

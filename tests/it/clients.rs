@@ -44,8 +44,20 @@ fn client_packages_work_unmodified() {
     let server = Server::start(&[]);
     let small = Server::start(&["--parallel", "1", "--queue", "1", "--ctx", "4096"]);
     let script = |name: &str| format!("{}/scripts/{name}", env!("CARGO_MANIFEST_DIR"));
-    let mut expected = vec!["openai client", "anthropic client", "langchain client"];
-    expected.extend(has_node.then_some("openai client for Node"));
+    let mut expected = vec![
+        "openai client",
+        "anthropic client",
+        "langchain client",
+        "Hugging Face client",
+        "guidance",
+    ];
+    if has_node {
+        expected.extend([
+            "openai client for Node",
+            "AI SDK",
+            "Hugging Face client for Node",
+        ]);
+    }
     content(
         Command::new("bash")
             .arg(script("clients.sh"))

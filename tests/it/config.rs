@@ -185,9 +185,13 @@ fn an_open_address_needs_a_key() {
 /// Status and head of a request with these headers.
 pub(crate) fn sent(server: &Server, first: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(&server.address).expect("the server listens");
+    let host = match headers.to_ascii_lowercase().contains("host:") {
+        true => "",
+        false => "host: 127.0.0.1\r\n",
+    };
     write!(
         stream,
-        "{first} HTTP/1.1\r\nconnection: close\r\n{headers}\r\n"
+        "{first} HTTP/1.1\r\n{host}connection: close\r\n{headers}\r\n"
     )
     .expect("it is sent");
     let mut answer = String::new();

@@ -178,8 +178,16 @@ static FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
 
 /// The architectures that folders of a map may have; none if another map is for the text model in them.
 pub(crate) fn archs_of(map: &toml::Table) -> Vec<String> {
-    let Some(arch) = map.get("arch").and_then(toml::Value::as_str) else {
-        return Vec::new();
+    let text = |key: &str| map.get(key).and_then(toml::Value::as_str);
+    let Some(arch) = text("arch") else {
+        // A map that extends another may have its architecture.
+        let base = text("extends").map(|base| {
+            let path = format!("stmaps/{base}.arch.stmap.toml");
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+            let text = std::fs::read_to_string(path).expect("a map");
+            archs_of(&text.parse().expect("TOML"))
+        });
+        return base.unwrap_or_default();
     };
     let mut names = Vec::new();
     if let (true, Ok(choice)) = (arch.contains('\''), Expr::parse(arch, 0)) {

@@ -382,7 +382,7 @@ fn with_tensor(weights: &Weights, name: &str, change: impl Fn(&mut [f32])) -> We
 }
 
 /// An edit of one point, of all tokens.
-fn edit(points: &Points, path: &str, op: LabOp) -> Lab {
+pub(crate) fn edit(points: &Points, path: &str, op: LabOp) -> Lab {
     let point = points.find(path).expect("there is such a point")[0];
     let positions = Positions::Range(0, u32::MAX);
     Lab::new(
@@ -397,7 +397,7 @@ fn edit(points: &Points, path: &str, op: LabOp) -> Lab {
 }
 
 /// `x * factor + offset`.
-fn affine(factor: Vec<f32>, offset: Vec<f32>) -> LabOp {
+pub(crate) fn affine(factor: Vec<f32>, offset: Vec<f32>) -> LabOp {
     LabOp::Affine {
         factor,
         offsets: vec![offset],

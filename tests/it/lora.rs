@@ -985,14 +985,20 @@ fn peft_folders_that_ask_for_more_are_refused_by_name() {
     refused("the folder has no adapter_model.safetensors");
 }
 
-#[test]
-fn a_server_has_scales_for_requests_and_for_all() {
-    let scratch = scratch();
+/// Writes an adapter of the built-in model.
+pub(crate) fn of_shipped(folder: &Path) -> PathBuf {
     let shipped = models::open(&models::Source::of(None), &definitions()).expect("built in");
     let lows = updates("chat", &shipped.plan, 2);
     let tensors: Vec<_> = lows.iter().flat_map(Low::tensors).collect();
-    let path = scratch.path().join("chat.gguf");
+    let path = folder.join("chat.gguf");
     write_adapter(&path, &metadata(&shipped.plan.arch, 0.0), &tensors);
+    path
+}
+
+#[test]
+fn a_server_has_scales_for_requests_and_for_all() {
+    let scratch = scratch();
+    let path = of_shipped(scratch.path());
     let file = path.to_str().expect("UTF-8");
     let server = Server::start(&["--lora", &format!("{file}=0"), "--lora", file]);
     let path = "/lora-adapters";

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
+use lab_bench::arch::{Library, Mode};
 use lab_bench::stmap::{self, Maps};
 
 use crate::goldens::{archs_of, library};
@@ -14,6 +15,8 @@ use crate::hf;
 struct Class {
     definition: String,
     state: String,
+    /// What is computed.
+    output: &'static str,
     proof: String,
 }
 
@@ -28,13 +31,25 @@ This page lists Hugging Face folders by class, the name in `architectures` of `c
 - **Definition**: the architecture that the folder becomes.
 - **State**: *opens*; *text part*, a multimodal model of which the text model opens, and one line of the log says what is left out; or *not yet*, with
   the reason.
+- **Output**: what is computed. *Logits* are those of the next token, in a model with masks those of each token. *Hidden states* are the last ones, of
+  which embeddings of texts are made; the head of a training task is not computed. *Scores* are those of the classes of a text, *token scores* those of
+  the classes of each token.
 - **Test**: tiny folders in `tests/hf` whose logits are compared with those of transformers. *Equal class*: transformers does not have the class; the
   logits come from a class that equals the published code, or from its formulas in PyTorch.
 
-Classes that end in `ForSequenceClassification` open by the map of their base class. The list has those with a test.
+Classes that end in `ForSequenceClassification` or `ForTokenClassification` open by the map of their base class: that of the same name which ends in
+`ForCausalLM`, `LMHeadModel`, `ForMaskedLM` or `Model`. The list has those with a test.
 
-| class | definition | state | test |
-|---|---|---|---|
+Encoders with a head of language models (`...ForMaskedLM`, `...ForPreTraining`, `...LMHeadModel`, `...ForCausalLM`) give its logits; their vectors are
+of the hidden states before the head. `is_decoder` makes their attention causal. A folder with `modules.json` is an embedding model: its head is left
+out, and `bench logits` writes hidden states, as it does for a class without a head.
+
+The map of a class that transformers uses for several types of models follows from `model_type`: `LlamaForCausalLM` may be `exaone`.
+
+`HYV4ForCausalLM` rotates neighbours at the ends of heads, as vLLM, SGLang and llama.cpp do; transformers 5.24 rotates halves of the same tensors.
+
+| class | definition | state | output | test |
+|---|---|---|---|---|
 ";
 
 const WITHOUT: &str = "
@@ -58,6 +73,39 @@ fn table(path: &Path) -> toml::Table {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.parse()
         .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// What a class computes, by the golden of it if there is one, otherwise by its name and the modes of its definitions.
+fn output(
+    class: &str,
+    (archs, library): (&[String], &Library),
+    golden: Option<&str>,
+) -> &'static str {
+    let is_encoder = |arch: &String| {
+        let def = library.get(arch).expect("a sound definition");
+        def.mode == Mode::Encoder
+    };
+    let is_bare = class.ends_with("Model") && !class.ends_with("LMHeadModel");
+    match golden {
+        Some("scores") => "scores",
+        Some("token_scores") => "token scores",
+        Some("hidden") => "hidden states",
+        Some(_) => "logits",
+        None if class.ends_with("ForTokenClassification") => "token scores",
+        None if class.ends_with("ForSequenceClassification") => "scores",
+        None if archs.iter().any(is_encoder) || is_bare => "hidden states",
+        None => "logits",
+    }
+}
+
+/// The outputs of goldens by class.
+fn golden_outputs() -> BTreeMap<String, String> {
+    let outputs = hf::names().into_iter().map(|name| {
+        let folder = hf::open(&name);
+        let output = folder.output_name().to_owned();
+        (folder.class, output)
+    });
+    outputs.collect()
 }
 
 /// Names of goldens by class.
@@ -96,12 +144,17 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
     let mut all: BTreeMap<String, Class> = BTreeMap::new();
     let mut used = BTreeSet::new();
     let mut proofs = proofs();
+    let (outputs, library) = (golden_outputs(), library());
+    let output_of = |class: &str, archs: &[String]| {
+        let golden = outputs.get(class).map(String::as_str);
+        output(class, (archs, &library), golden)
+    };
     for (name, source) in maps.sources() {
         let map: toml::Table = source.text.parse().expect("a sound map");
         let archs = archs_of(&map);
         let is_nested = archs.is_empty() || map.contains_key("nested");
         let definitions: Vec<String> = archs.iter().map(|arch| format!("`{arch}`")).collect();
-        used.extend(archs);
+        used.extend(archs.iter().cloned());
         for class in map["classes"].as_array().expect("classes") {
             let class = class.as_str().expect("a name");
             let row = Class {
@@ -110,6 +163,7 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
                     true => "text part".to_owned(),
                     false => "opens".to_owned(),
                 },
+                output: output_of(class, &archs),
                 proof: proofs.remove(class).unwrap_or_default(),
             };
             let twice = all.insert(class.to_owned(), row);
@@ -133,6 +187,7 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
         let state = "opens, by the map of its base class".to_owned();
         let row = Class {
             state,
+            output: output_of(&class, &[]),
             proof,
             ..Class::default()
         };
@@ -153,9 +208,14 @@ fn page() -> String {
         let Class {
             definition,
             state,
+            output,
             proof,
         } = row;
-        writeln!(out, "| `{name}` | {definition} | {state} | {proof} |").expect("a String");
+        writeln!(
+            out,
+            "| `{name}` | {definition} | {state} | {output} | {proof} |"
+        )
+        .expect("a String");
     }
     let archs = library();
     let without: Vec<String> = archs

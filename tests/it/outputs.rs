@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::command::{bench, made_up, program, scratch, text};
+use crate::command::{bench, bench_in, made_up, printed, program, scratch, text};
 
 /// A model that takes far longer to write than a test waits.
 const LARGE: [&str; 7] = [
@@ -34,8 +34,9 @@ fn a_signal_leaves_what_was_there_and_nothing_else() {
     let folder = scratch();
     let target = folder.path().join("m.gguf");
     fs::write(&target, "before").expect("a writable folder");
+    let forced = [&LARGE[..], &[text(&target), "--force"]].concat();
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
-        let mut command = program(&[&LARGE[..], &[text(&target)]].concat());
+        let mut command = program(&forced);
         let command = command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().expect("the program runs");
         let begun = Instant::now();
@@ -84,26 +85,20 @@ fn an_input_is_not_replaced() {
     let link = folder.path().join("link.gguf");
     #[cfg(unix)]
     std::os::unix::fs::symlink(&model, &link).expect("a free name");
-    let commands: [&[&str]; 3] = [
-        &[
-            "logits",
-            "--tokens",
-            "1,2",
-            "-m",
-            text(&model),
-            "-o",
-            text(&model),
-        ],
-        &[
-            "logits",
-            "--tokens",
-            "1,2",
-            "-m",
-            text(&link),
-            "-o",
-            text(&model),
-        ],
-        &["convert", "--force", text(&model), text(&model)],
+    let hard = folder.path().join("hard.gguf");
+    fs::hard_link(&model, &hard).expect("a free name");
+    let [file, link, hard] = [&model, &link, &hard].map(|path| text(path));
+    let logits = ["logits", "--tokens", "1,2", "--force", "-m"];
+    let log = ["plan", "-m", file, "--log", hard];
+    let commands: [&[&str]; 8] = [
+        &[&logits[..], &[file, "-o", file]].concat(),
+        &[&logits[..], &[link, "-o", file]].concat(),
+        &[&logits[..], &[hard, "-o", link]].concat(),
+        &["convert", "--force", file, file],
+        &["convert", "--force", hard, link],
+        &["synth", "llama", "--force", "--vocab", file, "-o", file],
+        &["synth", "llama", "--force", "--vocab", hard, "-o", link],
+        &log,
     ];
     for command in commands {
         let ran = bench(command);
@@ -115,15 +110,23 @@ fn an_input_is_not_replaced() {
         );
         assert_eq!(fs::read(&model).expect("a file"), before);
     }
-    let ran = bench(&[
-        "logits",
-        "--tokens",
-        "1,2",
-        "-m",
-        text(&model),
-        "-o",
-        "/dev/full",
-    ]);
+    // A file of a folder is an input too, and so is what only its text was read of.
+    let at = |name: &str| folder.path().join(name);
+    let (model, as_folder) = (text(&model), at("folder"));
+    assert!(bench(&["convert", model, text(&as_folder)]).is_fine());
+    let config = as_folder.join("config.json");
+    let before = fs::read(&config).expect("a file");
+    let folder = text(&as_folder);
+    for command in [
+        &["convert", "--force", folder, folder][..],
+        &[&logits[..], &[folder, "-o", text(&config)]].concat(),
+    ] {
+        let ran = bench(command);
+        assert_eq!(ran.code, 1, "{command:?}: {}", ran.err);
+        assert!(ran.err.contains("config.json: is an input"), "{}", ran.err);
+        assert_eq!(fs::read(&config).expect("a file"), before);
+    }
+    let ran = bench(&[&logits[..], &[model, "-o", "/dev/full"]].concat());
     assert_eq!(ran.code, 1, "{}", ran.err);
     assert!(ran.err.contains("/dev/full: No space left"), "{}", ran.err);
 }
@@ -165,11 +168,11 @@ fn a_full_disk_leaves_what_was_there() {
     let before = names(folder.path());
     let run = ["--threads", "1", "--tokens", "1,2,3,4,5,6"];
     let commands: [&[&str]; 6] = [
-        &[&["logits", "-m", model, "-o", "a.npy"][..], &run].concat(),
+        &[&["logits", "-m", model, "--force", "-o", "a.npy"][..], &run].concat(),
         &["convert", "--force", "--type", "q8_0", model, "a.gguf"],
         &["convert", model, "new"],
-        &["diagram", "llama", "-o", "."],
-        &["diagram", "llama", "--html", "-o", "."],
+        &["diagram", "llama", "--force", "-o", "."],
+        &["diagram", "llama", "--html", "--force", "-o", "."],
         &[
             &[
                 "lab",
@@ -177,6 +180,7 @@ fn a_full_disk_leaves_what_was_there() {
                 model,
                 "--plan",
                 text(&plan),
+                "--force",
                 "-o",
                 "a.safetensors",
             ][..],
@@ -234,5 +238,230 @@ fn a_file_that_is_cut_short_ends_a_command_with_an_error() {
     assert!(
         message.starts_with("error: ") && message.contains("cut short"),
         "{message}"
+    );
+}
+
+/// Every output of every command (the list is checked in `src/cli/output.rs`): a file that is there is kept, and
+/// replaced with `--force`.
+#[test]
+fn what_is_there_is_replaced_only_with_force() {
+    let folder = scratch();
+    let at = |name: &str| folder.path().join(name);
+    let model = made_up(folder.path(), "llama", &[]);
+    let model = text(&model);
+    fs::write(
+        at("plan.json"),
+        r#"{"captures": [{"point": "layers.0.out"}]}"#,
+    )
+    .expect("written");
+    fs::write(at("prompts.jsonl"), "[1, 2]\n").expect("written");
+    for name in ["one.txt", "two.txt"] {
+        fs::write(at(name), format!("{name}\n")).expect("written");
+    }
+    let (one, two) = (at("one.txt"), at("two.txt"));
+    let lens = ["lab", "lens", "tiny-chat", "--text", "Hi"];
+    let attention = ["lab", "attention", "tiny-chat", "--text", "Hi"];
+    let attribution = [
+        "lab",
+        "attribution",
+        "tiny-chat",
+        "--text",
+        "Hi",
+        "--of",
+        "4",
+    ];
+    let patch = [
+        "lab",
+        "patch",
+        "tiny-chat",
+        "--clean",
+        "2+2=",
+        "--corrupt",
+        "2+3=",
+    ];
+    let patch = [&patch[..], &["--token", "4"]].concat();
+    let experts = made_up(
+        folder.path(),
+        "olmoe",
+        &["--vocab", "models/tiny-chat.gguf"],
+    );
+    let routing = ["lab", "routing", text(&experts), "--text", "Hi"];
+    let direction = ["lab", "direction", "tiny-chat", "--positive", text(&one)];
+    let direction = [&direction[..], &["--negative", text(&two)]].concat();
+    let run = ["lab", "run", model, "--tokens", "1,2", "--plan"];
+    let plan = at("plan.json");
+    // The arguments before the output, the output as an argument, and the file that it makes.
+    let svg = |arguments: &[&str], n: usize| -> Vec<(Vec<String>, String, String)> {
+        let own = |arguments: &[&str]| arguments.iter().map(|a| (*a).to_owned()).collect();
+        let option = |option: &str, ending: &str| {
+            let file = format!("{n}.{ending}");
+            (own(&[arguments, &[option]].concat()), file.clone(), file)
+        };
+        vec![
+            option("--svg", "svg"),
+            option("--html", "html"),
+            option("--json", "json"),
+        ]
+    };
+    let mut cases: Vec<(Vec<String>, String, String)> = Vec::new();
+    for (n, arguments) in [&lens[..], &attention, &attribution, &patch, &routing]
+        .into_iter()
+        .enumerate()
+    {
+        cases.extend(svg(arguments, n));
+    }
+    for (arguments, output, made) in [
+        (&["synth", "llama", "-o"][..], "s.gguf", "s.gguf"),
+        (
+            &["logits", "-m", model, "--tokens", "1,2", "-o"],
+            "l.npy",
+            "l.npy",
+        ),
+        (&["convert", model], "c.gguf", "c.gguf"),
+        (&["convert", model], "c", "c/config.json"),
+        (&["diagram", "bert", "-o"], "d", "d/bert.arch.svg"),
+        (&["diagram", "bert", "--html", "-o"], "d", "d/bert.html"),
+        (
+            &["diagram", "bert", "gpt2", "--compare", "-o"],
+            "d",
+            "d/bert-vs-gpt2.svg",
+        ),
+        (
+            &["arch", "new", "mine", "--from", model, "-o"],
+            ".",
+            "mine.arch.toml",
+        ),
+        (&[&run[..], &[text(&plan), "-o"]].concat(), "r.npz", "r.npz"),
+        (
+            &[&run[..], &[text(&plan), "-o"]].concat(),
+            "r.safetensors",
+            "r.safetensors",
+        ),
+        (&[&direction[..], &["-o"]].concat(), "v.gguf", "v.gguf"),
+        (
+            &[&direction[..], &["-o"]].concat(),
+            "v.safetensors",
+            "v.safetensors",
+        ),
+    ] {
+        let arguments = arguments.iter().map(|a| (*a).to_owned()).collect();
+        cases.push((arguments, output.to_owned(), made.to_owned()));
+    }
+    for (arguments, output, made) in cases {
+        let command = [arguments, vec![output]].concat();
+        let run = |more: &[&str]| {
+            let more = more.iter().map(|a| (*a).to_owned());
+            bench_in(
+                folder.path(),
+                &command.iter().cloned().chain(more).collect::<Vec<_>>(),
+            )
+        };
+        let made = at(&made);
+        let ran = run(&[]);
+        assert!(ran.is_fine(), "{command:?}: {}", ran.err);
+        let whole = fs::read(&made).expect("it was made");
+        fs::write(&made, "before").expect("a writable file");
+        let ran = run(&[]);
+        assert_eq!(ran.code, 1, "{command:?}");
+        assert!(
+            ran.err.contains("is there already; --force replaces"),
+            "{command:?}: {}",
+            ran.err
+        );
+        assert_eq!(fs::read(&made).expect("a file"), b"before", "{command:?}");
+        let ran = run(&["--force"]);
+        assert!(ran.is_fine(), "{command:?}: {}", ran.err);
+        let again = fs::read(&made).expect("a file");
+        // Answers of the lab have a time.
+        let is_same = again == whole || made.extension().is_some_and(|ending| ending != "gguf");
+        assert!(is_same && again.len() > 6, "{command:?}");
+    }
+
+    // A collection is resumed; another one in its place is refused.
+    let plan = text(&plan);
+    let collect = |model: &str, more: &[&str]| {
+        let first = [
+            "lab",
+            "collect",
+            model,
+            "--prompts",
+            "prompts.jsonl",
+            "--plan",
+            plan,
+            "-o",
+            "k",
+        ];
+        bench_in(folder.path(), &[&first[..], more].concat())
+    };
+    fs::create_dir(at("k")).expect("a writable folder");
+    fs::write(at("k/lock"), "mine").expect("a writable folder");
+    assert!(collect(model, &[]).is_fine());
+    assert_eq!(fs::read(at("k/lock")).expect("a file"), b"mine");
+    let before = fs::read(at("k/index.json")).expect("a file");
+    let ran = collect("tiny-chat", &[]);
+    assert!(ran.code == 1 && ran.err.contains("--force"), "{}", ran.err);
+    assert_eq!(fs::read(at("k/index.json")).expect("a file"), before);
+    assert!(collect(model, &[]).is_fine());
+    let ran = collect("tiny-chat", &["--force"]);
+    assert!(ran.is_fine(), "{}", ran.err);
+    assert_ne!(fs::read(at("k/index.json")).expect("a file"), before);
+    assert_eq!(fs::read(at("k/lock")).expect("a file"), b"mine");
+    fs::create_dir(at("other")).expect("a writable folder");
+    fs::write(at("other/notes"), "mine").expect("a writable folder");
+    let other = [
+        "lab",
+        "collect",
+        model,
+        "--prompts",
+        "prompts.jsonl",
+        "--plan",
+        plan,
+        "-o",
+        "other",
+    ];
+    let ran = bench_in(folder.path(), &other);
+    assert!(
+        ran.code == 1 && ran.err.contains("is not empty"),
+        "{}",
+        ran.err
+    );
+    let ran = bench_in(folder.path(), &[&other[..], &["--force"]].concat());
+    assert!(ran.is_fine(), "{}", ran.err);
+    assert_eq!(fs::read(at("other/notes")).expect("a file"), b"mine");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_output_can_be_stdout() {
+    let folder = scratch();
+    let model = made_up(folder.path(), "llama", &[]);
+    let [array, file] = ["a.npy", "out"].map(|name| folder.path().join(name));
+    let logits = ["logits", "-m", text(&model), "--tokens", "1,2", "-o"];
+    assert!(bench(&[&logits[..], &[text(&array)]].concat()).is_fine());
+    let array = fs::read(array).expect("a file");
+    for name in ["-", "/dev/stdout"] {
+        let mut command = program(&[&logits[..], &[name]].concat());
+        assert_eq!(command.output().expect("it runs").stdout, array);
+        // What the stream leads to is no file of that name: it stays the shell's.
+        let out = File::create(&file).expect("a writable folder");
+        let status = command.stdout(out).status();
+        assert!(status.expect("it runs").success());
+        assert_eq!(fs::read(&file).expect("a file"), array);
+    }
+    // Nothing is mixed into it.
+    let lens = [
+        "lab",
+        "lens",
+        "tiny-chat",
+        "--text",
+        "Hi",
+        "--json",
+        "-",
+        "--svg",
+    ];
+    let said = printed(&[&lens[..], &[text(&folder.path().join("l.svg"))]].concat());
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&said).is_ok(),
+        "{said}"
     );
 }

@@ -15,9 +15,13 @@ fn get(server: &Server, path: &str) -> (u16, String, String) {
 fn get_with(server: &Server, path: &str, lines: &str) -> (u16, String) {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(&server.address).expect("the server listens");
+    let host = match lines.contains("host:") {
+        true => "",
+        false => "host: 127.0.0.1\r\n",
+    };
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nconnection: close\r\n{lines}\r\n"
+        "GET {path} HTTP/1.1\r\n{host}connection: close\r\n{lines}\r\n"
     )
     .expect("it is sent");
     let mut answer = String::new();

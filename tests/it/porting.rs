@@ -51,7 +51,7 @@ fn a_begun_definition_is_sound_and_tells_what_is_left() {
     assert!(written.contains("(rope): kind = "), "{written}");
     printed(&["arch", "check", text(&path)]);
     // What is there stays.
-    check_refused(&arguments, 1, &["exists and is not replaced"]);
+    check_refused(&arguments, 1, &["is there already; --force replaces it"]);
     assert_eq!(std::fs::read_to_string(&path).expect("there"), written);
     let hostile = begin("../x", &model, &mine);
     check_refused(&hostile, 1, &["is not the name of an architecture"]);
@@ -94,7 +94,7 @@ fn a_folder_of_an_unknown_class_is_begun_with_a_map_and_a_definition() {
         let map = mine.join("fresh.arch.stmap.toml");
         let map = std::fs::read_to_string(map).expect("written");
         assert!(map.contains("classes = [\"FreshForCausalLM\"]"), "{map}");
-        check_refused(&arguments, 1, &["exists and is not replaced"]);
+        check_refused(&arguments, 1, &["is there already; --force replaces it"]);
         // Its own family is the nearest, so nothing is left to settle: the numbers are those of the golden.
         let tokens: Vec<String> = golden.tokens.iter().map(u32::to_string).collect();
         let array = scratch.path().join(format!("{name}.npy"));

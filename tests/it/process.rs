@@ -15,7 +15,7 @@ use crate::server::Server;
 const JSON: &str = "application/json";
 
 /// Processes that a process started, with their command lines.
-fn children(parent: u32) -> Vec<(u32, String)> {
+pub(crate) fn children(parent: u32) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("it is readable") {
         let path = entry.expect("it is readable").path();
@@ -51,7 +51,7 @@ pub(crate) fn kill(id: u32, signal: Signal) {
 }
 
 /// Resident memory of a process in KiB; 0 if it is gone.
-fn resident(id: u32) -> u64 {
+pub(crate) fn resident(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok())

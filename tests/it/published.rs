@@ -68,7 +68,7 @@ fn published_folders_give_what_transformers_gives() {
     assert!(n_compared >= FOLDERS, "{n_compared} of {FOLDERS} folders");
 }
 
-fn open(folder: &Folder) -> Result<Opened, String> {
+pub(crate) fn open(folder: &Folder) -> Result<Opened, String> {
     let source = Source::File(folder.0.path().to_owned());
     models::open(&source, &definitions()).map_err(|error| error.to_string())
 }
@@ -77,14 +77,14 @@ fn config(folder: &Folder) -> Map<String, Value> {
     serde_json::from_slice(&folder.read(CONFIG)).expect("an object")
 }
 
-fn set(folder: &Folder, key: &str, value: Value) {
+pub(crate) fn set(folder: &Folder, key: &str, value: Value) {
     let mut config = config(folder);
     config.insert(key.to_owned(), value);
     folder.write(CONFIG, Value::Object(config).to_string());
 }
 
 /// Metadata and tensors, but for what they hold.
-fn outline(opened: &Opened) -> String {
+pub(crate) fn outline(opened: &Opened) -> String {
     let weights = &opened.weights;
     let tensors = weights
         .tensors()

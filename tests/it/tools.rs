@@ -104,10 +104,14 @@ fn the_dialect_of_a_template_is_found_by_rendering_it() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// A template that shows calls by the text `calls`, of which `c` is one, and starts answers with `start`.
+/// The part of a template that shows the tools on offer.
+const OFFER: &str = "{% for t in tools or [] %}{{ t.function.name }}\n{% endfor %}";
+
+/// A template that shows tools, and calls by the text `calls`, of which `c` is one, and starts answers with `start`.
 pub fn template(calls: &str, start: &str) -> String {
+    let offer = if calls.is_empty() { "" } else { OFFER };
     format!(
-        "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{% if m.reasoning_content %}}<think>\n{{{{ m.reasoning_content }}}}\n</think>\n\n{{% endif %}}{{{{ m.content }}}}{calls}<|im_end|>\n{{% endfor %}}{{% if add_generation_prompt %}}<|im_start|>assistant\n{start}{{% endif %}}"
+        "{offer}{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{% if m.reasoning_content %}}<think>\n{{{{ m.reasoning_content }}}}\n</think>\n\n{{% endif %}}{{{{ m.content }}}}{calls}<|im_end|>\n{{% endfor %}}{{% if add_generation_prompt %}}<|im_start|>assistant\n{start}{{% endif %}}"
     )
 }
 
@@ -319,7 +323,7 @@ fn tools_on_offer_leave_a_plain_answer_as_it_is() {
     let path = model(
         folder.path(),
         "offering.gguf",
-        &plain_template(&calling("", TAGGED, "")),
+        &plain_template(&calling("", TAGGED, "")).replace(OFFER, ""),
     );
     let server = serve(&path);
     let with = |extra: Value| server.json("POST", CHAT, &asking("offering", &extra)).1;
@@ -401,7 +405,7 @@ fn item_46_malformed_calls_in_a_conversation_are_named_by_their_place() {
         server.refused(json!({ "messages": messages }), 400, "invalid_value", param);
     };
     let message = |calls: Value| json!({ "role": "assistant", "tool_calls": calls });
-    for arguments in [json!("{\"x\": "), json!("[1]"), json!(7)] {
+    for arguments in [json!([1]), json!(7)] {
         refused(
             message(json!([call(arguments)])),
             "messages[3].tool_calls[0].function.arguments",

@@ -19,7 +19,7 @@ fn row(seed: f32, n: usize) -> Vec<f32> {
 }
 
 /// Writes a file of arrays.
-fn file(folder: &Path, name: &str, all: &[(&str, Vec<usize>, Vec<f32>)]) -> PathBuf {
+pub(crate) fn file(folder: &Path, name: &str, all: &[(&str, Vec<usize>, Vec<f32>)]) -> PathBuf {
     let path = folder.join(name);
     let named = all.iter().map(|(name, shape, row)| Named {
         name: (*name).to_owned(),

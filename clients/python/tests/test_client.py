@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import tempfile
 import threading
 import unittest
 from contextlib import redirect_stdout
@@ -191,7 +192,11 @@ class Changing(unittest.TestCase):
         vector = np.linspace(-1, 1, WIDTH)
         wanted = rows(edits.add(POINT, vector))
         content = safetensors({"layers.1": vector.astype(np.float32)})
-        for vectors in [vector, {1: vector}, {POINT: list(vector)}, content]:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        file = Path(folder.name, "some.safetensors")
+        file.write_bytes(content)
+        for vectors in [vector, {1: vector}, {POINT: list(vector)}, content, file, str(file)]:
             stored = client.vectors.add("some", vectors)  # type: ignore[arg-type]
             self.assertEqual((stored.id, stored.kind, stored.given), ("some", "directions", False))
             self.assertIn(stored, client.vectors.list())

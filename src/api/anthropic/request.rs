@@ -9,6 +9,9 @@ use crate::api::dialogue;
 use crate::api::error::{Error, quoted};
 use crate::api::fields::{Body, Field, fields};
 use crate::api::places::{object, text, unserved, wrong};
+use crate::api::shapes::Shape;
+
+use super::client_tools;
 
 fields! {
     struct Own {
@@ -18,10 +21,12 @@ fields! {
         tool_choice: Option<Map<String, Value>>,
         thinking: Option<Map<String, Value>>,
         stop_sequences: Option<Vec<String>>,
-        max_tokens: Option<u64>,
+        max_tokens: Option<i64>,
         output_config: Option<Map<String, Value>>,
         /// The name of `output_config.format` before it had its place there.
         output_format: Option<Value>,
+        /// Refused: conversations are not kept. Anthropic's clients then send them whole.
+        thread: Option<Value>,
     }
 }
 
@@ -30,6 +35,68 @@ fields! {
 const BILLING: &str = "x-anthropic-billing-header:";
 
 type Fields = Map<String, Value>;
+
+const BLOCKS: Shape = Shape {
+    idle: &["cache_control", "citations", "is_error", "caller"],
+    inner: &[("content", &TEXTS)],
+    ..Shape::of(&[
+        "type",
+        "text",
+        "thinking",
+        "signature",
+        "data",
+        "id",
+        "name",
+        "input",
+        "tool_use_id",
+        "content",
+    ])
+};
+const TEXTS: Shape = Shape {
+    idle: &["cache_control", "citations"],
+    ..Shape::of(&["type", "text"])
+};
+const MESSAGES: Shape = Shape {
+    inner: &[("content", &BLOCKS)],
+    ..Shape::of(&["role", "content"])
+};
+const TOOLS: Shape = Shape {
+    idle: &[
+        "allowed_callers",
+        "cache_control",
+        "defer_loading",
+        "eager_input_streaming",
+        "input_examples",
+        "max_characters",
+    ],
+    ..Shape::of(&["type", "name", "description", "input_schema", "strict"])
+};
+const FORMAT: Shape = Shape::of(&["type", "schema"]);
+/// The objects of a request.
+const SHAPES: &[(&str, &Shape)] = &[
+    ("system", &TEXTS),
+    ("messages", &MESSAGES),
+    ("tools", &TOOLS),
+    (
+        "tool_choice",
+        &Shape::of(&["type", "name", "disable_parallel_tool_use"]),
+    ),
+    (
+        "thinking",
+        &Shape {
+            idle: &["display"],
+            ..Shape::of(&["type", "budget_tokens"])
+        },
+    ),
+    (
+        "output_config",
+        &Shape {
+            inner: &[("format", &FORMAT)],
+            ..Shape::of(&["effort", "format"])
+        },
+    ),
+    ("output_format", &FORMAT),
+];
 
 /// The documented fields of a request.
 pub(in crate::api) fn fields() -> Vec<Field> {
@@ -42,7 +109,13 @@ pub(in crate::api) fn fields() -> Vec<Field> {
 /// # Errors
 /// A field is missing, wrong or not supported; the error names its place.
 pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
+    for (name, shape) in SHAPES {
+        body.prune(name, shape)?;
+    }
     let own: Own = body.take()?;
+    if own.thread.as_ref().is_some_and(|thread| !thread.is_null()) {
+        return Err(Error::Thread);
+    }
     if own.max_tokens.is_none() && !counts {
         return Err(Error::missing("max_tokens"));
     }
@@ -218,18 +291,24 @@ fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
 fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {
     let fields = object(at, tool)?;
     let kind = fields.get("type").filter(|kind| !kind.is_null());
-    if kind.is_some_and(|kind| kind != "custom") {
-        let what = "only tools that the client runs are served, with `input_schema`";
-        return Err(unserved(&format!("{at}.type"), what));
-    }
     let mut function = json!({ "name": text(at, fields, "name")? });
-    match fields.get("input_schema") {
-        Some(schema @ Value::Object(_)) => function["parameters"] = schema.clone(),
-        _ => {
-            return Err(wrong(
-                &format!("{at}.input_schema"),
-                "a JSON Schema, which is an object",
-            ));
+    match (kind.and_then(Value::as_str), fields.get("input_schema")) {
+        (None | Some("custom"), Some(schema @ Value::Object(_)))
+            if kind.is_none_or(Value::is_string) =>
+        {
+            function["parameters"] = schema.clone();
+        }
+        (Some("custom") | None, _) if kind.is_none_or(Value::is_string) => {
+            let expected = "a JSON Schema, which is an object";
+            return Err(wrong(&format!("{at}.input_schema"), expected));
+        }
+        (kind, _) => {
+            let known = kind.and_then(client_tools::find);
+            let what = "only tools that the client runs are served: with `input_schema`, `bash`, `text_editor`, `memory`";
+            let (description, schema) =
+                known.ok_or_else(|| unserved(&format!("{at}.type"), what))?;
+            function["description"] = description.into();
+            function["parameters"] = schema;
         }
     }
     for name in ["description", "strict"] {
@@ -298,14 +377,6 @@ fn add_output(
     format: Option<&Value>,
     out: &mut Fields,
 ) -> Result<(), Error> {
-    const AT: &str = "output_config";
-    if let Some(unknown) = config.and_then(|config| {
-        let mut names = config.keys();
-        names.find(|name| !["effort", "format"].contains(&name.as_str()))
-    }) {
-        let param = format!("{AT}.{}", quoted(unknown));
-        return Err(unserved(&param, "this field is not known"));
-    }
     let given = |name: &str| {
         let value = config.and_then(|config| config.get(name));
         value.filter(|value| !value.is_null())

@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 use crate::api::answers::{Completion, DenoisingStep, Format};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
+use crate::api::json::{Members, Text};
 use crate::api::parts::Piece;
-use crate::engine::{AnswerToken, FinishReason, LabResult, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Stopped, Usage};
+use crate::text::calls::completed;
 use crate::transport::Events;
 
 use super::error_body;
@@ -23,7 +25,7 @@ pub(super) struct Shape {
     /// `stop_reason` and `stop_sequence`, once the completion has ended.
     ending: Value,
     calls: bool,
-    lab: Option<Value>,
+    lab: Option<Text>,
 }
 
 const TEXT: &str = "text_delta";
@@ -52,7 +54,7 @@ impl Shape {
     }
 
     /// The message of a completion.
-    pub(super) fn message(&self, one: &Completion, usage: &Usage) -> Value {
+    pub(super) fn message(&self, one: &Completion, usage: &Usage) -> Members {
         let mut blocks = Vec::new();
         if !one.reasoning.is_empty() {
             blocks.push(json!({ "type": "thinking", "thinking": one.reasoning, "signature": "" }));
@@ -62,17 +64,19 @@ impl Shape {
         }
         for (id, name, arguments) in &one.calls {
             // The arguments of a call that was cut off are not valid JSON.
-            let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
+            let input: Value = serde_json::from_str(arguments)
+                .or_else(|_| serde_json::from_str(&completed(arguments)))
+                .unwrap_or_else(|_| json!({}));
             blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
         }
-        let mut message = self.object(&blocks, &usage_json(usage));
-        if let Some(lab) = self.envelope.lab(one.lab.as_deref()) {
-            message["lab"] = lab;
+        let mut message = Members::from(self.object(&blocks, &usage_json(usage)));
+        if let Some(report) = &one.report {
+            message.put("lab", report.clone());
         }
         if let Some(reason) = one.reason {
             let ending = ending(reason, one.stopped.as_ref(), !one.calls.is_empty());
             for (name, value) in ending.as_object().into_iter().flatten() {
-                message[name] = value.clone();
+                message.put(name, value.clone());
             }
         }
         message
@@ -177,8 +181,8 @@ impl Format for Shape {
     fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut Events) {}
 
     /// The event with the usage carries it.
-    fn lab(&mut self, _: u32, result: &LabResult, _: &mut Events) {
-        self.lab = self.envelope.lab(Some(result));
+    fn lab(&mut self, _: u32, result: Text, _: &mut Events) {
+        self.lab = Some(result);
     }
 
     fn end(&mut self, _: u32, reason: FinishReason, stopped: Option<&Stopped>, out: &mut Events) {
@@ -190,16 +194,17 @@ impl Format for Shape {
     }
 
     fn done(&mut self, usage: &Usage, out: &mut Events) {
-        let mut delta =
-            json!({ "type": "message_delta", "delta": self.ending, "usage": usage_json(usage) });
+        const KIND: &str = "message_delta";
+        let delta = json!({ "type": KIND, "delta": self.ending, "usage": usage_json(usage) });
+        let mut delta = Members::from(delta);
         if let Some(lab) = self.lab.take() {
-            delta["lab"] = lab;
+            delta.put("lab", lab);
         }
-        out.push_named(&delta);
+        out.push_as(KIND, &delta);
         out.push_named(&json!({ "type": "message_stop" }));
     }
 
     fn failed(&mut self, error: &Error, out: &mut Events) {
-        out.push_named(&error_body(error.status(), &error.to_string()));
+        out.push_named(&error_body(error.status(), &error.message(), None));
     }
 }

@@ -16,11 +16,12 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::api::MAX_BODY_BYTES;
+use crate::api::dialect::Dialect;
 use crate::api::error::Error;
 use crate::api::pool::Load;
 use crate::api::record::Record;
 
-use super::{Call, Dialect, is_stream};
+use super::{Call, is_stream};
 
 /// Maximum delay of the head of an answer by a load.
 const PATIENCE: Duration = Duration::from_secs(1);

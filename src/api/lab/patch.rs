@@ -106,6 +106,7 @@ impl Runs {
                 point: LOGITS.to_owned(),
                 positions: Where::Last,
                 reduce: Reduce::None,
+                n_features: 0,
             });
             Request {
                 lab: Some(Arc::new(plan)),
@@ -198,7 +199,7 @@ pub(in crate::api) async fn patch(
     mut body: Body,
 ) -> Result<Json, Error> {
     let asked: Patch = body.take()?;
-    body.finish()?;
+    body.own().finish()?;
     let name = asked.model.as_deref().unwrap_or(crate::api::pool::ALIAS);
     let served = pool.get(name).await?;
     grid(&served, asked).await.map(Json)
@@ -272,6 +273,7 @@ async fn grid(served: &Arc<Served>, asked: Patch) -> Result<Value, Error> {
         point: point.clone(),
         positions: Where::List(all.clone()),
         reduce: Reduce::None,
+        n_features: 0,
     };
     let reading = LabPlan {
         captures: names.iter().map(capture).collect(),

@@ -62,7 +62,7 @@ pub(in crate::api) async fn picture(
     mut body: Body,
 ) -> Result<impl IntoResponse, Error> {
     let asked: PictureRequest = body.take()?;
-    body.finish()?;
+    body.own().finish()?;
     let (layers, heads) = (
         asked.layers.unwrap_or_default(),
         asked.heads.unwrap_or_default(),

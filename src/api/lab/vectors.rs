@@ -18,6 +18,9 @@ use crate::weights::safetensors::{self, Dtype};
 use super::artifacts::id_of;
 use super::objects::Vector;
 
+/// Path of the list, to which vectors are uploaded.
+pub(in crate::api) const ROUTE: &str = "/v1/lab/vectors";
+
 fields! {
     /// Vectors under an id: a file, one vector, or several.
     struct Sent {
@@ -46,7 +49,7 @@ pub(in crate::api) async fn keep(
     mut body: Body,
 ) -> Result<Json, Error> {
     let sent: Sent = body.take()?;
-    body.finish()?;
+    body.own().finish()?;
     let bytes = match (sent.file, sent.vector, sent.vectors) {
         (Some(file), None, None) => base64::decode(file)
             .map_err(|error| Error::value("file", format!("`file` is not base64: {error}")))?,

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::api::answers::{Completion, DenoisingStep, Format, progress_json, timings_json};
 use crate::api::diffusion::step_json;
-use crate::api::lab;
+use crate::api::json::{self, Members, Text};
 use crate::api::logprobs;
 use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, FinishReason, LabResult, Progress, Stopped, TokenLogprob, Usage};
+use crate::engine::{AnswerToken, FinishReason, Progress, Stopped, TokenLogprob, Usage};
 use crate::transport::Events;
 
 /// The data that all completions of a response share.
@@ -25,7 +25,6 @@ pub(super) struct Of {
     pub(super) has_probs: bool,
     pub(super) has_tokens: bool,
     pub(super) has_prompt_logprobs: bool,
-    pub(super) lab: Option<Arc<lab::Wanted>>,
     /// The names of the response's fields; empty for all fields.
     pub(super) fields: Vec<String>,
 }
@@ -67,11 +66,11 @@ impl Shape {
     }
 
     /// The JSON of a whole completion.
-    pub(super) fn whole(&self, choice: u32, one: &Completion) -> Value {
+    pub(super) fn whole(&self, choice: u32, one: &Completion) -> Members {
         let all = one.tokens.iter().chain(&one.ended);
         let ids = all.clone().filter(|_| self.of.has_tokens);
         let ids: Vec<u32> = ids.map(|token| token.id).collect();
-        let mut out = self.last(
+        let mut out = Members::from(self.last(
             choice,
             (&one.text, &ids),
             &Ending {
@@ -80,16 +79,20 @@ impl Shape {
                 has_new_line: one.text.contains('\n'),
                 usage: &one.usage,
             },
-        );
+        ));
         if self.of.has_probs {
-            out["completion_probabilities"] = all.filter_map(|one| self.probability(one)).collect();
+            let all: Vec<Text> = all.filter_map(|one| self.probability(one)).collect();
+            out.put("completion_probabilities", json::text(&all));
         }
         if self.of.has_prompt_logprobs {
             let tokenizer = self.of.served.handle.tokenizer();
-            out["prompt_logprobs"] = logprobs::of_prompt(&one.prompt, tokenizer);
+            out.put(
+                "prompt_logprobs",
+                logprobs::of_prompt(&one.prompt, tokenizer),
+            );
         }
-        if let (Some(lab), Some(result)) = (&self.of.lab, &one.lab) {
-            out["lab"] = lab.json(result, &self.of.served);
+        if let Some(report) = &one.report {
+            out.put("lab", report.clone());
         }
         self.reduced(out)
     }
@@ -127,20 +130,18 @@ impl Shape {
     }
 
     /// The requested fields only. A nested field is named by its path.
-    fn reduced(&self, whole: Value) -> Value {
+    fn reduced(&self, whole: Members) -> Members {
         if self.of.fields.is_empty() {
             return whole;
         }
         let paths = self.of.fields.iter();
-        let found = paths.filter_map(|path| {
-            let value = path.split('/').try_fold(&whole, |at, name| at.get(name))?;
-            Some((path.clone(), value.clone()))
-        });
-        found.collect::<Map<_, _>>().into()
+        paths
+            .filter_map(|path| Some((path.clone(), whole.at(path)?)))
+            .collect()
     }
 
     /// A token with its probability, and those of the most probable tokens.
-    fn probability(&self, token: &AnswerToken) -> Option<Value> {
+    fn probability(&self, token: &AnswerToken) -> Option<Text> {
         let tokenizer = self.of.served.handle.tokenizer();
         let entry = |bytes: &[u8], one: &TokenLogprob| {
             let mut out = json!({
@@ -160,7 +161,7 @@ impl Shape {
             false => "top_logprobs",
         };
         out[name] = top;
-        Some(out)
+        Some(json::text(&out))
     }
 
     /// A chunk of new text.
@@ -201,7 +202,7 @@ struct Chunk<'a> {
     tokens_predicted: usize,
     tokens_evaluated: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    completion_probabilities: Option<Vec<Value>>,
+    completion_probabilities: Option<Vec<Text>>,
 }
 
 impl Format for Shape {
@@ -227,10 +228,9 @@ impl Format for Shape {
         out.push(&chunk);
     }
 
-    fn lab(&mut self, choice: u32, result: &LabResult, out: &mut Events) {
-        let mut chunk = self.empty(choice);
-        let lab = self.of.lab.as_ref();
-        chunk["lab"] = lab.map(|lab| lab.json(result, &self.of.served)).into();
+    fn lab(&mut self, choice: u32, result: Text, out: &mut Events) {
+        let mut chunk = Members::from(self.empty(choice));
+        chunk.put("lab", result);
         out.push(&chunk);
     }
 
@@ -252,6 +252,6 @@ impl Format for Shape {
             has_new_line: sent.has_new_line,
             usage: &sent.usage,
         };
-        out.push(&self.reduced(self.last(choice, ("", &[]), &ending)));
+        out.push(&self.reduced(self.last(choice, ("", &[]), &ending).into()));
     }
 }

@@ -95,6 +95,12 @@ function choose() {
     by('lab-token').required = !by('lab-token').closest('label').hidden;
 }
 
+/// Removes the picture, and one that is under way.
+function clear() {
+    latest++;
+    by('lab-out').replaceChildren();
+}
+
 /// `ofConversation` gives the messages of the conversation.
 export function listen(ofConversation) {
     conversation = ofConversation;
@@ -102,14 +108,14 @@ export function listen(ofConversation) {
         choose();
         by('lab').showModal();
     });
-    by('lab-picture').addEventListener('change', choose);
+    by('lab-picture').addEventListener('change', () => {
+        choose();
+        clear();
+    });
     by('lab-form').addEventListener('submit', event => {
         event.preventDefault();
         draw();
     });
     by('lab-close').addEventListener('click', () => by('lab').close());
-    by('lab').addEventListener('close', () => {
-        latest++;
-        by('lab-out').replaceChildren();
-    });
+    by('lab').addEventListener('close', clear);
 }

@@ -74,6 +74,8 @@ impl Share {
 #[derive(Clone)]
 pub(in crate::api) struct Load {
     name: String,
+    /// Whether those who wait are told why it fails.
+    is_told: bool,
     /// The result of the load, once it has ended.
     end: Arc<OnceLock<Loaded>>,
     /// Closed when the loading thread has dropped `end`.
@@ -117,6 +119,7 @@ impl Load {
         loaded.map_err(|detail| Error::Load {
             name: self.name.clone(),
             detail,
+            is_told: self.is_told,
         })
     }
 }
@@ -214,6 +217,7 @@ impl Place {
         self.share_is(Share::default());
         let load = Load {
             name: self.name.clone(),
+            is_told: pool.is_managed,
             end: Arc::clone(&end),
             ended,
             share: self.share.subscribe(),

@@ -2,8 +2,11 @@
 //!
 //! A model is in use while a request holds it, and is then never unloaded. Not here: loading.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
 
 use super::loading::Loaded;
 use super::{Engine, LoadFault, Place, Pool, State};
@@ -20,7 +23,7 @@ pub struct Residency {
 /// Maximum time that a load waits for another model to become idle.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two checks of models that are in use.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 impl Place {
     /// Records that the model is used now.
@@ -56,6 +59,11 @@ impl Place {
         taken(&mut self.state())
     }
 
+    /// Whether an engine of the model has been taken out of the pool and has not ended.
+    pub(super) fn is_ending(&self) -> bool {
+        self.n_ending.load(Ordering::Acquire) > 0
+    }
+
     fn is_loaded(&self) -> bool {
         matches!(*self.state(), State::Loaded(_))
     }
@@ -69,6 +77,34 @@ fn taken(state: &mut State) -> Option<Engine> {
     match std::mem::replace(state, State::NotLoaded) {
         State::Loaded(engine) => Some(engine),
         _ => None,
+    }
+}
+
+/// An engine that ends. While this exists, the engine counts as loaded.
+struct Ending {
+    of_pool: Arc<AtomicUsize>,
+    place: Option<Arc<Place>>,
+}
+
+impl Ending {
+    fn start(of_pool: &Arc<AtomicUsize>, place: Option<&Arc<Place>>) -> Self {
+        of_pool.fetch_add(1, Ordering::AcqRel);
+        if let Some(place) = place {
+            place.n_ending.fetch_add(1, Ordering::AcqRel);
+        }
+        Self {
+            of_pool: Arc::clone(of_pool),
+            place: place.cloned(),
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(place) = &self.place {
+            place.n_ending.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.of_pool.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -117,9 +153,29 @@ impl Pool {
         }
     }
 
+    /// Number of loaded models, with those whose engine has not ended.
     fn n_loaded(&self) -> usize {
         let all = self.all().into_iter();
-        all.filter(|(_, place)| place.is_loaded()).count()
+        let n_loaded = all.filter(|(_, place)| place.is_loaded()).count();
+        n_loaded + self.n_ending.load(Ordering::Acquire)
+    }
+
+    /// Takes the engine of a model out of the pool and ends it when its requests are complete, whether or not the result
+    /// is awaited. None if the model is not loaded.
+    pub(super) fn end_when_free(&self, name: &str, place: &Arc<Place>) -> Option<JoinHandle<()>> {
+        let ending = Ending::start(&self.n_ending, Some(place));
+        let engine = place.take()?;
+        let name = name.to_owned();
+        Some(tokio::spawn(async move {
+            while !engine.is_free() {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let work = move || {
+                end(&name, engine, "a request asked for it");
+                drop(ending);
+            };
+            let _ = tokio::task::spawn_blocking(work).await;
+        }))
     }
 
     fn admitted(&self) -> MutexGuard<'_, usize> {
@@ -133,6 +189,7 @@ impl Pool {
         let unused = others.filter_map(|(name, other)| Some((other.unused_since()?, name, other)));
         let mut unused: Vec<_> = unused.collect();
         unused.sort_by_key(|(since, ..)| *since);
+        let _ending = Ending::start(&self.n_ending, None);
         // A request may have taken a model in the meantime.
         let taken = unused
             .into_iter()
@@ -148,6 +205,7 @@ impl Pool {
             let is_idle = place
                 .unused_since()
                 .is_some_and(|since| since.elapsed() >= idle);
+            let _ending = is_idle.then(|| Ending::start(&self.n_ending, Some(&place)));
             if let Some(engine) = is_idle.then(|| place.take_unused()).flatten() {
                 end(&name, engine, "not used");
             }

@@ -3,16 +3,19 @@
 //! Fields that only this shape has are checked here, so that errors name the places that the client wrote; all others
 //! are passed on unchanged.
 
-use std::collections::HashSet;
-
 use serde_json::{Map, Value, json};
 
 use crate::api::dialogue;
 use crate::api::error::{Error, quoted};
 use crate::api::fields::{Body, Field, fields};
 use crate::api::generation::check_top;
+use crate::api::kept::Kept;
 use crate::api::places::{object, text, unserved, wrong};
 use crate::api::record::Record;
+use crate::api::shapes::Shape;
+
+use super::conversation::{self, ITEMS};
+use super::tools::{self, Callees, Offered, TOOLS};
 
 fields! {
     struct Own {
@@ -20,12 +23,13 @@ fields! {
         instructions: Option<String>,
         tools: Option<Vec<Value>>,
         tool_choice: Option<Value>,
-        max_output_tokens: Option<u64>,
+        max_output_tokens: Option<i64>,
         reasoning: Option<Map<String, Value>>,
         text: Option<Map<String, Value>>,
         include: Option<Vec<String>>,
         top_logprobs: Option<u32>,
-        /// Without effect: nothing is stored, which the response says.
+        /// Whether later requests may refer to the items of the response; responses themselves are not stored, which
+        /// the response says.
         store: Option<bool>,
         metadata: Option<Map<String, Value>>,
         /// A conversation that is too long is refused.
@@ -38,7 +42,36 @@ fields! {
     }
 }
 
-type Fields = Map<String, Value>;
+pub(super) type Fields = Map<String, Value>;
+
+/// The objects of a request.
+const SHAPES: &[(&str, &Shape)] = &[
+    ("input", &ITEMS),
+    ("tools", &TOOLS),
+    (
+        "tool_choice",
+        &Shape {
+            inner: &[("tools", &CHOSEN)],
+            ..Shape::of(&["type", "name", "namespace", "mode", "tools"])
+        },
+    ),
+    (
+        "reasoning",
+        &Shape {
+            idle: &["summary", "generate_summary"],
+            ..Shape::of(&["effort"])
+        },
+    ),
+    (
+        "text",
+        &Shape {
+            inner: &[("format", &FORMAT)],
+            ..Shape::of(&["format", "verbosity"])
+        },
+    ),
+];
+const CHOSEN: Shape = Shape::of(&["type", "name", "namespace"]);
+const FORMAT: Shape = Shape::of(&["type", "name", "description", "schema", "strict"]);
 
 /// The documented fields of a request.
 pub(in crate::api) fn fields() -> Vec<Field> {
@@ -53,8 +86,10 @@ pub(super) struct Rewritten {
     pub(super) body: Body,
     /// The fields that the response repeats.
     pub(super) echo: Fields,
-    /// The names of the tools that take free text.
-    pub(super) custom: HashSet<String>,
+    /// The tools by the names under which the model calls them.
+    pub(super) callees: Callees,
+    /// Whether later requests may refer to the items of the response.
+    pub(super) is_kept: bool,
     /// The length of the list of most probable tokens, if log-probabilities are requested.
     pub(super) top_logprobs: Option<usize>,
 }
@@ -71,42 +106,35 @@ const INCLUDES: &[&str] = &[
 ];
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
+pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-/// The chat completion request that corresponds to this request.
+/// The chat completion request that corresponds to this request. Items that it refers to are among `kept`.
 ///
 /// # Errors
 /// A field is missing, wrong or not supported; the error names its place.
-pub(super) fn rewritten(mut body: Body) -> Result<Rewritten, Error> {
-    let own: Own = body.take()?;
+pub(super) fn rewritten(mut body: Body, kept: &Kept) -> Result<Rewritten, Error> {
+    for (name, shape) in SHAPES {
+        body.prune(name, shape)?;
+    }
+    let mut own: Own = body.take()?;
     own.check()?;
-    let mut out = Fields::new();
-    let mut messages = Vec::new();
-    if let Some(instructions) = &own.instructions {
-        messages.push(json!({ "role": "system", "content": instructions }));
-    }
-    match &own.input {
-        Value::String(text) => messages.push(json!({ "role": "user", "content": text })),
-        Value::Array(items) => {
-            for (i, item) in items.iter().enumerate() {
-                add_item(&format!("input[{i}]"), item, &mut messages)?;
-            }
-        }
-        _ => return Err(wrong("input", "a string or an array of items")),
-    }
-    out.insert("messages".into(), messages.into());
-    let mut custom = HashSet::new();
-    let mut tools = Vec::new();
+    let mut offered = Offered::default();
     for (i, tool) in own.tools.iter().flatten().enumerate() {
-        tools.extend(one_tool(&format!("tools[{i}]"), tool, &mut custom)?);
+        offered.add(&format!("tools[{i}]"), tool)?;
     }
+    conversation::resolve(&mut own.input, kept)?;
+    let instructions = own.instructions.as_deref();
+    let messages = conversation::messages(instructions, &own.input, &mut offered)?;
+    let mut out = Fields::new();
+    out.insert("messages".into(), messages.into());
+    let tools = std::mem::take(&mut offered.functions);
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }
     if let Some(choice) = &own.tool_choice {
-        out.insert("tool_choice".into(), one_choice(choice)?);
+        out.insert("tool_choice".into(), tools::choice(choice, &offered)?);
     }
     if let Some(most) = own.max_output_tokens {
         out.insert("max_completion_tokens".into(), most.into());
@@ -122,7 +150,8 @@ pub(super) fn rewritten(mut body: Body) -> Result<Rewritten, Error> {
     Ok(Rewritten {
         body: body.with(out),
         echo,
-        custom,
+        callees: offered.into_callees(),
+        is_kept: own.store != Some(false),
         top_logprobs,
     })
 }
@@ -216,195 +245,6 @@ impl Own {
             _ => Fields::new(),
         }
     }
-}
-
-/// The assistant message that the current items belong to; it is added if the last message is another's.
-fn assistant(messages: &mut Vec<Value>) -> &mut Value {
-    if messages
-        .last()
-        .is_none_or(|last| last["role"] != "assistant")
-    {
-        messages.push(json!({ "role": "assistant", "content": "" }));
-    }
-    let last = messages.len() - 1;
-    &mut messages[last]
-}
-
-fn append(message: &mut Value, field: &str, text: &str) {
-    match &mut message[field] {
-        Value::String(before) => before.push_str(text),
-        empty => *empty = text.into(),
-    }
-}
-
-/// Adds an input item to the messages. All text, reasoning and calls of the assistant between two messages of others
-/// form one message.
-fn add_item(at: &str, item: &Value, messages: &mut Vec<Value>) -> Result<(), Error> {
-    let fields = object(at, item)?;
-    match fields.get("type").map_or(Some("message"), Value::as_str) {
-        Some("message") => {
-            let role = text(at, fields, "role")?;
-            let content = parts_text(&format!("{at}.content"), fields.get("content"))?;
-            match role {
-                "assistant" => append(assistant(messages), "content", &content),
-                "user" | "system" | "developer" => {
-                    messages.push(json!({ "role": role, "content": content }));
-                }
-                _ => {
-                    let expected = "`user`, `assistant`, `system` or `developer`";
-                    return Err(wrong(&format!("{at}.role"), expected));
-                }
-            }
-        }
-        Some("reasoning") => {
-            let content = given(fields, "content").or(given(fields, "summary"));
-            let content = parts_text(&format!("{at}.content"), content.or(Some(&json!([]))))?;
-            if !content.is_empty() {
-                append(assistant(messages), "reasoning_content", &content);
-            }
-        }
-        Some(kind @ ("function_call" | "custom_tool_call")) => {
-            let arguments = match kind {
-                "function_call" => text(at, fields, "arguments")?.into(),
-                _ => json!({ INPUT: text(at, fields, "input")? }),
-            };
-            let call = json!({
-                "id": text(at, fields, "call_id")?, "type": "function",
-                "function": { "name": text(at, fields, "name")?, "arguments": arguments },
-            });
-            let message = assistant(messages);
-            match message.get_mut("tool_calls").and_then(Value::as_array_mut) {
-                Some(calls) => calls.push(call),
-                None => message["tool_calls"] = json!([call]),
-            }
-        }
-        Some("function_call_output" | "custom_tool_call_output") => {
-            let content = parts_text(&format!("{at}.output"), fields.get("output"))?;
-            let id = text(at, fields, "call_id")?;
-            messages.push(json!({ "role": "tool", "tool_call_id": id, "content": content }));
-        }
-        Some("item_reference") => {
-            let what = "nothing is stored: send the item itself";
-            return Err(unserved(&format!("{at}.type"), what));
-        }
-        kind => {
-            let found = kind.map_or_else(|| "?".into(), quoted);
-            let what = format!("items of type `{found}` are not served");
-            return Err(unserved(&format!("{at}.type"), &what));
-        }
-    }
-    Ok(())
-}
-
-/// The text of content parts.
-fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
-    const KINDS: [&str; 5] = [
-        "input_text",
-        "output_text",
-        "text",
-        "summary_text",
-        "reasoning_text",
-    ];
-    let parts = match content {
-        Some(Value::String(text)) => return Ok(text.clone()),
-        Some(Value::Array(parts)) => parts,
-        _ => return Err(wrong(at, "a string or an array of parts")),
-    };
-    let one = |(k, part): (usize, &Value)| {
-        let at = format!("{at}[{k}]");
-        let fields = object(&at, part)?;
-        match text(&at, fields, "type")? {
-            "refusal" => text(&at, fields, "refusal").map(str::to_owned),
-            kind if KINDS.contains(&kind) => text(&at, fields, "text").map(str::to_owned),
-            kind => {
-                let what = format!("parts of type `{}` are not served", quoted(kind));
-                Err(unserved(&format!("{at}.type"), &what))
-            }
-        }
-    };
-    parts.iter().enumerate().map(one).collect()
-}
-
-/// The name of the argument of a tool that takes free text.
-pub(super) const INPUT: &str = "input";
-
-/// A tool in the shape of chat completions; `None` for a tool that only OpenAI runs, which is never called here.
-fn one_tool(at: &str, tool: &Value, custom: &mut HashSet<String>) -> Result<Option<Value>, Error> {
-    const HOSTED: &[&str] = &[
-        "web_search",
-        "web_search_preview",
-        "file_search",
-        "code_interpreter",
-        "image_generation",
-        "local_shell",
-        "shell",
-        "mcp",
-        "computer_use_preview",
-        "apply_patch",
-        "namespace",
-        "tool_search",
-    ];
-    let fields = object(at, tool)?;
-    let mut function = Fields::new();
-    match text(at, fields, "type")? {
-        "function" => {
-            for name in ["name", "description", "parameters", "strict"] {
-                if let Some(value) = given(fields, name) {
-                    function.insert(name.into(), value.clone());
-                }
-            }
-        }
-        "custom" => {
-            let name = text(at, fields, "name")?;
-            custom.insert(name.to_owned());
-            function.insert("name".into(), name.into());
-            if let Some(description) = given(fields, "description") {
-                function.insert("description".into(), description.clone());
-            }
-            let schema = json!({
-                "type": "object", "properties": { INPUT: { "type": "string" } },
-                "required": [INPUT], "additionalProperties": false,
-            });
-            function.insert("parameters".into(), schema);
-        }
-        kind if HOSTED.contains(&kind) => {
-            Record::current().ignore("tools");
-            return Ok(None);
-        }
-        kind => {
-            let what = format!("tools of type `{}` are not known", quoted(kind));
-            return Err(unserved(&format!("{at}.type"), &what));
-        }
-    }
-    Ok(Some(json!({ "type": "function", "function": function })))
-}
-
-fn one_choice(choice: &Value) -> Result<Value, Error> {
-    const AT: &str = "tool_choice";
-    let named = |at: &str, value: &Value| {
-        let fields = object(at, value)?;
-        match text(at, fields, "type")? {
-            "function" | "custom" => {
-                let name = text(at, fields, "name")?;
-                Ok(json!({ "type": "function", "function": { "name": name } }))
-            }
-            _ => Err(wrong(&format!("{at}.type"), "`function` or `custom`")),
-        }
-    };
-    let fields = match choice {
-        Value::Object(fields) => fields,
-        other => return Ok(other.clone()),
-    };
-    if given(fields, "type").is_none_or(|kind| kind != "allowed_tools") {
-        return named(AT, choice);
-    }
-    let tools = fields.get("tools").and_then(Value::as_array);
-    let tools = tools.ok_or_else(|| wrong(&format!("{AT}.tools"), "an array of tools"))?;
-    let tools = tools.iter().enumerate();
-    let tools = tools.map(|(i, tool)| named(&format!("{AT}.tools[{i}]"), tool));
-    let tools: Vec<Value> = tools.collect::<Result<_, _>>()?;
-    let allowed = json!({ "mode": fields.get("mode"), "tools": tools });
-    Ok(json!({ "type": "allowed_tools", "allowed_tools": allowed }))
 }
 
 /// Adds the format of the text.

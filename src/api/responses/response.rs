@@ -1,27 +1,32 @@
 //! The response object: its items, whole or as the events of a stream.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use crate::api::answers::{Completion, DenoisingStep, Format};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
+use crate::api::json::{Members, Text};
+use crate::api::kept::Kept;
 use crate::api::logprobs::{self, Names};
 use crate::api::parts::Piece;
+use crate::api::record::Record;
 use crate::engine::serving;
-use crate::engine::{AnswerToken, FinishReason, LabResult, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Stopped, Usage};
 use crate::transport::Events;
 
-use super::request::INPUT;
+use super::tools::{Callees, Kind, free_text};
 
 /// The writer of a response.
 pub(super) struct Shape {
     envelope: Envelope,
     /// The fields of the request that the response repeats.
     echo: Map<String, Value>,
-    /// The names of the tools that take free text.
-    custom: HashSet<String>,
+    /// The tools by the names under which the model calls them.
+    callees: Callees,
+    /// Where completed items are kept for later requests, and for which client.
+    kept: Option<(Arc<Kept>, String)>,
     wants_logprobs: bool,
     /// The completed items.
     items: Vec<Value>,
@@ -30,7 +35,7 @@ pub(super) struct Shape {
     /// The number of events so far.
     n_events: usize,
     reason: Option<FinishReason>,
-    lab: Option<Value>,
+    lab: Option<Text>,
 }
 
 /// An item that is being written.
@@ -52,13 +57,14 @@ impl Shape {
     pub(super) fn new(
         envelope: Envelope,
         echo: Map<String, Value>,
-        custom: HashSet<String>,
+        callees: Callees,
         wants_logprobs: bool,
     ) -> Self {
         Self {
             envelope,
             echo,
-            custom,
+            callees,
+            kept: None,
             wants_logprobs,
             items: Vec::new(),
             open: None,
@@ -68,8 +74,26 @@ impl Shape {
         }
     }
 
+    /// Keeps the items of the response for later requests of this client.
+    pub(super) fn keep_in(&mut self, kept: Arc<Kept>) {
+        self.kept = Some((kept, Record::current().owner()));
+    }
+
+    /// Adds a completed item.
+    fn complete(&mut self, item: Value) {
+        if let Some((kept, owner)) = &self.kept {
+            kept.keep(owner, &item);
+        }
+        self.items.push(item);
+    }
+
+    /// How the open call is made; functions if no call is open.
+    fn kind(&self, name: &str) -> Kind {
+        self.callees.of(name).kind
+    }
+
     /// The JSON of a whole response.
-    pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> Value {
+    pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> Members {
         let mut items = Vec::new();
         if !one.reasoning.is_empty() {
             items.push(Open::Reasoning(one.reasoning.clone()));
@@ -88,12 +112,12 @@ impl Shape {
                 }),
         );
         self.reason = one.reason;
-        self.lab = self.envelope.lab(one.lab.as_deref());
+        self.lab.clone_from(&one.report);
         let last = items.len() - 1;
         for (i, item) in items.iter().enumerate() {
             let status = if i == last { self.status() } else { COMPLETED };
             let item = self.item(item, i, status);
-            self.items.push(item);
+            self.complete(item);
         }
         self.object(self.status(), Some(usage), &Value::Null)
     }
@@ -106,7 +130,7 @@ impl Shape {
         }
     }
 
-    fn object(&self, status: &str, usage: Option<&Usage>, error: &Value) -> Value {
+    fn object(&self, status: &str, usage: Option<&Usage>, error: &Value) -> Members {
         let details = (status == INCOMPLETE).then(|| json!({ "reason": "max_output_tokens" }));
         let mut out = json!({
             "id": self.envelope.id, "object": "response", "created_at": self.envelope.created,
@@ -119,8 +143,9 @@ impl Shape {
             out[name.as_str()] = value.clone();
         }
         out["usage"] = usage.map(usage_json).unwrap_or_default();
+        let mut out = Members::from(out);
         if let Some(lab) = &self.lab {
-            out["lab"] = lab.clone();
+            out.put("lab", lab.clone());
         }
         out
     }
@@ -130,8 +155,11 @@ impl Shape {
         let kind = match item {
             Open::Reasoning(_) => "rs",
             Open::Text(..) => "msg",
-            Open::Call { name, .. } if self.custom.contains(name) => "ctc",
-            Open::Call { .. } => "fc",
+            Open::Call { name, .. } => match self.kind(name) {
+                Kind::Function => "fc",
+                Kind::Custom => "ctc",
+                Kind::Search => "tsc",
+            },
         };
         let own = self.envelope.id.trim_start_matches("resp_");
         format!("{kind}_{own}_{place}")
@@ -160,18 +188,31 @@ impl Shape {
                 id: call,
                 name,
                 arguments,
-            } if self.custom.contains(name) => json!({
-                "id": id, "type": "custom_tool_call", "call_id": call, "name": name,
-                "input": free_text(arguments), "status": status,
-            }),
-            Open::Call {
-                id: call,
-                name,
-                arguments,
-            } => json!({
-                "id": id, "type": "function_call", "call_id": call, "name": name,
-                "arguments": arguments, "status": status,
-            }),
+            } => {
+                let callee = self.callees.of(name);
+                let mut item = json!({ "id": id, "type": "function_call", "call_id": call });
+                match callee.kind {
+                    Kind::Function => item["arguments"] = arguments.as_str().into(),
+                    Kind::Custom => {
+                        item["type"] = "custom_tool_call".into();
+                        item["input"] = free_text(arguments).into();
+                    }
+                    Kind::Search => {
+                        let arguments: Option<Value> = serde_json::from_str(arguments).ok();
+                        item["type"] = "tool_search_call".into();
+                        item["execution"] = "client".into();
+                        item["arguments"] = arguments.unwrap_or_else(|| json!({}));
+                    }
+                }
+                if callee.kind != Kind::Search {
+                    item["name"] = callee.name.into();
+                }
+                if let Some(namespace) = callee.namespace {
+                    item["namespace"] = namespace.into();
+                }
+                item["status"] = status.into();
+                item
+            }
         }
     }
 
@@ -181,7 +222,8 @@ impl Shape {
                 tokens,
                 Names::Texts,
                 self.envelope.served.handle.tokenizer(),
-            ),
+            )
+            .collect(),
             false => Vec::new(),
         }
     }
@@ -194,6 +236,15 @@ impl Shape {
             event[name.as_str()] = value.clone();
         }
         out.push_named(&event);
+    }
+
+    /// Writes an event with its sequence number and the response.
+    fn of_response(&mut self, kind: &str, response: Members, out: &mut Events) {
+        let event = json!({ "type": kind, "sequence_number": self.n_events });
+        self.n_events += 1;
+        let mut event = Members::from(event);
+        event.put("response", response);
+        out.push_as(kind, &event);
     }
 
     /// Writes an event of an item, with additional `fields`.
@@ -241,19 +292,22 @@ impl Shape {
             }
             Open::Call {
                 name, arguments, ..
-            } if self.custom.contains(name) => {
-                let input = free_text(arguments);
-                let delta = json!({ "delta": input });
-                self.of_item("response.custom_tool_call_input.delta", &open, &delta, out);
-                let fields = json!({ "input": input });
-                self.of_item("response.custom_tool_call_input.done", &open, &fields, out);
-            }
-            Open::Call {
-                name, arguments, ..
-            } => {
-                let fields = json!({ "name": name, "arguments": arguments });
-                self.of_item("response.function_call_arguments.done", &open, &fields, out);
-            }
+            } => match self.kind(name) {
+                Kind::Function => {
+                    let name = self.callees.of(name).name;
+                    let fields = json!({ "name": name, "arguments": arguments });
+                    self.of_item("response.function_call_arguments.done", &open, &fields, out);
+                }
+                Kind::Custom => {
+                    let input = free_text(arguments);
+                    let delta = json!({ "delta": input });
+                    self.of_item("response.custom_tool_call_input.delta", &open, &delta, out);
+                    let fields = json!({ "input": input });
+                    self.of_item("response.custom_tool_call_input.done", &open, &fields, out);
+                }
+                // Its arguments are an object, which the whole item has.
+                Kind::Search => {}
+            },
         }
         if let Some(part) = item["content"].get(0).cloned() {
             let fields = json!({ "content_index": 0, "part": part });
@@ -261,7 +315,7 @@ impl Shape {
         }
         let fields = json!({ "output_index": self.items.len(), "item": item });
         self.event("response.output_item.done", &fields, out);
-        self.items.push(item);
+        self.complete(item);
     }
 
     /// Writes an event of new text of the open item.
@@ -275,12 +329,6 @@ impl Shape {
 
 fn part(text: &str, logprobs: &[Value]) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
-}
-
-/// The free text in the arguments of a call, where it is the only argument.
-fn free_text(arguments: &str) -> String {
-    let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
-    arguments[INPUT].as_str().unwrap_or_default().to_owned()
 }
 
 fn usage_json(usage: &Usage) -> Value {
@@ -297,9 +345,9 @@ impl Format for Shape {
     const HAS_DONE: bool = false;
 
     fn start(&mut self, _choice: u32, out: &mut Events) {
-        let response = json!({ "response": self.object(IN_PROGRESS, None, &Value::Null) });
-        self.event("response.created", &response, out);
-        self.event("response.in_progress", &response, out);
+        let response = self.object(IN_PROGRESS, None, &Value::Null);
+        self.of_response("response.created", response.clone(), out);
+        self.of_response("response.in_progress", response, out);
     }
 
     fn text(&mut self, _choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
@@ -345,8 +393,8 @@ impl Format for Shape {
                 }) = &mut self.open
                 {
                     arguments.push_str(text);
-                    // Free text is known only when the arguments are complete.
-                    if !self.custom.contains(name) {
+                    // Those of the others are known only when they are complete.
+                    if self.callees.of(name).kind == Kind::Function {
                         let fields = json!({ "delta": text });
                         self.delta("response.function_call_arguments.delta", &fields, out);
                     }
@@ -359,8 +407,8 @@ impl Format for Shape {
     fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut Events) {}
 
     /// The last event carries it, with the whole response.
-    fn lab(&mut self, _: u32, result: &LabResult, _: &mut Events) {
-        self.lab = self.envelope.lab(Some(result));
+    fn lab(&mut self, _: u32, result: Text, _: &mut Events) {
+        self.lab = Some(result);
     }
 
     fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>, out: &mut Events) {
@@ -373,14 +421,14 @@ impl Format for Shape {
 
     fn done(&mut self, usage: &Usage, out: &mut Events) {
         let status = self.status();
-        let response = json!({ "response": self.object(status, Some(usage), &Value::Null) });
-        self.event(&format!("response.{status}"), &response, out);
+        let response = self.object(status, Some(usage), &Value::Null);
+        self.of_response(&format!("response.{status}"), response, out);
     }
 
     fn failed(&mut self, error: &Error, out: &mut Events) {
         let body = error.body();
         let error = json!({ "code": body["error"]["code"], "message": body["error"]["message"] });
-        let response = json!({ "response": self.object("failed", None, &error) });
-        self.event("response.failed", &response, out);
+        let response = self.object("failed", None, &error);
+        self.of_response("response.failed", response, out);
     }
 }

@@ -219,6 +219,8 @@ fn real_function(function: Function, x: f64) -> Result<Value, String> {
         Function::Sqrt => x.sqrt(),
         Function::Log => x.ln(),
         Function::Exp => x.exp(),
+        Function::Sin => x.sin(),
+        Function::Cos => x.cos(),
         Function::Abs => x.abs(),
         _ => {
             let floor = x.floor();

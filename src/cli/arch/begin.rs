@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args as ClapArgs;
 
 use crate::arch::ENDING;
+use crate::cli::Failure;
 use crate::cli::options::OpenOptions;
-use crate::cli::{Failure, output};
+use crate::cli::output::{self, ForceOption, OutputPlace, at};
 use crate::common::writing::Part;
 use crate::files::models::{self, Definitions, Source};
 use crate::inspect::nearest;
@@ -21,9 +22,11 @@ pub(in crate::cli) struct Args {
     /// The model: a GGUF file, or a Hugging Face folder; for a folder without a matching map, a draft map is written as well
     #[arg(long, value_name = "MODEL")]
     from: PathBuf,
-    /// Existing folder to write into; existing files are kept
+    /// Existing folder to write into
     #[arg(short, long, value_name = "DIR", default_value = ".")]
-    output: PathBuf,
+    output: OutputPlace,
+    #[command(flatten)]
+    force: ForceOption,
     #[command(flatten)]
     opening: OpenOptions,
 }
@@ -33,6 +36,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         name,
         from,
         output: folder,
+        force,
         opening,
     } = args;
 
@@ -43,7 +47,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         );
     }
     let path = folder.join(format!("{name}{ENDING}"));
-    refuse_existing(&path)?;
+    let checked = force.target(&path).check();
+    checked.map_err(|error| at(&path, &error))?;
     let definitions = opening.definitions()?;
     let source = Source::of(Some(from));
     let contents = match models::read(&source, &definitions) {
@@ -55,7 +60,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let fits = nearest::fits(&definitions.archs, &contents.weights).map_err(styled)?;
     let text =
         nearest::begun(&definitions.archs, &contents.weights, name, &fits).map_err(styled)?;
-    write(&path, &text)?;
+    write(&path, &text, *force)?;
     let nearest = fits.first().map_or("", |fit| fit.arch.as_str());
     output::line(format!("{}: begun from `{nearest}`", path.display()))?;
     if contents.weights.metadata().str("general.architecture") != Some(name.as_str()) {
@@ -70,7 +75,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<(), Failure> {
     let (name, archs) = (&args.name, &with.archs);
     let map_path = args.output.join(format!("{name}{}", stmap::ENDING));
-    refuse_existing(&map_path)?;
+    let checked = args.force.target(&map_path).check();
+    checked.map_err(|error| at(&map_path, &error))?;
     let (folder, maps) = stmap::fits(&args.from, &with.maps, archs)?;
     let fits = nearest::folder_fits(archs, maps).map_err(styled)?;
     let (Some(best), Some(map)) = (
@@ -84,8 +90,8 @@ fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<()
     // The definition of the map comes first.
     of_archs.sort_by_key(|fit| fit.arch != best.fit.arch);
     let definition = nearest::begun(archs, weights, name, &of_archs).map_err(styled)?;
-    write(path, &definition)?;
-    write(&map_path, &map)?;
+    write(path, &definition, args.force)?;
+    write(&map_path, &map, args.force)?;
     let (map, arch) = (&best.map.map, &best.fit.arch);
     output::line(format!(
         "{}: begun from the map `{map}`",
@@ -97,17 +103,11 @@ fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<()
     ))
 }
 
-fn refuse_existing(path: &Path) -> Result<(), Failure> {
-    match path.exists() {
-        true => anyhow::bail!("{}: the file exists and is not replaced", path.display()),
-        false => Ok(()),
-    }
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let at = |error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
-    let mut part = Part::new(path).map_err(at)?;
-    part.write(text.as_bytes())
-        .and_then(|()| part.finish())
-        .map_err(at)
+fn write(path: &Path, text: &str, force: ForceOption) -> Result<(), Failure> {
+    let write = || {
+        let mut part = Part::new(force.target(path))?;
+        part.write(text.as_bytes())?;
+        part.finish()
+    };
+    write().map_err(|error| at(path, &error))
 }

@@ -27,8 +27,12 @@ const NOISE_FACTOR: f64 = 3.0;
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("of").required(true))]
 pub(in crate::cli) struct Args {
-    /// The model
-    model: PathBuf,
+    /// The model, in place of `-m`
+    #[arg(value_name = "MODEL", required_unless_present = "model")]
+    model_path: Option<PathBuf>,
+    /// The model: a file or a folder
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "model_path")]
+    model: Option<PathBuf>,
     /// Logits as float32 [n_tokens, n_vocab] in NPY format, or an NPZ archive of `logits`, `tokens` and, of a model that
     /// reads one, `source`
     #[arg(long = "ref", value_name = "FILE", group = "of")]
@@ -59,6 +63,14 @@ pub(in crate::cli) struct Args {
     json: bool,
     #[command(flatten)]
     load: ModelOptions,
+}
+
+impl Args {
+    /// The path of the model, which clap requires.
+    fn model(&self) -> &Path {
+        let path = self.model.as_deref().or(self.model_path.as_deref());
+        path.unwrap_or(Path::new(""))
+    }
 }
 
 /// The input of a proof: token ids, those of the source, and the result of another program.
@@ -139,7 +151,7 @@ fn ask(args: &Args, server: &str, opened: &Opened) -> Result<Proof, Failure> {
         given => given.to_vec(),
     };
     let n_ctx = (tokens.len() + 1).next_multiple_of(256);
-    let server = LlamaServer::open(server, &args.model, n_ctx)?;
+    let server = LlamaServer::open(server, args.model(), n_ctx)?;
     let tops = server.tops(&tokens, plain_token(opened))?;
     Ok(Proof {
         tokens,
@@ -152,7 +164,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // Reading the array first reports its faults before the model is opened.
     let stored = args.reference.as_ref().map(|path| read(path, args));
     let stored = stored.transpose()?;
-    let opened = args.load.open(&Source::of(Some(&args.model)))?;
+    let opened = args.load.open(&Source::of(Some(args.model())))?;
     let threads = args.load.threads();
     let Proof {
         tokens,
@@ -184,7 +196,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let outcomes = prove::prove(&opened, text, &reference, bounds, threads, &mut each)?;
     written?;
-    let mut hints = prove::hints(&outcomes, &reference);
+    let mut hints = prove::hints(&outcomes, &reference, prove::is_f32(&opened.plan));
     let parting = prove::parting(&opened, text, &outcomes, threads)?;
     hints.extend(parting.as_ref().map(described));
     let unread = Unread::of(&opened);

@@ -10,10 +10,12 @@ use crate::cli::Failure;
 use crate::cli::constraint::{json as json_of, text as text_of};
 use crate::cli::output::{self, shown};
 use crate::cli::sampling::number;
-use crate::common::writing;
+use crate::common::wording;
+use crate::common::writing::{self, Target};
 use crate::sampling::{LISTS, PARAMETERS, Params, StageName};
 
 use super::session::{Session, role};
+use super::terminal::n_columns;
 
 /// A command.
 struct Command {
@@ -109,7 +111,12 @@ const COMMANDS: &[Command] = &[
             session.screen.note(if is_on { "off" } else { "on" })
         },
     ),
-    command("save", "FILE", "write the messages to FILE, as JSON", save),
+    command(
+        "save",
+        "[--force] FILE",
+        "write the messages to FILE, as JSON; with --force replace FILE",
+        save,
+    ),
     command("load", "FILE", "go on with the messages in FILE", load),
     command(
         "info",
@@ -119,6 +126,16 @@ const COMMANDS: &[Command] = &[
     ),
     command("quit", "", "end, as Ctrl-D does", |_, _| Ok(())),
 ];
+
+/// The option of `/save` that replaces a file.
+pub(super) const FORCE: &str = "--force";
+
+/// The commands: the name and the argument of each.
+pub(super) fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
+    COMMANDS
+        .iter()
+        .map(|command| (command.name, command.argument))
+}
 
 /// Fields of a request that are not settings, or that have commands of their own.
 const NOT_SET: &[&str] = &[
@@ -154,7 +171,9 @@ pub(super) fn run(session: &mut Session, line: &str) -> Result<ControlFlow<()>, 
     let rest = rest.trim();
     match command.argument {
         "" if !rest.is_empty() => anyhow::bail!("/{name} takes nothing after it"),
-        "FILE" if rest.is_empty() => anyhow::bail!("/{name} needs the name of a file"),
+        "FILE" | "[--force] FILE" if rest.is_empty() || rest == FORCE => {
+            anyhow::bail!("/{name} needs the name of a file")
+        }
         _ => (command.run)(session, rest)?,
     }
     Ok(match name {
@@ -170,12 +189,24 @@ fn file(path: &str) -> Option<&Path> {
 fn help() -> Result<(), Failure> {
     for command in COMMANDS {
         let usage = format!("/{} {}", command.name, command.argument);
-        output::line(format!("{usage:22} {}", command.help))?;
+        wrapped(&format!("{usage:22} {}", command.help), 23)?;
     }
-    output::line(
+    wrapped(
         "A line that ends in \\ goes on in the next; \"\"\" starts and ends a text of several lines.",
+        0,
     )?;
-    output::line("Ctrl-C stops an answer and keeps its text, Ctrl-D ends.")
+    wrapped(
+        "Ctrl-C stops an answer and keeps its text, Ctrl-D ends. What is typed during an answer is kept for the next inputs.",
+        0,
+    )
+}
+
+/// Prints a line. On a terminal it is wrapped at spaces; what follows its first row is indented.
+fn wrapped(line: &str, indent: usize) -> Result<(), Failure> {
+    output::line(match n_columns() {
+        Some(width) => wording::wrapped(line, width, indent),
+        None => line.to_owned(),
+    })
 }
 
 fn undo(session: &mut Session) -> Result<(), Failure> {
@@ -246,11 +277,8 @@ fn list(session: &Session) -> Result<(), Failure> {
         let usual = || number(parameter, parameter.get(&unset));
         let value = session.fields.get(parameter.name).cloned();
         let value = value.unwrap_or_else(usual);
-        output::line(format!(
-            "{} = {value}    {}",
-            parameter.name,
-            parameter.help()
-        ))?;
+        let line = format!("{} = {value}    {}", parameter.name, parameter.help());
+        wrapped(&line, 4)?;
     }
     let names = StageName::ALL.iter().map(|name| name.as_str());
     let mut lists: Vec<(&str, Value, String)> = LISTS
@@ -267,7 +295,7 @@ fn list(session: &Session) -> Result<(), Failure> {
     lists.push(("samplers", names.collect(), of_order));
     for (name, usual, doc) in &lists {
         let value = session.fields.get(*name).unwrap_or(usual);
-        output::line(shown(&format!("{name} = {value}    {doc}")))?;
+        wrapped(&shown(&format!("{name} = {value}    {doc}")), 4)?;
     }
     let is_listed = |name: &str| {
         PARAMETERS.iter().any(|parameter| parameter.name == name)
@@ -279,10 +307,18 @@ fn list(session: &Session) -> Result<(), Failure> {
     Ok(())
 }
 
-fn save(session: &mut Session, path: &str) -> Result<(), Failure> {
+fn save(session: &mut Session, rest: &str) -> Result<(), Failure> {
+    let forced = rest
+        .strip_prefix(FORCE)
+        .filter(|path| path.starts_with(' '));
+    let target = Target {
+        path: Path::new(forced.map_or(rest, str::trim)),
+        replaces: forced.is_some(),
+    };
     let text = serde_json::to_string_pretty(&session.messages)?;
-    writing::write(Path::new(path), (text + "\n").as_bytes())
-        .map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
+    let written = writing::write(target, (text + "\n").as_bytes());
+    written.map_err(|error| output::at(target.path, &error))?;
+    let path = target.path.display();
     let n = session.messages.len();
     session.screen.note(&format!("{n} messages in {path}"))
 }
@@ -308,12 +344,18 @@ fn info(session: &Session) -> Result<(), Failure> {
             let mut fields = session.fields.clone();
             fields.insert("messages".into(), messages.to_vec().into());
             fields.insert("add_generation_prompt".into(), false.into());
-            crate::api::n_tokens(served, fields).map_err(Failure::msg)?
+            let prompt = crate::api::prompt(served, fields);
+            prompt.map_err(Failure::msg)?.len()
         }
     };
     output::line(format!("model: {}", served.name))?;
     let (n, n_ctx) = (session.messages.len(), served.handle.limits().n_ctx);
-    output::line(format!("context: {used} of {n_ctx} tokens, {n} messages"))?;
+    output::line(match used < n_ctx {
+        true => format!("context: {used} of {n_ctx} tokens, {n} messages"),
+        false => format!(
+            "context: full, as it holds {n_ctx} tokens, and the {n} messages have {used}; /undo or /reset makes room"
+        ),
+    })?;
     let speed = session.speed.as_deref().unwrap_or("no answer yet");
     output::line(format!("last answer: {speed}"))
 }

@@ -1,14 +1,25 @@
 //! The user's input: lines, blocks of several lines, commands.
 //!
-//! In a terminal, lines are edited and kept in a history; otherwise they are read as they are.
+//! In a terminal, lines are edited and kept in a history; otherwise they are read as they are. Invariant: what is typed
+//! or pasted while nothing is read is kept for the next inputs.
 
 use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustyline::error::ReadlineError;
-use rustyline::{Behavior, Config, DefaultEditor};
+use rustyline::history::DefaultHistory;
+use rustyline::{
+    Behavior, Cmd, CompletionType, ConditionalEventHandler, Config, Editor, Event, EventContext,
+    EventHandler, KeyEvent, RepeatCount,
+};
 
 use crate::cli::Failure;
 use crate::common::reading::{self, MAX_TEXT};
+
+use super::complete::Commands;
+use super::terminal::Terminal;
 
 /// An input of the user.
 pub(super) enum Entry {
@@ -26,9 +37,34 @@ pub(super) enum Entry {
 
 /// The source of lines.
 pub(super) enum Input {
-    Terminal(Box<DefaultEditor>),
+    Terminal(Box<Lines>),
     Lines,
 }
+
+/// Lines that are edited in a terminal.
+pub(super) struct Lines {
+    editor: Editor<Commands, DefaultHistory>,
+    terminal: Option<Terminal>,
+    /// Whether Ctrl-C ended the line.
+    is_interrupted: Arc<AtomicBool>,
+    /// The file of the history.
+    history: Option<PathBuf>,
+}
+
+/// Ctrl-C as a key that ends a line. As an error, as which the editor has it, it would lose what was typed after it.
+struct Interrupt(Arc<AtomicBool>);
+
+impl ConditionalEventHandler for Interrupt {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, _: &EventContext<'_>) -> Option<Cmd> {
+        self.0.store(true, Ordering::Relaxed);
+        Some(Cmd::AcceptLine)
+    }
+}
+
+/// Number of entries of the history.
+const MAX_HISTORY: usize = 1000;
+/// Maximum size of an entry of the history, in bytes.
+const MAX_ENTRY: usize = 16 << 10;
 
 /// The mark that starts and ends a block of lines.
 const BLOCK: &str = "\"\"\"";
@@ -36,7 +72,8 @@ const BLOCK: &str = "\"\"\"";
 const MORE: &str = ". ";
 
 impl Input {
-    pub(super) fn new(is_terminal: bool) -> Result<Self, Failure> {
+    /// The lines of a terminal, with a history across conversations if one is kept, or of stdin.
+    pub(super) fn new(is_terminal: bool, has_history: bool) -> Result<Self, Failure> {
         if !is_terminal {
             return Ok(Self::Lines);
         }
@@ -45,9 +82,29 @@ impl Input {
             true => Behavior::Stdio,
             false => Behavior::PreferTerm,
         };
-        let config = Config::builder().auto_add_history(true).behavior(behavior);
-        let editor = DefaultEditor::with_config(config.build())?;
-        Ok(Self::Terminal(Box::new(editor)))
+        let config = Config::builder()
+            .behavior(behavior)
+            .bracketed_paste(false)
+            .completion_type(CompletionType::List)
+            .history_ignore_space(true)
+            .max_history_size(MAX_HISTORY)?;
+        let mut editor = Editor::with_config(config.build())?;
+        editor.set_helper(Some(Commands));
+        let is_interrupted = Arc::new(AtomicBool::new(false));
+        let interrupt = Interrupt(Arc::clone(&is_interrupted));
+        let key = KeyEvent::ctrl('C');
+        editor.bind_sequence(key, EventHandler::Conditional(Box::new(interrupt)));
+        let history = history_file().filter(|_| has_history);
+        if let Some(path) = &history {
+            // A history that cannot be read is begun anew.
+            let _ = editor.load_history(path);
+        }
+        Ok(Self::Terminal(Box::new(Lines {
+            editor,
+            terminal: Terminal::new()?,
+            is_interrupted,
+            history,
+        })))
     }
 
     /// Reads a text or a command.
@@ -102,12 +159,7 @@ impl Input {
 
     fn line(&mut self, prompt: &str) -> Result<Entry, Failure> {
         match self {
-            Self::Terminal(editor) => match editor.readline(prompt) {
-                Ok(line) => Ok(Entry::Text(line)),
-                Err(ReadlineError::Interrupted) => Ok(Entry::Interrupted),
-                Err(ReadlineError::Eof) => Ok(Entry::End),
-                Err(error) => Err(error.into()),
-            },
+            Self::Terminal(lines) => lines.next(prompt),
             Self::Lines => {
                 let line = reading::line(&mut io::stdin().lock(), MAX_TEXT)?;
                 Ok(line.map_or(Entry::End, |line| {
@@ -116,4 +168,63 @@ impl Input {
             }
         }
     }
+}
+
+impl Lines {
+    fn next(&mut self, prompt: &str) -> Result<Entry, Failure> {
+        if let Some(terminal) = &self.terminal {
+            terminal.listen();
+        }
+        let read = self.editor.readline(prompt);
+        if let Some(terminal) = &self.terminal {
+            terminal.silence();
+        }
+        let is_interrupted = self.is_interrupted.swap(false, Ordering::Relaxed);
+        match read {
+            Ok(_) if is_interrupted => Ok(Entry::Interrupted),
+            Ok(line) => {
+                self.remember(&line);
+                Ok(Entry::Text(line))
+            }
+            Err(ReadlineError::Interrupted) => Ok(Entry::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Entry::End),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Adds a line to the history. Without a place for its file the history ends with the conversation.
+    fn remember(&mut self, line: &str) {
+        if line.len() > MAX_ENTRY || !matches!(self.editor.add_history_entry(line), Ok(true)) {
+            return;
+        }
+        let Some(path) = &self.history else { return };
+        let kept = folder_of_user(path).and_then(|()| {
+            let appended = self.editor.append_history(path);
+            appended.map_err(io::Error::other)
+        });
+        if let Err(error) = kept {
+            tracing::warn!("{}: the history is not kept: {error}", path.display());
+            self.history = None;
+        }
+    }
+}
+
+/// The file of the history, in the user's data folder.
+fn history_file() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let data = set("XDG_DATA_HOME").map(PathBuf::from);
+    // By the rules of the variable a relative path does not count.
+    let data = data.filter(|path| path.is_absolute());
+    let data = data.or_else(|| Some(Path::new(&set("HOME")?).join(".local/share")))?;
+    Some(data.join("bench/chat-history"))
+}
+
+/// Creates the folder of a file, for its owner alone.
+fn folder_of_user(path: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    path.parent()
+        .map_or(Ok(()), |folder| builder.create(folder))
 }

@@ -4,9 +4,11 @@
 //! runs commands and shows answers. Invariant: nothing that a model wrote reaches the terminal unescaped.
 
 mod commands;
+mod complete;
 mod input;
 mod screen;
 mod session;
 mod talk;
+mod terminal;
 
 pub(super) use talk::{Args, run};

@@ -4,15 +4,16 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
-use crate::api::{self, Piece, Reply, ReplyEvent};
+use crate::api::{self, Piece, Refusal, Reply, ReplyEvent};
 use crate::cli::Failure;
 use crate::cli::diffusion::Forming;
 use crate::cli::output::{self, shown};
-use crate::cli::run::speed;
+use crate::cli::run::{longer, speed};
 use crate::engine::serving::Served;
 use crate::engine::{AnswerToken, FinishReason};
 
@@ -27,7 +28,7 @@ pub(super) struct Session {
     /// The fields that the command line sets.
     pub(super) initial: Map<String, Value>,
     pub(super) screen: Screen,
-    /// The speed of the last answer.
+    /// The tokens and the speed of the last answer.
     pub(super) speed: Option<String>,
     /// Number of times the last message was answered again.
     n_retries: i64,
@@ -62,6 +63,8 @@ struct Hearing {
     held: Vec<Piece>,
     /// Tokens whose log-probabilities are listed.
     listed: Vec<AnswerToken>,
+    /// When its first text arrived.
+    begun: Option<Instant>,
 }
 
 /// The role of a message.
@@ -237,6 +240,17 @@ impl Session {
         }
     }
 
+    /// Why a request is refused, and what helps.
+    fn refused(&self, refusal: &Refusal) -> Failure {
+        match refusal {
+            Refusal::TooLong { .. } => anyhow::anyhow!(
+                "{refusal}; /undo removes the last message, /reset all; {}",
+                longer(&self.served)
+            ),
+            Refusal::Other(_) => Failure::msg(refusal.to_string()),
+        }
+    }
+
     fn request(&self, is_continued: bool, is_live: bool) -> Map<String, Value> {
         let mut fields = self.fields.clone();
         fields.insert("messages".into(), self.messages.clone().into());
@@ -255,7 +269,7 @@ impl Session {
 
     /// Receives an answer and shows it.
     async fn hear(&mut self, is_continued: bool) -> Result<Heard, Failure> {
-        let forming = Forming::new();
+        let forming = Forming::new(false);
         let is_live = self.served.handle.is_diffusion() && forming.is_shown();
         let stop = stopped(self.is_terminal);
         tokio::pin!(stop);
@@ -263,13 +277,14 @@ impl Session {
         let mut reply: Reply = tokio::select! {
             biased;
             () = &mut stop => return Ok(Heard { message: Value::Null, is_stopped: true }),
-            reply = api::reply(&self.served, request) => reply.map_err(Failure::msg)?,
+            reply = api::reply(&self.served, request) => reply.map_err(|refusal| self.refused(&refusal))?,
         };
         let mut heard = Hearing {
             forming,
             is_live,
             held: Vec::new(),
             listed: Vec::new(),
+            begun: None,
         };
         let ending = self.follow(&mut reply, &mut heard, stop).await;
         heard.forming.clear();
@@ -292,6 +307,7 @@ impl Session {
                 () = &mut stop => return Ok(None),
                 said = reply.next() => said.map_err(Failure::msg)?,
             };
+            heard.begun.get_or_insert_with(Instant::now);
             match said {
                 None => anyhow::bail!("the engine stopped before the end of the answer"),
                 Some(ReplyEvent::DenoisingStep { fixed, n_masked }) => {
@@ -317,6 +333,13 @@ impl Session {
     ) -> Result<Heard, Failure> {
         if ending.is_none() {
             heard.held.extend(reply.stop());
+            let (n, seconds) = (reply.n_tokens(), heard.begun.map(|begun| begun.elapsed()));
+            // As in `speed`, the first token is part of the prefill.
+            let rate =
+                n.saturating_sub(1) as f64 / seconds.unwrap_or_default().as_secs_f64().max(1e-6);
+            self.speed = Some(format!(
+                "stopped after {n} completion tokens at {rate:.1}/s"
+            ));
         }
         for piece in &heard.held {
             self.show(piece, &mut heard.listed)?;

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args as ClapArgs;
@@ -9,6 +10,8 @@ use clap::Args as ClapArgs;
 use super::super::Failure;
 use super::super::output::is_closed_pipe;
 use super::super::run::{Completing, start};
+use crate::common::inputs::remember_inputs;
+
 use super::commands;
 use super::input::{Entry, Input};
 use super::screen::Screen;
@@ -16,13 +19,19 @@ use super::session::Session;
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Args {
+    /// Neither read nor keep a history of inputs across conversations
+    #[arg(long)]
+    no_history: bool,
+    /// The model, in place of `-m`
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    model_path: Option<PathBuf>,
     #[command(flatten)]
     with: Completing,
 }
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     let fields = args.with.fields()?;
-    let served = Arc::new(start(&args.with)?);
+    let served = Arc::new(start(&args.with, args.model_path.as_deref(), false)?);
     if !served.has_template() {
         anyhow::bail!(
             "{}: the model has no chat template; `bench run --raw` continues a text",
@@ -32,7 +41,9 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
     let is_terminal = std::io::stdin().is_terminal();
     let mut session = Session::new(served, fields, is_terminal)?;
     session.set_system(args.with.system.as_deref())?;
-    let mut input = Input::new(is_terminal)?;
+    let mut input = Input::new(is_terminal, !args.no_history)?;
+    // What `/load` reads, `/save --force` may replace.
+    remember_inputs(false);
     if is_terminal {
         let name = session.served.name.clone();
         session

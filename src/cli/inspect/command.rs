@@ -1,18 +1,16 @@
 //! The command `bench inspect`: its options and its output.
 
-use std::path::PathBuf;
-
 use clap::Args as ClapArgs;
 
+use super::super::model::ModelArg;
 use super::super::options::LoadOptions;
 use super::super::{Failure, output};
-use super::{findings, json, text};
-use crate::files::models::Source;
+use super::{Sequences, findings, json, text};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Args {
-    /// The model: a file or folder; default: tiny-chat, which is built in
-    file: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -20,11 +18,13 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
+    sequences: Sequences,
+    #[command(flatten)]
     load: LoadOptions,
 }
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
-    let found = findings(&Source::of(args.file.as_deref()), &args.load)?;
+    let found = findings(&args.model.source(), &args.sequences, &args.load)?;
     match args.json {
         true => output::line(serde_json::to_string_pretty(&json::of(&found))?)?,
         false => output::bytes(text::of(&found, args.all).as_bytes())?,

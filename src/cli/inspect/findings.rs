@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use clap::Args;
+
 use super::super::Failure;
 use super::super::options::{Defaults, LoadOptions};
+use super::super::values::positive;
 use crate::arch::Mode;
 use crate::engine::serving::{self, Pooled};
 use crate::files::lora::Adapter;
@@ -33,6 +36,8 @@ pub(in crate::cli) struct Findings {
     pub(super) templates: Vec<String>,
     /// Metadata keys that nothing reads.
     pub(in crate::cli) unread: Vec<String>,
+    /// Bytes of the tensors in the file, if the options convert them while they are loaded.
+    pub(in crate::cli) stored: Option<u64>,
 }
 
 /// The findings that follow from a plan.
@@ -44,12 +49,14 @@ pub(in crate::cli) struct Planned {
     /// Bytes of weights that are read for one token; `None` if no graph could be built.
     pub(super) weights_read: Option<u64>,
     pub(super) contexts: Vec<Context>,
+    /// Memory use with the options; `None` if the model cannot be run with them.
+    pub(in crate::cli) memory: Option<MemoryUse>,
     /// Memory use on each device with the configured context; empty if the CPU is the only device.
     pub(in crate::cli) devices: Vec<DeviceUse>,
     pub(in crate::cli) capabilities: Vec<Capability>,
 }
 
-/// The memory use of a context with one sequence.
+/// The memory use of a context with the sequences of the options.
 pub(super) struct Context {
     pub(super) n_ctx: u64,
     /// `None` if the model cannot be run with this context.
@@ -62,15 +69,40 @@ pub(super) struct Context {
     pub(super) refusal: Option<String>,
 }
 
+/// For how many sequences the memory is planned.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Sequences {
+    /// Number of sequences at the same time for which the memory is computed, as of `bench serve`, 1 or more
+    #[arg(
+        long,
+        default_value = "1",
+        value_name = "N",
+        value_parser = positive,
+        alias = "max-num-seqs"
+    )]
+    parallel: usize,
+}
+
 /// All findings that are possible.
-pub(in crate::cli) fn findings(source: &Source, load: &LoadOptions) -> Result<Findings, Failure> {
+pub(in crate::cli) fn findings(
+    source: &Source,
+    sequences: &Sequences,
+    load: &LoadOptions,
+) -> Result<Findings, Failure> {
     // Without `strict`, unread keys are reported and not refused.
     let definitions = Definitions {
         strict: false,
         ..load.model.opening.definitions()?
     };
     let why = match load.open_with(source, &definitions) {
-        Ok(opened) => return of_opened(load, opened),
+        Ok(opened) => {
+            let mut found = of_opened(load, sequences.parallel, opened)?;
+            if load.converts() {
+                let stored = models::read(source, &definitions)?;
+                found.stored = Some(bytes_of(stored.weights.tensors()));
+            }
+            return Ok(found);
+        }
         Err(error) => error.to_string(),
     };
     // A file with an unknown architecture, or without tensors, can be inspected too.
@@ -93,6 +125,14 @@ pub(in crate::cli) fn findings(source: &Source, load: &LoadOptions) -> Result<Fi
         ));
     }
     Err(broken.into())
+}
+
+/// The size of tensors.
+fn bytes_of(tensors: &[TensorInfo]) -> u64 {
+    tensors
+        .iter()
+        .map(|tensor| tensor.bytes)
+        .fold(0, u64::saturating_add)
 }
 
 /// The name of a model, its metadata and its tensors.
@@ -118,25 +158,36 @@ fn unplanned(
         tensors,
         tokenizer,
         planned: Err(why),
+        stored: None,
     }
 }
 
-fn of_opened(load: &LoadOptions, mut opened: Opened) -> Result<Findings, Failure> {
+fn of_opened(load: &LoadOptions, n_seqs: usize, mut opened: Opened) -> Result<Findings, Failure> {
     load.model.check(&opened)?;
     let defaults = Defaults {
         kv_type: TensorType::F16,
         flash_attn: true,
         max_ctx: super::super::serve::MAX_CTX,
+        is_cut: false,
         n_batch: Options::N_BATCH,
     };
-    let options = load.resolve(&opened, defaults);
-    let placed = load.place(&mut opened, &options);
+    let requested = load.context(&opened.plan);
+    let resolved = load.resolve(&opened, defaults);
+    let placed = resolved.and_then(|options| {
+        let options = Options {
+            n_ctx: options.n_ctx.saturating_mul(n_seqs),
+            n_seqs,
+            ..options
+        };
+        load.place(&mut opened, &options)?;
+        Ok(options)
+    });
     let tokenizer = tokenizer_of(opened.vocabulary, &opened.weights);
     let (label, header) = labelled(&opened.weights);
     let mut found = unplanned(label, header, tokenizer, String::new());
     found.unread = unread_keys(&opened.plan, &found.metadata);
     let weights = (&opened.weights, opened.adapters.as_slice());
-    let planned = |()| planned(opened.plan, weights, options, load.ctx, &found);
+    let planned = |options| planned(opened.plan, weights, options, requested, &found);
     found.planned = placed.map(planned).map_err(|error| error.to_string());
     Ok(found)
 }
@@ -173,6 +224,7 @@ fn planned(
         options,
         weights_read: None,
         contexts: Vec::new(),
+        memory: None,
         devices: Vec::new(),
         capabilities: Vec::new(),
     };
@@ -204,12 +256,14 @@ fn planned(
     let capabilities = capabilities(&subject, &mut estimator);
     let weights_read = estimator.weight_bytes_read(options).ok();
     let is_placed = !plan.devices.is_empty();
-    let memory = estimator.memory(options).ok().filter(|_| is_placed);
+    let memory = estimator.memory(options).ok();
     drop(estimator);
+    let devices = memory.as_ref().filter(|_| is_placed);
     Planned {
         weights_read,
         contexts,
-        devices: memory.map_or_else(Vec::new, |memory| memory.devices),
+        devices: devices.map_or_else(Vec::new, |memory| memory.devices.clone()),
+        memory,
         capabilities,
         ..found
     }
@@ -227,7 +281,7 @@ fn lengths(plan: &Plan, requested: Option<usize>) -> BTreeSet<u64> {
 fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx: u64) -> Context {
     let n = usize::try_from(n_ctx).unwrap_or(usize::MAX);
     let options = Options {
-        n_ctx: n,
+        n_ctx: n.saturating_mul(options.n_seqs),
         n_ctx_seq: n,
         // Text diffusion runs every pass over the whole sequence.
         n_batch: match plan.diffusion {
@@ -246,18 +300,19 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     Context {
         n_ctx,
         memory: memory.ok(),
-        states: plan.recurrent_bytes(2),
+        states: plan.recurrent_bytes(options.n_seqs as u64 + 1),
         read,
         refusal: refusal.map(|error| error.to_string()),
     }
 }
 
-/// Bytes of an f16 KV cache for one sequence; `None` on overflow.
-pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64) -> Option<u64> {
+/// Bytes of a KV cache for one sequence, with keys and values of these types; `None` on overflow.
+pub(in crate::cli) fn cache_bytes(plan: &Plan, n_ctx: u64, types: [TensorType; 2]) -> Option<u64> {
     let room = Capacity {
         n_ctx,
         n_seqs: 1,
         n_batch: Options::N_BATCH as u64,
     };
-    plan.cache_bytes(room, TensorType::F16, TensorType::F16)
+    let [k, v] = types;
+    plan.cache_bytes(room, k, v)
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
 use crate::text::tokenizer::Tokenizer;
-use crate::weights::{Array, TensorInfo, Value};
+use crate::weights::{Array, TensorInfo, TensorType, Value};
 
 use super::text::special_tokens;
 use super::{CONTEXTS, Context, Findings, Planned, cache_bytes};
@@ -82,7 +82,12 @@ fn tokenizer(tokenizer: &Tokenizer) -> Json {
 
 fn memory(planned: &Planned) -> Json {
     let plan = &planned.plan;
-    let caches = CONTEXTS.map(|n| (n.to_string(), json!(cache_bytes(plan, n))));
+    let caches = CONTEXTS.map(|n| {
+        (
+            n.to_string(),
+            json!(cache_bytes(plan, n, [TensorType::F16; 2])),
+        )
+    });
     json!({
         "weights": plan.weight_bytes(),
         "cache_f16": Map::from_iter(caches),

@@ -135,7 +135,12 @@ fn about(page: &mut Page, found: &Findings) {
             rows.push(row(name, clip(value)));
         }
     }
-    rows.push(row("weights", weights(&found.tensors)));
+    let mut stored = weights(&found.tensors);
+    let on_disk = found
+        .stored
+        .map(|stored| format!("; {} on disk", bytes(stored)));
+    stored.extend(on_disk);
+    rows.push(row("weights", stored));
     page.table(&rows, "ll");
 }
 
@@ -279,7 +284,11 @@ fn memory(page: &mut Page, planned: &Planned) {
         true => k.to_owned(),
         false => format!("{k} and {v}"),
     };
-    page.title(&format!("memory of one sequence, cache of {types}"));
+    let sequences = match options.n_seqs {
+        1 => "one sequence".to_owned(),
+        n => format!("{n} sequences"),
+    };
+    page.title(&format!("memory of {sequences}, cache of {types}"));
     let titles = "context,weights,cache,states,scratch,all,a token reads";
     let mut rows = vec![titles.split(',').map(str::to_owned).collect()];
     let contexts = planned.contexts.iter();

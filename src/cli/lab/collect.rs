@@ -15,11 +15,15 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::arch::Parts;
-use crate::cli::options::{LoadOptions, byte_count, positive, progress_bar};
-use crate::cli::{Failure, output};
+use crate::cli::Failure;
+use crate::cli::model::ModelArg;
+use crate::cli::options::{LoadOptions, progress_bar};
+use crate::cli::output::{self, ForceOption, OutputPlace, at};
+use crate::cli::values::{byte_count, positive, tokens};
+use crate::common::inputs::{forget_input, refuse_input};
 use crate::common::moments::Moments;
 use crate::common::reading::{self, MAX_TEXT};
-use crate::common::writing;
+use crate::common::writing::{self, Target};
 use crate::engine::{Captured, LabResult, Reduce};
 use crate::files::arrays::{self, Elements, Format, Named};
 
@@ -27,6 +31,8 @@ use super::prompts::{Asking, Bounds, PlanOptions, plan};
 
 const INDEX: &str = "index.json";
 const LOCK: &str = "lock";
+/// The prefix of the names of files with values.
+const SHARD: &str = "shard-";
 /// The prefix of the names of statistics files.
 const STATISTICS: &str = "statistics-";
 /// Maximum size of a line of prompts, in bytes.
@@ -36,9 +42,8 @@ const NO_POSITION: u32 = i32::MAX as u32;
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct CollectArgs {
-    /// The model: a file, a folder or tiny-chat
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// Prompts, one on each line as JSON: a string, token ids, or an object with either as `prompt`
     #[arg(long, value_name = "FILE.jsonl")]
     prompts: PathBuf,
@@ -46,11 +51,13 @@ pub(in crate::cli) struct CollectArgs {
     /// its name ends in .json
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// Folder for the values; an interrupted run is resumed in it
+    /// Folder for the values; an interrupted run is resumed in it. With `--force` a collection in it is replaced
     #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    output: OutputPlace,
+    #[command(flatten)]
+    force: ForceOption,
     /// Maximum number of completion tokens of each prompt; 0 = only the prompts are read
-    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    #[arg(short = 'n', long, default_value = "0", value_name = "N", value_parser = tokens)]
     max_tokens: usize,
     /// Also compute the covariance of the elements of each value
     #[arg(long)]
@@ -246,7 +253,7 @@ impl Collecting<'_> {
         let n = std::mem::take(&mut self.n_buffered);
         if n > 0 {
             let shard = Shard {
-                file: format!("shard-{at:05}.safetensors"),
+                file: format!("{SHARD}{at:05}.safetensors"),
                 first: self.index.n_done(),
                 prompts: n,
                 rows: self
@@ -291,8 +298,10 @@ impl Collecting<'_> {
         let texts = texts
             .into_iter()
             .map(|(name, text)| (name.to_owned(), text.into()));
-        let written = arrays::write(&path, Format::Safetensors, arrays, &texts.collect());
-        written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+        // An interrupted run may have left a file that the index does not name.
+        let target = Target::replacing(&path);
+        let written = arrays::write(target, Format::Safetensors, arrays, &texts.collect());
+        written.map_err(|error| at(&path, &error))
     }
 
     fn write_statistics(&self, name: &str) -> Result<(), Failure> {
@@ -332,7 +341,8 @@ impl Collecting<'_> {
     fn write_index(&self) -> Result<(), Failure> {
         let path = self.folder.join(INDEX);
         let text = serde_json::to_vec_pretty(&self.index)?;
-        writing::write(&path, &text).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
+        let written = writing::write(Target::replacing(&path), &text);
+        written.map_err(|error| at(&path, &error))
     }
 }
 
@@ -414,6 +424,25 @@ fn check(args: &CollectArgs, asking: &Asking) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Removes the collection in a folder. Other files stay.
+fn remove(folder: &Path) -> Result<(), Failure> {
+    let mut own = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_array = name.starts_with(SHARD) || name.starts_with(STATISTICS);
+        if name == INDEX || is_array && name.ends_with(".safetensors") {
+            own.push(entry.path());
+        }
+    }
+    let each = |act: &dyn Fn(&Path) -> std::io::Result<()>| {
+        let mut all = own.iter();
+        all.try_for_each(|path| act(path).map_err(|error| at(path, &error)))
+    };
+    each(&refuse_input)?;
+    each(&|path| fs::remove_file(path))
+}
+
 /// The index of the folder, if it has the same subject.
 fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
     let path = folder.join(INDEX);
@@ -422,12 +451,16 @@ fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut others = fs::read_dir(folder)?.flatten();
             if others.any(|entry| entry.file_name() != LOCK) {
-                anyhow::bail!("{}: is not empty, and has no {INDEX}", folder.display());
+                anyhow::bail!(
+                    "{}: is not empty, and has no {INDEX}; another folder is needed, or --force to write beside what is there",
+                    folder.display()
+                );
             }
             return Ok(None);
         }
         Err(error) => anyhow::bail!("{}: {error}", path.display()),
     };
+    forget_input(&path);
     let at = |what: &str| anyhow::anyhow!("{}: {what}", path.display());
     let index: Index = serde_json::from_str(&text).map_err(|error| at(&error.to_string()))?;
     if index.subject != *subject {
@@ -435,7 +468,7 @@ fn found(folder: &Path, subject: &Subject) -> Result<Option<Index>, Failure> {
             return Ok(None);
         }
         return Err(at(
-            "is of another model, plan or file of prompts; another folder is needed",
+            "is of another model, plan or file of prompts; another folder is needed, or --force to replace the collection",
         ));
     }
     Ok(Some(index))
@@ -462,7 +495,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     };
     let asking = Asking::start(
         &args.load,
-        &args.model,
+        &args.model.source(),
         plan.clone(),
         &args.values.lab_vectors,
         bounds,
@@ -480,13 +513,18 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
         covariance: args.covariance,
         plan,
     };
-    fs::create_dir_all(&args.output)?;
+    fs::create_dir_all(&args.output).map_err(|error| at(&args.output, &error))?;
     let folder = args.output.display();
-    let lock = File::create(args.output.join(LOCK))?;
+    let lock = args.output.join(LOCK);
+    let opened = File::options().append(true).create(true).open(&lock);
+    let lock = opened.map_err(|error| at(&lock, &error))?;
     if lock.try_lock().is_err() {
         anyhow::bail!("{folder}: another command collects into it");
     }
-    let index = found(&args.output, &subject)?;
+    let index = match args.force.force {
+        true => remove(&args.output).map(|()| None)?,
+        false => found(&args.output, &subject)?,
+    };
     let index = index.unwrap_or_else(|| Index {
         subject,
         complete: false,

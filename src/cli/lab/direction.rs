@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
-use crate::cli::options::{LoadOptions, positive};
-use crate::cli::{Failure, output};
+use crate::cli::Failure;
+use crate::cli::model::ModelArg;
+use crate::cli::options::LoadOptions;
+use crate::cli::output::{self, ForceOption, OutputFile};
+use crate::cli::values::positive;
 use crate::common::directions::{Mean, principal};
+use crate::common::writing;
 use crate::files::vectors;
 
 use super::prompts::{Asking, Bounds, BytesOption};
@@ -34,9 +38,8 @@ enum Row {
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct DirectionArgs {
-    /// The model: a file, a folder or tiny-chat
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     /// File with the positive prompts, one on each line, as text or as a JSON string; the vectors point towards them
     #[arg(long, value_name = "FILE")]
     positive: PathBuf,
@@ -51,7 +54,9 @@ pub(in crate::cli) struct DirectionArgs {
     row: Row,
     /// File to write: NAME.gguf (a control vector, also for llama.cpp) or NAME.safetensors
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    output: OutputFile,
+    #[command(flatten)]
+    force: ForceOption,
     /// Maximum number of prompts per batch, 1 or more
     #[arg(long, default_value = "16", value_name = "N", value_parser = positive)]
     parallel: usize,
@@ -118,7 +123,7 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
         n_parallel: args.parallel,
         lab_bytes: args.bytes.lab_bytes,
     };
-    let asking = Asking::start(&args.load, &args.model, plan, &[], bounds)?;
+    let asking = Asking::start(&args.load, &args.model.source(), plan, &[], bounds)?;
     let points = asking.served.handle.points();
     let widths = points.find("layers.*.out").unwrap_or_default();
     let width: u64 = widths.iter().map(|at| points.all[*at].width()).sum();
@@ -165,7 +170,14 @@ pub(super) fn run(args: &DirectionArgs) -> Result<(), Failure> {
     };
     let by_layer = means[0].keys().map(|layer| (*layer, direction(layer)));
     let by_layer: BTreeMap<u64, Vec<f32>> = by_layer.collect();
-    vectors::write(&args.output, &asking.served.info.arch, &by_layer)?;
+    vectors::write(
+        args.force.target(&args.output),
+        &asking.served.info.arch,
+        &by_layer,
+    )?;
+    if writing::is_stdout(&args.output) {
+        return Ok(());
+    }
     let n = by_layer.len() - usize::from(is_gguf && by_layer.contains_key(&0));
     let (path, pairs) = (args.output.display(), (positive.len(), negative.len()));
     output::line(format!(

@@ -13,8 +13,10 @@ use crate::common::writing;
 use crate::inspect::pictures::{self, Chosen};
 use crate::model::{Point, Points};
 
+use crate::cli::Failure;
+use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
-use crate::cli::{Failure, output};
+use crate::cli::output::{self, ForceOption, OutputFile, at};
 
 use super::prompts::{Asking, Bounds, BytesOption};
 use super::{Text, TextOptions, read_text};
@@ -25,24 +27,25 @@ const PARALLEL: usize = 32;
 /// Where the numbers come from, and where they go.
 #[derive(Debug, ClapArgs)]
 struct FileOptions {
-    /// The model: a file, a folder or tiny-chat
-    #[arg(value_name = "MODEL", required_unless_present = "from")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArg,
     /// Draw this response of the HTTP API (docs/lab.md) in place of running a model
-    #[arg(long, value_name = "FILE.json", conflicts_with = "model")]
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["model", "model_path"])]
     from: Option<PathBuf>,
     /// Write an SVG picture
     #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    svg: Option<OutputFile>,
     /// Write a self-contained HTML page with the picture
     #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    html: Option<OutputFile>,
     /// Write a PNG picture, with a built-in font
     #[arg(long, value_name = "FILE")]
-    png: Option<PathBuf>,
+    png: Option<OutputFile>,
     /// Write the JSON response of the HTTP API to this file; without any output file it is printed
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    json: Option<OutputFile>,
+    #[command(flatten)]
+    force: ForceOption,
     /// Layers that are drawn, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     layers: Vec<u64>,
@@ -55,18 +58,16 @@ struct FileOptions {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct LensArgs {
     #[command(flatten)]
-    files: FileOptions,
-    #[command(flatten)]
     text: TextOptions,
     /// Number of most probable tokens in the JSON, 1 to 1000; the picture shows the first of them
     #[arg(long, default_value_t = 5, value_name = "N")]
     top_k: usize,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct PatchArgs {
-    #[command(flatten)]
-    files: FileOptions,
     /// The clean prompt: its values are patched into the runs of the corrupt prompt; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
     clean: Option<String>,
@@ -85,25 +86,27 @@ pub(in crate::cli) struct PatchArgs {
     /// hidden state after every layer
     #[arg(long, value_delimiter = ' ', value_name = "NAMES")]
     points: Vec<String>,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RoutingArgs {
     #[command(flatten)]
-    files: FileOptions,
-    #[command(flatten)]
     text: TextOptions,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttentionArgs {
     #[command(flatten)]
-    files: FileOptions,
-    #[command(flatten)]
     text: TextOptions,
     /// Heads that are drawn, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     heads: Vec<usize>,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 /// Components of a logit.
@@ -120,8 +123,6 @@ enum Among {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct AttributionArgs {
     #[command(flatten)]
-    files: FileOptions,
-    #[command(flatten)]
     text: TextOptions,
     /// Text of the token whose logit is split, exactly one token; required without --from
     #[arg(long, value_name = "TEXT", required_unless_present = "from")]
@@ -129,6 +130,8 @@ pub(in crate::cli) struct AttributionArgs {
     /// Components into which the logit is split
     #[arg(long, value_enum, default_value_t = Among::Heads)]
     to: Among,
+    #[command(flatten)]
+    files: FileOptions,
 }
 
 pub(super) fn attribution(args: &AttributionArgs) -> Result<(), Failure> {
@@ -274,14 +277,11 @@ fn object(value: Value) -> Map<String, Value> {
 
 impl FileOptions {
     fn start(&self, plan: Map<String, Value>, n_parallel: usize) -> Result<Asking, Failure> {
-        let Some(model) = &self.model else {
-            anyhow::bail!("there is no model");
-        };
         let bounds = Bounds {
             n_parallel,
             lab_bytes: self.bytes.lab_bytes,
         };
-        Asking::start(&self.load, model, plan, &[], bounds)
+        Asking::start(&self.load, &self.model.source(), plan, &[], bounds)
     }
 
     /// The response of `POST /v1/lab/run` for one prompt and a plan. `n_cells` returns the number of cells in the
@@ -344,7 +344,7 @@ impl FileOptions {
         };
         let text = serde_json::to_string_pretty(&response)?;
         if let Some(path) = &self.json {
-            write(path, text.as_bytes())?;
+            self.write(path, text.as_bytes())?;
         }
         if !self.is_drawn() {
             return match self.json {
@@ -359,25 +359,29 @@ impl FileOptions {
         let chart = pictures::chart(picture, &response, &chosen);
         let chart = chart.map_err(|problem| anyhow::anyhow!("{place}{problem}"))?;
         if let Some(path) = &self.svg {
-            write(path, pictures::svg(&chart).as_bytes())?;
+            self.write(path, pictures::svg(&chart).as_bytes())?;
         }
         if let Some(path) = &self.html {
-            write(path, pictures::page(&chart).as_bytes())?;
+            self.write(path, pictures::page(&chart).as_bytes())?;
         }
         #[cfg(feature = "png")]
         if let Some(path) = &self.png {
-            write(
-                path,
-                &crate::inspect::diagram::png::png(&pictures::svg(&chart))?,
-            )?;
+            let png = crate::inspect::diagram::png::png(&pictures::svg(&chart))?;
+            self.write(path, &png)?;
         }
         Ok(())
     }
-}
 
-/// Writes a file and prints its path.
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let written = writing::write(path, bytes);
-    written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-    output::line(path.display().to_string())
+    /// Writes a file and prints its path.
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+        let written = writing::write(self.force.target(path), bytes);
+        written.map_err(|error| at(path, &error))?;
+        let outputs = [&self.svg, &self.html, &self.png, &self.json];
+        // Nothing is mixed into an output.
+        let is_mixed = |own: &OutputFile| writing::is_stdout(own);
+        match outputs.into_iter().flatten().any(is_mixed) {
+            true => Ok(()),
+            false => output::line(path.display().to_string()),
+        }
+    }
 }

@@ -16,7 +16,8 @@ use crate::files::models::Source;
 use crate::files::vectors::Vectors;
 use crate::model::Options;
 
-use crate::cli::options::{LoadOptions, byte_count, progress_bar};
+use crate::cli::options::{LoadOptions, progress_bar};
+use crate::cli::values::byte_count;
 use crate::cli::{Failure, run};
 
 /// A model with a lab plan for its prompts.
@@ -71,7 +72,7 @@ impl Asking {
     /// The plan is invalid, or the model cannot be run.
     pub(super) fn start(
         load: &LoadOptions,
-        model: &Path,
+        source: &Source,
         plan: Map<String, Value>,
         vectors: &[PathBuf],
         bounds: Bounds,
@@ -80,8 +81,8 @@ impl Asking {
         let vectors = Vectors::new(vectors, None, 0).map_err(at)?;
         vectors.check().map_err(|error| at(error.to_string()))?;
         let request = LabRequest::new(plan).map_err(|message| anyhow::anyhow!("{message}"))?;
-        let mut opened = load.open(&Source::of(Some(model)))?;
-        let mut options = load.resolve(&opened, run::DEFAULTS);
+        let mut opened = load.open(source)?;
+        let mut options = load.resolve(&opened, run::DEFAULTS)?;
         if ends_in_vectors(&opened.plan) {
             anyhow::bail!(
                 "{}: the model ends in vectors; see /v1/embeddings",

@@ -7,17 +7,19 @@ use clap::Args as ClapArgs;
 use crate::api;
 use crate::files::arrays::Format;
 
+use crate::cli::Failure;
+use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
-use crate::cli::{Failure, output};
+use crate::cli::output::{self, ForceOption, OutputFile};
+use crate::cli::values::tokens;
 
 use super::prompts::{Asking, Bounds, PlanOptions, plan};
 use super::{Text, TextOptions};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct RunArgs {
-    /// The model: a file, a folder or tiny-chat
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArg,
     #[command(flatten)]
     text: TextOptions,
     /// Lab plan file (not a plan of `bench plan`): the object `lab` of a request (docs/lab.md) as TOML, or as JSON if
@@ -25,11 +27,13 @@ pub(in crate::cli) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
     /// Maximum number of completion tokens; 0 = only the prompt is read
-    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    #[arg(short = 'n', long, default_value = "0", value_name = "N", value_parser = tokens)]
     max_tokens: usize,
     /// File for the captured values, NAME.safetensors or NAME.npz; without it they are printed as JSON
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    output: Option<OutputFile>,
+    #[command(flatten)]
+    force: ForceOption,
     #[command(flatten)]
     values: PlanOptions,
     #[command(flatten)]
@@ -51,7 +55,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         lab_bytes: args.values.bytes.lab_bytes,
     };
     let vectors = &args.values.lab_vectors;
-    let asking = Asking::start(&args.load, &args.model, plan, vectors, bounds)?;
+    let asking = Asking::start(&args.load, &args.model.source(), plan, vectors, bounds)?;
     let tokens = match text {
         Text::Tokens(tokens) => tokens,
         Text::Written(text) => asking.encode(&text)?,
@@ -61,11 +65,17 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let mut shown = match file {
         None => request.json(&result, served),
         Some((path, format)) => {
-            let written = request.write(path, format, &result, served);
+            let written = request.write(args.force.target(path), format, &result, served);
             written.map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?
         }
     };
     shown["tokens"] = result.tokens.as_slice().into();
     shown["pieces"] = api::lab_pieces(&result.tokens, served);
-    output::line(serde_json::to_string_pretty(&shown)?)
+    output::line(serde_json::to_string_pretty(&shown)?)?;
+    match result.n_not_finite() {
+        0 => Ok(()),
+        n => Err(anyhow::anyhow!(
+            "{n} numbers of the result are not finite (null in JSON): the edits or the weights are too large"
+        )),
+    }
 }

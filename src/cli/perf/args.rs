@@ -1,29 +1,29 @@
 //! The options of the command, and the cases that they define.
 
-use std::path::PathBuf;
-
 use clap::Args as ClapArgs;
 
-use super::super::options::{LoadOptions, positive};
+use super::super::model::ModelArg;
+use super::super::options::LoadOptions;
+use super::super::values::{positive, some_tokens, tokens};
 use super::passes::Case;
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Args {
-    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
-    #[arg(short, long, value_name = "MODEL")]
-    pub(super) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) model: ModelArg,
     /// Prefill: prompt lengths in tokens, 1 or more
     #[arg(
         short,
         long,
         value_delimiter = ',',
         default_value = "128,512",
-        value_parser = positive,
-        value_name = "N,..."
+        value_parser = some_tokens,
+        value_name = "N,...",
+        visible_alias = "n-prompt"
     )]
     pub(super) prompt: Vec<usize>,
     /// Decode: number of tokens per sequence, 1 or more
-    #[arg(short, default_value = "32", value_name = "N", value_parser = positive)]
+    #[arg(short, long = "n-gen", default_value = "32", value_name = "N", value_parser = some_tokens)]
     n: usize,
     /// Decode: numbers of tokens in the KV cache before decoding starts, 0 or more
     #[arg(
@@ -31,6 +31,7 @@ pub(in crate::cli) struct Args {
         long,
         value_delimiter = ',',
         default_value = "0",
+        value_parser = tokens,
         value_name = "N,..."
     )]
     pub(super) depth: Vec<usize>,
@@ -50,7 +51,7 @@ pub(in crate::cli) struct Args {
     /// Number of measured repetitions, 1 or more; one more runs first to warm up
     #[arg(short, long, default_value = "3", value_name = "N", value_parser = positive)]
     pub(super) repeat: usize,
-    /// Also time every operation by itself and report the time of each block
+    /// Also time every operation by itself, on one thread, and report the time of each block
     #[arg(long)]
     pub(super) profile: bool,
     /// Also measure the serving engine: one greedy request for each sequence, with sampler and detokeniser, without

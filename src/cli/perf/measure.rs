@@ -1,6 +1,6 @@
 //! Measures all cases, for each number of threads.
 
-use super::super::options::Defaults;
+use super::super::options::{Defaults, positions};
 use super::super::{Failure, output};
 use super::args::Args;
 use super::passes::{Decode, Prefill};
@@ -9,7 +9,6 @@ use super::report::{Report, Threads};
 use super::requests::{self, Requests};
 use crate::common::measure::read_bandwidth;
 use crate::engine::serving::Served;
-use crate::files::models::Source;
 use crate::model::Options;
 use crate::weights::TensorType;
 
@@ -33,10 +32,10 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Measures all cases with one number of threads.
 fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result<(), Failure> {
-    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    let opened = args.load.open(&args.model.source())?;
     report.model.clone_from(&opened.name);
     report.weight_bytes = opened.plan.weight_bytes();
-    let mut options = resolve(args, &opened);
+    let mut options = resolve(args, &opened)?;
     if let Some(n) = n_threads {
         options.n_threads = n;
     }
@@ -85,8 +84,8 @@ fn measure(args: &Args, n_threads: Option<usize>, report: &mut Report) -> Result
 
 /// Measures decoding through the engine, with a model that is loaded for it.
 fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<Requests>, Failure> {
-    let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
-    let mut options = resolve(args, &opened);
+    let mut opened = args.load.open(&args.model.source())?;
+    let mut options = resolve(args, &opened)?;
     options.n_threads = n_threads;
     args.load.place(&mut opened, &options)?;
     let limits = requests::limits(options.n_ctx_seq, options.n_seqs);
@@ -98,7 +97,7 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<Requests>, Failur
 }
 
 /// The options of the model, with capacity for the largest case.
-fn resolve(args: &Args, opened: &crate::files::models::Opened) -> Options {
+fn resolve(args: &Args, opened: &crate::files::models::Opened) -> Result<Options, Failure> {
     let (longest, sequences) = (args.longest(), args.most_sequences());
     let n_source = if opened.plan.source.is_some() {
         N_SOURCE
@@ -121,13 +120,20 @@ fn resolve(args: &Args, opened: &crate::files::models::Opened) -> Options {
         kv_type: TensorType::F16,
         flash_attn: true,
         max_ctx: needed,
+        is_cut: false,
         n_batch,
     };
-    let mut options = args.load.resolve(opened, defaults);
-    options.n_ctx = args.load.ctx.unwrap_or(needed);
+    if let Some(most) = positions(&opened.plan).filter(|most| longest > *most) {
+        anyhow::bail!(
+            "sequences of {longest} tokens (-p, -n, -d): `{}` has a table of {most} positions; expected at most {most}",
+            opened.name
+        );
+    }
+    let mut options = args.load.resolve(opened, defaults)?;
+    options.n_ctx = args.load.context(&opened.plan).unwrap_or(needed);
     options.n_ctx_seq = each;
     options.n_seqs = sequences;
-    options
+    Ok(options)
 }
 
 /// Resident bytes of the process; `None` if the system does not report them.

@@ -18,7 +18,7 @@ pub(super) struct Profile {
     passes: u64,
     /// Seconds per pass without the profiler.
     plain: f64,
-    /// Seconds per pass when every operation runs by itself.
+    /// Seconds per pass when every operation runs by itself, on one thread.
     clocked: f64,
     /// Costs by kind of block: its name, the number of times it was computed, its cost.
     kinds: Vec<(String, Option<u64>, Cost)>,
@@ -124,7 +124,7 @@ impl Profile {
         let per_pass = |seconds: f64| 1e3 * seconds / self.passes as f64;
         let mut text = format!(
             "\nprofile: {} ({} passes)\n\
-             a pass takes {:.3} ms, {:.3} ms with every operation by itself, of which operations {:.3} ms\n",
+             a pass takes {:.3} ms; {:.3} ms with every operation by itself on one thread, of which operations {:.3} ms\n",
             self.what,
             self.passes,
             1e3 * self.plain,
@@ -191,6 +191,7 @@ impl Profile {
             "passes": self.passes,
             "seconds_per_pass": self.plain,
             "seconds_per_pass_by_operation": self.clocked,
+            "threads_by_operation": 1,
             "seconds_in_operations": total / self.passes as f64,
             "blocks": kinds.collect::<Vec<_>>(),
             "operations": ops.collect::<Vec<_>>(),

@@ -347,7 +347,7 @@ fn read(compiler: &Compiler, format: &Arc<Format>, text: &str) -> Vec<(String, V
         .into_iter()
         .map(|id| gate.push(tokenizer.piece(id), ()).text);
     let mut spans: Vec<_> = pieces.flat_map(|piece| parser.push(&piece)).collect();
-    spans.extend(parser.finish());
+    spans.extend(parser.finish(false));
     let mut calls: Vec<(String, String)> = Vec::new();
     for part in spans.into_iter().filter_map(|span| span.part) {
         match part {

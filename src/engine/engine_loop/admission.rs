@@ -7,6 +7,7 @@ use crate::model::{Resumed, SequenceId};
 
 use super::super::answer::Answer;
 use super::super::autoregressive::Autoregressive;
+use super::super::caller::Ticket;
 use super::super::compute::{BLOCK, Compute};
 use super::super::contrastive::Search;
 use super::super::diffusion::Denoising;
@@ -58,10 +59,13 @@ impl<C: Compute> EngineLoop<C> {
                 Box::new(Denoising::new(sampler, settings, request.trace))
             }
         };
+        let has_edits = lab.as_ref().is_some_and(|plan| !plan.lab.key().is_empty());
+        let is_changed = has_edits || request.adapters.is_some();
         let points = &self.points;
         let recorder = lab.map(|plan| Recorder::new(plan, Arc::clone(points)));
         let mut sequence = Sequence::new(tokens, n_prompt, n_parts, scales, recorder, answer);
         sequence.source = source;
+        sequence.is_changed = is_changed;
         self.queue.push_back(ActiveRequest { sequence, strategy });
     }
 
@@ -94,25 +98,43 @@ impl<C: Compute> EngineLoop<C> {
         sequence.answer.end_early(&self.limits, now);
     }
 
-    /// Starts requests in the order of their arrival, as far as the cache has room. A request waits while an active
-    /// one reads its prefix.
+    /// Starts waiting completions as far as the cache has room.
     pub(super) fn admit(&mut self) {
-        let mut at = 0;
-        while at < self.queue.len() && !self.free_ids.is_empty() {
-            let n_positions = self.queue[at].sequence.n_positions();
-            if !can_start(&self.jobs(), n_positions, self.model.n_blocks()) {
+        while !self.queue.is_empty() && !self.free_ids.is_empty() {
+            let Some(at) = self.next_waiting() else {
                 return;
-            }
-            if self.awaits_prefix(at) {
-                at += 1;
-                continue;
-            }
+            };
             let (Some(mut request), Some(id)) = (self.queue.remove(at), self.free_ids.pop()) else {
                 return;
             };
             self.start(&mut request, id);
             self.active.push(request);
         }
+    }
+
+    /// The waiting completion that starts next: of the request with the fewest active completions, so that one with
+    /// many does not keep others waiting, and of these the first that came. It waits while an active one reads its
+    /// prefix. None if there is no room for it.
+    fn next_waiting(&mut self) -> Option<usize> {
+        let active = self.active.iter().map(|request| &request.sequence);
+        let active = active.chain(self.awaiting_lens.iter().map(|(sequence, _)| sequence));
+        let active: Vec<*const Ticket> = active.map(|s| s.answer.ticket()).collect();
+        let n_active = |at: &usize| {
+            let own = self.queue[*at].sequence.answer.ticket();
+            active.iter().filter(|ticket| **ticket == own).count()
+        };
+        let mut in_turn: Vec<usize> = (0..self.queue.len()).collect();
+        in_turn.sort_by_cached_key(n_active);
+        for at in in_turn {
+            let n_positions = self.queue[at].sequence.n_positions();
+            if !can_start(&self.jobs(), n_positions, self.model.n_blocks()) {
+                return None;
+            }
+            if !self.awaits_prefix(at) {
+                return Some(at);
+            }
+        }
+        None
     }
 
     fn start(&mut self, request: &mut ActiveRequest, id: SequenceId) {

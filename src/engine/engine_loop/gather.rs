@@ -108,7 +108,10 @@ impl<C: Compute> EngineLoop<C> {
         self.report();
         match result {
             Ok(()) => sequence.finish(reason),
-            Err(failure) => sequence.answer.fail(failure),
+            Err(failure) => {
+                let failure = failure.of_changed(sequence.is_changed);
+                sequence.answer.fail(failure);
+            }
         }
     }
 
@@ -125,6 +128,7 @@ impl<C: Compute> EngineLoop<C> {
             return Err(Failure::NotFinite {
                 fault: fault.into(),
                 place: None,
+                is_changed: false,
             });
         }
         sequence.answer.send(Event::Pooled(pooled));
@@ -149,6 +153,10 @@ impl<C: Compute> EngineLoop<C> {
                 next = self.model.forget(id, wanted as u32) as usize;
             }
             sequence.n_cached = sequence.n_cached.min(next);
+        }
+        if sequence.n_cached == 0 && !sequence.source.is_empty() {
+            sequence.ids().for_each(|id| self.model.release(id));
+            sequence.has_source = false;
         }
     }
 }

@@ -116,6 +116,7 @@ impl Compute for Fake {
             n_cached,
             n_known: n_cached,
             miss: Miss::Unknown,
+            ..Resumed::default()
         }
     }
 

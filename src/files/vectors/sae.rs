@@ -84,17 +84,30 @@ impl Sae {
         self.n_features
     }
 
-    /// The features of a hidden state `[width]`.
-    pub fn features(&self, x: &[f32]) -> Vec<f32> {
-        let mut out = self.bias.clone();
-        for (row, x) in self.encoder.chunks_exact(self.n_features).zip(x) {
-            for (sum, weight) in out.iter_mut().zip(row) {
-                *sum += x * weight;
+    /// The features `[n_features, n]` of hidden states `[width, n]`. The encoder, which is larger than a cache, is read
+    /// once for all of them.
+    pub fn features(&self, rows: &[f32]) -> Vec<f32> {
+        /// Features whose sums are computed together: those of several rows fit into a cache.
+        const AT_ONCE: usize = 1024;
+        let (n, rows) = (self.n_features, rows.chunks_exact(self.width));
+        let mut out = self.bias.repeat(rows.len());
+        for first in (0..n).step_by(AT_ONCE) {
+            let part = first..(first + AT_ONCE).min(n);
+            for (i, weights) in self.encoder.chunks_exact(n).enumerate() {
+                let weights = &weights[part.clone()];
+                for (sums, x) in out.chunks_exact_mut(n).zip(rows.clone()) {
+                    let x = x[i];
+                    for (sum, weight) in sums[part.clone()].iter_mut().zip(weights) {
+                        *sum += x * weight;
+                    }
+                }
             }
         }
-        for (value, threshold) in out.iter_mut().zip(&self.threshold) {
-            if *value <= *threshold {
-                *value = 0.0;
+        for row in out.chunks_exact_mut(n) {
+            for (value, threshold) in row.iter_mut().zip(&self.threshold) {
+                if *value <= *threshold {
+                    *value = 0.0;
+                }
             }
         }
         out
@@ -139,6 +152,8 @@ mod tests {
         let jump = Sae::of(arrays(Some([7.0, 0.0, 12.0]))).expect("sound");
         assert_eq!(jump.features(&[2.0, 1.0]), [0.0, 0.0, 0.0]);
         assert_eq!(jump.features(&[1.0, 2.0]), [9.5, 0.0, 15.0]);
+        let both = jump.features(&[2.0, 1.0, 1.0, 2.0]);
+        assert_eq!(both, [0.0, 0.0, 0.0, 9.5, 0.0, 15.0]);
         let feature = jump.feature(2).expect("there are three");
         assert_eq!(
             (feature.encoder, feature.decoder),

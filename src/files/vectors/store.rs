@@ -4,7 +4,7 @@
 //! A file's content is cached until the file changes. An id is compared with names, and is used as a path only if it is
 //! the name of a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,14 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::common::writing;
+use crate::common::writing::{self, Target};
 
 use super::{Content, Error, GGUF, opened, read};
 
 /// Maximum length of an id.
 const MAX_ID: usize = 64;
+/// Maximum number of files that requests send.
+const MAX_FILES: usize = 1000;
 
 /// A file with vectors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,7 +36,13 @@ pub struct Stored {
     pub given: bool,
 }
 
-type Cached = BTreeMap<PathBuf, ((SystemTime, u64), Arc<Content>)>;
+/// When a file was written, and its size.
+type Stamp = (SystemTime, u64);
+
+type Cached = BTreeMap<PathBuf, (Stamp, Arc<Content>)>;
+
+/// The kind and the number of tensors of files.
+type Headers = BTreeMap<PathBuf, (Stamp, &'static str, usize)>;
 
 /// Files with vectors by their ids.
 #[derive(Debug, Default)]
@@ -45,6 +53,7 @@ pub struct Vectors {
     /// Maximum number of bytes of all files in the folder.
     limit: u64,
     cached: Mutex<Cached>,
+    headers: Mutex<Headers>,
     /// Held while a file is stored or removed, so that only checked content gets its name and the limit holds.
     changing: Mutex<()>,
 }
@@ -61,6 +70,11 @@ pub enum Refused {
     /// The file cannot be written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+fn stamp_of(path: &Path) -> Option<Stamp> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
 }
 
 fn stem(path: &Path) -> Option<String> {
@@ -86,6 +100,7 @@ impl Vectors {
             folder,
             limit,
             cached: Mutex::default(),
+            headers: Mutex::default(),
             changing: Mutex::default(),
         })
     }
@@ -123,8 +138,7 @@ impl Vectors {
     }
 
     fn content(&self, path: &Path) -> Result<Arc<Content>, Error> {
-        let metadata = fs::metadata(path).ok();
-        let stamp = metadata.and_then(|m| Some((m.modified().ok()?, m.len())));
+        let stamp = stamp_of(path);
         let cached = || self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(stamp), Some((of, content))) = (stamp, cached().get(path))
             && *of == stamp
@@ -162,17 +176,37 @@ impl Vectors {
             .into_iter()
             .map(|(id, path)| (id, (path, false)));
         let all: BTreeMap<String, (PathBuf, bool)> = sent.chain(given).collect();
-        let stored = |(id, (path, given)): (String, (PathBuf, bool))| {
-            let weights = opened(&path).ok()?;
-            Some(Stored {
-                id,
-                kind: super::kind(&weights),
-                bytes: fs::metadata(&path).ok()?.len(),
-                tensors: weights.tensors().len(),
-                given,
-            })
+        let paths: BTreeSet<&PathBuf> = all.values().map(|(path, _)| path).collect();
+        self.headers().retain(|path, _| paths.contains(path));
+        let all = all.iter();
+        all.filter_map(|(id, (path, given))| self.stored(id, path, *given))
+            .collect()
+    }
+
+    fn headers(&self) -> MutexGuard<'_, Headers> {
+        self.headers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file with vectors. Its header is read once.
+    fn stored(&self, id: &str, path: &Path, given: bool) -> Option<Stored> {
+        let stamp = stamp_of(path)?;
+        let known = self.headers().get(path).copied();
+        let (_, kind, tensors) = match known.filter(|(of, ..)| *of == stamp) {
+            Some(known) => known,
+            None => {
+                let weights = opened(path).ok()?;
+                let found = (stamp, super::kind(&weights), weights.tensors().len());
+                self.headers().insert(path.to_owned(), found);
+                found
+            }
         };
-        all.into_iter().filter_map(stored).collect()
+        Some(Stored {
+            id: id.to_owned(),
+            kind,
+            bytes: stamp.1,
+            tensors,
+            given,
+        })
     }
 
     /// Stores a file under an id: the bytes of a GGUF or safetensors file. It replaces a file that an earlier request
@@ -195,9 +229,15 @@ impl Vectors {
             return Err(Refused::Id(message));
         }
         let _changing = self.changing();
-        let others = self.sent().into_iter().filter(|(other, _)| other != id);
+        let mut others = self.sent();
+        others.remove(id);
+        if others.len() >= MAX_FILES {
+            let message = format!("there are {MAX_FILES} files already, which is the limit");
+            return Err(Refused::Content(message));
+        }
+        let others = others.into_values();
         let taken: u64 = others
-            .filter_map(|(_, path)| Some(fs::metadata(path).ok()?.len()))
+            .filter_map(|path| Some(fs::metadata(path).ok()?.len()))
             .sum();
         let found = taken + bytes.len() as u64;
         if found > self.limit {
@@ -216,7 +256,7 @@ impl Vectors {
         let unknown = folder.join("unknown");
         fs::create_dir_all(&unknown)?;
         let check = unknown.join(format!("{id}.{ending}"));
-        writing::write(&check, bytes)?;
+        writing::write(Target::replacing(&check), bytes)?;
         if let Err(error) = read(&check) {
             fs::remove_file(&check)?;
             let prefix = format!("{}: ", check.display());
@@ -224,10 +264,11 @@ impl Vectors {
             let message = message.strip_prefix(&prefix).unwrap_or(&message);
             return Err(Refused::Content(message.to_owned()));
         }
-        fs::rename(&check, folder.join(format!("{id}.{ending}")))?;
+        let path = folder.join(format!("{id}.{ending}"));
+        fs::rename(&check, &path)?;
         // A file in the other format would be a second file of the same id.
         let _ = fs::remove_file(folder.join(format!("{id}.{other}")));
-        let stored = self.list().into_iter().find(|stored| stored.id == id);
+        let stored = self.stored(id, &path, false);
         stored.ok_or_else(|| Refused::Io(std::io::ErrorKind::NotFound.into()))
     }
 
@@ -240,5 +281,51 @@ impl Vectors {
         let _changing = self.changing();
         let path = self.sent().remove(id);
         path.is_some_and(|path| fs::remove_file(path).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::arrays::{self, Elements, Format, Named};
+
+    #[test]
+    fn headers_are_read_once_and_the_number_of_files_is_limited() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let one = folder.path().join("one.safetensors");
+        let row = Named {
+            name: "direction.1".into(),
+            shape: vec![2],
+            elements: Elements::F32(&[1.0, 2.0]),
+        };
+        arrays::write(&one, Format::Safetensors, &[row], &serde_json::Map::new()).expect("written");
+        let bytes = fs::read(&one).expect("readable");
+        let own = folder.path().join("vectors");
+        let vectors = Vectors::new(&[], Some(own.clone()), 1 << 20).expect("no names");
+        for id in ["a", "b"] {
+            vectors.keep(id, &bytes).expect("it fits");
+        }
+        assert_eq!(vectors.list().len(), 2);
+        assert_eq!(vectors.headers().len(), 2);
+        // A file of the same time and size is not read again.
+        let path = own.join("a.safetensors");
+        let written = fs::metadata(&path)
+            .and_then(|m| m.modified())
+            .expect("a time");
+        fs::write(&path, vec![0; bytes.len()]).expect("written");
+        let file = fs::File::options().write(true).open(&path).expect("there");
+        file.set_modified(written).expect("set");
+        assert_eq!(vectors.list().len(), 2);
+        assert!(vectors.remove("a") && vectors.list().len() == 1);
+        assert_eq!(vectors.headers().len(), 1);
+        for i in 1..MAX_FILES {
+            fs::write(own.join(format!("f{i}.safetensors")), "").expect("written");
+        }
+        let refused = vectors
+            .keep("more", &bytes)
+            .expect_err("too many")
+            .to_string();
+        assert!(refused.contains("1000 files"), "{refused}");
+        vectors.keep("b", &bytes).expect("it replaces one");
     }
 }

@@ -12,8 +12,10 @@ use crate::weights::TensorType;
 pub enum Unary {
     /// `x * sigmoid(x)`.
     Silu,
-    /// Tanh approximation of `x * Phi(x)`.
+    /// Tanh approximation of `x * Phi(x)`, on a processor by ggml's table of half-precision numbers.
     Gelu,
+    /// Tanh approximation of `x * Phi(x)` in f32.
+    GeluTanh,
     /// `x * Phi(x)`, `Phi` the normal distribution.
     GeluErf,
     /// `max(x, 0)`.
@@ -42,11 +44,25 @@ pub enum Unary {
 pub enum Glu {
     Silu,
     Gelu,
+    GeluTanh,
     GeluErf,
     Relu,
 }
 
 impl Graph {
+    /// The tanh approximation of GELU, times `up` if there is one; contiguous f32 of the same shape. Only the processor
+    /// has this operation: ggml's own looks the results up in a table of half-precision numbers there.
+    fn gelu(&self, op: &'static str, a: &Tensor, up: Option<&Tensor>) -> Result<Tensor, Error> {
+        let ctx = self.arena.reserve()?;
+        let factor = up.map_or(std::ptr::null_mut(), Tensor::as_ptr);
+        // SAFETY: the callers checked types, shapes and layout; a null pointer stands for no factor.
+        let ptr = unsafe { sys::shim_gelu(ctx, a.as_ptr(), factor) };
+        match up {
+            None => self.node(op, ptr, &[a]),
+            Some(up) => self.node(op, ptr, &[a, up]),
+        }
+    }
+
     /// `a - b`, `b` repeated to the shape of `a`; f32.
     ///
     /// # Errors
@@ -122,12 +138,15 @@ impl Graph {
     /// A type or layout is not supported.
     pub fn unary(&self, a: &Tensor, kind: Unary) -> Result<Tensor, Error> {
         self.float("unary", a, true)?;
+        if kind == Unary::GeluTanh && self.scopes.is_on_processor() {
+            return self.gelu("unary", a, None);
+        }
         let ctx = self.arena.reserve()?;
         // SAFETY: type and layout were checked.
         let ptr = unsafe {
             match kind {
                 Unary::Silu => sys::ggml_silu(ctx, a.as_ptr()),
-                Unary::Gelu => sys::ggml_gelu(ctx, a.as_ptr()),
+                Unary::Gelu | Unary::GeluTanh => sys::ggml_gelu(ctx, a.as_ptr()),
                 Unary::GeluErf => sys::ggml_gelu_erf(ctx, a.as_ptr()),
                 Unary::Relu => sys::ggml_relu(ctx, a.as_ptr()),
                 Unary::Softplus => sys::ggml_softplus(ctx, a.as_ptr()),
@@ -153,12 +172,15 @@ impl Graph {
         if gate.shape() != up.shape() {
             return fault("glu", format!("{gate:?} and {up:?} differ"));
         }
+        if kind == Glu::GeluTanh && self.scopes.is_on_processor() {
+            return self.gelu("glu", gate, Some(up));
+        }
         let ctx = self.arena.reserve()?;
         // SAFETY: types, shapes and layout were checked.
         let ptr = unsafe {
             let op = match kind {
                 Glu::Silu => sys::GGML_GLU_OP_SWIGLU,
-                Glu::Gelu => sys::GGML_GLU_OP_GEGLU,
+                Glu::Gelu | Glu::GeluTanh => sys::GGML_GLU_OP_GEGLU,
                 Glu::GeluErf => sys::GGML_GLU_OP_GEGLU_ERF,
                 Glu::Relu => sys::GGML_GLU_OP_REGLU,
             };
@@ -257,5 +279,64 @@ impl Graph {
         // SAFETY: type and layout were checked.
         let ptr = unsafe { sys::ggml_sum_rows(ctx, a.as_ptr()) };
         self.node("sum_rows", ptr, &[a])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ggml::Executor;
+    use TensorType::F32;
+
+    /// What an activation makes of `x`, with `up` as a gate.
+    fn activated(x: &[f32], up: Option<&[f32]>, threads: usize) -> Vec<f32> {
+        let mut g = Graph::new(8, 4).expect("a small graph");
+        let input = || g.input("t", F32, &[x.len() as u64]).expect("a sound shape");
+        let (a, b) = (input(), input());
+        let out = match up {
+            Some(_) => g.glu(Glu::GeluTanh, &a, &b),
+            None => g.unary(&a, Unary::GeluTanh),
+        };
+        let out = out.expect("shapes fit");
+        g.output(&out).expect("of this graph");
+        let mut executor = Executor::new(&[], threads, 256).expect("the processor");
+        executor.load(g).expect("it fits");
+        executor.write(&a, x).expect("as many values");
+        if let Some(up) = up {
+            executor.write(&b, up).expect("as many values");
+        }
+        executor.run().expect("it runs");
+        let mut values = vec![0.0; x.len()];
+        executor
+            .read(&out, &mut values)
+            .expect("the result is there");
+        values
+    }
+
+    #[test]
+    fn the_tanh_gelu_has_the_digits_of_f32() {
+        // Not whole vectors, and more than the elements that a thread takes at a time.
+        let x: Vec<f32> = (0..4999).map(|i| i as f32 * 0.004 - 10.0).collect();
+        let up: Vec<f32> = x.iter().map(|x| 1.5 - x * 0.25).collect();
+        let exact = |x: f32| {
+            let x = f64::from(x);
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            x / (1.0 + (-2.0 * u).exp())
+        };
+        let (plain, gated) = (activated(&x, None, 1), activated(&x, Some(&up), 3));
+        assert_eq!(plain, activated(&x, None, 3));
+        for (i, x) in x.iter().enumerate() {
+            let expected = exact(*x);
+            let bound = 2e-6 * expected.abs() + 1e-30;
+            let found = f64::from(plain[i]);
+            assert!(
+                (found - expected).abs() <= bound,
+                "{x}: {found}, {expected}"
+            );
+            assert_eq!(gated[i], plain[i] * up[i], "{x}");
+        }
+        let ends = activated(&[f32::INFINITY, 1e30, -1e30, 0.0, f32::NAN], None, 1);
+        assert_eq!(ends[..4], [f32::INFINITY, 1e30, 0.0, 0.0]);
+        assert!(ends[4].is_nan());
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn unary(op: &str) -> Option<Activation> {
         "TANH" => |_, x| x.tanh(),
         "RELU" => |_, x| x.max(0.0),
         "SIGMOID" => |_, x| sigmoid(x),
-        "GELU" => |_, x| gelu(x),
+        "GELU" | "GELU_TANH" => |_, x| gelu(x),
         "GELU_ERF" => |_, x| gelu_erf(x),
         "SILU" => |_, x| x * sigmoid(x),
         "EXP" => |_, x| x.exp(),
@@ -99,7 +99,7 @@ pub(super) fn glu(node: &Node, op: &str) -> Result<Array, Error> {
     let (alpha, limit) = (node.param(2), node.param(3));
     let f = |x: f64, y: f64| match op {
         "REGLU" => x.max(0.0) * y,
-        "GEGLU" => gelu(x) * y,
+        "GEGLU" | "GEGLU_TANH" => gelu(x) * y,
         "GEGLU_ERF" => gelu_erf(x) * y,
         "SWIGLU" => x * sigmoid(x) * y,
         _ => {

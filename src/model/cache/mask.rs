@@ -44,10 +44,10 @@ impl Mask {
         Self { values }
     }
 
-    /// The mask of queries over keys of the same pass.
-    pub(in crate::model) fn of_tokens(
+    /// The mask of queries over keys of the same pass: `keys(i)` are those of the run of query `i`.
+    pub(in crate::model) fn of_tokens<'k>(
         queries: &[(SequenceId, u32)],
-        keys: &[(SequenceId, u32)],
+        keys: impl Fn(usize) -> &'k [(SequenceId, u32)],
         rule: &Visibility,
     ) -> Self {
         let value = |q: &(SequenceId, u32), k: &(SequenceId, u32)| {
@@ -59,7 +59,8 @@ impl Mask {
         };
         let values = queries
             .iter()
-            .flat_map(|q| keys.iter().map(move |k| value(q, k)));
+            .enumerate()
+            .flat_map(|(i, q)| keys(i).iter().map(move |k| value(q, k)));
         Self {
             values: values.collect(),
         }
@@ -108,7 +109,7 @@ mod tests {
         let causal = rule(true, Window::Standard, 0);
         let rows = ["#...", ".#..", "#.#.", ".#.#"];
         assert_eq!(
-            visible(&Mask::of_tokens(&tokens, &tokens, &causal), 4),
+            visible(&Mask::of_tokens(&tokens, |_| &tokens, &causal), 4),
             rows
         );
         // The second sequence has the slots after the first one.
@@ -136,7 +137,7 @@ mod tests {
     fn windows_end_at_starts_at_or_surround_the_query() {
         let tokens: Vec<_> = (0..6).map(|position| (0, position)).collect();
         let rows = |rule: &Visibility| {
-            let of_tokens = visible(&Mask::of_tokens(&tokens, &tokens, rule), 6);
+            let of_tokens = visible(&Mask::of_tokens(&tokens, |_| &tokens, rule), 6);
             let seen = |i: usize| rule.visible(tokens[i].1, 6);
             let slots = Mask::of_slots(6, &tokens, rule, seen, |_, position| position as usize);
             assert_eq!(visible(&slots, 6), of_tokens);
@@ -163,7 +164,7 @@ mod tests {
             alibi: 8.0,
             ..rule(true, Window::Standard, 0)
         };
-        let mask = Mask::of_tokens(&tokens, &tokens, &rule);
+        let mask = Mask::of_tokens(&tokens, |_| &tokens, &rule);
         assert_eq!(mask.as_f32()[6..], [-2.0, -1.0, 0.0]);
     }
 }

@@ -32,6 +32,6 @@ pub(super) use block_manager::{Allocated, BlockManager, Group, Rows, Shortage, T
 pub(super) use mask::Mask;
 pub use resume::{Miss, Resumed};
 pub use slots::SequenceId;
-pub(super) use slots::SlotCopy;
 use slots::{BLOCK, BlockId};
+pub(super) use slots::{PoolBlock, SlotCopy};
 pub(super) use views::MAX_VIEWS;

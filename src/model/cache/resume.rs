@@ -3,7 +3,7 @@
 use super::block_manager::{BlockManager, Group, OUT_OF_WINDOW, Sequence};
 use super::blocks::BlockPool;
 use super::prefix::{NodeId, ROOT};
-use super::{BLOCK, BlockId, SequenceId, SlotCopy};
+use super::{BLOCK, BlockId, PoolBlock, SequenceId, SlotCopy};
 
 /// The reason why not more of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct Resumed {
     pub n_cached: usize,
     /// Tokens that were read before, even if their blocks were evicted.
     pub n_known: usize,
+    /// Whether the source of the sequence is cached, if it has one.
+    pub has_source: bool,
     /// The reason why not more is cached.
     pub miss: Miss,
 }
@@ -104,6 +106,38 @@ impl BlockManager {
         self.tree.unpin(sequence.node);
     }
 
+    /// The blocks of a sequence, with their pools, from that of a position on.
+    pub(in crate::model) fn blocks_from(&self, id: SequenceId, position: u32) -> Vec<PoolBlock> {
+        let Some(sequence) = self.sequences.get(&id) else {
+            return Vec::new();
+        };
+        let of_pool = |(pool, table): (usize, &Vec<BlockId>)| {
+            let own = table.iter().skip(position as usize / BLOCK);
+            let own = own.filter(|block| **block != OUT_OF_WINDOW);
+            own.map(|block| (pool, *block as usize)).collect::<Vec<_>>()
+        };
+        sequence
+            .tables
+            .iter()
+            .enumerate()
+            .flat_map(of_pool)
+            .collect()
+    }
+
+    /// Ends the sequences that use one of these blocks, and removes the blocks from the prefix cache.
+    pub(in crate::model) fn drop_blocks(&mut self, blocks: &[PoolBlock]) {
+        let ids: Vec<SequenceId> = self.sequences.keys().copied().collect();
+        for id in ids {
+            let own = self.blocks_from(id, 0);
+            if own.iter().any(|block| blocks.contains(block)) {
+                self.discard(id);
+            }
+        }
+        for (pool, block) in blocks {
+            self.pools[*pool].forget(*block as BlockId, &mut self.tree, *pool);
+        }
+    }
+
     /// Starts a sequence with the cached prefix of its tokens. A sequence that exists continues unchanged. The
     /// copies must be made before the next pass.
     pub(in crate::model) fn resume(
@@ -117,6 +151,7 @@ impl BlockManager {
                 n_cached,
                 n_known: n_cached,
                 miss: Miss::None,
+                ..Resumed::default()
             };
             return (resumed, Vec::new());
         }
@@ -171,6 +206,7 @@ impl BlockManager {
         let resumed = Resumed {
             n_cached,
             n_known: n_cached.max(path.len() * BLOCK),
+            has_source: false,
             miss,
         };
         (resumed, copies)

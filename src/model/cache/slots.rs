@@ -18,5 +18,8 @@ pub(in crate::model) struct SlotCopy {
 /// A block of a pool.
 pub(super) type BlockId = u32;
 
+/// A pool, and a block of it.
+pub(in crate::model) type PoolBlock = (usize, usize);
+
 /// Positions of a block.
 pub(super) const BLOCK: usize = BLOCK_LEN as usize;

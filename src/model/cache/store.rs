@@ -5,11 +5,14 @@
 use std::collections::HashMap;
 
 use super::super::devices::Arenas;
-use super::{BLOCK, SlotCopy};
+use super::{BLOCK, PoolBlock, SlotCopy};
 use crate::blocks::{AttentionView, EndedSpans, KeyValueStore, SpanRows, VisibleKeyValues};
-use crate::ggml::{Device, Error, Graph, Tensor};
+use crate::ggml::{Device, Error, Graph, Tensor, dequantize};
 use crate::plan::{KeyValuePlan, KeysOf, Plan, RowLayout};
 use crate::weights::TensorType;
+
+/// Number of blocks that are read at once to check their numbers.
+const BLOCKS_AT_ONCE: usize = 64;
 
 /// Storage of keys and values for the slots of all pools.
 pub(in crate::model) struct KeyValues {
@@ -123,9 +126,78 @@ impl KeyValues {
         Ok(())
     }
 
+    /// The blocks of all pools that hold numbers which are not finite.
+    ///
+    /// # Errors
+    /// A tensor cannot be read.
+    pub(in crate::model) fn not_finite(&self) -> Result<Vec<PoolBlock>, Error> {
+        let mut all = Vec::new();
+        for (pool, tensor, layout) in &self.pools {
+            let n_blocks = tensor.shape()[1] as usize / rows_of_block(*layout);
+            all.extend((0..n_blocks).map(|block| (*pool, block)));
+        }
+        all.sort_unstable();
+        all.dedup();
+        self.not_finite_among(&all)
+    }
+
+    /// Those of some blocks, in ascending order, that hold numbers which are not finite.
+    ///
+    /// # Errors
+    /// A tensor cannot be read, or a block does not exist.
+    pub(in crate::model) fn not_finite_among(
+        &self,
+        blocks: &[PoolBlock],
+    ) -> Result<Vec<PoolBlock>, Error> {
+        let (mut bytes, mut numbers) = (Vec::new(), Vec::new());
+        let mut found = Vec::new();
+        for (pool, tensor, layout) in &self.pools {
+            let n_rows = rows_of_block(*layout);
+            let own: Vec<usize> = blocks
+                .iter()
+                .filter_map(|(of, block)| (of == pool).then_some(*block))
+                .collect();
+            // Blocks that follow each other are read at once.
+            for part in own.chunk_by(|a, b| a + 1 == *b) {
+                for part in part.chunks(BLOCKS_AT_ONCE) {
+                    Device::read_rows(tensor, part[0] * n_rows, part.len() * n_rows, &mut bytes)?;
+                    let of_block = n_rows * tensor.shape()[0] as usize;
+                    numbers.resize(part.len() * of_block, 0.0);
+                    dequantize(&bytes, tensor.ty(), &mut numbers)?;
+                    let of_blocks = part.iter().zip(numbers.chunks_exact(of_block));
+                    let faulty = of_blocks.filter(|(_, own)| !own.iter().all(|n| n.is_finite()));
+                    found.extend(faulty.map(|(block, _)| (*pool, *block)));
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Writes zeros to blocks.
+    ///
+    /// # Errors
+    /// A tensor cannot be written, or a block does not exist.
+    pub(in crate::model) fn clear(&self, blocks: &[PoolBlock]) -> Result<(), Error> {
+        for (pool, tensor, layout) in &self.pools {
+            let n_rows = rows_of_block(*layout);
+            let zeros = vec![0; n_rows * tensor.strides()[1]];
+            let own = blocks.iter().filter(|(of, _)| of == pool);
+            own.map(|(_, block)| Device::write_rows(tensor, block * n_rows, &zeros))
+                .collect::<Result<(), Error>>()?;
+        }
+        Ok(())
+    }
+
     pub(in crate::model) fn bytes(&self) -> &[u64] {
         &self.bytes
     }
+}
+
+/// Rows of a block in a tensor.
+fn rows_of_block(layout: Option<RowLayout>) -> usize {
+    layout.map_or(BLOCK, |layout| layout.rows(BLOCK as u64) as usize)
 }
 
 /// The store of a pass over cached keys and values.

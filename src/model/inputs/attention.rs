@@ -137,20 +137,28 @@ impl ViewInput {
                     KeysOf::Source => (tokens, source),
                     KeysOf::Pass => (source, source),
                 };
-                let values = Mask::of_tokens(queries, keys, manager.rule(group));
+                let mut left = queries;
                 for (at, view) in views.iter().enumerate() {
+                    let runs = &view.runs;
+                    let (own, after) = left.split_at(runs.n_tokens * runs.n_runs);
+                    left = after;
+                    let keys_of = |i: usize| {
+                        let start = runs.first + i / runs.n_tokens * runs.stride;
+                        &keys[start..][..runs.n_kv]
+                    };
+                    let values = Mask::of_tokens(own, keys_of, manager.rule(group));
                     if view.mask.is_allocated() {
                         write_mask(executor, &view.mask, &values)?;
                     }
-                    let row = |i| &values.as_f32()[i * keys.len()..][..keys.len()];
+                    let row = |i| &values.as_f32()[i * runs.n_kv..][..runs.n_kv];
                     let seen = |i: usize| {
-                        let rows = row(i).iter().zip(keys).enumerate();
+                        let rows = row(i).iter().zip(keys_of(i)).enumerate();
                         let seen = rows.filter(|(_, (value, _))| value.is_finite());
                         seen.map(|(at, (_, place))| (place.1, at)).collect()
                     };
-                    self.write_whole(executor, at, (queries, manager.rule(group)), seen)?;
+                    self.write_whole(executor, at, (own, manager.rule(group)), seen)?;
                     self.write_spans(executor, view, seen)?;
-                    self.write_distances(executor, view, queries, seen)?;
+                    self.write_distances(executor, view, own, seen)?;
                 }
                 Ok(())
             }

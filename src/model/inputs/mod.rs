@@ -16,4 +16,4 @@ pub(super) use derived::Derived;
 pub(super) use list::ListInputs;
 pub(super) use of_pass::Inputs;
 pub(super) use rows::{AdapterScales, OutputRows};
-pub(super) use visible::VisibleKeys;
+pub(super) use visible::{VisibleKeys, apart};

@@ -7,6 +7,16 @@ use serde_json::Value as Json;
 use super::super::json::{convert, fields, is_off, is_same};
 use super::Config;
 
+/// Endings of the names of factors.
+const FACTORS: [&str; 6] = [
+    "_alpha",
+    "_beta",
+    "_factor",
+    "_multiplier",
+    "_scale",
+    "_scaling",
+];
+
 /// Keys that are not read.
 #[derive(Debug, Default)]
 pub(in super::super) struct Unread {
@@ -71,10 +81,11 @@ impl Config<'_> {
     }
 
     /// Whether a key that is not read has no effect: its value is its default. Without a default, a value that means
-    /// off is the same as an absent key.
+    /// off is the same as an absent key, and so is a factor of one.
     fn is_inert(&self, key: &str, value: &Json) -> bool {
         let Some(fallback) = self.map.defaults.get(key) else {
-            return is_off(value);
+            let is_factor = FACTORS.iter().any(|ending| key.ends_with(ending));
+            return is_off(value) || is_factor && value.as_f64() == Some(1.0);
         };
         let default = fallback
             .absent

@@ -207,7 +207,7 @@ impl Origin<'_> {
 /// The keys of a configuration from which a map would make these parameters, for parameters that are plain keys.
 fn known_keys(map: &Map, common: &Map, params: &BTreeMap<String, Value>) -> Vec<(String, Json)> {
     let mut known = Vec::new();
-    for target in map.params.iter().chain(&common.params) {
+    for target in map.chain().chain([common]).flat_map(|map| &map.params) {
         let Given::One(expr) = &target.value else {
             continue;
         };

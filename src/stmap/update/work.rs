@@ -71,7 +71,8 @@ impl<'a> Work<'a> {
     pub(super) fn all(mut self, common: &Map) -> Result<Found, Fault> {
         let config = self.config;
         let mut fault = None;
-        for group in self.map.groups.iter().chain(&common.groups) {
+        let map = self.map;
+        for group in map.chain().chain([common]).flat_map(|map| &map.groups) {
             let plain = config.plain();
             let Some((count, first)) = &group.layers else {
                 self.group(group, &plain, &mut fault);

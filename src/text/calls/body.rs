@@ -1,126 +1,420 @@
 //! Parses the arguments of a call while text arrives.
+//!
+//! Arguments leave as valid JSON, unless the output is cut off within them. A call counts once its arguments are
+//! complete or have [`HELD`] bytes; until then its text is held back, and becomes content if the arguments turn out to
+//! be malformed. After that they leave as they arrive, and a fault completes them.
 
-use serde_json::Value;
+use std::sync::Arc;
 
-use super::format::ParameterMarks;
-use super::header::Arguments;
-use super::json::{Found, Scan, string};
-use super::notation::plain;
-use super::parser::{Parser, Part, State};
+use super::format::Format;
+use super::header::{Arguments, Header};
+use super::json::{Scan, quoted, unquoted};
+use super::notation;
+use super::object::{Object, Read, mended};
+use super::parameter::Search;
+use super::parser::{Parser, Part, State, boundary};
+use super::schema::Schema;
+
+/// The number of bytes of JSON arguments that are held back until they are complete.
+const HELD: usize = 1 << 10;
 
 /// A call whose arguments are being parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     index: u32,
     stage: Stage,
-    /// JSON Schema of the arguments.
-    schema: Value,
+    /// The index of its tool.
+    tool: usize,
+    /// The header of the call, which is still part of the held text.
+    pending: Option<Pending>,
+}
+
+/// A header that counts only if arguments follow.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    /// White space before it.
+    pub(super) space: usize,
+    pub(super) header: Header,
+    /// Whether it follows another call.
+    pub(super) is_next: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Stage {
+    /// An object: `n` bytes of it were read, and `out` is to be sent.
     Json {
-        scan: Scan,
+        object: Object,
+        n: usize,
+        out: String,
         outer: usize,
     },
+    /// An object in a string, of which `n` bytes were searched for its end.
     Quoted {
+        scan: Scan,
+        n: usize,
         outer: usize,
-        searched: Scan,
-        n: usize,
     },
+    Notation(notation::Scan),
     /// The rest of the objects around the arguments.
-    Outer(Scan),
-    /// One parameter after another: `n` were parsed, and `searched` bytes of the next were searched for its end.
+    Outer {
+        depth: usize,
+        scan: Option<Scan>,
+    },
+    /// One parameter after another; these came.
     Parameters {
-        n: usize,
-        searched: usize,
+        keys: Vec<String>,
+        search: Search,
     },
 }
 
 impl Call {
-    pub(super) fn new(index: u32, arguments: &Arguments, schema: Value) -> Self {
-        let stage = match arguments {
-            Arguments::Quoted { outer } => Stage::Quoted {
-                outer: *outer,
-                searched: Scan::default(),
-                n: 0,
-            },
-            Arguments::Parameters => Stage::Parameters { n: 0, searched: 0 },
+    fn new(index: u32, pending: Pending, tool: usize) -> Self {
+        let stage = match pending.header.arguments {
             Arguments::Json { outer } => Stage::Json {
-                scan: Scan::default(),
-                outer: *outer,
+                object: Object::default(),
+                n: 0,
+                out: String::new(),
+                outer,
             },
-            Arguments::None | Arguments::Known(_) => Stage::Outer(Scan::default()),
+            Arguments::Quoted { outer } => Stage::Quoted {
+                scan: Scan::default(),
+                n: 0,
+                outer,
+            },
+            Arguments::Notation => Stage::Notation(notation::Scan::default()),
+            Arguments::Parameters => Stage::Parameters {
+                keys: Vec::new(),
+                search: Search::default(),
+            },
+            Arguments::Known(_) => Stage::Outer {
+                depth: 0,
+                scan: None,
+            },
         };
         Self {
             index,
             stage,
-            schema,
+            tool,
+            pending: Some(pending),
         }
     }
 
-    /// The state after the arguments, which `outer` objects enclose.
-    fn after(self, outer: usize) -> State {
-        match outer {
-            0 => State::Between,
-            _ => State::Call(Self {
-                stage: Stage::Outer(Scan::within(outer)),
-                ..self
-            }),
-        }
+    /// The number of held bytes before the arguments.
+    fn before(&self) -> usize {
+        let pending = self.pending.as_ref();
+        pending.map_or(0, |pending| pending.space + pending.header.used)
+    }
+}
+
+/// The state after the arguments, which `depth` objects enclose.
+fn after(call: Call, depth: usize) -> State {
+    match depth {
+        0 => State::Between,
+        _ => State::Call(Call {
+            stage: Stage::Outer { depth, scan: None },
+            ..call
+        }),
+    }
+}
+
+/// Whether a text begins with the mark of the end of a call; `None` if more text is needed.
+fn is_end(text: &str, format: Option<&Arc<Format>>, is_last: bool) -> Option<bool> {
+    let format = format?;
+    let mut marks = [format.close.trim(), format.section.close.trim()]
+        .into_iter()
+        .filter(|mark| !mark.is_empty());
+    match marks.clone().any(|mark| text.starts_with(mark)) {
+        true => Some(true),
+        false if !is_last && marks.any(|mark| mark.starts_with(text)) => None,
+        false => Some(false),
     }
 }
 
 impl Parser {
+    /// Starts a call whose header is at the start of the held text.
+    pub(super) fn start(&mut self, pending: Pending) {
+        let name = &pending.header.name;
+        let Some(tool) = self.tools.iter().position(|tool| tool.name == *name) else {
+            return;
+        };
+        let mut call = Call::new(self.n_calls, pending, tool);
+        let known = call
+            .pending
+            .as_mut()
+            .map(|pending| &mut pending.header.arguments);
+        match known {
+            Some(Arguments::Known(text)) => {
+                let text = std::mem::take(text);
+                self.commit(&mut call);
+                self.say(Part::Arguments {
+                    index: call.index,
+                    text,
+                });
+                self.state = State::Between;
+            }
+            Some(Arguments::Parameters) => {
+                self.commit(&mut call);
+                self.state = State::Call(call);
+            }
+            _ => self.state = State::Call(call),
+        }
+    }
+
+    /// Tells that there is a call.
+    fn commit(&mut self, call: &mut Call) {
+        let Some(Pending { space, header, .. }) = call.pending.take() else {
+            return;
+        };
+        self.begins_call(space);
+        self.silent(space);
+        let (index, id, name) = (call.index, header.id, header.name);
+        self.n_calls += 1;
+        self.take(header.used, |_| Some(Part::Call { index, id, name }));
+    }
+
+    /// Takes the header of a call back: its text is content.
+    fn reject(&mut self, call: Call) {
+        let Some(pending) = call.pending else {
+            self.state = State::Between;
+            return;
+        };
+        if self.channels().is_some() {
+            self.silent(pending.space + pending.header.used);
+            self.resume(State::Content);
+            return;
+        }
+        self.no_call(pending.space, pending.is_next);
+    }
+
+    /// Sends arguments to which the next `bytes` of the held text correspond.
+    fn send(&mut self, index: u32, bytes: usize, text: String) {
+        let part = Part::Arguments { index, text };
+        let has_text = !matches!(&part, Part::Arguments { text, .. } if text.is_empty());
+        match bytes {
+            0 if has_text => self.say(part),
+            0 => {}
+            bytes => self.take(bytes, |_| has_text.then_some(part)),
+        }
+    }
+
     /// Continues a call. Returns whether it consumed or produced anything.
     pub(super) fn call(&mut self, is_last: bool) -> bool {
-        let State::Call(mut call) = std::mem::replace(&mut self.state, State::Between) else {
+        let State::Call(call) = std::mem::replace(&mut self.state, State::Between) else {
             return false;
         };
-        let index = call.index;
-        match &mut call.stage {
-            Stage::Json { scan, outer } => {
-                let (end, outer) = (scan.end(&self.held), *outer);
-                let length = end.unwrap_or(self.held.len());
-                self.take(length, |text| Some(Part::Arguments { index, text }));
-                self.state = match end {
-                    Some(_) => call.after(outer),
-                    None => State::Call(call),
-                };
-                true
-            }
-            Stage::Quoted { outer, searched, n } => {
-                let (end, outer) = (searched.end(&self.held[*n..]), *outer);
-                let length = end.map(|end| *n + end);
-                *n = self.held.len();
-                let Some(length) = length.or(is_last.then_some(*n)) else {
-                    self.state = State::Call(call);
-                    return false;
-                };
-                self.take(length, |text| match string(&text) {
-                    Found::Yes((text, _)) => Some(Part::Arguments { index, text }),
-                    _ => None,
-                });
-                self.state = call.after(outer);
-                true
-            }
-            Stage::Outer(scan) => {
-                let end = scan.end(&self.held);
-                self.silent(end.unwrap_or(self.held.len()));
-                if end.is_none() {
-                    self.state = State::Call(call);
-                }
-                true
-            }
+        match &call.stage {
+            Stage::Json { .. } => self.json(call, is_last),
+            Stage::Quoted { .. } => self.quoted(call, is_last),
+            Stage::Notation(_) => self.notation(call, is_last),
+            Stage::Outer { .. } => self.outer(call, is_last),
             Stage::Parameters { .. } => self.parameter(call, is_last),
         }
     }
 
-    fn parameter(&mut self, mut call: Call, is_last: bool) -> bool {
-        let Stage::Parameters { n, searched } = &mut call.stage else {
+    fn json(&mut self, mut call: Call, is_last: bool) -> bool {
+        let before = call.before();
+        let index = call.index;
+        let is_pending = call.pending.is_some();
+        let Stage::Json {
+            object,
+            n,
+            out,
+            outer,
+        } = &mut call.stage
+        else {
             return false;
         };
+        let outer = *outer;
+        loop {
+            let mut rest = &self.held[before + *n..];
+            // The place where arguments begin to leave does not depend on the pieces in which the text comes.
+            let is_long = is_pending && *n + rest.len() > HELD;
+            if is_long {
+                rest = &rest[..boundary(rest, HELD - *n)];
+            }
+            match object.read(rest, out) {
+                Read::End(end) => {
+                    let (bytes, text) = (*n + end, std::mem::take(out));
+                    self.commit(&mut call);
+                    self.send(index, bytes, text);
+                    self.state = after(call, outer);
+                    return true;
+                }
+                Read::More if is_last && !is_long => {
+                    *n += rest.len();
+                    if self.is_cut {
+                        out.push_str(&object.rest());
+                    } else if is_pending && !object.lacks_only_ends() {
+                        self.reject(call);
+                        return true;
+                    } else {
+                        object.complete(out);
+                    }
+                    break;
+                }
+                Read::More => {
+                    *n += rest.len();
+                    if is_pending && !is_long {
+                        self.state = State::Call(call);
+                        return false;
+                    }
+                    let (bytes, text) = (std::mem::take(n), std::mem::take(out));
+                    self.commit(&mut call);
+                    self.send(index, bytes, text);
+                    self.state = State::Call(call);
+                    return true;
+                }
+                Read::Fault(at) => {
+                    *n += at;
+                    let lacks_ends = object.lacks_only_ends();
+                    let rest = &self.held[before + *n..];
+                    let is_end = match lacks_ends {
+                        true => is_end(rest, self.format.as_ref(), is_last),
+                        false => Some(false),
+                    };
+                    match is_end {
+                        None => {
+                            self.state = State::Call(call);
+                            return false;
+                        }
+                        Some(false) if object.reopen(out) => continue,
+                        Some(false) if is_pending => {
+                            self.reject(call);
+                            return true;
+                        }
+                        // Brackets are missing before the mark of the end, or what was sent is to be valid JSON.
+                        _ => object.complete(out),
+                    }
+                    break;
+                }
+            }
+        }
+        let (bytes, text) = (*n, std::mem::take(out));
+        self.commit(&mut call);
+        self.send(index, bytes, text);
+        self.state = State::Between;
+        true
+    }
+
+    fn quoted(&mut self, mut call: Call, is_last: bool) -> bool {
+        let before = call.before();
+        let Stage::Quoted { scan, n, outer } = &mut call.stage else {
+            return false;
+        };
+        let outer = *outer;
+        let text = &self.held[before..];
+        let end = scan.end(&text[*n..]).map(|end| *n + end);
+        *n = text.len();
+        let (found, bytes) = match end {
+            Some(end) => {
+                let inner = unquoted(&text[..end]);
+                let found = inner.and_then(|inner| match inner.trim() {
+                    "" => Some("{}".to_owned()),
+                    inner => mended(inner, false),
+                });
+                (found, end)
+            }
+            None if !is_last => {
+                self.state = State::Call(call);
+                return false;
+            }
+            None if self.is_cut => {
+                // The cut may have left the start of an escape.
+                let ends = (0..=6).filter_map(|n| text.get(..text.len().checked_sub(n)?));
+                let inner = ends
+                    .filter_map(|text| unquoted(&format!("{text}\"")))
+                    .next();
+                let found = inner.map(|inner| {
+                    let (mut object, mut out) = (Object::default(), String::new());
+                    object.read_whole(&inner, &mut out);
+                    out + &object.rest()
+                });
+                (found, text.len())
+            }
+            None => (None, 0),
+        };
+        let Some(found) = found else {
+            self.reject(call);
+            return true;
+        };
+        self.commit(&mut call);
+        self.send(call.index, bytes, found);
+        self.state = after(call, outer);
+        true
+    }
+
+    fn notation(&mut self, mut call: Call, is_last: bool) -> bool {
+        let before = call.before();
+        let format = self.format.clone();
+        let notation = format.as_ref().and_then(|format| format.notation.as_ref());
+        let (Stage::Notation(scan), Some(notation)) = (&mut call.stage, notation) else {
+            return false;
+        };
+        let text = &self.held[before..];
+        let end = scan.end(text, notation);
+        if end.is_none() && !is_last {
+            self.state = State::Call(call);
+            return false;
+        }
+        let schema = Schema::of_tool(&self.tools[call.tool].parameters);
+        let found = end.and_then(|end| notation::arguments(&text[..end], notation, schema.names()));
+        let (Some(bytes), Some(found)) = (end, found) else {
+            self.reject(call);
+            return true;
+        };
+        self.commit(&mut call);
+        self.send(call.index, bytes, found);
+        self.state = State::Between;
+        true
+    }
+
+    /// Consumes the ends of the objects around arguments, and their other members.
+    fn outer(&mut self, mut call: Call, is_last: bool) -> bool {
+        let Stage::Outer { depth, scan } = &mut call.stage else {
+            return false;
+        };
+        if let Some(own) = scan {
+            let end = own.end(&self.held);
+            self.silent(end.unwrap_or(self.held.len()));
+            if end.is_none() {
+                self.state = State::Call(call);
+            }
+            return true;
+        }
+        let text = self.held.trim_start();
+        let used = self.held.len() - text.len() + 1;
+        match text.bytes().next() {
+            Some(b'}') => {
+                self.silent(used);
+                self.state = after_end(call);
+                true
+            }
+            Some(b',') => {
+                let next = text[1..].trim_start();
+                if next.is_empty() && !is_last {
+                    self.state = State::Call(call);
+                    return false;
+                }
+                if next.starts_with('"') {
+                    *scan = Some(Scan::within(*depth));
+                    self.state = State::Call(call);
+                }
+                true
+            }
+            None if !is_last => {
+                self.state = State::Call(call);
+                false
+            }
+            // The ends are missing.
+            _ => true,
+        }
+    }
+
+    fn parameter(&mut self, mut call: Call, is_last: bool) -> bool {
         let index = call.index;
+        let Stage::Parameters { keys, search } = &mut call.stage else {
+            return false;
+        };
         let format = self.format.clone();
         let Some((format, marks)) = format
             .as_ref()
@@ -130,171 +424,83 @@ impl Parser {
         };
         let space = self.held.len() - self.held.trim_start().len();
         let rest = &self.held[space..];
-        let open = marks.open.trim();
+        let (open, close) = (marks.open.trim(), marks.close.trim());
         if rest.starts_with(open) {
-            return match read(rest, marks, searched) {
-                Some(read) => {
-                    let piece = piece(*n, &read, &call.schema);
-                    *n += 1;
-                    *searched = 0;
-                    let used = space + read.used;
-                    self.take(used, |_| Some(Part::Arguments { index, text: piece }));
-                    self.state = State::Call(call);
-                    true
-                }
-                None if is_last => {
+            let schema = Schema::of_tool(&self.tools[call.tool].parameters);
+            let is_known = |key: &str| {
+                let mut names = schema.names().peekable();
+                names.peek().is_none() || names.any(|name| name == key)
+            };
+            let may_follow = |key: &str| {
+                let is_name = !key.is_empty() && !key.contains(char::is_whitespace);
+                is_name && is_known(key) && !keys.iter().any(|own| own == key)
+            };
+            let read = search.read(rest, format, marks, &may_follow, is_last);
+            let Some(read) = read else {
+                if is_last {
                     let all = self.held.len();
                     self.silent(all);
-                    self.state = State::Call(call);
-                    true
                 }
-                None => {
-                    self.state = State::Call(call);
-                    false
-                }
+                self.state = State::Call(call);
+                return is_last;
             };
-        }
-        let mut marks = format.closers().chain([open]);
-        if !is_last && marks.any(|mark| mark.len() > rest.len() && mark.starts_with(rest)) {
+            let text = read.value.map_or_else(String::new, |value| {
+                let value = match read.is_string {
+                    Some(true) => quoted(value),
+                    Some(false) => {
+                        super::schema::typed(value.trim()).unwrap_or_else(|| quoted(value))
+                    }
+                    None => schema.argument(read.key).json(value),
+                };
+                let start = if keys.is_empty() { "{" } else { ", " };
+                format!("{start}{}: {value}", quoted(read.key))
+            });
+            let used = space + read.used;
+            if read.value.is_some() {
+                keys.push(read.key.to_owned());
+            }
+            *search = Search::default();
+            self.send(index, used, text);
             self.state = State::Call(call);
-            return false;
+            return true;
+        }
+        if rest.starts_with(close) {
+            // A closing mark without a value.
+            self.silent(space + close.len());
+            self.state = State::Call(call);
+            return true;
+        }
+        let mut marks = format.closers().chain([open, close]);
+        if (!is_last || !rest.is_empty())
+            && marks.any(|mark| mark.len() > rest.len() && mark.starts_with(rest))
+        {
+            if is_last {
+                // A mark that is cut off.
+                let all = self.held.len();
+                self.silent(all);
+            }
+            self.state = State::Call(call);
+            return is_last;
         }
         // The arguments end here, or text follows that is not a parameter.
-        let text = if *n == 0 { "{}" } else { "}" };
         self.silent(space);
-        self.say(Part::Arguments {
-            index,
-            text: text.into(),
-        });
+        self.end_parameters(&call);
         self.state = State::Between;
         true
     }
-}
 
-/// A complete parameter.
-struct Parameter<'a> {
-    key: &'a str,
-    value: &'a str,
-    /// Whether the marks say that the value is a string; `None` if they do not tell.
-    is_string: Option<bool>,
-    used: usize,
-}
-
-/// Parses the parameter at the start of a text; `None` if it is not complete.
-fn read<'a>(text: &'a str, marks: &ParameterMarks, searched: &mut usize) -> Option<Parameter<'a>> {
-    let inner = &text[marks.open.trim().len()..];
-    let (key, value) = split_at_mark(inner, &marks.key_end)?;
-    let (key, is_string) = match marks.key_stop.as_str() {
-        "" => (key, None),
-        stop => match key.split_once(stop) {
-            Some((key, rest)) => {
-                let is = |mark: &str| !mark.is_empty() && rest.trim() == mark.trim();
-                let known = is(&marks.string_mark) || is(&marks.other_mark);
-                (key, known.then(|| is(&marks.string_mark)))
-            }
-            None => (key, None),
-        },
-    };
-    let before = text.len() - value.len();
-    let close = marks.close.trim();
-    // The last searched bytes may be the start of the closing mark.
-    let mut from = (*searched)
-        .saturating_sub(before + close.len())
-        .min(value.len());
-    while !value.is_char_boundary(from) {
-        from -= 1;
-    }
-    let end = value[from..].find(close).map(|at| from + at);
-    *searched = text.len();
-    let end = end?;
-    Some(Parameter {
-        key: key.trim(),
-        value: &value[..end],
-        is_string,
-        used: before + end + close.len(),
-    })
-}
-
-/// The texts before and after a mark. White space within and around the mark may differ.
-fn split_at_mark<'a>(text: &'a str, mark: &str) -> Option<(&'a str, &'a str)> {
-    let mut words = mark.split_whitespace();
-    let first = words.next()?;
-    let (before, mut rest) = text.split_once(first)?;
-    for word in words {
-        rest = rest.trim_start().strip_prefix(word)?;
-    }
-    Some((before, rest))
-}
-
-/// The text that a parameter adds to the JSON of the arguments.
-fn piece(n: usize, parameter: &Parameter<'_>, schema: &Value) -> String {
-    let key = Value::from(parameter.key);
-    let value = typed(parameter, &schema["properties"][parameter.key]);
-    let start = if n == 0 { "{" } else { ", " };
-    format!("{start}{key}: {value}")
-}
-
-/// The value of a parameter: of the type in its schema, otherwise of the type that it looks like.
-fn typed(parameter: &Parameter<'_>, schema: &Value) -> Value {
-    let text = parameter.value;
-    // One line break on each side belongs to the marks.
-    let text = text.strip_prefix('\n').unwrap_or(text);
-    let text = text.strip_suffix('\n').unwrap_or(text);
-    let takes = |kind: &str| match &schema["type"] {
-        Value::String(own) => own == kind,
-        Value::Array(all) => all.iter().any(|own| own == kind),
-        _ => false,
-    };
-    let is_string = parameter.is_string.unwrap_or_else(|| {
-        let enums = schema["enum"].as_array();
-        let only_strings = enums.is_some_and(|all| all.iter().all(Value::is_string));
-        takes("string") && !takes("null") || (schema["type"].is_null() && only_strings)
-    });
-    match is_string {
-        true => text.into(),
-        false => match plain(text.trim()) {
-            Some(value) if !takes("string") || is_of(&value, &takes) => value,
-            _ => text.into(),
-        },
+    fn end_parameters(&mut self, call: &Call) {
+        if let Stage::Parameters { keys, .. } = &call.stage {
+            let text = if keys.is_empty() { "{}" } else { "}" };
+            self.send(call.index, 0, text.into());
+        }
     }
 }
 
-/// Whether a value is of a type that a schema names.
-fn is_of(value: &Value, takes: &dyn Fn(&str) -> bool) -> bool {
-    match value {
-        Value::Null => takes("null"),
-        Value::Bool(_) => takes("boolean"),
-        Value::Number(n) => takes("number") || takes("integer") && (n.is_i64() || n.is_u64()),
-        Value::String(_) => takes("string"),
-        Value::Array(_) => takes("array"),
-        Value::Object(_) => takes("object"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_value_has_a_type_that_its_schema_names() {
-        let value = |text: &str, schema: Value| {
-            let parameter = Parameter {
-                key: "k",
-                value: text,
-                is_string: None,
-                used: 0,
-            };
-            typed(&parameter, &schema)
-        };
-        let text_or_null = json!({ "type": ["string", "null"] });
-        assert_eq!(value("12345", text_or_null.clone()), json!("12345"));
-        assert_eq!(value("null", text_or_null.clone()), Value::Null);
-        assert_eq!(value("[1]", text_or_null), json!("[1]"));
-        assert_eq!(value("12345", json!({ "type": "integer" })), json!(12345));
-        assert_eq!(value("12345", json!({})), json!(12345));
-        let number_or_null = json!({ "type": ["number", "null"] });
-        assert_eq!(value("1.5", number_or_null), json!(1.5));
+/// The state after the end of an object around the arguments.
+fn after_end(call: Call) -> State {
+    match call.stage {
+        Stage::Outer { depth, .. } => after(call, depth.saturating_sub(1)),
+        _ => State::Between,
     }
 }

@@ -1,5 +1,6 @@
 //! Parses answers that consist of messages, each with a header that says what the message is.
 
+use super::body::Pending;
 use super::format::Channels;
 use super::header::{Arguments, Header};
 use super::parser::{Parser, State, start_of_any};
@@ -72,16 +73,24 @@ impl Parser {
             if is_object {
                 let rest = &self.held[used..];
                 let space = rest.len() - rest.trim_start().len();
-                self.start(Header {
+                let header = Header {
                     used: used + space,
                     name: name.to_owned(),
                     id: None,
                     arguments: Arguments::Json { outer: 0 },
+                };
+                self.start(Pending {
+                    space: 0,
+                    header,
+                    is_next: false,
                 });
                 return true;
             }
         }
         let is_reasoning = channels.reasoning.contains(&channel);
+        if !is_reasoning {
+            self.begins_call(0);
+        }
         self.silent(used);
         self.resume(match is_reasoning {
             true => State::Reasoning,

@@ -69,9 +69,9 @@ pub struct Notation {
     pub assign: String,
     /// The marks around strings.
     pub quotes: Vec<String>,
-    /// Whether a backslash escapes the next character of a string.
+    /// Whether values are literals of Python.
     #[serde(default)]
-    pub escapes: bool,
+    pub is_python: bool,
 }
 
 /// A format in which an answer consists of messages with headers.

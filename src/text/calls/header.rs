@@ -4,14 +4,14 @@
 
 use super::cursor::{Cursor, get};
 use super::format::{Body, Format};
-use super::json::{self, Found, string};
-use super::notation;
+use super::json::{self, Found, string, unquoted};
+use super::object::mended;
 
 /// Maximum size of a header, in bytes.
 pub(super) const MAX: usize = 16 << 10;
 
 /// The header of a call: its name is known, and where its arguments begin.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Header {
     /// Number of bytes up to the arguments.
     pub(super) used: usize,
@@ -22,18 +22,18 @@ pub(super) struct Header {
 }
 
 /// The form in which the arguments follow.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Arguments {
-    /// There are no arguments.
-    #[default]
-    None,
-    /// The complete arguments, which were part of the header.
+    /// The complete arguments, which were part of the header, as JSON.
     Known(String),
     /// A JSON object, then the ends of `outer` objects around it.
     Json { outer: usize },
     /// A JSON object in a JSON string, then the ends of `outer` objects around it.
     Quoted { outer: usize },
+    /// Arguments in the format's notation.
+    Notation,
     /// One parameter after another.
+    #[default]
     Parameters,
 }
 
@@ -113,11 +113,11 @@ fn object(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
         }
         if is(&format.arguments_keys) && name.is_some() {
             let arguments = match first {
-                Some(b'{') => Arguments::Json { outer },
-                Some(b'"') => Arguments::Quoted { outer },
-                _ => Arguments::None,
+                Some(b'{') => Some(Arguments::Json { outer }),
+                Some(b'"') => Some(Arguments::Quoted { outer }),
+                _ => None,
             };
-            if arguments != Arguments::None {
+            if let Some(arguments) = arguments {
                 return Found::Yes(Header {
                     used: 0,
                     name: name.unwrap_or_default(),
@@ -136,7 +136,10 @@ fn object(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
         if is(&format.name_keys) {
             name = serde_json::from_str::<String>(value).ok();
         } else if is(&format.arguments_keys) {
-            arguments = Some(known(value));
+            let Some(known) = known(value) else {
+                return Found::No;
+            };
+            arguments = Some(known);
         } else if key == format.id_key {
             id = serde_json::from_str::<String>(value).ok();
         }
@@ -147,12 +150,15 @@ fn object(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     }
 }
 
-/// Complete arguments: an object, or an object in a string.
-fn known(value: &str) -> String {
-    match serde_json::from_str::<String>(value) {
-        Ok(text) => text,
-        Err(_) if value.starts_with('{') => value.to_owned(),
-        Err(_) => "{}".into(),
+/// Complete arguments as JSON: an object, an object in a string, or nothing; `None` if they are something else.
+fn known(value: &str) -> Option<String> {
+    if value == "null" {
+        return Some("{}".into());
+    }
+    match unquoted(value) {
+        Some(text) if text.trim().is_empty() => Some("{}".into()),
+        Some(text) => mended(&text, false),
+        None => mended(value, false),
     }
 }
 
@@ -239,7 +245,7 @@ fn named(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     })
 }
 
-/// Parses a complete `NAME(...)`.
+/// Parses the name before arguments in the format's notation.
 fn in_notation(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     let Some(notation) = &format.notation else {
         return Found::No;
@@ -252,12 +258,18 @@ fn in_notation(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
     if end == 0 {
         return Found::No;
     }
-    let (value, length) = get!(notation::arguments(&rest[end..], notation));
-    cursor.at += end + length;
+    cursor.at += end;
+    cursor.space();
+    if !cursor.rest().starts_with(notation.open.as_str()) {
+        return match notation.open.starts_with(cursor.rest()) {
+            true => Found::More,
+            false => Found::No,
+        };
+    }
     Found::Yes(Header {
         used: 0,
         name: rest[..end].to_owned(),
         id: None,
-        arguments: Arguments::Known(value.to_string()),
+        arguments: Arguments::Notation,
     })
 }

@@ -1,4 +1,8 @@
-//! Finds the end of a JSON value in text that may be incomplete.
+//! Finds the end of a JSON value in text that may be incomplete, and writes JSON without losing digits.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
 
 /// The result of parsing text that may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,10 +103,102 @@ pub(super) fn string(text: &str) -> Found<(String, usize)> {
         return Found::No;
     }
     match value(text) {
-        Found::Yes(end) => match serde_json::from_str(&text[..end]) {
-            Ok(string) => Found::Yes((string, end)),
-            Err(_) => Found::No,
+        Found::Yes(end) => match unquoted(&text[..end]) {
+            Some(string) => Found::Yes((string, end)),
+            None => Found::No,
         },
         _ => Found::More,
+    }
+}
+
+/// The text of a JSON string, whose control characters may be written as they are.
+pub(super) fn unquoted(text: &str) -> Option<String> {
+    match text.contains(|c| c < ' ') {
+        false => serde_json::from_str(text).ok(),
+        true => {
+            let mut escaped = String::new();
+            for c in text.chars() {
+                push_escaped(c, &mut escaped);
+            }
+            serde_json::from_str(&escaped).ok()
+        }
+    }
+}
+
+/// Appends a character of a string. A control character becomes its escape.
+pub(super) fn push_escaped(c: char, out: &mut String) {
+    match c {
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        c if c < ' ' => out.push_str(&format!("\\u{:04x}", c as u32)),
+        c => out.push(c),
+    }
+}
+
+/// A text as a JSON string.
+pub(super) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// Whether a text is a number as JSON writes it.
+pub(super) fn is_number(text: &str) -> bool {
+    let n_digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let rest = text.strip_prefix('-').unwrap_or(text);
+    let n = n_digits(rest);
+    if n == 0 || (n > 1 && rest.starts_with('0')) {
+        return false;
+    }
+    let mut rest = &rest[n..];
+    if let Some(fraction) = rest.strip_prefix('.') {
+        let n = n_digits(fraction);
+        if n == 0 {
+            return false;
+        }
+        rest = &fraction[n..];
+    }
+    match rest.strip_prefix(['e', 'E']) {
+        None => rest.is_empty(),
+        Some(exponent) => {
+            let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+            !exponent.is_empty() && n_digits(exponent) == exponent.len()
+        }
+    }
+}
+
+/// A number, a boolean or null, as JSON. The words may be Python's.
+pub(super) fn literal(word: &str) -> Option<&str> {
+    match word {
+        "true" | "True" => Some("true"),
+        "false" | "False" => Some("false"),
+        "null" | "None" => Some("null"),
+        _ => is_number(word).then_some(word),
+    }
+}
+
+/// The members of an object in the order of their first keys, with their values as JSON. The last value of a key counts.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    all: Vec<(String, String)>,
+    places: HashMap<String, usize>,
+}
+
+impl Members {
+    /// Adds a member. Returns whether its key is new.
+    pub(super) fn insert(&mut self, key: String, value: String) -> bool {
+        if let Some(place) = self.places.get(&key) {
+            self.all[*place].1 = value;
+            return false;
+        }
+        self.places.insert(key.clone(), self.all.len());
+        self.all.push((key, value));
+        true
+    }
+
+    /// The object as JSON.
+    pub(super) fn json(&self) -> String {
+        let all = self.all.iter();
+        let all = all.map(|(key, value)| format!("{}: {value}", quoted(key)));
+        format!("{{{}}}", all.collect::<Vec<_>>().join(", "))
     }
 }

@@ -12,11 +12,18 @@ mod format;
 mod header;
 mod json;
 mod notation;
+mod object;
+mod parameter;
 mod parser;
 mod probe;
+mod python;
+mod schema;
 #[cfg(test)]
 mod tests;
+mod unclosed;
 
 pub use format::{Body, Format, Marks, formats, reasoning_marks};
+pub use object::completed;
 pub use parser::{Parser, Part, Span, Tool};
 pub use probe::Dialect;
+pub use schema::Schema;

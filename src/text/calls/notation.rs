@@ -1,129 +1,167 @@
-//! Converts arguments in a notation of their own to JSON.
+//! Arguments in a notation of their own: where they end in text that arrives, and what they are as JSON.
 
-use serde_json::{Map, Value};
-
-use super::cursor::{Cursor, get};
+use super::cursor::Cursor;
 use super::format::Notation;
-use super::json::Found;
+use super::json::{Found, Members, literal, quoted};
+use super::python;
 
 /// Maximum nesting.
-const MAX_DEPTH: usize = 32;
+const MAX_DEPTH: usize = 100;
+
+/// A search for the end of arguments. Each byte is read once.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scan {
+    /// The number of bytes that were read.
+    at: usize,
+    depth: usize,
+    /// The index of the mark that opened the string.
+    quote: Option<usize>,
+    in_comment: bool,
+}
+
+impl Scan {
+    /// The end of the arguments at the start of a text, if the text contains it. The text may only grow.
+    pub(super) fn end(&mut self, text: &str, notation: &Notation) -> Option<usize> {
+        while let Some(c) = text[self.at..].chars().next() {
+            let rest = &text[self.at..];
+            if self.in_comment {
+                self.in_comment = c != '\n';
+                self.at += c.len_utf8();
+                continue;
+            }
+            if let Some(quote) = self.quote {
+                let quote = notation.quotes[quote].as_str();
+                if c == '\\' && notation.is_python {
+                    let next = rest.chars().nth(1)?;
+                    self.at += 1 + next.len_utf8();
+                } else if rest.starts_with(quote) {
+                    self.at += quote.len();
+                    self.quote = None;
+                } else if quote.starts_with(rest) {
+                    return None;
+                } else {
+                    self.at += c.len_utf8();
+                }
+                continue;
+            }
+            // The longest mark counts, which may not be there as a whole yet.
+            let quotes = notation.quotes.iter().enumerate();
+            let opening = quotes.filter(|(_, quote)| rest.starts_with(quote.as_str()));
+            let longest = opening.max_by_key(|(_, quote)| quote.len());
+            let found = longest.map_or(0, |(_, quote)| quote.len());
+            let mut quotes = notation.quotes.iter();
+            if quotes.any(|quote| quote.len() > found && quote.starts_with(rest)) {
+                return None;
+            }
+            if let Some((i, quote)) = longest {
+                self.at += quote.len();
+                self.quote = Some(i);
+                continue;
+            }
+            self.at += c.len_utf8();
+            match c {
+                '#' if notation.is_python => self.in_comment = true,
+                '(' | '[' | '{' => self.depth += 1,
+                ')' | ']' | '}' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(self.at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// Complete arguments as a JSON object; `None` if they are malformed. Arguments without a name get those of `names`.
+pub(super) fn arguments<'a>(
+    text: &str,
+    notation: &Notation,
+    names: impl Iterator<Item = &'a str>,
+) -> Option<String> {
+    if notation.is_python {
+        return python::arguments(text, names);
+    }
+    let mut reader = Reader {
+        notation,
+        cursor: Cursor::new(text),
+    };
+    if !reader.takes(&notation.open) {
+        return None;
+    }
+    let found = reader.object(&notation.assign, &notation.close, 0)?;
+    reader.cursor.rest().is_empty().then_some(found)
+}
 
 struct Reader<'a> {
     notation: &'a Notation,
     cursor: Cursor<'a>,
 }
 
-/// The arguments at the start of a text, and their length.
-pub(super) fn arguments(text: &str, notation: &Notation) -> Found<(Value, usize)> {
-    let mut reader = Reader {
-        notation,
-        cursor: Cursor::new(text),
-    };
-    get!(reader.cursor.mark(&notation.open));
-    let close = &notation.close;
-    reader
-        .object(&notation.assign, close, 0)
-        .map(|value| (value, reader.cursor.at))
-}
-
 impl Reader<'_> {
+    fn takes(&mut self, mark: &str) -> bool {
+        self.cursor.mark(mark) == Found::Yes(())
+    }
+
     /// Parses pairs up to `close`, separated by commas.
-    fn object(&mut self, assign: &str, close: &str, depth: usize) -> Found<Value> {
-        let mut out = Map::new();
-        if matches!(self.cursor.mark(close), Found::Yes(())) {
-            return Found::Yes(out.into());
+    fn object(&mut self, assign: &str, close: &str, depth: usize) -> Option<String> {
+        let mut out = Members::default();
+        if self.takes(close) {
+            return Some(out.json());
         }
         loop {
-            let key = get!(self.key(assign));
-            get!(self.cursor.mark(assign));
-            let value = get!(self.value(depth + 1));
+            let key = self.key(assign)?;
+            if !self.takes(assign) {
+                return None;
+            }
+            let value = self.value(depth + 1)?;
             out.insert(key, value);
-            match self.cursor.mark(",") {
-                Found::Yes(()) => {}
-                Found::More => return Found::More,
-                Found::No => return self.cursor.mark(close).map(|()| out.into()),
+            if !self.takes(",") {
+                return self.takes(close).then(|| out.json());
             }
         }
     }
 
-    fn key(&mut self, assign: &str) -> Found<String> {
+    fn key(&mut self, assign: &str) -> Option<String> {
         self.cursor.space();
-        if let Found::Yes(text) = self.string() {
-            return Found::Yes(text);
+        if let Some(text) = self.string() {
+            return Some(text);
         }
         let rest = self.cursor.rest();
-        let Some(end) = rest.find(assign) else {
-            let is_name = |c: char| c.is_alphanumeric() || "_-. ".contains(c);
-            return match rest.chars().all(is_name) || self.is_quoted() {
-                true => Found::More,
-                false => Found::No,
-            };
-        };
+        let end = rest.find([',', '{', '}', '(', ')', '[', ']']);
+        let end = rest[..end.unwrap_or(rest.len())].find(assign)?;
         let key = rest[..end].trim().to_owned();
         self.cursor.at += end;
-        match key.is_empty() || key.contains(['{', '}', '(', ')', ',']) {
-            true => Found::No,
-            false => Found::Yes(key),
-        }
-    }
-
-    /// Whether the rest begins with a mark of strings, or may do so once more text arrives.
-    fn is_quoted(&self) -> bool {
-        let rest = self.cursor.rest();
-        let mut quotes = self.notation.quotes.iter();
-        quotes.any(|quote| rest.starts_with(quote.as_str()) || quote.starts_with(rest))
+        (!key.is_empty()).then_some(key)
     }
 
     /// Parses a string between its marks.
-    fn string(&mut self) -> Found<String> {
+    fn string(&mut self) -> Option<String> {
         let rest = self.cursor.rest();
-        let quotes = &self.notation.quotes;
-        let Some(quote) = quotes.iter().find(|quote| rest.starts_with(quote.as_str())) else {
-            return match self.is_quoted() {
-                true => Found::More,
-                false => Found::No,
-            };
-        };
-        let mut out = String::new();
-        let mut inner = &rest[quote.len()..];
-        loop {
-            if inner.starts_with(quote.as_str()) {
-                self.cursor.at += rest.len() - inner.len() + quote.len();
-                return Found::Yes(out);
-            }
-            let mut chars = inner.chars();
-            match chars.next() {
-                None => return Found::More,
-                Some('\\') if self.notation.escapes => match chars.next() {
-                    None => return Found::More,
-                    Some('n') => out.push('\n'),
-                    Some('t') => out.push('\t'),
-                    Some('r') => out.push('\r'),
-                    Some(c) => out.push(c),
-                },
-                Some(c) => out.push(c),
-            }
-            inner = chars.as_str();
-        }
+        let mut quotes = self.notation.quotes.iter();
+        let quote = quotes.find(|quote| rest.starts_with(quote.as_str()))?;
+        let inner = &rest[quote.len()..];
+        let end = inner.find(quote.as_str())?;
+        self.cursor.at += 2 * quote.len() + end;
+        Some(inner[..end].to_owned())
     }
 
-    fn value(&mut self, depth: usize) -> Found<Value> {
+    fn value(&mut self, depth: usize) -> Option<String> {
         if depth > MAX_DEPTH {
-            return Found::No;
+            return None;
         }
         self.cursor.space();
-        match self.string() {
-            Found::No => {}
-            found => return found.map(Value::String),
+        if let Some(text) = self.string() {
+            return Some(quoted(&text));
         }
-        match self.cursor.rest().bytes().next() {
-            None => Found::More,
-            Some(b'{') => {
+        match self.cursor.rest().bytes().next()? {
+            b'{' => {
                 self.cursor.at += 1;
                 self.object(":", "}", depth)
             }
-            Some(b'[') => {
+            b'[' => {
                 self.cursor.at += 1;
                 self.list(depth)
             }
@@ -131,43 +169,28 @@ impl Reader<'_> {
         }
     }
 
-    fn list(&mut self, depth: usize) -> Found<Value> {
+    fn list(&mut self, depth: usize) -> Option<String> {
         let mut out = Vec::new();
-        if matches!(self.cursor.mark("]"), Found::Yes(())) {
-            return Found::Yes(out.into());
-        }
-        loop {
-            out.push(get!(self.value(depth + 1)));
-            match self.cursor.mark(",") {
-                Found::Yes(()) => {}
-                Found::More => return Found::More,
-                Found::No => return self.cursor.mark("]").map(|()| out.into()),
+        if !self.takes("]") {
+            loop {
+                out.push(self.value(depth + 1)?);
+                if !self.takes(",") {
+                    break;
+                }
+            }
+            if !self.takes("]") {
+                return None;
             }
         }
+        Some(format!("[{}]", out.join(", ")))
     }
 
     /// Parses a number, a boolean or null.
-    fn word(&mut self) -> Found<Value> {
+    fn word(&mut self) -> Option<String> {
         let rest = self.cursor.rest();
         let is_part = |c: char| c.is_ascii_alphanumeric() || "+-._".contains(c);
-        let Some(end) = rest.find(|c| !is_part(c)) else {
-            return Found::More;
-        };
-        let word = rest[..end].to_owned();
+        let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
         self.cursor.at += end;
-        match plain(&word) {
-            Some(value) => Found::Yes(value),
-            None => Found::No,
-        }
-    }
-}
-
-/// The value of a word that is not in quotes.
-pub(super) fn plain(word: &str) -> Option<Value> {
-    match word {
-        "True" => Some(true.into()),
-        "False" => Some(false.into()),
-        "None" => Some(Value::Null),
-        _ => serde_json::from_str(word).ok(),
+        literal(&rest[..end]).map(str::to_owned)
     }
 }

@@ -1,16 +1,17 @@
 //! Splits text into reasoning, content and tool calls, while it arrives.
 //!
-//! Text that does not parse as a call is content. Once the name and the start of the arguments are there, it is a call,
-//! and its arguments are the written text, even if they are malformed. A call must name an offered tool.
+//! Text that does not parse as a call of an offered tool is content. A block of reasoning that is never closed may end
+//! with calls.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::body::Call;
+use super::body::{Call, Pending};
 use super::format::{Body, Format, Marks};
-use super::header::{self, Arguments, Header};
+use super::header;
 use super::json::Found;
+use super::unclosed::Trial;
 
 /// A tool of the request.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +52,8 @@ pub enum Part {
 pub struct Span {
     /// The number of bytes.
     pub bytes: usize,
-    /// The part that the bytes mean. For content it is exactly these bytes.
+    /// The part that the bytes mean. For content it is exactly these bytes; without bytes, it is white space between
+    /// texts that only marks separate.
     pub part: Option<Part>,
     /// Whether the bytes are in a block of reasoning.
     pub is_reasoning: bool,
@@ -75,16 +77,24 @@ pub(super) enum State {
 pub struct Parser {
     pub(super) format: Option<Arc<Format>>,
     pub(super) tools: Arc<Vec<Tool>>,
-    reasoning: Option<Marks>,
+    pub(super) reasoning: Option<Marks>,
     pub(super) state: State,
     /// Text whose meaning is not decided yet.
     pub(super) held: String,
-    out: Vec<Span>,
+    pub(super) out: Vec<Span>,
     /// Whether only white space and reasoning came so far.
     is_start: bool,
     /// Whether white space is dropped, as it is after a mark.
-    drops_space: bool,
+    pub(super) drops_space: bool,
+    /// Whether there was content other than white space.
+    has_said: bool,
+    /// The white space between the last content and the next, if marks separate them.
+    joint: Option<String>,
     pub(super) n_calls: u32,
+    /// The text of an open block of reasoning that may be calls.
+    pub(super) trial: Option<Box<Trial>>,
+    /// Whether the text was cut off at its end.
+    pub(super) is_cut: bool,
 }
 
 /// A mark that was found in content.
@@ -118,7 +128,11 @@ impl Parser {
             held: String::new(),
             out: Vec::new(),
             is_start: true,
+            has_said: false,
+            joint: None,
             n_calls: 0,
+            trial: None,
+            is_cut: false,
         }
     }
 
@@ -129,9 +143,11 @@ impl Parser {
         std::mem::take(&mut self.out)
     }
 
-    /// The remaining spans at the end of the text.
-    pub fn finish(&mut self) -> Vec<Span> {
-        while !self.held.is_empty() && self.step(true) {}
+    /// The remaining spans at the end of the text. `is_cut`: it ends because the output was cut off; then JSON arguments
+    /// stay cut off, too.
+    pub fn finish(&mut self, is_cut: bool) -> Vec<Span> {
+        self.is_cut = is_cut;
+        while (!self.held.is_empty() || matches!(self.state, State::Call(_))) && self.step(true) {}
         let rest = self.held.len();
         self.silent(rest);
         std::mem::take(&mut self.out)
@@ -148,7 +164,7 @@ impl Parser {
     }
 
     fn step(&mut self, is_last: bool) -> bool {
-        if self.held.is_empty() {
+        if self.held.is_empty() && !is_last {
             return false;
         }
         match self.state {
@@ -193,6 +209,11 @@ impl Parser {
     pub(super) fn say_content(&mut self, bytes: usize) {
         if bytes > 0 {
             self.drops_space = false;
+            let joint = self.joint.take();
+            if let Some(joint) = joint.filter(|_| !self.held.starts_with(char::is_whitespace)) {
+                self.say(Part::Content(joint));
+            }
+            self.has_said |= !self.held[..bytes].trim().is_empty();
             self.take(bytes, |text| Some(Part::Content(text)));
         }
     }
@@ -224,6 +245,17 @@ impl Parser {
         self.drops_space = true;
     }
 
+    /// Notes that a call or a message begins after `space` bytes of white space, so that the texts before and after it
+    /// stay apart.
+    pub(super) fn begins_call(&mut self, space: usize) {
+        if self.has_said && self.joint.is_none() {
+            self.joint = Some(match space {
+                0 => "\n".to_owned(),
+                space => self.held[..space].to_owned(),
+            });
+        }
+    }
+
     /// Stops dropping white space.
     pub(super) fn keeps_space(&mut self) {
         self.drops_space = false;
@@ -233,8 +265,14 @@ impl Parser {
         let text = self.held.as_str();
         let space = text.len() - text.trim_start().len();
         if self.drops_space && space > 0 {
-            self.silent(space);
-            return true;
+            // White space before content that follows other content is content.
+            if self.joint.is_none() || (is_last && space == text.len()) {
+                self.silent(space);
+                return true;
+            }
+            if space == text.len() {
+                return false;
+            }
         }
         if let Some((at, hit)) = self.hit() {
             return self.found(at, hit, is_last);
@@ -292,7 +330,10 @@ impl Parser {
                 self.resume(State::Reasoning);
             }
             Hit::Silent(length) => {
-                self.say_content(at);
+                match self.drops_space && at == space {
+                    true => self.silent(at),
+                    false => self.say_content(at),
+                }
                 self.silent(length);
                 self.drops_space |= self.is_start;
             }
@@ -320,95 +361,69 @@ impl Parser {
         };
         match found {
             Found::Yes(header) if self.offers(&header.name) => {
-                self.silent(space);
-                self.start(header);
+                self.start(Pending {
+                    space,
+                    header,
+                    is_next,
+                });
                 true
             }
             Found::More => false,
-            _ if is_next => {
-                self.resume(State::Content);
-                self.is_start = false;
-                true
-            }
             _ => {
-                let first = text.chars().next().map_or(0, char::len_utf8);
-                self.is_start = false;
-                self.say_content(space + first);
+                self.no_call(space, is_next);
                 true
             }
         }
+    }
+
+    /// Continues where no call follows after `space` bytes of white space.
+    pub(super) fn no_call(&mut self, space: usize, is_next: bool) {
+        self.is_start = false;
+        if is_next {
+            self.resume(State::Content);
+            return;
+        }
+        self.state = State::Content;
+        let first = self.held[space..].chars().next().map_or(0, char::len_utf8);
+        self.say_content(space + first);
     }
 
     pub(super) fn offers(&self, name: &str) -> bool {
         self.tools.iter().any(|tool| tool.name == name)
     }
 
-    pub(super) fn start(&mut self, header: Header) {
-        let index = self.n_calls;
-        self.n_calls += 1;
-        let Header {
-            used,
-            name,
-            id,
-            arguments,
-        } = header;
-        let tool = self.tools.iter().find(|tool| tool.name == name);
-        let schema = tool.map(|tool| tool.parameters.clone()).unwrap_or_default();
-        self.take(used, |_| Some(Part::Call { index, id, name }));
-        self.state = match arguments {
-            Arguments::None => State::Between,
-            Arguments::Known(text) => {
-                self.say(Part::Arguments { index, text });
-                State::Between
-            }
-            other => State::Call(Call::new(index, &other, schema)),
-        };
-    }
-
-    fn reasoning(&mut self, is_last: bool) -> bool {
-        let Some(marks) = self.reasoning.clone() else {
-            self.state = State::Content;
-            return true;
-        };
-        let close = marks.close.as_str();
-        if let Some(end) = self.held.find(close) {
-            self.say_reasoning(true, end);
-            self.silent(close.len());
-            self.resume(State::Content);
-            return true;
-        }
-        let before = self.held.len();
-        let end = match is_last {
-            true => before,
-            false => before - start_of_any(&self.held, [close].into_iter()),
-        };
-        self.say_reasoning(is_last, end);
-        self.held.len() < before
-    }
-
     fn between(&mut self, is_last: bool) -> bool {
-        let space = self.held.len() - self.held.trim_start().len();
-        if space > 0 {
+        let text = self.held.trim_start();
+        let space = self.held.len() - text.len();
+        // White space before content that follows other content is kept.
+        if space > 0 && (self.joint.is_none() || (is_last && text.is_empty())) {
             self.silent(space);
             return true;
         }
-        let Some(format) = self.format.clone() else {
+        let Some(format) = self.format.clone().filter(|_| !text.is_empty()) else {
             return false;
         };
-        let closer = format.closers().filter(|mark| self.held.starts_with(mark));
+        let closer = format.closers().filter(|mark| text.starts_with(mark));
         if let Some(length) = closer.map(str::len).max() {
-            self.silent(length);
+            self.silent(space + length);
             return true;
         }
-        let may_close = format.closers().any(|mark| mark.starts_with(&self.held));
-        if may_close && !is_last {
+        let may_close = format.closers().any(|mark| mark.starts_with(text));
+        if may_close && is_last {
+            // A mark that is cut off.
+            let all = self.held.len();
+            self.silent(all);
+            return true;
+        }
+        if may_close {
             return false;
         }
         if format.body == Body::Channels {
+            self.silent(space);
             self.state = State::Header;
             return true;
         }
-        self.try_call(0, true, is_last)
+        self.try_call(space, true, is_last)
     }
 }
 
@@ -422,4 +437,12 @@ pub(super) fn start_of_any<'a>(text: &str, marks: impl Iterator<Item = &'a str>)
         (1..=longest).rev().find(is_start).unwrap_or(0)
     };
     marks.map(of_mark).max().unwrap_or(0)
+}
+
+/// The last boundary between characters up to a place.
+pub(super) fn boundary(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
 }

@@ -19,6 +19,7 @@ const ANSWER: &str = "qzanswerwordqz";
 const TOOL: &str = "qztoolwordqz";
 const KEY: &str = "qzkeywordqz";
 const VALUE: &str = "qzargumentwordqz";
+const RESULT: &str = "qzresultwordqz";
 
 /// How a model writes reasoning and tool calls.
 #[derive(Clone, Debug)]
@@ -29,8 +30,16 @@ pub struct Dialect {
     pub reasoning: Option<Marks>,
     /// Whether the template takes the arguments of calls as JSON text instead of an object.
     pub takes_text: bool,
-    /// Whether the template shows calls.
+    /// Whether the template shows the tools on offer.
+    pub shows_tools: bool,
+    /// Whether the template shows the calls in a conversation.
     pub shows_calls: bool,
+    /// Whether the template shows the results of tools.
+    pub shows_results: bool,
+    /// Whether the template refuses a tool that has only a name.
+    pub needs_whole_tools: bool,
+    /// Whether the template refuses a message with calls that has both content and reasoning.
+    pub joins_reasoning: bool,
     /// Whether the template has a role `developer`; other templates drop or refuse messages of that role.
     pub has_developer: bool,
 }
@@ -48,7 +57,15 @@ impl Prober<'_> {
             "properties": { KEY: { "type": "string", "description": "Anything." } },
             "required": [KEY],
         });
-        let function = json!({ "name": TOOL, "description": "Nothing.", "parameters": parameters });
+        self.offer(
+            messages,
+            json!({ "name": TOOL, "description": "Nothing.", "parameters": parameters }),
+            is_open,
+        )
+    }
+
+    /// Renders messages with a tool on offer.
+    fn offer(&self, messages: &Value, function: Value, is_open: bool) -> Option<String> {
         let tools = json!([{ "type": "function", "function": function }]);
         let input = RenderInput {
             messages,
@@ -62,6 +79,44 @@ impl Prober<'_> {
             now: Moment::from_unix_seconds(0),
         };
         self.template.render(&input).ok()
+    }
+
+    /// Whether a word is in none of these renderings, of which at least one succeeds.
+    fn hides(&self, word: &str, all: &[Value]) -> bool {
+        let all: Vec<String> = all
+            .iter()
+            .filter_map(|all| self.render(all, true))
+            .collect();
+        !all.is_empty() && !all.iter().any(|text| text.contains(word))
+    }
+
+    /// A conversation with a call and its result, in each form of the call's arguments.
+    fn calling(content: &str) -> [Value; 2] {
+        let arguments = json!({ KEY: VALUE });
+        [arguments.to_string().into(), arguments].map(|arguments| {
+            let call = json!({
+                "id": "abcdef123", "type": "function",
+                "function": { "name": TOOL, "arguments": arguments },
+            });
+            json!([
+                { "role": "user", "content": USER },
+                { "role": "assistant", "content": content, "tool_calls": [call] },
+                { "role": "tool", "tool_call_id": "abcdef123", "name": TOOL, "content": RESULT },
+            ])
+        })
+    }
+
+    /// Whether the template refuses a message with calls that has both content and reasoning.
+    fn joins_reasoning(&self) -> bool {
+        let renders = |content: &str| {
+            Self::calling(content).into_iter().any(|mut messages| {
+                for name in ["reasoning_content", "reasoning", "thinking"] {
+                    messages[1][name] = THOUGHT.into();
+                }
+                self.render(&messages, true).is_some()
+            })
+        };
+        !renders(ANSWER) && renders("")
     }
 
     /// The rendered text of an answer in a conversation: all text after the question, and only the text after the
@@ -108,7 +163,7 @@ fn left_by(format: &Arc<Format>, text: &str) -> Option<usize> {
     };
     let mut parser = Parser::new(Some(Arc::clone(format)), Arc::new(vec![tool]), None, false);
     let mut spans = parser.push(text);
-    spans.extend(parser.finish());
+    spans.extend(parser.finish(false));
     let (mut arguments, mut content) = (String::new(), 0);
     for span in &spans {
         match &span.part {
@@ -173,7 +228,6 @@ impl Dialect {
             (rendered.is_some(), format)
         });
         let takes_text = object.1.is_none() && text.1.is_some();
-        let shows_calls = object.0 || text.0;
         let user = json!([{ "role": "user", "content": USER }]);
         let explained = || explained_by(&prober.render(&user, true)?);
         let by_token = || {
@@ -185,13 +239,22 @@ impl Dialect {
             all.min_by_key(|format| format.body != Body::Object)
                 .cloned()
         };
+        let calls = Prober::calling("");
+        let system = json!([{ "role": "system", "content": ANSWER }, user[0]]);
+        let needs_whole_tools = prober.offer(&user, json!({ "name": TOOL }), true).is_none()
+            && prober.render(&user, true).is_some();
+        let shows_calls = object.0 || text.0 || !prober.hides(VALUE, &calls);
         let read = object.1.or(text.1);
         let format = read.or_else(explained).or_else(by_token);
         Self {
             format: format.or_else(fallback),
             reasoning: reasoning(&prober, &is_token),
             takes_text,
+            shows_tools: !prober.hides(TOOL, &[user.clone(), system]),
             shows_calls,
+            shows_results: !prober.hides(RESULT, &calls),
+            needs_whole_tools,
+            joins_reasoning: prober.joins_reasoning(),
             has_developer: template.mentions("developer"),
         }
     }
@@ -202,7 +265,11 @@ impl Dialect {
             format: fallback(),
             reasoning: None,
             takes_text: true,
-            shows_calls: false,
+            shows_tools: true,
+            shows_calls: true,
+            shows_results: true,
+            needs_whole_tools: false,
+            joins_reasoning: false,
             has_developer: false,
         }
     }

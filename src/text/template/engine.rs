@@ -68,7 +68,10 @@ pub(super) fn syntax() -> SyntaxConfig {
 fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_auto_escape_callback(|_| AutoEscape::None);
-    env.set_formatter(|out, _, value| {
+    env.set_formatter(|out, state, value| {
+        if *state.auto_escape() != AutoEscape::None {
+            return Ok(out.write_str(&print::escaped(value)?)?);
+        }
         if let Some(text) = value.as_str() {
             budget::made(text.len())?;
             return Ok(out.write_str(text)?);

@@ -288,14 +288,18 @@ fn length(call: &Call<'_>) -> Result<Value, Error> {
     call.this.len().map(Value::from).ok_or_else(missing)
 }
 
-/// `value | int(default=0, base=10)`; another base is refused.
+/// `value | int(default=0, base=10)`; the base is that of a text.
 fn int(call: &Call<'_>) -> Result<Value, Error> {
-    if call.int(1)?.is_some_and(|base| base != 10) {
-        return Err(fault("int: only base 10 is known"));
-    }
+    let base = call.int(1)?.unwrap_or(10);
+    let Some(base) = u32::try_from(base)
+        .ok()
+        .filter(|base| (2..=36).contains(base))
+    else {
+        return Err(fault(format!("int: the base is {base}, expected 2 to 36")));
+    };
     let parsed = match (Number::of(call.this), call.this.as_str()) {
         (Some(Number::Int(int)), _) => Some(int),
-        (_, Some(text)) => digits(text).and_then(|digits| digits.parse().ok()),
+        (_, Some(text)) => digits(text).and_then(|digits| of_base(&digits, base)),
         _ => None,
     };
     // A larger float exceeds i128.
@@ -303,6 +307,29 @@ fn int(call: &Call<'_>) -> Result<Value, Error> {
     let parsed = parsed.or_else(|| float.map(|float| float.trunc() as i128));
     let default = || call.given(0).cloned().unwrap_or_else(|| Value::from(0));
     Ok(parsed.map_or_else(default, Value::from))
+}
+
+/// The integer that a text writes in a base, with or without the prefix of the base.
+fn of_base(digits: &str, base: u32) -> Option<i128> {
+    let (is_negative, digits) = match digits.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, digits.strip_prefix('+').unwrap_or(digits)),
+    };
+    let prefix = match base {
+        2 => "0b",
+        8 => "0o",
+        16 => "0x",
+        _ => "",
+    };
+    let has_prefix = digits
+        .get(..2)
+        .is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+    let digits = if has_prefix { &digits[2..] } else { digits };
+    if !digits.starts_with(|c: char| c.is_digit(base)) {
+        return None;
+    }
+    let int = i128::from_str_radix(digits, base).ok()?;
+    Some(if is_negative { -int } else { int })
 }
 
 /// The text of a number as Python parses it: without surrounding white space and without underscores between digits.

@@ -90,6 +90,11 @@ fn is_short(literal: &Value) -> bool {
     }
 }
 
+/// Whether a comparison needs an order; its type has no public name.
+fn is_order(operator: &impl std::fmt::Debug) -> bool {
+    ["Gt", "Gte", "Lt", "Lte"].contains(&format!("{operator:?}").as_str())
+}
+
 /// The instructions that replace one instruction.
 fn replacement<'s>(instruction: &Instruction<'s>, first_id: u8) -> Vec<Instruction<'s>> {
     let filter = |name: &'static str, n_args| {
@@ -114,13 +119,21 @@ fn replacement<'s>(instruction: &Instruction<'s>, first_id: u8) -> Vec<Instructi
         I::StoreLocal(_) => vec![filter("__keep", 1), same()],
         I::SetAttr(_) => vec![I::Swap, filter("__keep_inside", 1), I::Swap, same()],
         I::PushLoop(_) => vec![filter("__iterate", 1), same()],
+        I::Gt => vec![filter("__gt", 2)],
+        I::Gte => vec![filter("__gte", 2)],
+        I::Lt => vec![filter("__lt", 2)],
+        I::Lte => vec![filter("__lte", 2)],
+        // The operands of a chain stay on the stack, so their order is checked in a list of both.
+        I::CompareAndPreserve(operator) if is_order(operator) => vec![
+            I::BuildList(Some(2)),
+            filter("__ordered", 1),
+            I::UnpackList(2),
+            I::Swap,
+            same(),
+        ],
         // The value on top is compared, searched or, for a call of a loop, iterated over again.
         I::Eq
         | I::Ne
-        | I::Gt
-        | I::Gte
-        | I::Lt
-        | I::Lte
         | I::In
         | I::CompareAndPreserve(_)
         | I::FastRecurse

@@ -37,14 +37,14 @@ pub(super) fn check_messages(messages: &serde_json::Value) -> Result<(), RenderE
             found: json_kind(messages),
         });
     };
-    match all.iter().position(|message| !message.is_object()) {
-        None => Ok(()),
-        Some(at) => Err(RenderError::Messages {
+    if let Some(at) = all.iter().position(|message| !message.is_object()) {
+        return Err(RenderError::Messages {
             found: json_kind(&all[at]),
             at: format!("[{at}]"),
             expected: "an object",
-        }),
+        });
     }
+    Ok(())
 }
 
 /// The variables of a rendering. As in Hugging Face, `kwargs` override the tokens, but never the conversation itself.

@@ -10,6 +10,8 @@ mod call;
 mod chat_template;
 mod choice;
 mod clock;
+mod defaults;
+mod digits;
 mod engine;
 mod error;
 mod filters;
@@ -27,6 +29,7 @@ mod value;
 pub use chat_template::ChatTemplate;
 pub use choice::{UnknownTemplate, choose, names};
 pub use clock::{Moment, NotAMoment};
+pub use digits::keep_digits;
 pub use error::{RenderError, TemplateError};
 pub use input::RenderInput;
 

@@ -15,8 +15,8 @@ use super::print::{escaped, str};
 use super::value::{Number, fault, int, is_list, list, owned, same_safety};
 
 /// The names of this module's filters, the most used ones first. No template needs these names itself.
-pub(super) const NAMES: &str =
-    "__keep __walk __item __add __iterate __concat __keep_inside __slice __mod __mul __map";
+pub(super) const NAMES: &str = "__keep __walk __item __add __iterate __concat __keep_inside __slice __mod __mul __map __gt __lt \
+     __gte __lte __ordered";
 
 /// Registers the filters of this module.
 pub(super) fn register(env: &mut Environment<'static>) {
@@ -27,6 +27,24 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter("__item", item);
     env.add_filter("__slice", slice);
     env.add_filter("__map", map);
+    let orders: [(&str, fn(Ordering) -> bool); 4] = [
+        ("__gt", Ordering::is_gt),
+        ("__gte", Ordering::is_ge),
+        ("__lt", Ordering::is_lt),
+        ("__lte", Ordering::is_le),
+    ];
+    for (name, holds) in orders {
+        env.add_filter(name, move |left: &Value, right: &Value| {
+            // Nothing is above, below or equal to what is not a number.
+            let is_nan = |value| matches!(Number::of(value), Some(Number::Float(x)) if x.is_nan());
+            let order = compare(left, right)?;
+            Ok::<_, Error>(holds(order) && !is_nan(left) && !is_nan(right))
+        });
+    }
+    env.add_filter("__ordered", |pair: Value| {
+        let item = |at: usize| pair.get_item(&Value::from(at));
+        compare(&item(0)?, &item(1)?).map(|_| pair.clone())
+    });
     // The walks for a value that is compared or searched, one that is stored in a variable, one that is stored in a
     // namespace.
     let walks = [

@@ -97,10 +97,16 @@ impl Style {
                     pairs.sort_by(|a, b| a.0.cmp(&b.0));
                 }
                 self.write_items(out, ["{", "}"], depth, &pairs, |out, (key, item)| {
-                    if self.is_json && key.kind() != ValueKind::String {
-                        return Err(fault(format!("keys must be strings, not {}", key.kind())));
+                    match (self.is_json, key.kind()) {
+                        // Python's JSON has the texts of other keys.
+                        (true, ValueKind::None | ValueKind::Bool | ValueKind::Number) => {
+                            out.push(&self.quoted(&self.scalar(key)?))?;
+                        }
+                        (true, kind) if kind != ValueKind::String => {
+                            return Err(fault(format!("keys must be strings, not {kind}")));
+                        }
+                        _ => self.write(out, key, depth + 1)?,
                     }
-                    self.write(out, key, depth + 1)?;
                     out.push(&self.separators[1])?;
                     self.write(out, item, depth + 1)
                 })

@@ -3,11 +3,13 @@
 //! The text is tokenized with the engine's own lexer, so that tags, comments and raw blocks end where they end for the
 //! engine. While compiling, the engine computes operators on literals: without a budget and not as Python does. So a
 //! variable is inserted between each operator that creates data and its right operand; `guard` removes it from the
-//! instructions. `{% generation %}`, which only marks a span and opens a scope, becomes `{% with %}`. Invariant: the
-//! line numbers of the result are those of the template.
+//! instructions. `{% generation %}`, which only marks a span and opens a scope, becomes `{% with %}`. What the engine
+//! reads differently from Jinja2 is spelled in another way: escapes in texts, a sign before a number, and defaults of a
+//! macro that name its parameters. Invariant: the line numbers of the result are those of the template.
 
 use minijinja::machinery::{Token, tokenize};
 
+use super::defaults::{self, ABSENT};
 use super::{TemplateError, syntax};
 
 /// Maximum size of a template, in bytes: about fifty times the longest in common use.
@@ -21,6 +23,9 @@ const MAX_ELIF: usize = 1_000;
 const MAX_BRACKETS: usize = 60;
 /// The variable that is inserted between an operator and its right operand.
 pub(super) const UNFOLDED: &str = "__unfolded";
+
+/// What is inserted before a comparison, so that the engine does not compare constants: a filter that does nothing.
+const UNCOMPARED: &str = "|__walk ";
 
 /// The template as the engine compiles it.
 pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
@@ -54,7 +59,17 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
             Token::Ident("endgeneration") if is_keyword => replacement = Some("endwith".to_owned()),
             // `*` before an argument is not an operator.
             Token::Mul if matches!(before, Token::ParenOpen | Token::Comma) => {}
+            Token::Plus if !ends_operand(&before) => replacement = Some(String::new()),
             Token::Plus => replacement = Some(unfolded('+')),
+            Token::Lt | Token::Lte | Token::Gt | Token::Gte if ends_constant(&before) => {
+                let operator = &text[span.start_offset as usize..span.end_offset as usize];
+                replacement = Some(format!("{UNCOMPARED}{operator}"));
+            }
+            Token::Str(_) | Token::String(_) => {
+                let literal = &text[span.start_offset as usize..span.end_offset as usize];
+                let spelled = spelled(literal).map_err(|what| refused(span.start_line, what))?;
+                replacement = spelled;
+            }
             Token::Mul => replacement = Some(unfolded('*')),
             Token::Tilde => replacement = Some(unfolded('~')),
             _ => {}
@@ -71,8 +86,8 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
             "brackets nest too deep".to_owned()
         } else if n_elifs > MAX_ELIF {
             format!("more than {MAX_ELIF} `elif` tags")
-        } else if matches!(token, Token::Ident(UNFOLDED)) {
-            format!("the name `{UNFOLDED}` is reserved")
+        } else if let Token::Ident(name @ (UNFOLDED | ABSENT)) = token {
+            format!("the name `{name}` is reserved")
         } else {
             before = token;
             continue;
@@ -80,7 +95,7 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
         return Err(refused(span.start_line, excess));
     }
     out += &text[copied..];
-    Ok(out)
+    Ok(defaults::moved(out))
 }
 
 /// An operator with a variable after it, so that the engine cannot compute the result while compiling.
@@ -88,10 +103,73 @@ fn unfolded(operator: char) -> String {
     format!("{operator} {UNFOLDED} {operator}")
 }
 
+/// Whether a constant may end with this token.
+fn ends_constant(token: &Token<'_>) -> bool {
+    match token {
+        Token::Ident(word) => ["none", "None", "true", "True", "false", "False"].contains(word),
+        _ => ends_operand(token),
+    }
+}
+
+/// Whether an operand may end with this token, so that a following sign is an operator.
+fn ends_operand(token: &Token<'_>) -> bool {
+    match token {
+        Token::Ident(word) => {
+            !["and", "or", "not", "in", "is", "if", "else", "elif"].contains(word)
+        }
+        Token::Str(_) | Token::String(_) | Token::Int(_) | Token::Int128(_) | Token::Float(_) => {
+            true
+        }
+        Token::ParenClose | Token::BracketClose | Token::BraceClose => true,
+        _ => false,
+    }
+}
+
+/// A literal with the escapes of Python that the engine does not read, in its spelling; `None` if there are none. Line
+/// ends that an escape removes follow the literal.
+fn spelled(literal: &str) -> Result<Option<String>, String> {
+    let mut out = String::with_capacity(literal.len());
+    let (mut is_changed, mut n_lines) = (false, 0);
+    let mut rest = literal.chars();
+    while let Some(c) = rest.next() {
+        let escape = match c {
+            '\\' => rest.next(),
+            _ => None,
+        };
+        match escape {
+            None => {
+                out.push(c);
+                continue;
+            }
+            Some('\n') => n_lines += 1,
+            Some('a') => out.push('\x07'),
+            Some('v') => out.push('\x0b'),
+            Some('/') => out += "\\\\/",
+            Some('U') => {
+                let digits: String = rest.by_ref().take(8).collect();
+                let code = u32::from_str_radix(&digits, 16).ok();
+                let c = code.filter(|_| digits.len() == 8).and_then(char::from_u32);
+                out.push(c.ok_or_else(|| format!("`\\U{digits}` is not a character"))?);
+            }
+            Some('N') => {
+                return Err("`\\N{...}` is not supported: write the character itself".to_owned());
+            }
+            Some(other) => {
+                out.extend(['\\', other]);
+                continue;
+            }
+        }
+        is_changed = true;
+    }
+    out += &"\n".repeat(n_lines);
+    Ok(is_changed.then_some(out))
+}
+
 /// An engine message with expressions as the template writes them.
 pub(super) fn restored(message: &str) -> String {
     let operators = ['+', '*', '~'].into_iter();
-    operators.fold(message.to_owned(), |message, operator| {
+    let message = message.replace(UNCOMPARED, "");
+    operators.fold(message, |message, operator| {
         message.replace(&unfolded(operator), &operator.to_string())
     })
 }
@@ -127,6 +205,20 @@ mod tests {
         let expected = "{{ 'a\n' * __unfolded * 2 ~ __unfolded ~\n f(*x, 1, *y) + __unfolded + -1 - 1.5 ** 2 }} + {# * #}";
         assert_eq!(text, expected);
         assert_eq!(restored(&text), source);
+    }
+
+    #[test]
+    fn texts_have_the_escapes_of_python() {
+        let cases = [
+            (r#""a\U0001F600\x41\n""#, "\"a\u{1f600}\\x41\\n\""),
+            (r"'\/\a\'\\U'", "'\\\\/\u{7}\\'\\\\U'"),
+            ("'a\\\nb'", "'ab'\n"),
+        ];
+        for (literal, expected) in cases {
+            assert_eq!(spelled(literal), Ok(Some(expected.to_owned())), "{literal}");
+        }
+        assert_eq!(spelled(r"'\u0041\d\\'"), Ok(None));
+        assert!(spelled(r"'\U0011'").is_err() && spelled(r"'\N{DASH}'").is_err());
     }
 
     #[test]

@@ -198,6 +198,28 @@ fn what_is_no_list_of_messages_is_refused() {
 }
 
 #[test]
+fn integers_beyond_64_bits_keep_their_digits() {
+    let template = ChatTemplate::new("{{ messages[0].n }} {{ messages[0].n + 1 }} {{ messages[0] | tojson }}");
+    let text = r#"[{"n": 12345678901234567890123, "list": [-99999999999999999999, 1e22, "12345678901234567890123", "\\\" 12345678901234567890123"]}]"#;
+    let messages = serde_json::from_str(&keep_digits(text)).expect("JSON");
+    let text = template.expect("it compiles").render(&RenderInput {
+        messages: &messages,
+        tools: None,
+        documents: None,
+        add_generation_prompt: true,
+        continue_final_message: false,
+        kwargs: &Map::new(),
+        bos_token: "",
+        eos_token: "",
+        now: Moment::from_unix_seconds(0),
+    });
+    let expected = r#"12345678901234567890123 12345678901234567890124 {"n": 12345678901234567890123, "list": [-99999999999999999999, 1e+22, "12345678901234567890123", "\\\" 12345678901234567890123"]}"#;
+    assert_eq!(text.as_deref(), Ok(expected));
+    let plain = r#"{"a": 18446744073709551615, "b": "x"}"#;
+    assert!(matches!(keep_digits(plain), std::borrow::Cow::Borrowed(_)));
+}
+
+#[test]
 fn a_template_beyond_any_size_is_refused() {
     let error = ChatTemplate::new(&"x".repeat(MAX_BYTES + 1)).expect_err("too long");
     assert!(error.message.contains("expected at most"), "{error}");

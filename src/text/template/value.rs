@@ -11,6 +11,7 @@ use minijinja::value::{Enumerator, Object, Rest, Tuple, ValueKind, ValueOrKwargs
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::budget::{self, ITEM};
+use super::digits::of_marked;
 use super::methods;
 use super::print::str;
 
@@ -28,7 +29,10 @@ pub(super) fn from_json(json: &serde_json::Value) -> Value {
             Some(int) => Value::from(int),
             None => Value::from(number.as_f64().unwrap_or(f64::NAN)),
         },
-        serde_json::Value::String(text) => Value::from(text.as_str()),
+        serde_json::Value::String(text) => match of_marked(text) {
+            Some(int) => Value::from(int),
+            None => Value::from(text.as_str()),
+        },
         serde_json::Value::Array(items) => items.iter().map(from_json).collect(),
         serde_json::Value::Object(entries) => {
             let entries = entries.iter();

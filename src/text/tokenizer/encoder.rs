@@ -38,6 +38,7 @@ pub struct Tokenizer {
     /// Whether, between the texts of a pair, the separator follows the end of the first.
     pub(super) doubles_end: bool,
     pub(super) drops_first_space: bool,
+    pub(super) drops_last_space: bool,
     /// Whether no space is added after a special token.
     pub(super) space_at_start_only: bool,
 }

@@ -8,6 +8,12 @@ pub enum Error {
     /// A key that the tokenizer needs is missing.
     #[error("missing key `{0}`")]
     MissingKey(&'static str),
+    /// The folder has no file with a vocabulary.
+    #[error(
+        "there is no `tokenizer.json` in the folder (nor `tokenizer.model`, `vocab.json` with `merges.txt`, \
+         `vocab.txt`); download it as well"
+    )]
+    NoVocabulary,
     /// A key holds a value of another type.
     #[error("`{key}` is of type {found}, expected {expected}")]
     WrongType {

@@ -259,6 +259,7 @@ impl Tokenizer {
             adds_sep: false,
             doubles_end: flag(metadata, keys::ADD_SEP, separates),
             drops_first_space: false,
+            drops_last_space: false,
             space_at_start_only: flag(metadata, keys::SPACE_AT_START_ONLY, false),
         }
     }

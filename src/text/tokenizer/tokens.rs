@@ -6,13 +6,17 @@ use super::Tokenizer;
 use super::vocab::Kind;
 
 impl Tokenizer {
-    /// The text of tokens, including special ones, without the space that encoding adds at the start. The result is
-    /// bytes, because the tokens may end inside a character.
+    /// The text of tokens, including special ones, without the space that encoding adds at the start or at the end. The
+    /// result is bytes, because the tokens may end inside a character.
     pub fn decode(&self, ids: &[u32]) -> Vec<u8> {
         let mut out = Vec::new();
         for (index, &id) in ids.iter().enumerate() {
             let piece = match self.piece(id) {
                 [b' ', rest @ ..] if index == 0 && self.drops_first_space => rest,
+                piece => piece,
+            };
+            let piece = match piece {
+                [rest @ .., b' '] if index + 1 == ids.len() && self.drops_last_space => rest,
                 piece => piece,
             };
             out.extend_from_slice(piece);

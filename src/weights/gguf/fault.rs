@@ -18,7 +18,7 @@ pub struct Fault {
 pub enum FaultKind {
     #[error("not a GGUF file: it begins with {found:02x?}, expected `GGUF`")]
     Magic { found: [u8; 4] },
-    #[error("GGUF version {found}, expected 2 or 3")]
+    #[error("GGUF version {found}, expected 2 or 3{}", again(*found))]
     Version { found: u32 },
     #[error("the file is big-endian, expected little-endian")]
     BigEndian,
@@ -135,4 +135,14 @@ pub enum SplitFault {
         first: usize,
         second: usize,
     },
+}
+
+/// What to do with a file of another version.
+fn again(version: u32) -> &'static str {
+    match version {
+        1 => {
+            "; the file is older than the format: convert the model again, or download a newer file"
+        }
+        _ => "",
+    }
 }

@@ -8,9 +8,8 @@
 //! header first.
 
 use std::io;
-use std::path::Path;
 
-use crate::common::writing::Part;
+use crate::common::writing::{Part, Target};
 use crate::weights::{Error, Metadata, TensorType};
 
 use super::value::{self, write_string, write_u32, write_u64};
@@ -33,13 +32,15 @@ pub struct NewTensor {
 /// # Errors
 /// The description breaks the format's rules, data is not available or has another size than the shape, or the
 /// operating system fails. A file at `path` is then unchanged.
-pub fn write<B: AsRef<[u8]>>(
-    path: &Path,
+pub fn write<'p, B: AsRef<[u8]>>(
+    target: impl Into<Target<'p>>,
     metadata: &Metadata,
     tensors: &[NewTensor],
     mut data: impl FnMut(usize) -> io::Result<B>,
 ) -> Result<(), Error> {
-    write_pieces(path, metadata, tensors, |i, out| {
+    let target = target.into();
+    let path = target.path;
+    write_pieces(target, metadata, tensors, |i, out| {
         let bytes = data(i).map_err(|source| Error::Data {
             path: path.to_owned(),
             tensor: tensors[i].name.clone(),
@@ -57,12 +58,14 @@ pub type Sink<'s> = dyn FnMut(&[u8]) -> Result<(), Error> + 's;
 ///
 /// # Errors
 /// The errors of [`write`] and of `data`.
-pub fn write_pieces(
-    path: &Path,
+pub fn write_pieces<'p>(
+    target: impl Into<Target<'p>>,
     metadata: &Metadata,
     tensors: &[NewTensor],
     mut data: impl FnMut(usize, &mut Sink<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    let target = target.into();
+    let path = target.path;
     let io = |source| Error::Io {
         path: path.to_owned(),
         source,
@@ -71,7 +74,7 @@ pub fn write_pieces(
         label: path.display().to_string(),
         fault,
     })?;
-    let mut part = Part::new(path).map_err(io)?;
+    let mut part = Part::new(target).map_err(io)?;
     part.write(&header.bytes).map_err(io)?;
     for (i, (tensor, expected)) in tensors.iter().zip(header.sizes).enumerate() {
         let mut found = 0;
@@ -361,7 +364,7 @@ mod tests {
         std::fs::write(&path, "before").expect("a writable folder");
         let panics = std::panic::AssertUnwindSafe(|| {
             write(
-                &path,
+                Target::replacing(&path),
                 &Metadata::default(),
                 &tensors,
                 |_| -> std::io::Result<Vec<u8>> { panic!("no data") },
@@ -387,7 +390,8 @@ mod tests {
             matches!(onto_a_folder, Err(Error::Io { .. })),
             "{onto_a_folder:?}"
         );
-        write(&path, &Metadata::default(), &tensors, |_| Ok([0; 4])).expect("a sound file");
+        let target = Target::replacing(&path);
+        write(target, &Metadata::default(), &tensors, |_| Ok([0; 4])).expect("a sound file");
         assert!(weights::open(&path).is_ok(), "a file is replaced");
     }
 }

@@ -278,17 +278,17 @@ class Vectors:
     def add(
         self,
         id: str,
-        vectors: Union[Vector, Mapping[int, Vector], Mapping[str, Vector], bytes, "os.PathLike[str]"],
+        vectors: Union[Vector, Mapping[int, Vector], Mapping[str, Vector], bytes, str, "os.PathLike[str]"],
     ) -> Stored:
         """Keeps vectors under an id of letters, digits, `-` and `_`.
 
         Args:
             id: Their id; what it named before is replaced.
             vectors: One vector for every point, a dictionary of vectors by layers or points, or a file: its bytes or
-                its `pathlib.Path` (control vector, directions, sparse autoencoder or translators).
+                its path (control vector, directions, sparse autoencoder or translators).
         """
         body: Dict[str, Any] = {"id": id}
-        if isinstance(vectors, os.PathLike):
+        if isinstance(vectors, (str, os.PathLike)):
             with open(vectors, "rb") as file:
                 vectors = file.read()
         if isinstance(vectors, bytes):

@@ -6,7 +6,7 @@ use super::super::legend::{COLD, HOT, Legend, Note};
 use super::super::{Drawing, Sample};
 use super::place::{Finder, Sum, Sums, annotate, holders, sums};
 use super::read::short;
-use super::scale::Scale;
+use super::scale::{SPAN, SPAN_OF_TIMES, Scale};
 use super::{Home, Overlay, Place, Problem, Rule};
 use crate::common::wording::{capital, percent};
 use crate::files::models::few;
@@ -82,6 +82,21 @@ impl Overlay {
     }
 }
 
+/// The unit of a time in seconds, and its name.
+fn unit_of(seconds: f64) -> (f64, &'static str) {
+    match seconds {
+        s if s >= 1.0 => (1.0, "s"),
+        s if s >= 1e-3 => (1e-3, "ms"),
+        _ => (1e-6, "\u{b5}s"),
+    }
+}
+
+/// A time in its unit.
+fn in_unit(seconds: f64) -> (f64, &'static str) {
+    let (unit, name) = unit_of(seconds);
+    (seconds / unit, name)
+}
+
 /// The formatter of numbers.
 struct Writer<'a> {
     overlay: &'a Overlay,
@@ -99,18 +114,22 @@ struct Writer<'a> {
 impl<'a> Writer<'a> {
     fn new(overlay: &'a Overlay, sums: &'a Sums) -> Self {
         let values = sums.boxes.values().map(|sum| sum.value);
-        let (unit, unit_name) = match values.clone().fold(0.0, f64::max) {
-            _ if overlay.rule == Rule::Largest => (1.0, ""),
-            s if s >= 1.0 => (1.0, "s"),
-            s if s >= 1e-3 => (1e-3, "ms"),
-            _ => (1e-6, "\u{b5}s"),
+        let (unit, unit_name) = match overlay.rule {
+            Rule::Largest => (1.0, ""),
+            Rule::Time => unit_of(values.clone().fold(0.0, f64::max)),
         };
         let mut values: Vec<f64> = values.map(|value| value / unit).collect();
         values.sort_by(f64::total_cmp);
         Self {
             overlay,
             sums,
-            scale: Scale::new(&values),
+            scale: Scale::new(
+                &values,
+                match overlay.rule {
+                    Rule::Time => SPAN_OF_TIMES,
+                    Rule::Largest => SPAN,
+                },
+            ),
             values,
             unit,
             unit_name,
@@ -161,7 +180,13 @@ impl<'a> Writer<'a> {
         let (all, unit) = (show(self.total / self.unit), self.unit_name);
         let rule = match self.overlay.rule {
             Rule::Time => {
-                format!("{all} {unit} in all; a box has the time of all its layers together")
+                let whole = self.overlay.whole.map_or_else(String::new, |whole| {
+                    let (whole, unit) = in_unit(whole);
+                    format!("a pass takes {} {unit}; ", show(whole))
+                });
+                format!(
+                    "{whole}{all} {unit} in all by single operations; a box has the time of all its layers together"
+                )
             }
             Rule::Largest => "a box has the largest number of its values and layers".into(),
         };

@@ -27,6 +27,8 @@ pub struct Overlay {
     pub of: Option<String>,
     /// The first value that differs, in a comparison.
     pub first: Option<First>,
+    /// Seconds of a whole pass, in a profile.
+    pub whole: Option<f64>,
 }
 
 /// The rule by which several numbers are combined.
@@ -103,6 +105,7 @@ struct Run {
 #[derive(Deserialize)]
 struct Profile {
     what: String,
+    seconds_per_pass: Option<f64>,
     places: Vec<Use>,
 }
 
@@ -293,7 +296,11 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
     let (names, mut profiles): (Vec<String>, Vec<Profile>) = profiles.into_iter().unzip();
     let at = choose(&names, quantity)?;
     let mut numbers = Vec::new();
-    for place in profiles.swap_remove(at).places {
+    let chosen = profiles.swap_remove(at);
+    let whole = chosen
+        .seconds_per_pass
+        .filter(|s| (0.0..=LARGEST).contains(s));
+    for place in chosen.places {
         let all: Rc<[String]> = place.operations.iter().map(|op| op.name.clone()).collect();
         for (at, op) in place.operations.iter().enumerate() {
             let of = Operation {
@@ -311,6 +318,7 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
         numbers: non_empty(numbers, expected, "without operations")?,
         of: report.model,
         first: None,
+        whole,
     })
 }
 

@@ -8,8 +8,11 @@ use super::super::legend::{LEVELS, Shade};
 
 /// Number of significant digits.
 const DIGITS: usize = 3;
-/// Numbers below the largest one divided by this have the palest colour.
-const SPAN: f64 = 1e4;
+/// Errors below the largest one divided by this have the palest colour.
+pub(super) const SPAN: f64 = 1e4;
+/// [`SPAN`] of times: a box with less than a hundredth of the largest time is not looked for, and those near it are told
+/// apart.
+pub(super) const SPAN_OF_TIMES: f64 = 100.0;
 
 /// The borders between colours, and the format of numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,12 +22,13 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    pub(super) fn new(values: &[f64]) -> Self {
+    /// The colours of numbers, of which those below the largest one divided by `span` are alike.
+    pub(super) fn new(values: &[f64], span: f64) -> Self {
         let finite = values.iter().copied().filter(|v| v.is_finite());
         let high = finite.clone().fold(f64::NEG_INFINITY, f64::max);
         let least = finite.fold(f64::INFINITY, f64::min);
         let low = match least >= 0.0 && high > 0.0 {
-            true => least.max(high / SPAN),
+            true => least.max(high / span),
             false => least,
         };
         let border = |at: usize| {
@@ -114,7 +118,7 @@ mod tests {
             vec![7.0, 7.1, 7.4],
             vec![1e-200, 1e200, f64::INFINITY],
         ] {
-            let scale = Scale::new(&values);
+            let scale = Scale::new(&values, SPAN);
             let shades = scale.shades(&values);
             for value in &values {
                 let level = scale.level(*value);
@@ -139,7 +143,7 @@ mod tests {
     #[test]
     fn close_numbers_have_fewer_colours() {
         let texts = |values: &[f64]| -> Vec<String> {
-            let shades = Scale::new(values).shades(values).into_iter();
+            let shades = Scale::new(values, SPAN).shades(values).into_iter();
             shades.map(|shade| shade.text).collect()
         };
         assert_eq!(texts(&[7.0; 3]), ["about 7"]);

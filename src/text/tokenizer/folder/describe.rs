@@ -6,6 +6,7 @@ use super::super::Tokenizer;
 use super::super::external::External;
 use super::super::pieces::Spaces;
 use super::contents::{Difference, assembled};
+use super::decoder::Decoded;
 use super::files::Files;
 use super::fit::{self, Fit};
 use super::ids::Ids;
@@ -23,6 +24,11 @@ pub(super) fn describe(
     ids: &Ids,
     common: &Metadata,
 ) -> Result<Folder, Error> {
+    let decoded = Decoded::of(&parsed, tokens);
+    let with_texts = |tokenizer: Tokenizer| match decoded {
+        Some(decoded) => decoded.apply(tokenizer),
+        None => tokenizer,
+    };
     let (mut near, mut why) = (None, String::new());
     let layouts = layout::candidates(tokens, &parsed).unwrap_or_else(|reason| {
         why = reason;
@@ -34,7 +40,7 @@ pub(super) fn describe(
         join(&mut metadata, common);
         match try_out(&layout, &metadata, &parsed, tokens, ids) {
             (Some(tokenizer), Fit::Exact) => {
-                return assembled(files, metadata, Ok(tokenizer), None);
+                return assembled(files, metadata, Ok(with_texts(tokenizer)), None);
             }
             (_, Fit::Near(text)) if near.is_none() => near = Some((metadata, text)),
             (_, Fit::Not(reason)) if why.is_empty() => why = reason,
@@ -52,7 +58,7 @@ pub(super) fn describe(
     };
     let external = Arc::new(external(parsed, tokens, ids));
     let tokenizer = Tokenizer::with_external(&metadata, external);
-    assembled(files, metadata, tokenizer, Some(difference))
+    assembled(files, metadata, tokenizer.map(with_texts), Some(difference))
 }
 
 /// The tokenizer of a description, and how well it fits.

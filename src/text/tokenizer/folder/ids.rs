@@ -139,9 +139,13 @@ impl Ids {
             text_config: files.config.object("text_config")?,
             tokens: tokens.len(),
         };
+        let ends = sources.all("eos")?;
         let mut this = Self {
             bos: sources.one("bos")?,
-            eos: sources.one("eos")?,
+            eos: match sources.by_text("eos")? {
+                Some(id) => Some(id),
+                None => ends.first().copied().or_else(|| sources.own("eos")),
+            },
             unk: match own.unknown {
                 Some(id) => Some(id),
                 None => sources.by_text("unk")?.or_else(|| sources.own("unk")),
@@ -149,7 +153,7 @@ impl Ids {
             sep: sources.one("sep")?,
             pad: sources.one("pad")?,
             mask: sources.one("mask")?,
-            ends: sources.all("eos")?.into_iter().collect(),
+            ends: ends.into_iter().collect(),
             frame: Default::default(),
             doubles_end: false,
         };
@@ -304,12 +308,17 @@ impl Sources<'_> {
                     found.push(id as u32);
                 } else if role != "pad" {
                     // Files often name a padding token that is never used.
-                    return Err(Error::IdOutOfRange {
+                    let error = Error::IdOutOfRange {
                         path: object.path().to_owned(),
                         key: object.full(&key),
                         id,
                         tokens: self.tokens,
-                    });
+                    };
+                    // Settings of generation are often those of a model with more tokens. No answer has such a token.
+                    match std::ptr::eq(object, &self.files.generation) {
+                        true => tracing::warn!("{error}: the id is not used"),
+                        false => return Err(error),
+                    }
                 }
             }
         }

@@ -11,6 +11,7 @@
 mod added;
 mod classes;
 mod contents;
+mod decoder;
 mod describe;
 mod error;
 mod files;

@@ -49,7 +49,6 @@ fn folders_are_refused_with_file_and_key() {
             refused_with("config.json", r#"{"text_config": 3}"#),
             refused_with("config.json", r#"{"eos_token_id": 3}"#),
             refused_with("config.json", r#"{"text_config": {"bos_token_id": [1, "2"]}}"#),
-            refused_with("generation_config.json", r#"{"eos_token_id": [1, 99]}"#),
             refused_with("generation_config.json", r#"{"eos_token_id": 1.5}"#),
             refused_with("tokenizer_config.json", r#"{"eos_token": 2}"#),
             refused_with("tokenizer_config.json", r#"{"add_bos_token": "yes"}"#),
@@ -79,7 +78,6 @@ fn folders_are_refused_with_file_and_key() {
     config.json: `text_config` is a number, expected an object
     config.json: `eos_token_id` is 3, but the vocabulary has 3 tokens
     config.json: `text_config.bos_token_id` is a list, expected an id or a list of ids
-    generation_config.json: `eos_token_id` is 99, but the vocabulary has 3 tokens
     generation_config.json: `eos_token_id` is a number, expected an id or a list of ids
     tokenizer_config.json: `eos_token` is a number, expected a token: a string, or an object with `content`
     tokenizer_config.json: `add_bos_token` is a string, expected true or false

@@ -112,6 +112,20 @@ fn ids_of_a_list_do_without_texts() {
 }
 
 #[test]
+fn generation_settings_may_name_ids_beyond_the_vocabulary() {
+    let tokens = ["<a>", "<b>"].map(special);
+    let of = |generation: &str| {
+        let config = ("config.json", r#"{"eos_token_id": 258}"#);
+        let folder = folder_with(&tokens, &[config, ("generation_config.json", generation)]);
+        let tokenizer = folder.tokenizer();
+        (tokenizer.eos(), tokenizer.ends().collect::<Vec<_>>())
+    };
+    let both = of(r#"{"bos_token_id": 1000, "eos_token_id": [151645, 259]}"#);
+    assert_eq!(both, (Some(259), vec![258, 259]));
+    assert_eq!(of(r#"{"eos_token_id": 260}"#), (Some(258), vec![258]));
+}
+
+#[test]
 fn templates_arrive_with_their_names() {
     let config = r#"{"chat_template": "config"}"#;
     let named = r#"{"chat_template": [{"name": "default", "template": "d"}, {"name": "tool use", "template": "t"}]}"#;

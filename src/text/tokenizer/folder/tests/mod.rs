@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a failure is a failed test")]
 
 #[cfg(test)]
+mod decoders;
+#[cfg(test)]
 mod exact;
 #[cfg(test)]
 mod foreign;

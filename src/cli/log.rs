@@ -1,0 +1,221 @@
+//! The log: where messages go, and in which form.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{FmtSpan, Writer};
+use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriter};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::Failure;
+use super::output::AppendedFile;
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Where messages go.
+#[derive(Debug, Args)]
+pub(super) struct LogOptions {
+    /// Log level: error, warn, info, debug, trace, or a filter by module; `phase=trace` logs the time
+    /// of each part of an engine step; default: warn, and in `serve` a line for each request
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        hide_short_help = true,
+        help_heading = "Log"
+    )]
+    log_level: Option<String>,
+    /// Form of the log: text, or one JSON object per line
+    #[arg(
+        long,
+        global = true,
+        default_value = "text",
+        value_name = "text|json",
+        hide_short_help = true,
+        help_heading = "Log"
+    )]
+    log_format: LogFormat,
+    /// File to which messages are appended; default: stderr
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        hide_short_help = true,
+        help_heading = "Log"
+    )]
+    log: Option<AppendedFile>,
+}
+
+/// The kind of process that writes a log.
+pub(super) enum Logs {
+    /// A command.
+    Command,
+    /// A server, with a line for each request.
+    Server,
+    /// The engine process of a model. Its lines have the model's name.
+    Engine {
+        /// The name of the model.
+        name: String,
+        /// Whether the server writes to a terminal.
+        is_ansi: bool,
+    },
+}
+
+/// Starts the log.
+pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failure> {
+    let usual = match of_whom {
+        Logs::Server | Logs::Engine { .. } => "warn,request=info,server=info",
+        Logs::Command => "warn",
+    };
+    let is_command = matches!(of_whom, Logs::Command);
+    let level = options.log_level.as_deref().unwrap_or(usual);
+    let filter =
+        EnvFilter::try_new(level).map_err(|e| anyhow::anyhow!("--log-level `{level}`: {e}"))?;
+    let (writer, is_ansi) = match &options.log {
+        Some(path) => {
+            let file = File::options().create(true).append(true).open(path);
+            let file = file.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+            (BoxMakeWriter::new(Arc::new(file)), false)
+        }
+        None => {
+            let is_ansi = match of_whom {
+                Logs::Engine { is_ansi, .. } => is_ansi,
+                _ => std::io::stderr().is_terminal(),
+            };
+            (BoxMakeWriter::new(std::io::stderr), is_ansi)
+        }
+    };
+    let format = options.log_format;
+    let marks = match of_whom {
+        Logs::Engine { name, .. } => Some(marks_of(&name)),
+        Logs::Server | Logs::Command => None,
+    };
+    let writer = Named {
+        inner: writer,
+        is_json: matches!(format, LogFormat::Json),
+        marks,
+    };
+    // Who sets a level or a file reads a log; everybody else reads what is wrong.
+    let is_plain = is_command && options.log.is_none() && options.log_level.is_none();
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(is_ansi)
+        .with_writer(writer);
+    match format {
+        LogFormat::Text if is_plain => builder.event_format(Plain).init(),
+        LogFormat::Text => builder.init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
+
+/// The form of a command's messages: `warning: TEXT`, without time and module.
+struct Plain;
+
+impl<S, N> FormatEvent<S, N> for Plain
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let name = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            _ => "note",
+        };
+        write!(writer, "{name}: ")?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+/// The marks of an engine process's log: the end of each text line, and the start of each JSON line.
+pub(super) fn marks_of(name: &str) -> (String, String) {
+    let quoted = serde_json::Value::from(name);
+    let own = in_log(name);
+    (format!(" engine={own}"), format!("{{\"engine\":{quoted},"))
+}
+
+/// The name of a model in a line of text. Control characters are escaped: a name is that of a file and may be anything.
+pub(super) fn in_log(name: &str) -> String {
+    let escaped = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    name.chars().map(escaped).collect()
+}
+
+/// A log whose lines have the name of an engine process, if there is one.
+struct Named {
+    inner: BoxMakeWriter,
+    is_json: bool,
+    marks: Option<(String, String)>,
+}
+
+/// A writer for one line.
+struct NamedLine<'a> {
+    out: Box<dyn Write + 'a>,
+    log: &'a Named,
+}
+
+impl<'a> MakeWriter<'a> for Named {
+    type Writer = NamedLine<'a>;
+
+    fn make_writer(&'a self) -> NamedLine<'a> {
+        NamedLine {
+            out: Box::new(self.inner.make_writer()),
+            log: self,
+        }
+    }
+}
+
+impl Write for NamedLine<'_> {
+    /// Writes a line, which must be passed whole.
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let Some((end, start)) = &self.log.marks else {
+            return self.out.write(line);
+        };
+        let written = match line.strip_prefix(b"{").filter(|_| self.log.is_json) {
+            Some(fields) => [start.as_bytes(), fields].concat(),
+            None => [line.trim_ascii_end(), end.as_bytes(), b"\n"].concat(),
+        };
+        // One write per line, because other processes write there too.
+        self.out.write_all(&written)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_adds_no_line_and_no_control_character_to_the_log() {
+        let (end, start) = marks_of("a\u{1b}[2J\nb");
+        assert_eq!(end, " engine=a\\u{1b}[2J\\nb");
+        assert!(!start.contains(char::is_control), "{start}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The texts of tokens by the `decoder` of a `tokenizer.json`, if it is not one that the spelling of the tokens implies.
+//!
+//! The spelling says that U+2581 is a space, or that characters stand for bytes (`pieces`). Other decoders join words
+//! with spaces, take marks for the place in a word off, or replace texts. What a token contributes is found by decoding
+//! it between two marks. Not here: tokens of bytes, which are not texts by themselves.
+//!
+//! Invariant: the texts of the tokens, joined, are what the library decodes, but for a space at the start or the end.
+
+use serde_json::Value as Json;
+use tokenizers::{Decoder as _, DecoderWrapper, ModelWrapper};
+
+use super::super::external::guarded;
+use super::super::vocab::Kind;
+use super::super::{SPACE, Tokenizer};
+use super::parsed::Parsed;
+use super::tokens::Token;
+use crate::weights::StringArray;
+
+/// What decoders do to the texts of tokens.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    /// The text of each token between two others; `None` for one that is not a text by itself.
+    texts: Vec<Option<String>>,
+    drops_first_space: bool,
+    drops_last_space: bool,
+}
+
+/// A token of no vocabulary, from the private use area.
+const MARK: &str = "\u{10fffd}";
+
+impl Decoded {
+    /// The texts of tokens; `None` if their spelling implies them, or the library cannot decode them.
+    pub(super) fn of(parsed: &Parsed, tokens: &[Token]) -> Option<Self> {
+        if is_implied(parsed) {
+            return None;
+        }
+        let decoder = parsed.library.get_decoder();
+        let marks = between(decoder, MARK)?;
+        let texts: Vec<&str> = tokens.iter().map(|token| token.text.as_str()).collect();
+        let decoded: Vec<_> = match all_between(decoder, &texts) {
+            Some(decoded) => decoded.into_iter().map(Some).collect(),
+            None => texts.iter().map(|text| between(decoder, text)).collect(),
+        };
+        let of_token = |(token, text): (&Token, Option<String>)| {
+            let text = text.filter(|text| !text.contains(char::REPLACEMENT_CHARACTER));
+            text.filter(|_| token.kind != Kind::Byte)
+        };
+        // A suffix stands for the space after a word, unless the word is the last one.
+        let has_suffix = |step: &Json| step["type"] == "BPEDecoder";
+        Some(Self {
+            texts: tokens.iter().zip(decoded).map(of_token).collect(),
+            drops_first_space: marks.starts_with(' '),
+            drops_last_space: parsed.decoder.iter().any(has_suffix),
+        })
+    }
+
+    /// Gives the texts to the tokenizer of the folder.
+    pub(super) fn apply(self, tokenizer: Tokenizer) -> Tokenizer {
+        let mut pieces = StringArray::default();
+        for (id, text) in self.texts.iter().enumerate() {
+            match text {
+                Some(text) => pieces.push(text.as_bytes()),
+                None => pieces.push(tokenizer.piece(id as u32)),
+            }
+        }
+        Tokenizer {
+            pieces,
+            drops_first_space: self.drops_first_space,
+            drops_last_space: self.drops_last_space,
+            ..tokenizer
+        }
+    }
+}
+
+/// Whether the spelling of the tokens says what they contribute.
+fn is_implied(parsed: &Parsed) -> bool {
+    let is_usual = |step: &Json| match step["type"].as_str() {
+        Some("ByteLevel" | "Metaspace" | "ByteFallback" | "Fuse") => true,
+        Some("Replace") => step["pattern"]["String"] == SPACE && step["content"] == " ",
+        Some("Strip") => step["content"] == " " && step["stop"] == 0,
+        _ => false,
+    };
+    let marks_words = matches!(parsed.library.get_model(), ModelWrapper::WordPiece(_));
+    !marks_words && !parsed.decoder.is_empty() && parsed.decoder.iter().all(is_usual)
+}
+
+/// The texts of tokens between two marks, decoded at once; `None` if the decoder does not keep tokens apart.
+fn all_between(decoder: Option<&DecoderWrapper>, texts: &[&str]) -> Option<Vec<String>> {
+    let Some(decoder) = decoder else {
+        // Without a decoder the library joins tokens with spaces.
+        return Some(texts.iter().map(|text| format!(" {text}")).collect());
+    };
+    let marked = [MARK].into_iter().chain(texts.iter().copied());
+    let marked: Vec<String> = marked.chain([MARK]).map(str::to_owned).collect();
+    let n = marked.len();
+    let mut decoded = guarded(|| decoder.decode_chain(marked)).ok()?;
+    if decoded.len() != n {
+        return None;
+    }
+    decoded.pop();
+    decoded.remove(0);
+    Some(decoded)
+}
+
+/// The text of a token between two marks; `None` if the library does not decode it.
+fn between(decoder: Option<&DecoderWrapper>, text: &str) -> Option<String> {
+    let Some(decoder) = decoder else {
+        return Some(format!(" {text}"));
+    };
+    let decode = |tokens: &[&str]| {
+        let tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
+        let whole = guarded(|| decoder.decode(tokens)).ok()?;
+        let (_, after) = whole.split_once(MARK)?;
+        Some(after.rsplit_once(MARK)?.0.to_owned())
+    };
+    let separator = decode(&[MARK, MARK])?;
+    let inner = decode(&[MARK, text, MARK])?;
+    Some(inner.strip_suffix(&separator).unwrap_or(&inner).to_owned())
+}
