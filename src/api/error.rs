@@ -330,6 +330,7 @@ impl Error {
             | Self::Body(_)
             | Self::Malformed(_)
             | Self::ContextLength { .. }
+            | Self::Constraint(_)
             | Self::Overflow(_)
             | Self::Constraint(_)
             | Self::Thread => StatusCode::BAD_REQUEST,
