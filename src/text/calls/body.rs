@@ -107,13 +107,13 @@ impl Call {
 }
 
 /// The state after the arguments, which `depth` objects enclose.
-fn after(call: Call, depth: usize) -> State {
+fn after(call: Box<Call>, depth: usize) -> State {
     match depth {
         0 => State::Between,
-        _ => State::Call(Call {
+        _ => State::Call(Box::new(Call {
             stage: Stage::Outer { depth, scan: None },
-            ..call
-        }),
+            ..*call
+        })),
     }
 }
 
@@ -137,7 +137,7 @@ impl Parser {
         let Some(tool) = self.tools.iter().position(|tool| tool.name == *name) else {
             return;
         };
-        let mut call = Call::new(self.n_calls, pending, tool);
+        let mut call = Box::new(Call::new(self.n_calls, pending, tool));
         let known = call
             .pending
             .as_mut()
@@ -173,7 +173,7 @@ impl Parser {
     }
 
     /// Takes the header of a call back: its text is content.
-    fn reject(&mut self, call: Call) {
+    fn reject(&mut self, call: Box<Call>) {
         let Some(pending) = call.pending else {
             self.state = State::Between;
             return;
@@ -211,7 +211,7 @@ impl Parser {
         }
     }
 
-    fn json(&mut self, mut call: Call, is_last: bool) -> bool {
+    fn json(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
         let before = call.before();
         let index = call.index;
         let is_pending = call.pending.is_some();
@@ -296,7 +296,7 @@ impl Parser {
         true
     }
 
-    fn quoted(&mut self, mut call: Call, is_last: bool) -> bool {
+    fn quoted(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
         let before = call.before();
         let Stage::Quoted { scan, n, outer } = &mut call.stage else {
             return false;
@@ -343,7 +343,7 @@ impl Parser {
         true
     }
 
-    fn notation(&mut self, mut call: Call, is_last: bool) -> bool {
+    fn notation(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
         let before = call.before();
         let format = self.format.clone();
         let notation = format.as_ref().and_then(|format| format.notation.as_ref());
@@ -369,7 +369,7 @@ impl Parser {
     }
 
     /// Consumes the ends of the objects around arguments, and their other members.
-    fn outer(&mut self, mut call: Call, is_last: bool) -> bool {
+    fn outer(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
         let Stage::Outer { depth, scan } = &mut call.stage else {
             return false;
         };
@@ -410,7 +410,7 @@ impl Parser {
         }
     }
 
-    fn parameter(&mut self, mut call: Call, is_last: bool) -> bool {
+    fn parameter(&mut self, mut call: Box<Call>, is_last: bool) -> bool {
         let index = call.index;
         let Stage::Parameters { keys, search } = &mut call.stage else {
             return false;
@@ -498,7 +498,7 @@ impl Parser {
 }
 
 /// The state after the end of an object around the arguments.
-fn after_end(call: Call) -> State {
+fn after_end(call: Box<Call>) -> State {
     match call.stage {
         Stage::Outer { depth, .. } => after(call, depth.saturating_sub(1)),
         _ => State::Between,

@@ -65,7 +65,7 @@ pub(super) enum State {
     Content,
     Reasoning,
     /// The arguments of a call.
-    Call(Call),
+    Call(Box<Call>),
     /// The text after a call, where further calls may follow.
     Between,
     /// The header of a message.

@@ -59,13 +59,13 @@ impl Prober<'_> {
         });
         self.offer(
             messages,
-            json!({ "name": TOOL, "description": "Nothing.", "parameters": parameters }),
+            &json!({ "name": TOOL, "description": "Nothing.", "parameters": parameters }),
             is_open,
         )
     }
 
     /// Renders messages with a tool on offer.
-    fn offer(&self, messages: &Value, function: Value, is_open: bool) -> Option<String> {
+    fn offer(&self, messages: &Value, function: &Value, is_open: bool) -> Option<String> {
         let tools = json!([{ "type": "function", "function": function }]);
         let input = RenderInput {
             messages,
@@ -241,7 +241,9 @@ impl Dialect {
         };
         let calls = Prober::calling("");
         let system = json!([{ "role": "system", "content": ANSWER }, user[0]]);
-        let needs_whole_tools = prober.offer(&user, json!({ "name": TOOL }), true).is_none()
+        let needs_whole_tools = prober
+            .offer(&user, &json!({ "name": TOOL }), true)
+            .is_none()
             && prober.render(&user, true).is_some();
         let shows_calls = object.0 || text.0 || !prober.hides(VALUE, &calls);
         let read = object.1.or(text.1);
