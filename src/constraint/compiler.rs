@@ -203,9 +203,8 @@ impl Compiler {
             max_lexer_states: 50_000,
             // An object with 1000 optional properties needs some thousands: each of them may be the next one.
             max_items_in_row: 20_000,
-            // At most some ten milliseconds for a mask each.
+            // At most some ten milliseconds for a mask.
             step_max_items: 500_000,
-            step_lexer_fuel: 1_000_000,
             verbose_errors: false,
             ..ParserLimits::default()
         };

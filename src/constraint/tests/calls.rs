@@ -496,3 +496,28 @@ fn a_string_without_characters_is_one_of_the_allowed_values() {
         }
     }
 }
+
+/// The library has a limited number of symbols, which all tools share.
+#[test]
+fn two_hundred_tools_of_forty_parameters_are_enforced() {
+    let properties: serde_json::Map<_, _> = (0..40)
+        .map(|i| (format!("p{i}"), json!({ "type": "string" })))
+        .collect();
+    let parameters = json!({ "type": "object", "properties": properties });
+    let tools = (0..200).map(|i| Tool {
+        name: format!("f{i}"),
+        parameters: parameters.clone(),
+    });
+    let all = formats();
+    let format = all.iter().find(|format| format.body == Body::Object);
+    let answer = Answer {
+        format: Arc::clone(format.expect("a format")),
+        thought: Thought::None,
+        tools: tools.collect(),
+        many: false,
+        content: Content::None,
+    };
+    let compiler = Arc::new(Compiler::without_forcing(byte_level()));
+    let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+    compiled.expect("few symbols for each parameter");
+}
