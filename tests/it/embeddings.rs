@@ -141,7 +141,7 @@ fn classes_have_the_scores_that_transformers_gives() {
         assert!((sum - 1.0).abs() < 1e-5, "{answer}");
         n += 1;
     }
-    assert_eq!(n, 18);
+    assert_eq!(n, 19);
 }
 
 #[test]
