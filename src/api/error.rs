@@ -332,7 +332,6 @@ impl Error {
             | Self::ContextLength { .. }
             | Self::Constraint(_)
             | Self::Overflow(_)
-            | Self::Constraint(_)
             | Self::Thread => StatusCode::BAD_REQUEST,
             Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::ContentType(_) | Self::ContentEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
