@@ -153,6 +153,6 @@ mod tests {
         assert_eq!(at("c/d"), Some(json!([2])));
         assert_eq!(at("c/x"), None);
         fields.remove("a");
-        assert_eq!(at("a"), None);
+        assert!(fields.at("a").is_none());
     }
 }
