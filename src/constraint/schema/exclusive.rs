@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use llguidance::derivre::RegexAst;
 
 use super::super::Error;
-use super::expand::{Values, Way};
+use super::expand::{Values, Variant};
 use super::read::fault;
 use super::shape::{Array, Kind, Node, Object};
 use super::text::is_empty;
@@ -31,7 +31,7 @@ pub(super) fn check(values: &mut Values<'_>, nodes: &[Node]) -> Result<(), Error
         let tagged = ways
             .iter()
             .filter(|way| !way.alternative.options.is_empty());
-        let tagged: Vec<&Way> = tagged.filter(|way| pairs.values.ends(way)).collect();
+        let tagged: Vec<&Variant> = tagged.filter(|way| pairs.values.ends(way)).collect();
         for (i, a) in tagged.iter().enumerate() {
             for b in &tagged[i + 1..] {
                 let Some((group, one, other)) = a.alternative.rivals(&b.alternative) else {
@@ -62,7 +62,7 @@ struct Pairs<'v, 'a> {
 impl Pairs<'_, '_> {
     /// Whether no value that is written one way fits the other, by the specification: there, an object may have
     /// properties that nothing names.
-    fn apart(&mut self, written: &Way, other: &Way, depth: usize) -> Result<bool, Error> {
+    fn apart(&mut self, written: &Variant, other: &Variant, depth: usize) -> Result<bool, Error> {
         self.values.schemas.in_time()?;
         self.n += 1;
         if self.n > MAX_PAIRS {
@@ -120,7 +120,7 @@ impl Pairs<'_, '_> {
 
     fn objects_apart(
         &mut self,
-        written: &Way,
+        written: &Variant,
         other: &Object,
         depth: usize,
     ) -> Result<bool, Error> {

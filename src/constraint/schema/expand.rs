@@ -28,7 +28,7 @@ pub(super) struct Fields {
 }
 
 /// One of the ways to write a value.
-pub(super) struct Way {
+pub(super) struct Variant {
     pub(super) alternative: Alternative,
     /// Of an object.
     pub(super) fields: Option<Fields>,
@@ -37,7 +37,7 @@ pub(super) struct Way {
 /// All values that the outermost one can contain.
 pub(super) struct Values<'a> {
     pub(super) schemas: Schemas<'a>,
-    ways: HashMap<Node, Rc<Vec<Way>>>,
+    ways: HashMap<Node, Rc<Vec<Variant>>>,
     /// The values of which one that ends can be written.
     finite: HashSet<Node>,
     /// The first schema that nothing fits.
@@ -89,7 +89,7 @@ impl<'a> Values<'a> {
         self.finite.contains(node)
     }
 
-    pub(super) fn ends(&self, way: &Way) -> bool {
+    pub(super) fn ends(&self, way: &Variant) -> bool {
         match (&way.alternative.kind, &way.fields) {
             (Kind::Array(array), _) => {
                 let n_prefix = array.prefix.len().min(array.min as usize);
@@ -119,7 +119,7 @@ impl<'a> Values<'a> {
     }
 
     /// The ways to write a value; those within it may have none.
-    pub(super) fn ways(&mut self, node: &Node) -> Result<Rc<Vec<Way>>, Error> {
+    pub(super) fn ways(&mut self, node: &Node) -> Result<Rc<Vec<Variant>>, Error> {
         if let Some(known) = self.ways.get(node) {
             return Ok(Rc::clone(known));
         }
@@ -146,7 +146,7 @@ impl<'a> Values<'a> {
                 _ => false,
             };
             if !is_empty {
-                ways.push(Way {
+                ways.push(Variant {
                     alternative,
                     fields,
                 });
@@ -263,7 +263,7 @@ impl<'a> Values<'a> {
     }
 }
 
-impl Way {
+impl Variant {
     /// The values directly within this one.
     fn inner(&self) -> impl Iterator<Item = &Node> {
         let array = match &self.alternative.kind {

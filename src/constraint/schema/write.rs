@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::super::Error;
 use super::super::deadline::Deadline;
 use super::exclusive;
-use super::expand::{Fields, Values, Way};
+use super::expand::{Fields, Values, Variant};
 use super::options::Options;
 use super::read::{Schemas, fault};
 use super::shape::{Array, Kind, Node};
@@ -145,7 +145,7 @@ impl Writer<'_> {
             return Ok(());
         }
         let ways = self.values.ways(node)?;
-        let is_scalar = |way: &Way| match &way.alternative.kind {
+        let is_scalar = |way: &Variant| match &way.alternative.kind {
             Kind::Array(_) | Kind::Object(_) => false,
             Kind::Number(number) => number.multiples.is_empty(),
             _ => true,
@@ -155,7 +155,7 @@ impl Writer<'_> {
             false => format!("v{}", self.fresh()),
         };
         self.names.insert(Rc::clone(node), name);
-        let of_library = |way: &Way| matches!(&way.alternative.kind, Kind::Number(number) if !number.multiples.is_empty());
+        let of_library = |way: &Variant| matches!(&way.alternative.kind, Kind::Number(number) if !number.multiples.is_empty());
         if ways.iter().any(of_library) {
             self.nested.insert(Rc::clone(node));
         }
@@ -163,7 +163,7 @@ impl Writer<'_> {
     }
 
     /// The terminal of all scalars.
-    fn scalars(&mut self, ways: &[Way]) -> String {
+    fn scalars(&mut self, ways: &[Variant]) -> String {
         let texts = ways.iter().filter_map(|way| match &way.alternative.kind {
             Kind::Null => Some(RegexAst::Literal("null".into())),
             Kind::Bool(value) => Some(RegexAst::Literal(value.to_string())),
