@@ -66,7 +66,9 @@ pub(crate) fn with_vocabulary(folder: &hf::Folder, root: &Path) -> PathBuf {
     folder.write(&into);
     let config = std::fs::read(into.join("config.json")).expect("written");
     let config: Value = serde_json::from_slice(&config).expect("JSON");
-    let n = config["vocab_size"].as_u64().expect("a number") as usize;
+    let sizes = [&config["vocab_size"], &config["text_config"]["vocab_size"]];
+    let n = sizes.iter().find_map(|size| size.as_u64());
+    let n = n.expect("a number") as usize;
     let write = |name: &str, value: &Value| {
         std::fs::write(into.join(name), value.to_string()).expect("writable");
     };

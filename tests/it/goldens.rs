@@ -173,8 +173,18 @@ pub(crate) fn index() -> &'static [Value] {
 static FOLDERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let known = index().iter().map(|entry| request(name(entry), entry).0);
     let known: BTreeSet<String> = known.collect();
-    folders_of(|arch| !known.contains(arch))
+    let names = folders_of(|arch| !known.contains(arch)).into_iter();
+    names.filter(|name| has_rows(name)).collect()
 });
+
+/// Whether a golden has what a pass gives for each token: neither scores, nor the states before a tied head.
+fn has_rows(name: &str) -> bool {
+    match hf::open(name).output {
+        Output::Logits => true,
+        Output::Hidden => name != "clip-text",
+        Output::Pooled => false,
+    }
+}
 
 /// The architectures that folders of a map may have; none if another map is for the text model in them.
 pub(crate) fn archs_of(map: &toml::Table) -> Vec<String> {
@@ -236,8 +246,9 @@ fn folders_of(is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
 pub(crate) fn of_folders(arch: &str, scratch: &Path) -> Vec<Golden> {
     let names = folders_of(|of| of == arch).into_iter();
     let names = names.filter(|name| hf::open(name).output == Output::Logits);
-    let folders = names.map(|name| of_folder(&name, scratch));
-    folders.filter(|folder| folder.arch == arch).collect()
+    let goldens = names.map(|name| of_folder(&name, scratch));
+    // A class may be of several architectures.
+    goldens.filter(|golden| golden.arch == arch).collect()
 }
 
 /// A folder as a golden: the file that it is converted to, in another folder.
