@@ -246,7 +246,7 @@ impl Object {
         }
     }
 
-    /// Writes a complete escape `\uXXXX`.
+    /// Writes a complete escape of four digits.
     fn unit(&mut self, is_key: bool, out: &mut String) {
         let part = std::mem::take(&mut self.part);
         let unit = u16::from_str_radix(&part[1..], 16).unwrap_or_default();
