@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::text::template::keep_digits;
 use crate::text::calls::{Dialect, Tool, completed};
+use crate::text::template::keep_digits;
 
 use super::error::{Error, quoted};
 use super::places::{object, unserved, wrong};

@@ -485,7 +485,9 @@ fn the_program_converts_and_runs_what_it_wrote() {
     assert!(sum("folder").contains('4'));
     assert!(sum("again.gguf").contains('4'));
     let logits = |arguments: &[&str]| {
-        let all = ["logits", "--tokens", "5,6,7,8", "--force", "-o", "out.npy", "-m"];
+        let all = [
+            "logits", "--tokens", "5,6,7,8", "--force", "-o", "out.npy", "-m",
+        ];
         bench(&[&all[..], arguments].concat());
         std::fs::read(scratch.path().join("out.npy")).expect("logits")
     };

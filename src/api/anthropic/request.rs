@@ -37,7 +37,13 @@ const BILLING: &str = "x-anthropic-billing-header:";
 type Fields = Map<String, Value>;
 
 const BLOCKS: Shape = Shape {
-    kinds: &["text", "thinking", "redacted_thinking", "tool_use", "tool_result"],
+    kinds: &[
+        "text",
+        "thinking",
+        "redacted_thinking",
+        "tool_use",
+        "tool_result",
+    ],
     idle: &["cache_control", "citations", "is_error", "caller"],
     inner: &[("content", &TEXTS)],
     ..Shape::of(&[

@@ -20,12 +20,16 @@ pub fn keep_digits(json: &str) -> Cow<'_, str> {
             b'\\' if is_in_string => at += 1,
             b'"' => is_in_string = !is_in_string,
             b'-' | b'0'..=b'9' if !is_in_string => {
-                let is_part = |byte: &u8| matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'e' | b'E');
+                let is_part =
+                    |byte: &u8| matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'e' | b'E');
                 let end = at + bytes[at..].iter().take_while(|byte| is_part(byte)).count();
                 let number = &json[at..end];
                 let digits = number.strip_prefix('-').unwrap_or(number);
                 let is_integer = digits.bytes().all(|byte| byte.is_ascii_digit());
-                if is_integer && (LONG..=38).contains(&digits.len()) && number.parse::<u64>().is_err() {
+                if is_integer
+                    && (LONG..=38).contains(&digits.len())
+                    && number.parse::<u64>().is_err()
+                {
                     out += &json[copied..at];
                     out += &format!("\"{MARK}{number}\"");
                     copied = end;

@@ -199,7 +199,8 @@ fn what_is_no_list_of_messages_is_refused() {
 
 #[test]
 fn integers_beyond_64_bits_keep_their_digits() {
-    let template = ChatTemplate::new("{{ messages[0].n }} {{ messages[0].n + 1 }} {{ messages[0] | tojson }}");
+    let template =
+        ChatTemplate::new("{{ messages[0].n }} {{ messages[0].n + 1 }} {{ messages[0] | tojson }}");
     let text = r#"[{"n": 12345678901234567890123, "list": [-99999999999999999999, 1e22, "12345678901234567890123", "\\\" 12345678901234567890123"]}]"#;
     let messages = serde_json::from_str(&keep_digits(text)).expect("JSON");
     let text = template.expect("it compiles").render(&RenderInput {
