@@ -65,7 +65,7 @@ answer = client.messages.create(
 assert answer.role == "assistant", answer
 
 for wrong, expected in [
-    (dict(model="nobody", max_tokens=4, messages=messages), anthropic.NotFoundError),
+    (dict(model="default", max_tokens=0, messages=messages), anthropic.BadRequestError),
     (dict(model="default", max_tokens=4, messages=[]), anthropic.BadRequestError),
 ]:
     try:

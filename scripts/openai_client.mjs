@@ -101,8 +101,7 @@ assert.equal((await client.models.retrieve(model)).id, model);
 
 // Errors, which are not tried again.
 for (const [wrong, expected] of [
-  [{ ...greedy, model: "nobody" }, NotFoundError],
-  [{ ...greedy, temperature: 9 }, BadRequestError],
+  [{ ...greedy, temperature: -9 }, BadRequestError],
   [{ ...greedy, messages: [] }, BadRequestError],
 ]) {
   await assert.rejects(client.chat.completions.create(wrong), (error) => {
@@ -142,7 +141,7 @@ async function retries(url) {
   }
   // What cannot become better is not tried again.
   seen = [];
-  await assert.rejects(small(3).chat.completions.create({ ...short, temperature: 9 }), BadRequestError);
+  await assert.rejects(small(3).chat.completions.create({ ...short, temperature: -9 }), BadRequestError);
   assert.equal(seen.length, 1);
 }
 if (process.argv[3]) await retries(process.argv[3]);

@@ -9,7 +9,7 @@ use crate::text::calls::Dialect;
 use super::error::{Error, quoted};
 use super::fields::{Body, fields};
 use super::shapes::{Shape, ignored};
-use super::tools::{self, Tools, check_calls, check_shown, with_arguments};
+use super::tools::{self, Tools, check_calls, name_hidden, with_arguments};
 
 /// Maximum number of fields of messages that are looked up in a template.
 const MAX_LOOKED_UP: usize = 256;
@@ -278,7 +278,7 @@ impl Messages {
     ) -> Result<Conversation, Error> {
         self.check_for_template(served)?;
         let dialect = &served.dialect;
-        check_shown(tools, &self.messages, dialect)?;
+        name_hidden(tools, &self.messages, dialect);
         let messages = self
             .messages
             .iter()

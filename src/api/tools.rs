@@ -288,37 +288,20 @@ fn read(arguments: &str) -> Option<Value> {
     }
 }
 
-/// Checks that the template of a model shows what the request has of tools. Tools that it does not show are named as
-/// fields without effect.
-///
-/// # Errors
-/// A call is required of tools that the model does not see, or the conversation has calls or results that vanish.
-pub(super) fn check_shown(
-    tools: &Tools,
-    messages: &[Value],
-    dialect: &Dialect,
-) -> Result<(), Error> {
+/// Names what the template of a model does not show of tools as fields without effect: the tools, or calls and results
+/// in the conversation. Required calls are enforced all the same, by a grammar.
+pub(super) fn name_hidden(tools: &Tools, messages: &[Value], dialect: &Dialect) {
+    let record = Record::current();
     if !tools.all.is_null() && !dialect.shows_tools {
-        if tools.must_call() {
-            let what = "the chat template of the model does not show tools, so that a call cannot be required";
-            return Err(unserved("tool_choice", what));
-        }
-        Record::current().ignore("tools");
+        record.ignore("tools");
     }
-    for (i, message) in messages.iter().enumerate() {
-        let has_calls = message["tool_calls"]
-            .as_array()
-            .is_some_and(|all| !all.is_empty());
-        if has_calls && !dialect.shows_calls {
-            let what = "the chat template of the model does not show calls of tools";
-            return Err(unserved(&format!("messages[{i}].tool_calls"), what));
-        }
-        if message["role"] == "tool" && !dialect.shows_results {
-            let what = "the chat template of the model does not show results of tools";
-            return Err(unserved(&format!("messages[{i}].role"), what));
-        }
+    let calls = |message: &Value| message["tool_calls"].as_array().is_some_and(|all| !all.is_empty());
+    if !dialect.shows_calls && messages.iter().any(calls) {
+        record.ignore("messages.tool_calls");
     }
-    Ok(())
+    if !dialect.shows_results && messages.iter().any(|message| message["role"] == "tool") {
+        record.ignore("messages.tool_call_id");
+    }
 }
 
 /// The tools in the form that the template takes: whole, if it refuses a tool that has only a name.

@@ -345,8 +345,10 @@ mod tests {
     #[test]
     fn a_line_is_wrapped_at_spaces() {
         let line = "/set       set a field of the requests";
-        let rows = "/set       set a\n           field of\n           the\n           requests";
-        assert_eq!(wrapped(line, 20, 11), rows);
+        let rows = "/set       set a field\n           of the\n           requests";
+        assert_eq!(wrapped(line, 24, 11), rows);
+        let narrow = "/set       set a\nfield of the\nrequests";
+        assert_eq!(wrapped(line, 20, 11), narrow);
         assert_eq!(wrapped(line, 80, 11), line);
         assert_eq!(wrapped("a bbbbbbbb c", 4, 0), "a\nbbbbbbbb\nc");
         assert_eq!(wrapped("a b c", 3, 9), "a b\nc");

@@ -95,6 +95,9 @@ fn of_registry(text: &str) -> Option<String> {
         return Some("bench downloads nothing: download the file, and name it".into());
     }
     let is_hub = of_hub.is_some() || host.is_some();
+    if !is_hub && text.starts_with('/') {
+        return None;
+    }
     let path = of_hub.unwrap_or(bare);
     let (path, tag) = match path.split_once(':') {
         Some((path, tag)) => (path, Some(tag)),

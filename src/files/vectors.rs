@@ -403,7 +403,8 @@ mod tests {
             };
             let n = ty.row_bytes(32).expect("whole blocks") as usize;
             let metadata = Metadata::from_iter([("general.type", Value::Str("vector".into()))]);
-            gguf::write(&path, &metadata, &[tensor], |_| Ok(vec![0; n])).expect("written");
+            let target = Target::replacing(&path);
+            gguf::write(target, &metadata, &[tensor], |_| Ok(vec![0; n])).expect("written");
             match (ty, read(&path)) {
                 (TensorType::F32, found) => drop(found.expect("a direction")),
                 (_, found) => {

@@ -192,6 +192,7 @@ fn tokens_have_the_scores_that_transformers_gives() {
         let tokens = tokens.join(",");
         printed(&[
             "logits",
+            "--force",
             "-m",
             text(&into),
             "--tokens",
@@ -542,6 +543,7 @@ fn a_model_that_writes_text_gives_vectors_if_it_names_a_pooling() {
         let ids: Vec<String> = tokens.iter().map(u32::to_string).collect();
         printed(&[
             "logits",
+            "--force",
             "-m",
             text(&into),
             "--tokens",
@@ -594,6 +596,7 @@ fn vectors_are_those_of_bench_logits_and_those_of_texts_alone() {
         let ids = ids.join(",");
         printed(&[
             "logits",
+            "--force",
             "-m",
             text(&into),
             "--tokens",

@@ -527,7 +527,7 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
     batch.push(96, 0, 0, true);
     assert_eq!(
         refused(&mut model, &batch),
-        "a pass of the token 96: ids below 96"
+        "a pass of the token 96, which is not in the vocabulary: expected ids below 96"
     );
     batch.clear();
     (0..17).for_each(|i| batch.push(1, 0, i, true));

@@ -220,7 +220,7 @@ fn layers_that_are_left_alone_are_not_counted_one_by_one() {
 fn gguf_of(n: usize, folder: &Path) -> std::path::PathBuf {
     let path = folder.join(format!("{n}.gguf"));
     let def = library().get("llama").expect("it is built in");
-    let base = folder.join("base.gguf");
+    let base = folder.join(format!("{n}-base.gguf"));
     lab_bench::files::synth::synth(&def, &Default::default(), &base).expect("it is made");
     let base = weights::open(&base).expect("it is sound");
     let new = |name: String, ty: TensorType, shape: &[u64]| NewTensor {

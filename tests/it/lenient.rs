@@ -87,7 +87,7 @@ fn unknown() -> Vec<(&'static str, Value, &'static str)> {
             chat(
                 &json!({ "tools": [{ "type": "function", "function": function(json!({ "foo": 1 })), "bar": 1 }] }),
             ),
-            "tools[0].bar, tools[0].function.foo",
+            "tools, tools[0].bar, tools[0].function.foo",
         ),
         (
             "/v1/completions",
@@ -120,7 +120,7 @@ fn unknown() -> Vec<(&'static str, Value, &'static str)> {
             message(
                 &json!({ "tools": [{ "name": "f", "input_schema": { "type": "object" }, "foo": 1 }] }),
             ),
-            "tools[0].foo",
+            "tools, tools[0].foo",
         ),
         (
             "/v1/responses",

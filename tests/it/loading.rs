@@ -70,6 +70,7 @@ fn memory_does_not_grow_with_what_is_copied_to_devices() {
         let bytes = std::fs::metadata(model).expect("it was written").len();
         let line = [
             "logits",
+            "--force",
             "-m",
             text(model),
             "--tokens",
@@ -152,6 +153,7 @@ fn every_way_to_a_device_gives_the_same() {
     let rows = |device: &str, way: &str, ty: &str, expected: &[&str]| {
         let tokens = [
             "logits",
+            "--force",
             "-m",
             text(&model),
             "--tokens",

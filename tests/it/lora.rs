@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lab_bench::arch::WeightRole;
+use lab_bench::common::writing::Target;
 use lab_bench::files::convert::to_gguf;
 use lab_bench::files::lora::{Adapter, Base, Source};
 use lab_bench::files::models::{self, Definitions, Opened};
@@ -132,7 +133,7 @@ fn metadata(arch: &str, alpha: f32) -> Metadata {
 
 fn write_adapter(path: &Path, metadata: &Metadata, tensors: &[(NewTensor, Vec<u8>)]) {
     let new: Vec<NewTensor> = tensors.iter().map(|(tensor, _)| tensor.clone()).collect();
-    gguf::write(path, metadata, &new, |i| Ok(&tensors[i].1)).expect("it can be written");
+    gguf::write(Target::replacing(path), metadata, &new, |i| Ok(&tensors[i].1)).expect("it can be written");
 }
 
 /// Data in memory.

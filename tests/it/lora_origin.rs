@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lab_bench::common::writing::Target;
 use lab_bench::files::convert::to_gguf;
 use lab_bench::weights::gguf::{self, NewTensor};
 use lab_bench::weights::{self, Metadata, Value};
@@ -63,7 +64,7 @@ impl Case {
                 shape: tensor.shape.clone(),
             })
             .collect();
-        gguf::write(&path, &metadata, &tensors, |i| {
+        gguf::write(Target::replacing(&path), &metadata, &tensors, |i| {
             Ok(weights.data(&weights.tensors()[i]).expect("it is stored"))
         })
         .expect("it can be written");

@@ -81,6 +81,7 @@ fn logits_are_written_as_an_npy_matrix() {
     let run = |extra: &[&str]| {
         let mut arguments = vec![
             "logits",
+            "--force",
             "-m",
             text(&model),
             "--tokens",
@@ -110,6 +111,7 @@ fn logits_are_written_as_an_npy_matrix() {
     check_refused(
         &[
             "logits",
+            "--force",
             "-m",
             text(&model),
             "--tokens",
@@ -124,6 +126,7 @@ fn logits_are_written_as_an_npy_matrix() {
     check_refused(
         &[
             "logits",
+            "--force",
             "-m",
             text(&model),
             "--tokens",
@@ -137,6 +140,7 @@ fn logits_are_written_as_an_npy_matrix() {
     check_refused(
         &[
             "logits",
+            "--force",
             "-m",
             text(&model),
             "--tokens",

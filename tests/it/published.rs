@@ -42,6 +42,7 @@ fn published_folders_give_what_transformers_gives() {
         let out = scratch.path().join("logits.npy");
         let ran = bench(&[
             "logits",
+            "--force",
             "-m",
             text(&folder),
             "--tokens",

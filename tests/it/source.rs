@@ -102,7 +102,10 @@ fn a_source_that_cannot_be_read_is_refused() {
             vec![1; n_batch + 1],
             "found 65 tokens, expected 1 to 64 tokens",
         ),
-        (vec![1, 96], "found the token 96, expected ids below 96"),
+        (
+            vec![1, 96],
+            "found the token 96, which is not in the vocabulary, expected ids below 96",
+        ),
     ] {
         model.set_source(1, &golden.source).expect("it is sound");
         let error = model.set_source(1, &source).expect_err(said).to_string();
@@ -141,7 +144,7 @@ fn a_sequence_without_a_source_is_not_computed() {
     let ids: Vec<String> = golden.tokens.iter().map(u32::to_string).collect();
     let source: Vec<String> = golden.source.iter().map(u32::to_string).collect();
     let (ids, source) = (ids.join(","), source.join(","));
-    let arguments = ["logits", "-m", &path, "--tokens", &ids, "-o", &out];
+    let arguments = ["logits", "--force", "-m", &path, "--tokens", &ids, "-o", &out];
     let ran = bench(&arguments);
     let said = "found none of sequence 0, expected one: the model reads it before the first token";
     assert!(ran.code == 1 && ran.err.contains(said), "{}", ran.err);

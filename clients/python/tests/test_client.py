@@ -321,13 +321,8 @@ class Failing(unittest.TestCase):
         self.assertEqual((error.status, error.type), (400, "invalid_request_error"))
         self.assertIn("middle", error.message)
         self.assertTrue((error.param or "").startswith("lab"), error.param)
-        with self.assertRaises(APIError) as caught:
-            Client(server.url, model="other").points()
-        error = caught.exception
-        self.assertEqual((error.status, error.code, error.param), (404, "model_not_found", "model"))
-        with self.assertRaises(APIError) as caught:
-            Client(server.url, model="other").complete(PROMPT)
-        self.assertEqual(caught.exception.code, "model_not_found")
+        # The only model of a server answers to every name.
+        self.assertTrue(Client(server.url, model="other").points())
         with self.assertRaises(APIError):
             list(client.stream("/v1/completions", {"prompt": PROMPT, "max_tokens": "many"}))
         with self.assertRaisesRegex(TypeError, "found object"):

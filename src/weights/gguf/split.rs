@@ -227,7 +227,8 @@ mod tests {
                 },
                 part(2, 3, 3),
             ],
-            "part 2-of-00003.gguf: at byte 4: GGUF version 1, expected 2 or 3",
+            "part 2-of-00003.gguf: at byte 4: GGUF version 1, expected 2 or 3; the file is older than the format: \
+             convert the model again, or download a newer file",
         );
     }
 

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::forge::{Forge, array, open, sound};
 use super::{NewTensor, write};
+use crate::common::writing::Target;
 use crate::weights;
 
 /// Opens the bytes, and reads every tensor of a file that opens.
@@ -112,7 +113,7 @@ fn files_of_other_programs_come_back_as_they_were() {
                 let data = weights.data(&weights.tensors()[i]);
                 data.map_err(std::io::Error::other)
             };
-            write(&again, weights.metadata(), &tensors, data).expect("a sound file");
+            write(Target::replacing(&again), weights.metadata(), &tensors, data).expect("a sound file");
             let (before, after) = (std::fs::read(&path), std::fs::read(&again));
             assert_eq!(before.ok(), after.ok(), "{}", path.display());
         }
