@@ -33,11 +33,8 @@ try:
     raise AssertionError("an empty text is refused")
 except openai.BadRequestError as error:
     assert error.param == "input" and error.code == "invalid_value", error.body
-try:
-    client.embeddings.create(model="no-such-model", input="w5")
-    raise AssertionError("an unknown model is refused")
-except openai.NotFoundError as error:
-    assert error.code == "model_not_found", error.body
+# The only model of a server answers to every name.
+assert client.embeddings.create(model="no-such-model", input="w5").model == model
 
 chain = OpenAIEmbeddings(
     model=model, base_url=url, api_key="unused", check_embedding_ctx_length=False

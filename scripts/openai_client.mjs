@@ -100,6 +100,7 @@ assert.equal(scored.choices[0].logprobs.token_logprobs[0], null);
 assert.equal((await client.models.retrieve(model)).id, model);
 
 // Errors, which are not tried again.
+await assert.rejects(client.models.retrieve("nobody"), NotFoundError);
 for (const [wrong, expected] of [
   [{ ...greedy, temperature: -9 }, BadRequestError],
   [{ ...greedy, messages: [] }, BadRequestError],

@@ -84,6 +84,11 @@ completion = client.completions.create(model=model, prompt="2+2", max_tokens=2, 
 assert completion.choices[0].text.startswith("2+2"), completion
 assert client.models.retrieve(model).id == model
 
+try:
+    client.models.retrieve("nobody")
+    raise AssertionError("a model that does not exist was found")
+except openai.NotFoundError:
+    pass
 for wrong, expected in [
     (dict(model=model, messages=messages, temperature=-9), openai.BadRequestError),
     (dict(model=model, messages=[]), openai.BadRequestError),

@@ -295,7 +295,11 @@ pub(super) fn name_hidden(tools: &Tools, messages: &[Value], dialect: &Dialect) 
     if !tools.all.is_null() && !dialect.shows_tools {
         record.ignore("tools");
     }
-    let calls = |message: &Value| message["tool_calls"].as_array().is_some_and(|all| !all.is_empty());
+    let calls = |message: &Value| {
+        message["tool_calls"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty())
+    };
     if !dialect.shows_calls && messages.iter().any(calls) {
         record.ignore("messages.tool_calls");
     }

@@ -176,7 +176,15 @@ fn what_a_device_lacks_is_listed_and_computed_elsewhere() {
     let rows = |device: &str, lacks: &str| {
         let out = folder.path().join("out.npy");
         let name = out.display().to_string();
-        let options = ["--tokens", "1,2,3,4,5", "--force", "-o", &name, "--device", device];
+        let options = [
+            "--tokens",
+            "1,2,3,4,5",
+            "--force",
+            "-o",
+            &name,
+            "--device",
+            device,
+        ];
         let ran = on_device("logits", &model, &library, lacks, &options);
         assert!(ran.is_fine(), "{}", ran.err);
         parse_npy(&std::fs::read(out).expect("it was written")).values

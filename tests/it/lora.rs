@@ -133,7 +133,10 @@ fn metadata(arch: &str, alpha: f32) -> Metadata {
 
 fn write_adapter(path: &Path, metadata: &Metadata, tensors: &[(NewTensor, Vec<u8>)]) {
     let new: Vec<NewTensor> = tensors.iter().map(|(tensor, _)| tensor.clone()).collect();
-    gguf::write(Target::replacing(path), metadata, &new, |i| Ok(&tensors[i].1)).expect("it can be written");
+    gguf::write(Target::replacing(path), metadata, &new, |i| {
+        Ok(&tensors[i].1)
+    })
+    .expect("it can be written");
 }
 
 /// Data in memory.

@@ -86,7 +86,6 @@ fn logits_are_written_as_an_npy_matrix() {
             text(&model),
             "--tokens",
             "1,2,3,4,5",
-            "--force",
             "-o",
             text(&out),
         ];

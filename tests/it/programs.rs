@@ -269,7 +269,7 @@ fn agents_replay_items_and_name_tools_by_namespaces() {
     let (_, ignored) = served(&server, "/v1/responses", &body);
     assert_eq!(
         ignored,
-        "client_metadata, input[1], input[7], prompt_cache_options"
+        "client_metadata, input[1], input[7], messages.tool_calls, prompt_cache_options, tools"
     );
     let parameters = json!({ "type": "object", "properties": { "x": { "const": 1 } }, "required": ["x"], "additionalProperties": false });
     let tools = json!([

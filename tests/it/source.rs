@@ -144,7 +144,9 @@ fn a_sequence_without_a_source_is_not_computed() {
     let ids: Vec<String> = golden.tokens.iter().map(u32::to_string).collect();
     let source: Vec<String> = golden.source.iter().map(u32::to_string).collect();
     let (ids, source) = (ids.join(","), source.join(","));
-    let arguments = ["logits", "--force", "-m", &path, "--tokens", &ids, "-o", &out];
+    let arguments = [
+        "logits", "--force", "-m", &path, "--tokens", &ids, "-o", &out,
+    ];
     let ran = bench(&arguments);
     let said = "found none of sequence 0, expected one: the model reads it before the first token";
     assert!(ran.code == 1 && ran.err.contains(said), "{}", ran.err);

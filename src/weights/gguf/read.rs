@@ -274,7 +274,9 @@ mod tests {
         for version in [0, 1, 4, 0x0102_0304] {
             let file = Forge { version, ..sound() };
             let older = match version {
-                1 => "; the file is older than the format: convert the model again, or download a newer file",
+                1 => {
+                    "; the file is older than the format: convert the model again, or download a newer file"
+                }
                 _ => "",
             };
             refused(

@@ -113,7 +113,13 @@ fn files_of_other_programs_come_back_as_they_were() {
                 let data = weights.data(&weights.tensors()[i]);
                 data.map_err(std::io::Error::other)
             };
-            write(Target::replacing(&again), weights.metadata(), &tensors, data).expect("a sound file");
+            write(
+                Target::replacing(&again),
+                weights.metadata(),
+                &tensors,
+                data,
+            )
+            .expect("a sound file");
             let (before, after) = (std::fs::read(&path), std::fs::read(&again));
             assert_eq!(before.ok(), after.ok(), "{}", path.display());
         }
