@@ -131,6 +131,7 @@ pub(super) trait Format: Send + 'static {
     /// Writes a denoising step of a completion.
     fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events);
     /// Writes the result of a completion's lab plan, before the end of the completion.
+    #[expect(clippy::boxed_local, reason = "other shapes keep it")]
     fn lab(&mut self, _choice: u32, _result: Text, _out: &mut Events) {}
     /// Records the usage of a completion, before its end is written.
     fn took(&mut self, _choice: u32, _usage: &Usage) {}

@@ -240,7 +240,7 @@ impl Error {
             _ => format!("the models are {}", shown.join(", ")),
         };
         Self::UnknownModel {
-            near: nearest(name, names.into_iter()).map(str::to_owned),
+            near: nearest(name, names).map(str::to_owned),
             name: name.to_owned(),
             models,
         }

@@ -23,7 +23,7 @@ pub(super) struct Shape {
     /// The fields that have no effect here.
     pub(super) idle: &'static [&'static str],
     /// The shapes of objects, or of arrays of them, in known fields.
-    pub(super) inner: &'static [(&'static str, &'static Shape)],
+    pub(super) inner: &'static [(&'static str, &'static Self)],
 }
 
 impl Shape {
@@ -42,8 +42,8 @@ impl Shape {
 #[derive(Clone, Copy)]
 enum Place<'a> {
     Start(&'a str),
-    Field(&'a Place<'a>, &'a str),
-    Element(&'a Place<'a>, usize),
+    Field(&'a Self, &'a str),
+    Element(&'a Self, usize),
 }
 
 impl fmt::Display for Place<'_> {

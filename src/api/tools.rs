@@ -10,7 +10,7 @@ use crate::text::calls::{Dialect, Tool, completed};
 use crate::text::template::keep_digits;
 
 use super::error::{Error, quoted};
-use super::places::{object, unserved, wrong};
+use super::places::{object, wrong};
 use super::record::Record;
 
 /// Maximum number of tools of a request.

@@ -320,7 +320,7 @@ impl Served {
     /// The vocabulary, the template or the weights cannot be used, or memory is missing.
     pub fn start(
         opened: Opened,
-        options: Options,
+        mut options: Options,
         limits: Limits,
         mut progress: Progress,
     ) -> Result<Self, Error> {
@@ -335,10 +335,7 @@ impl Served {
             def,
         } = opened;
         // Of an encoder only the hidden states are used, also where it has a head.
-        let options = Options {
-            embeddings: options.embeddings || engine::ends_in_vectors(&plan),
-            ..options
-        };
+        options.embeddings |= engine::ends_in_vectors(&plan);
         let model = weights.label().to_owned();
         let identity = Identity::of(&def, &weights);
         let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|source| Error::Tokenizer {

@@ -22,7 +22,7 @@ pub(super) struct Map {
     /// The name of the map that it extends.
     pub(super) extends: Option<Spanned<String>>,
     /// The map that it extends, and its text.
-    pub(super) base: Option<Box<(Source, Map)>>,
+    pub(super) base: Option<Box<(Source, Self)>>,
     /// Endings of classes, each with the endings of the classes whose maps also serve them.
     pub(super) endings: BTreeMap<String, Vec<String>>,
     /// Prefixes of all stored names; the first one that the folder has is used.

@@ -299,7 +299,7 @@ fn a_client_that_reads_slowly_gets_its_answer() {
         let length = head.split("content-length: ").nth(1);
         let length: Option<usize> = length.and_then(|l| l.split_whitespace().next()?.parse().ok());
         let start = head.find("\r\n\r\n").expect("a head") + 4;
-        while !length.is_some_and(|n| answer.len() == start + n)
+        while length.is_none_or(|n| answer.len() != start + n)
             && !answer.ends_with(b"\r\n0\r\n\r\n")
         {
             let n = stream.read(&mut part).expect("more of it");

@@ -189,8 +189,8 @@ fn items_of_recent_responses_are_found_by_their_ids() {
             .filter_map(|line| line.strip_prefix("data: "));
         let done = done.map(|data| serde_json::from_str::<Value>(data).expect("JSON"));
         let item = done
-            .filter(|event| event["type"] == "response.output_item.done")
-            .last();
+            .rev()
+            .find(|event| event["type"] == "response.output_item.done");
         let id = item.expect("an item")["item"]["id"].clone();
         ask(
             again(json!({ "type": "item_reference", "id": id })),

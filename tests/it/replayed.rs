@@ -16,7 +16,10 @@ fn tool() -> Value {
 
 /// A conversation in which the assistant says `answer`.
 fn after(answer: Value) -> Value {
-    json!([{ "role": "user", "content": "a" }, answer, { "role": "user", "content": "c" }])
+    let mut messages =
+        json!([{ "role": "user", "content": "a" }, null, { "role": "user", "content": "c" }]);
+    messages[1] = answer;
+    messages
 }
 
 fn call(arguments: &str) -> Value {

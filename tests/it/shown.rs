@@ -205,11 +205,10 @@ fn is_shown(found: &str, shown: &[String]) -> bool {
     let found: Vec<&str> = found.lines().map(str::trim_end).collect();
     let mut parts = shown.split(|line| line == "...");
     let first = parts.next().unwrap_or_default();
-    let mut rest =
-        match found.strip_prefix(&first.iter().map(String::as_str).collect::<Vec<_>>()[..]) {
-            Some(rest) => rest,
-            None => return false,
-        };
+    let first: Vec<&str> = first.iter().map(String::as_str).collect();
+    let Some(mut rest) = found.strip_prefix(&first[..]) else {
+        return false;
+    };
     let mut is_open = false;
     for part in parts {
         let place = rest

@@ -171,9 +171,8 @@ fn append(message: &mut Value, field: &str, text: &str) {
 
 /// Adds a call to the message of the assistant. Arguments are JSON text or an object.
 fn add_call(messages: &mut Vec<Value>, id: &str, name: &str, arguments: Value) {
-    let call = json!({
-        "id": id, "type": "function", "function": { "name": name, "arguments": arguments },
-    });
+    let mut call = json!({ "id": id, "type": "function", "function": { "name": name } });
+    call["function"]["arguments"] = arguments;
     let message = assistant(messages);
     match message.get_mut("tool_calls").and_then(Value::as_array_mut) {
         Some(calls) => calls.push(call),

@@ -156,11 +156,11 @@ impl<'a> Schemas<'a> {
             for (i, schema) in all.iter().enumerate() {
                 array
                     .prefix
-                    .push(Rc::new([self.inner(schema, base, format!("{at}/{i}"))?]));
+                    .push(Rc::new([self.inner(schema, base, &format!("{at}/{i}"))?]));
             }
         }
         if let Some(schema) = fields.get(rest) {
-            array.items = Rc::new([self.inner(schema, base, format!("{at}/{rest}"))?]);
+            array.items = Rc::new([self.inner(schema, base, &format!("{at}/{rest}"))?]);
         }
         Ok(array)
     }
@@ -197,17 +197,18 @@ impl<'a> Schemas<'a> {
                 let at = format!("{at}/{}", escaped(name));
                 if key == "patternProperties" {
                     let pattern = self.pattern(name, &at)?;
-                    part.patterns.push((pattern, self.inner(schema, base, at)?));
+                    part.patterns
+                        .push((pattern, self.inner(schema, base, &at)?));
                     continue;
                 }
                 let name = Rc::<str>::from(name.as_str());
                 part.names.push(Rc::clone(&name));
-                part.properties.insert(name, self.inner(schema, base, at)?);
+                part.properties.insert(name, self.inner(schema, base, &at)?);
             }
         }
         if let Some(schema) = fields.get("additionalProperties") {
             part.additional =
-                Some(self.inner(schema, base, format!("{at}/additionalProperties"))?);
+                Some(self.inner(schema, base, &format!("{at}/additionalProperties"))?);
         }
         let mut required = Vec::new();
         // Draft 3 had a boolean `required` in each property; some generators still write it.

@@ -140,24 +140,19 @@ impl<'a> Schemas<'a> {
     }
 
     /// The number of a schema below another one.
-    pub(super) fn inner(
-        &mut self,
-        value: &'a Value,
-        base: usize,
-        at: String,
-    ) -> Result<u32, Error> {
+    pub(super) fn inner(&mut self, value: &'a Value, base: usize, at: &str) -> Result<u32, Error> {
         let base = self.resources.base_of(value, base);
         let n_known = self.sources.len();
         let number = self.add(Source {
             value,
             base,
-            at: at.as_str().into(),
+            at: at.into(),
             is_constant: false,
         });
         if self.sources.len() > n_known {
-            self.count(&at, 1)?;
+            self.count(at, 1)?;
             if !value.is_object() && !value.is_boolean() {
-                return Err(fault(&at, "expected an object or a boolean"));
+                return Err(fault(at, "expected an object or a boolean"));
             }
         }
         Ok(number)
@@ -228,7 +223,7 @@ impl<'a> Schemas<'a> {
                     };
                     let found = self.resources.target(reference, base);
                     let ((target, base), at) = found.map_err(|message| fault(&here(), message))?;
-                    let number = self.inner_of(target, base, at)?;
+                    let number = self.inner_of(target, base, &at)?;
                     Shape::clone(&*self.shape(number)?)
                 }
                 "allOf" | "anyOf" | "oneOf" => self.combined(key, value, base, &here())?,
@@ -254,7 +249,7 @@ impl<'a> Schemas<'a> {
     }
 
     /// The number of the target of a reference, whose URI is known.
-    fn inner_of(&mut self, value: &'a Value, base: usize, at: String) -> Result<u32, Error> {
+    fn inner_of(&mut self, value: &'a Value, base: usize, at: &str) -> Result<u32, Error> {
         let key = (std::ptr::from_ref(value), false);
         match self.numbers.get(&key) {
             Some(number) => Ok(*number),
@@ -289,7 +284,7 @@ impl<'a> Schemas<'a> {
         };
         let mut numbers = Vec::with_capacity(all.len());
         for (i, schema) in all.iter().enumerate() {
-            numbers.push(self.inner(schema, base, format!("{at}/{i}"))?);
+            numbers.push(self.inner(schema, base, &format!("{at}/{i}"))?);
         }
         let mut shape = match key {
             "allOf" => any(),

@@ -183,9 +183,8 @@ impl KeyValues {
         for (pool, tensor, layout) in &self.pools {
             let n_rows = rows_of_block(*layout);
             let zeros = vec![0; n_rows * tensor.strides()[1]];
-            let own = blocks.iter().filter(|(of, _)| of == pool);
-            own.map(|(_, block)| Device::write_rows(tensor, block * n_rows, &zeros))
-                .collect::<Result<(), Error>>()?;
+            let mut own = blocks.iter().filter(|(of, _)| of == pool);
+            own.try_for_each(|(_, block)| Device::write_rows(tensor, block * n_rows, &zeros))?;
         }
         Ok(())
     }

@@ -27,7 +27,8 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter("__item", item);
     env.add_filter("__slice", slice);
     env.add_filter("__map", map);
-    let orders: [(&str, fn(Ordering) -> bool); 4] = [
+    type Holds = fn(Ordering) -> bool;
+    let orders: [(&str, Holds); 4] = [
         ("__gt", Ordering::is_gt),
         ("__gte", Ordering::is_ge),
         ("__lt", Ordering::is_lt),

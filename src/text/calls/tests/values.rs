@@ -9,7 +9,8 @@ pub(super) fn read_as(
     text: &str,
     is_cut: bool,
 ) -> (String, Vec<String>) {
-    let parameters = json!({ "type": "object", "properties": properties });
+    let mut parameters = json!({ "type": "object" });
+    parameters["properties"] = properties;
     read_with(name, parameters, text, is_cut)
 }
 
