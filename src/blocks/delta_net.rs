@@ -52,7 +52,7 @@ options! {
         decay_sign: f32 = "1", when "decay_bound != 0", "factor of `a` in that sigmoid: -1 where files store it negated";
         gate_act: ActRef = "silu", "activation of the output gate, see `[act.NAME]`";
         norm: NormRef => "default", "kind and eps of the norm of each head";
-        eps: f32 = "delta_eps", "added to the squared lengths of queries and keys";
+        eps: f32 => "delta_eps", "added to the squared lengths of queries and keys";
     }
 }
 

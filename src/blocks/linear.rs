@@ -1,9 +1,9 @@
-//! A matrix product `y = weight . h + bias`, or one of low rank `y = up . (down . h)`, with an optional activation.
+//! A matrix product `y = weight . h + bias`, or one of low rank `y = up . (down . h)`.
 //!
 //! `[n_embd, n_tokens]` in and out.
 
 use super::build::Build;
-use crate::arch::{ActRef, Contract, QuantClass, Rows, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, QuantClass, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -12,7 +12,6 @@ options! {
     /// Options of a linear map.
     pub(super) struct Config {
         rank: u64 = "0", "elements between two matrices in the place of one; 0: one matrix";
-        act: ActRef = "none", "activation of the product, see `[act.NAME]`; `none`: none";
     }
 }
 
@@ -21,9 +20,9 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "linear",
     title: "Linear map",
     noun: "a linear map",
-    phrase: "a linear map{rank > 0:  of low rank}{act: , then {=act}}",
+    phrase: "a linear map{rank > 0:  of low rank}",
     summary: "Multiplies with a matrix, or with two of low rank.",
-    formula: "y = {act: {=act}(}{rank > 0: up . (down . h) | weight . h}{has('weight.bias'):  + bias}{act: )}",
+    formula: "y = {rank > 0: up . (down . h) | weight . h}{has('weight.bias'):  + bias}",
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(
@@ -71,9 +70,8 @@ pub(super) static CONTRACT: Contract = Contract {
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let y = match c.rank {
-        0 => b.linear(unit, "weight", x)?,
-        _ => b.product(unit, "up", &b.product(unit, "down", x)?)?,
-    };
-    b.activate(c.act, &y)
+    match c.rank {
+        0 => b.linear(unit, "weight", x),
+        _ => b.product(unit, "up", &b.product(unit, "down", x)?),
+    }
 }

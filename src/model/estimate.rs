@@ -130,8 +130,8 @@ impl<'p> Estimator<'p> {
         memory::check(Purpose::Scratch, compute)
     }
 
-    /// Bytes of weights that a pass over one token of one sequence reads. Of tables it reads the token's row, of
-    /// experts at most the selected number.
+    /// Bytes of weights that a pass over one token of one sequence reads, without a cache together with a source of
+    /// one token. Of tables it reads the token's row, of experts at most the selected number.
     ///
     /// # Errors
     /// A block refuses its arguments.

@@ -242,10 +242,10 @@ fn folders_of(is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     hf::names().into_iter().filter(fits).collect()
 }
 
-/// All folders of an architecture whose results are logits, as goldens.
+/// All folders of an architecture whose results are of each token, as goldens.
 pub(crate) fn of_folders(arch: &str, scratch: &Path) -> Vec<Golden> {
     let names = folders_of(|of| of == arch).into_iter();
-    let names = names.filter(|name| hf::open(name).output == Output::Logits);
+    let names = names.filter(|name| has_rows(name));
     let goldens = names.map(|name| of_folder(&name, scratch));
     // A class may be of several architectures.
     goldens.filter(|golden| golden.arch == arch).collect()

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use lab_bench::arch::{Library, Mode, Parts};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::files::models::{self, Source};
-use lab_bench::files::synth::design;
 use lab_bench::ggml;
 use lab_bench::model::{
     Batch, CapturedRow, LOGITS, Lab, LabCapture, LabEdit, LabOp, Model, Options, Points, Positions,
@@ -20,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::command::{definitions, scratch};
 use crate::embeddings::with_vocabulary;
-use crate::goldens::{Golden, all_goldens, golden, index, model, options, request};
+use crate::goldens::{Golden, all_goldens, golden, model, options};
 use crate::hf;
 use crate::lora::Held;
 use crate::server::{Server, with};
@@ -990,7 +989,6 @@ fn names_are_found_by_pattern_and_by_those_of_other_tools() {
 /// What is named in a graph is stated by a contract: the shape has as many dimensions.
 #[test]
 fn every_architecture_names_what_its_contracts_state() {
-    let library = crate::goldens::library();
     let mut stated = std::collections::BTreeSet::new();
     for contract in REGISTRY.blocks.iter().chain([
         &REGISTRY.embed,
@@ -1006,12 +1004,9 @@ fn every_architecture_names_what_its_contracts_state() {
         );
     }
     let mut found = std::collections::BTreeSet::new();
-    for entry in index() {
-        let name = entry["name"].as_str().expect("a name");
-        let (arch, request) = request(name, entry);
-        let def = library.get(&arch).expect("built in");
-        let (_, plan) = design(&def, &request).expect("it can be made");
-        let points = Points::of(&plan).unwrap_or_else(|e| panic!("{name}: {e}"));
+    for golden in all_goldens() {
+        let (name, plan) = (&golden.name, &golden.plan);
+        let points = Points::of(plan).unwrap_or_else(|e| panic!("{name}: {e}"));
         let paths = points.all.iter().map(|point| &point.path);
         let paths: std::collections::BTreeSet<&String> = paths.collect();
         assert_eq!(

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use lab_bench::arch::Mode;
 use lab_bench::model::{Batch, Model, Options};
+use lab_bench::plan::Plan;
 
 use crate::goldens::{EXACT, Turns, all_goldens, golden, model as load, options};
 use crate::support::nmse;
@@ -12,12 +13,22 @@ use crate::support::nmse;
 const N_TOKENS: usize = 75;
 /// Not whole blocks.
 const N_SHARED: usize = 53;
+/// Draft tokens after a text.
+const DRAFT: [u32; 4] = [1, 2, 3, 4];
+
+/// Number of tokens of a text, and of those that are the same in all texts: fewer where the model has few positions.
+fn lengths(plan: &Plan) -> [usize; 2] {
+    let most = plan.n_positions();
+    let most = most.map_or(N_TOKENS, |most| most as usize - DRAFT.len());
+    let n_tokens = N_TOKENS.min(most);
+    [n_tokens, n_tokens * N_SHARED / N_TOKENS]
+}
 
 /// A text whose begin is the same for every `kind`.
-fn text(kind: u32) -> Vec<u32> {
-    (0..N_TOKENS as u32)
+fn text(kind: u32, [n_tokens, n_shared]: [usize; 2]) -> Vec<u32> {
+    (0..n_tokens as u32)
         .map(|i| {
-            let own = if i < N_SHARED as u32 { 0 } else { kind * 7 };
+            let own = if i < n_shared as u32 { 0 } else { kind * 7 };
             (i * 37 + i / 5 + own) % 96
         })
         .collect()
@@ -53,8 +64,11 @@ fn is_causal(model: &Model) -> bool {
 fn a_shared_prefix_is_read_once_and_changes_nothing() {
     let mut n_causal = 0;
     for golden in all_goldens() {
+        let [n_tokens, n_shared] = lengths(&golden.plan);
+        let text = |kind: u32| text(kind, [n_tokens, n_shared]);
         let shared = Options {
-            n_ctx: 192,
+            // Two texts and half of a third.
+            n_ctx: (n_tokens * 192 / N_TOKENS).next_multiple_of(48),
             n_checkpoints: 8,
             n_seqs: 3,
             n_batch: 16,
@@ -72,8 +86,8 @@ fn a_shared_prefix_is_read_once_and_changes_nothing() {
         let resumed = model.resume(1, &text(1));
         // A state is only known where a block ends.
         let [n_shared, n_all] = match model.has_states() {
-            true => [N_SHARED, N_TOKENS - 1].map(|n| n / 16 * 16),
-            false => [N_SHARED, N_TOKENS - 1],
+            true => [n_shared, n_tokens - 1].map(|n| n / 16 * 16),
+            false => [n_shared, n_tokens - 1],
         };
         assert_eq!(resumed.n_cached, n_shared, "{name}: {}", resumed.miss);
         let found = error(&read(&mut model, 1, &text(1), 5), &second);
@@ -114,10 +128,10 @@ fn rejected_draft_tokens_leave_no_trace() {
         if !is_causal(&model) {
             continue;
         }
-        let whole = read(&mut model, 0, &text(0), 16);
+        let tokens = text(0, lengths(&golden.plan));
+        let whole = read(&mut model, 0, &tokens, 16);
         model.release(0);
         // Draft tokens after every few tokens, all of which are rejected.
-        let tokens = text(0);
         let mut found = Vec::new();
         let mut n_again = 0;
         while (model.next(1) as usize) < tokens.len() {
@@ -125,7 +139,7 @@ fn rejected_draft_tokens_leave_no_trace() {
             let end = (next + 5).min(tokens.len());
             found.truncate(next * whole.len() / tokens.len());
             found.extend(read(&mut model, 1, &tokens[..end], 5));
-            let wrong: Vec<u32> = tokens[..end].iter().copied().chain([1, 2, 3, 4]).collect();
+            let wrong: Vec<u32> = tokens[..end].iter().copied().chain(DRAFT).collect();
             read(&mut model, 1, &wrong, 4);
             let kept = model.forget(1, end as u32) as usize;
             n_again += end - kept;
@@ -328,7 +342,7 @@ fn deterministic_bits_do_not_depend_on_neighbours_or_threads() {
     const NEIGHBOURS: [u32; 4] = [1, 2, 5, 8];
     let (mut known, mut turns) = (BTreeSet::new(), Turns::new(NEIGHBOURS.len()));
     for golden in all_goldens() {
-        let text = &text(0)[..24];
+        let text = &text(0, [24; 2]);
         let with_threads = |n_threads| {
             let options = Options {
                 n_ctx: 1024,

@@ -85,9 +85,12 @@ fn graph_text(
     out
 }
 
-/// The options and states of a layer's blocks as text, without factors.
+/// The slots of a layer, and the options and states of its blocks, as text without factors. A slot may have no operation.
 fn choices_text(layer: &LayerPlan) -> String {
     let mut out = String::new();
+    for slot in &layer.slots {
+        let _ = write!(out, " {}", without_index(&slot.path, layer.depth));
+    }
     for branch in layer.slots.iter().flat_map(|slot| &slot.branches) {
         let (unit, contract) = (&branch.block, branch.block.contract.0);
         let layer_option = match contract.state {
