@@ -152,7 +152,8 @@ fn what_is_typed_during_an_answer_is_kept_for_the_next_prompts() {
             ("How can", &*typed),
             ("help you?", CTRL_C),
             ("[stopped]", ""),
-            ("2+2=4\r\n", ""),
+            // What the model answers after so much text depends on where it was stopped.
+            ("2+2=?\r\n", ""),
             ("last answer: ", ""),
             if is_dumb {
                 ("> ", &save)
