@@ -485,8 +485,8 @@ fn is_shown_elsewhere(library: &Library, name: &str, path: &str) -> bool {
     let [own, of_other] = [name, other].map(|name| {
         let source = library.source(name).expect("built in");
         let definition = Value::Table(toml::from_str(&source.text).expect("TOML"));
-        let steps = part.split('/');
-        let found = steps.fold(Some(&definition), |at, step| match at? {
+        let mut steps = part.split('/');
+        let found = steps.try_fold(&definition, |at, step| match at {
             Value::Array(list) => list.get(step.parse::<usize>().ok()?),
             at => at.get(step),
         });
