@@ -58,7 +58,7 @@ fn options_of_other_programs_mean_the_same_here() {
     let random = [
         "run",
         "--temp",
-        "1.5",
+        "20",
         "--seed",
         "-1",
         "-n",

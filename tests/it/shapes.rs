@@ -482,7 +482,7 @@ fn a_response_has_openais_shape_and_says_that_nothing_is_stored() {
     response["output"][0]["id"] = Value::Null;
     assert_eq!(last, response);
 
-    let scored = json!({ "model": "default", "input": "2+2=?", "include": ["message.output_text.logprobs"], "top_logprobs": 2 });
+    let scored = json!({ "model": "default", "temperature": 0, "input": "2+2=?", "include": ["message.output_text.logprobs"], "top_logprobs": 2 });
     let scored = server.post(RESPONSES, &scored);
     let entries = scored["output"][0]["content"][0]["logprobs"]
         .as_array()
