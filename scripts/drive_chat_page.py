@@ -224,10 +224,10 @@ def changes(drive):
     drive.check(first == {"role": "system", "content": "You are a helpful assistant."}, f"begins with {first}")
     drive.check(sent[0]["temperature"] == 0 and "top_k" not in sent[0], f"sends {sent[0]}")
     drive.page.fill("#system", "")
-    drive.page.fill("#p-temperature", "9")
+    drive.page.fill("#p-top_p", "9")
     drive.ask("2+2=?")
-    drive.check("from 0 to 2" in drive.last(".fault").inner_text() and len(sent) == 1, "a wrong value is sent")
-    drive.page.fill("#p-temperature", "0")
+    drive.check("from 0 to 1" in drive.last(".fault").inner_text() and len(sent) == 1, "a wrong value is sent")
+    drive.page.fill("#p-top_p", "")
 
 
 def settings(drive):
@@ -547,7 +547,7 @@ STEPS = [chats, alternatives, stops, changes, settings, diagram, values, reasons
 
 def models(folder, bench):
     """A folder of models: the built-in ones, one of them with other chat templates, and a large one."""
-    sizes = ["block_count=4", "n_embd=768", "n_ff=2048"]
+    sizes = ["block_count=12", "n_embd=768", "n_ff=2048"]
     command = [bench, "synth", "llama", "--vocab", ROOT / "models/tiny-chat.gguf", "--type", "f16", "-o", folder / "big.gguf"]
     subprocess.run(command + [part for size in sizes for part in ("--set", size)], check=True, stdout=subprocess.DEVNULL)
     # So that loading it takes a while.
