@@ -8,7 +8,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, Value};
 
 use super::guard::guarded;
-use super::{RenderError, budget, filters, methods, operators, print, value};
+use super::{RenderError, budget, filters, globals, methods, operators, print, value};
 
 /// Maximum number of instructions of one rendering: about thirty times those for a conversation of a thousand messages.
 const FUEL: u64 = 5_000_000 / budget::DIVISOR;
@@ -83,6 +83,7 @@ fn environment() -> Environment<'static> {
     env.set_fuel(Some(FUEL));
     env.set_recursion_limit(MAX_RECURSION);
     filters::register(&mut env);
+    globals::register(&mut env);
     operators::register(&mut env);
     env.add_function("raise_exception", raise_exception);
     env

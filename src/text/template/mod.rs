@@ -15,6 +15,7 @@ mod digits;
 mod engine;
 mod error;
 mod filters;
+mod globals;
 mod guard;
 mod input;
 mod lists;
