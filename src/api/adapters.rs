@@ -99,7 +99,7 @@ async fn served(pool: &Arc<Pool>, which: &Which) -> Result<Arc<Served>, Error> {
         (None, [only]) => pool.get(only).await,
         _ => Err(Error::value(
             "model",
-            "`model`: more than one is served, and adapters belong to one",
+            "`model`: more than one is served, and adapters belong to one: `?model=NAME` names it",
         )),
     }
 }

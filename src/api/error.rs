@@ -312,7 +312,12 @@ impl Error {
         let longer = longer(*most);
         match Dialect::of(Record::current().path()) {
             Dialect::Messages => {
-                format!("prompt is too long: {found} tokens > {limit} maximum{longer}")
+                let shorter = if longer.is_empty() {
+                    ""
+                } else {
+                    "; shorten it"
+                };
+                format!("prompt is too long: {found} tokens > {limit} maximum{shorter}{longer}")
             }
             Dialect::Native => format!(
                 "the request has {found} tokens and exceeds the available context size of {limit} tokens; shorten `{param}`{longer}"

@@ -39,6 +39,8 @@ fields! {
 
 /// The accepted values of `reasoning_effort`.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+/// The accepted values of `reasoning_format`: llama.cpp's, without the one that writes reasoning twice.
+const REASONING_FORMATS: &[&str] = &["none", "auto", "deepseek"];
 /// Template variables that switch reasoning on and off.
 const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
 /// Template variables that are set from other fields.
@@ -161,11 +163,20 @@ impl Messages {
     }
 
     fn check_reasoning(&self) -> Result<(), Error> {
-        let effort = self.reasoning_effort.as_deref();
-        if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
-            let (found, expected) = (quoted(effort), EFFORTS.join("`, `"));
-            let message = format!("`reasoning_effort` is `{found}`, expected one of `{expected}`");
-            return Err(Error::value("reasoning_effort", message));
+        for (name, found, known) in [
+            ("reasoning_effort", &self.reasoning_effort, EFFORTS),
+            (
+                "reasoning_format",
+                &self.reasoning_format,
+                REASONING_FORMATS,
+            ),
+        ] {
+            let unknown = found.as_deref().filter(|found| !known.contains(found));
+            if let Some(found) = unknown {
+                let (found, expected) = (quoted(found), known.join("`, `"));
+                let message = format!("`{name}` is `{found}`, expected one of `{expected}`");
+                return Err(Error::value(name, message));
+            }
         }
         for (name, value) in self.chat_template_kwargs.iter().flatten() {
             let param = format!("chat_template_kwargs.{}", quoted(name));

@@ -222,7 +222,10 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
         }
         "json" | "json_object" | "json_schema" => {}
         other => {
-            let (other, expected) = (quoted(other), "`text`, `json_object` or `json_schema`");
+            let (other, expected) = (
+                quoted(other),
+                "`text`, `json_object`, `json_schema` or `regex`",
+            );
             return Err(Error::value(
                 KIND,
                 format!("`{KIND}` is `{other}`, expected {expected}"),

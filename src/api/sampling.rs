@@ -309,6 +309,10 @@ fn number<P>(name: &str, parameter: &Parameter<P>, value: &Value) -> Result<f64,
     }
     let (number, expected) = match parameter.kind {
         Kind::Real => (value.as_f64(), "a number"),
+        Kind::Count if parameter.off.is_some() => (
+            of::<u32>(value),
+            "a whole number, 0 or more, or -1 for none",
+        ),
         Kind::Count => (of::<u32>(value), "a whole number, 0 or more"),
         Kind::Integer => (of::<i32>(value), "a whole number"),
     };

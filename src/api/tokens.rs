@@ -86,6 +86,10 @@ pub(super) async fn tokenize(State(pool): State<Arc<Pool>>, body: Body) -> Resul
             let tokens = tokenizer.encode(content, special(false), parses);
             tokens.map_err(|error| fault(error.into(), "content"))?
         }
+        (None, None) if !body.has("messages") => {
+            let message = "expected `content`, `prompt` or `messages`";
+            return Err(Error::value("content", message));
+        }
         (None, None) => {
             let messages = Messages::take(&mut body)?;
             messages.check()?;

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use crate::arch::{ENDING, LibraryError};
+use crate::arch::{ENDING, Library, LibraryError, Source};
 use crate::common::reading::{self, MAX_DEFINITION};
+use crate::stmap::{self, Maps};
 
 use super::options::ArchOptions;
 use super::{Failure, output};
@@ -21,9 +22,9 @@ pub(super) enum Command {
         #[command(flatten)]
         archs: ArchOptions,
     },
-    /// Report all problems of definition files
+    /// Report all problems of definitions and weight maps
     Check {
-        /// The definition files (NAME.arch.toml)
+        /// Definitions (NAME.arch.toml), weight maps (NAME.arch.stmap.toml), or folders of both
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
@@ -92,11 +93,17 @@ fn list(archs: &ArchOptions) -> Result<(), Failure> {
             source.path.as_str()
         };
         let state = match library.get(name) {
-            Ok(def) => format!(
-                "{}  {}",
-                def.mode.name(),
-                def.notes.lines().next().unwrap_or_default()
-            ),
+            Ok(def) => {
+                let notes = def.notes.lines().next().unwrap_or_default();
+                let file = file_name(Path::new(&source.path));
+                let is_further = file.strip_suffix(ENDING) != Some(name);
+                let file = if is_further {
+                    format!("({file}) ")
+                } else {
+                    String::new()
+                };
+                format!("{}  {file}{notes}", def.mode.name())
+            }
             Err(LibraryError::Broken(problems)) => {
                 format!("BROKEN ({} problems)", problems.problems().len())
             }
@@ -113,31 +120,72 @@ fn file_name(file: &Path) -> &str {
         .unwrap_or_default()
 }
 
-fn check(files: &[PathBuf]) -> Result<(), Failure> {
-    let library = crate::arch::Library::open(&crate::blocks::REGISTRY, &[])?;
+fn check(paths: &[PathBuf]) -> Result<(), Failure> {
+    let library = Library::open(&crate::blocks::REGISTRY, &[])?;
+    let mut files = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => files.extend(definitions_in(path).map_err(|error| output::at(path, &error))?),
+            false => files.push(path.clone()),
+        }
+    }
     let mut broken = 0;
-    for file in files {
+    for file in &files {
         let path = file.display().to_string();
-        let text =
-            reading::text(file, MAX_DEFINITION).map_err(|e| anyhow::anyhow!("{path}: {e}"))?;
-        match library.check(&path, &text) {
-            Ok(def) if file_name(file) != format!("{}{ENDING}", def.name) => {
+        match problem(&library, file)? {
+            None => output::line(format!("{path}: sound"))?,
+            Some(problem) => {
                 broken += 1;
-                output::line(format!(
-                    "error: {path}: the file of definition `{}` must be named `{}{ENDING}`",
-                    def.name, def.name
-                ))?;
-            }
-            Ok(_) => output::line(format!("{path}: sound"))?,
-            Err(problems) => {
-                broken += 1;
-                let colour = std::io::stdout().is_terminal();
-                output::line(problems.render(colour))?;
+                output::line(problem)?;
             }
         }
     }
     if broken > 0 {
-        anyhow::bail!("{broken} of {} definitions have problems", files.len());
+        anyhow::bail!("{broken} of {} files have problems", files.len());
     }
     Ok(())
+}
+
+/// The definitions and maps of a folder, in the order of their names.
+fn definitions_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = file_name(&path);
+        if name.ends_with(ENDING) || name.ends_with(stmap::ENDING) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    match found.is_empty() {
+        true => Err(std::io::Error::other("no definition and no map")),
+        false => Ok(found),
+    }
+}
+
+/// The problems of a definition or of a map, if it has any.
+fn problem(library: &Library, file: &Path) -> Result<Option<String>, Failure> {
+    let path = file.display().to_string();
+    let text = reading::text(file, MAX_DEFINITION).map_err(|e| output::at(file, &e))?;
+    let colour = std::io::stdout().is_terminal();
+    if file_name(file).ends_with(stmap::ENDING) {
+        // A map may extend one of its own folder.
+        let folder = file.parent().filter(|folder| *folder != Path::new(""));
+        let maps = Maps::open(&[folder.unwrap_or(Path::new(".")).to_owned()])?;
+        let source = Source {
+            path,
+            text,
+            is_embedded: false,
+        };
+        let problems = maps.check(&source).err();
+        return Ok(problems.map(|problems| problems.render(colour)));
+    }
+    Ok(match library.check(&path, &text) {
+        Ok(def) if file_name(file) != format!("{}{ENDING}", def.name) => Some(format!(
+            "error: {path}: the file of definition `{}` must be named `{}{ENDING}`",
+            def.name, def.name
+        )),
+        Ok(_) => None,
+        Err(problems) => Some(problems.render(colour)),
+    })
 }

@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         (Some(model), _) => (model, args.source.as_path()),
         (None, None) => anyhow::bail!("DST: expected NAME.gguf or a folder to write"),
     };
-    let source = Source::File(source.clone());
+    let source = Source::of(Some(source));
     let model = models::open(&source, &args.opening.definitions()?)?;
     if let Some(vocabulary) = &model.vocabulary {
         vocabulary.for_file()?;

@@ -120,11 +120,12 @@ fn samples(
     // A folder without a model does not hide a definition of the same name.
     let is_hidden = path.is_dir() && !path.join("config.json").exists();
     let is_definition = is_hidden && definitions.archs.source(what).is_ok();
-    if path.exists() && !is_definition {
+    let source = Source::of(Some(&path));
+    if (path.exists() || matches!(source, Source::Shipped(_))) && !is_definition {
         if request.is_some() {
             anyhow::bail!("{what} is a model file: --set and --with apply only to a definition");
         }
-        let opened = crate::files::models::open(&Source::File(path), definitions)?;
+        let opened = crate::files::models::open(&source, definitions)?;
         let sample = Sample::new(name.unwrap_or(&opened.name), opened.plan, false)?;
         return Ok((opened.def, vec![sample]));
     }

@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use crate::arch::nearest;
 use crate::files::recognise::NO_DOWNLOADS;
 
 /// Short options of several letters, and ours.
@@ -302,7 +303,7 @@ pub(super) fn explained(error: Error) -> Error {
         ErrorKind::UnknownArgument => {
             let name = found(ContextKind::InvalidArg);
             let known = name.and_then(|name| Some(unknown(&name, advice(OPTIONS, &name)?)));
-            known.unwrap_or(error)
+            known.unwrap_or_else(|| without_strange_tips(error))
         }
         ErrorKind::InvalidSubcommand => {
             let name = found(ContextKind::InvalidSubcommand);
@@ -317,6 +318,24 @@ pub(super) fn explained(error: Error) -> Error {
         }
         _ => error,
     }
+}
+
+/// The error of an unknown option without tips that name an option unlike it, or that take an option for a value.
+fn without_strange_tips(mut error: Error) -> Error {
+    let text = |value: Option<&ContextValue>| match value {
+        Some(ContextValue::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let name = text(error.get(ContextKind::InvalidArg));
+    let tip = text(error.get(ContextKind::SuggestedArg));
+    if nearest(&name, [tip.as_str()]).is_none() {
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::Usage);
+    }
+    if name.starts_with("--") {
+        error.remove(ContextKind::Suggested);
+    }
+    error
 }
 
 fn unknown(name: &str, advice: &str) -> Error {

@@ -28,12 +28,13 @@ use super::sampling::SamplingOptions;
 use super::values::MaxTokens;
 
 #[derive(Debug, ClapArgs)]
+#[command(override_usage = "bench run [OPTIONS] [MODEL] PROMPT")]
 pub(super) struct Args {
-    /// The prompt; `-` reads it from stdin
-    #[arg(required_unless_present = "file")]
-    prompt: Option<String>,
+    /// The prompt, after the model if `-m` does not name it; `-` reads it from stdin
+    #[arg(value_name = "PROMPT", num_args = 1..=2, required_unless_present = "file")]
+    words: Vec<String>,
     /// Read the prompt from this file; a line feed at its end, as at that of stdin, is not part of the prompt
-    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Continue the prompt as it is, without the chat template
     #[arg(long, conflicts_with_all = ["system", "tools", "reasoning_effort"])]
@@ -181,8 +182,9 @@ pub(super) fn start(
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let constraint = args.with.constraint.read()?;
-    let text = text(args)?;
-    let served = Arc::new(start(&args.with, None, args.quiet)?);
+    let (model, prompt_text) = model_and_prompt(args)?;
+    let text = text(prompt_text, args.file.as_deref())?;
+    let served = Arc::new(start(&args.with, model, args.quiet)?);
     let prompt = prompt(args, &text, &served)?;
     let is_quiet = args.quiet;
     let args = &args.with;
@@ -255,11 +257,43 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     anyhow::bail!("the engine stopped before the end of the completion")
 }
 
+/// The model and the prompt among the arguments. One argument is the prompt, or with `--file` the model.
+fn model_and_prompt(args: &Args) -> Result<(Option<&Path>, Option<&str>), Failure> {
+    let (model, prompt) = match (&args.words[..], &args.file) {
+        ([prompt], None) => (None, Some(prompt.as_str())),
+        ([model], Some(_)) => (Some(model), None),
+        ([model, prompt], None) => (Some(model), Some(prompt.as_str())),
+        (words, _) => match words.is_empty() {
+            true => (None, None),
+            false => anyhow::bail!("the prompt is given twice: as an argument, and by --file"),
+        },
+    };
+    if let (Some(argument), Some(option)) = (model, &args.with.model) {
+        anyhow::bail!(
+            "the model is given twice: `{argument}`, and `{}` by -m",
+            option.display()
+        );
+    }
+    if let (None, Some(prompt)) = (&args.with.model, prompt)
+        && model.is_none()
+        && is_model(Path::new(prompt))
+    {
+        anyhow::bail!("`{prompt}` is a model, and the prompt is missing: `bench run MODEL PROMPT`");
+    }
+    Ok((model.map(Path::new), prompt))
+}
+
+/// Whether a path is a model rather than the text of a prompt.
+fn is_model(path: &Path) -> bool {
+    let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
+    (is_gguf && path.is_file()) || path.join("config.json").is_file()
+}
+
 /// The text of the prompt: that of the command line, of a file, or of stdin.
-fn text(args: &Args) -> Result<String, Failure> {
-    let path = match (&args.prompt, &args.file) {
-        (Some(prompt), _) if prompt != "-" => return Ok(prompt.clone()),
-        (_, Some(path)) => path.as_path(),
+fn text(prompt: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
+    let path = match (prompt, file) {
+        (Some(prompt), _) if prompt != "-" => return Ok(prompt.to_owned()),
+        (_, Some(path)) => path,
         _ => Path::new("-"),
     };
     let (place, read) = match path == Path::new("-") {

@@ -265,7 +265,11 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         let mut signals = Signals::new()?;
         let listener = tokio::net::TcpListener::bind((host, port))
             .await
-            .map_err(|e| anyhow::anyhow!("{host}:{port}: {e}"))?;
+            .map_err(|e| {
+                let is_taken = e.kind() == std::io::ErrorKind::AddrInUse;
+                let hint = if is_taken { "; --port N takes another one" } else { "" };
+                anyhow::anyhow!("{host}:{port}: {e}{hint}")
+            })?;
         output::line(format!("listening on http://{}", listener.local_addr()?))?;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.

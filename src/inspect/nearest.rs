@@ -5,6 +5,7 @@
 //! neither of these determines.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arch::{ArchDef, Library, LibraryError, OptionKind};
@@ -202,7 +203,16 @@ pub fn folder_fits(library: &Library, maps: Vec<MapFit>) -> Result<Vec<FolderFit
         let fit = fit(&def, &map.weights);
         fits.push(FolderFit { map, fit });
     }
-    fits.sort_by_key(FolderFit::distance);
+    let mut n_maps: BTreeMap<String, usize> = BTreeMap::new();
+    for fit in &fits {
+        *n_maps.entry(fit.fit.arch.clone()).or_default() += 1;
+    }
+    // Of exact fits, an architecture that many maps have is more likely than a special one that does without a part.
+    fits.sort_by_key(|fit| {
+        let (tensors, others, is_other, absent) = fit.distance();
+        let n_maps = n_maps.get(&fit.fit.arch).filter(|_| fit.is_exact());
+        (tensors, others, is_other, Reverse(n_maps.copied()), absent)
+    });
     Ok(fits)
 }
 

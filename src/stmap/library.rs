@@ -232,6 +232,14 @@ impl Maps {
         maps.filter_map(|(name, source)| Some((name, source, self.parse(source).ok()?)))
     }
 
+    /// Checks the text of a map, whose base may be any of these.
+    ///
+    /// # Errors
+    /// All problems of the text.
+    pub fn check(&self, source: &Source) -> Result<(), Diagnostics> {
+        self.parse(source).map(drop)
+    }
+
     fn parse(&self, source: &Source) -> Result<Map, Diagnostics> {
         self.parse_within(source, &[])
     }

@@ -200,6 +200,21 @@ fn a_model_is_named_in_one_way() {
 }
 
 #[test]
+fn an_unknown_option_gets_no_tip_that_leads_elsewhere() {
+    for (arguments, strange) in [
+        (&["chat", "--raw"][..], "dry-allowed-length"),
+        (&["serve", "--np", "3"], "no-api-key"),
+        (&["chat", "--quiet"], "-- --quiet"),
+    ] {
+        let ran = bench(arguments);
+        assert_eq!(ran.code, 2);
+        assert!(!ran.err.contains(strange), "{}", ran.err);
+    }
+    let ran = bench(&["run", "--temprature", "1", "hi"]);
+    assert!(ran.err.contains("--temperature"), "{}", ran.err);
+}
+
+#[test]
 fn what_has_no_effect_is_said() {
     for (arguments, part) in [
         (

@@ -44,7 +44,10 @@ fn a_begun_definition_is_sound_and_tells_what_is_left() {
     let arguments = begin("fresh", &model, &mine);
     let found = printed(&arguments);
     assert!(found.contains("begun from `"), "{found}");
-    assert!(found.contains("names another architecture"), "{found}");
+    assert!(
+        found.contains("is opened with the definition of that name"),
+        "{found}"
+    );
     let path = mine.join("fresh.arch.toml");
     let written = std::fs::read_to_string(&path).expect("written");
     assert!(written.contains("name = \"fresh\""), "{written}");

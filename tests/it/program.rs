@@ -253,6 +253,24 @@ fn definitions_are_listed_shown_and_checked() {
     let archs = ["arch", "list", "--archs", text(folder.path())];
     assert!(printed(&archs).contains("mine"));
 
+    let map = folder.path().join("mine.arch.stmap.toml");
+    std::fs::write(
+        &map,
+        "extends = \"llama\"\nclasses = [\"MineForCausalLM\"]\n",
+    )
+    .expect("writable");
+    let both = printed(&["arch", "check", text(folder.path())]);
+    assert_eq!(both.matches(": sound").count(), 2, "{both}");
+    std::fs::write(
+        &map,
+        "extends = \"lama\"\nclasses = [\"MineForCausalLM\"]\n",
+    )
+    .expect("writable");
+    let ran = bench(&["arch", "check", text(&map)]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.out.contains("did you mean `llama`?"), "{}", ran.out);
+    std::fs::remove_file(&map).expect("a file");
+
     std::fs::write(&path, source.replace("rope = \"norm\"", "rope_ = \"norm\"")).expect("writable");
     let ran = bench(&["arch", "check", text(&path)]);
     let report = ran.out;

@@ -36,7 +36,28 @@ fn a_prompt_is_read_from_a_file_and_from_stdin() {
     );
     check_refused(&["run", "-f", "nowhere"], 1, &["nowhere: "]);
     check_refused(&["run"], 2, &["PROMPT"]);
-    check_refused(&["run", "Hi", "-f", "nowhere"], 2, &["cannot be used with"]);
+    check_refused(&["run", "A", "Hi", "-f", "nowhere"], 1, &["given twice"]);
+}
+
+#[test]
+fn the_model_of_a_run_may_stand_before_the_prompt() {
+    let folder = scratch();
+    let path = model(
+        folder.path(),
+        "other.gguf",
+        &template("{{ messages[0].content }}", ""),
+    );
+    let (path, file) = (text(&path), folder.path().join("prompt.txt"));
+    std::fs::write(&file, "Hi").expect("a writable folder");
+    let answer = printed(&["run", "-n", "4", "-m", path, "Hi"]);
+    assert_eq!(printed(&["run", "-n", "4", path, "Hi"]), answer);
+    assert_eq!(
+        printed(&["run", "-n", "4", path, "-f", text(&file)]),
+        answer
+    );
+    check_refused(&["run", "-m", path, path, "Hi"], 1, &["given twice"]);
+    check_refused(&["run", path], 1, &["is a model", "bench run MODEL PROMPT"]);
+    check_refused(&["run", path, "Hi", "Ho"], 2, &["'Ho'"]);
 }
 
 #[test]

@@ -63,9 +63,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     write(&path, &text, *force)?;
     let nearest = fits.first().map_or("", |fit| fit.arch.as_str());
     output::line(format!("{}: begun from `{nearest}`", path.display()))?;
-    if contents.weights.metadata().str("general.architecture") != Some(name.as_str()) {
+    let own = contents.weights.metadata().str("general.architecture");
+    if let Some(own) = own.filter(|own| own != name) {
         output::line(format!(
-            "the model names another architecture than `{name}`: the name must be the same"
+            "the model is of architecture `{own}`, and is opened with the definition of that name: `{name}` is used \
+             for models whose general.architecture is `{name}`"
         ))?;
     }
     Ok(())

@@ -267,6 +267,10 @@ fn template(probe: &Probe) -> Vec<Vec<String>> {
         rows.push(row("", format!("does not show {}", lacks.join(", "))));
     }
     let refusals = probes.iter().filter_map(|(name, probed)| match probed {
+        // Requests with parts are served: the parts are joined for such a template.
+        Probed::Refused(_) if std::ptr::eq(*probed, &probe.parts) => {
+            Some(format!("gets {name} as one text"))
+        }
         Probed::Refused(error) => Some(format!("refuses {name}: {}", clip(&error.to_string()))),
         _ => None,
     });

@@ -504,8 +504,11 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
     } else {
         String::new()
     };
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
     output::line(format!(
-        "{folder}: values of {n_prompts} prompts{of_before}, {n_shards} files"
+        "{folder}: values of {n_prompts} prompt{}{of_before}, {n_shards} file{}",
+        plural(n_prompts),
+        plural(n_shards)
     ))
 }
 

@@ -65,7 +65,11 @@ impl Lines {
             return Ok(None);
         };
         let place = |what: String| anyhow::anyhow!("{}:{}: {what}", self.path.display(), self.at);
-        let value: Value = serde_json::from_str(&line).map_err(|e| place(e.to_string()))?;
+        let value: Value = serde_json::from_str(&line).map_err(|e| {
+            place(format!(
+                "each line is JSON, and a text is in quotation marks: {e}"
+            ))
+        })?;
         let prompt = match value {
             Value::Object(mut object) => object.remove("prompt").unwrap_or_default(),
             other => other,
