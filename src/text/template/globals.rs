@@ -10,7 +10,7 @@ use super::budget::{self, ITEM};
 use super::value::fault;
 
 pub(super) fn register(env: &mut Environment<'static>) {
-    env.add_function("cycler", Cycler::new);
+    env.add_function("cycler", Cycler::of);
     env.add_function("joiner", |separator: Option<Value>| {
         Value::from_object(Joiner {
             separator: separator.unwrap_or_else(|| Value::from(", ")),
@@ -53,7 +53,7 @@ struct Cycler {
 impl Cycler {
     /// The values must not be containers: a walk through a value does not enter a cycler, so that one within another
     /// could nest without a limit.
-    fn new(values: Rest<Value>) -> Result<Value, Error> {
+    fn of(values: Rest<Value>) -> Result<Value, Error> {
         if values.is_empty() || values.iter().any(|value| value.as_object().is_some()) {
             return Err(fault("cycler takes one or more texts or numbers"));
         }
