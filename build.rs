@@ -3,9 +3,6 @@
 
 use std::env;
 
-#[path = "src/build.rs"]
-mod embedded;
-
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     match env::var("CARGO_CFG_TARGET_OS").as_deref() {
@@ -13,8 +10,6 @@ fn main() {
         Ok("windows") => {}
         _ => println!("cargo::rustc-link-arg=-Wl,--export-dynamic-symbol=ggml_*"),
     }
-    // The tests within `src/base.rs` and `src/core.rs` are targets of this package.
-    embedded::main();
     // Tests build a backend library of their own.
     if let Ok(include) = env::var("DEP_GGML_INCLUDE") {
         println!("cargo::rustc-env=GGML_INCLUDE={include}");

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lab_core::constraint::{Compiler, Constraint};
-use lab_core::text::tokenizer::Tokenizer;
-use lab_core::weights::{Array, Metadata, StringArray, Value};
+use lab_base::grammar::{Compiler, Constraint};
+use lab_base::tokenizer::Tokenizer;
+use lab_base::weights::{Array, Metadata, StringArray, Value};
 use serde_json::json;
 
 /// Byte tokens and 150 000 words, half of them with a space before them; about as many bytes for

@@ -5,10 +5,10 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use lab_base::weights::TensorType;
 use lab_core::arch::Library;
 use lab_core::blocks::REGISTRY;
-use lab_core::files::synth::{Request, design};
-use lab_core::weights::TensorType;
+use lab_core::models::synth::{Request, design};
 
 fn language(c: &mut Criterion) {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");

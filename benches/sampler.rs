@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use lab_core::sampling::{Contrastive, Logprobs, Params, Sampler};
+use lab_sampling::{Contrastive, Logprobs, Params, Sampler};
 
 const N_VOCAB: usize = 151_936;
 

@@ -2,8 +2,8 @@
 //! made-up words is a token, so that words take as many merges as in a real vocabulary.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use lab_core::text::tokenizer::Tokenizer;
-use lab_core::weights::{Array, Metadata, StringArray, Value};
+use lab_base::tokenizer::Tokenizer;
+use lab_base::weights::{Array, Metadata, StringArray, Value};
 
 const WORDS: u32 = 8000;
 

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use lab_base::ggml::end_process;
 use lab_bench::cli::{exit_code, is_closed_pipe, parse, run};
-use lab_bench::ggml::end_process;
 
 fn main() -> ! {
     let code = match parse().and_then(run) {

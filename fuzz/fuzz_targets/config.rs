@@ -1,7 +1,8 @@
 //! A folder's `config.json`, which the maps make metadata of; its tensors are none.
 #![no_main]
 
-use lab_core::files::models::{self, Source};
+use lab_core::models;
+use lab_core::models::Source;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let folder = fuzz::folder();

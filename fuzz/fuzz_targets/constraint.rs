@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use lab_core::constraint::{Compiler, Constraint};
+use lab_base::grammar::{Compiler, Constraint};
 
 static COMPILER: LazyLock<Arc<Compiler>> =
     LazyLock::new(|| Arc::new(Compiler::new(fuzz::tokenizer())));

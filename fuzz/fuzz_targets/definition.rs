@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use lab_core::files::models::Opened;
+use lab_core::models::Opened;
 use lab_core::plan::Plan;
 
 static MODEL: LazyLock<Opened> = LazyLock::new(fuzz::model);

@@ -1,8 +1,9 @@
 //! A model file: its header, its data, its plan and its vocabulary.
 #![no_main]
 
-use lab_core::files::models::{self, Source};
-use lab_core::weights;
+use lab_core::models;
+use lab_core::models::Source;
+use lab_base::weights;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let path = fuzz::file("model.gguf", bytes);

@@ -10,9 +10,9 @@ use axum::http::Request;
 use lab_core::engine::Limits;
 use lab_core::engine::Diffusion;
 use lab_core::engine::serving::Served;
-use lab_core::files::models::Source;
+use lab_core::models::Source;
 use lab_core::model::Options;
-use lab_server::api::{self, Access, LoadFault, Loader, Pool, Started};
+use lab_server::{Access, LoadFault, Loader, Pool, Started};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
@@ -68,7 +68,7 @@ static SERVER: LazyLock<(Runtime, Router)> = LazyLock::new(|| {
         .expect("a runtime");
     let entered = runtime.enter();
     let pool = Arc::new(Pool::new(vec![Source::of(None)], loader));
-    let app = api::app(pool, Access::default(), Duration::from_secs(5)).expect("threads");
+    let app = lab_server::app(pool, Access::default(), Duration::from_secs(5)).expect("threads");
     drop(entered);
     (runtime, app)
 });

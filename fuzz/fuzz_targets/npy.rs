@@ -1,7 +1,7 @@
 //! An array of NumPy, alone or in an archive.
 #![no_main]
 
-use lab_core::files::npy;
+use lab_core::artifacts::npy;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let path = fuzz::file("array.npy", bytes);

@@ -1,7 +1,7 @@
 //! A folder of tensors: up to the first zero byte an index, then the header of a file and its data.
 #![no_main]
 
-use lab_core::weights::safetensors::Checkpoint;
+use lab_base::weights::safetensors::Checkpoint;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);

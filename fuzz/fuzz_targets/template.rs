@@ -1,7 +1,7 @@
 //! A chat template, rendered.
 #![no_main]
 
-use lab_core::text::template::{ChatTemplate, Moment, RenderInput};
+use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
 use serde_json::{Map, json};
 
 libfuzzer_sys::fuzz_target!(|text: &str| {

@@ -1,7 +1,7 @@
 //! The vocabulary of a folder: a `tokenizer.json`, and what it does to texts.
 #![no_main]
 
-use lab_core::text::tokenizer::folder;
+use lab_base::tokenizer::folder;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     fuzz::file("tokenizer.json", bytes);

@@ -1,7 +1,7 @@
 //! A control vector, as GGUF or as safetensors.
 #![no_main]
 
-use lab_core::files::vectors;
+use lab_core::artifacts::vectors;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let name = if bytes.starts_with(b"GGUF") {

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use lab_core::ggml::rpc;
+use lab_base::ggml::rpc;
 use lab_core::model::{Batch, Model, Options};
 use lab_core::plan::{Plan, Share};
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use clap::Args;
 
-use crate::ggml::{load_found, load_library};
+use lab_base::ggml::{load_found, load_library};
 
 use super::Failure;
 

@@ -6,8 +6,8 @@ use super::{
     Failure, arch, chat, compare, config, convert, devices, diagram, doctor, engine, habits, help,
     inspect, lab, log, logits, output, perf, plan, points, serve, synth, template, tokenize,
 };
-use crate::common::inputs;
-use crate::ggml;
+use lab_base::ggml;
+use lab_base::util::inputs;
 
 /// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
 #[derive(Debug, Parser)]

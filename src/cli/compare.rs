@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::json;
 
-use crate::files::models::Source;
-use crate::inspect::compare::{Difference, Passes, Report, compare, divergence, read_dump, record};
-use crate::model::Value;
-use crate::weights::TensorType;
+use lab_base::weights::TensorType;
+use lab_core::model::Value;
+use lab_core::models::Source;
+use lab_inspect::compare::{Difference, Passes, Report, compare, divergence, read_dump, record};
 
 use super::model::TwoModels;
 use super::options::{Defaults, LoadOptions, SourceTokens};

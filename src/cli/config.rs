@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 
-use crate::arch::nearest;
-use crate::common::reading::{self, MAX_DEFINITION};
-use crate::files::models::{self, Source};
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_DEFINITION;
+use lab_core::arch::nearest;
+use lab_core::models;
+use lab_core::models::Source;
 
 use super::serve::Args;
 use super::{Cli, Command, Failure, output};

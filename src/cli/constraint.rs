@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::Value;
 
-use crate::common::reading::{self, MAX_TEXT};
-use crate::constraint::Constraint;
+use lab_base::grammar::Constraint;
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_TEXT;
 
 use super::Failure;
 

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
-use crate::common::wording::bytes;
-use crate::files::convert::{to_folder, to_gguf};
-use crate::files::models::{self, Source};
-use crate::weights::TensorType;
+use lab_base::util::wording::bytes;
+use lab_base::weights::TensorType;
+use lab_core::models;
+use lab_core::models::Source;
+use lab_core::models::convert::{to_folder, to_gguf};
 
 use super::options::{OpenOptions, progress_bar};
 use super::output::{ForceOption, OutputPlace};

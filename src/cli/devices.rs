@@ -8,12 +8,14 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use crate::common::wording::bytes;
-use crate::files::models::{self, Opened, Source};
-use crate::ggml::{CACHE_TYPES, Device, DeviceKind, Misplaced, devices, rpc};
-use crate::model::{self, Estimator, Options};
-use crate::plan::Share;
-use crate::weights::TensorType;
+use lab_base::ggml::{CACHE_TYPES, Device, DeviceKind, Misplaced, devices, rpc};
+use lab_base::util::wording::bytes;
+use lab_base::weights::TensorType;
+use lab_core::model;
+use lab_core::model::{Estimator, Options};
+use lab_core::models;
+use lab_core::models::{Opened, Source};
+use lab_core::plan::Share;
 
 use super::backends::Backends;
 use super::options::{OpenOptions, at_most_cores, cores};

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::arch::ArchDef;
-use crate::common::reading;
-use crate::files::models::{Definitions, Source};
-use crate::files::synth::Request;
-use crate::inspect::diagram::compare::{Comparison, summary};
-use crate::inspect::diagram::html::page;
-use crate::inspect::diagram::overlay::Overlay;
-use crate::inspect::diagram::{Drawing, Sample, gallery, svg, variants};
+use lab_base::util::reading;
+use lab_core::arch::ArchDef;
+use lab_core::models::synth::Request;
+use lab_core::models::{Definitions, Source};
+use lab_inspect::diagram::compare::{Comparison, summary};
+use lab_inspect::diagram::html::page;
+use lab_inspect::diagram::overlay::Overlay;
+use lab_inspect::diagram::{Drawing, Sample, gallery, svg, variants};
 
 use super::options::OpenOptions;
 use super::output::{ForceOption, OutputPlace};
@@ -125,7 +125,7 @@ fn samples(
         if request.is_some() {
             anyhow::bail!("{what} is a model file: --set and --with apply only to a definition");
         }
-        let opened = crate::files::models::open(&source, definitions)?;
+        let opened = lab_core::models::open(&source, definitions)?;
         let sample = Sample::new(name.unwrap_or(&opened.name), opened.plan, false)?;
         return Ok((opened.def, vec![sample]));
     }
@@ -254,7 +254,7 @@ fn both(name: String, svg: String, has_png: bool) -> Result<Vec<(String, Vec<u8>
 /// A drawing as PNG.
 #[cfg(feature = "png")]
 fn png(drawing: &str) -> Result<Vec<u8>, Failure> {
-    Ok(crate::inspect::diagram::png::png(drawing)?)
+    Ok(lab_inspect::diagram::png::png(drawing)?)
 }
 
 /// The stub without the feature `png`; [`run`] has refused `--png` already.

@@ -4,8 +4,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::engine::{Diffusion, Fixed, Remasking};
-use crate::text::tokenizer::Tokenizer;
+use lab_base::tokenizer::Tokenizer;
+use lab_core::engine::{Diffusion, Fixed, Remasking};
 
 use super::output;
 

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use clap::Args as ClapArgs;
 use serde_json::{Value as Json, json};
 
-use crate::common::wording::{bytes, count, listed};
-use crate::files::models::Source;
-use crate::model;
-use crate::weights::TensorInfo;
+use lab_base::util::wording::{bytes, count, listed};
+use lab_base::weights::TensorInfo;
+use lab_core::model;
+use lab_core::models::Source;
 
 use super::inspect::{self, Findings, Planned, Sequences, cache_bytes};
 use super::model::ModelArg;

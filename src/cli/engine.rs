@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use crate::api::{self, Access, OnLine, Pool, Report, Wanted};
-use crate::engine::serving::Served;
-use crate::files::models::{self, Source};
-use crate::ggml::end_process;
-use crate::transport;
+use lab_base::ggml::end_process;
+use lab_core::engine::serving::Served;
+use lab_core::models;
+use lab_core::models::Source;
+use lab_server::http::transport;
+use lab_server::{Access, OnLine, Pool, Report, Wanted};
 
 use super::serve::{self, Signals};
 use super::{Failure, log, output};
@@ -137,7 +138,7 @@ fn program() -> PathBuf {
 
 pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     args.serve.is_shared = args.shared_ctx;
-    crate::ggml::return_large_memory();
+    lab_base::ggml::return_large_memory();
     end_with_server(args.socket.clone())?;
     let runtime = transport::runtime()?;
     // The server ends this process. If a service manager signals all processes of a service, the server first completes
@@ -160,7 +161,7 @@ pub(super) fn run(mut args: EngineArgs) -> Result<(), Failure> {
     let pool = Pool::of_engine(served, source).strict(args.serve.strictness());
     let pool = Arc::new(pool);
     end_with_files(&pool)?;
-    let app = api::app(pool, Access::default(), READ_TIME)?;
+    let app = lab_server::app(pool, Access::default(), READ_TIME)?;
     // Accepting runs on the threads of the connections: on this one, each connection would wake another thread.
     let ready = move || report(&ready).map_err(std::io::Error::other);
     let serving = transport::serve_socket(args.socket.clone(), app, Box::new(ready));
@@ -217,8 +218,8 @@ fn end_with_files(pool: &Arc<Pool>) -> std::io::Result<()> {
                 // Time for running requests to learn the failure from their passes.
                 std::thread::sleep(PERIOD);
                 end_process(match what {
-                    crate::engine::Failure::Lost(_) => api::LOST,
-                    _ => api::CHANGED,
+                    lab_core::engine::Failure::Lost(_) => lab_server::LOST,
+                    _ => lab_server::CHANGED,
                 });
             }
             drop(pool);

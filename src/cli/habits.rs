@@ -7,8 +7,8 @@ use std::ffi::{OsStr, OsString};
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::arch::nearest;
-use crate::files::recognise::NO_DOWNLOADS;
+use lab_core::arch::nearest;
+use lab_core::models::recognise::NO_DOWNLOADS;
 
 /// Short options of several letters, and ours.
 const SHORT: [(&str, &str); 8] = [

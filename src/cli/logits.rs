@@ -4,11 +4,11 @@ use std::path::Path;
 
 use clap::Args as ClapArgs;
 
-use crate::common::writing::Part;
-use crate::files::npy;
-use crate::model::{Batch, is_finite};
-use crate::plan::Pooling;
-use crate::weights::TensorType;
+use lab_base::util::writing::Part;
+use lab_base::weights::TensorType;
+use lab_core::artifacts::npy;
+use lab_core::model::{Batch, is_finite};
+use lab_core::plan::Pooling;
 
 use super::Failure;
 use super::model::ModelArg;

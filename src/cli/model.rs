@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::files::models::Source;
+use lab_core::models::Source;
 
 use super::Failure;
 

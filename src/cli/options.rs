@@ -6,13 +6,15 @@ use std::sync::Once;
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::arch::Library;
-use crate::blocks::REGISTRY;
-use crate::files::lora;
-use crate::files::models::{self, Definitions, Opened, Source};
-use crate::model::{Model, Options};
-use crate::plan::Plan;
-use crate::weights::{self, Checked, TensorType};
+use lab_base::weights;
+use lab_base::weights::{Checked, TensorType};
+use lab_core::arch::Library;
+use lab_core::blocks::REGISTRY;
+use lab_core::model::{Model, Options};
+use lab_core::models;
+use lab_core::models::lora;
+use lab_core::models::{Definitions, Opened, Source};
+use lab_core::plan::Plan;
 
 use super::Failure;
 use super::placement::PlacementOptions;

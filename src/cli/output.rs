@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args};
 
-use crate::common::inputs::{is_input, is_same_file};
-use crate::common::writing::{self, Target};
-use crate::ggml::end_process;
+use lab_base::ggml::end_process;
+use lab_base::util::inputs::{is_input, is_same_file};
+use lab_base::util::writing;
+use lab_base::util::writing::Target;
 
 /// An error message for the user.
 pub type Failure = anyhow::Error;

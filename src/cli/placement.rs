@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::common::wording::bytes;
-use crate::files::models::Opened;
-use crate::ggml::{Device, DeviceKind, devices, rpc};
-use crate::model::{Options, Placing};
-use crate::plan::{Move, PROCESSOR, Plan};
+use lab_base::ggml::{Device, DeviceKind, devices, rpc};
+use lab_base::util::wording::bytes;
+use lab_core::model::{Options, Placing};
+use lab_core::models::Opened;
+use lab_core::plan::{Move, PROCESSOR, Plan};
 
 use super::Failure;
 use super::backends::{Backends, why_no_gpu};

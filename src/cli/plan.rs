@@ -3,12 +3,12 @@
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
-use crate::arch::{Join, OptionKind, Resolved, Resource};
-use crate::common::wording::bytes;
-use crate::files::models::unread_keys;
-use crate::inspect::describe::has_effect;
-use crate::model::{DeviceUse, Estimator};
-use crate::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
+use lab_base::util::wording::bytes;
+use lab_core::arch::{Join, OptionKind, Resolved, Resource};
+use lab_core::model::{DeviceUse, Estimator};
+use lab_core::models::unread_keys;
+use lab_core::plan::{BranchPlan, NormUse, PROCESSOR, Plan, SlotPlan, StatePlan, Unit};
+use lab_inspect::describe::has_effect;
 
 use super::model::ModelArg;
 use super::options::LoadOptions;

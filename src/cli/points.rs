@@ -2,7 +2,7 @@
 
 use clap::Args as ClapArgs;
 
-use crate::model::{Point, Points};
+use lab_core::model::{Point, Points};
 
 use super::model::ModelArg;
 use super::options::LoadOptions;

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 
-use crate::api;
-use crate::common::reading::{self, MAX_TEXT};
-use crate::constraint::{Compiled, Matcher};
-use crate::engine::serving::Served;
-use crate::engine::{
-    self, AnswerToken, Diffusion, Ends, Event, FinishReason, Limits, Rejected, Request, Unfit,
-    Usage,
+use lab_base::grammar::{Compiled, Matcher};
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_TEXT;
+use lab_base::weights::TensorType;
+use lab_core::engine;
+use lab_core::engine::serving::Served;
+use lab_core::engine::{
+    AnswerToken, Diffusion, Ends, Event, FinishReason, Limits, Rejected, Request, Unfit, Usage,
 };
-use crate::files::models::Source;
-use crate::model::Options;
-use crate::weights::TensorType;
+use lab_core::model::Options;
+use lab_core::models::Source;
 
 use super::Failure;
 use super::constraint::{ConstraintOptions, json as json_of};
@@ -327,7 +327,7 @@ fn prompt(args: &Args, text: &str, served: &Arc<Served>) -> Result<Vec<u32>, Fai
     let system = system.map(|text| json!({ "role": "system", "content": text }));
     let user = json!({ "role": "user", "content": text });
     fields.insert("messages".into(), system.chain([user]).collect());
-    api::prompt(served, fields).map_err(Failure::msg)
+    lab_server::prompt(served, fields).map_err(Failure::msg)
 }
 
 /// What helps if a prompt does not fit into the context.

@@ -5,8 +5,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_pars
 
 use serde_json::{Map, Value, json};
 
-use crate::sampling::{Kind, LISTS, List, ListKind, PARAMETERS, Parameter, Params, StageName};
-use crate::text::tokenizer::Tokenizer;
+use lab_base::tokenizer::Tokenizer;
+use lab_sampling::{Kind, LISTS, List, ListKind, PARAMETERS, Parameter, Params, StageName};
 
 use super::values::seed;
 
@@ -257,7 +257,7 @@ fn read<P>(matches: &ArgMatches, table: &[Parameter<P>], params: &mut P) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::toy;
+    use lab_sampling::toy;
 
     #[test]
     fn a_stage_has_its_options_by_its_row() {

@@ -10,21 +10,26 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use crate::api::{
-    self, Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_DEFINITION;
+use lab_base::util::wording::bytes;
+use lab_core::artifacts::store;
+use lab_core::artifacts::store::Shelf;
+use lab_core::artifacts::vectors::Vectors;
+use lab_core::engine::serving::{ModelInfo, Progress, Served};
+use lab_core::engine::{Limits, StartError, ends_in_vectors};
+use lab_core::model;
+use lab_core::model::{Estimator, Options};
+use lab_core::models;
+use lab_core::models::{Opened, Source};
+use lab_inspect::diagram::{Drawing, Sample, svg};
+use lab_inspect::pictures;
+use lab_inspect::pictures::Chosen;
+use lab_server::http::transport;
+use lab_server::{
+    Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Painter, Pool,
     Process, Residency, Started, Strictness, View, Wanted,
 };
-use crate::common::reading::{self, MAX_DEFINITION};
-use crate::common::wording::bytes;
-use crate::engine::serving::{ModelInfo, Progress, Served};
-use crate::engine::{Limits, StartError, ends_in_vectors};
-use crate::files::models::{self, Opened, Source};
-use crate::files::shelf::{self, Shelf};
-use crate::files::vectors::Vectors;
-use crate::inspect::diagram::{Drawing, Sample, svg};
-use crate::inspect::pictures::{self, Chosen};
-use crate::model::{self, Estimator, Options};
-use crate::transport;
 
 use super::config::Layers;
 use super::diffusion::DiffusionOptions;
@@ -230,7 +235,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     for warning in &args.layers.warnings {
         tracing::warn!("{warning}");
     }
-    crate::ggml::return_large_memory();
+    lab_base::ggml::return_large_memory();
     allow_connections();
     let keys = keys(&args)?;
     let access = Access::new(&keys, args.cors_origin.clone(), args.allow_host.clone());
@@ -252,7 +257,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     // Clients with a key may manage models; without keys, only clients on this machine.
     let is_managed = !keys.is_empty() || host.is_loopback();
     // The folder is removed when the server ends.
-    let kept = shelf::temporary()?;
+    let kept = store::temporary()?;
     let pool = Arc::new(pool_of(args, sources, is_managed, kept.as_ref())?);
     if !is_folder {
         // The only model is loaded before the port opens, so that a failure is reported here.
@@ -260,7 +265,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
 
     let runtime = transport::runtime()?;
-    let app = api::app(Arc::clone(&pool), access, times.read)?;
+    let app = lab_server::app(Arc::clone(&pool), access, times.read)?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let listener = tokio::net::TcpListener::bind((host, port))
@@ -435,7 +440,7 @@ fn shelf(args: &Args, folder: PathBuf) -> Result<Shelf, Failure> {
     }
     Ok(Shelf::new(
         folder,
-        shelf::Limits {
+        store::Limits {
             bytes: args.lab_artifacts,
             time: args.lab_time,
             inline: args.lab_inline,
@@ -560,7 +565,7 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
         anyhow::bail!(
             "--cache {}: too small for a single KV block of {} tokens, which takes {}",
             args.cache.map_or_else(String::new, bytes),
-            crate::plan::BLOCK_LEN,
+            lab_core::plan::BLOCK_LEN,
             options
                 .bytes_of_block(&opened.plan)
                 .map_or_else(|| "more".to_owned(), bytes),
@@ -587,7 +592,7 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::serving;
+    use lab_core::engine::serving;
 
     #[test]
     fn a_load_that_lacks_memory_is_told_from_others() {

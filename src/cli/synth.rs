@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::common::{wording, writing};
-use crate::files::synth::{self, Request};
-use crate::weights::{self, TensorType};
+use lab_base::util::{wording, writing};
+use lab_base::weights;
+use lab_base::weights::TensorType;
+use lab_core::models::synth;
+use lab_core::models::synth::Request;
 
 use super::options::ArchOptions;
 use super::output::{ForceOption, OutputFile};

@@ -7,10 +7,13 @@ use clap::{ArgGroup, Args as ClapArgs};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::common::reading::{self, MAX_TEXT};
-use crate::engine::serving;
-use crate::files::models::{self, Definitions, Source};
-use crate::text::template::{self, ChatTemplate, Moment, RenderInput};
+use lab_base::chat::template;
+use lab_base::chat::template::{ChatTemplate, Moment, RenderInput};
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_TEXT;
+use lab_core::engine::serving;
+use lab_core::models;
+use lab_core::models::{Definitions, Source};
 
 use super::{Failure, output};
 

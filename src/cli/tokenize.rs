@@ -7,9 +7,11 @@ use clap::Args as ClapArgs;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::common::reading::{self, MAX_TEXT};
-use crate::files::models::{self, Definitions, Source};
-use crate::text::tokenizer::Tokenizer;
+use lab_base::tokenizer::Tokenizer;
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_TEXT;
+use lab_core::models;
+use lab_core::models::{Definitions, Source};
 
 use super::{Failure, output};
 

@@ -5,10 +5,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::arch::nearest;
-use crate::files::quantise::TYPES;
-use crate::ggml::CACHE_TYPES;
-use crate::weights::TensorType;
+use lab_base::ggml::CACHE_TYPES;
+use lab_base::weights::TensorType;
+use lab_core::arch::nearest;
+use lab_core::models::quantise::TYPES;
 
 /// Parses a number that is 1 or more.
 pub(super) fn positive(text: &str) -> Result<usize, String> {

@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::common::distances::{first_difference, kl_divergence, likeliest, rms};
-use crate::files::npy;
-use crate::model::{self, Batch, Model, Value};
+use lab_base::util::distances::{first_difference, kl_divergence, likeliest, rms};
+use lab_core::artifacts::npy;
+use lab_core::model;
+use lab_core::model::{Batch, Model, Value};
 
 /// The passes in which tokens are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::arch::expr::{Expr, Scope, Value};
-use crate::arch::formula::particular;
-use crate::arch::{Mode, OptionSpec, Resolved};
-use crate::common::wording::{bytes, capital, count, layers, listed, tidy};
-use crate::engine::Remasking;
-use crate::plan::{
+use lab_base::util::wording::{bytes, capital, count, layers, listed, tidy};
+use lab_base::weights::TensorType;
+use lab_core::arch::expr::{Expr, Scope, Value};
+use lab_core::arch::formula::particular;
+use lab_core::arch::{Mode, OptionSpec, Resolved};
+use lab_core::engine::Remasking;
+use lab_core::plan::{
     CachePlan, DiffusionPlan, KeysOf, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan, Unit,
 };
-use crate::weights::TensorType;
 
 /// Maximum number of groups with exact numbers; beyond it, numbers become ranges.
 const MAX_GROUPS: usize = 4;

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::common::distances::nmse;
-use crate::model::{Batch, Error, Lab, LabCapture, LabEdit, LabOp, Model, Positions, Value};
+use lab_base::util::distances::nmse;
+use lab_core::model::{Batch, Error, Lab, LabCapture, LabEdit, LabOp, Model, Positions, Value};
 
 use super::compare::{Divergence, divergence};
 
@@ -104,7 +104,7 @@ pub fn computed(model: &mut Model, tokens: &[u32]) -> Result<Computed, Error> {
         after,
         paths,
         logits: Value {
-            path: crate::model::LOGITS.to_owned(),
+            path: lab_core::model::LOGITS.to_owned(),
             shape: vec![width as u64, tokens.len() as u64],
             is_per_token: true,
             elements: logits,

@@ -3,9 +3,9 @@
 //!
 //! The plan describes the whole computation, so no weight is read. A key whose other values are refused has an effect.
 
-use crate::files::models::Opened;
-use crate::plan::Plan;
-use crate::weights::{Array, Metadata, Value};
+use lab_base::weights::{Array, Metadata, Value};
+use lab_core::models::Opened;
+use lab_core::plan::Plan;
 
 /// The metadata keys of the architecture that were read but whose values do not matter, in the order of the file.
 pub fn idle_keys(opened: &Opened) -> Vec<String> {

@@ -8,10 +8,11 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::arch::{ArchDef, Library, LibraryError, OptionKind};
-use crate::plan::{Plan, TensorSet};
-use crate::stmap::{self, MapFit, Maps};
-use crate::weights::{Metadata, TensorType, Value, Weights};
+use lab_base::weights::{Metadata, TensorType, Value, Weights};
+use lab_core::arch::{ArchDef, Library, LibraryError, OptionKind};
+use lab_core::hf;
+use lab_core::hf::{MapFit, Maps};
+use lab_core::plan::{Plan, TensorSet};
 
 /// The key of a file that names its architecture.
 const ARCHITECTURE: &str = "general.architecture";
@@ -221,7 +222,7 @@ pub fn folder_fits(library: &Library, maps: Vec<MapFit>) -> Result<Vec<FolderFit
 pub fn begun_map(
     maps: &Maps,
     name: &str,
-    folder: &stmap::Folder,
+    folder: &hf::Folder,
     fits: &[FolderFit],
 ) -> Option<String> {
     let best = fits.first()?;
@@ -229,7 +230,7 @@ pub fn begun_map(
         let base = &best.map.map;
         let title =
             format!("# `{base}` fits the folder: everything but the classes is in that map.\n\n");
-        return Some(title + &stmap::extending(base, folder));
+        return Some(title + &hf::extending(base, folder));
     }
     let next = fits.iter().skip(1).take(4).map(|fit| fit.map.map.as_str());
     let mut out = format!(
@@ -262,7 +263,7 @@ pub fn begun_map(
     );
     out.push('\n');
     let source = maps.source(&best.map.map)?;
-    Some(out + &stmap::begun(&source.text, name, folder))
+    Some(out + &hf::begun(&source.text, name, folder))
 }
 
 /// Adds a comment with a heading and one line per item.

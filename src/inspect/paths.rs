@@ -1,8 +1,8 @@
 //! Execution paths: ways to compute the same logits.
 
-use crate::model::{Batch, Error, Model, Options};
-use crate::plan::Plan;
-use crate::weights::{TensorType, Weights};
+use lab_base::weights::{TensorType, Weights};
+use lab_core::model::{Batch, Error, Model, Options};
+use lab_core::plan::Plan;
 
 /// An execution path: a way to compute the same logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ pub(super) fn load(
     n_threads: usize,
     capture: bool,
 ) -> Result<Option<Model>, Error> {
-    if plan.mode != crate::arch::Mode::Causal && path.chunk != 0 {
+    if plan.mode != lab_core::arch::Mode::Causal && path.chunk != 0 {
         return Ok(None);
     }
     let n = tokens.len();

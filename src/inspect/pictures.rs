@@ -5,11 +5,29 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::api::{LabArray, LabPicture as Picture};
-use crate::inspect::diagram::svg::{self, Cell, Chart, Grid, MAX_CELLS, escape};
+use crate::diagram::svg;
+use crate::diagram::svg::{Cell, Chart, Grid, MAX_CELLS, escape};
+use lab_core::artifacts::packed::PackedArray;
+
+/// The part of a response that is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Picture {
+    /// The likeliest token after each layer.
+    Lens,
+    /// How much each value restores of the answer to the other prompt.
+    Patch,
+    /// The router weights of the experts of each token.
+    Routing,
+    /// The attention weights of each token.
+    Attention,
+    /// The contributions of parts of the model to a token's logit.
+    Attribution,
+}
 
 /// The layers and heads that are drawn; empty for all.
 #[derive(Clone, Debug, Default)]
@@ -331,7 +349,7 @@ fn captured<'a>(
                 "its numbers are in a file; with `output` `inline` they are in the response";
             return Err(at(message.into()));
         }
-        let array: LabArray =
+        let array: PackedArray =
             serde_json::from_value(value.clone()).map_err(|e| at(e.to_string()))?;
         let positions = list(value, "positions")?.iter().map(position);
         let positions: Vec<u64> = positions.collect::<Result<_, _>>()?;

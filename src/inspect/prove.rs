@@ -1,11 +1,11 @@
 //! Compares a model, on every execution path, with logits that another program computed.
 
-use crate::common::distances::{likeliest, log_probabilities, nmse};
-use crate::files::models::Opened;
-use crate::inspect::compare::{Difference, Passes, compare, record};
-use crate::model::Error;
-use crate::plan::Plan;
-use crate::weights::TensorType;
+use crate::compare::{Difference, Passes, compare, record};
+use lab_base::util::distances::{likeliest, log_probabilities, nmse};
+use lab_base::weights::TensorType;
+use lab_core::model::Error;
+use lab_core::models::Opened;
+use lab_core::plan::Plan;
 
 use super::paths::{ExecutionPath, ONE_PASS, PATHS, Text, load, logits};
 

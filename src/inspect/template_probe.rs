@@ -7,7 +7,7 @@
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use crate::text::template::{ChatTemplate, Moment, RenderError, RenderInput};
+use lab_base::chat::template::{ChatTemplate, Moment, RenderError, RenderInput};
 
 /// Words that occur in no template.
 const USER: &str = "qzuserwordqz";

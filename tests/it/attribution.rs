@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use lab_bench::arch::{Mode, Resolved};
-use lab_bench::model::{Batch, Lab, LabCapture, LabEdit, LabOp, Positions};
-use lab_bench::plan::Plan;
-use lab_bench::weights::TensorType;
+use lab_base::weights::TensorType;
+use lab_core::arch::{Mode, Resolved};
+use lab_core::model::{Batch, Lab, LabCapture, LabEdit, LabOp, Positions};
+use lab_core::plan::Plan;
 use serde_json::{Value, json};
 
 use crate::goldens::{all_goldens, model, options};

@@ -1,11 +1,11 @@
 //! Every mistake in a definition has the message that a person would see: each file of
 //! `fixtures/bad_arch` is one mistake (or several), its message is a snapshot.
 
-use lab_bench::arch::{Library, parse_common};
-use lab_bench::blocks::REGISTRY;
-use lab_bench::files::synth::{Request, design};
-use lab_bench::plan::Plan;
-use lab_bench::weights::{Array, Metadata, Value, Weights};
+use lab_base::weights::{Array, Metadata, Value, Weights};
+use lab_core::arch::{Library, parse_common};
+use lab_core::blocks::REGISTRY;
+use lab_core::models::synth::{Request, design};
+use lab_core::plan::Plan;
 
 #[test]
 fn mistakes_are_told_with_place_and_advice() {

@@ -4,8 +4,9 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use lab_bench::files::models::{self, Opened, Source};
-use lab_bench::text::tokenizer;
+use lab_base::tokenizer;
+use lab_core::models;
+use lab_core::models::{Opened, Source};
 use serde_json::{Map, Value, json};
 
 use crate::command::{Ran, bench, definitions, scratch, text};

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use lab_bench::sampling::PARAMETERS;
+use lab_sampling::PARAMETERS;
 use serde_json::{Value, json};
 
 use crate::command::{Ran, ended, printed, program, scratch, text};

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lab_bench::weights::folder::plain;
-use lab_bench::weights::{TensorType, Weights};
+use lab_base::weights::folder::plain;
+use lab_base::weights::{TensorType, Weights};
 use serde_json::{Value, json};
 
 use crate::command::{check_refused, printed, program, scratch, text};

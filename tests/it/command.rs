@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use lab_bench::files::models::Definitions;
+use lab_core::models::Definitions;
 
 /// What the program said, and how it ended.
 pub(crate) struct Ran {

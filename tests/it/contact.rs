@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_bench::weights::gguf::{NewTensor, write};
-use lab_bench::weights::{self, Metadata, Value as Meta, Weights};
+use lab_base::weights;
+use lab_base::weights::gguf::{NewTensor, write};
+use lab_base::weights::{Metadata, Value as Meta, Weights};
 use serde_json::{Value, json};
 
 use crate::command::{Ran, bench, made_up, printed, scratch, text};
@@ -401,11 +402,8 @@ fn folders_of_models_do_not_offer_what_is_none() {
         &[("general.type", string("mmproj"))],
         true,
     );
-    let found = lab_bench::files::models::list(folder.path()).expect("a folder");
-    let names: Vec<String> = found
-        .iter()
-        .map(lab_bench::files::models::Source::name)
-        .collect();
+    let found = lab_core::models::list(folder.path()).expect("a folder");
+    let names: Vec<String> = found.iter().map(lab_core::models::Source::name).collect();
     assert_eq!(names, ["model"]);
 }
 

@@ -4,11 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab_bench::files::convert::{to_folder, to_gguf};
-use lab_bench::files::models::{self, Opened, Source};
-use lab_bench::files::synth::{Request, synth};
-use lab_bench::ggml;
-use lab_bench::weights::{Metadata, TensorType, Value, Weights};
+use lab_base::ggml;
+use lab_base::weights::{Metadata, TensorType, Value, Weights};
+use lab_core::models;
+use lab_core::models::convert::{to_folder, to_gguf};
+use lab_core::models::synth::{Request, synth};
+use lab_core::models::{Opened, Source};
 
 use crate::command::{bench_in, definitions, ended, scratch};
 use crate::support::{PATHS, logits, middle_nmse, nmse};

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use lab_bench::arch::{Mode, Resolved};
-use lab_bench::files::synth::design;
-use lab_bench::inspect::describe::{describe, groups, shares};
-use lab_bench::plan::{KeysOf, Plan, StatePlan, Unit};
-use lab_bench::weights::TensorType;
+use lab_base::weights::TensorType;
+use lab_core::arch::{Mode, Resolved};
+use lab_core::models::synth::design;
+use lab_core::plan::{KeysOf, Plan, StatePlan, Unit};
+use lab_inspect::describe::{describe, groups, shares};
 
 use crate::diagrams::{cases, is_seen, window};
 use crate::goldens::{library, request};

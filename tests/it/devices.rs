@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lab_bench::arch::Mode;
-use lab_bench::ggml::rpc;
-use lab_bench::model::{Batch, Model, Options};
-use lab_bench::plan::Share;
+use lab_base::ggml::rpc;
+use lab_core::arch::Mode;
+use lab_core::model::{Batch, Model, Options};
+use lab_core::plan::Share;
 
 use crate::command::Port;
 use crate::goldens::{EXACT, Golden, Turns, all_goldens, golden, options, sourced};

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lab_bench::arch::{ArchDef, Library};
-use lab_bench::files::synth::{Request, design};
-use lab_bench::inspect::diagram::compare::{Comparison, Level, summary};
-use lab_bench::inspect::diagram::{Drawing, Sample, svg, variants};
+use lab_core::arch::{ArchDef, Library};
+use lab_core::models::synth::{Request, design};
+use lab_inspect::diagram::compare::{Comparison, Level, summary};
+use lab_inspect::diagram::{Drawing, Sample, svg, variants};
 
 use crate::command::{Ran, bench, made_up, scratch, text};
 use crate::diagram_html::with_texts;

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lab_bench::arch::{Mode, Resolved};
-use lab_bench::ggml::{GraphOp, Origin};
-use lab_bench::inspect::describe::shares;
-use lab_bench::inspect::diagram::svg::{self, Item};
-use lab_bench::inspect::diagram::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
-use lab_bench::model::{Options, STATE_PIECES};
-use lab_bench::plan::{KeysOf, Pooling};
+use lab_base::ggml::{GraphOp, Origin};
+use lab_core::arch::{Mode, Resolved};
+use lab_core::model::{Options, STATE_PIECES};
+use lab_core::plan::{KeysOf, Pooling};
+use lab_inspect::describe::shares;
+use lab_inspect::diagram::svg;
+use lab_inspect::diagram::svg::Item;
+use lab_inspect::diagram::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
 
 use crate::diagrams::{Case, after_pass, as_drawn, cases, check_layout, is_seen, window};
 use crate::goldens::model;

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::LazyLock;
 
-use lab_bench::inspect::diagram::html::page;
-use lab_bench::inspect::diagram::{Drawing, OpShape, Part, Slot};
+use lab_inspect::diagram::html::page;
+use lab_inspect::diagram::{Drawing, OpShape, Part, Slot};
 use roxmltree::{Document, Node};
 use serde_json::Value;
 use sha2::{Digest, Sha256};

@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lab_bench::common::measure::thread_time;
-use lab_bench::inspect::diagram::overlay::{First, Home, Number, Overlay, Place, Problem};
-use lab_bench::inspect::diagram::{Drawing, LEVELS, Note, Slot, svg};
+use lab_base::util::measure::thread_time;
+use lab_inspect::diagram::overlay::{First, Home, Number, Overlay, Place, Problem};
+use lab_inspect::diagram::{Drawing, LEVELS, Note, Slot, svg};
 use serde_json::{Value, json};
 
 use crate::command::{bench, check_refused, made_up, printed, scratch, text};

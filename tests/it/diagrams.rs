@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
-use lab_bench::arch::{ArchDef, Join, Mode, Resolved};
-use lab_bench::files::synth::Request;
-use lab_bench::ggml::{GraphOp, Origin};
-use lab_bench::inspect::diagram::svg::{Item, Piece};
-use lab_bench::inspect::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
-use lab_bench::model::{Batch, Model, Options, trace};
-use lab_bench::plan::{CachePlan, Plan};
-use lab_bench::weights::TensorType;
+use lab_base::ggml::{GraphOp, Origin};
+use lab_base::weights::TensorType;
+use lab_core::arch::{ArchDef, Join, Mode, Resolved};
+use lab_core::model::{Batch, Model, Options, trace};
+use lab_core::models::synth::Request;
+use lab_core::plan::{CachePlan, Plan};
+use lab_inspect::diagram::svg::{Item, Piece};
+use lab_inspect::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
 
 use crate::goldens::{Golden, all_goldens, library, model, options};
 use crate::support::behind;
@@ -424,7 +424,7 @@ fn check_words(drawing: &Drawing, told: &str) {
 #[cfg(feature = "png")]
 #[test]
 fn a_png_is_a_picture_of_its_size() {
-    use lab_bench::inspect::diagram::png::png;
+    use lab_inspect::diagram::png::png;
     let drawing = &cases()[0].drawings[0];
     let piece = svg::stack(drawing);
     let text = svg::document(drawing, &piece, "a picture");

@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lab_bench::engine::{self, Diffusion, Ends, Event, Handle, Limits, Request};
-use lab_bench::files::models::{self, Source};
-use lab_bench::model::{Batch, Model, Options};
-use lab_bench::sampling::Params;
-use lab_bench::text::tokenizer::Tokenizer;
-use lab_bench::weights::Value as MetadataValue;
+use lab_base::tokenizer::Tokenizer;
+use lab_base::weights::Value as MetadataValue;
+use lab_core::engine;
+use lab_core::engine::{Diffusion, Ends, Event, Handle, Limits, Request};
+use lab_core::model::{Batch, Model, Options};
+use lab_core::models;
+use lab_core::models::Source;
+use lab_sampling::Params;
 use serde_json::Value;
 
 use crate::command::definitions;

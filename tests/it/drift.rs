@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lab_bench::weights;
+use lab_base::weights;
 use serde_json::Value;
 
 use crate::command::{check_refused, made_up, printed, scratch, text};

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_bench::files::npy;
+use lab_core::artifacts::npy;
 use serde_json::{Value, json};
 
 use crate::command::{made_up, printed, scratch, text};

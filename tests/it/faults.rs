@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use lab_bench::arch::{ArchDef, Library};
-use lab_bench::inspect::compare::{Passes, Report, compare, record};
-use lab_bench::model::{self, Model, Options};
-use lab_bench::plan::Plan;
+use lab_core::arch::{ArchDef, Library};
+use lab_core::model;
+use lab_core::model::{Model, Options};
+use lab_core::plan::Plan;
+use lab_inspect::compare::{Passes, Report, compare, record};
 use toml::{Table, Value};
 
 use crate::command::scratch;
@@ -682,7 +683,7 @@ fn the_first_value_that_differs_is_where_the_fault_is() {
 
 #[test]
 fn problems_of_many_layers_are_found_in_good_time() {
-    use lab_bench::weights::{Metadata, Value, Weights};
+    use lab_base::weights::{Metadata, Value, Weights};
     let def = library().get("deepseek2").expect("built in");
     let mut metadata = Metadata::default();
     for (key, value) in [

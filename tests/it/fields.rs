@@ -1,6 +1,6 @@
 //! Fields of other servers: honoured, without effect, refused (docs/compatibility.md).
 
-use lab_bench::weights::Value as Meta;
+use lab_base::weights::Value as Meta;
 use serde_json::{Value, json};
 
 use crate::command::{scratch, text};

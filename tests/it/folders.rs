@@ -4,10 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_bench::files::convert::to_gguf;
-use lab_bench::files::models::{self, Definitions, Source};
-use lab_bench::model::Model;
-use lab_bench::weights::{self, TensorType};
+use lab_base::weights;
+use lab_base::weights::TensorType;
+use lab_core::model::Model;
+use lab_core::models;
+use lab_core::models::convert::to_gguf;
+use lab_core::models::{Definitions, Source};
 use serde_json::{Value, json};
 
 use crate::command::{self, scratch};

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lab_bench::text::template::{ChatTemplate, RenderError, RenderInput};
+use lab_base::chat::template::{ChatTemplate, RenderError, RenderInput};
 use serde_json::{Map, Value};
 
 use crate::support::shared;

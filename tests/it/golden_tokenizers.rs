@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use lab_bench::text::tokenizer::Tokenizer;
+use lab_base::tokenizer::Tokenizer;
 use serde::Deserialize;
 
 use crate::support::shared;
@@ -120,6 +120,6 @@ fn lossy(bytes: &[u8]) -> String {
 }
 
 fn load(path: &Path) -> Tokenizer {
-    let source = lab_bench::weights::open(path).unwrap();
+    let source = lab_base::weights::open(path).unwrap();
     Tokenizer::from_metadata(source.metadata()).unwrap()
 }

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
-use lab_bench::arch::Library;
-use lab_bench::blocks::REGISTRY;
-use lab_bench::weights::{self, TensorType};
+use lab_base::weights;
+use lab_base::weights::TensorType;
+use lab_core::arch::Library;
+use lab_core::blocks::REGISTRY;
 
 use crate::support::{
     Output, PATHS, Text, flips, middle_nmse, nmse, parse_npy, read_npz, results, shared,

@@ -8,15 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, OnceLock};
 
-use lab_bench::arch::expr::Expr;
-use lab_bench::arch::{ArchDef, Library, Mode};
-use lab_bench::blocks::REGISTRY;
-use lab_bench::files::convert::to_gguf;
-use lab_bench::files::models::{self, Source};
-use lab_bench::files::synth::{Request, synth};
-use lab_bench::model::{Batch, Model, Options};
-use lab_bench::plan::Plan;
-use lab_bench::weights::{self, TensorType, Weights};
+use lab_base::weights;
+use lab_base::weights::{TensorType, Weights};
+use lab_core::arch::expr::Expr;
+use lab_core::arch::{ArchDef, Library, Mode};
+use lab_core::blocks::REGISTRY;
+use lab_core::model::{Batch, Model, Options};
+use lab_core::models;
+use lab_core::models::Source;
+use lab_core::models::convert::to_gguf;
+use lab_core::models::synth::{Request, synth};
+use lab_core::plan::Plan;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 

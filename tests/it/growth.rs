@@ -5,19 +5,22 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use lab_bench::api;
-use lab_bench::arch::expr::{self, Expr, Scope};
-use lab_bench::common::measure::thread_time;
-use lab_bench::files::convert;
-use lab_bench::files::models::{self, Source};
-use lab_bench::files::npy;
-use lab_bench::plan::Plan;
-use lab_bench::text::template::ChatTemplate;
-use lab_bench::text::tokenizer::folder;
-use lab_bench::weights::gguf::{self, NewTensor};
-use lab_bench::weights::safetensors::Checkpoint;
-use lab_bench::weights::{self, Array, Metadata, TensorType, Value};
-use serde_json::json;
+use lab_base::chat::template::ChatTemplate;
+use lab_base::tokenizer::folder;
+use lab_base::util::measure::thread_time;
+use lab_base::weights;
+use lab_base::weights::gguf;
+use lab_base::weights::gguf::NewTensor;
+use lab_base::weights::safetensors::Checkpoint;
+use lab_base::weights::{Array, Metadata, TensorType, Value};
+use lab_core::arch::expr;
+use lab_core::arch::expr::{Expr, Scope};
+use lab_core::artifacts::npy;
+use lab_core::models;
+use lab_core::models::Source;
+use lab_core::models::convert;
+use lab_core::plan::Plan;
+use serde_json::{Map, json};
 
 use crate::bad_folders::{CONFIG, Folder};
 use crate::command::{definitions, scratch};
@@ -207,7 +210,7 @@ fn layers_that_are_left_alone_are_not_counted_one_by_one() {
     let def = library().get("llama").expect("it is built in");
     let folder = scratch();
     let path = folder.path().join("a.gguf");
-    lab_bench::files::synth::synth(&def, &Default::default(), &path).expect("it is made");
+    lab_core::models::synth::synth(&def, &Default::default(), &path).expect("it is made");
     let weights = weights::open(&path).expect("it is sound");
     let mut metadata = weights.metadata().clone();
     let many = u32::MAX;
@@ -221,7 +224,7 @@ fn gguf_of(n: usize, folder: &Path) -> std::path::PathBuf {
     let path = folder.join(format!("{n}.gguf"));
     let def = library().get("llama").expect("it is built in");
     let base = folder.join(format!("{n}-base.gguf"));
-    lab_bench::files::synth::synth(&def, &Default::default(), &base).expect("it is made");
+    lab_core::models::synth::synth(&def, &Default::default(), &base).expect("it is made");
     let base = weights::open(&base).expect("it is sound");
     let new = |name: String, ty: TensorType, shape: &[u64]| NewTensor {
         name,
@@ -273,14 +276,19 @@ fn texts_are_read_in_proportion() {
     grows("a template", 40, template, |text| {
         drop(ChatTemplate::new(text).expect("sound"))
     });
-    let body = |n: usize| json!({ "messages": vec![json!({ "role": "user", "content": "a" }); n] });
-    grows("messages", 300, body, |body| drop(api::refusal(body)));
+    let body = |n: usize| {
+        let messages = vec![json!({ "role": "user", "content": "a" }); n];
+        Map::from_iter([("messages".to_owned(), messages.into())])
+    };
+    grows("messages", 300, body, |body| {
+        drop(lab_server::refusal(body.clone()))
+    });
     let body = |n: usize| {
         let keys = (0..n).map(|i| (format!("temperatur{i}"), json!(1)));
-        json!(keys.collect::<BTreeMap<_, _>>())
+        Map::from_iter(keys)
     };
     grows("unknown fields", 200, body, |body| {
-        assert!(api::refusal(body).is_some())
+        assert!(lab_server::refusal(body.clone()).is_some())
     });
     let folder = scratch();
     let array = |n: usize| {

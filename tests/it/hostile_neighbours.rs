@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lab_bench::arch::Mode;
-use lab_bench::model::{Batch, Lab, Model, Options};
+use lab_core::arch::Mode;
+use lab_core::model::{Batch, Lab, Model, Options};
 use serde_json::{Value, json};
 
 use crate::command::{made_up, scratch, text};

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use lab_bench::weights::Value as Meta;
+use lab_base::weights::Value as Meta;
 use serde_json::{Value, json};
 
 use crate::command::{bench, scratch, text};

@@ -8,9 +8,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lab_bench::ggml::rpc;
-use lab_bench::model::{self, Batch, Model};
-use lab_bench::plan::{Move, PROCESSOR, Share};
+use lab_base::ggml::rpc;
+use lab_core::model;
+use lab_core::model::{Batch, Model};
+use lab_core::plan::{Move, PROCESSOR, Share};
 
 use crate::command::{allow_connections, bench};
 use crate::goldens::{Golden, golden, options, sourced};

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use lab_bench::model::{Batch, Estimator, MemoryUse, Model, Options};
-use lab_bench::weights::TensorType;
+use lab_base::weights::TensorType;
+use lab_core::model::{Batch, Estimator, MemoryUse, Model, Options};
 use serde_json::Value;
 
 use crate::command::{Ran, bench, made_up, printed, scratch, text};

@@ -1,7 +1,7 @@
 //! What is stored between passes: windows, states of sequences, keys shared between layers. Long
 //! texts, one token at a time, equal one pass that keeps nothing; windows do not grow with them.
 
-use lab_bench::model::Options;
+use lab_core::model::Options;
 
 use crate::goldens::{EXACT, golden, model as load, options, run};
 use crate::support::nmse;
@@ -102,7 +102,7 @@ fn a_text_is_not_continued_where_its_window_has_been_left() {
         whole.extend(run(&mut model, &[*token], 0, position));
     }
     let free = model.free_slots();
-    let mut batch = lab_bench::model::Batch::default();
+    let mut batch = lab_core::model::Batch::default();
     batch.push(1, 0, 12, true);
     assert_eq!(
         model.forward(&batch).expect_err("refused").to_string(),

@@ -1,10 +1,11 @@
 //! Metadata keys that nothing reads are named, and what a definition requires of a file must hold.
 
-use lab_bench::arch::Library;
-use lab_bench::blocks::REGISTRY;
-use lab_bench::files::synth::{Request, design};
-use lab_bench::plan::Plan;
-use lab_bench::weights::{self, Array, Value};
+use lab_base::weights;
+use lab_base::weights::{Array, Value};
+use lab_core::arch::Library;
+use lab_core::blocks::REGISTRY;
+use lab_core::models::synth::{Request, design};
+use lab_core::plan::Plan;
 
 use crate::command::{bench, made_up, printed, scratch, text};
 use crate::support::shared;
@@ -58,7 +59,7 @@ fn plan_with(arch: &str, more: &[(&str, Value)]) -> Result<Plan, String> {
 /// The tensors of a plan, as a file would have them.
 struct Tensors<'a>(&'a Plan);
 
-impl lab_bench::plan::TensorSet for Tensors<'_> {
+impl lab_core::plan::TensorSet for Tensors<'_> {
     fn has(&self, name: &str, _required: bool) -> bool {
         self.stored(name).is_some()
     }

@@ -4,16 +4,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lab_bench::arch::{Library, Mode, Parts};
-use lab_bench::blocks::REGISTRY;
-use lab_bench::files::models::{self, Source};
-use lab_bench::ggml;
-use lab_bench::model::{
+use lab_base::ggml;
+use lab_base::tokenizer::Tokenizer;
+use lab_base::weights::{Data, Entry, TensorType, Weights};
+use lab_core::arch::{Library, Mode, Parts};
+use lab_core::blocks::REGISTRY;
+use lab_core::model::{
     Batch, CapturedRow, LOGITS, Lab, LabCapture, LabEdit, LabOp, Model, Options, Points, Positions,
 };
-use lab_bench::plan::Plan;
-use lab_bench::text::tokenizer::Tokenizer;
-use lab_bench::weights::{Data, Entry, TensorType, Weights};
+use lab_core::models;
+use lab_core::models::Source;
+use lab_core::plan::Plan;
 
 use serde_json::{Value, json};
 

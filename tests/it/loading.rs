@@ -5,13 +5,15 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use lab_bench::arch::WeightRole;
-use lab_bench::files::synth;
-use lab_bench::ggml;
-use lab_bench::model::Model;
-use lab_bench::plan::Share;
-use lab_bench::weights::gguf::{self, NewTensor};
-use lab_bench::weights::{self, TensorType};
+use lab_base::ggml;
+use lab_base::weights;
+use lab_base::weights::TensorType;
+use lab_base::weights::gguf;
+use lab_base::weights::gguf::NewTensor;
+use lab_core::arch::WeightRole;
+use lab_core::model::Model;
+use lab_core::models::synth;
+use lab_core::plan::Share;
 
 use crate::backends::{SMALL, sound, synthesised};
 use crate::command::{definitions, ended, program, scratch, text};

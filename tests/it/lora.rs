@@ -7,16 +7,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lab_bench::arch::WeightRole;
-use lab_bench::common::writing::Target;
-use lab_bench::files::convert::to_gguf;
-use lab_bench::files::lora::{Adapter, Base, Source};
-use lab_bench::files::models::{self, Definitions, Opened};
-use lab_bench::ggml;
-use lab_bench::model::{Batch, Model, Options};
-use lab_bench::plan::{Plan, TensorPlan};
-use lab_bench::weights::gguf::{self, NewTensor};
-use lab_bench::weights::{Data, Entry, LazyTensor, Metadata, TensorType, Value, Weights};
+use lab_base::ggml;
+use lab_base::util::writing::Target;
+use lab_base::weights::gguf;
+use lab_base::weights::gguf::NewTensor;
+use lab_base::weights::{Data, Entry, LazyTensor, Metadata, TensorType, Value, Weights};
+use lab_core::arch::WeightRole;
+use lab_core::model::{Batch, Model, Options};
+use lab_core::models;
+use lab_core::models::convert::to_gguf;
+use lab_core::models::lora::{Adapter, Base, Source};
+use lab_core::models::{Definitions, Opened};
+use lab_core::plan::{Plan, TensorPlan};
 use serde_json::{Value as Json, json};
 
 use crate::command::{definitions, scratch};
@@ -806,7 +808,7 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
         &both,
         "`adapter.type` is `ia3`",
     );
-    let tokens = Value::Array(lab_bench::weights::Array::U32(vec![1]));
+    let tokens = Value::Array(lab_base::weights::Array::U32(vec![1]));
     let invoked = said("adapter.alora.invocation_tokens", tokens);
     refused(&invoked, &both, "(aLoRA)");
     for alpha in [Value::F32(f32::NAN), Value::F64(1e300)] {

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_bench::common::writing::Target;
-use lab_bench::files::convert::to_gguf;
-use lab_bench::weights::gguf::{self, NewTensor};
-use lab_bench::weights::{self, Metadata, Value};
+use lab_base::util::writing::Target;
+use lab_base::weights;
+use lab_base::weights::gguf;
+use lab_base::weights::gguf::NewTensor;
+use lab_base::weights::{Metadata, Value};
+use lab_core::models::convert::to_gguf;
 use serde_json::{Value as Json, json};
 
 use crate::command::{bench, definitions, scratch, text};

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use lab_bench::model::{Batch, Model, Options};
-use lab_bench::plan::Plan;
-use lab_bench::weights::{Array, Metadata, Value as Meta};
+use lab_base::weights::{Array, Metadata, Value as Meta};
+use lab_core::model::{Batch, Model, Options};
+use lab_core::plan::Plan;
 use serde_json::Value;
 
 use crate::goldens::{EXACT, Golden, goldens, options, sourced};

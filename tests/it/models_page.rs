@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use lab_bench::arch::{Library, Mode};
-use lab_bench::stmap::{self, Maps};
+use lab_core::arch::{Library, Mode};
+use lab_core::hf::Maps;
 
 use crate::goldens::{archs_of, library};
 use crate::hf;
@@ -177,7 +177,7 @@ fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
             assert!(twice.is_none(), "{name}: `{class}` has two maps");
         }
     }
-    for need in stmap::missing().expect("stmaps/missing.toml") {
+    for need in lab_core::hf::missing().expect("stmaps/missing.toml") {
         for class in need.classes {
             let row = Class {
                 state: format!("not yet: needs {}", need.what),

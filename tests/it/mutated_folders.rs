@@ -3,7 +3,8 @@
 //!
 //! Each test makes one change to every second folder of `tests/hf`; `CHANGES=50` makes 50 to each.
 
-use lab_bench::files::models::{self, Contents, Definitions, Error, Source};
+use lab_core::models;
+use lab_core::models::{Contents, Definitions, Error, Source};
 use serde_json::{Value, json};
 
 use crate::bad_folders::{CONFIG, Folder};

@@ -5,10 +5,12 @@
 
 use std::path::Path;
 
-use lab_bench::arch::ArchDef;
-use lab_bench::files::synth::{Request, synth};
-use lab_bench::weights::gguf::{self, NewTensor};
-use lab_bench::weights::{self, Array, Value, Weights};
+use lab_base::weights;
+use lab_base::weights::gguf;
+use lab_base::weights::gguf::NewTensor;
+use lab_base::weights::{Array, Value, Weights};
+use lab_core::arch::ArchDef;
+use lab_core::models::synth::{Request, synth};
 
 use crate::command::scratch;
 use crate::goldens::library;

@@ -1,7 +1,7 @@
 //! The page at `/` over a socket: its files and their headers, its settings, diagrams of models. How it
 //! behaves is for `scripts/drive_chat_page.py`, in a browser.
 
-use lab_bench::sampling::{LISTS, OTHERS, PARAMETERS};
+use lab_sampling::{LISTS, OTHERS, PARAMETERS};
 use serde_json::{Value, json};
 
 use crate::command::{scratch, text};

@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use lab_bench::api::LabPicture as Picture;
-use lab_bench::inspect::diagram::svg::{self, Chart, Item, MAX_CELLS, Rect, Style};
-use lab_bench::inspect::pictures::{self, Chosen};
+use lab_inspect::diagram::svg;
+use lab_inspect::diagram::svg::{Chart, Item, MAX_CELLS, Rect, Style};
+use lab_inspect::pictures;
+use lab_inspect::pictures::Chosen;
+use lab_inspect::pictures::Picture;
 use serde_json::{Value, json};
 
 use crate::command::{bench, check_refused, made_up, printed, scratch, text};

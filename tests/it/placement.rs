@@ -4,10 +4,10 @@
 
 use std::process::{Child, Command};
 
-use lab_bench::ggml::{Arena, Device};
-use lab_bench::model::{Batch, Error, Estimator, Model, Options, Placing};
-use lab_bench::plan::{Move, PROCESSOR, Plan, Share, StatePlan};
-use lab_bench::weights::TensorType;
+use lab_base::ggml::{Arena, Device};
+use lab_base::weights::TensorType;
+use lab_core::model::{Batch, Error, Estimator, Model, Options, Placing};
+use lab_core::plan::{Move, PROCESSOR, Plan, Share, StatePlan};
 
 use serde_json::{Value, json};
 

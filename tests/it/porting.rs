@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use lab_bench::files::npy;
-use lab_bench::inspect::nearest;
+use lab_core::artifacts::npy;
+use lab_inspect::nearest;
 use serde_json::{Value, json};
 
 use crate::command::{bench, check_refused, made_up, printed, scratch, text};

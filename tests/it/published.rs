@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use lab_bench::files::models::{self, Opened, Source};
+use lab_core::models;
+use lab_core::models::{Opened, Source};
 use serde_json::{Map, Value, json};
 
 use crate::bad_folders::{CONFIG, Folder};

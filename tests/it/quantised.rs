@@ -6,9 +6,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use lab_bench::files::models::{self, Definitions, Opened, Source};
-use lab_bench::ggml;
-use lab_bench::weights::{TensorInfo, TensorType};
+use lab_base::ggml;
+use lab_base::weights::{TensorInfo, TensorType};
+use lab_core::models;
+use lab_core::models::{Definitions, Opened, Source};
 use serde_json::{Value, json};
 
 use crate::bad_folders::Folder;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use lab_bench::arch::Mode;
-use lab_bench::model::{Batch, Model, Options, Value, trace};
-use lab_bench::plan::Plan;
-use lab_bench::weights::TensorType;
+use lab_base::weights::TensorType;
+use lab_core::arch::Mode;
+use lab_core::model::{Batch, Model, Options, Value, trace};
+use lab_core::plan::Plan;
 
 use crate::goldens::{Golden, Turns, all_goldens, model, options};
 use crate::support::nmse;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use lab_bench::arch::expr::Expr;
-use lab_bench::arch::{ArchDef, Contract, Instance, Library, OptionKind};
-use lab_bench::blocks::REGISTRY;
-use lab_bench::stmap::Maps;
+use lab_core::arch::expr::Expr;
+use lab_core::arch::{ArchDef, Contract, Instance, Library, OptionKind};
+use lab_core::blocks::REGISTRY;
+use lab_core::hf::Maps;
 
 use crate::goldens::library;
 

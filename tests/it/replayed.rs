@@ -1,7 +1,7 @@
 //! Conversations that clients send back: answers as they were served, and those of templates that show little of them.
 
-use lab_bench::text::calls::Dialect;
-use lab_bench::text::template::ChatTemplate;
+use lab_base::chat::template::ChatTemplate;
+use lab_base::chat::tool_calls::Dialect;
 use serde_json::{Value, json};
 
 use crate::command::scratch;

@@ -1,9 +1,9 @@
 //! `bench arch schema`: every definition and map fits it, and what the reader refuses for its keys, types and
 //! words does not.
 
-use lab_bench::arch::Library;
-use lab_bench::blocks::REGISTRY;
-use lab_bench::stmap;
+use lab_core::arch::Library;
+use lab_core::blocks::REGISTRY;
+use lab_core::hf;
 use regex_automata::meta::Regex;
 use serde_json::{Value, json};
 
@@ -161,7 +161,7 @@ fn texts(folder: &str, ending: &str) -> Vec<(String, String)> {
 
 #[test]
 fn every_definition_and_map_fits_its_schema() {
-    let (of_definitions, of_maps) = (REGISTRY.schema(), stmap::schema());
+    let (of_definitions, of_maps) = (REGISTRY.schema(), hf::schema());
     let definitions = texts("archs", ".arch.toml");
     let maps = texts("stmaps", ".arch.stmap.toml");
     assert!(definitions.len() > 100 && maps.len() > 50);
@@ -186,7 +186,7 @@ fn a_schema_is_whole() {
             _ => {}
         }
     }
-    for schema in [REGISTRY.schema(), stmap::schema()] {
+    for schema in [REGISTRY.schema(), hf::schema()] {
         let mut all = Vec::new();
         references(&schema, &mut all);
         assert!(!all.is_empty());

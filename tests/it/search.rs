@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use lab_bench::engine::{self, Diffusion, Ends, Event, Limits, Request};
-use lab_bench::files::models::{self, Opened, Source};
-use lab_bench::model::{Batch, Model, Options};
-use lab_bench::sampling::Params;
-use lab_bench::text::tokenizer::Tokenizer;
+use lab_base::tokenizer::Tokenizer;
+use lab_core::engine;
+use lab_core::engine::{Diffusion, Ends, Event, Limits, Request};
+use lab_core::model::{Batch, Model, Options};
+use lab_core::models;
+use lab_core::models::{Opened, Source};
+use lab_sampling::Params;
 
 use crate::command::definitions;
 use crate::goldens::options;

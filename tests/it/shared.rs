@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use lab_bench::arch::Mode;
-use lab_bench::model::{Batch, Model, Options};
-use lab_bench::plan::Plan;
+use lab_core::arch::Mode;
+use lab_core::model::{Batch, Model, Options};
+use lab_core::plan::Plan;
 
 use crate::goldens::{EXACT, Turns, all_goldens, golden, model as load, options};
 use crate::support::nmse;

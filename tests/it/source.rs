@@ -1,7 +1,7 @@
 //! Models that read a source: what is kept of it, when it is shared, and how prompts become one.
 
-use lab_bench::model::{Batch, Model, Options};
-use lab_bench::weights::{Array, StringArray, Value};
+use lab_base::weights::{Array, StringArray, Value};
+use lab_core::model::{Batch, Model, Options};
 use serde_json::json;
 
 use crate::command::{bench, scratch, text};

@@ -163,7 +163,7 @@ fn files_of_a_folder_import_each_other_in_one_direction() {
 const MAX_LOGIC: usize = 3;
 
 /// The registry of blocks: a list of modules, and what follows from it.
-const REGISTRY: &str = "src/blocks/mod.rs";
+const REGISTRY: &str = "src/core/blocks/mod.rs";
 
 #[test]
 fn module_files_assemble() {

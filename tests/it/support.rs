@@ -4,13 +4,13 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use lab_bench::arch::{ArchDef, Mode};
-use lab_bench::ggml::{GraphOp, Origin};
-use lab_bench::inspect::paths;
-pub use lab_bench::inspect::paths::{ExecutionPath, Text};
-use lab_bench::model::{Batch, Model, Options};
-use lab_bench::plan::Plan;
-use lab_bench::weights::{TensorType, Weights};
+use lab_base::ggml::{GraphOp, Origin};
+use lab_base::weights::{TensorType, Weights};
+use lab_core::arch::{ArchDef, Mode};
+use lab_core::model::{Batch, Model, Options};
+use lab_core::plan::Plan;
+use lab_inspect::paths;
+pub use lab_inspect::paths::{ExecutionPath, Text};
 
 /// A folder of the oracles in `../shared`, or where `BENCH_SHARED` says. None, with a line that
 /// says so, if there are no oracles at all.
@@ -242,7 +242,7 @@ pub fn results<'a>(
     };
     let mut model = match Model::load(plan, weights, options, &mut |_, _| {}) {
         Ok(model) => model,
-        Err(lab_bench::model::Error::CacheType { .. }) => return None,
+        Err(lab_core::model::Error::CacheType { .. }) => return None,
         Err(error) => return Some(Err(error.to_string())),
     };
     if !source.is_empty()

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use lab_bench::blocks::REGISTRY;
+use lab_core::blocks::REGISTRY;
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -145,7 +145,7 @@ fn no_model_family_is_named_in_the_code() {
     let mut faults = Vec::new();
     for (name, text) in sources("src") {
         // Texts of tokens are data.
-        if is_test(&name) || name == "src/text/tokenizer/roles.rs" {
+        if is_test(&name) || name == "src/base/tokenizer/roles.rs" {
             continue;
         }
         for (i, line) in without_tests(&text).lines().enumerate() {
@@ -375,8 +375,8 @@ fn unsafe_code_is_where_it_belongs_and_says_why() {
             if !code.contains("unsafe {") {
                 continue;
             }
-            if !name.starts_with("src/ggml/") && name != "src/weights/map.rs" {
-                faults.push(format!("{name}:{}: unsafe outside src/ggml", i + 1));
+            if !name.starts_with("src/base/ggml/") && name != "src/base/weights/map.rs" {
+                faults.push(format!("{name}:{}: unsafe outside src/base/ggml", i + 1));
             }
             let above = lines[i.saturating_sub(8)..i]
                 .iter()
@@ -430,23 +430,29 @@ fn imports_never_point_up() {
     // What a module must not know though it stands below it.
     const APART: &[(&str, &[&str])] = &[
         (
-            "src/arch/",
+            "src/core/arch/",
             &["weights", "ggml", "text", "sampling", "constraint"],
         ),
-        ("src/stmap/", &["ggml", "text", "sampling", "constraint"]),
-        ("src/plan/", &["ggml", "text", "sampling", "constraint"]),
-        ("src/ggml/", &["arch", "plan"]),
-        ("src/text/", &["arch", "plan", "ggml", "blocks"]),
+        ("src/core/hf/", &["ggml", "text", "sampling", "constraint"]),
+        (
+            "src/core/plan/",
+            &["ggml", "text", "sampling", "constraint"],
+        ),
+        ("src/base/ggml/", &["arch", "plan"]),
+        ("src/base/chat/", &["arch", "plan", "ggml", "blocks"]),
         (
             "src/sampling/",
             &["arch", "plan", "ggml", "blocks", "model", "weights"],
         ),
-        ("src/transport/", &["ggml", "text", "model", "engine"]),
         (
-            "src/constraint/",
+            "src/server/http/transport/",
+            &["ggml", "text", "model", "engine"],
+        ),
+        (
+            "src/base/grammar/",
             &["arch", "plan", "ggml", "blocks", "model", "sampling"],
         ),
-        ("src/engine/scheduler.rs", &["ggml", "model"]),
+        ("src/core/engine/scheduler.rs", &["ggml", "model"]),
     ];
     let order = modules();
     let rank = |name: &str| order.iter().position(|module| module == name);
@@ -469,7 +475,7 @@ fn imports_never_point_up() {
         }
         let Some(at) = rank(own) else {
             faults.push(format!(
-                "{name}: none of src/base.rs, src/core.rs, src/server.rs, src/inspection.rs and src/lib.rs lists `{own}`"
+                "{name}: none of src/base/lib.rs, src/core/lib.rs, src/server.rs, src/inspection.rs and src/lib.rs lists `{own}`"
             ));
             continue;
         };
@@ -494,9 +500,13 @@ fn blocks_are_named_in_their_own_folder_only() {
     let mut faults = Vec::new();
     for (name, text) in sources("src") {
         // Operations of ggml and encodings of bodies have names of their own.
-        let is_apart = ["src/blocks/", "src/ggml/", "src/api/intake.rs"]
-            .iter()
-            .any(|folder| name.starts_with(folder));
+        let is_apart = [
+            "src/core/blocks/",
+            "src/base/ggml/",
+            "src/server/http/body.rs",
+        ]
+        .iter()
+        .any(|folder| name.starts_with(folder));
         if is_apart || is_test(&name) {
             continue;
         }
@@ -543,7 +553,7 @@ fn only_the_command_line_prints_and_nothing_is_left_undone() {
 
 #[test]
 fn every_registered_block_has_its_file() {
-    let text = std::fs::read_to_string(root().join("src/blocks/mod.rs")).expect("readable");
+    let text = std::fs::read_to_string(root().join("src/core/blocks/mod.rs")).expect("readable");
     let list = text
         .split("blocks! {")
         .nth(1)
@@ -554,7 +564,7 @@ fn every_registered_block_has_its_file() {
         .map(|name| name.trim().to_owned())
         .filter(|n| !n.is_empty() && !n.starts_with("#[cfg(test)]"))
         .collect();
-    let registered: BTreeSet<String> = lab_bench::blocks::REGISTRY
+    let registered: BTreeSet<String> = lab_core::blocks::REGISTRY
         .blocks
         .iter()
         .map(|c| c.name.to_owned())
@@ -562,16 +572,16 @@ fn every_registered_block_has_its_file() {
     assert_eq!(listed, registered, "a block's name is its file's");
     for name in &listed {
         assert!(
-            root().join(format!("src/blocks/{name}.rs")).is_file(),
-            "there is no src/blocks/{name}.rs"
+            root().join(format!("src/core/blocks/{name}.rs")).is_file(),
+            "there is no src/core/blocks/{name}.rs"
         );
     }
 }
 
 #[test]
 fn contracts_are_sound() {
-    use lab_bench::arch::expr::Expr;
-    for contract in lab_bench::blocks::REGISTRY.all() {
+    use lab_core::arch::expr::Expr;
+    for contract in lab_core::blocks::REGISTRY.all() {
         let name = contract.name;
         for option in contract.options {
             assert!(

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use lab_bench::text::calls::Dialect;
-use lab_bench::text::template::ChatTemplate;
+use lab_base::chat::template::ChatTemplate;
+use lab_base::chat::tool_calls::Dialect;
 use serde_json::{Value, json};
 
 use crate::command::{scratch, text};

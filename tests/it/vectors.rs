@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_bench::files::arrays::{self, Elements, Format, Named};
-use lab_bench::weights;
+use lab_base::weights;
+use lab_core::artifacts::arrays;
+use lab_core::artifacts::arrays::{Elements, Format, Named};
 use serde_json::{Map, Value, json};
 
 use crate::command::{check_refused, printed, scratch, text};

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
-use crate::arch::ENDING;
 use crate::cli::Failure;
 use crate::cli::options::OpenOptions;
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
-use crate::common::writing::Part;
-use crate::files::models::{self, Definitions, Source};
-use crate::inspect::nearest;
-use crate::stmap;
+use lab_base::util::writing::Part;
+use lab_core::arch::ENDING;
+use lab_core::hf;
+use lab_core::models;
+use lab_core::models::{Definitions, Source};
+use lab_inspect::nearest;
 
 use super::styled;
 
@@ -52,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let definitions = opening.definitions()?;
     let source = Source::of(Some(from));
     let contents = match models::read(&source, &definitions) {
-        Err(models::Error::Folder(stmap::Error::NoMap { .. })) => {
+        Err(models::Error::Folder(hf::Error::NoMap { .. })) => {
             return folder_without_map(args, &definitions, &path);
         }
         contents => contents?,
@@ -76,10 +77,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Writes a draft map for a folder, and the definition that it belongs to.
 fn folder_without_map(args: &Args, with: &Definitions, path: &Path) -> Result<(), Failure> {
     let (name, archs) = (&args.name, &with.archs);
-    let map_path = args.output.join(format!("{name}{}", stmap::ENDING));
+    let map_path = args.output.join(format!("{name}{}", hf::ENDING));
     let checked = args.force.target(&map_path).check();
     checked.map_err(|error| at(&map_path, &error))?;
-    let (folder, maps) = stmap::fits(&args.from, &with.maps, archs)?;
+    let (folder, maps) = hf::fits(&args.from, &with.maps, archs)?;
     let fits = nearest::folder_fits(archs, maps).map_err(styled)?;
     let (Some(best), Some(map)) = (
         fits.first(),

@@ -4,18 +4,21 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args as ClapArgs};
 
-use crate::arch::{Mode, fits_pattern};
+use crate::cli::arch::llama_server;
+use crate::cli::arch::llama_server::LlamaServer;
 use crate::cli::compare::index;
 use crate::cli::options::ModelOptions;
 use crate::cli::{Failure, output};
-use crate::common::wording;
-use crate::files::models::{self, Opened, Source};
-use crate::files::npy;
-use crate::inspect::idle_keys::idle_keys;
-use crate::inspect::llama_server::{self, LlamaServer};
-use crate::inspect::paths::Text;
-use crate::inspect::prove::{self, Outcome, Parting, Reference};
-use crate::text::tokenizer::Tokenizer;
+use lab_base::tokenizer::Tokenizer;
+use lab_base::util::wording;
+use lab_core::arch::{Mode, fits_pattern};
+use lab_core::artifacts::npy;
+use lab_core::models;
+use lab_core::models::{Opened, Source};
+use lab_inspect::idle_keys::idle_keys;
+use lab_inspect::paths::Text;
+use lab_inspect::prove;
+use lab_inspect::prove::{Outcome, Parting, Reference};
 
 /// Number of token ids in a proof without given ones.
 const N_TOKENS: u64 = 32;

@@ -5,14 +5,15 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::arch::nearest;
 use crate::cli::Failure;
 use crate::cli::constraint::{json as json_of, text as text_of};
 use crate::cli::output::{self, shown};
 use crate::cli::sampling::number;
-use crate::common::wording;
-use crate::common::writing::{self, Target};
-use crate::sampling::{LISTS, PARAMETERS, Params, StageName};
+use lab_base::util::wording;
+use lab_base::util::writing;
+use lab_base::util::writing::Target;
+use lab_core::arch::nearest;
+use lab_sampling::{LISTS, PARAMETERS, Params, StageName};
 
 use super::session::{Session, role};
 use super::terminal::n_columns;
@@ -344,7 +345,7 @@ fn info(session: &Session) -> Result<(), Failure> {
             let mut fields = session.fields.clone();
             fields.insert("messages".into(), messages.to_vec().into());
             fields.insert("add_generation_prompt".into(), false.into());
-            let prompt = crate::api::prompt(served, fields);
+            let prompt = lab_server::prompt(served, fields);
             prompt.map_err(Failure::msg)?.len()
         }
     };

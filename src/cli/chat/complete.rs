@@ -8,7 +8,7 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::validate::Validator;
 
-use crate::sampling::{LISTS, PARAMETERS};
+use lab_sampling::{LISTS, PARAMETERS};
 
 use super::commands::{FORCE, commands};
 

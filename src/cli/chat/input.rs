@@ -16,7 +16,8 @@ use rustyline::{
 };
 
 use crate::cli::Failure;
-use crate::common::reading::{self, MAX_TEXT};
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_TEXT;
 
 use super::complete::Commands;
 use super::terminal::Terminal;

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::cli::Failure;
 use crate::cli::output::{self, shown};
-use crate::engine::AnswerToken;
+use lab_core::engine::AnswerToken;
 
 /// The part of an answer that is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

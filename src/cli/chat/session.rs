@@ -9,13 +9,13 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
-use crate::api::{self, Piece, Refusal, Reply, ReplyEvent};
 use crate::cli::Failure;
 use crate::cli::diffusion::Forming;
 use crate::cli::output::{self, shown};
 use crate::cli::run::{longer, speed};
-use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, FinishReason};
+use lab_core::engine::serving::Served;
+use lab_core::engine::{AnswerToken, FinishReason};
+use lab_server::{Piece, Refusal, Reply, ReplyEvent};
 
 use super::screen::Screen;
 
@@ -117,7 +117,9 @@ impl Session {
             messages.push(json!({ "role": "user", "content": "x" }));
         }
         fields.insert("messages".into(), messages.into());
-        let checked = self.runtime.block_on(api::check(&self.served, fields));
+        let checked = self
+            .runtime
+            .block_on(lab_server::check(&self.served, fields));
         checked.map_err(Failure::msg)
     }
 
@@ -277,7 +279,7 @@ impl Session {
         let mut reply: Reply = tokio::select! {
             biased;
             () = &mut stop => return Ok(Heard { message: Value::Null, is_stopped: true }),
-            reply = api::reply(&self.served, request) => reply.map_err(|refusal| self.refused(&refusal))?,
+            reply = lab_server::reply(&self.served, request) => reply.map_err(|refusal| self.refused(&refusal))?,
         };
         let mut heard = Hearing {
             forming,

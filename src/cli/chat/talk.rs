@@ -10,7 +10,7 @@ use clap::Args as ClapArgs;
 use super::super::Failure;
 use super::super::output::is_closed_pipe;
 use super::super::run::{Completing, start};
-use crate::common::inputs::remember_inputs;
+use lab_base::util::inputs::remember_inputs;
 
 use super::commands;
 use super::input::{Entry, Input};

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
-use crate::text::tokenizer::Tokenizer;
-use crate::weights::{Array, TensorInfo, TensorType, Value};
+use lab_base::tokenizer::Tokenizer;
+use lab_base::weights::{Array, TensorInfo, TensorType, Value};
 
 use super::text::special_tokens;
 use super::{CONTEXTS, Context, Findings, Planned, cache_bytes};

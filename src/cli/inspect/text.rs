@@ -3,11 +3,11 @@
 //! All text from a file is clipped, and its control characters are escaped, so that a hostile file can neither flood
 //! nor control the terminal.
 
-use crate::common::wording::{bytes, count, escaped, percent};
-use crate::files::models::few;
-use crate::inspect::template_probe::{Probe, Probed};
-use crate::text::tokenizer::Tokenizer;
-use crate::weights::{TensorInfo, TensorType, Value};
+use lab_base::tokenizer::Tokenizer;
+use lab_base::util::wording::{bytes, count, escaped, percent};
+use lab_base::weights::{TensorInfo, TensorType, Value};
+use lab_core::models::few;
+use lab_inspect::template_probe::{Probe, Probed};
 
 use super::{Context, Findings, Planned, json};
 use crate::cli::doctor::Sizes;

@@ -13,18 +13,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::Digest;
 
-use crate::arch::Parts;
 use crate::cli::Failure;
 use crate::cli::model::ModelArg;
 use crate::cli::options::{LoadOptions, progress_bar};
 use crate::cli::output::{self, ForceOption, OutputPlace, at};
 use crate::cli::values::{byte_count, positive, tokens};
-use crate::common::inputs::{forget_input, refuse_input};
-use crate::common::moments::Moments;
-use crate::common::reading::{self, MAX_TEXT};
-use crate::common::writing::{self, Target};
-use crate::engine::{Captured, LabResult, Reduce};
-use crate::files::arrays::{self, Elements, Format, Named};
+use lab_base::util::inputs::{forget_input, refuse_input};
+use lab_base::util::moments::Moments;
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_TEXT;
+use lab_base::util::writing;
+use lab_base::util::writing::Target;
+use lab_core::arch::Parts;
+use lab_core::artifacts::arrays;
+use lab_core::artifacts::arrays::{Elements, Format, Named};
+use lab_core::engine::{Captured, LabResult, Reduce};
 
 use super::prompt_lines::Lines;
 use super::prompts::{Asking, Bounds, PlanOptions, plan};
@@ -514,7 +517,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<(), Failure> {
 
 /// Reads the statistics of an earlier run.
 fn moments(path: &Path, is_full: bool) -> Result<BTreeMap<String, Moments>, Failure> {
-    let weights = crate::weights::folder::plain(path)?;
+    let weights = lab_base::weights::folder::plain(path)?;
     let numbers = |name: &str| -> Result<Vec<f64>, Failure> {
         let missing = || anyhow::anyhow!("{}: tensor `{name}` is missing", path.display());
         let tensor = weights.tensor(name).ok_or_else(missing)?;

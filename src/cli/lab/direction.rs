@@ -11,9 +11,9 @@ use crate::cli::model::ModelArg;
 use crate::cli::options::LoadOptions;
 use crate::cli::output::{self, ForceOption, OutputFile};
 use crate::cli::values::positive;
-use crate::common::directions::{Mean, principal};
-use crate::common::writing;
-use crate::files::vectors;
+use lab_base::util::directions::{Mean, principal};
+use lab_base::util::writing;
+use lab_core::artifacts::vectors;
 
 use super::prompts::{Asking, Bounds, BytesOption};
 use super::read_text;

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use crate::api::{self, LabPicture as Picture, LabRequest};
-use crate::arch::Parts;
-use crate::common::writing;
-use crate::inspect::pictures::{self, Chosen};
-use crate::model::{Point, Points};
+use lab_base::util::writing;
+use lab_core::arch::Parts;
+use lab_core::model::{Point, Points};
+use lab_inspect::pictures;
+use lab_inspect::pictures::Chosen;
+use lab_inspect::pictures::Picture;
+use lab_server::LabRequest;
 
 use crate::cli::Failure;
 use crate::cli::model::ModelArg;
@@ -246,7 +248,10 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let found = runtime.block_on(api::lab_patch(&Arc::new(asking.served), object(asked)));
+        let found = runtime.block_on(lab_server::lab_patch(
+            &Arc::new(asking.served),
+            object(asked),
+        ));
         found.map_err(|message| anyhow::anyhow!("{message}"))
     };
     args.files.draw(Picture::Patch, &[], response)
@@ -311,7 +316,7 @@ impl FileOptions {
         let served = &asking.served;
         Ok(json!({
             "object": "lab.run", "model": served.name, "tokens": tokens,
-            "pieces": api::lab_pieces(&tokens, served),
+            "pieces": lab_server::lab_pieces(&tokens, served),
             "results": [{ "index": 0, "lab": asking.request.json(&result, served) }],
         }))
     }
@@ -366,7 +371,7 @@ impl FileOptions {
         }
         #[cfg(feature = "png")]
         if let Some(path) = &self.png {
-            let png = crate::inspect::diagram::png::png(&pictures::svg(&chart))?;
+            let png = lab_inspect::diagram::png::png(&pictures::svg(&chart))?;
             self.write(path, &png)?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::cli::Failure;
-use crate::common::reading;
+use lab_base::util::reading;
 
 use super::prompts::Asking;
 

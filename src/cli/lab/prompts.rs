@@ -9,12 +9,12 @@ use clap::Args as ClapArgs;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::api::LabRequest;
-use crate::engine::serving::Served;
-use crate::engine::{Diffusion, Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
-use crate::files::models::Source;
-use crate::files::vectors::Vectors;
-use crate::model::Options;
+use lab_core::artifacts::vectors::Vectors;
+use lab_core::engine::serving::Served;
+use lab_core::engine::{Diffusion, Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
+use lab_core::model::Options;
+use lab_core::models::Source;
+use lab_server::LabRequest;
 
 use crate::cli::options::{LoadOptions, progress_bar};
 use crate::cli::values::byte_count;

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::api;
-use crate::files::arrays::Format;
+use lab_core::artifacts::arrays::Format;
 
 use crate::cli::Failure;
 use crate::cli::model::ModelArg;
@@ -70,7 +69,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         }
     };
     shown["tokens"] = result.tokens.as_slice().into();
-    shown["pieces"] = api::lab_pieces(&result.tokens, served);
+    shown["pieces"] = lab_server::lab_pieces(&result.tokens, served);
     output::line(serde_json::to_string_pretty(&shown)?)?;
     match result.n_not_finite() {
         0 => Ok(()),

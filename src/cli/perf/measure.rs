@@ -7,10 +7,10 @@ use super::passes::{Decode, Prefill};
 use super::profile;
 use super::report::{Report, Threads};
 use super::requests::{self, Requests};
-use crate::common::measure::read_bandwidth;
-use crate::engine::serving::Served;
-use crate::model::Options;
-use crate::weights::TensorType;
+use lab_base::util::measure::read_bandwidth;
+use lab_base::weights::TensorType;
+use lab_core::engine::serving::Served;
+use lab_core::model::Options;
 
 /// Number of source tokens of every sequence, if the model reads a source.
 const N_SOURCE: usize = 64;
@@ -97,7 +97,7 @@ fn through_engine(args: &Args, n_threads: usize) -> Result<Vec<Requests>, Failur
 }
 
 /// The options of the model, with capacity for the largest case.
-fn resolve(args: &Args, opened: &crate::files::models::Opened) -> Result<Options, Failure> {
+fn resolve(args: &Args, opened: &lab_core::models::Opened) -> Result<Options, Failure> {
     let (longest, sequences) = (args.longest(), args.most_sequences());
     let n_source = if opened.plan.source.is_some() {
         N_SOURCE

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::common::measure::Summary;
-use crate::model::{Batch, Model, SequenceId};
+use lab_base::util::measure::Summary;
+use lab_core::model::{Batch, Model, SequenceId};
 
 use super::Failure;
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::ggml::{self, Cost, Misplaced, PlaceCost};
-use crate::model::Model;
+use lab_base::ggml;
+use lab_base::ggml::{Cost, Misplaced, PlaceCost};
+use lab_core::model::Model;
 
 use super::Failure;
 use super::passes::{self, Case};

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::common::measure::Summary;
-use crate::common::wording::bytes;
+use lab_base::util::measure::Summary;
+use lab_base::util::wording::bytes;
 
 use super::passes::{Decode, Prefill};
 use super::profile::Profile;

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::engine::Diffusion;
-use crate::engine::serving::Served;
-use crate::engine::{Ends, Event, Limits, Request, Usage};
-use crate::sampling::Params;
+use lab_core::engine::Diffusion;
+use lab_core::engine::serving::Served;
+use lab_core::engine::{Ends, Event, Limits, Request, Usage};
+use lab_sampling::Params;
 
 use super::Failure;
 use super::passes::Case;

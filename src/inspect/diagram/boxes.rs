@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 
 use super::Note;
-use crate::common::wording;
+use lab_base::util::wording;
 
 /// A box that shows its operations when opened: a block, a stage or a norm.
 #[derive(Clone, Debug, Default, Serialize)]

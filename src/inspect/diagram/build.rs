@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
-use crate::arch::{ArchDef, Instance, Join, Resource, Setting};
-use crate::common::wording;
-use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
+use lab_base::util::wording;
+use lab_core::arch::{ArchDef, Instance, Join, Resource, Setting};
+use lab_core::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
 use super::context::DrawContext;
 use super::ids;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::arch::{ArchDef, Instance};
-use crate::ggml::GraphOp;
-use crate::plan::{Plan, Unit};
+use lab_base::ggml::GraphOp;
+use lab_core::arch::{ArchDef, Instance};
+use lab_core::plan::{Plan, Unit};
 
 use super::ops::Reader;
 use super::sample::Sample;

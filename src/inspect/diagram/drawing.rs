@@ -1,7 +1,7 @@
 //! The drawing of a model, and iterators over its parts.
 
 use super::{Cost, Kept, Kind, Legend, Part, Run, Scene, Slot};
-use crate::arch::Mode;
+use lab_core::arch::Mode;
 
 /// The drawing of a model.
 #[derive(Clone, Debug)]

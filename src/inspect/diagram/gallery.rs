@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::arch::{Library, LibraryError};
+use lab_core::arch::{Library, LibraryError};
 
 use super::{Drawing, Error, Sample, svg, variants};
 

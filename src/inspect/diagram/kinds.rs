@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use super::context::DrawContext;
 use super::{Kind, Slot};
-use crate::arch::{Resolved, StateSpec, WeightRole};
-use crate::ggml::{GraphOp, Origin};
-use crate::plan::{BranchPlan, LayerPlan, Plan, StatePlan};
+use lab_base::ggml::{GraphOp, Origin};
+use lab_core::arch::{Resolved, StateSpec, WeightRole};
+use lab_core::plan::{BranchPlan, LayerPlan, Plan, StatePlan};
 
 /// A piece of the stack of layers.
 #[derive(Clone, Debug, PartialEq, Eq)]

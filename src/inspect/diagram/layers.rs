@@ -1,7 +1,7 @@
 //! The kinds of layers, their slots, and the branches of these.
 
 use super::{Cost, Note, Part};
-use crate::arch::Join;
+use lab_core::arch::Join;
 
 /// Layers that are equal except for their index.
 #[derive(Clone, Debug, Default)]

@@ -17,7 +17,7 @@ pub struct Note {
 
 impl Note {
     /// The whole note in words; empty if there is nothing.
-    pub(in crate::inspect::diagram) fn sentence(&self) -> String {
+    pub(in crate::diagram) fn sentence(&self) -> String {
         let first = self.first.as_ref();
         let first = first.map(|first| format!("first difference: {first}"));
         let number = (!self.text.is_empty()).then(|| self.text.clone());
@@ -30,11 +30,11 @@ impl Note {
 pub const LEVELS: usize = 9;
 
 /// The classes of boxes by colour, palest first, and the class of a box without a number.
-pub(in crate::inspect::diagram) const HOT: [&str; LEVELS] = [
+pub(in crate::diagram) const HOT: [&str; LEVELS] = [
     "hot o0", "hot o1", "hot o2", "hot o3", "hot o4", "hot o5", "hot o6", "hot o7", "hot o8",
 ];
 
-pub(in crate::inspect::diagram) const COLD: &str = "hot none";
+pub(in crate::diagram) const COLD: &str = "hot none";
 
 /// A colour, and the range of numbers that have it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Diagrams of a model: stack, kinds of layers, slots, blocks, operations.
 //!
-//! A [`Drawing`] is made from a plan and from the graph that the model builds for it ([`crate::model::trace`]), so it
+//! A [`Drawing`] is made from a plan and from the graph that the model builds for it ([`lab_core::model::trace`]), so it
 //! cannot show anything that does not run. It is data without coordinates; `svg` turns it into pictures. With a model
 //! file, its numbers are those of the file. Without one, sizes are the expressions of the definition and of the
 //! contracts ([`symbols`]).

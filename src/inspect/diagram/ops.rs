@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::ggml::{GraphOp, Origin};
+use lab_base::ggml::{GraphOp, Origin};
 
 /// A box under construction.
 #[derive(Clone, Debug, PartialEq)]

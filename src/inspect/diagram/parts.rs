@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::arch::formula::{general, particular};
-use crate::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
-use crate::common::wording;
-use crate::ggml::{GraphOp, Origin};
-use crate::inspect::describe::{self, Use};
-use crate::plan::{BLOCK_LEN, KeysOf, LayerPlan, StatePlan, Unit};
+use crate::describe;
+use crate::describe::Use;
+use lab_base::ggml::{GraphOp, Origin};
+use lab_base::util::wording;
+use lab_core::arch::formula::{general, particular};
+use lab_core::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
+use lab_core::plan::{BLOCK_LEN, KeysOf, LayerPlan, StatePlan, Unit};
 
 use super::context::DrawContext;
 use super::kinds::{is_within, without_index};

@@ -1,11 +1,13 @@
 //! The input of a drawing: a plan with its graph, and a second graph that shows which sizes depend on the number of
 //! tokens; and the variants of a definition that are drawn, which its table `variants` defines.
 
-use crate::arch::{ArchDef, Mode};
-use crate::files::synth::{self, Request};
-use crate::ggml::{self, GraphOp};
-use crate::model;
-use crate::plan::Plan;
+use lab_base::ggml;
+use lab_base::ggml::GraphOp;
+use lab_core::arch::{ArchDef, Mode};
+use lab_core::model;
+use lab_core::models::synth;
+use lab_core::models::synth::Request;
+use lab_core::plan::Plan;
 
 /// Numbers of tokens of the two passes.
 const N_TOKENS: [usize; 2] = [7, 11];

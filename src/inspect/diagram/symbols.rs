@@ -2,10 +2,10 @@
 
 use super::context::DrawContext;
 use super::words;
-use crate::arch::expr::Expr;
-use crate::arch::{Instance, Resolved, Resource};
-use crate::inspect::describe::Use;
-use crate::plan::{StatePlan, Unit};
+use crate::describe::Use;
+use lab_core::arch::expr::Expr;
+use lab_core::arch::{Instance, Resolved, Resource};
+use lab_core::plan::{StatePlan, Unit};
 
 /// Maximum length of an expression that replaces the name of an option.
 const SHORT: usize = 22;

@@ -2,13 +2,13 @@
 //!
 //! Formulas and descriptions of weights come from the contracts; this file has only texts that no contract has.
 
-use crate::arch::{Contract, Mode, OptionKind, Resolved, Resource, StateSpec};
-use crate::blocks::REGISTRY;
-use crate::blocks::cache::Cache;
-use crate::common::wording;
-use crate::ggml::GraphOp;
-use crate::inspect::describe;
-use crate::plan::{CachePlan, Plan, StatePlan, Unit};
+use crate::describe;
+use lab_base::ggml::GraphOp;
+use lab_base::util::wording;
+use lab_core::arch::{Contract, Mode, OptionKind, Resolved, Resource, StateSpec};
+use lab_core::blocks::REGISTRY;
+use lab_core::blocks::cache::Cache;
+use lab_core::plan::{CachePlan, Plan, StatePlan, Unit};
 
 use super::OpShape;
 use super::context::DrawContext;

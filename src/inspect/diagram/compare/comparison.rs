@@ -8,7 +8,7 @@ use super::super::legend::Note;
 use super::super::overlay::{Home, annotate};
 use super::finding::{Finding, Level};
 use super::walk::Comparer;
-use crate::common::wording::escaped;
+use lab_base::util::wording::escaped;
 
 /// The comparison of two drawings: their matching parts and their differences.
 #[derive(Clone, Debug)]

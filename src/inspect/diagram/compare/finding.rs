@@ -1,6 +1,6 @@
 //! A difference between two drawings.
 
-use crate::common::wording::{capital, listed};
+use lab_base::util::wording::{capital, listed};
 
 /// The level of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use super::super::overlay::Home;
 use super::finding::{Finding, Level};
-use crate::arch::{Contract, Join};
-use crate::blocks::REGISTRY;
-use crate::common::wording::{listed, uncapital};
-use crate::inspect::describe;
-use crate::inspect::diagram::{Drawing, Factor, Kind, Part, PartOption, Slot};
+use crate::describe;
+use crate::diagram::{Drawing, Factor, Kind, Part, PartOption, Slot};
+use lab_base::util::wording::{listed, uncapital};
+use lab_core::arch::{Contract, Join};
+use lab_core::blocks::REGISTRY;
 
 /// An item of each side; `None` if a side lacks it.
 type Pair<T> = [Option<T>; 2];

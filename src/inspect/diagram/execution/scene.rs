@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::plan::Pooling;
+use lab_core::plan::Pooling;
 
 /// A scene: one step of the execution, or one kind of memory that is read or kept.
 #[derive(Clone, Debug)]

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::{Held, MASK, Picture, Read, SMALL, Scene, WINDOW};
-use crate::arch::{Mode, ParamSource};
-use crate::blocks::cache::{Cache, Window};
-use crate::common::wording;
-use crate::engine::Remasking;
-use crate::inspect::describe::pooled;
-use crate::inspect::diagram::context::DrawContext;
-use crate::inspect::diagram::kinds::is_within;
-use crate::inspect::diagram::words;
-use crate::model::Options;
-use crate::plan::{BLOCK_LEN, CachePlan, KeysOf, Pooling, StatePlan, Unit};
-use crate::weights::TensorType;
+use crate::describe::pooled;
+use crate::diagram::context::DrawContext;
+use crate::diagram::kinds::is_within;
+use crate::diagram::words;
+use lab_base::util::wording;
+use lab_base::weights::TensorType;
+use lab_core::arch::{Mode, ParamSource};
+use lab_core::blocks::cache::{Cache, Window};
+use lab_core::engine::Remasking;
+use lab_core::model::Options;
+use lab_core::plan::{BLOCK_LEN, CachePlan, KeysOf, Pooling, StatePlan, Unit};
 
 /// Number of tokens at the end of the text whose keys are drawn.
 const VIEWS: u32 = 4;
@@ -41,7 +41,7 @@ fn memory(before: &str, [keys, states]: &[Vec<usize>; 2]) -> String {
 
 impl<'p> DrawContext<'p> {
     /// The scenes of the model.
-    pub(in crate::inspect::diagram) fn scenes(&self) -> Vec<Scene> {
+    pub(in crate::diagram) fn scenes(&self) -> Vec<Scene> {
         let mut all = match self.plan.mode {
             Mode::Causal => vec![self.prefill(), self.decode()],
             Mode::Encoder => vec![self.encoding()],

@@ -4,9 +4,10 @@
 //! zooming into its layer's picture: no opened block is drawn twice.
 
 use super::badge;
-use crate::inspect::diagram::ids::WHOLE;
-use crate::inspect::diagram::svg::{self, Piece, escape};
-use crate::inspect::diagram::{Drawing, Kind, Part};
+use crate::diagram::ids::WHOLE;
+use crate::diagram::svg;
+use crate::diagram::svg::{Piece, escape};
+use crate::diagram::{Drawing, Kind, Part};
 
 /// Width of the pictures of execution, in pixels.
 const EXECUTION: f64 = 1000.0;

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 
 use super::super::legend::Note;
 use super::{Number, Overlay, Rule};
-use crate::ggml::Origin;
-use crate::inspect::diagram::ops::root;
-use crate::inspect::diagram::{Drawing, Part, Sample, Slot};
+use crate::diagram::ops::root;
+use crate::diagram::{Drawing, Part, Sample, Slot};
+use lab_base::ggml::Origin;
 
 /// The combined number of a box.
 pub(super) struct Sum {
@@ -52,10 +52,7 @@ pub(super) fn holders(drawing: &Drawing, (home, layer): Place) -> Vec<Home> {
 }
 
 /// Sets the note of each box. `of` gets the box and the number of layers that it represents.
-pub(in crate::inspect::diagram) fn annotate(
-    drawing: &mut Drawing,
-    of: impl Fn(Home, usize) -> Note,
-) {
+pub(in crate::diagram) fn annotate(drawing: &mut Drawing, of: impl Fn(Home, usize) -> Note) {
     for (at, part) in drawing.parts_mut().enumerate() {
         let n = part.paths.len();
         for (nth, op) in part.ops.iter_mut().enumerate() {

@@ -8,8 +8,8 @@ use super::place::{Finder, Sum, Sums, annotate, holders, sums};
 use super::read::short;
 use super::scale::{SPAN, SPAN_OF_TIMES, Scale};
 use super::{Home, Overlay, Place, Problem, Rule};
-use crate::common::wording::{capital, percent};
-use crate::files::models::few;
+use lab_base::util::wording::{capital, percent};
+use lab_core::models::few;
 
 impl Overlay {
     /// Writes every number, and the legend of the colours, to the drawing of `sample`. `model` is the name of the drawn

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use crate::files::models::few;
+use lab_core::models::few;
 
 /// The numbers that are shown on a drawing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,7 +55,7 @@ pub struct Number {
     pub value: f64,
 }
 
-/// An operation of a use of a unit. [`crate::ggml::GraphOp`] has the same names.
+/// An operation of a use of a unit. [`lab_base::ggml::GraphOp`] has the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// The kind of block.

@@ -89,7 +89,7 @@ impl Scale {
 }
 
 /// A number with its first digits, without trailing zeros.
-pub(in crate::inspect::diagram) fn digits(value: f64) -> String {
+pub(in crate::diagram) fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }

@@ -6,8 +6,8 @@ use super::super::{Drawing, Kind};
 use super::overlay::swatch;
 use super::text::Style;
 use super::{Piece, layer, stack};
-use crate::common::wording::{bytes, capital, count};
-use crate::inspect::describe;
+use crate::describe;
+use lab_base::util::wording::{bytes, capital, count};
 
 /// Maximum number of kinds of layers that are named.
 const KINDS: usize = 8;

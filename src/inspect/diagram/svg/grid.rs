@@ -8,8 +8,8 @@ use super::overlay::swatch;
 use super::scene::{Item, Piece, Rect};
 use super::stack::framed;
 use super::text::{Style, cut, width};
-use crate::inspect::diagram::legend::{COLD, HOT, LEVELS};
-use crate::inspect::diagram::overlay::digits;
+use crate::diagram::legend::{COLD, HOT, LEVELS};
+use crate::diagram::overlay::digits;
 
 /// Maximum number of cells in a picture.
 pub const MAX_CELLS: usize = 40_000;

@@ -5,9 +5,9 @@ use super::part::{card, cost_text, opened, small};
 use super::scene::{Item, Piece, Point, Seg};
 use super::shape::{GAP, Link, arrow, chain, head, label, sign, spine_head, square, tip, toward};
 use super::text::{Style, cut, width};
-use crate::arch::Join;
-use crate::inspect::diagram::words::tap;
-use crate::inspect::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
+use crate::diagram::words::tap;
+use crate::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
+use lab_core::arch::Join;
 
 /// Position of the hidden state's line.
 pub(super) const SPINE: f64 = 24.0;
@@ -36,7 +36,7 @@ pub(super) fn kind(kind: &Kind, layers: Option<&str>) -> Piece {
 }
 
 /// The slots of a kind of layer along the hidden state, with operations and weights.
-pub(in crate::inspect::diagram) fn slots(kind: &Kind) -> Piece {
+pub(in crate::diagram) fn slots(kind: &Kind) -> Piece {
     let are_several = kind.slots.iter().any(|slot| slot.read.is_some());
     let (x, what) = match are_several {
         true => ("X", "hidden states"),

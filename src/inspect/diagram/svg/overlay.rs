@@ -5,8 +5,8 @@
 
 use super::scene::{Item, Piece, Rect};
 use super::text::{Style, cut, width};
-use crate::inspect::diagram::legend::{COLD, HOT};
-use crate::inspect::diagram::{Legend, Note};
+use crate::diagram::legend::{COLD, HOT};
+use crate::diagram::{Legend, Note};
 
 /// The mark of the first difference.
 const FIRST: &str = "\u{25b2} first difference";
@@ -63,7 +63,7 @@ pub(super) fn swatch(class: &'static str, text: &str) -> Piece {
 }
 
 /// The legend of the colours, `room` pixels wide.
-pub(in crate::inspect::diagram) fn legend(legend: &Legend, room: f64) -> Piece {
+pub(in crate::diagram) fn legend(legend: &Legend, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     let title = cut(&legend.title, Style::Title, 2.0 * room);
     piece.write(0.0, Style::Title, &title);

@@ -6,9 +6,9 @@ use super::overlay::{self, heat};
 use super::scene::{Piece, Rect};
 use super::shape::{MAX_ROW, drum, graph, label, sign};
 use super::text::{Style, cut, width, wrap};
-use crate::common::wording::{bytes, count, percent};
-use crate::inspect::diagram::boxes::dims;
-use crate::inspect::diagram::{Cost, Edge, End, Note, Op, OpShape, Part, Weight};
+use crate::diagram::boxes::dims;
+use crate::diagram::{Cost, Edge, End, Note, Op, OpShape, Part, Weight};
+use lab_base::util::wording::{bytes, count, percent};
 
 /// Padding between a border and its contents.
 const PAD: f64 = 12.0;
@@ -24,13 +24,13 @@ fn with_dims(name: &str, of: &[String]) -> String {
 }
 
 /// Number of elements, bytes, and share of the model.
-pub(in crate::inspect::diagram) fn cost_text(cost: &Cost) -> String {
+pub(in crate::diagram) fn cost_text(cost: &Cost) -> String {
     let (n, size) = (count(cost.params), bytes(cost.bytes));
     format!("{n} \u{b7} {size} \u{b7} {}", percent(cost.share))
 }
 
 /// A part with its operations: a block with contents, or a norm as one box.
-pub(in crate::inspect::diagram) fn opened(part: &Part) -> Piece {
+pub(in crate::diagram) fn opened(part: &Part) -> Piece {
     match part.kind {
         "norm" => single(part),
         _ => block(part),

@@ -6,10 +6,10 @@ use super::part::{card, cost_text, single};
 use super::scene::Piece;
 use super::shape::{GAP as CHAIN_GAP, Link, cell, chain, label, tip};
 use super::text::{Style, cut, wrap};
-use crate::arch::Mode;
-use crate::common::wording;
-use crate::inspect::diagram::boxes::dims;
-use crate::inspect::diagram::{Drawing, Kind, Part, Run};
+use crate::diagram::boxes::dims;
+use crate::diagram::{Drawing, Kind, Part, Run};
+use lab_base::util::wording;
+use lab_core::arch::Mode;
 
 /// Width of a card, and of one of several cards side by side.
 const ROOM: f64 = 440.0;
@@ -25,7 +25,7 @@ const KINDS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 /// Maximum width of a row of kinds.
 const MAX_ROW: f64 = 3000.0;
 /// Maximum width of the legend above the kinds.
-pub(in crate::inspect::diagram) const LEGEND: f64 = 1000.0;
+pub(in crate::diagram) const LEGEND: f64 = 1000.0;
 
 /// The whole model: input, stack with the pattern of its layers, head, and the scenes of its execution.
 pub fn stack(drawing: &Drawing) -> Piece {
@@ -51,7 +51,7 @@ fn room(drawing: &Drawing) -> f64 {
 }
 
 /// The input, the layers and the output, one below the other along the hidden state.
-pub(in crate::inspect::diagram) fn column(drawing: &Drawing) -> Piece {
+pub(in crate::diagram) fn column(drawing: &Drawing) -> Piece {
     let tokens = match drawing.mode {
         Mode::Causal => "tokens so far",
         Mode::Diffusion => "tokens, some masked",
@@ -241,7 +241,7 @@ fn layer(kind: &Kind, room: f64) -> Piece {
 }
 
 /// The column beside the stack.
-pub(in crate::inspect::diagram) fn notes(drawing: &Drawing) -> Piece {
+pub(in crate::diagram) fn notes(drawing: &Drawing) -> Piece {
     let mut piece = Piece::new(NOTES, 0.0);
     if let Some(legend) = &drawing.overlay {
         piece.add(0.0, overlay::legend(legend, NOTES));
@@ -310,7 +310,7 @@ pub fn layers(drawing: &Drawing) -> Piece {
 }
 
 /// The layers of a kind, in words; empty if they are unknown.
-pub(in crate::inspect::diagram) fn layers_of(drawing: &Drawing, kind: &Kind) -> String {
+pub(in crate::diagram) fn layers_of(drawing: &Drawing, kind: &Kind) -> String {
     let (n, n_all) = (kind.layers.len(), drawing.layers.len());
     let which = wording::layers(&kind.layers, n_all);
     match (drawing.is_symbolic, drawing.kinds.len()) {

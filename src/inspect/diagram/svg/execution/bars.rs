@@ -3,8 +3,8 @@
 use super::super::scene::{Item, Piece, Rect};
 use super::super::text::{Style, cut};
 use super::legend;
-use crate::common::wording::bytes;
-use crate::inspect::diagram::{Held, Read};
+use crate::diagram::{Held, Read};
+use lab_base::util::wording::bytes;
 
 /// A bar: its name, and its parts as classes and bytes.
 type Bar = (String, Vec<(&'static str, u64)>);

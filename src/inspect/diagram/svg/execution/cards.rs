@@ -4,7 +4,7 @@ use super::super::scene::Piece;
 use super::super::text::Style;
 use super::marks::{GAP, MAX_CARD, MIN_CARD, PAD, lettered};
 use super::{bars, layers, passes};
-use crate::inspect::diagram::{Drawing, Picture, Scene};
+use crate::diagram::{Drawing, Picture, Scene};
 
 /// The scenes of the execution, as cards in rows of `room` pixels.
 pub fn execution(drawing: &Drawing, room: f64) -> Piece {

@@ -7,7 +7,7 @@ use super::super::scene::{Item, Piece, Rect};
 use super::super::shape::{cell, graph, label, square};
 use super::super::text::Style;
 use super::{ROOM, SIDE, arrow, cells, kept, legend, lettered};
-use crate::inspect::diagram::{Drawing, WINDOW};
+use crate::diagram::{Drawing, WINDOW};
 
 /// A state that is passed from token to token; only the last one is kept.
 pub(super) fn state() -> Piece {

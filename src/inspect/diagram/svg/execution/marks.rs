@@ -3,7 +3,7 @@
 use super::super::scene::{Piece, Point};
 use super::super::shape::{cell, drum, tip, toward};
 use super::super::text::{Style, cut, width};
-use crate::inspect::diagram::Drawing;
+use crate::diagram::Drawing;
 
 /// Minimum and maximum width of a card, the gap between cards, and the padding inside them.
 pub(super) const MIN_CARD: f64 = 280.0;

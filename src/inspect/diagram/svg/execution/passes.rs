@@ -7,8 +7,8 @@ use super::super::scene::{Item, Piece, Rect};
 use super::super::shape::{graph, label};
 use super::super::text::{Style, width};
 use super::{SIDE, cells, kept, legend};
-use crate::inspect::diagram::{Drawing, MASK};
-use crate::plan::Pooling;
+use crate::diagram::{Drawing, MASK};
+use lab_core::plan::Pooling;
 
 /// A cell: its class and its text.
 type Cell = (&'static str, String);

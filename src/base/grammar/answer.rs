@@ -1,0 +1,593 @@
+//! Grammars of whole answers: reasoning, then content or tool calls as a model writes them.
+//!
+//! The marks come from the model's format of calls (`tools/`). A mark that is a control token of the vocabulary is that
+//! token in the grammar; any other mark is text. Not here: reading answers.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::chat::tool_calls::{Body, Format, Marks, Schema, Tool};
+use crate::tokenizer::Tokenizer;
+
+use super::deadline::Deadline;
+use super::schema;
+use super::{Constraint, Error};
+
+/// Whether an answer begins with reasoning.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Thought {
+    /// There is no reasoning.
+    #[default]
+    None,
+    /// The model decides whether it reasons.
+    Optional(Marks),
+    /// The prompt has opened the block of reasoning.
+    Open(Marks),
+}
+
+/// The content that may take the place of calls.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// None: a tool must be called.
+    None,
+    /// Any text.
+    Any,
+    /// Text that fits another constraint: a schema or a regular expression.
+    Fits(Box<Constraint>),
+}
+
+/// The parts of an answer that a grammar describes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// The format in which the model writes calls.
+    pub format: Arc<Format>,
+    /// The reasoning before the answer.
+    pub thought: Thought,
+    /// The tools that may be called; without tools there are no calls.
+    pub tools: Vec<Tool>,
+    /// Whether the answer may hold several calls.
+    pub many: bool,
+    /// The content that may take the place of calls.
+    pub content: Content,
+}
+
+impl Answer {
+    /// The total size of the texts of its parts, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let tools = self.tools.iter();
+        let tools: usize = tools
+            .map(|tool| tool.name.len() + tool.parameters.to_string().len())
+            .sum();
+        tools
+            + match &self.content {
+                Content::Fits(constraint) => constraint.bytes(),
+                _ => 0,
+            }
+    }
+}
+
+/// The Lark grammar of an answer.
+///
+/// # Errors
+/// A schema cannot be enforced.
+pub(super) fn to_lark(
+    answer: &Answer,
+    tokenizer: &Tokenizer,
+    deadline: &Deadline,
+) -> Result<String, Error> {
+    let mut writer = Writer {
+        answer,
+        format: &answer.format,
+        tokenizer,
+        deadline,
+        rules: String::new(),
+        n: 0,
+    };
+    let thought = writer.thought();
+    let body = writer.body()?;
+    Ok(format!("start: {thought} {body}\n{}", writer.rules))
+}
+
+struct Writer<'a> {
+    answer: &'a Answer,
+    format: &'a Format,
+    tokenizer: &'a Tokenizer,
+    deadline: &'a Deadline,
+    rules: String,
+    n: usize,
+}
+
+/// A text as a string literal of Lark.
+fn quoted(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        text => Value::from(text).to_string(),
+    }
+}
+
+/// One of the strings among these values.
+fn one_of(values: &[Value]) -> String {
+    let (empty, others): (Vec<&str>, Vec<&str>) = values
+        .iter()
+        .filter_map(Value::as_str)
+        .partition(|value| value.is_empty());
+    if others.is_empty() {
+        return String::new();
+    }
+    let others: Vec<String> = others.into_iter().map(quoted).collect();
+    let is_optional = if empty.is_empty() { "" } else { "?" };
+    format!("({}){is_optional}", others.join(" | "))
+}
+
+/// A regular expression of Lark that matches exactly this text.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if c == '\n' {
+            out.push_str("\\n");
+            continue;
+        }
+        if r"\.+*?()|[]{}^$/".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+impl Writer<'_> {
+    /// Adds a rule and returns its name. Names of rules are lower case.
+    fn rule(&mut self, options: &str, body: &str) -> String {
+        self.n += 1;
+        let name = format!("r{}", self.n);
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(self.rules, "{name}{options}: {body}");
+        name
+    }
+
+    /// A mark as grammar: control tokens by their ids, the rest as text.
+    fn mark(&self, text: &str) -> String {
+        match self.tokens_of(text) {
+            None => quoted(text),
+            Some(parts) => parts.join(" "),
+        }
+    }
+
+    /// The parts of a mark, if it contains control tokens.
+    fn tokens_of(&self, text: &str) -> Option<Vec<String>> {
+        let ids = self.tokenizer.encode(text, false, true).ok()?;
+        if ids.iter().all(|id| self.tokenizer.is_text(*id)) {
+            return None;
+        }
+        let (mut parts, mut plain) = (Vec::new(), Vec::new());
+        for id in ids {
+            if self.tokenizer.is_text(id) {
+                plain.extend_from_slice(self.tokenizer.piece(id));
+                continue;
+            }
+            let before = std::mem::take(&mut plain);
+            parts.push(quoted(&String::from_utf8_lossy(&before)));
+            parts.push(format!("<[{id}]>"));
+        }
+        parts.push(quoted(&String::from_utf8_lossy(&plain)));
+        Some(parts)
+    }
+
+    /// Any text up to a mark, followed by the mark.
+    fn up_to(&mut self, mark: &str) -> String {
+        let (mark, space) = mark.split_at(mark.trim_end().len());
+        let space = quoted(space);
+        match self.tokens_of(mark) {
+            None => {
+                let rule = self.rule("[lazy]", &format!("/(?s:.*)/ {}", quoted(mark)));
+                format!("{rule} {space}")
+            }
+            Some(parts) => {
+                // One regular expression matches any text together with the text before the first control token: a
+                // separate lexeme for any text would also take the text of the mark.
+                let (before, rest) = parts.split_first().map_or(("", &[][..]), |(a, b)| (a, b));
+                let before: String = serde_json::from_str(before).unwrap_or_default();
+                format!("/(?s:.*){}/ {} {space}", escaped(&before), rest.join(" "))
+            }
+        }
+    }
+
+    fn thought(&mut self) -> String {
+        if let Some(channels) = self.format.channels.clone() {
+            let Some(name) = channels.reasoning.first() else {
+                return String::new();
+            };
+            if self.answer.thought == Thought::None {
+                return String::new();
+            }
+            let header = format!("{}{name}{}", channels.channel, channels.message);
+            let open = self.mark(&header);
+            let end = channels.ends.first().map_or("", String::as_str);
+            let rest = self.up_to(end);
+            let next = self.mark(&format!("{}assistant", channels.start));
+            return format!("({open} {rest} {next})?");
+        }
+        match self.answer.thought.clone() {
+            Thought::None => String::new(),
+            Thought::Open(marks) => {
+                let rest = self.up_to(&marks.close);
+                format!("{rest} /\\s{{0,2}}/")
+            }
+            Thought::Optional(marks) => {
+                let (open, rest) = (self.mark(&marks.open), self.up_to(&marks.close));
+                format!("({open} {rest} /\\s{{0,2}}/)?")
+            }
+        }
+    }
+
+    fn body(&mut self) -> Result<String, Error> {
+        let has_tools = !self.answer.tools.is_empty();
+        let content = match self.answer.content.clone() {
+            Content::None => None,
+            Content::Any if has_tools => return self.text_or_calls(),
+            Content::Any => Some("/(?s:.*)/".to_owned()),
+            Content::Fits(constraint) => Some(self.fitting(*constraint)?),
+        };
+        let header = self
+            .format
+            .channels
+            .as_ref()
+            .map(|channels| self.mark(&channels.answer));
+        let content = content.map(|content| format!("{} {content}", header.unwrap_or_default()));
+        if !has_tools {
+            return Ok(content.unwrap_or_default());
+        }
+        let calls = self.calls(false)?;
+        Ok(match content {
+            Some(content) => self.rule("", &format!("{content} | {calls}")),
+            None => self.rule("", &calls),
+        })
+    }
+
+    fn fitting(&mut self, constraint: Constraint) -> Result<String, Error> {
+        Ok(match constraint {
+            Constraint::JsonSchema(schema) => self.json(schema)?,
+            Constraint::Regex(regex) => {
+                let literal = super::regex::literal(&regex);
+                self.rule("", &literal)
+            }
+            _ => {
+                return Err(Error::Grammar {
+                    message: "a grammar cannot be combined with tools".into(),
+                });
+            }
+        })
+    }
+
+    fn json(&mut self, schema: Value) -> Result<String, Error> {
+        let schema = match schema {
+            Value::Null => serde_json::json!({ "type": "object" }),
+            schema => schema,
+        };
+        let grammar = schema::to_lark(&schema, self.deadline)?;
+        Ok(self.rule("", &format!("%lark {{\n{grammar}}}")))
+    }
+
+    /// The mark that begins calls.
+    fn first_mark(&self) -> &str {
+        let section = self.format.section.open.as_str();
+        match section {
+            "" => self.format.opens.first().map_or("", String::as_str),
+            section => section,
+        }
+    }
+
+    /// Text; once it contains the first mark of calls, calls follow.
+    fn text_or_calls(&mut self) -> Result<String, Error> {
+        let mark = self.first_mark().to_owned();
+        let mark = mark.trim_end();
+        if mark.is_empty() || self.format.channels.is_some() {
+            return Err(Error::Grammar {
+                message: "this model's calls of tools have no mark, so that only `required` or a named tool can be enforced".into(),
+            });
+        }
+        let calls = self.calls(true)?;
+        let before = self.up_to(mark);
+        let plain = match self.tokens_of(mark) {
+            Some(_) => "/(?s:.*)/".to_owned(),
+            None => {
+                let mark = escaped(mark);
+                let _ = writeln!(self.rules, "PLAIN: /(?s:.*)/ & ~/(?s:.*){mark}(?s:.*)/");
+                "PLAIN".into()
+            }
+        };
+        Ok(self.rule("", &format!("{plain} | {before} {calls}")))
+    }
+
+    /// One call or several; without the first mark if it has been written.
+    fn calls(&mut self, is_marked: bool) -> Result<String, Error> {
+        let format = self.format;
+        let first = self.first_mark();
+        let start = match is_marked {
+            true => quoted(&first[first.trim_end().len()..]),
+            false => self.mark(first),
+        };
+        // Calls that may be written without marks are written so.
+        let (start, open, close) = match format.bare {
+            true => (String::new(), "", ""),
+            false => {
+                let open = format.opens.first().map_or("", String::as_str);
+                (start, open, format.close.as_str())
+            }
+        };
+        let mut bodies = Vec::new();
+        for tool in &self.answer.tools {
+            bodies.push(self.call(tool)?);
+        }
+        let bodies = self.rule("", &bodies.join(" | "));
+        // In a format without sections, the first mark is that of the first call.
+        let has_section = !format.section.open.is_empty();
+        let first_open = self.mark(if has_section { open } else { "" });
+        let section_close = format.section.close.as_str();
+        let (next, close, section_close) = match format.own_sections {
+            true => (
+                format!("{}{open}", format.section.open),
+                format!("{close}{section_close}"),
+                "",
+            ),
+            false => (open.to_owned(), close.to_owned(), section_close),
+        };
+        let close = self.mark(&close);
+        let next = match (format.list, format.separator.as_str(), next.as_str()) {
+            (_, separator, _) if !separator.is_empty() => self.mark(&format!("{separator}{next}")),
+            (true, _, _) => self.mark(&format!(", {next}")),
+            (false, _, "") => "\"\\n\"?".into(),
+            // The line end is part of the mark: what ends the calls may begin with the same character.
+            (false, _, next) => format!(
+                "({} | {})",
+                self.mark(next),
+                self.mark(&format!("\n{next}"))
+            ),
+        };
+        let more = match self.answer.many && format.body != Body::Channels {
+            true => format!("({next} {bodies} {close})*"),
+            false => String::new(),
+        };
+        let (list, end) = if format.list {
+            ("\"[\"", "\"]\"")
+        } else {
+            ("", "")
+        };
+        let section_close = self.mark(section_close);
+        let start = if format.body == Body::Channels {
+            String::new()
+        } else {
+            start
+        };
+        Ok(format!(
+            "{start} {list} {first_open} {bodies} {close} {more} {end} {section_close}"
+        ))
+    }
+
+    /// The name and the arguments of a call.
+    fn call(&mut self, tool: &Tool) -> Result<String, Error> {
+        let format = self.format;
+        let name = Value::from(tool.name.as_str()).to_string();
+        let first =
+            |keys: &[String]| Value::from(keys.first().map_or("", String::as_str)).to_string();
+        let head = match format.body {
+            Body::Object => {
+                let number = match format.index_key.as_str() {
+                    "" => quoted("{"),
+                    key => format!(
+                        "{} /[0-9]{{1,2}}/ {}",
+                        quoted(&format!("{{{}: \"", Value::from(key))),
+                        quoted("\", ")
+                    ),
+                };
+                let keys = (first(&format.name_keys), first(&format.arguments_keys));
+                let rest = quoted(&format!("{}: {name}, {}: ", keys.0, keys.1));
+                let json = self.json(tool.parameters.clone())?;
+                return Ok(self.rule("", &format!("{number} {rest} {json} \"}}\"")));
+            }
+            Body::Map => {
+                let json = self.json(tool.parameters.clone())?;
+                let head = quoted(&format!("{{{name}: "));
+                return Ok(self.rule("", &format!("{head} {json} \"}}\"")));
+            }
+            Body::Channels => {
+                let header = format
+                    .channels
+                    .as_ref()
+                    .map(|channels| channels.call.replace("{name}", &tool.name));
+                self.mark(&header.unwrap_or_default())
+            }
+            Body::Named | Body::Parameters | Body::Notation => {
+                let written = quoted(&format!("{}{}", format.name_prefix, tool.name));
+                let number = match format.number_mark.as_str() {
+                    "" => String::new(),
+                    mark => format!("{} /[0-9]{{1,3}}/", quoted(mark)),
+                };
+                let end = self.mark(format.name_ends.first().map_or("", String::as_str));
+                format!("{written} {number} {end}")
+            }
+        };
+        let arguments = match format.body {
+            Body::Parameters => self.parameters(&tool.parameters)?,
+            Body::Notation => self.notation(&tool.parameters)?,
+            _ => self.json(tool.parameters.clone())?,
+        };
+        Ok(self.rule("", &format!("{head} {arguments}")))
+    }
+
+    /// Marks around each parameter: first the required ones, then the others.
+    fn parameters(&mut self, schema: &Value) -> Result<String, Error> {
+        let Some(marks) = self.format.parameter.clone() else {
+            return Ok(String::new());
+        };
+        let mut all = Vec::new();
+        for (key, own, is_required) in properties(schema) {
+            let head = |is_string: bool| {
+                let kind = match is_string {
+                    true => &marks.string_mark,
+                    false => &marks.other_mark,
+                };
+                let stop = if kind.is_empty() {
+                    ""
+                } else {
+                    marks.key_stop.as_str()
+                };
+                format!("{}{key}{stop}{kind}{}", marks.open, marks.key_end)
+            };
+            let [text_head, other_head] = [true, false].map(head).map(|head| self.mark(&head));
+            let close = self.mark(&marks.close);
+            let mut ways = Vec::new();
+            // A text is a string wherever the schema allows one, and is written without quotes.
+            let argument = Schema::of_tool(schema).argument(key);
+            let is_string = argument.allows_strings() == Some(true);
+            let texts = argument.texts();
+            match &texts {
+                Some(texts) if is_string => {
+                    ways.push(format!("{text_head} {} {close}", one_of(texts)));
+                }
+                _ if is_string => ways.push(format!("{text_head} {}", self.up_to(&marks.close))),
+                _ => {}
+            }
+            let is_only_string = own["type"] == "string" || (is_string && texts.is_none());
+            if !is_only_string || (own["type"] != "string" && !marks.other_mark.is_empty()) {
+                let own = self.json(with_definitions(own, schema))?;
+                ways.push(format!("{other_head} {own} {close}"));
+            }
+            let rule = self.rule("", &ways.join(" | "));
+            all.push(if is_required {
+                rule
+            } else {
+                format!("{rule}?")
+            });
+        }
+        Ok(all.join(" "))
+    }
+
+    /// Arguments in the format's notation: the required ones, then others. A value has the type of its schema. Of
+    /// strings also `enum` is enforced, of numbers also range and allowed values, nothing else.
+    fn notation(&mut self, schema: &Value) -> Result<String, Error> {
+        let Some(notation) = self.format.notation.clone() else {
+            return Ok(String::new());
+        };
+        let quote = notation.quotes.first().cloned().unwrap_or_default();
+        let rest = match notation.is_python {
+            true => format!(r"/([^'\\\n]|\\['\\n])*/ {}", self.mark(&quote)),
+            false => self.up_to(&quote),
+        };
+        let quote = self.mark(&quote);
+        let string = self.rule("", &format!("{quote} {rest}"));
+        let [yes, no] = if notation.is_python {
+            ["True", "False"]
+        } else {
+            ["true", "false"]
+        };
+        let word = format!("\"{yes}\" | \"{no}\"");
+        let number = r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?/";
+        let key = if notation.is_python {
+            string.clone()
+        } else {
+            "/[A-Za-z_][A-Za-z0-9_]*/".into()
+        };
+        let n = self.n + 1;
+        let separator = if notation.is_python {
+            "\", \""
+        } else {
+            "\",\""
+        };
+        let pair = format!(
+            "{key} {} r{n}",
+            if notation.is_python {
+                "\": \""
+            } else {
+                "\":\""
+            }
+        );
+        let list = format!("\"[\" (r{n} ({separator} r{n})*)? \"]\"");
+        let object = format!("\"{{\" ({pair} ({separator} {pair})*)? \"}}\"");
+        let any = self.rule(
+            "",
+            &format!("{string} | {number} | {word} | {list} | {object}"),
+        );
+        let typed = |kind: &Value| match kind.as_str() {
+            Some("string") => string.clone(),
+            Some("integer") => "/-?(0|[1-9][0-9]{0,17})/".into(),
+            Some("number") => number.into(),
+            Some("boolean") => format!("({word})"),
+            Some("array") => list.clone(),
+            Some("object") => object.clone(),
+            _ => any.clone(),
+        };
+        let (mut required, mut others) = (Vec::new(), Vec::new());
+        for (key, own, is_required) in properties(schema) {
+            let value = match own["enum"].as_array().filter(|_| own["type"] == "string") {
+                Some(values) => {
+                    format!("{quote} {} {quote}", one_of(values))
+                }
+                // Numbers are written as in JSON.
+                None if is_bounded(own) => self.json(own.clone())?,
+                None => typed(&own["type"]),
+            };
+            let pair = format!("{} {value}", quoted(&format!("{key}{}", notation.assign)));
+            let rules = if is_required {
+                &mut required
+            } else {
+                &mut others
+            };
+            rules.push(self.rule("", &pair));
+        }
+        let other = others.join(" | ");
+        let pairs = match (required.is_empty(), others.is_empty()) {
+            (true, true) => String::new(),
+            (true, false) => format!("(({other}) ({separator} ({other}))*)?"),
+            (false, true) => required.join(&format!(" {separator} ")),
+            (false, false) => {
+                format!(
+                    "{} ({separator} ({other}))*",
+                    required.join(&format!(" {separator} "))
+                )
+            }
+        };
+        let (open, close) = (quoted(&notation.open), quoted(&notation.close));
+        Ok(format!("{open} {pairs} {close}"))
+    }
+}
+
+/// Whether a schema restricts a number to some values.
+fn is_bounded(schema: &Value) -> bool {
+    const BOUNDS: &[&str] = &[
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "enum",
+        "const",
+    ];
+    let is_number = schema["type"] == "integer" || schema["type"] == "number";
+    is_number && BOUNDS.iter().any(|key| schema.get(key).is_some())
+}
+
+/// The properties of an object's schema, each with whether it is required.
+fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value, bool)> {
+    let required = schema["required"].as_array();
+    let all = schema["properties"].as_object().into_iter().flatten();
+    all.map(move |(key, own)| {
+        let is_required = required.is_some_and(|names| names.iter().any(|name| name == key));
+        (key, own, is_required)
+    })
+}
+
+/// A part of a schema, with the definitions that it may refer to.
+fn with_definitions(part: &Value, schema: &Value) -> Value {
+    let mut part = part.clone();
+    if let Some(fields) = part.as_object_mut() {
+        for key in ["$defs", "definitions"] {
+            if let Some(definitions) = schema.get(key) {
+                fields.entry(key).or_insert_with(|| definitions.clone());
+            }
+        }
+    }
+    part
+}

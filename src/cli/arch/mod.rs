@@ -1,0 +1,194 @@
+//! `bench arch`: lists, checks and shows architecture definitions, drafts a new one, and tests one against a reference.
+
+mod begin;
+mod llama_server;
+mod prove;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_DEFINITION;
+use lab_core::arch::{ENDING, Library, LibraryError, Source};
+use lab_core::hf;
+use lab_core::hf::Maps;
+
+use super::options::ArchOptions;
+use super::{Failure, output};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List all definitions: name, origin, mode, summary
+    List {
+        #[command(flatten)]
+        archs: ArchOptions,
+    },
+    /// Report all problems of definitions and weight maps
+    Check {
+        /// Definitions (NAME.arch.toml), weight maps (NAME.arch.stmap.toml), or folders of both
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Print the reference of blocks, options and resources as Markdown
+    Blocks {
+        #[command(flatten)]
+        archs: ArchOptions,
+    },
+    /// Draft a definition for a model from the most similar one; open questions are comments
+    New(begin::Args),
+    /// Compare a model with the logits that another program computed, along every execution path
+    Prove(Box<prove::Args>),
+    /// Print the JSON Schema of definitions, for editors
+    Schema {
+        /// Print the schema of weight maps (NAME.arch.stmap.toml) instead
+        #[arg(long)]
+        map: bool,
+    },
+    /// Print a definition with all defaults written out
+    Show {
+        /// The architecture
+        name: String,
+        #[command(flatten)]
+        archs: ArchOptions,
+    },
+}
+
+pub(super) fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::List { archs } => list(archs),
+        Command::Blocks { archs } => output::bytes(archs.library()?.reference().as_bytes()),
+        Command::Schema { map } => {
+            let schema = match map {
+                true => lab_core::hf::schema(),
+                false => lab_core::blocks::REGISTRY.schema(),
+            };
+            output::line(serde_json::to_string_pretty(&schema)?)
+        }
+        Command::Check { files } => check(files),
+        Command::New(args) => begin::run(args),
+        Command::Prove(args) => prove::run(args),
+        Command::Show { name, archs } => {
+            let def = archs.library()?.get(name).map_err(styled)?;
+            output::bytes(def.to_toml().as_bytes())
+        }
+    }
+}
+
+/// The problems of a definition, with colours on a terminal.
+fn styled(error: LibraryError) -> Failure {
+    match error {
+        LibraryError::Broken(problems) if std::io::stderr().is_terminal() => {
+            anyhow::anyhow!("{}", problems.render(true))
+        }
+        other => other.into(),
+    }
+}
+
+fn list(archs: &ArchOptions) -> Result<(), Failure> {
+    let library = archs.library()?;
+    let mut text = String::new();
+    for (name, source) in library.sources() {
+        let place = if source.is_embedded {
+            "built in"
+        } else {
+            source.path.as_str()
+        };
+        let state = match library.get(name) {
+            Ok(def) => {
+                let notes = def.notes.lines().next().unwrap_or_default();
+                let file = file_name(Path::new(&source.path));
+                let is_further = file.strip_suffix(ENDING) != Some(name);
+                let file = if is_further {
+                    format!("({file}) ")
+                } else {
+                    String::new()
+                };
+                format!("{}  {file}{notes}", def.mode.name())
+            }
+            Err(LibraryError::Broken(problems)) => {
+                format!("BROKEN ({} problems)", problems.problems().len())
+            }
+            Err(other) => other.to_string(),
+        };
+        text.push_str(&format!("{name:16} {place:10} {state}\n"));
+    }
+    output::bytes(text.as_bytes())
+}
+
+fn file_name(file: &Path) -> &str {
+    file.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default()
+}
+
+fn check(paths: &[PathBuf]) -> Result<(), Failure> {
+    let library = Library::open(&lab_core::blocks::REGISTRY, &[])?;
+    let mut files = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => files.extend(definitions_in(path).map_err(|error| output::at(path, &error))?),
+            false => files.push(path.clone()),
+        }
+    }
+    let mut broken = 0;
+    for file in &files {
+        let path = file.display().to_string();
+        match problem(&library, file)? {
+            None => output::line(format!("{path}: sound"))?,
+            Some(problem) => {
+                broken += 1;
+                output::line(problem)?;
+            }
+        }
+    }
+    if broken > 0 {
+        anyhow::bail!("{broken} of {} files have problems", files.len());
+    }
+    Ok(())
+}
+
+/// The definitions and maps of a folder, in the order of their names.
+fn definitions_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = file_name(&path);
+        if name.ends_with(ENDING) || name.ends_with(hf::ENDING) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    match found.is_empty() {
+        true => Err(std::io::Error::other("no definition and no map")),
+        false => Ok(found),
+    }
+}
+
+/// The problems of a definition or of a map, if it has any.
+fn problem(library: &Library, file: &Path) -> Result<Option<String>, Failure> {
+    let path = file.display().to_string();
+    let text = reading::text(file, MAX_DEFINITION).map_err(|e| output::at(file, &e))?;
+    let colour = std::io::stdout().is_terminal();
+    if file_name(file).ends_with(hf::ENDING) {
+        // A map may extend one of its own folder.
+        let folder = file.parent().filter(|folder| *folder != Path::new(""));
+        let maps = Maps::open(&[folder.unwrap_or(Path::new(".")).to_owned()])?;
+        let source = Source {
+            path,
+            text,
+            is_embedded: false,
+        };
+        let problems = maps.check(&source).err();
+        return Ok(problems.map(|problems| problems.render(colour)));
+    }
+    Ok(match library.check(&path, &text) {
+        Ok(def) if file_name(file) != format!("{}{ENDING}", def.name) => Some(format!(
+            "error: {path}: the file of definition `{}` must be named `{}{ENDING}`",
+            def.name, def.name
+        )),
+        Ok(_) => None,
+        Err(problems) => Some(problems.render(colour)),
+    })
+}

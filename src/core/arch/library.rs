@@ -1,0 +1,280 @@
+//! The library of definitions: those built into the program and those of the user's folders.
+//!
+//! A definition is read and checked when it is requested, so a broken file does not affect other definitions. A file of
+//! a folder replaces a built-in definition of the same name, and later folders take precedence over earlier ones.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use lab_base::util::reading;
+use lab_base::util::reading::MAX_DEFINITION;
+
+use super::contract::Registry;
+use super::definition::{ArchDef, Common};
+use super::diagnostic::{Diagnostics, nearest};
+
+include!(concat!(env!("OUT_DIR"), "/embedded_archs.rs"));
+
+/// Ending of a definition's file name.
+pub const ENDING: &str = ".arch.toml";
+
+/// The text of one definition.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The origin of the text, for messages.
+    pub path: String,
+    /// The TOML.
+    pub text: String,
+    /// Whether the definition is built into the program.
+    pub is_embedded: bool,
+}
+
+/// All available definitions, by name.
+#[derive(Clone, Debug)]
+pub struct Library {
+    registry: &'static Registry,
+    common: Common,
+    sources: BTreeMap<String, Source>,
+    /// The definition that is used for every architecture, if one is chosen.
+    chosen: Option<Source>,
+}
+
+/// The reason why a definition is not available.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    /// There is no definition of that name.
+    #[error("unknown architecture `{name}`{}", hint(.near.as_deref()))]
+    Unknown {
+        /// The requested name.
+        name: String,
+        /// The nearest existing name.
+        near: Option<String>,
+    },
+    /// The definition has problems.
+    #[error(transparent)]
+    Broken(#[from] Diagnostics),
+    /// A folder or file could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The folder or file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+}
+
+fn hint(near: Option<&str>) -> String {
+    match near {
+        Some(near) => format!("; did you mean `{near}`? (`bench arch list` names all)"),
+        None => "; `bench arch list` names all, and `--archs DIR` adds more".into(),
+    }
+}
+
+impl Library {
+    /// The built-in definitions and those in `folders`.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or the common parameters have problems.
+    pub fn open(registry: &'static Registry, folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        let common = super::parse_common("archs/common.toml", EMBEDDED_COMMON, registry)?;
+        let mut sources = BTreeMap::new();
+        for (name, text) in EMBEDDED_ARCHS {
+            let path = format!("archs/{name}{ENDING}");
+            sources.insert(
+                (*name).to_owned(),
+                Source {
+                    path,
+                    text: (*text).to_owned(),
+                    is_embedded: true,
+                },
+            );
+        }
+        sources.extend(sources_in(folders, ENDING)?);
+        let further: Vec<(String, Source)> = sources
+            .values()
+            .flat_map(|source| {
+                further_names(&source.text)
+                    .into_iter()
+                    .map(|name| (name, source.clone()))
+            })
+            .collect();
+        for (name, source) in further {
+            sources.entry(name).or_insert(source);
+        }
+        Ok(Self {
+            registry,
+            common,
+            sources,
+            chosen: None,
+        })
+    }
+
+    /// The same library with one definition for all architectures: the one of this name, or the file at this path.
+    ///
+    /// # Errors
+    /// There is no definition of this name, or the file cannot be read.
+    pub fn only(self, name_or_path: &str) -> Result<Self, LibraryError> {
+        let is_path = name_or_path.ends_with(ENDING);
+        let chosen = match is_path {
+            false => self.source(name_or_path)?.clone(),
+            true => Source {
+                text: reading::text(name_or_path.as_ref(), MAX_DEFINITION).map_err(|source| {
+                    LibraryError::Io {
+                        path: name_or_path.into(),
+                        source,
+                    }
+                })?,
+                path: name_or_path.to_owned(),
+                is_embedded: false,
+            },
+        };
+        Ok(Self {
+            chosen: Some(chosen),
+            ..self
+        })
+    }
+
+    /// Names and texts of the definitions, in the order of the names.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+        self.sources
+            .iter()
+            .map(|(name, source)| (name.as_str(), source))
+    }
+
+    /// The text of a definition.
+    ///
+    /// # Errors
+    /// The name is unknown.
+    pub fn source(&self, name: &str) -> Result<&Source, LibraryError> {
+        self.sources.get(name).ok_or_else(|| LibraryError::Unknown {
+            name: name.to_owned(),
+            near: nearest(name, self.sources.keys().map(String::as_str)).map(str::to_owned),
+        })
+    }
+
+    /// The checked definition of this name.
+    ///
+    /// # Errors
+    /// The name is unknown, or the text has problems; all are returned together.
+    pub fn get(&self, name: &str) -> Result<ArchDef, LibraryError> {
+        let source = match &self.chosen {
+            Some(chosen) => chosen,
+            None => self.source(name)?,
+        };
+        let def = match source.is_embedded {
+            true => self.embedded(source)?,
+            false => self.check(&source.path, &source.text)?,
+        };
+        if self.chosen.is_none() && !def.names.iter().any(|known| known == name) {
+            let at = source.text.find(&def.name).unwrap_or(0);
+            let problem = super::Diagnostic::new(
+                at..at + def.name.len(),
+                format!(
+                    "the file is named `{name}{ENDING}` and the definition `{}`",
+                    def.name
+                ),
+            );
+            return Err(Diagnostics::new(&source.path, &source.text, vec![problem]).into());
+        }
+        let name = name.to_owned();
+        Ok(ArchDef { name, ..def })
+    }
+
+    /// A built-in definition, read once per process.
+    fn embedded(&self, source: &Source) -> Result<ArchDef, Diagnostics> {
+        /// Definitions by the address of the registry and the path of the definition.
+        type Known = HashMap<(usize, String), ArchDef>;
+        static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+        // A panic elsewhere leaves the table valid.
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (
+            std::ptr::from_ref(self.registry).addr(),
+            source.path.clone(),
+        );
+        if let Some(def) = known().get(&key) {
+            return Ok(def.clone());
+        }
+        let def = self.check(&source.path, &source.text)?;
+        known().insert(key, def.clone());
+        Ok(def)
+    }
+
+    /// The reference of blocks, stages and resources as Markdown, with the names of the valid definitions that use each
+    /// block.
+    pub fn reference(&self) -> String {
+        let defs: Vec<ArchDef> = self
+            .sources()
+            .filter_map(|(name, _)| self.get(name).ok())
+            .collect();
+        let uses = |def: &ArchDef, block: &str| {
+            let slots = def.stacks.iter().flat_map(|stack| &stack.slots);
+            let mut branches = slots.flat_map(|slot| &slot.branches);
+            branches.any(|branch| branch.block.contract.name == block)
+        };
+        let blocks = self.registry.to_markdown(&|block| {
+            let users = defs.iter().filter(|def| uses(def, block));
+            users.map(|def| def.name.clone()).collect()
+        });
+        blocks + &super::reference::parameters(self.registry, &self.common.params)
+    }
+
+    /// Reads and checks a text as a definition of this library.
+    ///
+    /// # Errors
+    /// The text has problems; all are returned.
+    pub fn check(&self, path: &str, text: &str) -> Result<ArchDef, Diagnostics> {
+        super::parse(path, text, self.registry, &self.common)
+    }
+}
+
+/// The further names of a definition; empty if the text is not a definition.
+fn further_names(text: &str) -> Vec<String> {
+    // Few definitions have several names, and parsing all definitions is slow: texts without a list are skipped.
+    let is_list = |line: &str| {
+        let value = line.strip_prefix("name").map(str::trim_start);
+        value.is_some_and(|value| value.strip_prefix('=').is_some_and(|v| v.contains('[')))
+    };
+    if !text.lines().any(is_list) {
+        return Vec::new();
+    }
+    let names = text.parse::<toml::Table>().ok();
+    let names = names.and_then(|mut table| table.remove("name"));
+    let names = names.and_then(|names| names.try_into::<Vec<String>>().ok());
+    names.into_iter().flatten().skip(1).collect()
+}
+
+/// The files in `folders` with this ending, by their stems; files of later folders replace earlier ones.
+///
+/// # Errors
+/// A folder or file cannot be read.
+pub(crate) fn sources_in(
+    folders: &[PathBuf],
+    ending: &str,
+) -> Result<BTreeMap<String, Source>, LibraryError> {
+    let mut sources = BTreeMap::new();
+    for folder in folders {
+        let io = |source| LibraryError::Io {
+            path: folder.clone(),
+            source,
+        };
+        for entry in std::fs::read_dir(folder).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            let name = path.file_name().and_then(|n| n.to_str());
+            let Some(name) = name.and_then(|n| n.strip_suffix(ending)).map(str::to_owned) else {
+                continue;
+            };
+            let text = reading::text(&path, MAX_DEFINITION).map_err(|source| LibraryError::Io {
+                path: path.clone(),
+                source,
+            })?;
+            let source = Source {
+                path: path.display().to_string(),
+                text,
+                is_embedded: false,
+            };
+            sources.insert(name, source);
+        }
+    }
+    Ok(sources)
+}

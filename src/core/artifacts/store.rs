@@ -1,0 +1,308 @@
+//! A folder of result files that requests store for other requests. Results are kept for a limited time, and the oldest
+//! are removed when a new one needs their space.
+//!
+//! The server and its engine processes share the folder, so a result outlives the process that computed it. The files
+//! are the only state: their names are the ids, and their times give their age.
+//!
+//! Invariant: an id from a client is compared with the names, and is never used as a path.
+
+use std::collections::hash_map::RandomState;
+use std::fs::{self, File};
+use std::hash::BuildHasher;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use lab_base::util::writing::PartFolder;
+
+use super::arrays::{self, Format, Named};
+
+/// The file that a writer of a result locks.
+const LOCK: &str = "lock";
+
+/// The limits of a shelf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum number of bytes of all results together.
+    pub bytes: u64,
+    /// Time for which a result is kept.
+    pub time: Duration,
+    /// Number of bytes of the values of a response above which they are stored as a file.
+    pub inline: u64,
+}
+
+/// A folder with results.
+#[derive(Clone, Debug)]
+pub struct Shelf {
+    folder: PathBuf,
+    limits: Limits,
+}
+
+/// A stored result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// The id of the result.
+    pub id: String,
+    /// `safetensors` or `npz`.
+    pub format: &'static str,
+    /// Size of the file.
+    pub bytes: u64,
+    /// Time of writing, in seconds since 1970.
+    pub created: u64,
+    /// Time of expiry, in seconds since 1970.
+    pub expires: u64,
+}
+
+/// The reason why a result was not stored.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The result is larger than the limit of all results.
+    #[error(
+        "the result takes up to {found} bytes, results may take {limit} together (`--lab-artifacts`)"
+    )]
+    TooLarge {
+        /// Number of bytes of the result.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The result cannot be written.
+    #[error("the result cannot be written: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A folder for results in the folder of temporary files. It is removed with its contents when the return value is
+/// dropped.
+///
+/// # Errors
+/// The folder cannot be made.
+pub fn temporary() -> io::Result<impl AsRef<Path>> {
+    let folder = PartFolder::new(&std::env::temp_dir().join("bench-lab"))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(folder)
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+impl Shelf {
+    /// The shelf in a folder.
+    pub fn new(folder: PathBuf, limits: Limits) -> Self {
+        Self { folder, limits }
+    }
+
+    /// The path of the folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The limits of the shelf.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The stored results, the oldest first. Expired ones are removed.
+    pub fn list(&self) -> Vec<Kept> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut all: Vec<(SystemTime, Kept)> = entries
+            .filter_map(|entry| self.kept(&entry.path()))
+            .collect();
+        all.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
+        all.into_iter().map(|(_, kept)| kept).collect()
+    }
+
+    /// A file as a result, with the time of writing; none if it is not a result or has expired.
+    fn kept(&self, path: &Path) -> Option<(SystemTime, Kept)> {
+        let format = Format::of(path)?;
+        let id = path.file_stem()?.to_str()?.to_owned();
+        let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let written = metadata.modified().ok()?;
+        if written.elapsed().is_ok_and(|age| age > self.limits.time) {
+            // Another process may have removed the file.
+            let _ = fs::remove_file(path);
+            return None;
+        }
+        let created = seconds(written);
+        let kept = Kept {
+            id,
+            format: format.ending(),
+            bytes: metadata.len(),
+            created,
+            expires: created.saturating_add(self.limits.time.as_secs()),
+        };
+        Some((written, kept))
+    }
+
+    fn path(&self, kept: &Kept) -> PathBuf {
+        self.folder.join(format!("{}.{}", kept.id, kept.format))
+    }
+
+    /// Refuses a result of `found` bytes if it is too large.
+    ///
+    /// # Errors
+    /// The result is larger than the limit of all results.
+    pub fn check(&self, found: u64) -> Result<(), Error> {
+        let limit = self.limits.bytes;
+        match found <= limit {
+            true => Ok(()),
+            false => Err(Error::TooLarge { found, limit }),
+        }
+    }
+
+    /// Stores a result. The oldest results are removed as far as it needs their space.
+    ///
+    /// # Errors
+    /// The result is larger than the limit of all results, or cannot be written.
+    pub fn keep(
+        &self,
+        format: Format,
+        arrays: &[Named<'_>],
+        metadata: &Map<String, Value>,
+    ) -> Result<Kept, Error> {
+        let wanted = arrays::most_bytes(arrays, metadata);
+        self.check(wanted)?;
+        // Held until the file is complete. Writers of other processes wait for it, so that all together stay in the limit.
+        let turn = File::options()
+            .append(true)
+            .create(true)
+            .open(self.folder.join(LOCK))?;
+        turn.lock()?;
+        let before = self.list();
+        let mut taken: u64 = before.iter().map(|kept| kept.bytes).sum();
+        for kept in &before {
+            if taken.saturating_add(wanted) <= self.limits.bytes {
+                break;
+            }
+            taken -= kept.bytes;
+            let _ = fs::remove_file(self.path(kept));
+        }
+        // The id cannot be guessed, and is unique over all processes.
+        let [a, b] = [0_u8; 2].map(|n| RandomState::new().hash_one(n));
+        let path = self
+            .folder
+            .join(format!("{a:016x}{b:016x}.{}", format.ending()));
+        arrays::write(&path, format, arrays, metadata)?;
+        let kept = self.kept(&path);
+        let (_, kept) = kept.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok(kept)
+    }
+
+    /// A result by its id, and its opened file.
+    pub fn open(&self, id: &str) -> Option<(Kept, File)> {
+        let kept = self.list().into_iter().find(|kept| kept.id == id)?;
+        let file = File::open(self.path(&kept)).ok()?;
+        Some((kept, file))
+    }
+
+    /// Removes a result. Returns whether it existed.
+    pub fn remove(&self, id: &str) -> bool {
+        let found = self.list().into_iter().find(|kept| kept.id == id);
+        found.is_some_and(|kept| fs::remove_file(self.path(&kept)).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::artifacts::arrays::Elements;
+
+    fn shelf(folder: &Path, bytes: u64, time: Duration) -> Shelf {
+        let inline = 0;
+        Shelf::new(
+            folder.to_owned(),
+            Limits {
+                bytes,
+                time,
+                inline,
+            },
+        )
+    }
+
+    fn keep(shelf: &Shelf, n: usize) -> Result<Kept, Error> {
+        let numbers = vec![1.0; n];
+        let array = Named {
+            name: "a".into(),
+            shape: vec![n as u64],
+            elements: Elements::F32(&numbers),
+        };
+        shelf.keep(Format::Safetensors, &[array], &Map::new())
+    }
+
+    #[test]
+    fn the_oldest_go_where_there_is_no_room_and_what_never_fits_is_refused() {
+        let folder = temporary().expect("a folder");
+        let shelf = shelf(folder.as_ref(), 10_000, Duration::from_secs(600));
+        let ids: Vec<String> = (0..4)
+            .map(|_| {
+                // File times have a limited resolution.
+                std::thread::sleep(Duration::from_millis(20));
+                keep(&shelf, 1000).expect("it fits").id
+            })
+            .collect();
+        let left: Vec<String> = shelf.list().into_iter().map(|kept| kept.id).collect();
+        assert!(left.len() < 4 && !left.is_empty(), "{left:?}");
+        assert_eq!(left, ids[4 - left.len()..]);
+        let total: u64 = shelf.list().iter().map(|kept| kept.bytes).sum();
+        assert!(total <= 10_000);
+        let error = keep(&shelf, 3000).expect_err("too large").to_string();
+        assert!(error.contains("10000"), "{error}");
+        assert_eq!(shelf.list().len(), left.len());
+        let (kept, file) = shelf.open(&left[0]).expect("it is there");
+        assert_eq!(file.metadata().expect("a file").len(), kept.bytes);
+        assert!(shelf.remove(&left[0]) && !shelf.remove(&left[0]));
+        assert!(shelf.open(&left[0]).is_none());
+        for id in ["", "..", "../a", "/etc/passwd", &left[0]] {
+            assert!(shelf.open(id).is_none() && !shelf.remove(id));
+        }
+    }
+
+    #[test]
+    fn writers_at_the_same_time_stay_in_the_limit_together() {
+        let folder = temporary().expect("a folder");
+        let path = folder.as_ref();
+        let limit = 100_000;
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let shelf = shelf(path, limit, Duration::from_secs(600));
+                        keep(&shelf, 10_000).expect("one fits");
+                        let taken: u64 = shelf.list().iter().map(|kept| kept.bytes).sum();
+                        assert!(taken <= limit, "{taken}");
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn results_go_when_their_time_is_over_and_with_their_folder() {
+        let folder = temporary().expect("a folder");
+        let path = folder.as_ref().to_owned();
+        keep(&shelf(&path, 10_000, Duration::from_secs(600)), 10).expect("it fits");
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(
+            shelf(&path, 10_000, Duration::from_millis(10))
+                .list()
+                .is_empty()
+        );
+        assert!(
+            shelf(&path, 10_000, Duration::from_secs(600))
+                .list()
+                .is_empty()
+        );
+        // Another test may get the name of the folder at once.
+        let file = path.join("file");
+        std::fs::write(&file, "").expect("the folder is there");
+        drop(folder);
+        assert!(!file.exists());
+    }
+}

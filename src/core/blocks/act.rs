@@ -1,0 +1,229 @@
+//! Activations: elementwise functions of a hidden layer or of a gate.
+//!
+//! ```text
+//! plain       act(x)
+//! gated       act(gate) * up
+//! clamped     min(act(gate), clamp) * bound(up)          after;  bound(v) = max(-clamp, min(v, clamp))
+//!             act(min(gate, clamp)) * bound(up)          before
+//! sparse      act(max(x - (mean(x) + cutoff * std(x)), 0))
+//! situ        beta * tanh(gate / beta) * sigmoid(gate) * bound * tanh(up / bound)
+//! swiglu_oai  g * sigmoid(1.702 * g) * (bound(up) + 1)   g = min(gate, clamp)
+//! xielu       p * x^2 + beta * x                         x > 0;  p = softplus(alpha_p)
+//!             n * (exp(min(x, eps)) - 1 - x) + beta * x  else;   n = beta + softplus(alpha_n)
+//! ```
+//! xIELU: Huang and Schlag 2024, arXiv 2411.13010. A kind without parameters needs no declaration to be named.
+
+use super::build::{Build, softcap};
+use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec};
+use crate::{choices, options};
+use lab_base::ggml::{Error, Glu, Tensor, Unary};
+
+choices! {
+    /// An elementwise function.
+    pub(super) enum Kind {
+        /// `x * sigmoid(x)`.
+        Silu = "silu",
+        /// The tanh approximation of `x * Phi(x)` as llama.cpp computes it, on a processor by a table of half-precision
+        /// numbers.
+        Gelu = "gelu",
+        /// The tanh approximation of `x * Phi(x)` in f32.
+        GeluTanh = "gelu_tanh",
+        /// `x * Phi(x)`, `Phi` the normal distribution.
+        GeluErf = "gelu_erf",
+        /// `max(x, 0)`.
+        Relu = "relu",
+        /// `max(x, 0)^2`.
+        Relu2 = "relu2",
+        /// `x * sigmoid(1.702 * x)`.
+        QuickGelu = "quick_gelu",
+        /// Hyperbolic tangent.
+        Tanh = "tanh",
+        /// `1 / (1 + exp(-x))`.
+        Sigmoid = "sigmoid",
+        /// `ln(1 + exp(x))`.
+        Softplus = "softplus",
+        /// `beta * tanh(x / beta) * sigmoid(x)`.
+        Situ = "situ",
+        /// A clamped gate, see the module.
+        SwigluOai = "swiglu_oai",
+        /// Parabola and exponential, see the module.
+        Xielu = "xielu",
+    }
+}
+
+choices! {
+    /// Whether a gate is clamped before or after its activation.
+    pub(super) enum ClampAt {
+        /// Before its activation.
+        Before = "before",
+        /// After its activation.
+        After = "after",
+    }
+}
+
+options! {
+    /// Options of an activation.
+    pub(super) struct Act {
+        kind: Kind, "function of an element: `silu`, `gelu` (tanh approximation, on a processor in half precision as llama.cpp computes it), `gelu_tanh` (tanh approximation in f32), `gelu_erf` (exact), `relu`, `relu2` (squared), `quick_gelu` (`x * sigmoid(1.702 * x)`), `tanh`, `sigmoid`, `softplus`, `situ` (`beta * tanh(x / beta) * sigmoid(x)`), `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
+        clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
+        clamp_at: ClampAt = "after", when "clamp > 0", "whether the gate is clamped `before` or `after` its activation";
+        cutoff: f32 = "0", when "cutoff > 0", "elements up to so many standard deviations above the mean of their row become 0, the others are what exceeds it, before the function; 0: off";
+        alpha_n: f32 = "0", when "kind == 'xielu'", "xIELU: `beta + softplus(alpha_n)` is the factor of `exp(x) - 1 - x` at and below zero; any number";
+        alpha_p: f32 = "0", when "kind == 'xielu'", "xIELU: `softplus(alpha_p)` is the factor of `x^2` above zero; any number";
+        beta: f32 = "0", when "kind == 'xielu' or kind == 'situ'", "xIELU: slope at zero, the factor of `x`; 0: off. `situ`: the bound of what the sigmoid multiplies, above 0";
+        bound: f32 = "0", when "bound > 0", "what a gate multiplies becomes `bound * tanh(x / bound)`; 0: off";
+        eps: f32 = "0", when "kind == 'xielu'", "xIELU: upper bound of the exponent, near 0";
+    }
+}
+
+/// The contract of `[act.NAME]`.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "act",
+    title: "Activation",
+    noun: "an activation",
+    phrase: "{=kind}{cutoff > 0:  of what exceeds the mean by {=cutoff} standard deviations}{clamp > 0: , clamped at {=clamp}}{kind == 'situ':  within {=beta}}{bound > 0: , up within {=bound}}",
+    summary: "A function of each element of a hidden layer or of a gate. A kind that needs no parameters is named where it is used, without a declaration: `act = \"silu\"`.",
+    formula: "y = act({cutoff > 0: max(x - mean(x) - cutoff * std(x), 0) | x}), with a gate: act(gate) * up{clamp > 0: , clamped: min(act(gate), clamp) * max(-clamp, min(up, clamp))}{bound > 0: , up bounded: act(gate) * bound * tanh(up / bound)}",
+    options: Act::OPTIONS,
+    weights: &[],
+    rows: Rows::Any,
+    side: None,
+    state: StateSpec::None,
+    points: &[],
+    rules: &[
+        Rule {
+            holds: "kind != 'swiglu_oai' or clamp > 0",
+            message: "`swiglu_oai` has a positive `clamp`",
+        },
+        Rule {
+            holds: "clamp >= 0",
+            message: "`clamp` is not negative",
+        },
+        Rule {
+            holds: "cutoff >= 0",
+            message: "`cutoff` is not negative",
+        },
+        Rule {
+            holds: "kind != 'situ' or beta > 0 and clamp == 0",
+            message: "`situ` has a positive `beta` and no `clamp`",
+        },
+        Rule {
+            holds: "bound == 0 or bound > 0 and clamp == 0 and kind != 'swiglu_oai'",
+            message: "`bound` is positive, and what has one has no `clamp`",
+        },
+    ],
+};
+
+/// The sharpness of the sigmoid in `swiglu_oai` and `quick_gelu`.
+const OAI_ALPHA: f32 = 1.702;
+
+impl Build<'_> {
+    /// `act(x)`; unchanged without an activation.
+    ///
+    /// # Errors
+    /// The activation needs a gate, or the operation rejects its inputs.
+    pub(super) fn activate(&self, act: ActRef, x: &Tensor) -> Result<Tensor, Error> {
+        match self.act(act) {
+            Some(act) if act.clamp > 0.0 || act.bound > 0.0 => Err(Error::Arguments {
+                op: "activation",
+                message: format!("`{:?}` with a bound needs a gate", act.kind),
+            }),
+            act => self.elements(act.as_ref(), &self.exceeding(act.as_ref(), x)?),
+        }
+    }
+
+    /// `act(gate) * up`, both `[width, ..]` and contiguous.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn activate_gate(
+        &self,
+        act: ActRef,
+        gate: &Tensor,
+        up: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let Some(act) = self.act(act) else {
+            return g.mul(gate, up);
+        };
+        let gate = &self.exceeding(Some(&act), gate)?;
+        if act.kind == Kind::SwigluOai {
+            return g.swiglu_oai(gate, up, OAI_ALPHA, act.clamp);
+        }
+        if act.clamp > 0.0 {
+            let up = g.clamp(up, -act.clamp, act.clamp)?;
+            let bound = |x: &Tensor| g.clamp(x, f32::MIN, act.clamp);
+            let gate = match act.clamp_at {
+                ClampAt::Before => self.elements(Some(&act), &bound(gate)?)?,
+                ClampAt::After => bound(&self.elements(Some(&act), gate)?)?,
+            };
+            return g.mul(&gate, &up);
+        }
+        if act.bound > 0.0 {
+            let up = softcap(g, up, 1.0, act.bound)?;
+            return g.mul(&self.elements(Some(&act), gate)?, &up);
+        }
+        let glu = match act.kind {
+            Kind::Silu => Glu::Silu,
+            Kind::Gelu => Glu::Gelu,
+            Kind::GeluTanh => Glu::GeluTanh,
+            Kind::GeluErf => Glu::GeluErf,
+            Kind::Relu => Glu::Relu,
+            _ => return g.mul(&self.elements(Some(&act), gate)?, up),
+        };
+        g.glu(glu, gate, up)
+    }
+
+    fn act(&self, act: ActRef) -> Option<Act> {
+        act.0.map(|at| Act::read(&self.plan.acts[at].options))
+    }
+
+    /// The excess of `x [width, ..]` over the mean of its row plus `cutoff` standard deviations; `x` where the
+    /// activation has no cutoff. The standard deviation is that of a sample.
+    fn exceeding(&self, act: Option<&Act>, x: &Tensor) -> Result<Tensor, Error> {
+        let g = self.g;
+        let Some(act) = act.filter(|act| act.cutoff > 0.0) else {
+            return Ok(x.clone());
+        };
+        let n = x.shape()[0] as f32;
+        let mean = g.scale(&g.sum_rows(x)?, 1.0 / n)?;
+        let centred = g.sub(x, &mean)?;
+        let squares = g.sum_rows(&g.unary(&centred, Unary::Square)?)?;
+        let variance = g.scale(&squares, act.cutoff * act.cutoff / (n - 1.0).max(1.0))?;
+        let excess = g.sub(&centred, &g.unary(&variance, Unary::Sqrt)?)?;
+        g.unary(&excess, Unary::Relu)
+    }
+
+    /// Applies the function to each element, without the clamp and the cutoff.
+    fn elements(&self, act: Option<&Act>, x: &Tensor) -> Result<Tensor, Error> {
+        let g = self.g;
+        let Some(act) = act else { return Ok(x.clone()) };
+        let op = match act.kind {
+            Kind::Silu => Unary::Silu,
+            Kind::Gelu => Unary::Gelu,
+            Kind::GeluTanh => Unary::GeluTanh,
+            Kind::GeluErf => Unary::GeluErf,
+            Kind::Relu => Unary::Relu,
+            Kind::Relu2 => return g.unary(&g.unary(x, Unary::Relu)?, Unary::Square),
+            Kind::QuickGelu => {
+                let share = g.unary(&g.scale(x, OAI_ALPHA)?, Unary::Sigmoid)?;
+                return g.mul(x, &share);
+            }
+            Kind::Tanh => Unary::Tanh,
+            Kind::Sigmoid => Unary::Sigmoid,
+            Kind::Softplus => Unary::Softplus,
+            Kind::Situ => {
+                let share = g.unary(x, Unary::Sigmoid)?;
+                return g.mul(&softcap(g, x, 1.0, act.beta)?, &share);
+            }
+            Kind::Xielu => return g.xielu(x, act.alpha_n, act.alpha_p, act.beta, act.eps),
+            Kind::SwigluOai => {
+                return Err(Error::Arguments {
+                    op: "activation",
+                    message: "`swiglu_oai` needs a gate".into(),
+                });
+            }
+        };
+        g.unary(x, op)
+    }
+}

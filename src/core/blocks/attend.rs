@@ -1,0 +1,432 @@
+//! Attention over the keys that the store returns.
+
+use crate::arch::{PointSpec, WeightRole, WeightSpec};
+use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, RowLayout, StatePlan, Unit};
+use lab_base::ggml::{Error, Graph, KvBlocks, Scores, Tensor, WholeSpans};
+use lab_base::weights::TensorType;
+
+use super::build::{Build, softcap};
+use super::cache::Cache;
+use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
+use super::selection::Selected;
+
+/// The sinks: a further score of each head in the denominator of the softmax, without a value.
+pub(super) const SINKS: WeightSpec = WeightSpec::new(
+    WeightRole::Bias,
+    "sinks",
+    "attn_sinks.weight",
+    &["heads"],
+    "attention sinks: a further score of each head, without a value",
+)
+.optional();
+
+/// The products of queries and keys.
+pub(super) const SCORES_POINT: PointSpec = PointSpec::new(
+    "scores",
+    &["n_kv", "heads"],
+    "products of queries and keys, before scale, softcap and mask",
+)
+.of_pairs();
+
+/// The attention weights.
+pub(super) const WEIGHTS_POINT: PointSpec = PointSpec::new(
+    "weights",
+    &["n_kv", "heads"],
+    "attention weights: the softmax of the scores",
+)
+.of_pairs()
+.known_as("attn.hook_pattern");
+
+/// Maximum number of operations that attention adds for each further view of keys; an upper estimate.
+pub(super) const NODES_PER_VIEW: usize = 20;
+
+/// The keys and values of a pass.
+pub struct KeyRows<'a> {
+    /// `k [dk, heads, n_tokens]` and `v [dv, heads, n_tokens]`. `v` is none if the values are the head of the keys.
+    /// None if the rows of another unit are used.
+    pub new: Option<(&'a Tensor, Option<&'a Tensor>)>,
+    /// Number of heads of the keys and values.
+    pub heads: u64,
+    /// Number of elements of a value head.
+    pub dv: u64,
+    /// The selected keys; none: all visible keys are attended to.
+    pub(super) selected: Option<Selected>,
+    /// The bias of the scores for each distance, `[heads, 2 far + 1]`.
+    pub(super) bias: Option<Tensor>,
+    /// The keys `[dk, 1, m]` of the whole blocks that end in the pass, where blocks have keys.
+    pub(super) ended: Option<Tensor>,
+}
+
+impl Build<'_> {
+    /// Stores keys and values and computes the attention of each query.
+    ///
+    /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
+    /// `[dv * heads, n_tokens]`. The options of the cache give the largest slope of the linear position bias.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub fn attend(
+        &mut self,
+        unit: &Unit,
+        q: &Tensor,
+        rows: &KeyRows<'_>,
+        scores: &Scores<'_>,
+    ) -> Result<Tensor, Error> {
+        let Some(StatePlan::KeyValue(state)) = &unit.state else {
+            return Err(Error::Arguments {
+                op: "attend",
+                message: format!("{} keeps no keys", unit.path),
+            });
+        };
+        let (g, n) = (self.g, self.n_tokens);
+        let cache = Cache::read(&self.plan.caches[state.cache].unit.options);
+        let scores = Scores {
+            max_bias: cache.alibi,
+            ..*scores
+        };
+        let [dk, heads, ..] = q.shape();
+        let (dv, kv_heads) = (rows.dv, rows.heads);
+        let visible = self.visible(unit, state, dk, rows)?;
+        self.take_weights(unit, q, (&visible.k, kv_heads), &scores)?;
+        let heads_of = KeyHeads {
+            k: &visible.k,
+            // Without separate values, the head of each key row is the value.
+            v: visible.v.as_ref().unwrap_or(&visible.k),
+            dk,
+            dv,
+            k_heads: kv_heads,
+            v_heads: if visible.v.is_some() { kv_heads } else { 1 },
+        };
+        match &visible.view {
+            AttentionView::Blocks { queries, table } => {
+                let all = Runs {
+                    n_tokens: n as usize,
+                    n_runs: 1,
+                    first: 0,
+                    stride: 0,
+                    n_kv: visible.k.shape()[1] as usize,
+                };
+                let (k, v) = heads_of.of(g, &all)?;
+                let blocks = KvBlocks {
+                    k: &k,
+                    v: &v,
+                    queries,
+                    table,
+                    block_len: BLOCK_LEN,
+                    selected: match &rows.selected {
+                        Some(Selected::Lists(Some(lists), span)) => {
+                            Some(lab_base::ggml::Selected { lists, span: *span })
+                        }
+                        _ => None,
+                    },
+                    bias: rows.bias.as_ref(),
+                    whole: (cache.span > 0).then(|| WholeSpans {
+                        span: cache.span,
+                        near: cache.near(),
+                    }),
+                };
+                let y = g.paged_attention(q, &blocks, &scores)?; // [dv, heads, n_tokens]
+                g.reshape(&y, [dv * heads, n, 1, 1])
+            }
+            AttentionView::Runs(views) => {
+                let mut all: Option<(Tensor, usize)> = None;
+                for (i, view) in views.iter().enumerate() {
+                    let RunView { runs, mask, .. } = view;
+                    let (before, first) = match all {
+                        Some((y, first)) => (Some(y), first),
+                        None => (None, 0),
+                    };
+                    let q = queries_of(g, q, runs, first)?; // [dk, n_tokens, heads, n_runs]
+                    let (k, v) = heads_of.of(g, runs)?;
+                    let masks = match &rows.selected {
+                        Some(Selected::Masks(masks)) => masks[i].as_ref(),
+                        _ => None,
+                    };
+                    let of = (&q, &k, &v);
+                    let bias = rows.bias.as_ref();
+                    let bias = bias.map(|bias| self.bias_of_view(unit, bias, view));
+                    let y = match (masks, bias.transpose()?) {
+                        (Some(masks), _) if let Some(layout) = view.layout => {
+                            let mask = self.mask_of_whole(mask, masks, layout)?;
+                            self.attend_runs(unit, Some(i), of, (&mask, None), scores)?
+                        }
+                        (Some(masks), _) => self.attend_selected(unit, i, of, masks, scores)?,
+                        (None, bias) => {
+                            self.attend_runs(unit, Some(i), of, (mask, bias.as_ref()), scores)?
+                        }
+                    };
+                    let n = runs.n_tokens * runs.n_runs;
+                    let y = g.reshape(&y, [dv * heads, n as u64, 1, 1])?;
+                    let y = match before {
+                        Some(before) => g.concat(&before, &y, 1)?,
+                        None => y,
+                    };
+                    all = Some((y, first + n));
+                }
+                all.map(|(y, _)| y).ok_or_else(|| Error::Arguments {
+                    op: "attend",
+                    message: format!("{}: the pass attends to nothing", unit.path),
+                })
+            }
+        }
+    }
+
+    /// The bias of each key and query of a view, `[n_kv, n_tokens, heads, n_runs]`, looked up in the bias of each
+    /// distance `[heads, 2 far + 1]`.
+    fn bias_of_view(&self, unit: &Unit, bias: &Tensor, view: &RunView) -> Result<Tensor, Error> {
+        let (g, runs) = (self.g, &view.runs);
+        let Some(distances) = &view.distances else {
+            return Err(Error::Arguments {
+                op: "attend",
+                message: format!("{}: the view knows no distances", unit.path),
+            });
+        };
+        let rows = g.get_rows(bias, distances)?; // [heads, n_kv * n_tokens * n_runs]
+        let [n_kv, n_tokens, n_runs] = [runs.n_kv, runs.n_tokens, runs.n_runs].map(|n| n as u64);
+        let rows = g.reshape(&rows, [bias.shape()[0], n_kv, n_tokens, n_runs])?;
+        g.cont(&g.permute(&rows, [2, 0, 1, 3])?)
+    }
+
+    /// The attention of the queries `[dk, n_tokens, heads, n_runs]` of some runs, the `i`-th of the pass:
+    /// `[dv, heads, n_tokens, n_runs]`. Flash attention is not used with a bias of the scores.
+    fn attend_runs(
+        &self,
+        unit: &Unit,
+        i: Option<usize>,
+        (q, k, v): (&Tensor, &Tensor, &Tensor),
+        (mask, bias): (&Tensor, Option<&Tensor>),
+        scores: Scores<'_>,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let k = g.permute(k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads, n_runs]
+        if self.flash_attn && bias.is_none() {
+            let v = g.permute(v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads, n_runs]
+            g.flash_attn(q, &k, &v, Some(mask), &scores)
+        } else {
+            self.attend_plainly(unit, i, (q, &k, v), (mask, bias), scores)
+        }
+    }
+
+    /// [`Self::attend_runs`] with masks of a selection, `[n_kv, n_tokens, n_runs, 1 or kv_heads]`. If each key head has
+    /// its own mask, the key heads attend one after another.
+    fn attend_selected(
+        &self,
+        unit: &Unit,
+        i: usize,
+        (q, k, v): (&Tensor, &Tensor, &Tensor),
+        masks: &Tensor,
+        scores: Scores<'_>,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let ([n_kv, n, n_runs, parts], strides) = (masks.shape(), masks.strides());
+        let mut all: Option<Tensor> = None;
+        for at in 0..parts {
+            // The part of the heads for mask `at`, along dimension `dim`.
+            let part = |x: &Tensor, dim: usize| {
+                let (mut shape, steps) = (x.shape(), x.strides());
+                shape[dim] /= parts;
+                let offset = at as usize * shape[dim] as usize * steps[dim];
+                g.view(x, shape, [steps[1], steps[2], steps[3]], offset)
+            };
+            let steps = [strides[1], strides[2], strides[2]];
+            let mask = g.view(masks, [n_kv, n, 1, n_runs], steps, at as usize * strides[3])?;
+            let sinks = scores.sinks.map(|sinks| part(sinks, 0)).transpose()?;
+            let scores = Scores {
+                sinks: sinks.as_ref(),
+                ..scores
+            };
+            let of = (&part(q, 2)?, &part(k, 1)?, &part(v, 1)?);
+            // The values of a part of the heads get no name.
+            let i = Some(i).filter(|_| parts == 1);
+            let y = self.attend_runs(unit, i, of, (&mask, None), scores)?;
+            all = Some(match all {
+                Some(before) => g.concat(&before, &y, 1)?,
+                None => y,
+            });
+        }
+        all.ok_or_else(|| Error::Arguments {
+            op: "attend",
+            message: format!("{} selects nothing", unit.path),
+        })
+    }
+
+    /// The mask `[n_rows, n_tokens, 1, n_runs]` of the rows of positions and of whole blocks, restricted to the blocks
+    /// that the mask of positions `[n_kv, n_tokens, n_runs, 1]` selects.
+    fn mask_of_whole(
+        &self,
+        mask: &Tensor,
+        selected: &Tensor,
+        layout: RowLayout,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let as_f32 = |mask: &Tensor| match mask.ty() {
+            TensorType::F32 => Ok(mask.clone()),
+            _ => g.cast(mask, TensorType::F32),
+        };
+        let selected = as_f32(selected)?;
+        let ([n_kv, n, n_runs, _], element) = (selected.shape(), selected.strides()[0]);
+        let RowLayout { block, further } = layout;
+        let (n_blocks, step) = (n_kv / block, block / further);
+        let shape = [1, further, n_blocks * n * n_runs, 1];
+        let steps = [step as usize * element, block as usize * element, 0];
+        let last = g.view(&selected, shape, steps, (step - 1) as usize * element)?;
+        let last = g.reshape(&g.cont(&last)?, [further, n_blocks * n * n_runs, 1, 1])?;
+        let own = g.reshape(&selected, [block, n_blocks * n * n_runs, 1, 1])?;
+        let all = g.concat(&g.fill(&own, 0.0)?, &last, 0)?;
+        let all = g.reshape(&all, mask.shape())?;
+        let all = g.add(&all, &as_f32(mask)?)?;
+        match mask.ty() {
+            TensorType::F32 => Ok(all),
+            ty => g.cast(&all, ty),
+        }
+    }
+
+    /// The rows that a unit attends to: its own, which this stores, or those of another unit.
+    fn visible(
+        &mut self,
+        unit: &Unit,
+        state: &KeyValuePlan,
+        dk: u64,
+        rows: &KeyRows<'_>,
+    ) -> Result<VisibleKeyValues, Error> {
+        let (g, n) = (self.g, self.n_tokens);
+        let row = |x: &Tensor, d: u64| g.reshape(x, [d * rows.heads, n, 1, 1]);
+        match (&state.owner, rows.new) {
+            (Some(owner), _) => self.store.stored(owner, state),
+            (None, None) if self.keys_are_of_source(unit) => self.store.stored(&unit.path, state),
+            (None, Some((k, None))) if state.pooled.is_some() => {
+                let ended = rows.ended.as_ref();
+                let ended = ended.map(|keys| g.reshape(keys, [dk, keys.shape()[2], 1, 1]));
+                let (k, ended) = (row(k, dk)?, ended.transpose()?);
+                self.store
+                    .append_with_ended(g, &unit.path, state, &k, ended.as_ref())
+            }
+            (None, Some((k, v))) => {
+                let v = v.map(|v| row(v, rows.dv)).transpose()?;
+                self.store
+                    .append(g, &unit.path, state, &row(k, dk)?, v.as_ref())
+            }
+            (None, None) => Err(Error::Arguments {
+                op: "attend",
+                message: format!("{} has no keys of its own and reads no others", unit.path),
+            }),
+        }
+    }
+
+    /// Whether a unit attends to keys that are made of the source.
+    pub fn keys_are_of_source(&self, unit: &Unit) -> bool {
+        let rows = unit.key_values();
+        rows.is_some_and(|rows| self.plan.caches[rows.cache].keys == KeysOf::Source)
+    }
+
+    /// Stores the keys and values of a unit for rows of the source `[n_embd, n_tokens]`.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs, or the unit makes no keys of a source.
+    pub fn keep_source(&mut self, unit: &Unit, x: &Tensor) -> Result<(), Error> {
+        let _scope = self
+            .g
+            .scope_on(unit.contract.0.name, &unit.path, unit.device);
+        let Some(state) = unit.key_values().filter(|_| self.keys_are_of_source(unit)) else {
+            return Err(Error::Arguments {
+                op: "keep_source",
+                message: format!("{} makes no keys of a source", unit.path),
+            });
+        };
+        let (k, v) = super::keys_of_source(self, unit, x)?;
+        let (g, n) = (self.g, self.n_tokens);
+        let rows = |x: &Tensor| g.reshape(x, [x.shape()[0] * x.shape()[1], n, 1, 1]);
+        let kept = self
+            .store
+            .append(g, &unit.path, state, &rows(&k)?, Some(&rows(&v)?))?;
+        // A pass over a source alone has no later operation that reads the rows.
+        g.expand(&kept.k)?;
+        kept.v.iter().try_for_each(|v| g.expand(v))
+    }
+
+    /// Attention without flash attention, one operation after another, with a bias `[n_kv, n_tokens, heads, n_runs]`:
+    /// `q [dk, n_tokens, heads, n_runs]`, `k [dk, n_kv, kv_heads, n_runs]`, `v [dv, kv_heads, n_kv, n_runs]` ->
+    /// `[dv, heads, n_tokens, n_runs]`.
+    fn attend_plainly(
+        &self,
+        unit: &Unit,
+        i: Option<usize>,
+        (q, k, v): (&Tensor, &Tensor, &Tensor),
+        (mask, bias): (&Tensor, Option<&Tensor>),
+        mut scores: Scores<'_>,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let name = |point: &'static PointSpec, tensor: &Tensor| match i {
+            None => {}
+            Some(i) => self.name_pairs(&unit.path, point, i, tensor),
+        };
+        let mut product = g.mul_mat(k, q)?; // [n_kv, n_tokens, heads, n_runs]
+        g.exact(&product)?;
+        name(&SCORES_POINT, &product);
+        if scores.softcap != 0.0 {
+            product = softcap(g, &product, scores.scale, scores.softcap)?;
+            scores.scale = 1.0;
+        }
+        if let Some(bias) = bias {
+            product = g.add(&g.scale(&product, scores.scale)?, bias)?;
+            scores.scale = 1.0;
+        }
+        let weights = g.soft_max(&product, Some(mask), &scores)?;
+        name(&WEIGHTS_POINT, &weights);
+        let v = if v.ty().is_plain() {
+            v.clone()
+        } else {
+            g.cast(v, TensorType::F32)?
+        };
+        let v = g.cont(&g.permute(&v, [1, 2, 0, 3])?)?; // [n_kv, dv, kv_heads, n_runs]
+        let y = g.mul_mat(&v, &weights)?; // [dv, n_tokens, heads, n_runs]
+        g.cont(&g.permute(&y, [0, 2, 1, 3])?)
+    }
+}
+
+/// The rows of all keys and values, and their numbers of heads.
+struct KeyHeads<'a> {
+    k: &'a Tensor,
+    v: &'a Tensor,
+    dk: u64,
+    dv: u64,
+    k_heads: u64,
+    v_heads: u64,
+}
+
+impl KeyHeads<'_> {
+    /// The keys `[dk, k_heads, n_kv, n_runs]` and values `[dv, v_heads, n_kv, n_runs]` of some runs, as views.
+    fn of(&self, g: &Graph, runs: &Runs) -> Result<(Tensor, Tensor), Error> {
+        let heads = |rows: &Tensor, d: u64, heads: u64| {
+            let Some(head) = rows.ty().row_bytes(d) else {
+                return Err(Error::Arguments {
+                    op: "heads",
+                    message: format!("{rows:?} into heads of {d}"),
+                });
+            };
+            let row = rows.strides()[1];
+            let shape = [d, heads, runs.n_kv as u64, runs.n_runs as u64];
+            let strides = [head as usize, row, row * runs.stride];
+            g.view(rows, shape, strides, row * runs.first)
+        };
+        let k = heads(self.k, self.dk, self.k_heads)?;
+        Ok((k, heads(self.v, self.dv, self.v_heads)?))
+    }
+}
+
+/// The queries of some runs, from token `first` of `q [dk, heads, n]` on: `[dk, n_tokens, heads, n_runs]`, as a view.
+pub(super) fn queries_of(
+    g: &Graph,
+    q: &Tensor,
+    runs: &Runs,
+    first: usize,
+) -> Result<Tensor, Error> {
+    let ([dk, heads, n, _], [_, head, token, _]) = (q.shape(), q.strides());
+    if runs.n_tokens as u64 == n {
+        return g.permute(q, [0, 2, 1, 3]);
+    }
+    let shape = [dk, heads, runs.n_tokens as u64, runs.n_runs as u64];
+    let strides = [head, token, token * runs.n_tokens];
+    let own = g.view(q, shape, strides, token * first)?;
+    g.permute(&own, [0, 2, 1, 3])
+}

@@ -1,0 +1,523 @@
+//! Attention (Vaswani et al. 2017) with grouped keys and values (Ainslie et al. 2023).
+//!
+//! ```text
+//! q, k, v = clamp(q.h + q.bias), ...                      or the parts of qkv.h + qkv.bias
+//! q, k    = rope(norm(q)), rope(norm(k))                  or norm(rope(..)); norms if set
+//! v       = norm(v)
+//! q       = temperature(pos) * q
+//! K, V    = cache(k, v)                                   all visible keys and values
+//! a       = concat over heads of softmax(cap(scale * q.K) + bias(pos_K - pos) + mask, sinks) . V
+//! y       = o . (norm(a) * act(gate)) + o.bias
+//! ```
+//! `[n_embd, n_tokens]` in and out; head h of the queries reads head `h / (heads / kv_heads)` of
+//! the keys.
+
+use super::attend::{self, KeyRows};
+use super::build::Build;
+use super::gate::{Gate, O_IN_POINT};
+use super::{position_bias, selection};
+use crate::arch::{
+    ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
+    Side, StateSpec, WeightRole, WeightSpec,
+};
+use crate::plan::Unit;
+use crate::{choices, options};
+use lab_base::ggml::{Error, Scores, Tensor};
+
+choices! {
+    /// How queries and keys are normalised.
+    pub(super) enum QkNorm {
+        /// Queries and keys are not normalised.
+        None = "none",
+        /// Each head by itself, with one weight for all heads.
+        Head = "head",
+        /// Each head by itself, with its own weight.
+        Each = "each",
+        /// Each head by itself, with one factor for all its elements.
+        Factor = "factor",
+        /// All heads together.
+        Full = "full",
+    }
+}
+
+choices! {
+    /// Whether queries and keys are normalised before or after the rotation.
+    pub(super) enum NormAt {
+        /// Before the rotation.
+        Before = "before",
+        /// After the rotation.
+        After = "after",
+    }
+}
+
+choices! {
+    /// The origin of the values.
+    pub(super) enum Values {
+        /// A separate projection.
+        Proj = "proj",
+        /// The projected keys, before their norm.
+        Key = "key",
+    }
+}
+
+options! {
+    /// Options of an attention block.
+    pub(super) struct Config {
+        rope: RopeRef, "rotation of queries and keys, or `none`";
+        cache: CacheRef = "full", "which keys a query attends to; `full`: all, or with causal attention all so far";
+        heads: u64 => "n_head", "query heads";
+        kv_heads: u64 => "n_head_kv", "key and value heads";
+        dk: u64 = "d_head", "elements of a query or key head";
+        dv: u64 = "d_head_v", "elements of a value head";
+        qkv_rows: u64 = "(heads + kv_heads) * dk + kv_heads * dv", "rows of the projection `qkv`: queries, keys, values, and unused rows";
+        v_row: u64 = "(heads + kv_heads) * dk", "first row of the values in the projection `qkv`";
+        scale: f32 = "1 / sqrt(dk)", "factor of the scores";
+        qk_norm: QkNorm = "none", "norm of queries and keys: `none`; over each `head` with one weight for all heads; over `each` head with a weight of its own; over each head with one `factor` of its own; over all heads together (`full`)";
+        qk_norm_at: NormAt = "before", when "qk_norm != 'none'", "whether the norm is `before` or `after` the rotation";
+        norm: NormRef => "default", when "qk_norm != 'none'", "kind and eps of the query and key norm";
+        v_norm: NormRef = "none", "norm of each value head, without a weight";
+        kv_layer: u64 = "depth", "layer whose keys and values are used: the layer itself (`depth`) or an earlier one";
+        values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";
+        clamp: f32 = "0", "bound of the absolute value of projected queries, keys and values; 0: none";
+        softcap: f32 = "0", "softcap of the scores: they become `c * tanh(score / c)`; 0: none";
+        gate: Gate = "none", "output gate, which multiplies the heads' results: `none`, a number for each `element` or `head`, or one for each element that is projected together with the `query`";
+        gate_act: ActRef = "sigmoid", when "gate != 'none'", "activation of the output gate, see `[act.NAME]`";
+        inner_norm: NormRef = "none", "norm of the heads' results before the output projection";
+        temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: off";
+        temp_floor: f32 => "temp_floor", when "temp_scale != 0", "positions of one step in that formula, above 0";
+        temp_offset: f32 => "temp_offset", when "temp_scale != 0", "positions added to `pos` in that formula";
+        buckets: u64 => "if(has('rel_bias'), n_buckets, 0)", when "has('rel_bias')", "buckets of distances, each with a bias of its own";
+        max_distance: u64 = "128", when "has('rel_bias')", "distance from which on all keys share the last bucket of `rel_bias`, in positions";
+        selection: SelectionRef = "none", "which of the visible keys a query attends to, see `[selection.NAME]`; `none`: all";
+        selects: bool => "true", when "selection", "the block computes the selection itself";
+    }
+}
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "attention",
+    title: "Attention",
+    noun: "attention",
+    phrase: "attention with {=heads} heads{heads != kv_heads:  (KV heads: {=kv_heads})} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{has('rel_bias'): , bias by distance}{gate != 'none': , gated output}{values == 'key': , keys as values}",
+    summary: "Self-attention: each position takes a weighted mean of the values that it attends to.",
+    formula: concat!(
+        "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",
+        "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: q.h}}}",
+        " . ",
+        "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: k.h}}}",
+        "}{has('rel_bias'):  + bias(pos_k - pos_q)} + mask{has('sinks'):  with sinks}) . ({v_norm -> norm: {values == 'proj': v.h | k.h}})}",
+        "{gate != 'none':  * {=gate_act}(gate.h))}",
+    ),
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "qkv",
+            "attn_qkv.weight",
+            &["n_embd", "qkv_rows"],
+            "queries, keys and values in one projection",
+        )
+        .made_of(&["q", "k", "v"])
+        .quantised_as(QuantClass::Values)
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "qkv.bias",
+            "attn_qkv.bias",
+            &["qkv_rows"],
+            "bias of `qkv`",
+        )
+        .optional()
+        .when("has('qkv')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "q",
+            "attn_q.weight",
+            &["n_embd", "if(gate == 'query', 2, 1) * heads * dk"],
+            "query projection",
+        )
+        .when("not has('qkv')"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "q.bias",
+            "attn_q.bias",
+            &["if(gate == 'query', 2, 1) * heads * dk"],
+            "bias of the query projection",
+        )
+        .optional()
+        .when("not has('qkv')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "k",
+            "attn_k.weight",
+            &["n_embd", "kv_heads * dk"],
+            "key projection",
+        )
+        .quantised_as(QuantClass::Keys)
+        .when("not has('qkv') and kv_layer == depth"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "k.bias",
+            "attn_k.bias",
+            &["kv_heads * dk"],
+            "bias of the key projection",
+        )
+        .optional()
+        .when("not has('qkv') and kv_layer == depth"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "v",
+            "attn_v.weight",
+            &["n_embd", "kv_heads * dv"],
+            "value projection",
+        )
+        .quantised_as(QuantClass::Values)
+        .when("not has('qkv') and values == 'proj' and kv_layer == depth"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "v.bias",
+            "attn_v.bias",
+            &["kv_heads * dv"],
+            "bias of the value projection",
+        )
+        .optional()
+        .when("not has('qkv') and values == 'proj' and kv_layer == depth"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "q_norm",
+            "attn_q_norm.weight",
+            &[
+                "if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)",
+                "if(qk_norm == 'each' or qk_norm == 'factor', heads, 1)",
+            ],
+            "weight of the query norm",
+        )
+        .when("qk_norm != 'none'"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "q_norm.bias",
+            "attn_q_norm.bias",
+            &["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)"],
+            "bias of the query norm",
+        )
+        .optional()
+        .when("qk_norm != 'none'"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "k_norm",
+            "attn_k_norm.weight",
+            &[
+                "if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)",
+                "if(qk_norm == 'each' or qk_norm == 'factor', kv_heads, 1)",
+            ],
+            "weight of the key norm",
+        )
+        .when("qk_norm != 'none' and kv_layer == depth"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "k_norm.bias",
+            "attn_k_norm.bias",
+            &["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)"],
+            "bias of the key norm",
+        )
+        .optional()
+        .when("qk_norm != 'none' and kv_layer == depth"),
+        attend::SINKS,
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "gate",
+            "attn_gate.weight",
+            &["n_embd", "if(gate == 'head', 1, dv) * heads"],
+            "projection to the gate of the heads' results",
+        )
+        .when("gate == 'element' or gate == 'head'"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "gate.bias",
+            "attn_gate.bias",
+            &["if(gate == 'head', 1, dv) * heads"],
+            "bias of the gate projection",
+        )
+        .optional()
+        .when("gate == 'element' or gate == 'head'"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "inner_norm",
+            "attn_sub_norm.weight",
+            &["heads * dv"],
+            "weight of the norm before the output projection",
+        )
+        .when("inner_norm"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "o",
+            "attn_output.weight",
+            &["heads * dv", "n_embd"],
+            "output projection: the heads back to the hidden state",
+        )
+        .quantised_as(QuantClass::Heads),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "o.bias",
+            "attn_output.bias",
+            &["n_embd"],
+            "bias of the output projection",
+        )
+        .optional(),
+        position_bias::TABLE_WEIGHT,
+        selection::q_weight(&["n_embd", "n_head_index * d_head_index"]),
+        selection::K_WEIGHT,
+        selection::WEIGHTS_WEIGHT,
+        selection::Q_NORM_WEIGHT,
+        selection::K_NORM_WEIGHT,
+        selection::K_NORM_BIAS,
+        selection::GATE_WEIGHT,
+        selection::OFFSET_WEIGHT,
+    ],
+    rows: Rows::Hidden,
+    side: Some(Side {
+        width: "n_embd",
+        doc: "input of the key and value projections. If layers that read the source save it, each token attends to the whole source",
+    }),
+    state: StateSpec::KeyValue {
+        cache: "cache",
+        k: "kv_heads * dk",
+        v: "kv_heads * dv",
+        heads: "kv_heads",
+        v_in_k: "false",
+        layer: Some("kv_layer"),
+        index: selection::ROW,
+        pooled: None,
+    },
+    points: &[
+PointSpec::new("q_proj", &["dk", "heads"], "queries as they are projected, before norm and rotation").of_heads().known_as("attn.hook_q"),
+PointSpec::new("k_proj", &["dk", "kv_heads"], "keys as they are projected, before norm and rotation; not where the keys of another layer are read").of_heads().known_as("attn.hook_k"),
+PointSpec::new("q", &["dk", "heads"], "queries as they meet the keys: after norm, rotation and temperature").of_heads().known_as("attn.hook_rot_q"),
+PointSpec::new("k", &["dk", "kv_heads"], "keys after norm and rotation, as they are stored").of_heads().known_as("attn.hook_rot_k"),
+PointSpec::new("v", &["dv", "kv_heads"], "values as they are stored").of_heads().known_as("attn.hook_v"),
+attend::SCORES_POINT,
+attend::WEIGHTS_POINT,
+selection::K_POINT,
+selection::Q_POINT,
+selection::WEIGHTS_POINT,
+PointSpec::new("heads", &["dv", "heads"], "results of the heads, before norm, gate and output projection").of_heads().known_as("attn.hook_z"),
+O_IN_POINT,
+],
+    rules: &[
+        Rule {
+            holds: "cache",
+            message: "an attention block names a cache",
+        },
+        Rule {
+            holds: "heads > 0 and kv_heads > 0",
+            message: "there is at least one head",
+        },
+        Rule {
+            holds: "v_row >= (heads + kv_heads) * dk and qkv_rows >= v_row + kv_heads * dv",
+            message: "`v_row` leaves room for queries and keys, and `qkv_rows` for values after it",
+        },
+        Rule {
+            holds: "heads % kv_heads == 0",
+            message: "`kv_heads` divides `heads`",
+        },
+        Rule {
+            holds: "clamp >= 0 and softcap >= 0",
+            message: "`clamp` and `softcap` are not negative",
+        },
+        Rule {
+            holds: "kv_layer == depth or not (selection and selects)",
+            message: "a block with the keys of another layer does not select by rows of its own",
+        },
+        Rule {
+            holds: "max_distance > 0 and max_distance <= 4096",
+            message: "`max_distance` is 1 to 4096",
+        },
+        Rule {
+            holds: "not (has('rel_bias') and selection)",
+            message: "a block with a bias by distance attends to all visible keys",
+        },
+        Rule {
+            holds: "temp_floor > 0",
+            message: "`temp_floor` is positive",
+        },
+        Rule {
+            holds: "gate != 'query' or dk == dv",
+            message: "a gate projected with the query has the width of the values",
+        },
+        Rule {
+            holds: "not (gate == 'query' and has('qkv'))",
+            message: "a gate projected with the query comes with separate projections",
+        },
+    ],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let mut projected = project(b, unit, &c, x)?;
+    projected.q = b.point(unit, "q_proj", projected.q)?;
+    if let Some((k, _)) = &mut projected.kv {
+        *k = b.point(unit, "k_proj", k.clone())?;
+    }
+    let q = rotated(b, unit, &c, "q_norm", &projected.q)?;
+    let q = b.tempered(q, [c.temp_scale, c.temp_floor, c.temp_offset])?;
+    let q = b.point(unit, "q", q)?;
+    let own = match &projected.kv {
+        Some(kv) => Some(keys(b, unit, &c, kv)?),
+        None => None,
+    };
+
+    let sinks = b.weight(unit, "sinks").cloned();
+    let scores = Scores {
+        scale: c.scale,
+        softcap: c.softcap,
+        max_bias: 0.0,
+        sinks: sinks.as_ref(),
+    };
+    let rows = KeyRows {
+        new: own.as_ref().map(|(k, v)| (k, Some(v))),
+        heads: c.kv_heads,
+        dv: c.dv,
+        selected: b.select(unit, (c.selection, c.selects), (x, x))?,
+        bias: b.position_bias(unit, c.max_distance)?,
+        ended: None,
+    };
+    let y = b.attend(unit, &q, &rows, &scores)?;
+    let by_head = b.g.reshape(&y, [c.dv, c.heads, b.n_tokens, 1])?;
+    let by_head = b.point(unit, "heads", by_head)?;
+    let y = b.g.reshape(&by_head, [c.dv * c.heads, b.n_tokens, 1, 1])?;
+    let y = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &y)?;
+    let gate = match (c.gate, projected.gate) {
+        (Gate::Element | Gate::Head, _) => Some(b.linear(unit, "gate", x)?),
+        (_, gate) => gate,
+    };
+    let is_plain = gate.is_none() && c.inner_norm.0.is_none();
+    let y = match gate {
+        Some(gate) => b.gate_heads(c.gate_act, &y, &gate)?,
+        None => y,
+    };
+    let y = match is_plain {
+        true => y,
+        false => b.heads_read(unit, c.heads, &y)?,
+    };
+    b.linear(unit, "o", &y)
+}
+
+/// The keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]` that tokens of the sequence attend to, made of rows of
+/// the source `[n_embd, n]`.
+pub(super) fn keys_of_source(
+    b: &Build<'_>,
+    unit: &Unit,
+    x: &Tensor,
+) -> Result<(Tensor, Tensor), Error> {
+    let c = Config::read(&unit.options);
+    let (k, v) = project_keys(b, unit, &c, x)?;
+    let k = b.point(unit, "k_proj", k)?;
+    keys(b, unit, &c, &(k, v))
+}
+
+/// Projected keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]`; without values, the keys are the values.
+type Keys = (Tensor, Option<Tensor>);
+
+/// The keys and values after their norms and the rotation of the keys.
+fn keys(b: &Build<'_>, unit: &Unit, c: &Config, (k, v): &Keys) -> Result<(Tensor, Tensor), Error> {
+    let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
+    let k = b.point(unit, "k", rotated(b, unit, c, "k_norm", k)?)?;
+    Ok((k, b.point(unit, "v", v)?))
+}
+
+/// Queries or keys `[dk, heads, n]` after their norm and the rotation.
+fn rotated(b: &Build<'_>, unit: &Unit, c: &Config, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+    match c.qk_norm_at {
+        NormAt::Before => b.rope(c.rope, &normalise(b, unit, c, key, x)?),
+        NormAt::After => normalise(b, unit, c, key, &b.rope(c.rope, x)?),
+    }
+}
+
+/// Queries or keys `[dk, heads, n]` after their norm.
+fn normalise(
+    b: &Build<'_>,
+    unit: &Unit,
+    c: &Config,
+    key: &str,
+    x: &Tensor,
+) -> Result<Tensor, Error> {
+    let shape = x.shape();
+    let rows = match c.qk_norm {
+        QkNorm::None => return Ok(x.clone()),
+        QkNorm::Full => b.g.reshape(x, [shape[0] * shape[1], shape[2], 1, 1])?,
+        QkNorm::Head | QkNorm::Each | QkNorm::Factor => x.clone(),
+    };
+    let y = b.normalise_with(c.norm, b.weight(unit, key), &rows)?;
+    let y = b.with_bias(unit, &format!("{key}.bias"), y)?;
+    b.g.reshape(&y, shape)
+}
+
+/// The projections of the input.
+struct Projected {
+    /// `[dk, heads, n]`.
+    q: Tensor,
+    /// None if the keys of another layer or of the source are used.
+    kv: Option<Keys>,
+    /// `[dv * heads, n]`, if the gate is projected together with the queries.
+    gate: Option<Tensor>,
+}
+
+fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Projected, Error> {
+    let (g, n) = (b.g, b.n_tokens);
+    let part = |rows: &Tensor, d: u64, heads: u64, step: u64, start: u64| {
+        let size = size_of::<f32>() as u64;
+        let row = rows.shape()[0] * size;
+        let strides = [(step * size) as usize, row as usize, (row * n) as usize];
+        g.cont(&g.view(rows, [d, heads, n, 1], strides, (start * size) as usize)?)
+    };
+    if b.weight(unit, "qkv").is_some() {
+        // One row holds queries, then keys, then values.
+        let rows = clamped(b, c, b.linear(unit, "qkv", x)?)?;
+        return Ok(Projected {
+            q: part(&rows, c.dk, c.heads, c.dk, 0)?,
+            kv: Some((
+                part(&rows, c.dk, c.kv_heads, c.dk, c.dk * c.heads)?,
+                Some(part(&rows, c.dv, c.kv_heads, c.dv, c.v_row)?),
+            )),
+            gate: None,
+        });
+    }
+    let rows = clamped(b, c, b.linear(unit, "q", x)?)?;
+    let (q, gate) = if c.gate == Gate::Query {
+        // Each head holds its query, then its gate.
+        let gate = part(&rows, c.dk, c.heads, 2 * c.dk, c.dk)?;
+        let gate = g.reshape(&gate, [c.dk * c.heads, n, 1, 1])?;
+        (part(&rows, c.dk, c.heads, 2 * c.dk, 0)?, Some(gate))
+    } else {
+        (g.reshape(&rows, [c.dk, c.heads, n, 1])?, None)
+    };
+    let kv = match b.weight(unit, "k") {
+        Some(_) if !b.keys_are_of_source(unit) => {
+            let side = b.side.clone();
+            Some(project_keys(b, unit, c, side.as_ref().unwrap_or(x))?)
+        }
+        _ => None,
+    };
+    Ok(Projected { q, kv, gate })
+}
+
+/// Keys and values of rows `[n_embd, n]`, by the separate projections `k` and `v`.
+fn project_keys(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Keys, Error> {
+    let (g, n) = (b.g, b.n_tokens);
+    let k = clamped(b, c, b.linear(unit, "k", x)?)?;
+    let v = match c.values {
+        Values::Proj => {
+            let v = clamped(b, c, b.linear(unit, "v", x)?)?;
+            Some(g.reshape(&v, [c.dv, c.kv_heads, n, 1])?)
+        }
+        Values::Key => None,
+    };
+    Ok((g.reshape(&k, [c.dk, c.kv_heads, n, 1])?, v))
+}
+
+fn clamped(b: &Build<'_>, c: &Config, x: Tensor) -> Result<Tensor, Error> {
+    match c.clamp == 0.0 {
+        true => Ok(x),
+        false => b.g.clamp(&x, -c.clamp, c.clamp),
+    }
+}

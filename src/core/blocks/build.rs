@@ -1,0 +1,568 @@
+//! The interface with which a block builds its graph: weights, inputs, and helpers that all blocks share.
+//!
+//! A block defines the computation; the [`KeyValueStore`] decides where keys and values are stored.
+//! Cached, stateless and bidirectional execution differ only in the store, so each block has one `build`.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use crate::arch::{ActRef, NormRef, PointSpec, RopeRef, WeightRole};
+use crate::plan::{NormUse, Plan, Unit};
+use lab_base::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
+
+use super::context::{DerivedInput, DerivedInputs, KeyValueStore, StateStore};
+use super::lab::Lab;
+use super::low_rank::AtWork;
+use super::norm::{Kind, Norm};
+use super::recurrent::SequenceGroup;
+use super::rope::{Pairing, Rope, Scaling};
+use super::selection::Selected;
+
+/// The graph under construction.
+pub struct Build<'a> {
+    /// The graph to which operations are added.
+    pub g: &'a Graph,
+    /// The plan of the model.
+    pub plan: &'a Plan,
+    /// The tensors of [`Plan::tensors`], in the same order.
+    pub tensors: &'a [Tensor],
+    /// The adapters of the pass.
+    pub adapters: AtWork<'a>,
+    /// The adapter in the file for each row, i32 `[1, n_tokens]`, where tokens switch between adapters.
+    pub switched: Option<Tensor>,
+    /// The token of each row, i32 `[1, n_tokens]`; none where a stage is computed by itself.
+    pub ids: Option<Tensor>,
+    /// Number of tokens of the pass.
+    pub n_tokens: u64,
+    /// Maximum number of positions of a sequence.
+    pub n_ctx: u64,
+    /// Inputs that follow from the tokens' positions.
+    pub inputs: &'a dyn DerivedInputs,
+    /// Second input of the branch under construction.
+    pub side: Option<Tensor>,
+    /// The value that the branch under construction saves, where it is not the branch's result.
+    pub saved: Option<Tensor>,
+    /// The keys and values.
+    pub store: &'a mut dyn KeyValueStore,
+    /// The sequences of the pass in the order of its tokens, where the model has recurrent states.
+    pub groups: &'a [SequenceGroup],
+    /// The recurrent states of the sequences.
+    pub states: &'a mut dyn StateStore,
+    /// Whether flash attention is used.
+    pub flash_attn: bool,
+    /// The latest result of each selection, by its place in the plan.
+    pub selected: Selections,
+    /// The captures and edits of the pass.
+    pub lab: Lab,
+    /// The values that have got a name, in the order of computation.
+    pub named: RefCell<Vec<Named>>,
+}
+
+/// The positions by which heads are rotated.
+#[derive(Clone, Copy)]
+pub(super) enum RotateBy<'a> {
+    /// The first position of the span of so many positions that a token is in.
+    Spans(u64),
+    /// The tokens' positions, negated: a rotation back.
+    Back,
+    /// The given positions, i32 `[n]`.
+    At(&'a Tensor),
+}
+
+/// The latest result of each selection, by its place in the plan.
+#[derive(Default)]
+pub struct Selections(pub(super) HashMap<usize, Selected>);
+
+/// A value with a name.
+pub struct Named {
+    /// The path, such as `layers.3.attn.q`.
+    pub path: String,
+    /// The description of the value in its contract.
+    pub spec: &'static PointSpec,
+    /// The value.
+    pub tensor: Tensor,
+}
+
+impl Build<'_> {
+    /// Applies the captures and edits of a point to a unit's value `x [.., n_tokens]`, and returns the value that later
+    /// operations read. The unit's contract states the point `name`.
+    ///
+    /// # Errors
+    /// The contract does not state the point.
+    pub fn point(&self, unit: &Unit, name: &str, x: Tensor) -> Result<Tensor, Error> {
+        let mut points = unit.contract.0.points.iter();
+        let Some(spec) = points.find(|spec| spec.name == name) else {
+            return Err(Error::Arguments {
+                op: "point",
+                message: format!("the contract of {} has no point `{name}`", unit.path),
+            });
+        };
+        self.point_at(&unit.path, spec, x)
+    }
+
+    /// [`Self::point`] for a value of the wiring, below `path`.
+    ///
+    /// # Errors
+    /// An operation of a capture or edit rejects its inputs.
+    pub fn point_at(
+        &self,
+        path: &str,
+        spec: &'static PointSpec,
+        x: Tensor,
+    ) -> Result<Tensor, Error> {
+        let path = format!("{path}.{}", spec.name);
+        let x = self.lab.pass(self.g, &path, self.n_tokens, x)?;
+        self.name_value(path, spec, &x);
+        Ok(x)
+    }
+
+    /// Names a value for pairs of keys and queries, `[n_kv, n_tokens, heads]`, of the pass's `i`-th group of runs.
+    pub(super) fn name_pairs(
+        &self,
+        path: &str,
+        spec: &'static PointSpec,
+        i: usize,
+        tensor: &Tensor,
+    ) {
+        let path = match i {
+            0 => format!("{path}.{}", spec.name),
+            _ => format!("{path}.{}.{i}", spec.name),
+        };
+        self.name_value(path, spec, tensor);
+    }
+
+    fn name_value(&self, path: String, spec: &'static PointSpec, tensor: &Tensor) {
+        tensor.set_name(&path);
+        self.named.borrow_mut().push(Named {
+            path,
+            spec,
+            tensor: tensor.clone(),
+        });
+    }
+
+    /// The hidden layer of an MLP, from its gate and up products, with their points.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn hidden(
+        &self,
+        unit: &Unit,
+        act: ActRef,
+        gate: Option<Tensor>,
+        up: Tensor,
+    ) -> Result<Tensor, Error> {
+        let gate = gate
+            .map(|gate| self.point(unit, "gate", gate))
+            .transpose()?;
+        let up = self.point(unit, "up", up)?;
+        match gate {
+            Some(gate) => self.activate_gate(act, &gate, &up),
+            None => self.activate(act, &up),
+        }
+    }
+
+    /// A weight of a unit; `None` if the file lacks it.
+    pub fn weight(&self, unit: &Unit, key: &str) -> Option<&Tensor> {
+        unit.weight(key).map(|at| &self.tensors[at])
+    }
+
+    /// A weight of a unit that its contract requires.
+    ///
+    /// # Errors
+    /// The weight is absent, which the contract should have prevented.
+    pub fn need(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
+        self.weight(unit, key)
+            .cloned()
+            .ok_or_else(|| Error::Arguments {
+                op: "weight",
+                message: format!("{} has no weight `{key}`", unit.path),
+            })
+    }
+
+    /// `w.x + bias` with the weight `key` and its bias, if there is one.
+    ///
+    /// # Errors
+    /// The weight is absent, which the contract should have prevented, or shapes do not fit.
+    pub fn linear(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+        let product = self.product(unit, key, x)?;
+        self.with_bias(unit, &format!("{key}.bias"), product)
+    }
+
+    /// `w.x` with the weight `key` and its updates; the last dimensions of `x` are the tokens.
+    ///
+    /// # Errors
+    /// The errors of [`Self::linear`].
+    pub fn product(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+        let shape = x.shape();
+        let first = (1..4).find(|dim| shape[*dim..].iter().product::<u64>() == self.n_tokens);
+        let of_tokens = first.map(|first| {
+            let is_token = |dim: usize| dim >= first;
+            std::array::from_fn(|dim| if is_token(dim) { shape[dim] } else { 1 })
+        });
+        // Without a dimension of tokens, the shapes of the scales make the update fail.
+        let weight = self.need(unit, key)?;
+        self.product_of(unit, key, &weight, x, of_tokens.unwrap_or([0; 4]))
+    }
+
+    /// The product of each head of `x [d, n_tokens, heads]` with its own matrix of the weight `key [d, m, heads]`, or
+    /// `[d, m * heads]`: `[m, n_tokens, heads]`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::linear`].
+    pub fn product_by_head(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+        let (weight, heads) = (self.need(unit, key)?, x.shape()[2]);
+        let weight = match weight.shape() {
+            [d, n, 1, 1] => self.g.reshape(&weight, [d, n / heads, heads, 1])?,
+            _ => weight,
+        };
+        self.product_of(unit, key, &weight, x, [1, self.n_tokens, 1, 1])
+    }
+
+    /// `w.x` for a weight in this shape. `of_tokens` is the shape that one number for each token has when it is
+    /// repeated to `x`.
+    fn product_of(
+        &self,
+        unit: &Unit,
+        key: &str,
+        weight: &Tensor,
+        x: &Tensor,
+        of_tokens: [u64; 4],
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let y = g.mul_mat(weight, x)?;
+        let at = unit.weight(key).filter(|at| {
+            // The update of a table updates its lookup: a head that projects with the table has its own update.
+            self.plan.tensors[*at].role != WeightRole::Table
+        });
+        let Some(at) = at else { return Ok(y) };
+        let first = |down: &Tensor| g.mul_mat(down, x);
+        let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
+        let y = self.adapters.add(g, at, y, of_tokens, first, second)?;
+        self.add_switched(unit, at, y, x)
+    }
+
+    /// `w_e.x` for the experts that `picked [used, n_tokens]` selects, with the weight `key [n, m,
+    /// experts]` and `x [n, 1 or used, n_tokens]`: `[m, used, n_tokens]`. Whether a token may select an expert more than
+    /// once must be known: CUDA's product of experts ends the process then.
+    ///
+    /// # Errors
+    /// The errors of [`Self::linear`].
+    pub fn product_of_experts(
+        &self,
+        unit: &Unit,
+        key: &str,
+        x: &Tensor,
+        (picked, may_repeat): (&Tensor, bool),
+    ) -> Result<Tensor, Error> {
+        let (g, weight) = (self.g, self.need(unit, key)?);
+        let product = |weight: &Tensor, x: &Tensor| match may_repeat {
+            true => product_of_each(g, weight, x, picked),
+            false => g.mul_mat_id(weight, x, picked),
+        };
+        let y = product(&weight, x)?;
+        let Some(at) = unit.weight(key) else {
+            return Ok(y);
+        };
+        let first = |down: &Tensor| product(down, x);
+        let of_tokens = [1, 1, self.n_tokens, 1];
+        self.adapters.add(g, at, y, of_tokens, first, product)
+    }
+
+    /// Rows `ids [n_tokens]` of the table `key [n, rows]`: `[n, n_tokens]`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::linear`].
+    pub fn table_rows(&self, unit: &Unit, key: &str, ids: &Tensor) -> Result<Tensor, Error> {
+        let (g, table) = (self.g, self.need(unit, key)?);
+        let y = g.get_rows(&table, ids)?;
+        let Some(at) = unit.weight(key) else {
+            return Ok(y);
+        };
+        let first = |down: &Tensor| g.get_rows(down, ids);
+        let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
+        let of_tokens = [1, self.n_tokens, 1, 1];
+        self.adapters.add(g, at, y, of_tokens, first, second)
+    }
+
+    /// Rows `[n]` that the tokens' ids select in the table `key` of ids `[n, n_vocab]`: i32 `[n, n_tokens]`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::linear`], or the pass has no token ids.
+    pub(super) fn ids_of_tokens(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
+        let table = self.need(unit, key)?;
+        match &self.ids {
+            Some(ids) => {
+                let ids = self.g.reshape(ids, [self.n_tokens, 1, 1, 1])?;
+                self.g.get_rows(&table, &ids)
+            }
+            None => Err(Error::Arguments {
+                op: "ids_of_tokens",
+                message: format!("{}: the rows are of no tokens", unit.path),
+            }),
+        }
+    }
+
+    /// `x` plus the weight `key`, if there is one.
+    ///
+    /// # Errors
+    /// The operation rejects its inputs.
+    pub fn with_bias(&self, unit: &Unit, key: &str, x: Tensor) -> Result<Tensor, Error> {
+        match self.weight(unit, key) {
+            Some(bias) => self.g.add(&x, bias),
+            None => Ok(x),
+        }
+    }
+
+    /// Applies a norm at a place in the wiring.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub fn norm(&self, norm: &NormUse, x: &Tensor) -> Result<Tensor, Error> {
+        let _scope = self.g.scope("norm", &norm.path);
+        let weight = norm.weight.map(|at| &self.tensors[at]);
+        let mut y = self.normalise(norm.norm, weight, x)?;
+        if let Some(bias) = norm.bias {
+            y = self.g.add(&y, &self.tensors[bias])?;
+        }
+        y.set_name(&norm.path);
+        Ok(y)
+    }
+
+    /// The rows of `x`, normalised with the kind and eps of `norm` and, if there is one, a weight.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub fn normalise_with(
+        &self,
+        norm: NormRef,
+        weight: Option<&Tensor>,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        match norm.0 {
+            Some(norm) => self.normalise(norm, weight, x),
+            None => Ok(x.clone()),
+        }
+    }
+
+    fn normalise(&self, norm: usize, weight: Option<&Tensor>, x: &Tensor) -> Result<Tensor, Error> {
+        let norm = Norm::read(&self.plan.norms[norm].options);
+        let y = match norm.kind {
+            Kind::Rms => self.g.rms_norm(x, norm.eps)?,
+            Kind::Layer => self.g.layer_norm(x, norm.eps)?,
+        };
+        match weight {
+            Some(weight) => self.g.mul(&y, weight),
+            None => Ok(y),
+        }
+    }
+
+    /// `x [d, heads, n_tokens]` rotated by the tokens' positions; unchanged without a rope.
+    ///
+    /// # Errors
+    /// The operation rejects its inputs.
+    pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
+        self.rope_by(rope, x, RotateBy::Spans(1))
+    }
+
+    /// Rotates the last elements of each head of `x [d, heads, n]` by the positions `by`, and leaves the other elements
+    /// as they are.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn rope_last(
+        &self,
+        rope: RopeRef,
+        x: &Tensor,
+        by: RotateBy<'_>,
+    ) -> Result<Tensor, Error> {
+        let unit = rope.0.map(|at| &self.plan.ropes[at]);
+        let (d, dims) = (x.shape()[0], unit.and_then(|rope| rope.option_int("dims")));
+        let Some(dims) = dims.filter(|dims| *dims < d) else {
+            return self.rope_by(rope, x, by);
+        };
+        let plain = self.columns(x, 0, d - dims)?;
+        let rotated = self.rope_by(rope, &self.columns(x, d - dims, dims)?, by)?;
+        self.g.concat(&plain, &rotated, 0)
+    }
+
+    /// Rotates `x [d, heads, n]` by the positions `by`.
+    ///
+    /// # Errors
+    /// The operation rejects its inputs, or sections get positions that are not those of the tokens.
+    pub(super) fn rope_by(
+        &self,
+        rope: RopeRef,
+        x: &Tensor,
+        by: RotateBy<'_>,
+    ) -> Result<Tensor, Error> {
+        let Some(unit) = rope.0.map(|at| &self.plan.ropes[at]) else {
+            return Ok(x.clone());
+        };
+        let rope = Rope::read(&unit.options);
+        let table = if self.n_ctx > rope.orig_ctx {
+            "long"
+        } else {
+            "short"
+        };
+        let factors = self.weight(unit, "factors");
+        let factors = factors.or_else(|| self.weight(unit, table));
+        let divisors = rope.mixture().map(DerivedInput::Divisors);
+        let divisors = divisors.map(|input| self.input(input)).transpose()?;
+        let params = rope_params(&rope);
+        let positions = match (by, params.sections) {
+            (RotateBy::Spans(span), Some(_)) => self.input(DerivedInput::Sections(span))?,
+            (RotateBy::Spans(span), None) => self.input(DerivedInput::Positions(span))?,
+            (RotateBy::Back, None) => self.input(DerivedInput::Back)?,
+            (RotateBy::At(positions), None) => positions.clone(),
+            (_, Some(_)) => {
+                return Err(Error::Arguments {
+                    op: "rope",
+                    message: format!(
+                        "{}: sections are rotated by the positions of tokens alone",
+                        unit.path
+                    ),
+                });
+            }
+        };
+        self.g
+            .rope(x, &positions, divisors.as_ref().or(factors), &params)
+    }
+
+    /// Softmax over each row of `x [n, m]`.
+    ///
+    /// # Errors
+    /// The operation rejects its inputs.
+    pub fn softmax(&self, x: &Tensor) -> Result<Tensor, Error> {
+        let plain = Scores {
+            scale: 1.0,
+            softcap: 0.0,
+            max_bias: 0.0,
+            sinks: None,
+        };
+        self.g.soft_max(x, None, &plain)
+    }
+
+    /// The two halves of each row of `x [2n, ..]`, contiguous.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub fn halves(&self, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+        let (shape, strides) = (x.shape(), x.strides());
+        let half = shape[0] / 2;
+        let window = [half, shape[1], shape[2], shape[3]];
+        let steps = [strides[1], strides[2], strides[3]];
+        let part = |offset: usize| self.g.cont(&self.g.view(x, window, steps, offset)?);
+        Ok((part(0)?, part(half as usize * strides[0])?))
+    }
+
+    /// An input that follows from the tokens' positions.
+    ///
+    /// # Errors
+    /// The input cannot be made.
+    pub fn input(&self, input: DerivedInput) -> Result<Tensor, Error> {
+        self.inputs.get(self.g, input)
+    }
+
+    /// Queries `q [d, heads, n_tokens]` times the temperature of their positions:
+    /// `1 + scale * ln(1 + floor((pos + offset) / floor))`. A scale of 0 changes nothing.
+    ///
+    /// # Errors
+    /// The input cannot be made.
+    pub fn tempered(&self, q: Tensor, [scale, floor, offset]: [f32; 3]) -> Result<Tensor, Error> {
+        if scale == 0.0 {
+            return Ok(q);
+        }
+        let factor = self.input(DerivedInput::Temperature {
+            scale,
+            floor,
+            offset,
+        })?;
+        self.g.mul(&q, &factor)
+    }
+
+    /// Elements `[start, start + width)` of each row of `x [.., n]`, contiguous.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub fn columns(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
+        let (shape, strides) = (x.shape(), x.strides());
+        let window = [width, shape[1], shape[2], shape[3]];
+        let steps = [strides[1], strides[2], strides[3]];
+        let part = self.g.view(x, window, steps, start as usize * strides[0])?;
+        self.g.cont(&part)
+    }
+}
+
+/// `cap * tanh(scale * x / cap)`.
+///
+/// # Errors
+/// An operation rejects its inputs.
+pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Tensor, Error> {
+    let y = g.unary(&g.scale(x, scale / cap)?, Unary::Tanh)?;
+    g.scale(&y, cap)
+}
+
+/// The parameters of a rope for ggml. They correct YaRN's magnitude: ggml multiplies by `1 + 0.1 ln(factor)` when it
+/// mixes angles; a definition with a logarithmic multiplier m needs that divided by `1 + 0.1 m ln(factor)`.
+fn rope_params(rope: &Rope) -> RopeParams {
+    let is_yarn = rope.scaling == Scaling::Yarn;
+    let spread = if rope.factor > 1.0 {
+        rope.factor.ln()
+    } else {
+        0.0
+    };
+    let correction = if is_yarn {
+        1.0 + 0.1 * rope.log_mul * spread
+    } else {
+        1.0
+    };
+    // The operation raises the magnitude where it mixes.
+    let is_mixed = rope.mixture().is_some();
+    let magnitude = if is_mixed && rope.ext != 0.0 {
+        1.0 + 0.1 * spread
+    } else {
+        1.0
+    };
+    RopeParams {
+        pairing: match rope.kind {
+            Pairing::Norm => RopePairing::Norm,
+            Pairing::Neox | Pairing::Mrope => RopePairing::Neox,
+            Pairing::Imrope => RopePairing::Interleaved,
+        },
+        sections: matches!(rope.kind, Pairing::Mrope | Pairing::Imrope).then_some([
+            rope.section_t,
+            rope.section_h,
+            rope.section_w,
+            rope.section_e,
+        ]),
+        dims: rope.dims,
+        orig_ctx: rope.orig_ctx,
+        base: rope.base,
+        freq_scale: if rope.scaling == Scaling::None || is_mixed {
+            1.0
+        } else {
+            1.0 / rope.factor
+        },
+        ext_factor: if is_yarn && !is_mixed { rope.ext } else { 0.0 },
+        attn_factor: rope.attn * magnitude / correction,
+        beta_fast: rope.fast,
+        beta_slow: rope.slow,
+    }
+}
+
+/// The product of each selected expert as if of a token of its own, which selects one.
+fn product_of_each(
+    g: &Graph,
+    weight: &Tensor,
+    x: &Tensor,
+    picked: &Tensor,
+) -> Result<Tensor, Error> {
+    let (used, n, width) = (picked.shape()[0], picked.shape()[1], x.shape()[0]);
+    let x = match x.shape()[1] == used {
+        true => x.clone(),
+        false => g.repeat(x, [width, used, n, 1])?,
+    };
+    let x = g.reshape(&x, [width, 1, used * n, 1])?;
+    let y = g.mul_mat_id(weight, &x, &g.reshape(picked, [1, used * n, 1, 1])?)?; // [rows, 1, used * n]
+    g.reshape(&y, [y.shape()[0], used, n, 1])
+}

@@ -1,0 +1,94 @@
+//! An MLP of each position and the one before it, with the square of a ReLU (Peng et al. 2023).
+//!
+//! ```text
+//! d = h(t-1) - h(t)
+//! y = sigmoid(receptance . (h + r * d)) * (value . relu(key . (h + k * d))^2)
+//! ```
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last input. Without the weight `receptance`
+//! the result has no gate.
+
+use super::build::Build;
+use crate::arch::{Contract, PointSpec, Rows, StateSpec, WeightRole, WeightSpec};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor, Unary};
+
+options! {
+    /// Options of the MLP.
+    pub(super) struct Config {
+        width: u64 => "n_ff", "elements of the hidden layer";
+    }
+}
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "channel_mix",
+    title: "Channel mixing",
+    noun: "channel mixing",
+    phrase: "channel mixing of width {=width}{has('receptance'): , gated}",
+    summary: "RWKV channel mixing: an MLP that reads each token mixed with the token before.",
+    formula: concat!(
+        "d = h(t-1) - h;  y = {has('receptance'): sigmoid(receptance . (h + r * d)) * }",
+        "(value . relu(key . (h + k * d))^2)",
+    ),
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Scale,
+            "k",
+            "channel_mix_lerp_k.weight",
+            &["n_embd"],
+            "share of the position before in the input of the hidden layer",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "key",
+            "channel_mix_key.weight",
+            &["n_embd", "width"],
+            "projection to the hidden layer",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "value",
+            "channel_mix_value.weight",
+            &["width", "n_embd"],
+            "projection of the hidden layer to the result",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "receptance",
+            "channel_mix_receptance.weight",
+            &["n_embd", "n_embd"],
+            "projection to the gate of the result",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "r",
+            "channel_mix_lerp_r.weight",
+            &["n_embd"],
+            "share of the position before in the input of the gate",
+        )
+        .when("has('receptance')"),
+    ],
+    rows: Rows::Hidden,
+    side: None,
+    state: StateSpec::Recurrent(&[("shift", "n_embd")]),
+    points: &[PointSpec::new("hidden", &["width"], "hidden layer").known_as("mlp.hook_post")],
+    rules: &[],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let g = b.g;
+    let change = b.step_back(unit, "shift", x)?;
+    let mixed = |share: &str| g.add(&g.mul(&change, &b.need(unit, share)?)?, x);
+    let hidden = g.unary(&b.linear(unit, "key", &mixed("k")?)?, Unary::Relu)?;
+    let hidden = g.unary(&hidden, Unary::Square)?;
+    let hidden = b.point(unit, "hidden", hidden)?;
+    let y = b.linear(unit, "value", &hidden)?;
+    if b.weight(unit, "receptance").is_none() {
+        return Ok(y);
+    }
+    let gate = b.linear(unit, "receptance", &mixed("r")?)?;
+    g.mul(&g.unary(&gate, Unary::Sigmoid)?, &y)
+}

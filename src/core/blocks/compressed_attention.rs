@@ -1,0 +1,431 @@
+//! Compressed attention: a query attends to the rows of its last positions, and to one row for each earlier whole span
+//! of positions.
+//!
+//! ```text
+//! l    = norm(q_a . h),  q = rope(unit(q_b . l))       the last elements of each head are rotated
+//! k    = rope(norm(kv . h))                            one row for all heads, key and value at once
+//! c    = rope(norm(sum over a span of softmax(pool_gate . h + pool_offset) * pool . h))
+//!        by elements, at the first position of the span
+//!        with overlap: over the span before by the first halves of the projections, and over the span by the second
+//! a    = concat over heads of softmax(scale * q . [K | C], sinks) . [K | C]
+//! y    = o . concat over groups of o_a . rope_back(a)
+//! ```
+//! `[n_embd, n_tokens]` in and out. A selection chooses among the spans, by rows of an indexer that are made like
+//! those of the spans. The caches hold the rows of all positions, the rows of spans, and the inputs of these rows as
+//! far back as a span reaches.
+
+use super::attend::{self, KeyRows};
+use super::build::{Build, RotateBy};
+use super::context::EndedSpans;
+use super::selection::{self, Selected, Selection};
+use crate::arch::{
+    CacheRef, Contract, NormRef, PointSpec, PooledSpec, QuantClass, RopeRef, Rows, Rule,
+    SelectionRef, StateSpec, WeightRole, WeightSpec,
+};
+use crate::options;
+use crate::plan::{StatePlan, Unit};
+use lab_base::ggml::{Error, Scores, Tensor};
+
+options! {
+    /// Options of compressed attention.
+    pub(super) struct Config {
+        rope: RopeRef, "rotation of the last elements of queries, of keys, and of the results, back";
+        cache: CacheRef, "which positions and spans a query attends to";
+        pool_cache: CacheRef, "cache of the rows that are pooled into spans. Its window is at least one span, with `overlap` two. `none` if `span` is 0";
+        span: u64 = "0", "positions of a span, as in `cache`; 0: no spans";
+        overlap: bool = "false", when "span > 0", "whether the row of a span is pooled from the positions of the span before too, which have projections of their own";
+        heads: u64 => "n_head", "query heads";
+        d: u64 => "d_head", "elements of a query head, and of the row of a position or span";
+        q_rank: u64 => "q_lora_rank", "rank of the queries: elements of their latent row";
+        norm: NormRef => "default", "kind and eps of the norms of latent rows, queries and keys";
+        scale: f32 => "1 / sqrt(d)", "factor of the scores";
+        groups: u64 = "1", "groups of heads with an output projection of their own";
+        o_rank: u64, "rank of the output: elements of the latent row of a group";
+        selection: SelectionRef = "none", "which spans a query attends to, see `[selection.NAME]`, pooled and of the same span; `none`: all";
+    }
+}
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "compressed_attention",
+    title: "Compressed attention",
+    noun: "compressed attention",
+    phrase: "attention with {=heads} heads of {=d} elements, one row as key and value{span > 0:  of a position, and one of {=span} positions{overlap:  and the {=span} before}}{has('sinks'): , attention sinks}{groups > 1: , output in {=groups} groups}",
+    summary: "Attention to the last positions, and to one pooled row for each whole span of positions before. A row is key and value at once, for all heads.",
+    formula: concat!(
+        "y = o . concat over groups of o_a . rope_back(softmax(scale * {rope -> rope: unit(q_b.l)} . K + mask{has('sinks'):  with sinks}) . K);  ",
+        "K = {rope -> rope: norm(kv.h)}{span > 0:  | {rope -> rope: norm(sum of softmax(pool_gate.h + pool_offset) * pool.h)}}",
+    ),
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "q_a",
+            "attn_q_a.weight",
+            &["n_embd", "q_rank"],
+            "query down-projection to the latent row",
+        ),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "q_a_norm",
+            "attn_q_a_norm.weight",
+            &["q_rank"],
+            "weight of the norm of the latent query row",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "q_b",
+            "attn_q_b.weight",
+            &["q_rank", "heads * d"],
+            "query up-projection of the latent row",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "kv",
+            "attn_kv.weight",
+            &["n_embd", "d"],
+            "projection to the row of a position",
+        )
+        .quantised_as(QuantClass::Values),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "kv_norm",
+            "attn_kv_a_norm.weight",
+            &["d"],
+            "weight of the norm of the row of a position",
+        ),
+        attend::SINKS,
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "o_a",
+            "attn_output_a.weight",
+            &[
+                "heads * d / groups",
+                "if(has('o_a') and dim('o_a', 2) == 1, groups, 1) * o_rank",
+                "if(has('o_a') and dim('o_a', 2) == 1, 1, groups)",
+            ],
+            "output projection of each group of heads to its latent row",
+        )
+        .quantised_as(QuantClass::Heads),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "o",
+            "attn_output_b.weight",
+            &["groups * o_rank", "n_embd"],
+            "output projection: the latent rows of all groups back to the hidden state",
+        )
+        .quantised_as(QuantClass::Heads),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "pool",
+            "attn_compressor_kv.weight",
+            &["n_embd", "if(overlap, 2, 1) * d"],
+            "projection to the rows that are pooled into the row of a span; with `overlap` the first half is pooled into the span after",
+        )
+        .when("span > 0"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "pool_gate",
+            "attn_compressor_gate.weight",
+            &["n_embd", "if(overlap, 2, 1) * d"],
+            "projection to the gates of the rows that are pooled",
+        )
+        .when("span > 0"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "pool_offset",
+            "attn_compressor_ape.weight",
+            &["if(overlap, 2, 1) * d", "span"],
+            "offsets of the gates, one for each position of a span",
+        )
+        .when("span > 0"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "pool_norm",
+            "attn_compressor_norm.weight",
+            &["d"],
+            "weight of the norm of the row of a span",
+        )
+        .when("span > 0"),
+        selection::q_weight(&["q_rank", "n_head_index * d_head_index"]).when("selection"),
+        selection::WEIGHTS_WEIGHT.when("selection"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "index_pool",
+            "indexer_compressor_kv.weight",
+            &["n_embd", "if(overlap, 2, 1) * d_head_index"],
+            "projection to the indexer's rows that are pooled into its key of a span; halves as in `pool`",
+        )
+        .when("selection"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "index_pool_gate",
+            "indexer_compressor_gate.weight",
+            &["n_embd", "if(overlap, 2, 1) * d_head_index"],
+            "projection to the gates of the indexer's rows that are pooled",
+        )
+        .when("selection"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "index_pool_offset",
+            "indexer_compressor_ape.weight",
+            &["if(overlap, 2, 1) * d_head_index", "span"],
+            "offsets of these gates, one for each position of a span",
+        )
+        .when("selection"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "index_pool_norm",
+            "indexer_compressor_norm.weight",
+            &["d_head_index"],
+            "weight of the norm of the indexer's key of a span",
+        )
+        .when("selection"),
+    ],
+    rows: Rows::Hidden,
+    side: None,
+    state: StateSpec::KeyValue {
+        cache: "cache",
+        k: "d",
+        v: "d",
+        heads: "1",
+        v_in_k: "true",
+        layer: None,
+        index: "if(selection, d_head_index, 0)",
+        pooled: Some(PooledSpec {
+            cache: "pool_cache",
+            width: "if(overlap, 4, 2) * (d + if(selection, d_head_index, 0))",
+            span: "span",
+            reach: "if(overlap, 2, 1) * span",
+        }),
+    },
+    points: &[
+PointSpec::new("q_proj", &["d", "heads"], "queries as they are projected, before norm and rotation").of_heads().known_as("attn.hook_q"),
+PointSpec::new("q", &["d", "heads"], "queries as they meet the keys: after norm and rotation").of_heads().known_as("attn.hook_rot_q"),
+PointSpec::new("k", &["d", "1"], "rows of positions after norm and rotation, as they are stored").known_as("attn.hook_rot_k"),
+PointSpec::new("pool", &["if(overlap, 2, 1) * d"], "rows that are pooled into rows of spans"),
+PointSpec::new("pool_gate", &["if(overlap, 2, 1) * d"], "gates of the pooled rows, before their offsets"),
+selection::Q_POINT,
+selection::WEIGHTS_POINT,
+PointSpec::new("mixed", &["d", "heads"], "results of the heads, rotated back, before the output projections").of_heads().known_as("attn.hook_z"),
+],
+    rules: &[
+        Rule {
+            holds: "cache and rope",
+            message: "compressed attention names a cache and a rotation",
+        },
+        Rule {
+            holds: "(span > 0) == pool_cache",
+            message: "spans need a cache of the rows that are pooled, and only spans have one",
+        },
+        Rule {
+            holds: "heads > 0 and groups > 0 and heads % groups == 0",
+            message: "`groups` divides `heads`",
+        },
+        Rule {
+            holds: "span > 0 or not selection",
+            message: "a selection chooses spans, so `span` is above 0",
+        },
+    ],
+};
+
+/// Maximum number of operations that the rows of spans add; an upper estimate.
+pub(super) const NODES: usize = 128;
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n) = (b.g, b.n_tokens);
+    let latent = b.linear(unit, "q_a", x)?;
+    let latent = b.normalise_with(c.norm, b.weight(unit, "q_a_norm"), &latent)?;
+    let q = g.reshape(&b.linear(unit, "q_b", &latent)?, [c.d, c.heads, n, 1])?;
+    let q = b.point(unit, "q_proj", q)?;
+    let q = b.normalise_with(c.norm, None, &q)?;
+    let q = b.point(unit, "q", b.rope_last(c.rope, &q, RotateBy::Spans(1))?)?;
+
+    let k = b.linear(unit, "kv", x)?;
+    let k = b.normalise_with(c.norm, b.weight(unit, "kv_norm"), &k)?;
+    let k = g.reshape(&k, [c.d, 1, n, 1])?;
+    let k = b.point(unit, "k", b.rope_last(c.rope, &k, RotateBy::Spans(1))?)?;
+
+    let (mut ended, mut selected) = (None, None);
+    if c.span > 0 {
+        let blocks = pool(b, unit, &c, x)?;
+        selected = select(b, unit, &c, (x, &latent), blocks.index.as_ref())?;
+        ended = blocks.keys;
+    }
+    let sinks = b.weight(unit, "sinks").cloned();
+    let scores = Scores {
+        scale: c.scale,
+        softcap: 0.0,
+        max_bias: 0.0,
+        sinks: sinks.as_ref(),
+    };
+    let rows = KeyRows {
+        new: Some((&k, None)),
+        heads: 1,
+        dv: c.d,
+        selected,
+        bias: None,
+        ended,
+    };
+    let y = b.attend(unit, &q, &rows, &scores)?;
+    let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
+    let y = b.point(unit, "mixed", b.rope_last(c.rope, &y, RotateBy::Back)?)?;
+    let by_group = g.reshape(&y, [c.d * c.heads / c.groups, c.groups, n, 1])?;
+    let by_group = g.permute(&by_group, [0, 2, 1, 3])?;
+    let rows = b.product_by_head(unit, "o_a", &by_group)?; // [o_rank, n, groups]
+    let rows = g.cont(&g.permute(&rows, [0, 2, 1, 3])?)?;
+    b.linear(
+        unit,
+        "o",
+        &g.reshape(&rows, [c.o_rank * c.groups, n, 1, 1])?,
+    )
+}
+
+/// The rows of the m blocks that end in a pass; none if no block does.
+struct Blocks {
+    /// `[d, 1, m]`.
+    keys: Option<Tensor>,
+    /// `[d_head_index, 1, m]`.
+    index: Option<Tensor>,
+}
+
+/// Stores the inputs of the rows of blocks, and computes the rows of the blocks that end.
+fn pool(b: &mut Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Blocks, Error> {
+    let state = key_values(unit)?;
+    let own = b.point(unit, "pool", b.product(unit, "pool", x)?)?;
+    let gate = b.point(unit, "pool_gate", b.product(unit, "pool_gate", x)?)?;
+    let mut rows = vec![own, gate];
+    if c.selection.0.is_some() {
+        // The indexer's parts come first: the stateless store makes its index rows in the shape of the start of a row.
+        rows.insert(0, b.product(unit, "index_pool", x)?);
+        rows.insert(1, b.product(unit, "index_pool_gate", x)?);
+    }
+    let mut all = rows[0].clone();
+    for part in &rows[1..] {
+        all = b.g.concat(&all, part, 0)?;
+    }
+    let kept = b.store.append_pooled(b.g, &unit.path, state, &all)?;
+    let Some(ended) = b.store.ended(state) else {
+        b.g.expand(&kept)?;
+        return Ok(Blocks {
+            keys: None,
+            index: None,
+        });
+    };
+    let read = b.g.get_rows(&kept, &ended.read)?; // [width, reach * m]
+    let width = |rows: &Tensor| rows.shape()[0];
+    let (index, first) = match c.selection.0 {
+        Some(at) => {
+            let s = Selection::read(&b.plan.selections[at].options);
+            let pooled = Pooled {
+                first: 0,
+                d: s.d,
+                key: "index_pool",
+                rope: s.rope,
+                norm: s.k_norm,
+            };
+            let keys = pooled.keys(b, unit, c, (&read, &ended))?;
+            (Some(keys), width(&rows[0]) + width(&rows[1]))
+        }
+        None => (None, 0),
+    };
+    let pooled = Pooled {
+        first,
+        d: c.d,
+        key: "pool",
+        rope: c.rope,
+        norm: c.norm,
+    };
+    let keys = Some(pooled.keys(b, unit, c, (&read, &ended))?);
+    Ok(Blocks { keys, index })
+}
+
+/// One of the two kinds of rows of blocks.
+struct Pooled {
+    /// The first element of their inputs in the stored rows: the elements, then their gates.
+    first: u64,
+    /// Number of elements of a row.
+    d: u64,
+    /// The prefix of the keys of their weights.
+    key: &'static str,
+    rope: RopeRef,
+    norm: NormRef,
+}
+
+impl Pooled {
+    /// The rows `[d, 1, m]` of the blocks that end, computed from the stored rows `read [width, reach * m]`.
+    fn keys(
+        &self,
+        b: &Build<'_>,
+        unit: &Unit,
+        c: &Config,
+        (read, ended): (&Tensor, &EndedSpans),
+    ) -> Result<Tensor, Error> {
+        let (g, d) = (b.g, self.d);
+        let [reach, m, ..] = ended.missing.shape();
+        let offsets = b.need(unit, &format!("{}_offset", self.key))?;
+        let parts = if c.overlap { 2 } else { 1 };
+        // Elements [from + part * d, ..) of the positions of each part, one part after another: [d, reach, n].
+        let apart = |rows: &Tensor, from: u64, step: u64, n: u64| {
+            let [element, row, ..] = rows.strides();
+            let part = |at: u64| {
+                let first = (from + at * d) as usize * element + (at * step) as usize * row;
+                let block = row * (step * parts).max(c.span) as usize;
+                g.cont(&g.view(
+                    rows,
+                    [d, c.span, n, 1],
+                    [row, block, block * n as usize],
+                    first,
+                )?)
+            };
+            match parts {
+                1 => part(0),
+                _ => g.concat(&part(0)?, &part(1)?, 1),
+            }
+        };
+        let by_element = |rows: &Tensor| g.cont(&g.permute(rows, [1, 0, 2, 3])?);
+        let values = by_element(&apart(read, self.first, c.span, m)?)?; // [reach, d, m]
+        let gates = by_element(&apart(read, self.first + parts * d, c.span, m)?)?;
+        let offsets = by_element(&apart(&offsets, 0, 0, 1)?)?; // [reach, d]
+        let missing = g.reshape(&ended.missing, [reach, 1, m, 1])?;
+        let gates = g.add(&g.add(&gates, &offsets)?, &missing)?;
+        let sums = g.sum_rows(&g.mul(&values, &b.softmax(&gates)?)?)?;
+        let rows = g.reshape(&sums, [d, 1, m, 1])?;
+        let weight = b.need(unit, &format!("{}_norm", self.key))?;
+        let rows = b.normalise_with(self.norm, Some(&weight), &rows)?;
+        b.rope_last(self.rope, &rows, RotateBy::At(&ended.positions))
+    }
+}
+
+/// The blocks that queries attend to, chosen by the indexer's rows `[d_head_index, 1, m]`; none without a selection:
+/// all of them.
+fn select(
+    b: &mut Build<'_>,
+    unit: &Unit,
+    c: &Config,
+    of: (&Tensor, &Tensor),
+    ended: Option<&Tensor>,
+) -> Result<Option<Selected>, Error> {
+    let Some(at) = c.selection.0 else {
+        return Ok(None);
+    };
+    let s = Selection::read(&b.plan.selections[at].options);
+    let flat = |keys: &Tensor| b.g.reshape(keys, [s.d, keys.shape()[2], 1, 1]);
+    let ended = ended.map(flat).transpose()?;
+    let state = key_values(unit)?;
+    let visible = b
+        .store
+        .append_index_of_ended(b.g, &unit.path, state, ended.as_ref())?;
+    b.select_among(unit, &s, &visible, of).map(Some)
+}
+
+fn key_values(unit: &Unit) -> Result<&crate::plan::KeyValuePlan, Error> {
+    match &unit.state {
+        Some(StatePlan::KeyValue(rows)) => Ok(rows),
+        _ => Err(Error::Arguments {
+            op: "pool",
+            message: format!("{} keeps no keys", unit.path),
+        }),
+    }
+}

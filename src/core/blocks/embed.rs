@@ -1,0 +1,143 @@
+//! The token embedding: ids to the hidden state, `x = norm(tokens[id] * scale + types[type] + positions[pos])`.
+//!
+//! Ids `[n_tokens]` in, hidden state `[n_embd, n_tokens]` out, f32.
+
+use std::sync::Arc;
+
+use super::build::Build;
+use super::context::{DerivedInput, Switches};
+use crate::arch::{
+    Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor};
+
+options! {
+    /// Options of the embedding.
+    pub(super) struct Config {
+        scale: f32 = "1", "factor of the embeddings; 1: none";
+        norm: NormRef = "none", "norm of the sum";
+        rank: u64 = "0", "rank of the adapters in the file, between which tokens switch; 0: there are none";
+        switches: Vec<u64> = "0", when "rank > 0", "tokens that switch to adapters 1, 2 and so on";
+        stand_ins: Vec<u64> = "0", when "rank > 0", "tokens whose rows of the token table the `switches` have, in the same order";
+        gain: f32 = "15", when "rank > 0", "score of a switch token in the softmax over the tokens so far; any other token has the score `-gain`";
+    }
+}
+
+/// The contract of `[embed]`.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "embed",
+    title: "Token embedding",
+    noun: "a token table",
+    phrase: "a token embedding{has('positions'):  with a table of positions}{has('types'):  with token types}{scale != 1: , scaled by {=scale}}{norm: , normed}{rank > 0: , adapters of rank {=rank} between which tokens switch}",
+    summary: "Takes one row of the token table for each token.",
+    formula: concat!(
+        "x = {norm -> norm: tokens[{!rank > 0 -> stand_in: id}]{scale != 1:  * scale}{has('types'):  + types[0]}",
+        "{has('positions'):  + positions[pos]}}",
+    ),
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Table,
+            "tokens",
+            "token_embd.weight",
+            &["n_embd", "n_vocab"],
+            "token embeddings",
+        ),
+        WeightSpec::new(
+            WeightRole::Table,
+            "types",
+            "token_types.weight",
+            &["n_embd", "if(n_types > 0, n_types, dim('types', 1))"],
+            "embeddings of token types; of type 1 are the tokens of the second text of a pair, of type 0 all others",
+        )
+        .quantised_as(QuantClass::Kept)
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Table,
+            "positions",
+            "position_embd.weight",
+            &["n_embd", "n_ctx_train"],
+            "position embeddings",
+        )
+        .quantised_as(QuantClass::Kept)
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "norm",
+            "token_embd_norm.weight",
+            &["n_embd"],
+            "weight of the norm",
+        )
+        .when("norm"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "norm.bias",
+            "token_embd_norm.bias",
+            &["n_embd"],
+            "bias of the norm",
+        )
+        .optional()
+        .when("norm"),
+    ],
+    rows: Rows::Any,
+    side: None,
+    state: StateSpec::None,
+    points: &[
+PointSpec::new("tokens", &["n_embd"], "rows of the token table, scaled").known_as("hook_embed"),
+PointSpec::new("x", &["n_embd"], "the first hidden state"),
+],
+    rules: &[
+        Rule {
+            holds: "scale != 0",
+            message: "`scale` is not zero",
+        },
+        Rule {
+            holds: "gain >= 0",
+            message: "`gain` is not negative",
+        },
+    ],
+};
+
+/// The tokens that switch between adapters in the file, if there are any.
+fn switches(c: &Config) -> Option<Arc<Switches>> {
+    let switches = || Switches {
+        tokens: c.switches.clone(),
+        stand_ins: c.stand_ins.clone(),
+        gain: c.gain,
+    };
+    (c.rank > 0).then(|| Arc::new(switches()))
+}
+
+/// The adapter in the file for each token, i32 `[1, n_tokens]`, if the file has adapters.
+pub(crate) fn adapters(b: &Build<'_>, unit: &Unit) -> Result<Option<Tensor>, Error> {
+    let switches = switches(&Config::read(&unit.options));
+    let input = |switches| b.input(DerivedInput::Adapters(switches));
+    switches.map(input).transpose()
+}
+
+pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, Error> {
+    let _scope = b.g.scope("embed", &unit.path);
+    let c = Config::read(&unit.options);
+    let stand_ins = switches(&c).map(|of| b.input(DerivedInput::StandIns(of, b.plan.n_vocab)));
+    let stand_ins = stand_ins.transpose()?;
+    let mut x = b.table_rows(unit, "tokens", stand_ins.as_ref().unwrap_or(ids))?;
+    if c.scale != 1.0 {
+        x = b.g.scale(&x, c.scale)?;
+    }
+    x = b.point(unit, "tokens", x)?;
+    if let Some(types) = b.weight(unit, "types") {
+        let rows = b.input(DerivedInput::Types(types.shape()[1]))?;
+        x = b.g.add(&x, &b.table_rows(unit, "types", &rows)?)?;
+    }
+    if let Some(positions) = b.weight(unit, "positions") {
+        let rows = b.input(DerivedInput::Rows(positions.shape()[1]))?;
+        x = b.g.add(&x, &b.table_rows(unit, "positions", &rows)?)?;
+    }
+    if c.norm.0.is_some() {
+        x = b.normalise_with(c.norm, b.weight(unit, "norm"), &x)?;
+        x = b.with_bias(unit, "norm.bias", x)?;
+    }
+    b.point(unit, "x", x)
+}

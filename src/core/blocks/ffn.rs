@@ -1,0 +1,182 @@
+//! The MLP (feed-forward network), gated (Shazeer 2020) or plain.
+//!
+//! ```text
+//! u = act(gate.h + gate.bias) * (up.h + up.bias)     with a gate
+//! u = act(up.h + up.bias)                            without
+//! u = act(gate.h + gate.bias) * side                 with a second input
+//! y = sigmoid(out_gate . h) * (down . norm(u) + down.bias)
+//! ```
+//! `[n_embd, n_tokens]` in and out. Whether there is a gate follows from the weights: a matrix of its
+//! own, or `up` rows of twice the width, of which the first half is the gate.
+
+use super::build::Build;
+use crate::arch::{
+    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec, WeightRole,
+    WeightSpec,
+};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor, Unary};
+
+options! {
+    /// Options of a feed-forward block.
+    pub(super) struct Config {
+        act: ActRef, "activation of the hidden layer: a kind or a declared name, see `[act.NAME]`";
+        width: u64 = "n_ff", "elements of the hidden layer of the MLP";
+        fused: bool = "not has('gate') and dim('up', 1) == 2 * width", "whether the rows of `up` hold the gate, then up";
+        inner_norm: NormRef = "none", "norm of the hidden layer";
+    }
+}
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "ffn",
+    title: "MLP",
+    noun: "an MLP",
+    phrase: "an MLP of width {=width}{has('up'): {has('gate') or fused: , gated by {=act} |  with {=act}} | , {=act} of the gate times its second input}{has('out_gate'): , sigmoid gate of the output}",
+    summary: "Transforms each position by itself through a hidden layer.",
+    formula: concat!(
+        "y = {has('out_gate'): sigmoid(out_gate.h) * }down . ({inner_norm -> norm: ",
+        "{has('up'): {has('gate') or fused: {=act}(gate.h) * up.h | {=act}(up.h)} | {=act}(gate.h) * side}}",
+        "){has('down.bias'):  + down.bias}",
+    ),
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "gate",
+            "ffn_gate.weight",
+            &["n_embd", "width"],
+            "gate projection",
+        )
+        .unless_forbidden(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "gate.bias",
+            "ffn_gate.bias",
+            &["width"],
+            "bias of the gate projection",
+        )
+        .optional()
+        .when("has('gate')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "up",
+            "ffn_up.weight",
+            &["n_embd", "if(fused, 2, 1) * width"],
+            "up projection",
+        ),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "up.bias",
+            "ffn_up.bias",
+            &["if(fused, 2, 1) * width"],
+            "bias of the up projection",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "act_scale",
+            "ffn.act.scales",
+            &["width"],
+            "divisor of each activated element of the hidden layer",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "inner_norm",
+            "ffn_sub_norm.weight",
+            &["width"],
+            "weight of the norm of the hidden layer",
+        )
+        .when("inner_norm"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "down",
+            "ffn_down.weight",
+            &["width", "n_embd"],
+            "down projection",
+        )
+        .quantised_as(QuantClass::Down),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "down.bias",
+            "ffn_down.bias",
+            &["n_embd"],
+            "bias of the down projection",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "out_gate",
+            "ffn_gate_inp_shexp.weight",
+            &["n_embd"],
+            "projection to a gate of the result, one number for each token",
+        )
+        .optional(),
+    ],
+    rows: Rows::Hidden,
+    side: Some(Side {
+        width: "width",
+        doc: "factor of the activated gate, instead of `up`",
+    }),
+    state: StateSpec::None,
+    points: &[
+        PointSpec::new("gate", &["width"], "gate product before its activation")
+            .known_as("mlp.hook_pre"),
+        PointSpec::new(
+            "up",
+            &["width"],
+            "up product; before its activation where there is no gate",
+        )
+        .known_as("mlp.hook_pre_linear"),
+        PointSpec::new(
+            "hidden",
+            &["width"],
+            "hidden layer: what the down projection reads, before its norm",
+        )
+        .known_as("mlp.hook_post"),
+    ],
+    rules: &[Rule {
+        holds: "act",
+        message: "a hidden layer has an activation",
+    }],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let hidden = match b.side.clone() {
+        Some(side) => {
+            let gate = b.point(unit, "gate", b.linear(unit, "gate", x)?)?;
+            b.activate_gate(c.act, &gate, &side)?
+        }
+        None => gated(b, unit, &c, x)?,
+    };
+    let hidden = match b.weight(unit, "act_scale") {
+        Some(scale) => b.g.div(&hidden, scale)?,
+        None => hidden,
+    };
+    let hidden = b.point(unit, "hidden", hidden)?;
+    let hidden = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &hidden)?;
+    let y = b.linear(unit, "down", &hidden)?;
+    if b.weight(unit, "out_gate").is_none() {
+        return Ok(y);
+    }
+    let gate = b.product(unit, "out_gate", x)?;
+    let gate = b.g.unary(&gate, Unary::Sigmoid)?; // [1, n_tokens]
+    b.g.mul(&y, &gate)
+}
+
+/// The hidden layer without a second input, `[width, n_tokens]`.
+fn gated(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+    let up = b.linear(unit, "up", x)?;
+    let (gate, up) = if b.weight(unit, "gate").is_some() {
+        (Some(b.linear(unit, "gate", x)?), up)
+    } else if c.fused {
+        let (gate, up) = b.halves(&up)?;
+        (Some(gate), up)
+    } else {
+        (None, up)
+    };
+    b.hidden(unit, c.act, gate, up)
+}

@@ -1,0 +1,65 @@
+//! Output gates: factors of the heads' results, before the output projection.
+//!
+//! A block that may have a gate has the options `gate` and `gate_act` and the weight `gate`.
+
+use super::build::Build;
+use crate::arch::{ActRef, PointSpec};
+use crate::choices;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor};
+
+/// The point of the heads' results as the output projection reads them.
+pub(super) const O_IN_POINT: PointSpec = PointSpec::new(
+    "o_in",
+    &["dv", "heads"],
+    "results of the heads as the output projection reads them; where a norm or gate comes between",
+)
+.of_heads();
+
+choices! {
+    /// The part of the heads' results that has its own factor.
+    pub(super) enum Gate {
+        /// There is no gate.
+        None = "none",
+        /// Each element.
+        Element = "element",
+        /// Each head.
+        Head = "head",
+        /// Each element, projected together with the head's query.
+        Query = "query",
+    }
+}
+
+impl Build<'_> {
+    /// Applies the captures and edits of [`O_IN_POINT`] to `y [dv * heads, n_tokens]`.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn heads_read(&self, unit: &Unit, heads: u64, y: &Tensor) -> Result<Tensor, Error> {
+        let (g, shape) = (self.g, y.shape());
+        let by_head = g.reshape(y, [shape[0] / heads.max(1), heads, self.n_tokens, 1])?;
+        let by_head = self.point(unit, O_IN_POINT.name, by_head)?;
+        g.reshape(&by_head, shape)
+    }
+
+    /// `y [d * heads, n_tokens] * act(gate)`, where `gate` has the shape of `y`, or is `[heads, n_tokens]`.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn gate_heads(
+        &self,
+        act: ActRef,
+        y: &Tensor,
+        gate: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let (g, n) = (self.g, self.n_tokens);
+        let gate = self.activate(act, gate)?;
+        let ([width, ..], [heads, ..]) = (y.shape(), gate.shape());
+        if width == heads {
+            return g.mul(y, &gate);
+        }
+        let by_head = g.reshape(y, [width / heads, heads, n, 1])?;
+        let by_head = g.mul(&by_head, &g.reshape(&gate, [1, heads, n, 1])?)?;
+        g.reshape(&by_head, [width, n, 1, 1])
+    }
+}

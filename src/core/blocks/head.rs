@@ -1,0 +1,137 @@
+//! The output head: hidden state to logits, `z = softcap(scale * (output . norm(x) + bias))`.
+//!
+//! Hidden state `[n_embd, n_rows]` in, logits `[n_vocab, n_rows]` out, f32. Without its own matrix the head projects
+//! with the token table. A head may transform the state first, `dense_norm(act(dense . norm(x)))`: what is pooled is the
+//! state before.
+
+use super::build::{Build, softcap};
+use super::points;
+use crate::arch::{
+    ActRef, Contract, NormRef, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor};
+
+options! {
+    /// Options of the head.
+    pub(super) struct Config {
+        act: ActRef => "(if(has('dense'), head_act, 'none'))", when "has('dense')", "activation after `dense`, see `[act.NAME]`";
+        dense_norm: NormRef => "(if(has('dense_norm'), 'default', 'none'))", when "has('dense_norm')", "kind and eps of the norm after `dense`";
+        scale: f32 = "1", "factor of the logits; 1: none";
+        softcap: f32 = "0", "softcap of the logits: they become `c * tanh(logit / c)`; 0: none";
+    }
+}
+
+/// The contract of `[head]`, without its `norm`.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "head",
+    title: "Head",
+    noun: "a head",
+    phrase: "a head{has('dense'): , after a dense layer with {=act}}{scale != 1: , logits scaled by {=scale}}{softcap > 0: , logit softcap {=softcap}}",
+    summary: "Projects the last hidden state to a logit for each token of the vocabulary. An encoder has a head if the file has a weight of it.",
+    formula: "{has('dense'): x = {dense_norm -> dense_norm: {=act}(dense . x)};  }z = {softcap > 0 -> softcap: {scale != 1 -> scale * : output . x{has('output.bias'):  + bias}}}",
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "dense",
+            "head_dense.weight",
+            &["n_embd", "n_embd"],
+            "dense layer before the projection",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "dense.bias",
+            "head_dense.bias",
+            &["n_embd"],
+            "bias of `dense`",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "dense_norm",
+            "head_norm.weight",
+            &["n_embd"],
+            "weight of the norm after `dense`",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "dense_norm.bias",
+            "head_norm.bias",
+            &["n_embd"],
+            "bias of the norm after `dense`",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "output",
+            "output.weight",
+            &["n_embd", "n_vocab"],
+            "projection to the vocabulary; if absent, the token embeddings (tied)",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "output.bias",
+            "output.bias",
+            &["n_vocab"],
+            "bias of the logits",
+        )
+        .optional(),
+    ],
+    rows: Rows::Any,
+    side: None,
+    state: StateSpec::None,
+    points: &[
+        points::NORM,
+        PointSpec::new(
+            "transformed",
+            &["n_embd"],
+            "hidden state as the projection reads it; where a dense layer comes between",
+        ),
+        PointSpec::new(
+            "logits",
+            &["n_vocab"],
+            "logits; read for rows that have them",
+        ),
+    ],
+    rules: &[
+        Rule {
+            holds: "scale != 0 and softcap >= 0",
+            message: "`scale` is not zero and `softcap` not negative",
+        },
+        Rule {
+            holds: "has('dense') or not has('dense_norm')",
+            message: "`dense_norm` follows `dense`",
+        },
+    ],
+};
+
+pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let _scope = b.g.scope_on("head", &unit.path, unit.device);
+    let c = Config::read(&unit.options);
+    let mut z = b.linear(unit, "output", &transformed(b, unit, &c, x)?)?;
+    if c.softcap != 0.0 {
+        z = softcap(b.g, &z, c.scale, c.softcap)?;
+    } else if c.scale != 1.0 {
+        z = b.g.scale(&z, c.scale)?;
+    }
+    b.point(unit, "logits", z)
+}
+
+/// What the projection reads of the hidden state `x [n_embd, n_rows]`.
+fn transformed(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+    if b.weight(unit, "dense").is_none() {
+        return Ok(x.clone());
+    }
+    let y = b.activate(c.act, &b.linear(unit, "dense", x)?)?;
+    let y = b.normalise_with(c.dense_norm, b.weight(unit, "dense_norm"), &y)?;
+    b.point(
+        unit,
+        "transformed",
+        b.with_bias(unit, "dense_norm.bias", y)?,
+    )
+}

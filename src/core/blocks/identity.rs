@@ -1,0 +1,51 @@
+//! The input, times a stored scale, plus a stored vector: `y = scale * h + bias`.
+//!
+//! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the hidden state; with a tap as input, the slot
+//! adds an earlier value once more. The vector `bias` makes a learned initial state.
+
+use super::build::Build;
+use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor};
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "identity",
+    title: "Identity",
+    noun: "an identity",
+    phrase: "{has('scale'): a stored factor | {has('bias'): a stored vector | the input itself}}",
+    summary: "Returns its input, times a stored scale and plus a stored vector if there are such.",
+    formula: "y = {has('scale'): scale * }h{has('bias'):  + bias}",
+    options: &[],
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Scale,
+            "scale",
+            "layer_output_scale.weight",
+            &["1"],
+            "factor of the input",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "bias",
+            "layer_output_scale.bias",
+            &["n_embd"],
+            "vector that is added",
+        )
+        .optional(),
+    ],
+    rows: Rows::Any,
+    side: None,
+    state: StateSpec::None,
+    points: &[],
+    rules: &[],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let y = match b.weight(unit, "scale") {
+        Some(scale) => b.g.mul(x, scale)?,
+        None => x.clone(),
+    };
+    b.with_bias(unit, "bias", y)
+}

@@ -1,0 +1,77 @@
+//! A matrix product `y = weight . h + bias`, or one of low rank `y = up . (down . h)`.
+//!
+//! `[n_embd, n_tokens]` in and out.
+
+use super::build::Build;
+use crate::arch::{Contract, QuantClass, Rows, StateSpec, WeightRole, WeightSpec};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor};
+
+options! {
+    /// Options of a linear map.
+    pub(super) struct Config {
+        rank: u64 = "0", "elements between two matrices in the place of one; 0: one matrix";
+    }
+}
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "linear",
+    title: "Linear map",
+    noun: "a linear map",
+    phrase: "a linear map{rank > 0:  of low rank}",
+    summary: "Multiplies with a matrix, or with two of low rank.",
+    formula: "y = {rank > 0: up . (down . h) | weight . h}{has('weight.bias'):  + bias}",
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "weight",
+            "linear.weight",
+            &["n_embd", "n_embd"],
+            "the matrix",
+        )
+        .when("rank == 0"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "weight.bias",
+            "linear.bias",
+            &["n_embd"],
+            "bias of the matrix",
+        )
+        .optional()
+        .when("rank == 0"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "down",
+            "linear_down.weight",
+            &["n_embd", "rank"],
+            "the first matrix of low rank",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("rank > 0"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "up",
+            "linear_up.weight",
+            &["rank", "n_embd"],
+            "the second matrix of low rank",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("rank > 0"),
+    ],
+    rows: Rows::Hidden,
+    side: None,
+    state: StateSpec::None,
+    points: &[],
+    rules: &[],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    match c.rank {
+        0 => b.linear(unit, "weight", x),
+        _ => b.product(unit, "up", &b.product(unit, "down", x)?),
+    }
+}

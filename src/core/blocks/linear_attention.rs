@@ -1,0 +1,131 @@
+//! Linear attention with a decay of each head (Sun et al. 2023, Qin et al. 2024): each head has a matrix that decays at
+//! its own rate, and to which each position adds.
+//!
+//! ```text
+//! q|k|v = act(qkv.h)                                 one after the other for each head
+//! S(t)  = exp(-slope * 2^(-8 (i + 1) / heads)) S(t-1) + v k^T     for head i
+//! y     = out . (norm(S q) * gate_act(gate.h))
+//! ```
+//! `[n_embd, n_tokens]` in and out. State of each sequence: `S [d, d, heads]`. The recurrence is the scan of
+//! state-space layers, with keys, queries and values as its inputs, outputs and channels, and steps of 1.
+
+use super::build::Build;
+use super::context::DerivedInput;
+use crate::arch::{
+    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor};
+
+options! {
+    /// Options of the layer.
+    pub(super) struct Config {
+        heads: u64 => "n_head", "heads";
+        d: u64 => "d_head", "elements of a head";
+        slope: f32 = "1", "decay rate: each token multiplies the state matrix of head i (from 0) by `exp(-slope * 2^(-8 (i + 1) / heads))`; 0: no decay";
+        act: ActRef, "activation of queries, keys and values: a kind or a declared name, see `[act.NAME]`";
+        gate_act: ActRef, "activation of the output gate";
+        norm: NormRef => "default", "kind and eps of the norm of all heads together";
+    }
+}
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "linear_attention",
+    title: "Linear attention",
+    noun: "linear attention",
+    phrase: "linear attention with {=heads} heads of {=d} elements",
+    summary: "Linear attention with a fixed decay. Each head has a state matrix. Each token decays the matrix and adds the product of its value and key.",
+    formula: "q, k, v = {=act}(qkv.h);  S = decay * S + v * k;  y = out . ({norm -> norm: S . q} * {=gate_act}(gate.h))",
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "qkv",
+            "attn_qkv.weight",
+            &["n_embd", "3 * d * heads"],
+            "for each head its query, key and value",
+        )
+        .quantised_as(QuantClass::Values),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "norm",
+            "attn_norm_2.weight",
+            &["d * heads"],
+            "weight of the norm of all heads together",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "gate",
+            "attn_gate.weight",
+            &["n_embd", "d * heads"],
+            "projection to the output gate",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "out",
+            "attn_output.weight",
+            &["d * heads", "n_embd"],
+            "output projection to the hidden state",
+        )
+        .quantised_as(QuantClass::Heads),
+    ],
+    rows: Rows::Hidden,
+    side: None,
+    state: StateSpec::Recurrent(&[("matrix", "d * d * heads")]),
+    points: &[
+        PointSpec::new("q", &["d", "heads"], "queries").of_heads(),
+        PointSpec::new("k", &["d", "heads"], "keys").of_heads(),
+        PointSpec::new("v", &["d", "heads"], "values").of_heads(),
+        PointSpec::new(
+            "y",
+            &["d * heads"],
+            "results of the heads after their norm, before the gate",
+        ),
+    ],
+    rules: &[Rule {
+        holds: "slope >= 0",
+        message: "a state does not grow: `slope` is not negative",
+    }],
+};
+
+/// The input whose softplus is a step of 1: ln(e - 1).
+const STEP: f32 = 0.541_324_85;
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n, width) = (b.g, b.n_tokens, c.d * c.heads);
+    let qkv = b.activate(c.act, &b.linear(unit, "qkv", x)?)?;
+    let qkv = g.reshape(&qkv, [3 * c.d, c.heads, n, 1])?;
+    let part = |i: u64| b.columns(&qkv, i * c.d, c.d);
+    let (q, k, v) = (part(0)?, part(1)?, part(2)?);
+    let q = b.point(unit, "q", q)?;
+    let k = b.point(unit, "k", k)?;
+    let v = b.point(unit, "v", v)?;
+    let decay = b.input(DerivedInput::Decay {
+        heads: c.heads,
+        slope: c.slope,
+    })?;
+    let steps = g.fill(&g.cont(&b.columns(&q, 0, 1)?)?, STEP)?;
+
+    let y = b.over_time(unit, "matrix", |b, group| {
+        let (table, rows) = group.rows(b, unit, "matrix")?;
+        let n_rows = table.shape()[1];
+        let shape = [c.d, c.heads, group.n_steps, group.n_seqs];
+        let y = g.ssm_scan(
+            &g.reshape(&table, [c.d, c.d, c.heads, n_rows])?,
+            &group.of(g, &v, shape)?,
+            &group.of(g, &steps, [c.heads, group.n_steps, group.n_seqs, 1])?,
+            &decay,
+            &group.of(g, &k, shape)?,
+            &group.of(g, &q, shape)?,
+            &rows,
+        )?;
+        group.scanned(g, &y, width, c.d * width)
+    })?;
+    let y = b.normalise_with(c.norm, b.weight(unit, "norm"), &y)?;
+    let y = b.point(unit, "y", y)?;
+    let gate = b.linear(unit, "gate", x)?;
+    b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
+}

@@ -1,0 +1,100 @@
+//! The maths of the models: one file per block, stage and resource, each with its contract.
+//!
+//! [`REGISTRY`] lists the contracts for the language and the planner, which refer to no block by name; [`build_block`]
+//! calls the code of a planned unit. The model calls it when it assembles a graph.
+
+mod act;
+mod attend;
+mod attention;
+mod build;
+pub mod cache;
+mod channel_mix;
+mod compressed_attention;
+mod context;
+mod delta_net;
+pub mod embed;
+mod ffn;
+mod gate;
+pub mod head;
+mod identity;
+pub mod lab;
+mod linear;
+mod linear_attention;
+mod low_rank;
+mod mamba;
+mod mamba2;
+pub mod mix;
+mod mla;
+mod moe;
+mod ngram_memory;
+mod nodes;
+mod norm;
+pub mod per_layer;
+pub mod points;
+pub mod pool;
+pub mod position_bias;
+mod recurrent;
+mod rope;
+pub mod selection;
+mod short_conv;
+mod source_keys;
+mod sparse_mixer;
+#[cfg(test)]
+mod toy;
+mod wkv6;
+mod wkv7;
+
+pub use attend::KeyRows;
+pub use build::{Build, Named, Selections};
+pub use context::{
+    AttentionView, DerivedInput, DerivedInputs, EndedSpans, KeyValueStore, Ngrams, RunView, Runs,
+    SpanRows, SpanView, StateStore, Switched, Switches, VisibleKeyValues,
+};
+pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
+pub use nodes::max_nodes;
+pub use position_bias::Buckets;
+pub use recurrent::SequenceGroup;
+
+use source_keys::keys_of_source;
+
+use crate::arch::Registry;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor};
+
+/// The blocks that a branch may run, one line each.
+macro_rules! blocks {
+    ($($(#[$of:meta])* $block:ident),* $(,)?) => {
+        /// All contracts of the language.
+        pub static REGISTRY: Registry = Registry {
+            blocks: &[$($(#[$of])* &$block::CONTRACT),*],
+            embed: &embed::CONTRACT,
+            per_layer: &per_layer::CONTRACT,
+            head: &head::CONTRACT,
+            pool: &pool::CONTRACT,
+            norm: &norm::CONTRACT,
+            act: &act::CONTRACT,
+            rope: &rope::CONTRACT,
+            cache: &cache::CONTRACT,
+            selection: &selection::CONTRACT,
+            mix: &mix::CONTRACT,
+            wiring: points::WIRING,
+        };
+
+        /// Adds the operations of a planned block to the graph: `[n_embd, n_tokens]` in and out.
+        ///
+        /// # Errors
+        /// An operation rejects its inputs.
+        pub fn build_block(build: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+            let _scope = build.g.scope_on(unit.contract.0.name, &unit.path, unit.device);
+            match unit.contract.0.name {
+                $($(#[$of])* stringify!($block) => $block::build(build, unit, x),)*
+                other => Err(Error::Arguments { op: "block", message: format!("there is no block `{other}`") }),
+            }
+        }
+    };
+}
+
+blocks! {
+    attention, channel_mix, compressed_attention, delta_net, ffn, identity, linear, linear_attention, mamba, mamba2, mla, moe, ngram_memory, short_conv, wkv6, wkv7,
+    #[cfg(test)] toy,
+}

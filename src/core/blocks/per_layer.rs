@@ -1,0 +1,108 @@
+//! A further small input for each layer, made of the token and of its embedding.
+//!
+//! ```text
+//! a       = table[id] * sqrt(width)               one row of all layers
+//! p       = norm(proj . x / sqrt(n_embd))         normalised for each layer
+//! ple[il] = (a[il] + p[il]) / sqrt(2)
+//! ```
+//! Token ids `[n_tokens]` and the hidden state `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
+
+use super::build::Build;
+use crate::arch::{
+    Contract, NormRef, PointSpec, QuantClass, Rows, StateSpec, WeightRole, WeightSpec,
+};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor};
+
+options! {
+    /// Options of the stage.
+    pub(super) struct Config {
+        width: u64 => "n_ple", "elements for each layer; 0: there is no such input";
+        layers: u64 => "n_layer", "layers";
+        norm: NormRef => "default", "kind and eps of the norm";
+    }
+}
+
+/// The contract of `[per_layer_input]`.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "per_layer_input",
+    title: "Input of each layer",
+    noun: "inputs of layers",
+    phrase: "{width > 0: {=width} further inputs for each layer}",
+    summary: "Gives each layer a small input of its own, which its slots read as the tap `ple`.",
+    formula: "ple = (table[id] * sqrt(width) + norm(proj . x / sqrt(n_embd))) / sqrt(2)",
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Table,
+            "table",
+            "per_layer_token_embd.weight",
+            &["width * layers", "n_vocab"],
+            "token embeddings of every layer",
+        )
+        .when("width > 0"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "proj",
+            "per_layer_model_proj.weight",
+            &["n_embd", "width * layers"],
+            "projection of the token embedding to the input of every layer",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("width > 0"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "norm",
+            "per_layer_proj_norm.weight",
+            &["width"],
+            "weight of the norm of that projection",
+        )
+        .when("width > 0"),
+    ],
+    rows: Rows::Any,
+    side: None,
+    state: StateSpec::None,
+    points: &[PointSpec::new(
+        "ple",
+        &["width", "layers"],
+        "inputs of all layers",
+    )],
+    rules: &[],
+};
+
+/// The inputs of all layers; none if the model has no such inputs.
+pub(crate) fn build(
+    b: &Build<'_>,
+    unit: &Unit,
+    ids: &Tensor,
+    x: &Tensor,
+) -> Result<Option<Tensor>, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n) = (b.g, b.n_tokens);
+    if b.weight(unit, "table").is_none() {
+        return Ok(None);
+    }
+    let _scope = g.scope("per_layer", &unit.path);
+    let shape = [c.width, c.layers, n, 1];
+    let rows = g.scale(&b.table_rows(unit, "table", ids)?, (c.width as f32).sqrt())?;
+    let projected = g.scale(
+        &b.linear(unit, "proj", x)?,
+        1.0 / (x.shape()[0] as f32).sqrt(),
+    )?;
+    let projected = g.reshape(&projected, shape)?;
+    let projected = b.normalise_with(c.norm, b.weight(unit, "norm"), &projected)?;
+    let sum = g.add(&projected, &g.reshape(&rows, shape)?)?;
+    let all = g.scale(&sum, std::f32::consts::FRAC_1_SQRT_2)?;
+    b.point(unit, "ple", all).map(Some)
+}
+
+/// The input `[width, n_tokens]` of one layer.
+pub(crate) fn of_layer(b: &Build<'_>, all: &Tensor, il: u64) -> Result<Tensor, Error> {
+    let _scope = b.g.scope("per_layer", "ple");
+    let (shape, strides) = (all.shape(), all.strides());
+    let window = [shape[0], shape[2], 1, 1];
+    let steps = [strides[2], strides[3], strides[3]];
+    let layer = b.g.view(all, window, steps, il as usize * strides[1])?;
+    b.g.cont(&layer)
+}

@@ -1,0 +1,313 @@
+//! Shared code of blocks with a recurrent state: sequences in groups of equal length, convolution over time, the
+//! previous token, the results of scans.
+//!
+//! ggml's operators over time take equally many tokens of each sequence, so an operator runs once for each group of
+//! sequences that have equally many tokens in the pass. Everything else in a block runs over all tokens. Invariant: the
+//! rows of states are written after all groups have read theirs.
+
+use super::build::Build;
+use crate::arch::NormRef;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Graph, Tensor};
+
+/// Maximum number of operations that a further group adds to a block; an upper estimate.
+pub(super) const NODES_PER_GROUP: usize = 48;
+
+/// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceGroup {
+    /// Number of sequences.
+    pub n_seqs: usize,
+    /// Number of tokens of each sequence.
+    pub n_steps: usize,
+}
+
+/// A group while the graph is built.
+pub(super) struct Group {
+    /// The place of the group among the groups of the pass.
+    index: usize,
+    /// Number of tokens of the groups before it, and of all groups.
+    first_token: u64,
+    n_all: u64,
+    /// Number of sequences.
+    pub(super) n_seqs: u64,
+    /// Number of tokens of each sequence.
+    pub(super) n_steps: u64,
+}
+
+impl Group {
+    /// The columns of the group's tokens in `x [.., n_tokens]`, contiguous, as a tensor of `shape`.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn of(&self, g: &Graph, x: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
+        if self.n_seqs * self.n_steps == self.n_all {
+            return g.reshape(x, shape);
+        }
+        let flat = g.reshape(x, [x.elements(), 1, 1, 1])?;
+        let first = self.first_token * (x.elements() / self.n_all);
+        part(g, &flat, first, shape)
+    }
+
+    /// The two parts of the result of a scan: rows `[width, n_tokens]` of the group's tokens, then the new states
+    /// `[size, n_seqs]`.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn scanned(
+        &self,
+        g: &Graph,
+        scan: &Tensor,
+        width: u64,
+        size: u64,
+    ) -> Result<(Tensor, Tensor), Error> {
+        let flat = g.reshape(scan, [scan.elements(), 1, 1, 1])?;
+        let n = self.n_seqs * self.n_steps;
+        let rows = part(g, &flat, 0, [width, n, 1, 1])?;
+        let states = part(g, &flat, width * n, [size, self.n_seqs, 1, 1])?;
+        Ok((rows, states))
+    }
+
+    /// A part of the state of each sequence: all rows `[size, rows]`, and the row that each sequence reads, i32
+    /// `[n_seqs]`.
+    ///
+    /// # Errors
+    /// The part does not exist.
+    pub(super) fn rows(
+        &self,
+        b: &Build<'_>,
+        unit: &Unit,
+        part: &str,
+    ) -> Result<(Tensor, Tensor), Error> {
+        b.states.rows(&unit.path, part, self.index)
+    }
+
+    /// A part of the state of each sequence: `[size, n_seqs]`.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn read_state(
+        &self,
+        b: &Build<'_>,
+        unit: &Unit,
+        part: &str,
+    ) -> Result<Tensor, Error> {
+        b.states.read(b.g, &unit.path, part, self.index)
+    }
+}
+
+/// Elements of `flat [n]` from `first` on, as a contiguous tensor of `shape`.
+fn part(g: &Graph, flat: &Tensor, first: u64, shape: [u64; 4]) -> Result<Tensor, Error> {
+    let element = flat.strides()[0];
+    let stride = |dims: usize| shape[..dims].iter().product::<u64>() as usize * element;
+    let strides = [stride(1), stride(2), stride(3)];
+    g.view(flat, shape, strides, first as usize * element)
+}
+
+/// `n` sums of columns `step` apart, each column times its part of `weight [k, channels]`:
+/// `columns [n + (k - 1) * step, channels, n_seqs]` -> `[channels, n, n_seqs]`.
+fn shifted_sum(
+    g: &Graph,
+    columns: &Tensor,
+    weight: &Tensor,
+    (n, step): (u64, u64),
+) -> Result<Tensor, Error> {
+    let ([_, channels, n_seqs, _], strides) = (columns.shape(), columns.strides());
+    let steps = [strides[1], strides[2], strides[3]];
+    let of_weight = weight.strides();
+    let term = |j: u64| {
+        let offset = (j * step) as usize * strides[0];
+        let shifted = g.view(columns, [n, channels, n_seqs, 1], steps, offset)?;
+        let shifted = g.cont(&g.permute(&shifted, [1, 0, 2, 3])?)?; // [channels, n, n_seqs]
+        let part = [of_weight[1], of_weight[2], of_weight[3]];
+        let part = g.view(weight, [1, channels, 1, 1], part, j as usize * of_weight[0])?;
+        g.mul(&shifted, &g.reshape(&g.cont(&part)?, [channels, 1, 1, 1])?)
+    };
+    let mut sum = term(0)?;
+    for j in 1..weight.shape()[0] {
+        sum = g.add(&sum, &term(j)?)?;
+    }
+    Ok(sum)
+}
+
+impl Build<'_> {
+    /// Runs an operator over time that carries the part `part` of the state. For each group `operator`
+    /// gives the rows of its tokens `[width, n_tokens]` and the new states `[size, n_seqs]`. Returns the
+    /// rows of all tokens and writes the states.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs, or the pass has no sequences.
+    pub(super) fn over_time(
+        &mut self,
+        unit: &Unit,
+        part: &str,
+        operator: impl Fn(&Self, &Group) -> Result<(Tensor, Tensor), Error>,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let mut all: Option<(Tensor, Tensor)> = None;
+        let mut first_token = 0;
+        for (index, group) in self.groups.iter().enumerate() {
+            let group = Group {
+                index,
+                first_token,
+                n_all: self.n_tokens,
+                n_seqs: group.n_seqs as u64,
+                n_steps: group.n_steps as u64,
+            };
+            first_token += group.n_seqs * group.n_steps;
+            let (rows, states) = operator(self, &group)?;
+            all = Some(match all {
+                None => (rows, states),
+                Some((before, states_before)) => (
+                    g.concat(&before, &rows, 1)?,
+                    g.concat(&states_before, &states, 1)?,
+                ),
+            });
+        }
+        let (rows, states) = all.ok_or_else(|| Error::Arguments {
+            op: "over_time",
+            message: format!("{}: the pass has no sequences", unit.path),
+        })?;
+        self.states.write(g, &unit.path, part, &states)?;
+        Ok(rows)
+    }
+
+    /// Convolves `x [channels, n_tokens]` over time, each channel by itself, with the last columns of earlier passes
+    /// (`part`) before it: `y[c, t] = sum over j of w[j, c] x[c, t - k + 1 + j]` with `weight [k, channels]`.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn convolve(
+        &mut self,
+        unit: &Unit,
+        part: &str,
+        weight: &Tensor,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        self.convolve_apart(unit, part, weight, x, 1)
+    }
+
+    /// [`Self::convolve`] with columns `step` positions apart:
+    /// `y[c, t] = sum over j of w[j, c] x[c, t - step * (k - 1 - j)]`.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn convolve_apart(
+        &mut self,
+        unit: &Unit,
+        part: &str,
+        weight: &Tensor,
+        x: &Tensor,
+        step: u64,
+    ) -> Result<Tensor, Error> {
+        let (g, channels, kernel) = (self.g, x.shape()[0], weight.shape()[0]);
+        let kept = (kernel - 1) * step;
+        let is_on_processor = unit.device == 0;
+        self.over_time(unit, part, |b, group| {
+            let (n, n_seqs) = (group.n_steps, group.n_seqs);
+            let x = group.of(g, x, [channels, n, n_seqs, 1])?;
+            if is_on_processor && Graph::can_convolve(kernel, step) {
+                let (states, ids) = group.rows(b, unit, part)?;
+                let y = g.convolve(&x, &states, &ids, weight, step)?;
+                return group.scanned(g, &y, channels, kept * channels);
+            }
+            // [n, channels, n_seqs]
+            let x = match n {
+                1 => g.reshape(&x, [1, channels, n_seqs, 1])?,
+                _ => g.cont(&g.permute(&x, [1, 0, 2, 3])?)?,
+            };
+            let before = group.read_state(b, unit, part)?;
+            let before = g.reshape(&before, [kept, channels, n_seqs, 1])?;
+            let columns = g.concat(&before, &x, 0)?; // [kept + n, channels, n_seqs]
+            let strides = columns.strides();
+            let steps = [strides[1], strides[2], strides[3]];
+            let offset = n as usize * strides[0];
+            let last = g.view(&columns, [kept, channels, n_seqs, 1], steps, offset)?;
+            let last = g.reshape(&g.cont(&last)?, [kept * channels, n_seqs, 1, 1])?;
+            let y = match step {
+                1 => g.ssm_conv(&columns, weight)?, // [channels, n, n_seqs]
+                _ => shifted_sum(g, &columns, weight, (n, step))?,
+            };
+            Ok((g.reshape(&y, [channels, n * n_seqs, 1, 1])?, last))
+        })
+    }
+
+    /// The previous token's column less the token's: `x(t-1) - x(t)` for `x [channels, n_tokens]`, with the last column
+    /// of earlier passes (`part`) before it, and zeros before the start of a sequence.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn step_back(
+        &mut self,
+        unit: &Unit,
+        part: &str,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let (g, channels) = (self.g, x.shape()[0]);
+        let before = self.over_time(unit, part, |b, group| {
+            let (n, n_seqs) = (group.n_steps, group.n_seqs);
+            let x = group.of(g, x, [channels, n, n_seqs, 1])?;
+            let before = group.read_state(b, unit, part)?;
+            let before = g.reshape(&before, [channels, 1, n_seqs, 1])?;
+            let columns = g.concat(&before, &x, 1)?; // [channels, 1 + n, n_seqs]
+            let strides = columns.strides();
+            let columns = |first: u64, wanted: u64| {
+                let steps = [strides[1], strides[2], strides[3]];
+                let offset = first as usize * strides[1];
+                let part = g.view(&columns, [channels, wanted, n_seqs, 1], steps, offset)?;
+                g.reshape(&g.cont(&part)?, [channels, wanted * n_seqs, 1, 1])
+            };
+            Ok((columns(0, n)?, columns(n, 1)?))
+        })?;
+        g.sub(&before, x)
+    }
+
+    /// Interpolations between each token and the previous one: `x + by * change` for `by [channels, n_tokens, inputs]`,
+    /// each `[channels, n_tokens]`.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn between<const N: usize>(
+        &self,
+        x: &Tensor,
+        change: &Tensor,
+        by: &Tensor,
+    ) -> Result<[Tensor; N], Error> {
+        let (g, [channels, n, ..]) = (self.g, x.shape());
+        let all = g.add(&g.mul(by, change)?, x)?;
+        let strides = all.strides();
+        let input = |i: usize| {
+            let steps = [strides[1], strides[2], strides[3]];
+            g.view(&all, [channels, n, 1, 1], steps, i * strides[2])
+        };
+        let inputs: Result<Vec<Tensor>, Error> = (0..N).map(input).collect();
+        inputs?.try_into().map_err(|_| Error::Arguments {
+            op: "between",
+            message: "one for each".to_owned(),
+        })
+    }
+
+    /// Normalises each of `heads` parts of `y [width, n_tokens]` by itself, and applies the weight `norm` of all parts
+    /// and its bias.
+    ///
+    /// # Errors
+    /// An operation rejects its inputs.
+    pub(super) fn normalise_heads(
+        &self,
+        unit: &Unit,
+        norm: NormRef,
+        heads: u64,
+        y: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let (g, [width, n, ..]) = (self.g, y.shape());
+        let by_head = g.reshape(y, [width / heads, heads, n, 1])?;
+        let y = self.normalise_with(norm, None, &by_head)?;
+        let y = g.reshape(&y, [width, n, 1, 1])?;
+        let y = match self.weight(unit, "norm") {
+            Some(weight) => g.mul(&y, weight)?,
+            None => y,
+        };
+        self.with_bias(unit, "norm.bias", y)
+    }
+}

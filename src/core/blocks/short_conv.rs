@@ -1,0 +1,78 @@
+//! A short convolution over time, gated before and after.
+//!
+//! ```text
+//! b|c|x = in . h
+//! y     = out . (c * conv(b * x))
+//! ```
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution.
+
+use super::build::Build;
+use crate::arch::{Contract, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor};
+
+options! {
+    /// Options of the convolution.
+    pub(super) struct Config {
+        kernel: u64 => "conv_kernel", "length of the convolution in tokens";
+    }
+}
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "short_conv",
+    title: "Short convolution",
+    noun: "a convolution",
+    phrase: "a gated convolution over {=kernel} tokens",
+    summary: "Mixes each channel with its last values, gated before and after.",
+    formula: "b, c, x = in . h;  y = out . (c * conv(b * x))",
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "in",
+            "shortconv.in_proj.weight",
+            &["n_embd", "3 * n_embd"],
+            "input projection to b, c and x",
+        ),
+        WeightSpec::new(
+            WeightRole::Convolution,
+            "conv",
+            "shortconv.conv.weight",
+            &["kernel", "n_embd"],
+            "convolution over time",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "out",
+            "shortconv.out_proj.weight",
+            &["n_embd", "n_embd"],
+            "output projection to the hidden state",
+        ),
+    ],
+    rows: Rows::Hidden,
+    side: None,
+    state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * n_embd")]),
+    points: &[PointSpec::new(
+        "conv",
+        &["n_embd"],
+        "result of the convolution, before the gate",
+    )],
+    rules: &[Rule {
+        holds: "kernel > 1",
+        message: "the convolution has at least two columns",
+    }],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let (g, width) = (b.g, x.shape()[0]);
+    let all = b.linear(unit, "in", x)?;
+    let before = b.columns(&all, 0, width)?;
+    let after = b.columns(&all, width, width)?;
+    let x = g.mul(&before, &b.columns(&all, 2 * width, width)?)?;
+    let conv = b.need(unit, "conv")?;
+    let y = b.convolve(unit, "conv", &conv, &x)?;
+    let y = b.point(unit, "conv", y)?;
+    b.linear(unit, "out", &g.mul(&after, &y)?)
+}

@@ -1,0 +1,283 @@
+//! Time mixing with a decay of each element of the keys (Peng et al. 2024): the input of each projection is an
+//! interpolation between a position and the previous one, with shares that follow from the inputs at both.
+//!
+//! ```text
+//! d        = h(t-1) - h(t)
+//! s        = shares + shift_up . tanh(shift_down . (h + shift * d))       five shares
+//! k|v|r|g  = projections of h + s * d
+//! w        = exp(-exp(decay + decay_up . tanh(decay_down . (h + s * d))))
+//! o        = r (S + bonus k v);  S = w S + k v                            with a bonus
+//! S        = w S + (1 - w) k v;  o = r S / sqrt(d)                        without
+//! y        = out . (norm(o) * act(g))
+//! ```
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`.
+
+use super::build::Build;
+use crate::arch::{
+    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor, Unary};
+
+options! {
+    /// Options of the layer.
+    pub(super) struct Config {
+        d: u64 => "wkv_d", "elements of a head";
+        heads: u64 => "n_embd // d", "heads";
+        k_heads: u64 = "n_embd // d", "key and value heads";
+        rank: u64 => "shift_rank", "rank of the projections to the shares";
+        decay_extra: u64 => "decay_extra", "rank of the projection to the decay";
+        gate_act: ActRef = "silu", "activation of the output gate, see `[act.NAME]`";
+        norm: NormRef = "none", "kind and eps of the norm of each head";
+    }
+}
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "wkv6",
+    title: "Time mixing with decay",
+    noun: "time mixing",
+    phrase: "time mixing with {=heads} heads{heads != k_heads:  (key heads: {=k_heads})} of {=d} elements",
+    summary: "RWKV-6 time mixing. Each head has a state matrix. Each token decays each row of the matrix at a rate of its own, and adds its key and value. Its inputs are mixed with those of the token before.",
+    formula: concat!(
+        "{has('bonus'): o = r . (S + bonus * k * v);  S = w * S + k * v",
+        " | S = w * S + (1 - w) * k * v;  o = r . S};  y = out . ({norm -> norm: o} * {=gate_act}(gate))",
+    ),
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Scale,
+            "shift",
+            "time_mix_lerp_x.weight",
+            &["n_embd"],
+            "share of the position before in what the other shares follow from",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "shift_down",
+            "time_mix_w1.weight",
+            &["n_embd", "5 * rank"],
+            "down-projections to the shares of decay, keys, values, queries and gate",
+        )
+        .quantised_as(QuantClass::Kept),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "shift_up",
+            "time_mix_w2.weight",
+            &["rank", "n_embd", "5"],
+            "up-projections to these shares",
+        )
+        .quantised_as(QuantClass::Kept),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "shares",
+            "time_mix_lerp_fused.weight",
+            &["n_embd", "1", "1", "5"],
+            "what is added to these shares",
+        ),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "decay",
+            "time_mix_decay.weight",
+            &["n_embd"],
+            "what is added to the exponents of the decay",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "decay_down",
+            "time_mix_decay_w1.weight",
+            &["n_embd", "decay_extra"],
+            "down-projection to the exponents of the decay",
+        )
+        .quantised_as(QuantClass::Kept),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "decay_up",
+            "time_mix_decay_w2.weight",
+            &["decay_extra", "n_embd"],
+            "up-projection to the exponents of the decay",
+        )
+        .quantised_as(QuantClass::Kept),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "r",
+            "time_mix_receptance.weight",
+            &["n_embd", "n_embd"],
+            "query projection",
+        ),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "r.bias",
+            "time_mix_receptance.bias",
+            &["n_embd"],
+            "bias of the queries",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "k",
+            "time_mix_key.weight",
+            &["n_embd", "d * k_heads"],
+            "key projection",
+        ),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "k.bias",
+            "time_mix_key.bias",
+            &["d * k_heads"],
+            "bias of the keys",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "v",
+            "time_mix_value.weight",
+            &["n_embd", "d * k_heads"],
+            "value projection",
+        ),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "v.bias",
+            "time_mix_value.bias",
+            &["d * k_heads"],
+            "bias of the values",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "bonus",
+            "time_mix_first.weight",
+            &["d", "heads"],
+            "factor of the token's own key and value in its result; if absent, keys are multiplied by 1 - decay",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "norm",
+            "time_mix_ln.weight",
+            &["n_embd"],
+            "weight of the norm of the heads",
+        )
+        .when("norm"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "norm.bias",
+            "time_mix_ln.bias",
+            &["n_embd"],
+            "bias of the norm of the heads",
+        )
+        .optional()
+        .when("norm"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "gate",
+            "time_mix_gate.weight",
+            &["n_embd", "n_embd"],
+            "projection to the output gate",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "out",
+            "time_mix_output.weight",
+            &["n_embd", "n_embd"],
+            "output projection to the hidden state",
+        ),
+    ],
+    rows: Rows::Hidden,
+    side: None,
+    state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
+    points: &[
+        PointSpec::new("r", &["d", "heads"], "receptances").of_heads(),
+        PointSpec::new("k", &["d", "heads"], "keys").of_heads(),
+        PointSpec::new("v", &["d", "heads"], "values").of_heads(),
+        PointSpec::new("decay", &["d", "heads"], "decays of the state").of_heads(),
+        PointSpec::new(
+            "y",
+            &["d * heads"],
+            "results of the heads after their norm, before gate and output projection",
+        ),
+    ],
+    rules: &[
+        Rule {
+            holds: "d * heads == n_embd",
+            message: "`d` divides the width of the hidden state",
+        },
+        Rule {
+            holds: "k_heads > 0 and heads % k_heads == 0",
+            message: "`k_heads` divides the number of heads",
+        },
+    ],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n, width) = (b.g, b.n_tokens, c.d * c.heads);
+    let change = b.step_back(unit, "shift", x)?;
+    let by = shares(b, unit, &c, x, &change)?;
+    let [for_w, for_k, for_v, for_r, for_g] = b.between(x, &change, &by)?;
+
+    let w = b.linear(unit, "decay_down", &for_w)?;
+    let w = b.linear(unit, "decay_up", &g.unary(&w, Unary::Tanh)?)?;
+    let w = g.unary(&g.add(&w, &b.need(unit, "decay")?)?, Unary::Exp)?;
+    let w = g.unary(&g.scale(&w, -1.0)?, Unary::Exp)?;
+    let shape = [c.d, c.heads, n, 1];
+    let w = g.reshape(&w, shape)?;
+    let k = spread(b, &c, &b.linear(unit, "k", &for_k)?)?;
+    let v = spread(b, &c, &b.linear(unit, "v", &for_v)?)?;
+    let r = g.reshape(&b.linear(unit, "r", &for_r)?, shape)?;
+    let bonus = b.weight(unit, "bonus").cloned();
+    let k = match bonus {
+        Some(_) => k,
+        None => g.sub(&k, &g.mul(&k, &w)?)?,
+    };
+    let r = b.point(unit, "r", r)?;
+    let k = b.point(unit, "k", k)?;
+    let v = b.point(unit, "v", v)?;
+    let w = b.point(unit, "decay", w)?;
+
+    let y = b.over_time(unit, "matrix", |b, group| {
+        let of = |x: &Tensor| group.of(g, x, [c.d, c.heads, group.n_steps * group.n_seqs, 1]);
+        let values = [&of(&k)?, &of(&v)?, &of(&r)?, &of(&w)?];
+        let state = group.read_state(b, unit, "matrix")?;
+        let y = match &bonus {
+            Some(bonus) => g.wkv6(values, bonus, &state)?,
+            None => g.gated_linear_attention(values, &state, 1.0 / (c.d as f32).sqrt())?,
+        };
+        group.scanned(g, &y, width, c.d * width)
+    })?;
+    let y = b.normalise_heads(unit, c.norm, c.heads, &y)?;
+    let y = b.point(unit, "y", y)?;
+    let gate = b.linear(unit, "gate", &for_g)?;
+    b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
+}
+
+/// The shares of the interpolation between a position and the previous one, for the input of each projection:
+/// `[n_embd, n_tokens, 5]`.
+fn shares(
+    b: &Build<'_>,
+    unit: &Unit,
+    c: &Config,
+    x: &Tensor,
+    change: &Tensor,
+) -> Result<Tensor, Error> {
+    let g = b.g;
+    let mixed = g.add(&g.mul(change, &b.need(unit, "shift")?)?, x)?;
+    let narrow = g.unary(&b.linear(unit, "shift_down", &mixed)?, Unary::Tanh)?;
+    let narrow = g.reshape(&narrow, [c.rank, 5, b.n_tokens, 1])?;
+    let narrow = g.cont(&g.permute(&narrow, [0, 2, 1, 3])?)?; // [rank, n_tokens, 5]
+    let by = b.product_by_head(unit, "shift_up", &narrow)?;
+    let fixed = g.reshape(&b.need(unit, "shares")?, [x.shape()[0], 1, 5, 1])?;
+    g.add(&by, &fixed)
+}
+
+/// Repeats each key head for its queries: `[d * k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
+fn spread(b: &Build<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+    let (g, n) = (b.g, b.n_tokens);
+    if c.k_heads == c.heads {
+        return g.reshape(x, [c.d, c.heads, n, 1]);
+    }
+    let x = g.reshape(x, [c.d, 1, c.k_heads, n])?;
+    let x = g.repeat(&x, [c.d, c.heads / c.k_heads, c.k_heads, n])?;
+    g.reshape(&x, [c.d, c.heads, n, 1])
+}

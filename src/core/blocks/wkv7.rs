@@ -1,0 +1,328 @@
+//! Time mixing with a generalised delta rule (Peng et al. 2025): at each position the elements of a matrix decay, the
+//! value of one key is removed, and that of another is added. Projections read the previous position too.
+//!
+//! ```text
+//! d       = h(t-1) - h(t)
+//! r|k|v   = projections of h + shares * d
+//! w       = exp(-e^(-1/2) sigmoid(decay + decay_up . tanh(decay_down . (h + shares * d))))
+//! a       = sigmoid(rate + rate_up . rate_down . (h + shares * d))
+//! v       = v + (side - v) * sigmoid(first + first_up . first_down . (h + shares * d))
+//! c       = unit(removal * k);  k = k * (1 + (a - 1) * rate_k)
+//! S       = S diag(w) - (S c) (a * c)^T + v k^T
+//! y       = out . ((norm(S r) + (r . (bonus * k)) v) * g)
+//! g       = gate_up . sigmoid(gate_down . (h + shares * d))
+//! ```
+//! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`. `side` is the values
+//! of an earlier layer: a branch without `side` saves its own values instead of its result.
+
+use super::build::Build;
+use crate::arch::{
+    Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
+};
+use crate::options;
+use crate::plan::Unit;
+use lab_base::ggml::{Error, Tensor, Unary};
+
+options! {
+    /// Options of the layer.
+    pub(super) struct Config {
+        d: u64 => "wkv_d", "elements of a head, 64 or 128";
+        heads: u64 => "n_embd // d", "heads";
+        decay_rank: u64 => "decay_rank", "rank of the projection to the decay";
+        rate_rank: u64 => "rate_rank", "rank of the projection to the learning rate";
+        first_rank: u64 = "first_rank", when "has('first_down')", "rank of the projection to the share of the values of `side`";
+        gate_rank: u64 => "gate_rank", when "has('gate_down')", "rank of the projection to the output gate";
+        norm: NormRef = "none", "kind and eps of the norm of each head";
+    }
+}
+
+/// The logarithm of the strongest decay: `-e^(-1/2)`, as models were trained with.
+const STRONGEST: f32 = -0.606_531;
+
+/// Lower bound of a vector's length in the normalisation to length 1.
+const LEAST: f32 = 1e-12;
+
+/// The contract of the block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "wkv7",
+    title: "Time mixing with a delta rule",
+    noun: "time mixing",
+    phrase: "time mixing with {=heads} heads of {=d} elements{has('gate_down'): , gated}",
+    summary: "RWKV-7 time mixing. Each head has a state matrix. Each token decays the matrix and corrects the value that it stores for the token's key. Its inputs are mixed with those of the token before.",
+    formula: concat!(
+        "S = w * S - (S . c) * (a * c) + v * k;  ",
+        "y = out . (({norm -> norm: S . r} + (r . (bonus * k)) * v){has('gate_down'):  * gate})",
+    ),
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Scale,
+            "shares",
+            "time_mix_lerp_fused.weight",
+            &["n_embd", "1", "1", "if(has('gate_down'), 6, 5)"],
+            "shares of the position before in the inputs of queries, decay, keys, values, learning rate and gate",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "r",
+            "time_mix_receptance.weight",
+            &["n_embd", "n_embd"],
+            "query projection",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "k",
+            "time_mix_key.weight",
+            &["n_embd", "n_embd"],
+            "key projection",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "v",
+            "time_mix_value.weight",
+            &["n_embd", "n_embd"],
+            "value projection",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "decay_down",
+            "time_mix_w1.weight",
+            &["n_embd", "decay_rank"],
+            "down-projection to the decay",
+        )
+        .quantised_as(QuantClass::Kept),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "decay_up",
+            "time_mix_w2.weight",
+            &["decay_rank", "n_embd"],
+            "up-projection to the decay",
+        )
+        .quantised_as(QuantClass::Kept),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "decay",
+            "time_mix_w0.weight",
+            &["n_embd"],
+            "what is added to the decay",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "rate_down",
+            "time_mix_a1.weight",
+            &["n_embd", "rate_rank"],
+            "down-projection to the learning rate",
+        )
+        .quantised_as(QuantClass::Kept),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "rate_up",
+            "time_mix_a2.weight",
+            &["rate_rank", "n_embd"],
+            "up-projection to the learning rate",
+        )
+        .quantised_as(QuantClass::Kept),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "rate",
+            "time_mix_a0.weight",
+            &["n_embd"],
+            "what is added to the learning rate",
+        ),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "first_down",
+            "time_mix_v1.weight",
+            &["n_embd", "first_rank"],
+            "down-projection to the share of the values of `side`",
+        )
+        .quantised_as(QuantClass::Kept)
+        .unless_forbidden(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "first_up",
+            "time_mix_v2.weight",
+            &["first_rank", "n_embd"],
+            "up-projection to this share",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("has('first_down')"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "first",
+            "time_mix_v0.weight",
+            &["n_embd"],
+            "what is added to this share",
+        )
+        .when("has('first_down')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "gate_down",
+            "time_mix_g1.weight",
+            &["n_embd", "gate_rank"],
+            "down-projection to the output gate",
+        )
+        .quantised_as(QuantClass::Kept)
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "gate_up",
+            "time_mix_g2.weight",
+            &["gate_rank", "n_embd"],
+            "up-projection to the output gate",
+        )
+        .quantised_as(QuantClass::Kept)
+        .when("has('gate_down')"),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "removal",
+            "time_mix_k_k.weight",
+            &["n_embd"],
+            "factor of the keys at which the state is corrected",
+        ),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "rate_k",
+            "time_mix_k_a.weight",
+            &["n_embd"],
+            "share of the learning rate in the scale of the keys",
+        ),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "bonus",
+            "time_mix_r_k.weight",
+            &["n_embd"],
+            "factor of the token's own key and value in its result",
+        ),
+        WeightSpec::new(
+            WeightRole::Scale,
+            "norm",
+            "time_mix_ln.weight",
+            &["n_embd"],
+            "weight of the norm of the heads",
+        )
+        .when("norm"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "norm.bias",
+            "time_mix_ln.bias",
+            &["n_embd"],
+            "bias of the norm of the heads",
+        )
+        .optional()
+        .when("norm"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "out",
+            "time_mix_output.weight",
+            &["n_embd", "n_embd"],
+            "output projection to the hidden state",
+        ),
+    ],
+    rows: Rows::Hidden,
+    side: Some(Side {
+        width: "n_embd",
+        doc: "values of an earlier layer, with which the values of this layer are mixed. `save` of a branch without `side` saves the values of its layer, not its result",
+    }),
+    state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),
+    points: &[
+        PointSpec::new("r", &["d * heads"], "receptances"),
+        PointSpec::new("k", &["d * heads"], "keys, after their rates"),
+        PointSpec::new("v", &["d * heads"], "values"),
+        PointSpec::new("decay", &["d * heads"], "decays of the state"),
+        PointSpec::new(
+            "y",
+            &["d * heads"],
+            "results of the heads with the bonus of the token itself, before gate and output projection",
+        ),
+    ],
+    rules: &[
+        Rule {
+            holds: "d == 64 or d == 128",
+            message: "heads have 64 or 128 elements",
+        },
+        Rule {
+            holds: "d * heads == n_embd",
+            message: "`d` divides the width of the hidden state",
+        },
+    ],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n, width) = (b.g, b.n_tokens, c.d * c.heads);
+    let change = b.step_back(unit, "shift", x)?;
+    let shares = b.need(unit, "shares")?;
+    let n_shares = shares.elements() / width;
+    let by = g.reshape(&shares, [width, 1, n_shares, 1])?;
+    let by = g.repeat(&by, [width, n, n_shares, 1])?;
+    let [for_r, for_w, for_k, for_v, for_a] = b.between(x, &change, &by)?;
+
+    let r = b.linear(unit, "r", &for_r)?;
+    let w = g.unary(&b.linear(unit, "decay_down", &for_w)?, Unary::Tanh)?;
+    let w = g.scale(&sigmoid(b, unit, "decay", &w)?, STRONGEST)?;
+    let w = g.unary(&w, Unary::Exp)?;
+    let k = b.linear(unit, "k", &for_k)?;
+    let v = values(b, unit, &for_v)?;
+    let a = sigmoid(b, unit, "rate", &b.linear(unit, "rate_down", &for_a)?)?;
+
+    let shape = [c.d, c.heads, n, 1];
+    let removed = g.mul(&k, &b.need(unit, "removal")?)?;
+    let removed = g.l2_norm(&g.reshape(&removed, shape)?, LEAST)?;
+    let scaled = g.mul(&k, &b.need(unit, "rate_k")?)?;
+    let k = g.add(&k, &g.sub(&g.mul(&scaled, &a)?, &scaled)?)?;
+    let learnt = g.mul(&removed, &g.reshape(&a, shape)?)?;
+    let removed = g.scale(&removed, -1.0)?;
+    let r = b.point(unit, "r", r)?;
+    let k = b.point(unit, "k", k)?;
+    let v = b.point(unit, "v", v)?;
+    let w = b.point(unit, "decay", w)?;
+
+    let y = b.over_time(unit, "matrix", |b, group| {
+        let of = |x: &Tensor| group.of(g, x, [c.d, c.heads, group.n_steps * group.n_seqs, 1]);
+        let state = group.read_state(b, unit, "matrix")?;
+        let values = [
+            &of(&r)?,
+            &of(&w)?,
+            &of(&k)?,
+            &of(&v)?,
+            &of(&removed)?,
+            &of(&learnt)?,
+        ];
+        let y = g.wkv7(values, &state)?;
+        group.scanned(g, &y, width, c.d * width)
+    })?;
+    let y = b.normalise_heads(unit, c.norm, c.heads, &y)?;
+    let own = g.mul(&g.mul(&k, &r)?, &b.need(unit, "bonus")?)?;
+    let own = g.sum_rows(&g.reshape(&own, shape)?)?; // [1, heads, n_tokens]
+    let own = g.mul(&g.reshape(&v, shape)?, &own)?;
+    let y = g.add(&y, &g.reshape(&own, [width, n, 1, 1])?)?;
+    let y = b.point(unit, "y", y)?;
+    let y = match b.weight(unit, "gate_down") {
+        Some(_) => {
+            let [.., for_g] = b.between::<6>(x, &change, &by)?;
+            let gate = g.unary(&b.linear(unit, "gate_down", &for_g)?, Unary::Sigmoid)?;
+            g.mul(&y, &b.linear(unit, "gate_up", &gate)?)?
+        }
+        None => y,
+    };
+    b.linear(unit, "out", &y)
+}
+
+/// `sigmoid(key + key_up . x)`.
+fn sigmoid(b: &Build<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+    let up = b.linear(unit, &format!("{key}_up"), x)?;
+    b.g.unary(&b.g.add(&up, &b.need(unit, key)?)?, Unary::Sigmoid)
+}
+
+/// The values `[n_embd, n_tokens]`: interpolated towards those of `side`, or saved for other layers.
+fn values(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let g = b.g;
+    let v = b.linear(unit, "v", x)?;
+    let Some(first) = b.side.clone() else {
+        b.saved = Some(v.clone());
+        return Ok(v);
+    };
+    let share = sigmoid(b, unit, "first", &b.linear(unit, "first_down", x)?)?;
+    g.add(&v, &g.mul(&g.sub(&first, &v)?, &share)?)
+}

@@ -1,0 +1,250 @@
+//! Autoregressive decoding: each token is chosen from the logits of the one before it, with draft tokens
+//! (speculative decoding) or under a constraint.
+//!
+//! A pass reads the pending tokens and the draft tokens that may follow them. First come the rows of forced tokens,
+//! which give their log-probabilities, then the rows from which tokens are chosen.
+
+use crate::model::Batch;
+use lab_base::tokenizer::Tokenizer;
+use lab_sampling::{SampleError, Sampler};
+
+use super::answer::Entry;
+use super::constraint::{Constrained, Forced};
+use super::draft::Drafter;
+use super::event::{Failure, FinishReason};
+use super::scheduler::Job;
+use super::sequence::Sequence;
+use super::strategy::{Ending, Row, Strategy};
+use super::thinking::ThinkingBudget;
+
+/// The decoding state of one request.
+pub(super) struct Autoregressive {
+    sampler: Sampler,
+    /// Maximum length of prompt and completion.
+    limit: usize,
+    drafter: Option<Drafter>,
+    constrained: Option<Constrained>,
+    thinking: Option<ThinkingBudget>,
+    /// Length of the sequence when the current step was read; tokens chosen since then are beyond it.
+    n_before: usize,
+    /// Whether the further rows of the step follow a draft token that was not chosen.
+    is_diverged: bool,
+}
+
+impl Autoregressive {
+    pub(super) fn new(
+        mut sampler: Sampler,
+        prompt: &[u32],
+        limit: usize,
+        n_drafted: usize,
+        constrained: Option<Constrained>,
+        thinking: Option<ThinkingBudget>,
+    ) -> Self {
+        sampler.accept_prompt(prompt);
+        // The mask after a draft token would be known only when the grammar has advanced.
+        let has_draft = n_drafted > 0 && constrained.is_none();
+        Self {
+            sampler,
+            limit,
+            drafter: has_draft.then(|| Drafter::new(prompt, n_drafted)),
+            constrained,
+            thinking,
+            n_before: 0,
+            is_diverged: false,
+        }
+    }
+
+    fn drafted(&self) -> &[u32] {
+        self.drafter.as_ref().map_or(&[], Drafter::tokens)
+    }
+
+    /// Adds the tokens that the constraint forces. They are pending from then on.
+    fn force(&mut self, sequence: &mut Sequence, forced: Forced, tokenizer: &Tokenizer) {
+        let Forced {
+            mut tokens,
+            is_complete,
+        } = forced;
+        let n_left = self.limit - sequence.tokens.len();
+        let is_cut = tokens.len() > n_left;
+        tokens.truncate(n_left);
+        for token in &tokens {
+            self.sampler.accept(*token);
+            if let Some(thinking) = &mut self.thinking {
+                thinking.push(tokenizer.piece(*token));
+            }
+        }
+        sequence.tokens.extend(tokens);
+        if is_complete && !is_cut {
+            sequence.ending = Some(FinishReason::Stop);
+        } else if sequence.tokens.len() >= self.limit {
+            sequence.ending = Some(FinishReason::Length);
+        }
+        // With log-probabilities, the tokens are reported with their rows.
+        while !sequence.answer.wants_logprobs() && sequence.is_unreported() {
+            sequence.report(Entry::default(), tokenizer);
+        }
+    }
+
+    /// Chooses the next token from its logits.
+    fn choose(
+        &mut self,
+        sequence: &mut Sequence,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+    ) -> Result<u32, Failure> {
+        let mask = match &mut self.constrained {
+            Some(constrained) => Some(constrained.mask(logits.len())?),
+            None => None,
+        };
+        let n_chosen = sequence.tokens.len() - sequence.n_prompt;
+        let open = sequence.answer.held_open(n_chosen, logits, tokenizer);
+        let sample = || {
+            let Some(open) = &open else {
+                return self.sampler.sample_masked(logits, mask);
+            };
+            match self.sampler.sample_masked(open, mask) {
+                // A complete grammar ends the completion, even below the minimum length.
+                Err(SampleError::NothingLeft { .. }) if mask.is_some() => {
+                    self.sampler.sample_masked(logits, mask)
+                }
+                found => found,
+            }
+        };
+        let n_drawn = sequence.answer.n_drawn();
+        let forced = self.thinking.as_ref().and_then(ThinkingBudget::forced);
+        let is_allowed = |token: &u32| {
+            let bits = mask.and_then(|mask| mask.get(*token as usize / 32));
+            mask.is_none() || bits.is_some_and(|bits| bits >> (token % 32) & 1 == 1)
+        };
+        let token = match forced.filter(is_allowed) {
+            Some(token) => token,
+            None => tracing::trace_span!(target: "phase", "sample").in_scope(sample)?,
+        };
+        let drawn = match n_drawn {
+            Some(n) => {
+                let open = open.as_deref().unwrap_or(logits);
+                Some(self.sampler.drawn(token, open, mask, n)?)
+            }
+            None => None,
+        };
+        self.sampler.accept(token);
+        if let Some(thinking) = &mut self.thinking {
+            if forced.is_some_and(|forced| forced != token) {
+                thinking.abandon();
+            }
+            thinking.push(tokenizer.piece(token));
+        }
+        let entry = match &drawn {
+            Some(drawn) => Entry::drawn(drawn),
+            None => sequence.answer.entry(token, logits)?,
+        };
+        sequence.push(token, entry, tokenizer);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.push(token);
+        }
+        if sequence.ending.is_none() && sequence.tokens.len() >= self.limit {
+            sequence.ending = Some(FinishReason::Length);
+        }
+        if let Some(constrained) = &mut self.constrained
+            && sequence.ending.is_none()
+        {
+            constrained.choose(token);
+        }
+        Ok(token)
+    }
+}
+
+impl Strategy for Autoregressive {
+    fn reuses_prefix(&self) -> bool {
+        true
+    }
+
+    fn prepare(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending {
+        sequence.score_first(tokenizer)?;
+        if let Some(constrained) = &mut self.constrained
+            && let Some(forced) = constrained.forced()?
+        {
+            self.force(sequence, forced, tokenizer);
+            return Ok(sequence.conclude());
+        }
+        if let Some(drafter) = &mut self.drafter {
+            let n_left = self.limit.saturating_sub(sequence.tokens.len() + 1);
+            let is_decoding = sequence.pending().len() == 1 && !sequence.is_prefill;
+            drafter.propose(if is_decoding { n_left } else { 0 });
+        }
+        Ok(None)
+    }
+
+    fn job(&self, sequence: &Sequence) -> Job {
+        Job {
+            drafted: self.drafted().len(),
+            ..sequence.job()
+        }
+    }
+
+    fn read(&mut self, sequence: &mut Sequence, n: usize, batch: &mut Batch) {
+        self.n_before = sequence.tokens.len();
+        self.is_diverged = false;
+        if let Some(drafter) = &mut self.drafter {
+            drafter.truncate(n.saturating_sub(sequence.pending().len()));
+        }
+        let tokens = sequence.pending().iter().chain(self.drafted()).take(n);
+        for (token, next) in tokens.zip(sequence.n_cached + 1..) {
+            let wants_logits = next >= self.n_before
+                || next >= sequence.n_reported
+                || sequence.is_scored_next(next);
+            batch.push(*token, sequence.id, next as u32 - 1, wants_logits);
+        }
+        sequence.read(n);
+    }
+
+    fn take(
+        &mut self,
+        sequence: &mut Sequence,
+        row: &Row<'_>,
+        tokenizer: &Tokenizer,
+    ) -> Result<(), Failure> {
+        let next = row.position + 1;
+        if next < sequence.n_prompt {
+            return sequence.score(next, row.logits, tokenizer);
+        }
+        if next < self.n_before {
+            // This row may be computed only for its captured values.
+            if !sequence.is_stopped && next >= sequence.n_reported {
+                let entry = sequence.answer.entry(sequence.tokens[next], row.logits)?;
+                sequence.report(entry, tokenizer);
+            }
+            return Ok(());
+        }
+        sequence.answer.prefilled();
+        sequence.answer.send_scored();
+        if self.is_diverged || sequence.ending.is_some() {
+            return Ok(());
+        }
+        if sequence.tokens.len() >= self.limit {
+            sequence.ending = Some(FinishReason::Length);
+            return Ok(());
+        }
+        let token = self.choose(sequence, row.logits, tokenizer)?;
+        // The next row follows the draft token, so it counts only if the draft token was right.
+        let drafted = self.drafted().get(next - self.n_before);
+        self.is_diverged = drafted != Some(&token);
+        Ok(())
+    }
+
+    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> Ending {
+        let is_last = sequence.n_read() >= self.n_before;
+        let n_chosen = sequence.tokens.len() - self.n_before;
+        let mut n_accepted = 0;
+        if is_last && let Some(drafter) = &mut self.drafter {
+            // The last chosen token is not read yet, whether or not it ends the completion.
+            n_accepted = n_chosen.saturating_sub(1);
+            sequence.answer.usage.drafted_tokens += drafter.tokens().len();
+            sequence.answer.usage.accepted_tokens += n_accepted;
+            drafter.learn(n_accepted);
+        }
+        sequence.commit(is_last, n_accepted);
+        sequence.answer.send_scored();
+        Ok(sequence.conclude())
+    }
+}

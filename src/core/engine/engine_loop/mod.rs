@@ -1,0 +1,466 @@
+//! The engine's loop: reap, admit, plan a step, run it, commit it, end completed requests.
+//!
+//! The only place where requests are admitted, preempted, retried and ended. Each request of a failed step is
+//! retried alone, so that only requests that cannot continue end, never the others or the engine. Not here: how
+//! tokens are found ([`Strategy`]), which requests run in a step (`scheduler.rs`).
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+
+use crate::model::{self, Batch, CapturedRow, Points, SequenceId};
+use lab_base::tokenizer::Tokenizer;
+
+use super::compute::Compute;
+use super::constraint::Worker;
+use super::event::{Failure, FinishReason};
+use super::limits::Limits;
+use super::scheduler::{Budget, Job, StepPlan, plan_step};
+use super::sequence::Sequence;
+use super::stats::{ActiveSequence, Now, Stats};
+use super::strategy::{Row, Strategy};
+use super::submission::Submitted;
+
+mod admission;
+mod gather;
+
+/// Maximum number of draft tokens of a step, over all requests. Each costs about the computation of a token.
+const N_DRAFTED: usize = 32;
+
+/// Sequences that a request may take: with guidance, text diffusion reads two.
+const N_PARTS: SequenceId = 2;
+
+/// A request that is waiting or active.
+struct ActiveRequest {
+    sequence: Sequence,
+    strategy: Box<dyn Strategy>,
+}
+
+impl ActiveRequest {
+    fn is_duplicate(&self, other: &Self) -> bool {
+        let other = (&other.sequence, &*other.strategy);
+        self.strategy.is_duplicate(&self.sequence, other)
+    }
+}
+
+/// Requests that share the rows of a pass, by their indices among the active ones, and the size of their part.
+struct Group {
+    members: Vec<usize>,
+    n_tokens: usize,
+    n_rows: usize,
+    /// Whether all its tokens must go into one pass.
+    is_whole: bool,
+}
+
+/// The model and the requests it serves.
+pub(super) struct EngineLoop<C> {
+    model: C,
+    tokenizer: Arc<Tokenizer>,
+    limits: Limits,
+    /// Waiting requests.
+    queue: VecDeque<ActiveRequest>,
+    /// Active requests in the order of arrival. Requests whose tokens must all go into one pass are in the order of
+    /// their last pass.
+    active: Vec<ActiveRequest>,
+    /// Requests whose tokens are complete and whose lens is not. They keep their ids.
+    awaiting_lens: Vec<(Sequence, FinishReason)>,
+    /// Free sequence ids. Each stands for the `N_PARTS` ids from it on.
+    free_ids: Vec<SequenceId>,
+    /// Requests of a failed step, to be retried alone.
+    quarantined: Vec<SequenceId>,
+    batch: Batch,
+    /// Logits that are computed from several rows.
+    buffer: Vec<f32>,
+    /// Computes the masks of constrained requests.
+    worker: Worker,
+    n_steps: usize,
+    stats: Arc<Stats>,
+    /// Blocks of the cache; none if no block is kept between passes.
+    n_blocks: Option<usize>,
+    /// The points of the model.
+    points: Arc<Points>,
+    /// Captured logits of the current step.
+    captured_rows: Vec<CapturedRow>,
+}
+
+impl<C: Compute> EngineLoop<C> {
+    pub(super) fn new(model: C, tokenizer: Arc<Tokenizer>, mut limits: Limits) -> Self {
+        limits.n_parallel = limits.n_parallel.max(1);
+        let ids = (0..limits.n_parallel as SequenceId).rev();
+        Self {
+            n_blocks: model.n_blocks(),
+            stats: Arc::default(),
+            model,
+            tokenizer,
+            limits,
+            queue: VecDeque::new(),
+            active: Vec::new(),
+            awaiting_lens: Vec::new(),
+            free_ids: ids.map(|id| N_PARTS * id).collect(),
+            quarantined: Vec::new(),
+            batch: Batch::default(),
+            buffer: Vec::new(),
+            worker: Worker::default(),
+            n_steps: 0,
+            points: Arc::default(),
+            captured_rows: Vec::new(),
+        }
+    }
+
+    /// This engine loop with the points of the model.
+    pub(super) fn with_points(self, points: Arc<Points>) -> Self {
+        Self { points, ..self }
+    }
+
+    /// This engine loop, reporting its work to `stats`.
+    pub(super) fn reporting(mut self, stats: Arc<Stats>) -> Self {
+        self.stats = stats;
+        self.report();
+        self
+    }
+
+    /// Reports the active and waiting requests.
+    fn report(&self) {
+        let free = self.model.n_blocks();
+        let active = self.active.iter().map(|request| &request.sequence);
+        let awaiting_lens = self.awaiting_lens.iter().map(|(sequence, _)| sequence);
+        let active = active.chain(awaiting_lens).map(|sequence| ActiveSequence {
+            n_prompt: sequence.n_prompt,
+            n_cached: sequence.n_cached,
+            n_decoded: sequence.tokens.len() - sequence.n_prompt,
+            is_prefill: sequence.is_prefill,
+        });
+        let blocks = self.n_blocks.zip(free);
+        self.stats.set_now(Now {
+            n_waiting: self.queue.len(),
+            active: active.collect(),
+            blocks: blocks.map(|(all, free)| (all - free.min(all), all)),
+        });
+    }
+
+    /// Serves requests until the last handle is dropped and every completion has ended.
+    pub(super) fn serve(mut self, mut requests: mpsc::UnboundedReceiver<Submitted>) {
+        loop {
+            if self.is_idle() {
+                self.report();
+                self.model.rest();
+                match requests.blocking_recv() {
+                    Some(submitted) => self.enqueue(submitted),
+                    None => return,
+                }
+            }
+            while let Ok(submitted) = requests.try_recv() {
+                self.enqueue(submitted);
+            }
+            self.step();
+            self.report();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn model(&self) -> &C {
+        &self.model
+    }
+
+    /// Whether no request is waiting or active.
+    pub(super) fn is_idle(&self) -> bool {
+        self.active.is_empty() && self.queue.is_empty() && self.awaiting_lens.is_empty()
+    }
+
+    /// One step: reaps, admits, runs the pass and the lenses.
+    pub(super) fn step(&mut self) {
+        self.reap();
+        self.admit();
+        // Progress of requests that became active.
+        self.deliver();
+        if self.active.is_empty() && self.awaiting_lens.is_empty() {
+            return;
+        }
+        self.n_steps = self.n_steps.wrapping_add(1);
+        self.stats.set_step(Some(Instant::now()));
+        let step = AssertUnwindSafe(|| {
+            if !self.active.is_empty() {
+                self.run();
+            }
+            self.run_lenses();
+        });
+        if catch_unwind(step).is_err() {
+            tracing::error!("a step panicked; its requests end");
+            let panicked = || Failure::Computation("the engine panicked".into());
+            while !self.active.is_empty() {
+                self.end(0, Err(panicked()));
+            }
+            while !self.awaiting_lens.is_empty() {
+                self.end_lens(0, Err(panicked()));
+            }
+        }
+        self.deliver();
+        self.stats.set_step(None);
+    }
+
+    /// Delivers the events of all requests.
+    fn deliver(&mut self) {
+        let awaiting_lens = self.awaiting_lens.iter_mut().map(|(sequence, _)| sequence);
+        let requests = self.active.iter_mut().chain(&mut self.queue);
+        let sequences = requests.map(|request| &mut request.sequence);
+        for sequence in sequences.chain(awaiting_lens) {
+            sequence.answer.deliver();
+        }
+    }
+
+    fn job(&self, request: &ActiveRequest) -> Job {
+        let job = request.strategy.job(&request.sequence);
+        Job {
+            is_whole: job.is_whole || self.model.n_blocks().is_none(),
+            ..job
+        }
+    }
+
+    fn jobs(&self) -> Vec<Job> {
+        self.active
+            .iter()
+            .map(|request| self.job(request))
+            .collect()
+    }
+
+    /// The active requests, with duplicates in one group. While requests are quarantined, only one of them.
+    fn groups(&mut self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::with_capacity(self.active.len());
+        let alone = self.quarantined.last().copied();
+        for (i, request) in self.active.iter().enumerate() {
+            if alone.is_some_and(|id| id != request.sequence.id) {
+                continue;
+            }
+            let is_duplicate = |g: &&mut Group| self.active[g.members[0]].is_duplicate(request);
+            match groups.iter_mut().find(is_duplicate) {
+                Some(group) => group.members.push(i),
+                None => groups.push(Group {
+                    members: vec![i],
+                    n_tokens: 0,
+                    n_rows: 0,
+                    is_whole: false,
+                }),
+            }
+        }
+        groups
+    }
+
+    /// The groups of the next pass, with their numbers of tokens.
+    #[tracing::instrument(name = "schedule", level = "trace", target = "phase", skip_all)]
+    fn plan(&mut self) -> Vec<Group> {
+        loop {
+            let budget = Budget {
+                n_tokens: self.model.n_batch(),
+                n_prefill: self.limits.n_prefill.max(1),
+                n_drafted: N_DRAFTED,
+                n_blocks: self.model.n_blocks(),
+            };
+            let mut groups = self.groups();
+            let jobs = groups.iter().map(|g| self.job(&self.active[g.members[0]]));
+            let jobs: Vec<Job> = jobs.collect();
+            match plan_step(&jobs, &budget, self.n_steps) {
+                StepPlan::Run(shares) if shares == [0] && !self.quarantined.is_empty() => {
+                    self.quarantined.pop();
+                }
+                StepPlan::Run(shares) => {
+                    for ((group, job), share) in groups.iter_mut().zip(&jobs).zip(shares) {
+                        (group.n_tokens, group.is_whole) = (share, job.is_whole);
+                    }
+                    groups.retain(|group| group.n_tokens > 0);
+                    return groups;
+                }
+                StepPlan::Preempt(at) => self.preempt(groups[at].members[0]),
+            }
+        }
+    }
+
+    #[tracing::instrument(name = "step", level = "trace", target = "phase", skip_all)]
+    fn run(&mut self) {
+        self.prepare();
+        if self.active.is_empty() {
+            return;
+        }
+        let mut groups = self.plan();
+        self.batch.clear();
+        for group in &mut groups {
+            let ActiveRequest { sequence, strategy } = &mut self.active[group.members[0]];
+            let n_before = self.batch.len();
+            strategy.read(sequence, group.n_tokens, &mut self.batch);
+            if let Some(recorder) = &sequence.recorder {
+                recorder.want(&mut self.batch, n_before);
+            }
+            let wanted = &self.batch.outputs[n_before..];
+            group.n_rows = wanted.iter().filter(|wanted| **wanted).count();
+        }
+        if self.batch.is_empty() {
+            // Only a request that runs alone gets here, and the cache is too small for it.
+            let full = "the KV cache has too few blocks";
+            return self.end(0, Err(Failure::Computation(full.into())));
+        }
+        let mut faults = vec![None; self.active.len()];
+        match self.forward(&groups, &mut faults) {
+            Ok(()) => self.settle(&groups, faults),
+            Err(error) => self.step_failed(&groups, error),
+        }
+    }
+
+    /// Lets each request choose the tokens of its next batch.
+    fn prepare(&mut self) {
+        let mut at = 0;
+        while at < self.active.len() {
+            let ActiveRequest { sequence, strategy } = &mut self.active[at];
+            match strategy.prepare(sequence, &self.tokenizer).transpose() {
+                None => at += 1,
+                Some(ending) => self.end(at, ending),
+            }
+        }
+    }
+
+    /// Runs the pass. Each row goes to the requests of its group. `faults` receives the first fault of each
+    /// request.
+    fn forward(
+        &mut self,
+        groups: &[Group],
+        faults: &mut [Option<Failure>],
+    ) -> Result<(), model::Error> {
+        let (active, buffer, tokenizer) = (&mut self.active, &mut self.buffer, &self.tokenizer);
+        let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
+        let outputs = self.batch.places.iter().zip(&self.batch.outputs);
+        let places = outputs
+            .filter(|(_, wanted)| **wanted)
+            .map(|(place, _)| *place);
+        let mut rows = of_rows.zip(places);
+        let captured_rows = &mut self.captured_rows;
+        captured_rows.clear();
+        self.model.forward(&self.batch, &mut |logits, hidden| {
+            let Some((group, (id, position))) = rows.next() else {
+                return;
+            };
+            let first = &active[group.members[0]];
+            let recorder = first.sequence.recorder.as_ref();
+            captured_rows
+                .extend(recorder.and_then(|recorder| recorder.logits((id, position), logits)));
+            let mut row = Row {
+                part: (id - first.sequence.id) as usize,
+                position: position as usize,
+                logits,
+                hidden,
+            };
+            let Some(logits) = first.strategy.logits(&row, buffer) else {
+                return;
+            };
+            row.logits = logits;
+            for i in &group.members {
+                let ActiveRequest { sequence, strategy } = &mut active[*i];
+                if faults[*i].is_some() {
+                    continue;
+                }
+                let take = AssertUnwindSafe(|| strategy.take(sequence, &row, tokenizer));
+                let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
+                faults[*i] = catch_unwind(take).unwrap_or_else(panicked).err();
+            }
+        })
+    }
+
+    /// Commits the results of a step for each request, trims the cache to the committed tokens, and ends completed
+    /// requests.
+    fn settle(&mut self, groups: &[Group], mut faults: Vec<Option<Failure>>) {
+        self.quarantined.pop();
+        let mut took_part: Vec<(usize, bool)> = Vec::with_capacity(self.active.len());
+        for group in groups {
+            took_part.extend(group.members.iter().map(|i| (*i, group.is_whole)));
+        }
+        took_part.sort_unstable();
+        let mut captured_rows = self.model.captured_rows();
+        captured_rows.append(&mut self.captured_rows);
+        let mut moved = Vec::new();
+        // In reverse order, so that earlier indices stay valid.
+        for (i, is_whole) in took_part.into_iter().rev() {
+            let ActiveRequest { sequence, strategy } = &mut self.active[i];
+            let result = match faults[i].take() {
+                Some(failure) => Err(failure),
+                None => strategy.commit(sequence, &self.tokenizer),
+            };
+            let result = result.and_then(|ending| self.record(i, &captured_rows).map(|()| ending));
+            let result = result.and_then(|ending| self.pool(i).map(|()| ending));
+            if let Some(ending) = result.transpose() {
+                self.end(i, ending);
+                continue;
+            }
+            self.trim(i);
+            if is_whole {
+                moved.push(self.active.remove(i));
+            }
+        }
+        self.active.extend(moved.into_iter().rev());
+    }
+
+    /// Quarantines the requests of a failed step, so that only those fail that cannot continue.
+    fn step_failed(&mut self, groups: &[Group], error: model::Error) {
+        let taking_part: Vec<usize> = groups.iter().flat_map(|g| g.members.clone()).collect();
+        for i in &taking_part {
+            let ActiveRequest { sequence, strategy } = &mut self.active[*i];
+            if strategy.abort() {
+                sequence.ids().for_each(|id| self.model.release(id));
+            }
+        }
+        // A single sequence that others may have disturbed is read again.
+        let is_over = !matches!(error, model::Error::Disturbed);
+        if let ([only], true) = (taking_part.as_slice(), is_over) {
+            if matches!(error, model::Error::NotFinite) {
+                return self.end(*only, Err(error.into()));
+            }
+            tracing::error!(%error, "a step failed; its request ends");
+            return self.end(*only, Err(error.into()));
+        }
+        tracing::warn!(%error, "a step failed; each of its requests runs alone");
+        let ids = taking_part.iter().map(|i| self.active[*i].sequence.id);
+        self.quarantined = ids.collect();
+        if self.model.n_blocks().is_none() {
+            return;
+        }
+        for ActiveRequest { sequence, strategy } in &mut self.active {
+            match self.model.next(sequence.id) {
+                0 if strategy.reuses_prefix() => {
+                    let known = self.model.resume(sequence.id, sequence.reusable());
+                    sequence.start(sequence.id, &known, Vec::new());
+                }
+                n => sequence.n_cached = n as usize,
+            }
+        }
+    }
+
+    /// Ends an active request.
+    fn end(&mut self, at: usize, result: Result<FinishReason, Failure>) {
+        let request = self.active.remove(at);
+        let sequence = request.sequence;
+        let result = result.map_err(|failure| match failure.of_changed(sequence.is_changed) {
+            Failure::NotFinite {
+                fault, is_changed, ..
+            } => {
+                // Its cached keys and values would spoil the completions that share its prefix.
+                sequence.ids().for_each(|id| self.model.discard(id));
+                let place = self.model.first_not_finite(sequence.id, &sequence.tokens);
+                Failure::NotFinite {
+                    fault,
+                    place,
+                    is_changed,
+                }
+            }
+            other => other,
+        });
+        if let (Ok(reason), true) = (&result, sequence.awaits_lens()) {
+            return self.await_lens(sequence, *reason);
+        }
+        self.release(&sequence);
+        // A client that has the answer finds its place free.
+        self.report();
+        match result {
+            Ok(reason) => sequence.finish(reason),
+            Err(failure) => sequence.answer.fail(failure),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What a request captures and edits in its passes, with the checks. Plain data.
+//!
+//! A [`LabPlan`] names points or patterns of points. [`LabPlan::compiled`] finds them among the points of the
+//! model, checks lengths and numbers, and computes the size of the results in bytes before anything runs.
+
+use std::sync::Arc;
+
+use crate::arch::Parts;
+use crate::artifacts::vectors::Translators;
+use crate::model::{LOGITS, Lab, LabCapture, LabEdit, Point, Points, Positions};
+
+use super::rejected::Rejected;
+
+mod attribution;
+mod edit;
+mod vector;
+
+pub(super) use attribution::Split;
+pub use attribution::{Among, Attribution};
+use edit::skip;
+pub use edit::{Edit, EditOp};
+pub use vector::Vector;
+
+/// A set of tokens of a sequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Where {
+    /// The last token of the prompt.
+    #[default]
+    Last,
+    /// All tokens.
+    All,
+    /// The tokens of the prompt.
+    Prompt,
+    /// The tokens of the completion that are read. The last one is not.
+    Answer,
+    /// These positions. Negative ones count from the end of the prompt.
+    List(Vec<i64>),
+}
+
+/// How the rows of a capture are reduced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reduce {
+    /// No reduction.
+    #[default]
+    None,
+    /// The mean of the rows.
+    Mean,
+    /// The Euclidean norm of each row.
+    Norm,
+    /// The maximum of each element over the rows.
+    Max,
+    /// The largest elements of each row, with their indices.
+    TopK(usize),
+}
+
+/// Points to capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    /// A point, or a pattern of points.
+    pub point: String,
+    /// The tokens whose rows are captured.
+    pub positions: Where,
+    /// How the rows are reduced.
+    pub reduce: Reduce,
+    /// Number of features that are computed of each row afterwards; 0 = none.
+    pub n_features: usize,
+}
+
+/// The logit lens: logits of the hidden states after layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lens {
+    /// Points with a hidden state, or patterns of them.
+    pub points: Vec<String>,
+    /// The tokens whose hidden states are read.
+    pub positions: Where,
+    /// Length of the list of most probable tokens.
+    pub top_k: usize,
+    /// Tokens whose rank and probability are wanted.
+    pub targets: Vec<u32>,
+    /// Maps from the hidden state of each layer to one that the output head reads.
+    pub translators: Option<Arc<Translators>>,
+}
+
+/// What a request captures and edits.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LabPlan {
+    /// Points to capture.
+    pub captures: Vec<Capture>,
+    /// Edits, in the order in which they apply.
+    pub edits: Vec<Edit>,
+    /// The logit lens.
+    pub lens: Option<Lens>,
+    /// The logit to attribute to parts of the model.
+    pub attribution: Option<Attribution>,
+}
+
+/// A plan, compiled for one prompt of a model.
+#[derive(Clone, Debug)]
+pub(super) struct Compiled {
+    /// The captures and edits that the model executes.
+    pub(super) lab: Arc<Lab>,
+    /// For each captured point: the index of its capture in [`LabPlan::captures`], its name there, the capture of
+    /// the model, and the reduction.
+    pub(super) captures: Vec<(usize, String, LabCapture, Reduce)>,
+    /// Points with hidden states: name, capture, and the layer that reads it.
+    pub(super) lens: Vec<(String, LabCapture, Option<u64>)>,
+    pub(super) translators: Option<Arc<Translators>>,
+    pub(super) attribution: Option<Split>,
+    pub(super) top_k: usize,
+    pub(super) targets: Vec<u32>,
+    /// Maximum size of the results and edits in bytes.
+    pub(super) n_bytes: u64,
+}
+
+/// Bytes of a token in a list of the lens: about those of its JSON.
+const LISTED: u64 = 96;
+/// Maximum number of products of a request that features of autoencoders take: rows times features times the width of a
+/// row.
+const MAX_PRODUCTS: u64 = 1 << 38;
+
+fn refuse<T>(message: String) -> Result<T, Rejected> {
+    let field = "lab";
+    Err(Rejected::Field { field, message })
+}
+
+/// The length of the prompt, and the maximum length of the sequence.
+#[derive(Clone, Copy)]
+struct Lengths {
+    prompt: u32,
+    all: u32,
+}
+
+impl Where {
+    fn resolved(&self, n: Lengths) -> Result<Positions, Rejected> {
+        Ok(match self {
+            Self::Last => Positions::List(Arc::new([n.prompt - 1])),
+            Self::All => Positions::Range(0, n.all),
+            Self::Prompt => Positions::Range(0, n.prompt),
+            Self::Answer => Positions::Range(n.prompt, n.all),
+            Self::List(list) => {
+                let resolved = list.iter().map(|at| {
+                    let at = match at {
+                        0.. => *at,
+                        _ => i64::from(n.prompt).saturating_add(*at),
+                    };
+                    match u32::try_from(at) {
+                        Ok(at) if at < n.all => Ok(at),
+                        _ => refuse(format!("position {at} of a sequence of {} tokens", n.all)),
+                    }
+                });
+                let all: Vec<u32> = resolved.collect::<Result<_, _>>()?;
+                if all.is_empty() || !all.is_sorted_by(|a, b| a < b) {
+                    return refuse(
+                        "expected one or more positions in ascending order, without duplicates"
+                            .into(),
+                    );
+                }
+                Positions::List(all.into())
+            }
+        })
+    }
+}
+
+impl LabPlan {
+    /// The plan for a prompt with a completion of at most `n_more` tokens. Results and edits of more than `limit`
+    /// bytes are refused.
+    pub(super) fn compiled(
+        &self,
+        points: &Points,
+        (n_prompt, n_more): (usize, usize),
+        n_vocab: usize,
+        limit: u64,
+    ) -> Result<Compiled, Rejected> {
+        let length = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let n = Lengths {
+            prompt: length(n_prompt),
+            all: length(n_prompt.saturating_add(n_more)),
+        };
+        let found = |pattern: &str| {
+            let found = points.find(pattern);
+            found.or_else(|error| refuse(error.to_string()))
+        };
+        let mut n_bytes = 0u64;
+        let within = |n_bytes: u64| match n_bytes <= limit {
+            true => Ok(()),
+            false => refuse(format!(
+                "the results and edits take up to {n_bytes} bytes, the limit is {limit} (`--lab-bytes`); \
+                 fewer points or positions, or a `reduce`, take fewer"
+            )),
+        };
+        let (mut captures, mut n_products) = (Vec::new(), 0u64);
+        for (of, capture) in self.captures.iter().enumerate() {
+            let positions = capture.positions.resolved(n)?;
+            for point in found(&capture.point)? {
+                let positions = positions.clone();
+                let own = &points.all[point];
+                let is_pairs = own.spec.parts == Parts::Pairs;
+                if !own.is_capturable() || is_pairs && capture.reduce != Reduce::None {
+                    let path = &own.path;
+                    return refuse(match (own.is_capturable(), own.spec.name) {
+                        (true, _) => format!("`{path}` cannot be reduced"),
+                        (false, "weights") => format!(
+                            "`{path}` cannot be captured: keys are selected, scores have a bias by distance, or the model reads a source; \
+                             `bench compare` has the weights"
+                        ),
+                        (false, _) => {
+                            format!(
+                                "`{path}` cannot be captured: it is a value of `bench compare` only"
+                            )
+                        }
+                    });
+                }
+                let n_rows = positions.n_below(n.all) as u64;
+                // Attention weights have a row for each position that may be attended to.
+                let n_rows = n_rows.saturating_mul(if is_pairs { u64::from(n.all) } else { 1 });
+                let numbers = match capture.reduce {
+                    Reduce::None => n_rows.saturating_mul(own.width()),
+                    Reduce::Mean | Reduce::Max => own.width(),
+                    Reduce::Norm => n_rows,
+                    Reduce::TopK(k) => n_rows.saturating_mul(2).saturating_mul(k as u64),
+                };
+                n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
+                let of_row = own.width().saturating_mul(capture.n_features as u64);
+                n_products = n_products.saturating_add(n_rows.saturating_mul(of_row));
+                let name = own.name_by(&capture.point).to_owned();
+                captures.push((of, name, LabCapture { point, positions }, capture.reduce));
+            }
+        }
+        if n_products > MAX_PRODUCTS {
+            return refuse(format!(
+                "the features of all captured rows take {n_products} products, the limit is {MAX_PRODUCTS}; \
+                 fewer points or positions take fewer"
+            ));
+        }
+        let mut lens = Vec::new();
+        if let Some(wanted) = &self.lens {
+            if let Some(id) = wanted.targets.iter().find(|id| **id as usize >= n_vocab) {
+                return refuse(format!("lens: {id} is not a token id below {n_vocab}"));
+            }
+            let width = points.find(LOGITS).ok().and(points.find("embed.x").ok());
+            let Some(width) = width.map(|at| points.all[at[0]].width()) else {
+                return refuse("lens: the model has no logits".into());
+            };
+            let translated = wanted.translators.as_ref().map(|all| all.width() as u64);
+            for pattern in &wanted.points {
+                for point in found(pattern)? {
+                    let own = &points.all[point];
+                    let is_all = points.read_width() == Some(own.width() as usize);
+                    if (own.width() != width && !is_all) || own.path.starts_with("head.") {
+                        let path = &own.path;
+                        return refuse(format!(
+                            "lens: `{path}` is not a hidden state that the head reads"
+                        ));
+                    }
+                    if let Some(size) = translated.filter(|size| *size != own.width()) {
+                        let (path, found) = (&own.path, own.width());
+                        return refuse(format!(
+                            "lens: `translator` is for hidden states of {size} numbers, `{path}` has {found}"
+                        ));
+                    }
+                    let positions = wanted.positions.resolved(n)?;
+                    let per_row = LISTED * (wanted.top_k + wanted.targets.len()) as u64;
+                    // The rows are stored until their logits are computed.
+                    let per_row = per_row.saturating_add(4 * own.width());
+                    let n_rows = positions.n_below(n.all) as u64;
+                    n_bytes = n_bytes.saturating_add(n_rows.saturating_mul(per_row));
+                    let name = own.name_by(pattern).to_owned();
+                    lens.push((name, LabCapture { point, positions }, layer_into(own)));
+                }
+            }
+        }
+        let attribution = match &self.attribution {
+            Some(wanted) => Some(wanted.compiled(points, n, n_vocab)?),
+            None => None,
+        };
+        for capture in attribution.iter().flat_map(Split::captures) {
+            let n_rows = capture.positions.n_below(n.all) as u64;
+            let numbers = n_rows.saturating_mul(points.all[capture.point].width());
+            n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
+        }
+        within(n_bytes)?;
+        let mut edits = Vec::new();
+        for edit in &self.edits {
+            let positions = edit.positions.resolved(n)?;
+            let positions = positions.within(&edit.when.resolved(n)?);
+            let tokens = edit.sorted_tokens(n_vocab)?;
+            let before = edits.len();
+            for point in found(&edit.point)? {
+                let own = &points.all[point];
+                let Some(rows) = edit.vector.of(own) else {
+                    continue;
+                };
+                let n_rows = 1 + rows.len().max(1) as u64;
+                let numbers = own.width().saturating_mul(n_rows);
+                n_bytes = n_bytes.saturating_add(numbers.saturating_mul(4));
+                within(n_bytes)?;
+                edits.push(LabEdit {
+                    point,
+                    op: match edit.op {
+                        EditOp::Skip if edit.parts.is_none() => skip(points, own)?,
+                        _ => edit.op_of(own, &rows, positions.n_below(n.all))?,
+                    },
+                    positions: positions.clone(),
+                    tokens: tokens.clone(),
+                });
+                if edits.len() > Lab::MAX_EDITS {
+                    let most = Lab::MAX_EDITS;
+                    return refuse(format!("more than {most} edits of points"));
+                }
+            }
+            if let (Vector::Stored(id, all), true) = (&edit.vector, edits.len() == before) {
+                let layers: Vec<u64> = all.layers().collect();
+                let point = &edit.point;
+                return refuse(format!(
+                    "`{point}`: `{id}` has no direction for it, only for the layers {layers:?}"
+                ));
+            }
+        }
+        let (lens_k, targets, translators) = match &self.lens {
+            Some(lens) => (lens.top_k, lens.targets.clone(), lens.translators.clone()),
+            None => (0, Vec::new(), None),
+        };
+        let of_model = captures.iter().map(|(_, _, capture, _)| capture);
+        let of_model = of_model.chain(lens.iter().map(|(_, capture, _)| capture));
+        let of_model = of_model.chain(attribution.iter().flat_map(Split::captures));
+        Ok(Compiled {
+            attribution: attribution.clone(),
+            lab: Arc::new(Lab::new(of_model.cloned().collect(), edits)),
+            captures,
+            lens,
+            translators,
+            top_k: lens_k,
+            targets,
+            n_bytes,
+        })
+    }
+}
+
+/// The layer that reads a hidden state, if an alias of the point names it.
+fn layer_into(point: &Point) -> Option<u64> {
+    let mut names = point.aliases.iter().filter_map(|name| {
+        let (layer, end) = name.strip_prefix("layers.")?.split_once('.')?;
+        let layer: u64 = layer.parse().ok()?;
+        match end {
+            "in" => Some(layer),
+            "out" => Some(layer + 1),
+            _ => None,
+        }
+    });
+    names.next()
+}

@@ -1,0 +1,56 @@
+//! Requests to tokens: one thread that owns the model, and the handle through which other threads reach it.
+//!
+//! The engine thread is the only one that calls ggml. A request goes in over a bounded queue, its events come back
+//! over its own channel. Dropping the receiver cancels the request within one step. One loop (`engine_loop.rs`)
+//! admits, runs, retries and ends requests. A strategy (`strategy.rs`) finds the tokens: autoregressive decoding with
+//! draft tokens and constraints, contrastive search, text diffusion. Pooling, the fourth, reads texts and returns hidden
+//! states. Nothing here knows HTTP.
+
+mod adapters;
+mod answer;
+mod autoregressive;
+mod caller;
+mod capabilities;
+mod compute;
+mod constraint;
+mod contrastive;
+mod diffusion;
+mod diffusion_options;
+mod draft;
+mod engine_loop;
+mod event;
+mod handle;
+mod lab;
+mod limits;
+mod pooling;
+mod recorder;
+mod rejected;
+mod remasking;
+mod request;
+mod scheduler;
+mod sequence;
+pub mod serving;
+mod start;
+pub mod stats;
+mod strategy;
+mod submission;
+#[cfg(test)]
+mod tests;
+mod thinking;
+
+pub use adapters::Adapters;
+pub use capabilities::{Unfit, can_answer, can_pool, can_roll_back, ends_in_vectors};
+pub use diffusion_options::{Diffusion, Fixed};
+pub use event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
+pub use handle::Handle;
+pub use lab::{Among, Attribution, Capture, Edit, EditOp, LabPlan, Lens, Reduce, Vector, Where};
+pub use limits::Limits;
+pub use pooling::Passage;
+pub use recorder::{Attributed, Captured, LabResult, LensPoint, LensRow};
+pub use rejected::Rejected;
+pub use remasking::Remasking;
+pub use request::{Ends, Request};
+pub use start::{StartError, start};
+pub use thinking::Thinking;
+
+pub use lab_sampling::TokenLogprob;

@@ -1,0 +1,479 @@
+//! The results of a request's lab plan: captured rows, lens logits, attributions.
+//!
+//! Each row is recorded once, in the order of positions, and only if its token is part of the sequence. Rows of
+//! rejected draft tokens are dropped. Rows that are computed again after a preemption are not recorded again.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::model::{
+    Batch, CapturedRow, DirectHeads, DirectLogit, LOGITS, Lab, LabCapture, Point, Points,
+    SequenceId,
+};
+use lab_sampling::{Logprobs, SampleError, TokenLogprob};
+
+use super::lab::{Compiled, Reduce};
+
+/// A captured value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Captured {
+    /// Index of its capture in the plan.
+    pub of: usize,
+    /// The name of the point in the plan.
+    pub point: String,
+    /// The positions of the rows.
+    pub positions: Vec<u32>,
+    /// Dimensions of one row in ggml order, after the reduction.
+    pub shape: Vec<u64>,
+    /// How the rows were reduced.
+    pub reduce: Reduce,
+    /// Elements, row by row.
+    pub elements: Vec<f32>,
+    /// With [`Reduce::TopK`], the indices of the elements in their rows.
+    pub places: Vec<u32>,
+}
+
+/// The lens result of one token at one point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LensRow {
+    /// The position.
+    pub position: u32,
+    /// The most probable next tokens.
+    pub top: Vec<TokenLogprob>,
+    /// Log-probability of each target, and its rank among all tokens, from 1.
+    pub targets: Vec<(TokenLogprob, usize)>,
+}
+
+/// The lens results at one point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LensPoint {
+    /// The name of the point in the plan.
+    pub point: String,
+    /// The result of each token.
+    pub rows: Vec<LensRow>,
+}
+
+/// The parts of a token's logit at one position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttributedRow {
+    /// The position.
+    pub position: u32,
+    /// The logit, after scale and softcap.
+    pub logit: f32,
+    /// The contribution of the biases of norm and output head.
+    pub constant: f64,
+    /// The contribution of each part.
+    pub values: Vec<f64>,
+}
+
+/// A logit, attributed to parts of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attributed {
+    /// The token of the logit.
+    pub of: u32,
+    /// The parts that add to the hidden state, in order.
+    pub parts: Vec<String>,
+    /// The result of each position.
+    pub rows: Vec<AttributedRow>,
+}
+
+/// The output head of a model.
+pub(super) trait Probe {
+    /// The error of a failed computation.
+    type Error: From<SampleError>;
+    /// The logits of hidden states. The second number is the width of each.
+    fn logits(&mut self, rows: (&[f32], usize)) -> Result<Vec<f32>, Self::Error>;
+    /// A logit as a linear map; see [`crate::model::Model::direct_logit`].
+    fn direct(&mut self, token: u32) -> Result<DirectLogit, Self::Error>;
+    /// The contributions of attention heads along a direction; see [`crate::model::Model::direct_heads`].
+    fn direct_heads(&mut self, at: usize, along: &[f64]) -> Result<DirectHeads, Self::Error>;
+}
+
+/// The results of a plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LabResult {
+    /// Captured values in the order of the plan, then of the points.
+    pub captures: Vec<Captured>,
+    /// Lens results in the order of the points.
+    pub lens: Vec<LensPoint>,
+    /// The attributed logit, if the plan has one.
+    pub attribution: Option<Attributed>,
+    /// The tokens of the sequence. All but the last one of the completion are read.
+    pub tokens: Vec<u32>,
+}
+
+impl LabResult {
+    /// How many of its numbers are not finite.
+    pub fn n_not_finite(&self) -> usize {
+        let captured = self.captures.iter().flat_map(|one| &one.elements);
+        let of_rows = self.attribution.iter().flat_map(|of| &of.rows);
+        let attributed = of_rows.flat_map(|row| {
+            let own = [f64::from(row.logit), row.constant];
+            own.into_iter().chain(row.values.iter().copied())
+        });
+        captured.filter(|n| !n.is_finite()).count() + attributed.filter(|n| !n.is_finite()).count()
+    }
+}
+
+/// A hidden state whose lens logits are not computed yet.
+struct Waiting {
+    /// Index of the point among those of the lens.
+    at: usize,
+    position: u32,
+    row: Vec<f32>,
+}
+
+/// Records the results of a request's plan.
+pub(super) struct Recorder {
+    plan: Compiled,
+    points: Arc<Points>,
+    /// Tokens whose rows are recorded.
+    n_taken: u32,
+    result: LabResult,
+    /// Numbers of elements of the rows that each capture has recorded.
+    row_lens: Vec<Vec<usize>>,
+    /// Hidden states whose lens logits are not computed yet.
+    waiting: VecDeque<Waiting>,
+    /// The attributed logit, and the contributions of its heads, once they are known.
+    direct: Option<(DirectLogit, Vec<DirectHeads>)>,
+}
+
+impl Recorder {
+    pub(super) fn new(plan: Compiled, points: Arc<Points>) -> Self {
+        let captures = plan
+            .captures
+            .iter()
+            .map(|(of, name, capture, reduce)| Captured {
+                of: *of,
+                point: name.clone(),
+                positions: Vec::new(),
+                shape: match reduce {
+                    Reduce::None | Reduce::Mean | Reduce::Max => {
+                        points.all[capture.point].shape.clone()
+                    }
+                    Reduce::Norm => Vec::new(),
+                    Reduce::TopK(k) => vec![(*k as u64).min(points.all[capture.point].width())],
+                },
+                reduce: *reduce,
+                elements: Vec::new(),
+                places: Vec::new(),
+            });
+        let lens = plan.lens.iter().map(|(name, ..)| LensPoint {
+            point: name.clone(),
+            rows: Vec::new(),
+        });
+        Self {
+            result: LabResult {
+                captures: captures.collect(),
+                lens: lens.collect(),
+                attribution: None,
+                tokens: Vec::new(),
+            },
+            row_lens: vec![Vec::new(); plan.captures.len()],
+            plan,
+            points,
+            n_taken: 0,
+            waiting: VecDeque::new(),
+            direct: None,
+        }
+    }
+
+    /// The captures and edits that the model executes.
+    pub(super) fn lab(&self) -> &Arc<Lab> {
+        &self.plan.lab
+    }
+
+    /// The first position whose row is still wanted.
+    pub(super) fn next_wanted(&self) -> Option<usize> {
+        let next = self.plan.lab.next_captured(self.n_taken);
+        next.map(|next| next as usize)
+    }
+
+    /// Requests an output row for the tokens of a batch, from index `from` on, of which a value in the head is
+    /// captured.
+    pub(super) fn want(&self, batch: &mut Batch, from: usize) {
+        let of_head = |capture: &&LabCapture| self.point(capture).path.starts_with("head.");
+        let captures = self.plan.lab.captures().iter().filter(of_head);
+        for capture in captures {
+            let places = batch.places[from..].iter();
+            for ((_, position), wanted) in places.zip(&mut batch.outputs[from..]) {
+                *wanted |= capture.positions.contains(*position);
+            }
+        }
+    }
+
+    /// The row of a token's logits, if they are captured.
+    pub(super) fn logits(&self, place: (SequenceId, u32), logits: &[f32]) -> Option<CapturedRow> {
+        let (sequence, position) = place;
+        let is_it =
+            |c: &&LabCapture| self.point(c).path == LOGITS && c.positions.contains(position);
+        let found = self.plan.lab.captures().iter().find(is_it)?;
+        (position >= self.n_taken).then(|| CapturedRow {
+            sequence,
+            position,
+            point: found.point,
+            row: logits.to_vec(),
+        })
+    }
+
+    fn point(&self, capture: &LabCapture) -> &Point {
+        &self.points.all[capture.point]
+    }
+
+    /// Records the rows of tokens before position `n`; at each point their positions ascend. `head` computes the
+    /// logits of the attribution. The hidden states of the lens wait for [`Self::run_lens`].
+    ///
+    /// # Errors
+    /// The logits are not numbers, are all excluded, or cannot be computed.
+    pub(super) fn take<'a, P: Probe>(
+        &mut self,
+        rows: impl Iterator<Item = &'a CapturedRow>,
+        n: u32,
+        head: &mut P,
+    ) -> Result<(), P::Error> {
+        let mut new: HashMap<usize, Vec<&CapturedRow>> = HashMap::new();
+        for row in rows.filter(|row| (self.n_taken..n).contains(&row.position)) {
+            new.entry(row.point).or_default().push(row);
+        }
+        let of = |capture: &LabCapture| new.get(&capture.point).into_iter().flatten().copied();
+        for (at, (_, _, capture, reduce)) in self.plan.captures.iter().enumerate() {
+            for row in of(capture).filter(|row| capture.positions.contains(row.position)) {
+                let out = &mut self.result.captures[at];
+                out.positions.push(row.position);
+                self.row_lens[at].push(row.row.len());
+                add(out, *reduce, &row.row);
+            }
+        }
+        for (at, (_, capture, _)) in self.plan.lens.iter().enumerate() {
+            let own = of(capture).filter(|row| capture.positions.contains(row.position));
+            self.waiting.extend(own.map(|row| Waiting {
+                at,
+                position: row.position,
+                row: row.row.clone(),
+            }));
+        }
+        self.attribute(new.values().flatten().copied(), head)?;
+        self.n_taken = self.n_taken.max(n);
+        Ok(())
+    }
+
+    /// Whether hidden states wait for their logits.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Runs the lens on at most the first `most` waiting hidden states, all in one product. Returns how many it
+    /// read.
+    ///
+    /// # Errors
+    /// The logits are not numbers, are all excluded, or cannot be computed.
+    pub(super) fn run_lens<P: Probe>(
+        &mut self,
+        most: usize,
+        head: &mut P,
+    ) -> Result<usize, P::Error> {
+        let width = self.waiting.front().map_or(0, |first| first.row.len());
+        let own = self.waiting.iter().take(most);
+        let n = own.take_while(|next| next.row.len() == width).count();
+        if n == 0 {
+            return Ok(0);
+        }
+        let rows: Vec<Waiting> = self.waiting.drain(..n).collect();
+        let mut hidden = Vec::with_capacity(n * width);
+        for waiting in &rows {
+            let layer = self.plan.lens[waiting.at].2;
+            match (&self.plan.translators, layer) {
+                (Some(all), Some(layer)) => hidden.extend(all.translated(layer, &waiting.row)),
+                _ => hidden.extend(&waiting.row),
+            }
+        }
+        let logits = head.logits((&hidden, width))?;
+        for (waiting, logits) in rows
+            .iter()
+            .zip(logits.chunks_exact((logits.len() / n).max(1)))
+        {
+            let logprobs = Logprobs::new(logits)?;
+            let target = |id: &u32| {
+                let (logprob, rank) = (logprobs.of(*id)?, logprobs.rank(*id)?);
+                Some((TokenLogprob { id: *id, logprob }, rank))
+            };
+            self.result.lens[waiting.at].rows.push(LensRow {
+                position: waiting.position,
+                top: logprobs.top(self.plan.top_k),
+                targets: self.plan.targets.iter().filter_map(target).collect(),
+            });
+        }
+        Ok(n)
+    }
+
+    /// Attributes the logit to its parts at the positions of new tokens.
+    fn attribute<'a, P: Probe>(
+        &mut self,
+        new: impl Iterator<Item = &'a CapturedRow>,
+        head: &mut P,
+    ) -> Result<(), P::Error> {
+        let Some(asked) = &self.plan.attribution else {
+            return Ok(());
+        };
+        let positions = asked.states.first().map(|capture| &capture.positions);
+        let mut by_position: BTreeMap<u32, HashMap<usize, &[f32]>> = BTreeMap::new();
+        for row in new {
+            if positions.is_some_and(|all| all.contains(row.position)) {
+                let own = by_position.entry(row.position).or_default();
+                own.insert(row.point, &row.row);
+            }
+        }
+        by_position.retain(|_, rows| asked.captures().all(|c| rows.contains_key(&c.point)));
+        let Some(end) = asked.states.last().filter(|_| !by_position.is_empty()) else {
+            return Ok(());
+        };
+        let last = by_position.values().filter_map(|rows| rows.get(&end.point));
+        let last: Vec<f32> = last.flat_map(|x| x.to_vec()).collect();
+        // All rows at once, because a single row reads as many weights.
+        let logits = head.logits((&last, last.len() / by_position.len()))?;
+        let width = logits.len() / by_position.len();
+        if self.direct.is_none() {
+            let direct = head.direct(asked.of)?;
+            let of_heads = asked.heads.iter();
+            let of_heads = of_heads.map(|of| head.direct_heads(of.at, &direct.direction));
+            let of_heads = of_heads.collect::<Result<_, _>>()?;
+            self.direct = Some((direct, of_heads));
+        }
+        let Some((direct, of_heads)) = &self.direct else {
+            return Ok(());
+        };
+        let out = self.result.attribution.get_or_insert_with(|| Attributed {
+            of: asked.of,
+            parts: asked.parts.clone(),
+            rows: Vec::new(),
+        });
+        let logits = logits.chunks_exact(width.max(1));
+        for ((position, rows), logits) in by_position.into_iter().zip(logits) {
+            let row = |capture: &LabCapture| rows.get(&capture.point).copied().unwrap_or_default();
+            let by = direct.divisor_of(row(end));
+            let mut values = Vec::with_capacity(asked.parts.len());
+            let mut before = 0.0;
+            for (state, capture) in asked.states.iter().enumerate() {
+                let all = product(row(capture), &direct.direction) / by;
+                let mut rest = all - std::mem::replace(&mut before, all);
+                let heads = asked.heads.iter().zip(of_heads);
+                for (own, linear) in heads.filter(|(own, _)| own.state == state) {
+                    let norms = linear.divisors.iter().zip(&own.normed);
+                    let norms = norms.map(|(norm, read)| norm.of(row(read)));
+                    let by = norms.fold(by, |by, norm| by * norm);
+                    let results = row(&own.results);
+                    let size = (results.len() / own.n.max(1)).max(1);
+                    let heads = results.chunks(size).zip(linear.direction.chunks(size));
+                    for (head, along) in heads {
+                        let value = product(head, along) / by;
+                        rest -= value;
+                        values.push(value);
+                    }
+                }
+                values.push(rest);
+            }
+            out.rows.push(AttributedRow {
+                position,
+                logit: logits.get(asked.of as usize).copied().unwrap_or(f32::NAN),
+                constant: direct.constant,
+                values,
+            });
+        }
+        Ok(())
+    }
+
+    /// The results, with the tokens of the sequence.
+    pub(super) fn finish(self, tokens: Vec<u32>) -> LabResult {
+        let mut result = self.result;
+        result.tokens = tokens;
+        for (captured, lens) in result.captures.iter_mut().zip(self.row_lens) {
+            let n = lens.len();
+            if let [n_kv @ 0, heads] = captured.shape.as_mut_slice() {
+                let heads = (*heads).max(1) as usize;
+                let most = lens.iter().max().map_or(0, |len| len / heads);
+                *n_kv = most as u64;
+                captured.elements = padded(&captured.elements, &lens, heads, most);
+            }
+            if captured.reduce == Reduce::Mean && n > 0 {
+                captured.elements.iter_mut().for_each(|e| *e /= n as f32);
+            }
+        }
+        result
+    }
+}
+
+/// Pads rows of these lengths so that each head has `most` elements. Later tokens attend to more keys. Keys that a
+/// token does not attend to have weight zero.
+fn padded(elements: &[f32], lens: &[usize], heads: usize, most: usize) -> Vec<f32> {
+    let mut out = Vec::with_capacity(lens.len() * heads * most);
+    let mut rest = elements;
+    for len in lens {
+        let (row, after) = rest.split_at(*len);
+        rest = after;
+        for head in row.chunks((len / heads).max(1)) {
+            out.extend(head);
+            out.extend(std::iter::repeat_n(0.0, most - head.len()));
+        }
+    }
+    out
+}
+
+/// The dot product of a row and a direction.
+fn product(row: &[f32], direction: &[f64]) -> f64 {
+    let pairs = row.iter().zip(direction);
+    pairs.map(|(x, d)| f64::from(*x) * d).sum()
+}
+
+/// Adds a row to the reduced rows.
+fn add(out: &mut Captured, reduce: Reduce, row: &[f32]) {
+    match reduce {
+        Reduce::None => out.elements.extend(row),
+        Reduce::Norm => {
+            let squares = row.iter().map(|e| f64::from(*e).powi(2));
+            out.elements.push(squares.sum::<f64>().sqrt() as f32);
+        }
+        Reduce::Mean | Reduce::Max if out.elements.is_empty() => out.elements.extend(row),
+        Reduce::Mean => {
+            let pairs = out.elements.iter_mut().zip(row);
+            pairs.for_each(|(sum, e)| *sum += e);
+        }
+        Reduce::Max => {
+            let pairs = out.elements.iter_mut().zip(row);
+            pairs.for_each(|(most, e)| *most = most.max(*e));
+        }
+        Reduce::TopK(k) => out.push_top(k, row),
+    }
+}
+
+impl Captured {
+    /// The same value without elements.
+    pub fn like(other: &Self) -> Self {
+        Self {
+            of: other.of,
+            point: other.point.clone(),
+            positions: other.positions.clone(),
+            shape: other.shape.clone(),
+            reduce: other.reduce,
+            elements: Vec::new(),
+            places: Vec::new(),
+        }
+    }
+
+    /// Adds the `k` largest elements of a row, with their indices.
+    pub fn push_top(&mut self, k: usize, row: &[f32]) {
+        let mut places: Vec<u32> = (0..row.len() as u32).collect();
+        let larger = |a: &u32, b: &u32| {
+            let order = row[*b as usize].total_cmp(&row[*a as usize]);
+            order.then(a.cmp(b))
+        };
+        if (1..places.len()).contains(&k) {
+            places.select_nth_unstable_by(k - 1, larger);
+            places.truncate(k);
+        }
+        places.sort_unstable_by(larger);
+        places.truncate(k);
+        let elements = places.iter().map(|at| row[*at as usize]);
+        self.elements.extend(elements);
+        self.places.extend(places);
+    }
+}

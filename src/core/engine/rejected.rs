@@ -1,0 +1,61 @@
+//! Why an engine refuses a request.
+
+use lab_sampling::ParamError;
+
+use super::capabilities::Unfit;
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Rejected {
+    /// The prompt is empty.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// The prompt leaves no position for a completion.
+    #[error("the prompt has {found} tokens, and the context holds {limit}")]
+    TooLong {
+        /// Tokens of the prompt.
+        found: usize,
+        /// Positions of the context.
+        limit: usize,
+    },
+    /// A sampling parameter is out of range.
+    #[error(transparent)]
+    Params(#[from] ParamError),
+    /// Too many requests wait.
+    #[error("{limit} requests are waiting already")]
+    QueueFull {
+        /// Maximum number of waiting requests.
+        limit: usize,
+    },
+    /// The lists of most probable tokens have too many entries.
+    #[error(
+        "the lists of most probable tokens have up to {found} entries (length of a list x tokens x completions), \
+         the limit is {limit}; fewer tokens, completions or entries of a list take less"
+    )]
+    Lists {
+        /// Maximum number of entries that the request asks for.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Contrastive search cannot be run.
+    #[error("`penalty_alpha`: contrastive search is not possible: {0}")]
+    NoSearch(&'static str),
+    /// The model cannot do what a field asks for.
+    #[error("`{field}`: {message}")]
+    Field {
+        /// The name of the field.
+        field: &'static str,
+        /// The reason.
+        message: String,
+    },
+    /// The model cannot pool a text.
+    #[error("this model {0}")]
+    NotPooled(&'static str),
+    /// The model does not write text.
+    #[error("{0}; ask for vectors at `/v1/embeddings`, or for scores at `/v1/rerank`")]
+    NoText(Unfit),
+    /// The engine has ended.
+    #[error("the engine has ended")]
+    Ended,
+}

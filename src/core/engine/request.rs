@@ -1,0 +1,97 @@
+//! A request to an engine. Plain data; nothing here runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lab_base::grammar::Compiled;
+use lab_sampling::Params;
+
+use super::diffusion_options::Diffusion;
+use super::lab::LabPlan;
+use super::thinking::Thinking;
+
+/// A request for a completion.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids of the prompt. An encoder-decoder model reads them as its source, and the completion starts with a
+    /// token of the model's.
+    pub prompt: Vec<u32>,
+    /// Maximum number of tokens of the completion. 0: the prompt is only read; none: as many as the context holds.
+    pub max_tokens: Option<usize>,
+    /// Parameters of sampling.
+    pub sampling: Params,
+    /// Index among the completions of the same prompt. Each draws its own random numbers.
+    pub choice: u32,
+    /// Stop sequences, which end the completion and are not part of it.
+    pub stops: Vec<Vec<u8>>,
+    /// Further conditions that end the completion.
+    pub ends: Ends,
+    /// Length of the list of most probable tokens, if log-probabilities are wanted.
+    pub top_logprobs: Option<usize>,
+    /// Whether log-probabilities are those after all stages of sampling, from which tokens are drawn; otherwise
+    /// they are those of the model.
+    pub post_sampling: bool,
+    /// Whether the progress of the prompt is reported.
+    pub progress: bool,
+    /// Length of the list of most probable tokens at each prompt position; none: no log-probabilities of the
+    /// prompt.
+    pub prompt_logprobs: Option<usize>,
+    /// Maximum number of draft tokens per step (speculative decoding by prompt lookup, 0 = off); none: the engine's
+    /// setting. The completion does not depend on it.
+    pub n_drafted: Option<usize>,
+    /// Whether the prompt may be read from the prefix cache. The completion does not depend on it.
+    pub cache_prompt: bool,
+    /// The grammar of the completion, compiled by [`Handle::compile`](super::Handle::compile).
+    pub constraint: Option<Compiled>,
+    /// The limit on reasoning.
+    pub thinking: Option<Thinking>,
+    /// Adapters and their scales, the others being off; none: the engine's scales.
+    pub adapters: Option<Vec<(usize, f32)>>,
+    /// What is captured and edited in its passes.
+    pub lab: Option<Arc<LabPlan>>,
+    /// Options of text diffusion, only for models that decode by it.
+    pub diffusion: Option<Diffusion>,
+    /// Whether every denoising step is reported; only for models that decode by text diffusion.
+    pub trace: bool,
+}
+
+impl Request {
+    /// A request that generates nothing: its tokens are only read.
+    pub fn reading(tokens: Vec<u32>) -> Self {
+        Self {
+            prompt: tokens,
+            max_tokens: Some(0),
+            sampling: Params::default(),
+            choice: 0,
+            stops: Vec::new(),
+            ends: Ends::default(),
+            cache_prompt: true,
+            top_logprobs: None,
+            post_sampling: false,
+            progress: false,
+            prompt_logprobs: None,
+            n_drafted: None,
+            constraint: None,
+            adapters: None,
+            lab: None,
+            diffusion: None,
+            thinking: None,
+            trace: false,
+        }
+    }
+}
+
+/// Conditions other than stop sequences that end a completion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// Number of tokens before a token or a stop sequence may end the completion.
+    pub min_tokens: usize,
+    /// Tokens that end the completion in addition to those of the vocabulary. The completion does not contain them.
+    pub stop_tokens: Vec<u32>,
+    /// Whether the stop sequence that ends the completion is part of it.
+    pub keeps_stop: bool,
+    /// Minimum number of spaces and tabs at the start of each line but the first: a line with less ends the completion.
+    pub n_indent: usize,
+    /// Time after the prompt is read from which a completion of more than one line ends; none: no limit.
+    pub time: Option<Duration>,
+}

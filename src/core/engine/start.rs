@@ -1,0 +1,121 @@
+//! Starts the engine thread and determines how its model decodes.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+
+use crate::model::Model;
+use lab_base::grammar;
+use lab_base::tokenizer::Tokenizer;
+
+use super::adapters::Adapters;
+use super::capabilities::{Unfit, can_answer, can_pool, can_roll_back, ends_in_vectors, mask_of};
+use super::diffusion::ModelConfig;
+use super::engine_loop::EngineLoop;
+use super::handle::{Handle, Kind, SourceOf};
+use super::limits::Limits;
+use super::pooling::PooledModel;
+use super::stats::Stats;
+
+/// Starts the engine thread. `load` creates the model there, because models cannot change threads.
+///
+/// # Errors
+/// `load` failed, the model cannot answer, or the thread could not be started.
+pub fn start<E: Send + 'static>(
+    tokenizer: Arc<Tokenizer>,
+    limits: Limits,
+    load: impl FnOnce() -> Result<Model, E> + Send + 'static,
+) -> Result<(Handle, JoinHandle<()>), StartError<E>> {
+    let (queue, requests) = mpsc::unbounded_channel();
+    let (ready, loaded) = std::sync::mpsc::sync_channel(1);
+    let for_thread = Arc::clone(&tokenizer);
+    let stats = Arc::<Stats>::default();
+    let reported = Arc::clone(&stats);
+    let thread = std::thread::Builder::new()
+        .name("engine".into())
+        .spawn(move || match load() {
+            Ok(model) => {
+                let kind = kind_of(&model, &for_thread);
+                let plan = model.plan();
+                let pooled = can_pool(plan).map(|()| PooledModel::of(&model));
+                let adapters = Arc::new(Adapters::new(model.adapters()));
+                let points = Arc::clone(model.points());
+                let points_of_loop = Arc::clone(&points);
+                let made = kind
+                    .map_err(StartError::Unfit)
+                    .map(|kind| (kind, pooled, adapters, points));
+                // If the receiver is gone, the engine is not needed.
+                if ready.send(made).is_err() {
+                    return;
+                }
+                if kind.is_ok() {
+                    let engine = EngineLoop::new(model, for_thread, limits);
+                    let engine = engine.with_points(points_of_loop);
+                    engine.reporting(reported).serve(requests);
+                }
+            }
+            Err(error) => {
+                let _ = ready.send(Err(StartError::Load(error)));
+            }
+        })
+        .map_err(StartError::Thread)?;
+    match loaded.recv() {
+        Ok(Ok((kind, pooled, adapters, points))) => Ok((
+            Handle {
+                queue,
+                places: Arc::default(),
+                constraints: Arc::new(grammar::Compiler::new(Arc::clone(&tokenizer))),
+                tokenizer,
+                limits,
+                adapters,
+                kind,
+                pooled,
+                points,
+                stats,
+            },
+            thread,
+        )),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(StartError::Ended),
+    }
+}
+
+/// How a model decodes.
+fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<Kind, Unfit> {
+    let (plan, options) = (model.plan(), model.options());
+    if ends_in_vectors(plan) || options.embeddings {
+        let n_embd = plan.n_embd;
+        return Ok(Kind::Vectors(Unfit::Vectors { n_embd }));
+    }
+    can_answer(plan, tokenizer)?;
+    if plan.diffusion.is_some() {
+        let mask = mask_of(plan, tokenizer)?;
+        let config = ModelConfig::of(plan, mask, options.n_batch, options.n_ctx > 0);
+        return config.map(Kind::Diffusion).ok_or(Unfit::NoMask);
+    }
+    let can = can_roll_back(plan, options).is_ok();
+    let rolls_back = can.then_some(plan.n_embd as usize);
+    let source = plan.source.as_ref().map(|source| SourceOf {
+        start: source.start,
+        n_most: options.n_batch,
+    });
+    Ok(Kind::Autoregressive { rolls_back, source })
+}
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError<E> {
+    /// The model could not be loaded.
+    #[error("{0}")]
+    Load(E),
+    /// The model does not answer with text.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// The thread could not be started.
+    #[error("could not start the engine's thread: {0}")]
+    Thread(std::io::Error),
+    /// The thread ended while it loaded the model.
+    #[error("the engine ended while it loaded the model")]
+    Ended,
+}

@@ -1,0 +1,78 @@
+//! How the tokens of one request are found. The engine loop runs requests and knows no strategy. A strategy reads
+//! one [`Sequence`] and its rows, and knows neither the model nor other requests.
+
+use std::any::Any;
+
+use crate::model::Batch;
+use lab_base::tokenizer::Tokenizer;
+
+use super::event::{Failure, FinishReason};
+use super::scheduler::Job;
+use super::sequence::Sequence;
+
+/// How a completion ends in a step, if it does.
+pub(super) type Ending = Result<Option<FinishReason>, Failure>;
+
+/// The results of a pass for one token.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'l> {
+    /// The index of the token's sequence among those of the request.
+    pub(super) part: usize,
+    /// Position of the token.
+    pub(super) position: usize,
+    /// Logits `[n_vocab]`.
+    pub(super) logits: &'l [f32],
+    /// The hidden state `[n_embd]` after the final norm; empty where it was not wanted.
+    pub(super) hidden: &'l [f32],
+}
+
+/// A way of decoding one request. A step calls these methods in this order.
+pub(super) trait Strategy: Any {
+    /// Whether the prompt may come from the prefix cache.
+    fn reuses_prefix(&self) -> bool {
+        false
+    }
+
+    /// Chooses the tokens of the next step beyond the pending ones: forced and draft tokens.
+    fn prepare(&mut self, _sequence: &mut Sequence, _tokenizer: &Tokenizer) -> Ending {
+        Ok(None)
+    }
+
+    /// The request as a job of the scheduler.
+    fn job(&self, sequence: &Sequence) -> Job;
+
+    /// Whether the pass of the other request gives the rows of this one too.
+    fn is_duplicate(&self, _sequence: &Sequence, _other: (&Sequence, &dyn Strategy)) -> bool {
+        false
+    }
+
+    /// Adds the next `n` tokens to a pass.
+    fn read(&mut self, sequence: &mut Sequence, n: usize, batch: &mut Batch);
+
+    /// The logits to choose from, made of a row; none while they need further rows.
+    fn logits<'l>(&self, row: &Row<'l>, _buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
+        Some(row.logits)
+    }
+
+    /// Processes a row, which has the logits to choose from.
+    fn take(
+        &mut self,
+        sequence: &mut Sequence,
+        row: &Row<'_>,
+        tokenizer: &Tokenizer,
+    ) -> Result<(), Failure>;
+
+    /// Commits the results of a step, after all its rows. Sets in the sequence how many of the cached tokens stay
+    /// valid.
+    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending;
+
+    /// The hidden states to pool, once all are there.
+    fn gathered(&self) -> Option<&[f32]> {
+        None
+    }
+
+    /// Drops the state of a failed step. Returns whether the cached tokens must be dropped too.
+    fn abort(&mut self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,34 @@
+//! A checked request on its way from a [`Handle`](super::Handle) to the engine thread.
+
+use lab_sampling::{Contrastive, Sampler};
+
+use super::caller::Caller;
+use super::diffusion::Settings;
+use super::lab::Compiled;
+use super::pooling::PooledModel;
+use super::request::Request;
+
+/// A checked request with the way to decode it.
+pub(super) struct Submitted {
+    pub(super) request: Request,
+    /// The source, if the model reads one.
+    pub(super) source: Vec<u32>,
+    pub(super) decoding: Decoding,
+    /// Scale of each adapter.
+    pub(super) scales: Vec<f32>,
+    /// What the request captures and edits.
+    pub(super) lab: Option<Compiled>,
+    pub(super) caller: Caller,
+}
+
+/// How a request is decoded.
+pub(super) enum Decoding {
+    /// Token by token, with draft tokens or a constraint where the request has them.
+    Autoregressive(Sampler),
+    /// Token by token; all candidates for a token are read before one is chosen.
+    Contrastive(Contrastive),
+    /// Text diffusion, in denoising steps.
+    Diffusion(Sampler, Settings),
+    /// Nothing is decoded: the hidden states are pooled. The number is the start of the second text of a pair.
+    Pooling(PooledModel, Option<usize>),
+}

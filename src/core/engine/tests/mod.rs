@@ -1,0 +1,496 @@
+//! The engine loop over a model whose next token is a hash of the sequence: what every request gets is known.
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+use super::caller::{Caller, Ticket};
+use super::engine_loop::EngineLoop;
+use super::lab::Compiled;
+use super::submission::{Decoding, Submitted};
+use super::{Diffusion, Ends, Event, Failure, Limits, Request, Usage};
+use crate::models;
+use crate::models::{Definitions, Source};
+use lab_base::tokenizer::Tokenizer;
+use lab_sampling::{Params, Sampler};
+
+mod fake;
+mod lens;
+
+use fake::*;
+
+/// The shipped vocabulary, read once.
+pub(super) fn tokenizer() -> Arc<Tokenizer> {
+    static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
+        let definitions = Definitions::open(&[]).expect("the built-in definitions");
+        let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
+        let tokenizer = Tokenizer::from_metadata(opened.weights.metadata());
+        Arc::new(tokenizer.expect("its vocabulary"))
+    });
+    Arc::clone(&TOKENIZER)
+}
+
+pub(super) const LIMITS: Limits = Limits {
+    lab_bytes: 1 << 20,
+    n_ctx: 256,
+    n_parallel: 3,
+    n_queue: 100,
+    n_prefill: 20,
+    n_drafted: 0,
+    diffusion: Diffusion::UNSET,
+    queue_time: None,
+    answer_time: None,
+    step_time: None,
+};
+
+fn request(prompt: &[u32], n: usize) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        max_tokens: Some(n),
+        sampling: Params {
+            temperature: 0.0,
+            ..Params::default()
+        },
+        choice: 0,
+        stops: Vec::new(),
+        ends: Ends::default(),
+        cache_prompt: true,
+        top_logprobs: Some(0),
+        post_sampling: false,
+        progress: false,
+        prompt_logprobs: None,
+        n_drafted: None,
+        constraint: None,
+        thinking: None,
+        adapters: None,
+        lab: None,
+        diffusion: None,
+        trace: false,
+    }
+}
+
+fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<Event> {
+    submit_with(engine, request, None)
+}
+
+fn submit_with(
+    engine: &mut EngineLoop<Fake>,
+    request: Request,
+    lab: Option<Compiled>,
+) -> UnboundedReceiver<Event> {
+    let ticket = Ticket::take(&Arc::default(), 1).expect("free");
+    submit_as(engine, request, lab, &ticket)
+}
+
+/// Submits a completion of the request with this ticket.
+fn submit_as(
+    engine: &mut EngineLoop<Fake>,
+    request: Request,
+    lab: Option<Compiled>,
+    ticket: &Arc<Ticket>,
+) -> UnboundedReceiver<Event> {
+    let (events, receiver) = mpsc::unbounded_channel();
+    let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
+    let submitted = Submitted {
+        source: Vec::new(),
+        decoding: Decoding::Autoregressive(sampler),
+        request,
+        lab,
+        scales: Vec::new(),
+        caller: Caller {
+            events,
+            arrived: Instant::now(),
+            stats: Arc::default(),
+            ticket: Arc::clone(ticket),
+        },
+    };
+    engine.enqueue(submitted);
+    receiver
+}
+
+/// What a request got so far.
+#[derive(Clone, Debug, Default)]
+struct Answer {
+    tokens: Vec<u32>,
+    /// Ids of the scored tokens of the prompt; 0 for the first, which has no log-probability.
+    prompt: Vec<u32>,
+    end: Option<Result<Usage, Failure>>,
+}
+
+fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
+    while let Ok(event) = events.try_recv() {
+        assert!(answer.end.is_none(), "nothing comes after the end");
+        match event {
+            Event::Pooled(_) | Event::Lab(_) => panic!("nothing is pooled"),
+            Event::Ended(_) => {}
+            Event::Progress(_) => panic!("progress is not asked for"),
+            Event::Text { tokens, .. } => {
+                let ids = tokens
+                    .iter()
+                    .filter_map(|t| t.chosen.as_ref().map(|c| c.id));
+                answer.tokens.extend(ids);
+            }
+            Event::Done { usage, .. } => answer.end = Some(Ok(usage)),
+            Event::Prompt(tokens) => {
+                let ids = tokens.iter().map(|t| t.chosen.as_ref().map_or(0, |c| c.id));
+                answer.prompt.extend(ids);
+            }
+            Event::DenoisingStep { .. } => panic!("no text diffusion"),
+            Event::Failed(failure) => answer.end = Some(Err(failure)),
+        }
+    }
+}
+
+fn expected(prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut text = prompt.to_vec();
+    while text.len() < prompt.len() + n {
+        text.push(next_token(&text));
+    }
+    text.split_off(prompt.len())
+}
+
+fn fake(n_batch: usize, n_blocks: usize) -> Fake {
+    Fake {
+        n_batch,
+        n_blocks,
+        ..Fake::default()
+    }
+}
+
+#[test]
+fn ends_of_a_request_and_an_unread_cache_change_nothing_else() {
+    let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
+    let whole = expected(&prompt, 20);
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+    let mut ask = |ends: Ends, cache_prompt| {
+        let request = Request {
+            ends,
+            cache_prompt,
+            ..request(&prompt, 20)
+        };
+        let mut events = submit(&mut engine, request);
+        let mut answer = Answer::default();
+        while answer.end.is_none() {
+            engine.step();
+            take(&mut events, &mut answer);
+        }
+        let usage = answer.end.expect("it ended").expect("well");
+        (answer.tokens, usage.cached_tokens, usage.completion_tokens)
+    };
+    assert_eq!(ask(Ends::default(), true), (whole.clone(), 0, 20));
+    assert_eq!(ask(Ends::default(), false), (whole.clone(), 0, 20));
+    assert_eq!(ask(Ends::default(), true).1, 96);
+    // The first token that was not there before ends it, and is not part of it.
+    let is_new = |at: &usize| !whole[..*at].contains(&whole[*at]);
+    let at = (1..whole.len()).find(is_new).expect("a new token");
+    let ends = |min_tokens| Ends {
+        min_tokens,
+        stop_tokens: vec![whole[at]],
+        ..Ends::default()
+    };
+    let (tokens, _, n) = ask(ends(0), true);
+    assert_eq!((tokens, n), (whole[..at].to_vec(), at + 1));
+    // Where it may not come yet, another one is chosen.
+    let (tokens, _, n) = ask(ends(at + 1), true);
+    assert_eq!(tokens[..at], whole[..at]);
+    assert!(tokens[at] != whole[at] && n > at);
+}
+
+#[test]
+fn answers_to_one_prompt_read_it_once() {
+    for has_states in [false, true] {
+        let model = Fake {
+            has_states,
+            ..fake(64, 100)
+        };
+        let mut engine = EngineLoop::new(model, tokenizer(), LIMITS);
+        let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
+        let mut all: Vec<_> = (0..3)
+            .map(|_| (submit(&mut engine, request(&prompt, 5)), Answer::default()))
+            .collect();
+        while all.iter().any(|(_, answer)| answer.end.is_none()) {
+            engine.step();
+            all.iter_mut()
+                .for_each(|(events, answer)| take(events, answer));
+        }
+        let cached: Vec<usize> = all
+            .iter()
+            .map(|(_, answer)| match &answer.end {
+                Some(Ok(usage)) => usage.cached_tokens,
+                end => panic!("{end:?}"),
+            })
+            .collect();
+        assert_eq!(cached, [0, 96, 96]);
+        assert!(all.iter().all(|(_, a)| a.tokens == expected(&prompt, 5)));
+        assert_eq!(engine.model().n_read, 100 + 2 * 4 + 3 * 4);
+    }
+}
+
+/// Every position is scored once and in order, whatever is in the prefix cache, in however many passes,
+/// and where the sequence is preempted; with no token generated, one or some.
+#[test]
+fn prompts_are_scored_whatever_is_cached() {
+    for (n_batch, n_blocks) in [(64, 100), (8, 100), (64, 9)] {
+        let mut engine = EngineLoop::new(fake(n_batch, n_blocks), tokenizer(), LIMITS);
+        let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
+        let long = &prompt[..1];
+        for n in [0, 1, 5] {
+            let scoring = |prompt: &[u32]| Request {
+                prompt_logprobs: Some(2),
+                ..request(prompt, n)
+            };
+            let mut all = [
+                (submit(&mut engine, request(&prompt, n)), Answer::default()),
+                (submit(&mut engine, scoring(&prompt)), Answer::default()),
+                (submit(&mut engine, scoring(long)), Answer::default()),
+                (submit(&mut engine, request(&prompt, 20)), Answer::default()),
+            ];
+            while all.iter().any(|(_, answer)| answer.end.is_none()) {
+                engine.step();
+                all.iter_mut()
+                    .for_each(|(events, answer)| take(events, answer));
+            }
+            for (i, (_, answer)) in all.iter().enumerate() {
+                assert!(matches!(answer.end, Some(Ok(_))), "{:?}", answer.end);
+                let prompt = if i == 2 { long } else { &prompt };
+                let n = if i == 3 { 20 } else { n };
+                assert_eq!(answer.tokens, expected(prompt, n));
+                let scored = [&[0], &prompt[1..]].concat();
+                let is_scored = i == 1 || i == 2;
+                assert_eq!(answer.prompt, if is_scored { scored } else { Vec::new() });
+            }
+        }
+    }
+}
+
+#[test]
+fn logits_that_are_no_numbers_end_their_own_answer_only() {
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+    let good: Vec<u32> = (0..40).map(|i| FIRST + i % N_TOKENS).collect();
+    let bad = [&good[..20], &[SICK], &good[..5]].concat();
+    for _ in 0..2 {
+        let prompts = [&good, &bad, &good];
+        let mut all = prompts.map(|p| (submit(&mut engine, request(p, 5)), Answer::default()));
+        while all.iter().any(|(_, answer)| answer.end.is_none()) {
+            engine.step();
+            all.iter_mut()
+                .for_each(|(events, answer)| take(events, answer));
+        }
+        let [(_, first), (_, failed), (_, last)] = all;
+        assert_eq!(first.tokens, expected(&good, 5));
+        assert_eq!(last.tokens, expected(&good, 5));
+        let Some(Err(failure)) = failed.end else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(
+            failure.to_string(),
+            "the logit of token 0 is not a number; token 20"
+        );
+        assert!(failed.tokens.is_empty());
+    }
+}
+
+#[test]
+fn time_limits_end_waiting_and_active_requests() {
+    let limits = Limits {
+        n_parallel: 1,
+        queue_time: Some(Duration::from_millis(20)),
+        answer_time: Some(Duration::from_millis(50)),
+        ..LIMITS
+    };
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), limits);
+    let mut running = submit(&mut engine, request(&[21, 22], 200));
+    engine.step();
+    let mut waiting = submit(&mut engine, request(&[21, 22], 5));
+    std::thread::sleep(Duration::from_millis(60));
+    engine.step();
+    let [mut first, mut second] = [Answer::default(), Answer::default()];
+    take(&mut running, &mut first);
+    take(&mut waiting, &mut second);
+    assert_eq!(
+        first.end,
+        Some(Err(Failure::AnswerTime(limits.answer_time.expect("set"))))
+    );
+    assert_eq!(
+        second.end,
+        Some(Err(Failure::QueueTime(limits.queue_time.expect("set"))))
+    );
+}
+
+#[test]
+fn draft_tokens_save_passes() {
+    let limits = Limits {
+        n_drafted: 8,
+        ..LIMITS
+    };
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), limits);
+    let prompt = [22, 25, 27, 29];
+    let mut events = submit(&mut engine, request(&prompt, 100));
+    let mut answer = Answer::default();
+    let mut n_passes = 0;
+    while answer.end.is_none() {
+        engine.step();
+        take(&mut events, &mut answer);
+        n_passes += 1;
+    }
+    assert_eq!(answer.tokens, expected(&prompt, 100));
+    assert!(n_passes < 40, "{n_passes} passes");
+}
+
+/// A request of a history.
+#[derive(Clone, Debug)]
+struct Life {
+    arrives: usize,
+    /// Requests of one kind share a prefix.
+    kind: u32,
+    n_prompt: usize,
+    n_answer: usize,
+    is_poisoned: bool,
+    cancelled_at: Option<usize>,
+}
+
+impl Life {
+    fn prompt(&self) -> Vec<u32> {
+        let mut prompt: Vec<u32> = (0..self.n_prompt as u32)
+            .map(|i| FIRST + (self.kind + i / 40 * self.n_answer as u32) % N_TOKENS)
+            .collect();
+        if self.is_poisoned {
+            prompt[self.n_prompt / 2] = POISON;
+        }
+        prompt
+    }
+}
+
+fn lives() -> impl Strategy<Value = Vec<Life>> {
+    let life = (
+        0..40usize,
+        0..4u32,
+        1..120usize,
+        1..40usize,
+        prop::bool::weighted(0.1),
+        prop::option::weighted(0.2, 0..80usize),
+    );
+    let life = life.prop_map(
+        |(arrives, kind, n_prompt, n_answer, is_poisoned, cancelled_at)| Life {
+            arrives,
+            kind,
+            n_prompt,
+            n_answer,
+            is_poisoned,
+            cancelled_at,
+        },
+    );
+    prop::collection::vec(life, 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// Whatever else runs, is cancelled or fails, a request gets the answer it would get alone.
+    #[test]
+    fn random_histories_give_every_request_its_answer(
+        lives in lives(),
+        n_parallel in 1..6usize,
+        n_batch in 8..100usize,
+        n_prefill in 1..60usize,
+        n_drafted in 0..8usize,
+        n_blocks in 16..40usize,
+        has_states: bool,
+    ) {
+        let limits = Limits { n_parallel, n_prefill, n_drafted, ..LIMITS };
+        let model = Fake { has_states, ..fake(n_batch, n_blocks) };
+        let mut engine = EngineLoop::new(model, tokenizer(), limits);
+        let mut open: Vec<(usize, Option<UnboundedReceiver<Event>>, Answer)> = Vec::new();
+        let mut tick = 0;
+        while open.len() < lives.len() || open.iter().any(|(_, events, answer)| {
+            events.is_some() && answer.end.is_none()
+        }) {
+            for (i, life) in lives.iter().enumerate().filter(|(_, l)| l.arrives == tick) {
+                let events = submit(&mut engine, request(&life.prompt(), life.n_answer));
+                open.push((i, Some(events), Answer::default()));
+            }
+            for (i, events, _) in &mut open {
+                if lives[*i].cancelled_at.is_some_and(|at| at <= tick) {
+                    *events = None;
+                }
+            }
+            engine.step();
+            for (_, events, answer) in &mut open {
+                if let Some(events) = events {
+                    take(events, answer);
+                }
+            }
+            tick += 1;
+            prop_assert!(tick < 10_000, "somebody starves");
+        }
+        for (i, events, answer) in &open {
+            let life = &lives[*i];
+            let tokens = expected(&life.prompt(), life.n_answer);
+            match &answer.end {
+                _ if life.is_poisoned => prop_assert!(!matches!(answer.end, Some(Ok(_)))),
+                Some(Ok(usage)) => {
+                    prop_assert_eq!(&answer.tokens, &tokens);
+                    prop_assert_eq!(usage.completion_tokens, life.n_answer);
+                }
+                Some(Err(failure)) => prop_assert!(false, "{} fails: {}", i, failure),
+                None => {
+                    prop_assert!(events.is_none());
+                    prop_assert!(tokens.starts_with(&answer.tokens));
+                }
+            }
+        }
+        engine.step();
+        prop_assert_eq!(engine.model().used(), 0);
+    }
+}
+
+/// One request has more completions than run at once. Another, which comes later, gets the first place that is free,
+/// and the first one has it again afterwards.
+#[test]
+fn a_request_with_many_completions_leaves_places_for_others() {
+    let fake = Fake {
+        n_batch: 64,
+        n_blocks: 100,
+        ..Fake::default()
+    };
+    let mut engine = EngineLoop::new(fake, tokenizer(), LIMITS);
+    let places = Arc::default();
+    let ticket = Ticket::take(&places, 2).expect("free");
+    let length = |i: u32| 4 + i as usize;
+    let mut many: Vec<_> = (0..12)
+        .map(|i| {
+            let request = request(&[FIRST + i % N_TOKENS, FIRST + i / N_TOKENS], length(i));
+            submit_as(&mut engine, request, None, &ticket)
+        })
+        .collect();
+    assert!(Ticket::take(&places, 2).is_some(), "they take one place");
+    drop(ticket);
+    engine.step();
+    let mut other = submit(&mut engine, request(&[FIRST + 3, FIRST + 1, FIRST], 2));
+    let (mut answers, mut answer) = (vec![Answer::default(); 12], Answer::default());
+    while answer.end.is_none() {
+        engine.step();
+        take(&mut other, &mut answer);
+        many.iter_mut()
+            .zip(&mut answers)
+            .for_each(|(e, a)| take(e, a));
+    }
+    let n_done = answers.iter().filter(|a| a.end.is_some()).count();
+    assert!(n_done <= LIMITS.n_parallel, "{n_done} came before");
+    while !engine.is_idle() {
+        engine.step();
+    }
+    many.iter_mut()
+        .zip(&mut answers)
+        .for_each(|(e, a)| take(e, a));
+    assert!(answers.iter().all(|a| matches!(a.end, Some(Ok(_)))));
+    drop((many, engine));
+    assert!(
+        Ticket::take(&places, 1).is_some(),
+        "the place is given back"
+    );
+}

@@ -1,0 +1,588 @@
+//! Applies a map to a configuration and stored tensors, which gives metadata and tensors of an architecture.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::arch::expr::Expr;
+use crate::arch::{ArchDef, Diagnostic, Span, Spanned};
+use lab_base::weights::safetensors::{Checkpoint, Stored};
+use lab_base::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
+
+use super::computed::Computed;
+use super::config::{At, Config, Expressions, Root, fill, filled};
+use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRule};
+use super::packed::{Packing, Table};
+use super::rearrange::View;
+use super::recipe::{ELEMENT, INDEX, Part, Recipe};
+use super::unit_rows::UnitRows;
+
+mod unused;
+
+pub(super) use unused::Unmapped;
+use unused::{is_ignored, unused};
+
+/// The endings that are searched for a rule whose name has no ending.
+const ENDINGS: [&str; 2] = [".weight", ".bias"];
+
+/// The result of a map.
+pub(super) struct Applied {
+    pub(super) metadata: Metadata,
+    pub(super) entries: Vec<Entry>,
+    /// The stored tensors and configuration keys that were not used.
+    pub(super) unmapped: Unmapped,
+    /// The parts of the model that are left out, and their numbers of tensors.
+    pub(super) left_out: Vec<(String, usize)>,
+    /// The stored tensors of which each tensor is made, by the tensor's name; for messages.
+    pub(super) origins: HashMap<String, String>,
+}
+
+/// Problems in the map, in those that it extends, and in the part that all maps share.
+pub(super) type Problems = Vec<Vec<Diagnostic>>;
+
+/// The result of trying a map that may not fit a folder.
+pub(super) struct Attempt {
+    pub(super) metadata: Metadata,
+    pub(super) entries: Vec<Entry>,
+    pub(super) problems: Problems,
+    /// The stored tensors and configuration keys that were not used.
+    pub(super) unmapped: Unmapped,
+}
+
+/// Applies a map to the configuration that it reads. `common` is the part that all maps share.
+///
+/// # Errors
+/// There are problems. All are returned, each at its place in the map or in the common part.
+pub(super) fn apply(
+    map: &Map,
+    common: &Map,
+    def: &ArchDef,
+    config: &Config<'_>,
+    packed: &Table,
+) -> Result<Applied, Problems> {
+    let work = Work::done(map, common, def, config, packed);
+    if work.problems.iter().any(|problems| !problems.is_empty()) {
+        return Err(work.problems);
+    }
+    let ignored = |key: &str| is_ignored(map, key);
+    let conflicts = config.conflicts(ignored);
+    if !conflicts.is_empty() {
+        tracing::warn!(
+            "config.json has two keys of the same meaning with different values: {}",
+            conflicts.join("; ")
+        );
+    }
+    let keys = config.unread(ignored);
+    let (tensors, left_out) = unused(map, config, &work.used.into_inner());
+    if !keys.inert.is_empty() {
+        tracing::debug!(
+            keys = keys.inert.join(", "),
+            "config.json keys without effect"
+        );
+    }
+    Ok(Applied {
+        metadata: work.metadata,
+        entries: work.entries,
+        unmapped: Unmapped {
+            tensors,
+            keys: keys.refused,
+        },
+        left_out,
+        origins: work.origins,
+    })
+}
+
+/// Applies those rules of a map that fit.
+pub(super) fn attempt(
+    map: &Map,
+    common: &Map,
+    def: &ArchDef,
+    config: &Config<'_>,
+    packed: &Table,
+) -> Attempt {
+    let work = Work::done(map, common, def, config, packed);
+    let keys = config.unread(|key| is_ignored(map, key)).refused;
+    let (tensors, _) = unused(map, config, &work.used.into_inner());
+    Attempt {
+        metadata: work.metadata,
+        entries: work.entries,
+        problems: work.problems,
+        unmapped: Unmapped { tensors, keys },
+    }
+}
+
+/// A tensor of the architecture: its shape, slowest axis first, and its data.
+struct Product {
+    shape: Vec<u64>,
+    ty: TensorType,
+    data: Data,
+    /// The stored tensors of which it is made; none if it is computed.
+    origin: Option<String>,
+}
+
+/// A stored tensor of a rule.
+pub(super) struct Source<'r> {
+    pub(super) name: String,
+    taken: &'r Taken,
+    pub(super) stored: &'r Stored,
+    pub(super) packing: Packing,
+}
+
+/// The work of applying a map.
+pub(super) struct Work<'a> {
+    pub(super) map: &'a Map,
+    pub(super) def: &'a ArchDef,
+    pub(super) checkpoint: &'a Checkpoint,
+    packed: &'a Table,
+    pub(super) config: &'a Config<'a>,
+    pub(super) metadata: Metadata,
+    /// The parameters that the map mentions, whether it sets them or not.
+    pub(super) params: BTreeSet<String>,
+    entries: Vec<Entry>,
+    /// Names of tensors that are made already.
+    names: BTreeSet<String>,
+    origins: HashMap<String, String>,
+    /// The stored tensors that are used.
+    pub(super) used: RefCell<BTreeSet<String>>,
+    pub(super) problems: Problems,
+    /// Index into the problems: whose rules are applied.
+    pub(super) at: usize,
+}
+
+impl<'a> Work<'a> {
+    /// Applies all rules of a map and of the part that all maps share.
+    fn done(
+        map: &'a Map,
+        common: &Map,
+        def: &'a ArchDef,
+        config: &'a Config<'a>,
+        packed: &'a Table,
+    ) -> Self {
+        let mut work = Self {
+            map,
+            def,
+            checkpoint: config.checkpoint,
+            packed,
+            config,
+            metadata: Metadata::default(),
+            params: BTreeSet::new(),
+            entries: Vec::new(),
+            names: BTreeSet::new(),
+            origins: HashMap::new(),
+            used: RefCell::default(),
+            problems: Problems::default(),
+            at: 0,
+        };
+        let arch = Meta::Str(def.name.clone());
+        work.metadata.insert("general.architecture", arch);
+        for (at, part) in map.chain().chain([common]).enumerate() {
+            work.at = at;
+            work.problems.push(Vec::new());
+            work.rules(part);
+            work.notes(part);
+            work.targets(part);
+            for group in &part.groups {
+                work.group(group);
+            }
+        }
+        work
+    }
+}
+
+impl Work<'_> {
+    /// Records a problem. Only the first one at each place is kept, because layers tend to repeat it.
+    pub(super) fn report(&mut self, span: &Span, message: impl Into<String>) {
+        let problems = &mut self.problems[self.at];
+        if problems.iter().all(|problem| problem.span != *span) {
+            problems.push(Diagnostic::new(span.clone(), message));
+        }
+    }
+
+    fn group(&mut self, group: &Group) {
+        let plain = self.config.plain();
+        let Some((count, first)) = &group.layers else {
+            for rule in &group.tensors {
+                self.rule(group, rule, &plain);
+            }
+            return;
+        };
+        let range = self.n_layers(count).and_then(|count| {
+            let first = first.as_ref().map_or(Ok(0), |first| plain.size(first))?;
+            Ok(first..count)
+        });
+        let range = match range {
+            Ok(range) => range,
+            Err(error) => {
+                let span = group.tensors.first().map(|rule| rule.name.span.clone());
+                return self.report(&span.unwrap_or_default(), error);
+            }
+        };
+        for il in range {
+            let at = plain.with("il", il);
+            for rule in &group.tensors {
+                self.rule(group, rule, &at);
+            }
+        }
+    }
+
+    fn rule(&mut self, group: &Group, rule: &TensorRule, at: &At<'_>) {
+        let name = filled(&group.prefix, at) + &fill(&rule.name.value, &at.indices);
+        let has_ending = rule.name.value.contains('.') || matches!(rule.made, Made::Computed(_));
+        let endings: &[&str] = if has_ending { &[""] } else { &ENDINGS };
+        let names = endings.iter().map(|ending| format!("{name}{ending}"));
+        let names: Vec<String> = names.collect();
+        // An earlier rule of the same name made the tensor, so it is neither absent nor tied.
+        if rule.otherwise.is_some() && names.iter().any(|name| self.names.contains(name)) {
+            return;
+        }
+        match self.is_made(group, rule, at) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return self.report(&rule.name.span, error),
+        }
+        for (name, ending) in names.into_iter().zip(endings) {
+            if self.names.contains(&name) {
+                continue;
+            }
+            match self.made(group, rule, at, ending) {
+                Ok(None) => self.note_absence(group, rule, &name, at, ending),
+                Ok(Some(product)) => self.add(rule, name, product),
+                Err(error) => self.report(&rule.name.span, format!("`{name}`: {error}")),
+            }
+        }
+    }
+
+    /// Whether this rule makes a tensor.
+    fn is_made(&self, group: &Group, rule: &TensorRule, at: &At<'_>) -> Result<bool, String> {
+        let is_active = rule.when.as_ref().map_or(Ok(true), |when| at.truth(when))?;
+        match &rule.otherwise {
+            None => Ok(is_active),
+            Some(tied_to) if is_active => self.is_there(group, rule, tied_to, at),
+            Some(tied_to) => self.is_untied(group, rule, tied_to, at),
+        }
+    }
+
+    /// Records the stored tensors of which a missing tensor would be made.
+    fn note_absence(
+        &mut self,
+        group: &Group,
+        rule: &TensorRule,
+        name: &str,
+        at: &At<'_>,
+        ending: &str,
+    ) {
+        let (Made::Of(of), Some(root)) = (&rule.made, self.map.roots.first()) else {
+            return;
+        };
+        if let Some(part) = of.parts.first() {
+            let stored = format!("{root}{}{}{ending}", group.from, part.from.value);
+            let stored = fill(&fill(&stored, &at.indices), &[("e", 0)]);
+            let origin = || format!("the folder has no `{stored}`");
+            self.origins.entry(name.to_owned()).or_insert_with(origin);
+        }
+    }
+
+    fn add(&mut self, rule: &TensorRule, name: String, product: Product) {
+        let mut shape = product.shape;
+        shape.reverse();
+        if shape.len() > lab_base::weights::MAX_DIMS {
+            let of = product.origin.map(|of| format!("; {of}"));
+            let message = format!(
+                "`{name}` has {} axes, expected at most {}{}",
+                shape.len(),
+                lab_base::weights::MAX_DIMS,
+                of.unwrap_or_default()
+            );
+            return self.report(&rule.name.span, message);
+        }
+        if shape.is_empty() {
+            shape.push(1);
+        }
+        self.names.insert(name.clone());
+        if let Some(origin) = product.origin {
+            self.origins.insert(name.clone(), origin);
+        }
+        self.entries.push(Entry {
+            name,
+            ty: product.ty,
+            shape,
+            data: product.data,
+        });
+    }
+
+    /// The tensor of a rule; none if the folder stores none of its parts.
+    fn made(
+        &self,
+        group: &Group,
+        rule: &TensorRule,
+        at: &At<'_>,
+        ending: &str,
+    ) -> Result<Option<Product>, String> {
+        match &rule.made {
+            Made::Computed(shape) => computed(shape, rule.each.as_ref(), at).map(Some),
+            Made::Of(of) => self.composed(group, of, rule, at, ending),
+        }
+    }
+
+    fn composed(
+        &self,
+        group: &Group,
+        of: &Composition,
+        rule: &TensorRule,
+        at: &At<'_>,
+        ending: &str,
+    ) -> Result<Option<Product>, String> {
+        let count = of.repeat.as_ref().map(|repeat| at.size(&repeat.count));
+        let count = count.transpose()?;
+        let Some(stored) = self.stored(group, &of.parts, count, at, ending)? else {
+            return Ok(None);
+        };
+        let n_stacked = count.filter(|_| of.is_stack());
+        let origin = self.origin(&stored);
+        let mut parts = Vec::with_capacity(stored.len());
+        let mut shape: Option<Vec<u64>> = None;
+        for source in stored {
+            let place = self.place(&source.name, source.stored);
+            let view = view(source.taken, &source.stored.shape, at)
+                .map_err(|error| format!("{place}: {error}"))?;
+            let own = view.shape();
+            shape = Some(match shape {
+                None => own,
+                Some(all) if n_stacked.is_some() && all == own => all,
+                Some(mut all)
+                    if n_stacked.is_none() && !all.is_empty() && all.get(1..) == own.get(1..) =>
+                {
+                    all[0] += own[0];
+                    all
+                }
+                Some(all) => {
+                    return Err(format!(
+                        "{place} has the shape {own:?}, the part before it {all:?}"
+                    ));
+                }
+            });
+            parts.push(self.part(source, view)?);
+        }
+        let mut shape = shape.ok_or("it is not made of stored tensors")?;
+        if let Some(n) = n_stacked {
+            shape.insert(0, n);
+        }
+        let times = match &of.times {
+            Some(times) => Some(self.factors(group, times, &shape, at, ending)?),
+            None => None,
+        };
+        let each = rule.each.as_ref();
+        let each = each
+            .map(|each| at.bind(each, &[ELEMENT, INDEX]))
+            .transpose()?;
+        let (ty, data) = match rule.unit_rows {
+            true => UnitRows::data(parts, &shape, times, each)?,
+            false => {
+                let recipe = Recipe::new(parts, &shape, times, each)?;
+                let ty = recipe.ty();
+                match recipe.in_place() {
+                    Some((bytes, offset)) => (ty, Data::Mapped(bytes.clone(), offset)),
+                    None => (ty, Data::Lazy(Arc::new(recipe))),
+                }
+            }
+        };
+        Ok(Some(Product {
+            shape,
+            ty,
+            data,
+            origin: Some(origin),
+        }))
+    }
+
+    /// The elements of a stored tensor that the view selects. The tensor is recorded as used.
+    fn part(&self, source: Source<'_>, view: View) -> Result<Part, String> {
+        let stored = source.stored;
+        let file = self.checkpoint.files().nth(stored.file);
+        let part = Part {
+            file: file.ok_or("a file is missing")?.clone(),
+            offset: stored.offset,
+            bytes: stored.bytes,
+            dtype: stored.dtype,
+            packing: source.packing,
+            view,
+        };
+        part.ty()
+            .map_err(|error| format!("{}: {error}", self.place(&source.name, stored)))?;
+        self.used.borrow_mut().insert(source.name);
+        Ok(part)
+    }
+
+    /// The stored factors of the elements, for a tensor of this shape.
+    fn factors(
+        &self,
+        group: &Group,
+        times: &Spanned<String>,
+        shape: &[u64],
+        at: &At<'_>,
+        ending: &str,
+    ) -> Result<Part, String> {
+        let whole = [PartRule {
+            from: times.clone(),
+            taken: Taken::default(),
+        }];
+        let stored = self.stored(group, &whole, None, at, ending)?;
+        let source = stored.and_then(|mut stored| stored.pop());
+        let source = source.ok_or_else(|| {
+            let name = format!("{}{}{ending}", group.from, times.value);
+            format!("`times`: there is no tensor `{}`", fill(&name, &at.indices))
+        })?;
+        let own = source.stored.shape.clone();
+        if own.iter().product::<u64>() != shape.iter().product::<u64>() {
+            return Err(format!(
+                "`times`: {} has the shape {own:?}, expected as many elements as {shape:?} has",
+                self.place(&source.name, source.stored)
+            ));
+        }
+        self.part(source, View::whole(&own))
+    }
+
+    /// Name of a stored tensor and of its file, for messages.
+    fn place(&self, name: &str, stored: &Stored) -> String {
+        let file = self.checkpoint.path(stored).file_name();
+        let name = self.checkpoint.stored_name(name);
+        format!("`{name}` in {}", file.unwrap_or_default().display())
+    }
+
+    /// The stored tensors of which a tensor is made, for messages.
+    fn origin(&self, stored: &[Source<'_>]) -> String {
+        match stored {
+            [] => "it is not made of stored tensors".into(),
+            [one] => format!("it is made of {}", self.place(&one.name, one.stored)),
+            [first, others @ ..] => format!(
+                "it is made of {} and {} more",
+                self.place(&first.name, first.stored),
+                others.len()
+            ),
+        }
+    }
+
+    /// The stored tensors of a rule with their names; none if the folder stores none of them.
+    pub(super) fn stored<'r>(
+        &'r self,
+        group: &Group,
+        parts: &'r [PartRule],
+        n_stacked: Option<u64>,
+        at: &At<'_>,
+        ending: &str,
+    ) -> Result<Option<Vec<Source<'r>>>, String> {
+        let mut roots = self.config.roots();
+        roots
+            .find_map(|root| {
+                self.stored_under(root, group, parts, n_stacked, at, ending)
+                    .transpose()
+            })
+            .transpose()
+    }
+
+    fn stored_under<'r>(
+        &'r self,
+        root: Root<'_>,
+        group: &Group,
+        parts: &'r [PartRule],
+        n_stacked: Option<u64>,
+        at: &At<'_>,
+        ending: &str,
+    ) -> Result<Option<Vec<Source<'r>>>, String> {
+        let mut found = Vec::new();
+        let mut missing = None;
+        for part in parts {
+            let template = format!("{}{}{ending}", group.from, part.from.value);
+            let template = self.config.name_under(root, &template);
+            let template = fill(&template, &at.indices);
+            for e in 0..n_stacked.unwrap_or(1) {
+                let name = fill(&template, &[("e", e)]);
+                match self.checkpoint.get(&name) {
+                    Some(stored) if stored.shape.contains(&0) => {
+                        return Err(format!("{name} has the shape {:?}", stored.shape));
+                    }
+                    Some(stored) => found.push(Source {
+                        packing: self.packed.packing(&name)?,
+                        name,
+                        taken: &part.taken,
+                        stored,
+                    }),
+                    None => missing = missing.or(Some(name)),
+                }
+                // A count larger than the folder's number ends at the first missing tensor.
+                if missing.is_some() {
+                    break;
+                }
+            }
+        }
+        match (found.first(), missing) {
+            (None, _) => Ok(None),
+            (Some(one), Some(missing)) => Err(format!(
+                "{} is stored, but `{missing}` is not",
+                self.place(&one.name, one.stored)
+            )),
+            (Some(_), None) => Ok(Some(found)),
+        }
+    }
+}
+
+/// A tensor whose elements follow from their indices.
+fn computed(shape: &[Expr], each: Option<&Expr>, at: &At<'_>) -> Result<Product, String> {
+    let each = each.ok_or("`each`, which gives the elements, is missing")?;
+    let sizes = shape.iter().map(|size| at.size(size));
+    let shape = sizes.collect::<Result<Vec<u64>, String>>()?;
+    let computed = Computed::new(&shape, each, at)?;
+    Ok(Product {
+        shape,
+        ty: TensorType::F32,
+        data: Data::Lazy(Arc::new(computed)),
+        origin: None,
+    })
+}
+
+fn ranges<'t>(
+    take: &'t BTreeMap<String, (Expr, Expr)>,
+    at: &At<'_>,
+) -> Result<BTreeMap<&'t str, (u64, u64)>, String> {
+    let ranges = take
+        .iter()
+        .map(|(name, (begin, end))| Ok((name.as_str(), (at.size(begin)?, at.size(end)?))));
+    ranges.collect()
+}
+
+fn evaluate_sizes<'s>(
+    sizes: &'s Expressions,
+    at: &At<'_>,
+) -> Result<BTreeMap<&'s str, u64>, String> {
+    let sizes = sizes
+        .iter()
+        .map(|(name, expr)| Ok((name.as_str(), at.size(expr)?)));
+    sizes.collect()
+}
+
+/// The view of a stored tensor's elements that a rule takes.
+pub(super) fn view(taken: &Taken, shape: &[u64], at: &At<'_>) -> Result<View, String> {
+    let mut shape = shape.to_vec();
+    let mut begin = 0;
+    if let Some((from, to)) = &taken.rows {
+        let part = View::whole(&shape).slice(at.size(from)?, at.size(to)?)?;
+        begin = part.offset;
+        shape = part.shape();
+    }
+    let mut view = match &taken.rearrange {
+        Some(pattern) => {
+            let sizes = evaluate_sizes(&taken.sizes, at)?;
+            pattern
+                .value
+                .view(&shape, &sizes, &ranges(&taken.take, at)?)?
+        }
+        None => View::whole(&shape),
+    };
+    view.offset += begin;
+    if let Some(index) = &taken.at {
+        view = view.at(at.size(index)?)?;
+    }
+    if let Some((begin, end)) = &taken.slice {
+        view = view.slice(at.size(begin)?, at.size(end)?)?;
+    }
+    Ok(view)
+}

@@ -1,0 +1,84 @@
+//! The errors of opening a folder.
+
+use std::path::PathBuf;
+
+use super::CONFIG;
+use crate::arch::{Diagnostics, LibraryError};
+use lab_base::weights;
+
+/// Maximum number of names that a message lists.
+pub(super) const MAX_LISTED: usize = 12;
+
+/// The reason why a folder could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file of the folder has an error.
+    #[error(transparent)]
+    Weights(#[from] weights::Error),
+    /// The configuration is malformed.
+    #[error("{}: {message}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The found and the expected value.
+        message: String,
+    },
+    /// No map exists for the classes of the configuration.
+    #[error("{}: {message}", path.display())]
+    NoMap {
+        /// The configuration.
+        path: PathBuf,
+        /// The classes, and the nearest map or what is missing.
+        message: String,
+    },
+    /// The map does not fit the folder, or has problems itself.
+    #[error("{}: {}", folder.display(), joined(problems))]
+    Map {
+        /// The folder.
+        folder: PathBuf,
+        /// All problems, by file.
+        problems: Vec<Diagnostics>,
+    },
+    /// The definition of the architecture has an error.
+    #[error(transparent)]
+    Arch(#[from] LibraryError),
+    /// The folder has tensors or keys that the map does not mention.
+    #[error("{}: {}", folder.display(), unmapped(map, tensors, keys))]
+    Unmapped {
+        /// The folder.
+        folder: PathBuf,
+        /// The file of the map.
+        map: String,
+        /// Stored tensors.
+        tensors: Vec<String>,
+        /// Keys of the configuration.
+        keys: Vec<String>,
+    },
+}
+
+fn joined(problems: &[Diagnostics]) -> String {
+    let texts: Vec<String> = problems.iter().map(Diagnostics::to_string).collect();
+    texts.join("\n\n")
+}
+
+fn unmapped(map: &str, tensors: &[String], keys: &[String]) -> String {
+    let list = |what: &str, names: &[String]| {
+        let shown = names.len().min(MAX_LISTED);
+        let more = match names.len() - shown {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        format!("{what} {}{more}", names[..shown].join(", "))
+    };
+    let mut parts = Vec::new();
+    if !tensors.is_empty() {
+        parts.push(list("the tensors", tensors));
+    }
+    if !keys.is_empty() {
+        parts.push(list(&format!("the {CONFIG} keys"), keys));
+    }
+    format!(
+        "{map} does not speak of {}; --allow-unmapped goes on without them",
+        parts.join(", nor of ")
+    )
+}

@@ -1,0 +1,90 @@
+//! Opens a folder by its map.
+
+use std::path::Path;
+
+use super::chosen::choose;
+use super::config_file::read_config;
+use super::{CONFIG, Error, Maps, apply, config, folder_of, library, modules, packed};
+use crate::arch::{self, Diagnostics};
+use lab_base::weights;
+use lab_base::weights::safetensors::Checkpoint;
+use lab_base::weights::{Weights, folder};
+
+/// Metadata key of the map with which the weights were made.
+pub const MAP_KEY: &str = "bench.map";
+
+/// Opens a folder, or a single file of tensors in the folder of its configuration. With `allow_unmapped`, tensors and
+/// keys that the map does not mention are only logged.
+///
+/// # Errors
+/// The folder lacks files, its class has no map, or the map does not fit.
+pub fn open(
+    path: &Path,
+    maps: &Maps,
+    archs: &arch::Library,
+    allow_unmapped: bool,
+) -> Result<Weights, Error> {
+    let modules = modules::Modules::read(folder_of(path))?;
+    let inner = modules.transformer.clone();
+    let path = inner.as_deref().unwrap_or(path);
+    let folder = folder_of(path);
+    let mut json = read_config(&folder.join(CONFIG))?;
+    if folder::is_config(&json) {
+        return Ok(folder::open(path, &json, &Checkpoint::open(path)?)?);
+    }
+    let chosen = choose(folder, maps, &mut json, |json| {
+        let mut checkpoint = Checkpoint::open(path)?;
+        modules.join(json, &mut checkpoint)?;
+        Ok(checkpoint)
+    })?;
+    let (source, map, mut checkpoint) = (chosen.source, chosen.map, chosen.checkpoint);
+    let packed = packed::Table::take(&mut json, folder, &mut checkpoint)?;
+    let config = config::Config::new(&map, &json, &checkpoint);
+    let arch = config.arch().map_err(|message| Error::Config {
+        path: folder.join(CONFIG),
+        message: format!("{}: `arch`: {message}", source.path),
+    })?;
+    let def = archs.get(&arch)?;
+    let applied = apply::apply(&map, maps.common(), &def, &config, &packed);
+    let applied = applied.map_err(|problems| Error::Map {
+        folder: folder.to_owned(),
+        problems: std::iter::once(source)
+            .chain(map.base_sources())
+            .chain([maps.common_source()])
+            .zip(problems)
+            .filter(|(_, problems)| !problems.is_empty())
+            .map(|(source, problems)| Diagnostics::new(&source.path, &source.text, problems))
+            .collect(),
+    })?;
+    if applied.unmapped != apply::Unmapped::default() {
+        let apply::Unmapped { tensors, keys } = applied.unmapped;
+        let error = Error::Unmapped {
+            folder: folder.to_owned(),
+            map: source.path.clone(),
+            tensors,
+            keys,
+        };
+        match allow_unmapped {
+            true => tracing::warn!(%error, "goes on"),
+            false => return Err(error),
+        }
+    }
+    if !applied.left_out.is_empty() {
+        let (parts, counts): (Vec<&str>, Vec<usize>) = applied
+            .left_out
+            .iter()
+            .map(|(part, n)| (part.as_str(), *n))
+            .unzip();
+        let (parts, n) = (parts.join(", "), counts.iter().sum::<usize>());
+        let folder = folder.display();
+        tracing::warn!("{folder}: opened as a text model without its {parts} ({n} tensors)");
+    }
+    packed.log(folder);
+    let label = path.display().to_string();
+    let mut metadata = applied.metadata;
+    let name = library::name_of(&source.path).to_owned();
+    metadata.insert(MAP_KEY, weights::Value::Str(name));
+    let weights = Weights::of(label, metadata, applied.entries)?;
+    let weights = weights.with_files(checkpoint.files().cloned());
+    Ok(weights.with_origins(applied.origins))
+}

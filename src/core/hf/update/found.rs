@@ -1,0 +1,62 @@
+//! The updates that a map finds, or the reason why it finds none.
+
+use std::sync::Arc;
+
+use super::product::Product;
+use lab_base::weights::Entry;
+
+/// The updates that a map finds.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) updates: Vec<Update>,
+    /// The parts of the model that are left out, and their numbers of modules.
+    pub(super) left_out: Vec<(String, usize)>,
+}
+
+/// The update of a tensor of the architecture.
+#[derive(Debug, PartialEq)]
+pub(super) struct Update {
+    pub(super) name: String,
+    pub(super) is_table: bool,
+    pub(super) product: Arc<Product>,
+}
+
+impl Update {
+    pub(super) fn entries(self) -> [Entry; 2] {
+        self.product.entries(&self.name, self.is_table)
+    }
+}
+
+/// The reason why a map gives no updates.
+pub(super) enum Fault {
+    /// The map does not have a module.
+    Unknown(String),
+    /// The result of the map is not an update of a weight of the model.
+    Unfit(String),
+    /// Any other reason, such as a configuration with too little information.
+    Other(String),
+}
+
+impl From<String> for Fault {
+    fn from(message: String) -> Self {
+        Self::Other(message)
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(message: &str) -> Self {
+        Self::Other(message.to_owned())
+    }
+}
+
+impl Fault {
+    /// The fault with the place before the message.
+    pub(super) fn at(self, place: &str) -> Self {
+        let with = |message: String| format!("`{place}`: {message}");
+        match self {
+            Self::Unknown(message) => Self::Unknown(with(message)),
+            Self::Unfit(message) => Self::Unfit(with(message)),
+            Self::Other(message) => Self::Other(with(message)),
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! Builds the graph of a plan: the slot formula, once, for all models.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+
+use crate::arch::{Join, PointSpec};
+use crate::blocks::mix::{self, Held};
+use crate::blocks::{self, Build, Named, Selections, points};
+use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
+use lab_base::ggml::{Error, Graph, Tensor};
+
+use super::cache::MAX_VIEWS;
+use super::inputs::{Inputs, ListInputs, OutputRows};
+use super::lab::{CapturedTensors, LabShape};
+use super::options::Options;
+use super::points::Points;
+use super::shape::{GraphParts, Shape};
+use super::split::MAX_GROUPS;
+
+/// A named value that can be read after a pass.
+pub(super) struct Captured {
+    pub(super) path: String,
+    pub(super) spec: &'static PointSpec,
+    /// Whether its rows are those of the source.
+    pub(super) is_of_source: bool,
+    /// The value, or a contiguous copy of it.
+    pub(super) tensor: Tensor,
+}
+
+/// Generous bounds on the operations of a branch (norms, factor, copies of values), of a slot, and of the stages.
+const NODES_PER_BRANCH: usize = 20;
+const NODES_PER_SLOT: usize = 16;
+pub(super) const NODES_ELSEWHERE: usize = 64;
+
+fn n_tensors(plan: &Plan, update_nodes: usize, n_groups: usize, n_views: usize) -> usize {
+    let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
+    let nodes = slots.map(|slot| {
+        let branches = slot.branches.iter();
+        let of_block = |b: &BranchPlan| blocks::max_nodes(&b.block, n_groups, n_views);
+        let branches = branches.map(|b| NODES_PER_BRANCH + of_block(b));
+        NODES_PER_SLOT + branches.sum::<usize>()
+    });
+    let mixes = mix::NODES * plan.mixes().count();
+    let fixed = NODES_ELSEWHERE + mixes + update_nodes;
+    fixed + (5 + n_views) * plan.caches.len() + nodes.sum::<usize>()
+}
+
+pub(super) fn n_leaves(plan: &Plan, update_nodes: usize) -> usize {
+    let parts = plan.recurrent().map(|(_, parts)| parts.len());
+    plan.tensors.len() + 3 * plan.key_values().count() + parts.sum::<usize>() + update_nodes
+}
+
+/// Maximum number of nodes and leaves of a graph of a plan.
+pub(super) fn capacity(plan: &Plan, update_nodes: usize) -> usize {
+    n_tensors(plan, update_nodes, MAX_GROUPS, MAX_VIEWS) + n_leaves(plan, update_nodes)
+}
+
+/// The inputs and outputs of the graph of a pass.
+pub(super) struct PassGraph {
+    pub(super) inputs: Inputs,
+    /// Weights that adapters update, as indices of tensors of the plan.
+    pub(super) updated: BTreeSet<usize>,
+    /// Captured values with their paths.
+    pub(super) captured: Vec<Captured>,
+    /// Captured rows, by point.
+    pub(super) captured_rows: CapturedTensors,
+    /// Logits `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants a result.
+    pub(super) logits: Option<Tensor>,
+    /// The hidden state after the final norm `[n_embd, n_outputs]`, if it is wanted.
+    pub(super) hidden: Option<Tensor>,
+}
+
+/// Builds the graph of a pass.
+pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, PassGraph), Error> {
+    let (plan, options) = (parts.plan, parts.options);
+    let update_nodes = parts.weights.update_nodes;
+    let (n_groups, n_views) = (shape.groups.len(), shape.n_views());
+    let n_tensors = n_tensors(plan, update_nodes, n_groups, n_views) + shape.lab.n_nodes();
+    let mut g = Graph::new(n_tensors, n_leaves(plan, update_nodes))?;
+    let inputs = Inputs::new(&g, parts, shape)?;
+    let mut states = inputs.state_store(parts);
+    let mut store = inputs.key_value_store(parts);
+    let build = Build {
+        g: &g,
+        plan,
+        tensors: parts.weights.tensors,
+        adapters: parts.weights.at_work(Vec::new()),
+        switched: None,
+        ids: None,
+        n_tokens: shape.n_tokens as u64,
+        n_ctx: match options.n_ctx_seq {
+            0 => plan.n_ctx_train,
+            n_ctx => n_ctx as u64,
+        },
+        inputs: &inputs.tokens.derived,
+        side: None,
+        saved: None,
+        store: store.as_mut(),
+        groups: &shape.groups,
+        states: &mut states,
+        flash_attn: options.flash_attn,
+        selected: Selections::default(),
+        lab: inputs.lab(parts, shape),
+        named: RefCell::default(),
+    };
+    let mut assembly = Assembly::new(build, inputs.output_rows.as_ref());
+    let wants = Wants::of(shape, options);
+    let (mut end, mut n_of_source) = (None, 0);
+    if let Some((source, tokens)) = with_tokens(inputs.source.as_ref()) {
+        assembly.read(shape.n_source, source);
+        end = Some(assembly.source(tokens)?);
+        n_of_source = assembly.build.named.get_mut().len();
+    }
+    let (mut logits, mut hidden) = (None, None);
+    if let Some((list, tokens)) = with_tokens(Some(&inputs.tokens)) {
+        assembly.read(shape.n_tokens, list);
+        let x;
+        (x, logits, hidden) = assembly.model(tokens, &wants)?;
+        end = Some(x);
+    }
+    let named = assembly.build.named.into_inner();
+    let rows_by_point = assembly.build.lab.taken.into_inner();
+    let updated = assembly.build.adapters.updated.into_inner();
+    drop(store);
+    for written in &states.written {
+        g.expand(written)?;
+    }
+    let captured = match options.capture {
+        true => capture(&mut g, named, n_of_source)?,
+        false => Vec::new(),
+    };
+    let captured_rows = capture_rows(&mut g, rows_by_point, parts.points, &shape.lab)?;
+    match &logits {
+        Some(logits) => g.output(logits)?,
+        None => end.iter().try_for_each(|x| g.expand(x))?,
+    }
+    if let Some(hidden) = &hidden {
+        g.output(hidden)?;
+    }
+    let pass = PassGraph {
+        inputs,
+        updated,
+        captured,
+        captured_rows,
+        logits,
+        hidden,
+    };
+    Ok((g, pass))
+}
+
+/// A list of tokens with its ids; none if it is empty.
+fn with_tokens(list: Option<&ListInputs>) -> Option<(&ListInputs, &Tensor)> {
+    let list = list?;
+    Some((list, &list.tokens.as_ref()?.0))
+}
+
+/// Makes named values outputs of the graph. The first `n_of_source` are those of the source.
+fn capture(g: &mut Graph, named: Vec<Named>, n_of_source: usize) -> Result<Vec<Captured>, Error> {
+    let capture = |(at, value): (usize, Named)| {
+        let tensor = match value.tensor.is_contiguous() {
+            true => value.tensor,
+            false => g.cont(&value.tensor)?,
+        };
+        g.output(&tensor)?;
+        Ok(Captured {
+            path: value.path,
+            spec: value.spec,
+            is_of_source: at < n_of_source,
+            tensor,
+        })
+    };
+    named.into_iter().enumerate().map(capture).collect()
+}
+
+/// Makes the captured rows of points outputs of the graph.
+fn capture_rows(
+    g: &mut Graph,
+    mut rows_by_point: HashMap<String, Tensor>,
+    points: &Points,
+    shape: &LabShape,
+) -> Result<CapturedTensors, Error> {
+    let mut all = Vec::new();
+    for (point, _) in shape.captures.iter().chain(&shape.pairs) {
+        if let Some(rows) = rows_by_point.remove(&points.all[*point].path) {
+            g.output(&rows)?;
+            all.push((*point, rows));
+        }
+    }
+    Ok(all)
+}
+
+/// The results that a graph must give.
+struct Wants {
+    /// Number of rows that want a result.
+    n_outputs: u64,
+    /// Whether the result is the hidden state after the final norm instead of logits.
+    is_headless: bool,
+    /// Whether the hidden state after the final norm is needed in addition to the result.
+    hidden: bool,
+    /// Whether all rows of every value are needed.
+    all_values: bool,
+}
+
+impl Wants {
+    fn of(shape: &Shape, options: &Options) -> Self {
+        Self {
+            n_outputs: shape.n_outputs as u64,
+            is_headless: shape.is_headless || options.embeddings,
+            hidden: shape.wants_hidden,
+            all_values: options.capture || !shape.lab.is_empty(),
+        }
+    }
+}
+
+/// Builds the graph while the hidden state passes through the layers.
+struct Assembly<'a> {
+    build: Build<'a>,
+    /// Values that later slots and layers can read.
+    taps: HashMap<String, Tensor>,
+    /// Indices of the rows that want a result, until the other rows are dropped.
+    rows: Option<Tensor>,
+    /// These indices, after the other rows are dropped.
+    chosen: Option<Tensor>,
+    /// Taps from before the other rows were dropped, with all rows.
+    of_all: HashMap<String, Tensor>,
+    /// The hidden states of a mix, while the one that is read from them passes through slots.
+    held: Option<Held>,
+}
+
+/// Number of layers that read the source, the first ones of a plan.
+fn n_of_source(plan: &Plan) -> usize {
+    let source = plan.source.as_ref();
+    source.map_or(0, |source| source.n_layers)
+}
+
+/// The last slot in which rows depend on each other: the index of its layer, and its index there. After it each row
+/// is computed on its own.
+fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
+    let keeps = |slot: &SlotPlan| slot.branches.iter().any(|b| b.block.state.is_some());
+    let layers = plan.layers.iter().enumerate().rev();
+    let mut found = layers.map(|(i, layer)| Some((i, layer.slots.iter().rposition(keeps)?)));
+    found.find_map(|place| place)
+}
+
+impl<'a> Assembly<'a> {
+    fn new(build: Build<'a>, rows: Option<&OutputRows>) -> Self {
+        Self {
+            build,
+            taps: HashMap::new(),
+            rows: rows.map(|rows| rows.0.clone()),
+            chosen: None,
+            of_all: HashMap::new(),
+            held: None,
+        }
+    }
+
+    /// Sets the list of `n_tokens` tokens whose rows are built next.
+    fn read(&mut self, n_tokens: usize, list: &'a ListInputs) {
+        self.build.n_tokens = n_tokens as u64;
+        self.build.inputs = &list.derived;
+        self.build.adapters.scales = list.scales.0.clone();
+    }
+
+    /// Sets the token ids of the rows, `tokens [n_tokens]`, for blocks that look up values by token.
+    fn name_tokens(&mut self, tokens: &Tensor) -> Result<(), Error> {
+        let shape = [1, self.build.n_tokens, 1, 1];
+        self.build.ids = Some(self.build.g.reshape(tokens, shape)?);
+        Ok(())
+    }
+
+    /// Builds the layers that read the source, and stores what the other layers need of it. Returns the last hidden
+    /// state.
+    fn source(&mut self, tokens: &Tensor) -> Result<Tensor, Error> {
+        let plan = self.build.plan;
+        let (own, others) = plan.layers.split_at(n_of_source(plan));
+        let embed = plan.source.as_ref().map_or(&plan.embed, |of| &of.embed);
+        let mut x = blocks::embed::build(&self.build, embed, tokens)?;
+        self.name_tokens(tokens)?;
+        self.taps.insert("embd".into(), x.clone());
+        for layer in own {
+            self.taps.insert("layer_in".into(), x.clone());
+            for slot in &layer.slots {
+                x = self.slot(slot, x)?;
+            }
+        }
+        let slots = others.iter().flat_map(|layer| &layer.slots);
+        for branch in slots.flat_map(|slot| &slot.branches) {
+            if self.build.keys_are_of_source(&branch.block) {
+                let rows = self.tap(branch.side.as_deref(), &x)?;
+                self.build.keep_source(&branch.block, &rows)?;
+            }
+        }
+        self.taps.clear();
+        Ok(x)
+    }
+
+    /// Builds the other layers and the output head. Returns the last hidden state, the results of the rows that
+    /// want one (logits or vectors), and the hidden states of these rows if they are wanted.
+    fn model(
+        &mut self,
+        tokens: &Tensor,
+        wants: &Wants,
+    ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>), Error> {
+        let plan = self.build.plan;
+        let mut x = blocks::embed::build(&self.build, &plan.embed, tokens)?;
+        self.build.switched = blocks::embed::adapters(&self.build, &plan.embed)?;
+        self.name_tokens(tokens)?;
+        self.taps.insert("embd".into(), x.clone());
+        let per_layer = match &plan.per_layer {
+            Some(unit) => blocks::per_layer::build(&self.build, unit, tokens, &x)?,
+            None => None,
+        };
+        if let Some(unit) = &plan.write {
+            x = mix::start(&self.build, unit, &x)?;
+        }
+        let last = last_mixing(plan).filter(|_| wants.n_outputs > 0 && !wants.all_values);
+        let layers = plan.layers.iter().enumerate();
+        for (i, layer) in layers.skip(n_of_source(plan)) {
+            if let Some(all) = &per_layer {
+                let input = blocks::per_layer::of_layer(&self.build, all, layer.il)?;
+                match &self.chosen {
+                    Some(_) => self.of_all.insert("ple".into(), input),
+                    None => self.taps.insert("ple".into(), input),
+                };
+            }
+            self.taps.insert("layer_in".into(), x.clone());
+            for (k, slot) in layer.slots.iter().enumerate() {
+                x = self.slot(slot, x)?;
+                if last == Some((i, k)) {
+                    x = self.only_wanted(x, wants.n_outputs)?;
+                }
+            }
+        }
+        if wants.n_outputs == 0 {
+            return Ok((x, None, None));
+        }
+        let wanted = self.only_wanted(x.clone(), wants.n_outputs)?;
+        let read = plan.head.as_ref().and_then(|head| head.read.as_ref());
+        let wanted = match read {
+            Some(unit) => mix::end(&self.build, unit, &wanted)?,
+            None => wanted,
+        };
+        let hidden = |x: &Tensor| Some(x.clone()).filter(|_| wants.hidden);
+        let Some(head) = &plan.head else {
+            let hidden = hidden(&wanted);
+            return Ok((x, Some(wanted), hidden));
+        };
+        let normed = self.norm(head.norm.as_ref(), wanted)?;
+        let normed = match head.unit.as_ref() {
+            Some(unit) => self.build.point(unit, "norm", normed)?,
+            None => self.build.point_at("head", &points::FINAL_NORM, normed)?,
+        };
+        let result = match &head.unit {
+            Some(unit) if !wants.is_headless => blocks::head::build(&self.build, unit, &normed)?,
+            _ => normed.clone(),
+        };
+        let hidden = hidden(&normed);
+        Ok((x, Some(result), hidden))
+    }
+
+    /// The rows of the hidden state that want a result. The other rows end here.
+    fn only_wanted(&mut self, x: Tensor, n_outputs: u64) -> Result<Tensor, Error> {
+        let Some(rows) = self.rows.take() else {
+            return Ok(x);
+        };
+        let of_wanted = |x: &Tensor| self.build.g.get_rows(x, &rows);
+        let wanted = of_wanted(&x)?;
+        if let Some(held) = &mut self.held {
+            held.all = of_wanted(&held.all)?;
+            held.factors = held.factors.as_ref().map(of_wanted).transpose()?;
+        }
+        for (_, scales) in &mut self.build.adapters.scales {
+            *scales = self.build.g.get_rows(scales, &rows)?;
+        }
+        for ids in [&mut self.build.switched, &mut self.build.ids] {
+            let of_rows = ids.as_ref().map(|ids| self.build.g.get_rows(ids, &rows));
+            *ids = of_rows.transpose()?;
+        }
+        self.of_all = std::mem::take(&mut self.taps);
+        self.chosen = Some(rows);
+        self.build.n_tokens = n_outputs;
+        Ok(wanted)
+    }
+
+    fn slot(&mut self, slot: &SlotPlan, x: Tensor) -> Result<Tensor, Error> {
+        let _scope = self.build.g.wiring(&slot.path);
+        let x = match &slot.read {
+            Some(unit) => {
+                let (x, held) = mix::read(&self.build, unit, &x)?;
+                self.held = Some(held);
+                x
+            }
+            None => x,
+        };
+        self.taps.insert("x".into(), x.clone());
+        let input = self.tap(slot.from.as_deref(), &x)?;
+        let h = self.norm(slot.pre.as_ref(), input)?;
+        let h = match slot.pre {
+            Some(_) => self.build.point_at(&slot.path, &points::SLOT_IN, h)?,
+            None => h,
+        };
+        self.taps.insert("h".into(), h.clone());
+        let mut sum: Option<Tensor> = None;
+        for branch in &slot.branches {
+            let y = self.branch(branch, &h)?;
+            let y = match branch.block.path == slot.path {
+                true => y,
+                false => {
+                    let path = &branch.block.path;
+                    self.build.point_at(path, &points::BRANCH_OUT, y)?
+                }
+            };
+            sum = Some(match sum {
+                None => y,
+                Some(sum) => self.build.g.add(&sum, &y)?,
+            });
+        }
+        // Every slot of a plan has a branch.
+        let Some(y) = sum else { return Ok(x) };
+        let y = self.normed_point(slot.post.as_ref(), (&slot.path, &points::SLOT_SUM), y)?;
+        let y = self.factor(slot.scale, y)?;
+        let y = self.build.point_at(&slot.path, &points::SLOT_OUT, y)?;
+        let joined = match slot.join {
+            Join::Add => self.build.g.add(&x, &y)?,
+            Join::Set => y,
+        };
+        let joined = self.norm(slot.after.as_ref(), joined)?;
+        let joined = self.build.point_at(&slot.path, &points::SLOT_X, joined)?;
+        let joined = match (&slot.write, self.held.take()) {
+            (Some(unit), Some(held)) => mix::write(&self.build, unit, &held, &joined)?,
+            (_, held) => {
+                self.held = held;
+                joined
+            }
+        };
+        if !self.build.plan.devices.is_empty() {
+            // Otherwise operations that read the state of a later layer come before the rest of this one, and the
+            // scheduler would put that rest on the later layer's device.
+            self.build.g.expand(&joined)?;
+        }
+        Ok(joined)
+    }
+
+    fn branch(&mut self, branch: &BranchPlan, h: &Tensor) -> Result<Tensor, Error> {
+        let input = self.tap(branch.from.as_deref(), h)?;
+        let input = self.norm(branch.pre.as_ref(), input)?;
+        self.build.side = match branch.side.as_deref() {
+            // The keys and values of the source are stored already.
+            Some(name) if !self.build.keys_are_of_source(&branch.block) => {
+                Some(self.tap(Some(name), h)?)
+            }
+            _ => None,
+        };
+        self.build.saved = None;
+        let y = blocks::build_block(&mut self.build, &branch.block, &input)?;
+        let raw = (branch.block.path.as_str(), &points::BRANCH_RAW);
+        let y = self.normed_point(branch.post.as_ref(), raw, y)?;
+        let y = self.factor(branch.factor, y)?;
+        if let Some(name) = &branch.save {
+            let saved = self.build.saved.take();
+            self.taps
+                .insert(name.clone(), saved.unwrap_or_else(|| y.clone()));
+        }
+        Ok(y)
+    }
+
+    fn tap(&self, name: Option<&str>, otherwise: &Tensor) -> Result<Tensor, Error> {
+        let Some(name) = name else {
+            return Ok(otherwise.clone());
+        };
+        match (self.taps.get(name), self.of_all.get(name), &self.chosen) {
+            (Some(value), ..) => Ok(value.clone()),
+            (None, Some(value), Some(rows)) => self.build.g.get_rows(value, rows),
+            _ => Err(Error::Arguments {
+                op: "tap",
+                message: format!("`{name}` is read before it is saved"),
+            }),
+        }
+    }
+
+    fn norm(&self, norm: Option<&NormUse>, x: Tensor) -> Result<Tensor, Error> {
+        match norm {
+            Some(norm) => self.build.norm(norm, &x),
+            None => Ok(x),
+        }
+    }
+
+    /// Applies a norm to a value, which has a point before it. Without a norm the value has no point.
+    fn normed_point(
+        &self,
+        norm: Option<&NormUse>,
+        (path, spec): (&str, &'static PointSpec),
+        x: Tensor,
+    ) -> Result<Tensor, Error> {
+        match norm {
+            Some(norm) => self.build.norm(norm, &self.build.point_at(path, spec, x)?),
+            None => Ok(x),
+        }
+    }
+
+    fn factor(&self, factor: Option<f64>, x: Tensor) -> Result<Tensor, Error> {
+        match factor {
+            Some(factor) => self.build.g.scale(&x, factor as f32),
+            None => Ok(x),
+        }
+    }
+}

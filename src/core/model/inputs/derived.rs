@@ -1,0 +1,163 @@
+//! Inputs that follow from tokens and positions, or from options alone, made when blocks ask for them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use crate::blocks::{DerivedInput, DerivedInputs, Switched};
+use lab_base::ggml::{Error, Executor, Graph, Tensor};
+use lab_base::weights::TensorType;
+
+use super::super::batch::Batch;
+use super::super::cache::SequenceId;
+
+/// Knowledge of the sequences of a list of tokens.
+pub(super) trait Known {
+    /// The place from which the positions of a sequence count.
+    fn first(&self, sequence: SequenceId) -> u32;
+    /// The token at a place of a sequence, read in this pass or before it.
+    fn token(&self, sequence: SequenceId, place: u32) -> Option<u32>;
+}
+
+/// The derived inputs of a graph.
+pub(in crate::model) struct Derived {
+    /// Prefix of the names of the tensors.
+    prefix: &'static str,
+    n_tokens: u64,
+    /// The inputs that blocks have asked for.
+    made: RefCell<Vec<(DerivedInput, Tensor)>>,
+}
+
+impl Derived {
+    /// No inputs yet, for a pass of `n_tokens` tokens.
+    pub(in crate::model) fn new(prefix: &'static str, n_tokens: u64) -> Self {
+        Self {
+            prefix,
+            n_tokens,
+            made: RefCell::default(),
+        }
+    }
+
+    /// Writes the inputs for a batch.
+    pub(super) fn write(
+        &self,
+        executor: &mut Executor,
+        batch: &Batch,
+        known: &dyn Known,
+    ) -> Result<(), Error> {
+        let made = self.made.borrow();
+        for (input, tensor) in made.iter().filter(|(_, t)| t.is_allocated()) {
+            write(executor, input, tensor, (batch, known))?;
+        }
+        Ok(())
+    }
+}
+
+impl DerivedInputs for Derived {
+    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error> {
+        let mut made = self.made.borrow_mut();
+        if let Some((_, tensor)) = made.iter().find(|(known, _)| *known == input) {
+            return Ok(tensor.clone());
+        }
+        let tensor = make(g, self.prefix, &input, self.n_tokens)?;
+        made.push((input, tensor.clone()));
+        Ok(tensor)
+    }
+}
+
+/// The tensor of an input in a pass of `n` tokens.
+fn make(g: &Graph, prefix: &str, input: &DerivedInput, n: u64) -> Result<Tensor, Error> {
+    let (f32, i32) = (TensorType::F32, TensorType::I32);
+    let input_of = |name: &str, ty, shape: &[u64]| g.input(&format!("{prefix}{name}"), ty, shape);
+    let index_of = |name: &str, shape: &[u64], bound| {
+        g.index_input(&format!("{prefix}{name}"), i32, shape, bound)
+    };
+    match input {
+        DerivedInput::Positions(1) => input_of("positions", i32, &[n]),
+        DerivedInput::Positions(span) => input_of(&format!("positions_of_{span}"), i32, &[n]),
+        DerivedInput::Back => input_of("positions_back", i32, &[n]),
+        DerivedInput::Temperature { .. } => input_of("temperature", f32, &[1, 1, n]),
+        DerivedInput::Rows(rows) => index_of("position_rows", &[n], *rows),
+        DerivedInput::Sections(1) => input_of("sections", i32, &[4 * n]),
+        DerivedInput::Sections(span) => input_of(&format!("sections_of_{span}"), i32, &[4 * n]),
+        DerivedInput::Ngrams(ngrams, rows) => index_of("ngrams", &[ngrams.count() * n], *rows),
+        DerivedInput::Adapters(switches) => index_of("switched", &[1, n], switches.count()),
+        DerivedInput::StandIns(_, rows) => index_of("stand_ins", &[n], *rows),
+        DerivedInput::Types(rows) => index_of("token_types", &[n], *rows),
+        DerivedInput::Divisors(mixture) => input_of("divisors", f32, &[mixture.n_pairs()]),
+        DerivedInput::Buckets(buckets) => index_of("buckets", &[2 * buckets.far + 1], buckets.n),
+        DerivedInput::Decay { heads, .. } => input_of("decay", f32, &[1, *heads]),
+    }
+}
+
+/// Writes the values of an input for the tokens of a batch.
+fn write(
+    executor: &mut Executor,
+    input: &DerivedInput,
+    tensor: &Tensor,
+    (batch, known): (&Batch, &dyn Known),
+) -> Result<(), Error> {
+    let position = |(id, position): &(SequenceId, u32)| position.saturating_sub(known.first(*id));
+    let positions = batch.places.iter().map(position);
+    let as_i32 = || positions.clone().map(|p| p as i32);
+    let of_blocks = |span: u64| as_i32().map(move |p| p - p % (span as i32).max(1));
+    match input {
+        DerivedInput::Positions(span) => {
+            executor.write(tensor, &of_blocks(*span).collect::<Vec<i32>>())
+        }
+        DerivedInput::Back => executor.write(tensor, &as_i32().map(|p| -p).collect::<Vec<i32>>()),
+        DerivedInput::Temperature {
+            scale,
+            floor,
+            offset,
+        } => {
+            let factor = |p: u32| 1.0 + scale * (1.0 + ((p as f32 + offset) / floor).floor()).ln();
+            executor.write(tensor, &positions.map(factor).collect::<Vec<f32>>())
+        }
+        DerivedInput::Rows(_) => executor.write_indices(tensor, &as_i32().collect::<Vec<i32>>()),
+        DerivedInput::Ngrams(ngrams, _) => {
+            let tokens = batch.tokens.iter().zip(&batch.places);
+            let rows = tokens.flat_map(|(token, (id, place))| {
+                ngrams.rows(*token, |back| known.token(*id, place.checked_sub(back)?))
+            });
+            executor.write_indices(tensor, &rows.map(|row| row as i32).collect::<Vec<i32>>())
+        }
+        DerivedInput::Sections(span) => {
+            let mut sections: Vec<i32> = of_blocks(*span).cycle().take(3 * batch.len()).collect();
+            sections.resize(4 * batch.len(), 0);
+            executor.write(tensor, &sections)
+        }
+        DerivedInput::Adapters(switches) => {
+            // A sequence is read once, however many of its tokens are in the batch.
+            let mut read: HashMap<SequenceId, (u32, Switched)> = HashMap::new();
+            let adapter = |(token, &(id, place)): (&u32, &(SequenceId, u32))| {
+                let of_text = read.entry(id).or_default();
+                if of_text.0 > place {
+                    *of_text = (0, Switched::default());
+                }
+                let (next, seen) = of_text;
+                let before = (*next..place).filter_map(|place| known.token(id, place));
+                for token in before.chain([*token]) {
+                    switches.read(seen, token);
+                }
+                *next = place + 1;
+                switches.adapter(seen) as i32
+            };
+            let tokens = batch.tokens.iter().zip(&batch.places);
+            executor.write_indices(tensor, &tokens.map(adapter).collect::<Vec<i32>>())
+        }
+        DerivedInput::StandIns(switches, _) => {
+            let rows = batch.tokens.iter().map(|id| switches.stand_in(*id) as i32);
+            executor.write_indices(tensor, &rows.collect::<Vec<i32>>())
+        }
+        DerivedInput::Types(_) => {
+            let types = batch.types.iter().map(|of_type| *of_type as i32);
+            executor.write_indices(tensor, &types.collect::<Vec<i32>>())
+        }
+        DerivedInput::Divisors(mixture) => executor.write(tensor, &mixture.divisors()),
+        DerivedInput::Buckets(buckets) => executor.write_indices(tensor, &buckets.of_distances()),
+        DerivedInput::Decay { heads, slope } => {
+            let of_head = |i: u64| -slope * (-8.0 * (i + 1) as f32 / *heads as f32).exp2();
+            executor.write(tensor, &(0..*heads).map(of_head).collect::<Vec<f32>>())
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The inputs of a list of tokens: the tokens of a pass, or those of its sources.
+
+use std::collections::HashMap;
+
+use crate::plan::Plan;
+use lab_base::ggml::{Error, Executor, Graph};
+
+use super::super::adapters::Adapters;
+use super::super::batch::Batch;
+use super::super::cache::{BlockManager, SequenceId};
+use super::data::PassData;
+use super::derived::{Derived, Known};
+use super::rows::{AdapterScales, Tokens};
+
+/// The inputs of a list of tokens.
+pub(in crate::model) struct ListInputs {
+    /// Token ids; none if the list is empty.
+    pub(in crate::model) tokens: Option<Tokens>,
+    pub(in crate::model) scales: AdapterScales,
+    pub(in crate::model) derived: Derived,
+}
+
+impl ListInputs {
+    pub(super) fn new(
+        g: &Graph,
+        prefix: &'static str,
+        n: usize,
+        plan: &Plan,
+        adapters: &[usize],
+    ) -> Result<Self, Error> {
+        let n = n as u64;
+        let adapters = if n > 0 { adapters } else { &[] };
+        let tokens = (n > 0).then(|| Tokens::new(g, prefix, n, plan.n_vocab));
+        Ok(Self {
+            tokens: tokens.transpose()?,
+            scales: AdapterScales::new(g, prefix, adapters, n)?,
+            derived: Derived::new(prefix, n),
+        })
+    }
+
+    pub(super) fn write(
+        &self,
+        executor: &mut Executor,
+        batch: &Batch,
+        adapters: &Adapters,
+        known: &dyn Known,
+    ) -> Result<(), Error> {
+        if let Some(tokens) = &self.tokens {
+            tokens.write(executor, batch)?;
+        }
+        self.derived.write(executor, batch, known)?;
+        let sequences = batch.places.iter().map(|(sequence, _)| *sequence);
+        self.scales.write(executor, adapters, &sequences)
+    }
+}
+
+/// Knowledge of the sequences whose tokens a pass reads.
+pub(super) struct OfTokens<'a> {
+    block_manager: &'a BlockManager,
+    /// The tokens of the pass by sequence and place; empty if the block manager has them.
+    own: HashMap<(SequenceId, u32), u32>,
+}
+
+impl<'a> OfTokens<'a> {
+    pub(super) fn new(data: &PassData<'a>) -> Self {
+        let places = data.batch.places.iter().copied();
+        let is_kept = !data.allocated.slots.is_empty();
+        let own = places.zip(data.batch.tokens.iter().copied());
+        Self {
+            block_manager: data.block_manager,
+            own: if is_kept {
+                HashMap::new()
+            } else {
+                own.collect()
+            },
+        }
+    }
+}
+
+impl Known for OfTokens<'_> {
+    fn first(&self, sequence: SequenceId) -> u32 {
+        self.block_manager.n_source(sequence)
+    }
+
+    fn token(&self, sequence: SequenceId, place: u32) -> Option<u32> {
+        let own = self.own.get(&(sequence, place)).copied();
+        own.or_else(|| self.block_manager.token(sequence, place))
+    }
+}
+
+/// Knowledge of the sources that a pass reads: positions count from 0, and no token is known.
+pub(super) struct OfSource;
+
+impl Known for OfSource {
+    fn first(&self, _: SequenceId) -> u32 {
+        0
+    }
+
+    fn token(&self, _: SequenceId, _: u32) -> Option<u32> {
+        None
+    }
+}

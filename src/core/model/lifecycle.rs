@@ -1,0 +1,301 @@
+//! The lifecycle of a model: loading, the memory that it takes, its graphs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::models::lora::Adapter;
+use crate::plan::{KeysOf, Plan};
+use lab_base::ggml;
+use lab_base::ggml::rpc::Worker;
+use lab_base::ggml::{Executor, HostNumbers};
+use lab_base::weights::{Bytes, Weights};
+
+use super::adapters::{Adapters, OnDevice};
+use super::cache::states::States;
+use super::cache::store::KeyValues;
+use super::cache::{BlockManager, Group, SequenceId};
+use super::devices;
+use super::error::{Error, Purpose};
+use super::estimate::{Estimator, larger};
+use super::graph;
+use super::graphs::Graphs;
+use super::lab::{CapturedRow, Lab};
+use super::load::{self, Loaded, Progress};
+use super::memory;
+use super::memory_use::{DeviceUse, MemoryUse};
+use super::options::Options;
+use super::points::Points;
+use super::shape::{GraphParts, Shape};
+use super::support;
+use super::token_sources::TokenSources;
+
+/// A loaded model.
+pub struct Model {
+    pub(super) plan: Plan,
+    pub(super) options: Options,
+    /// Whether attention reads block tables instead of runs.
+    pub(super) is_paged: bool,
+    pub(super) loaded: Loaded,
+    pub(super) adapters: Adapters,
+    pub(super) cache: KeyValues,
+    pub(super) states: States,
+    pub(super) block_manager: BlockManager,
+    /// The sources of sequences, if the model reads any.
+    pub(super) sources: TokenSources,
+    /// Slots of each KV group.
+    pub(super) n_slots: Vec<usize>,
+    pub(super) graphs: Graphs,
+    pub(super) logits: HostNumbers,
+    pub(super) hidden: Vec<f32>,
+    /// The points of the model.
+    pub(super) points: Arc<Points>,
+    /// The captures and edits of sequences.
+    pub(super) labs: HashMap<SequenceId, Arc<Lab>>,
+    /// The rows that the last pass captured.
+    pub(super) captured_rows: Vec<CapturedRow>,
+    /// Number of further passes whose slots are checked, because a sequence disturbed others.
+    pub(super) n_checked: usize,
+    /// Scratch memory on each device, in bytes.
+    pub(super) compute_bytes: Vec<u64>,
+}
+
+impl Model {
+    /// Loads the weights of a plan and takes the memory to run it.
+    ///
+    /// # Errors
+    /// The weights cannot be used, or memory is missing, which is checked before it is taken.
+    pub fn load(
+        plan: Plan,
+        weights: &Weights,
+        options: Options,
+        progress: Progress<'_>,
+    ) -> Result<Self, Error> {
+        Self::load_with(plan, weights, &[], options, progress)
+    }
+
+    /// [`Self::load`] with adapters, which apply with their own scales to sequences that set none.
+    ///
+    /// # Errors
+    /// The errors of [`Self::load`], or an update of a weight that is used in other ways than in products.
+    pub fn load_with(
+        plan: Plan,
+        weights: &Weights,
+        adapters: &[Adapter],
+        mut options: Options,
+        progress: Progress<'_>,
+    ) -> Result<Self, Error> {
+        options.n_seqs = options.n_seqs.max(1);
+        let options = support::usable(&plan, options)?;
+        if options.deterministic {
+            options.check_deterministic(&plan)?;
+            ggml::set_batch_invariant(true);
+        }
+        let cache_bytes = options.check_cache(&plan)?;
+        match plan.devices.is_empty() {
+            true => memory::check(Purpose::Cache, cache_bytes)?,
+            false => Estimator::with(&plan, weights, adapters)?.check(&options)?,
+        }
+        let devices = devices::of_plan(&plan)?;
+        let loaded = load::load(&plan.tensors, &devices, weights, progress)?;
+        let adapters = Adapters::load(&plan, adapters)?;
+        Self::of_loaded(plan, loaded, adapters, options)
+    }
+
+    /// Takes the memory to run a plan whose weights are loaded.
+    pub(super) fn of_loaded(
+        plan: Plan,
+        loaded: Loaded,
+        adapters: Adapters,
+        options: Options,
+    ) -> Result<Self, Error> {
+        let is_paged = options.is_paged(&plan);
+        let n_slots = options.n_slots(&plan);
+        let n_slots_of_all = n_slots.iter().copied().max().unwrap_or(0);
+        let groups = plan
+            .caches
+            .iter()
+            .zip(&n_slots)
+            .map(|(cache, n_slots)| Group {
+                // Groups without stored keys count the slots of the others, and take no memory.
+                n_slots: match cache.keys {
+                    KeysOf::Pass => n_slots_of_all,
+                    _ => *n_slots,
+                },
+                rule: options.visibility(&plan, cache),
+                keys: cache.keys,
+            });
+        let groups = groups.collect();
+        let devices = devices::of_plan(&plan)?;
+        let types = [options.k_type, options.v_type];
+        let cache = KeyValues::new(&plan, &devices, &n_slots, types)?;
+        let states = States::new(&plan, &devices, options.n_rows())?;
+        let n_rows = (!states.is_empty()).then(|| options.n_rows());
+        let mut block_manager = match is_paged {
+            true => BlockManager::new(groups, n_rows),
+            false => BlockManager::in_runs(groups, n_rows, options.n_seqs),
+        };
+        block_manager.set_default_key(&adapters.default_key(), 0);
+        let points = Arc::new(Points::of(&plan)?);
+        let capacity = graph::capacity(&plan, adapters.capacity());
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        let device_of_head = devices[head.map_or(0, |unit| unit.device)];
+        let mut executor = Executor::new(&devices, options.n_threads, capacity)?;
+        if options.plain {
+            executor.compute_plainly()?;
+        }
+        let mut model = Self {
+            plan,
+            options,
+            is_paged,
+            loaded,
+            adapters,
+            cache,
+            states,
+            block_manager,
+            sources: TokenSources::default(),
+            n_slots,
+            graphs: Graphs::new(executor),
+            logits: HostNumbers::new(device_of_head),
+            hidden: Vec::new(),
+            points,
+            labs: HashMap::new(),
+            captured_rows: Vec::new(),
+            n_checked: 0,
+            compute_bytes: Vec::new(),
+        };
+        model.reserve()?;
+        Ok(model)
+    }
+
+    /// Measures the largest pass, checks that it fits, and takes its memory.
+    fn reserve(&mut self) -> Result<(), Error> {
+        let mut shape = Shape::largest(&self.options, &self.plan, &self.n_slots);
+        shape.adapters = (0..self.adapters.all.len()).collect();
+        let (graph, pass) = graph::build(&self.graph_parts(), &shape)?;
+        self.adapters
+            .check(&self.plan, &self.options, &pass.updated)?;
+        let n_nodes = graph.n_nodes();
+        self.compute_bytes = self.graphs.executor.measure(graph)?;
+        let of_source = Shape::largest_source(&self.options, &self.plan);
+        if let Some(shape) = &of_source {
+            let (graph, _) = graph::build(&self.graph_parts(), shape)?;
+            let bytes = self.graphs.executor.measure(graph)?;
+            larger(&mut self.compute_bytes, &bytes);
+        }
+        memory::check(Purpose::Scratch, self.compute_bytes[0])?;
+        for shape in [Some(shape), of_source].into_iter().flatten() {
+            let (graph, _) = graph::build(&self.graph_parts(), &shape)?;
+            self.graphs.executor.reserve(graph)?;
+        }
+        tracing::debug!(
+            compute = self.compute_bytes.iter().sum::<u64>(),
+            nodes = n_nodes,
+            "reserved"
+        );
+        Ok(())
+    }
+
+    /// The parts from which its graphs are built.
+    pub(super) fn graph_parts(&self) -> GraphParts<'_> {
+        GraphParts {
+            plan: &self.plan,
+            weights: OnDevice {
+                tensors: &self.loaded.tensors,
+                updates: Some(&self.adapters.updates),
+                update_nodes: self.adapters.capacity(),
+            },
+            cache: &self.cache,
+            states: &self.states,
+            options: &self.options,
+            n_slots: &self.n_slots,
+            points: &self.points,
+        }
+    }
+
+    /// The points of the model.
+    pub fn points(&self) -> &Arc<Points> {
+        &self.points
+    }
+
+    /// The plan that the model runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Elements of a row of results: the vocabulary size for logits, the width of the hidden state for vectors.
+    pub fn row_width(&self) -> usize {
+        self.options.row_width(&self.plan)
+    }
+
+    /// Maximum number of rows of results that are computed at a time.
+    pub(super) fn n_outputs(&self) -> usize {
+        self.options.outputs_at_once(&self.plan)
+    }
+
+    /// Results of the last pass: logits `[n_vocab, n_outputs]`, and the hidden state after the final norm
+    /// `[n_embd, n_outputs]` if the batch wanted it.
+    pub fn results(&self) -> (&[f32], &[f32]) {
+        (&self.logits, &self.hidden)
+    }
+
+    /// The options with which the model runs.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The files that are used in place as weights.
+    pub fn files(&self) -> &[Bytes] {
+        &self.loaded.files
+    }
+
+    /// The workers on other machines that compute parts of the model.
+    pub fn workers(&self) -> &[Arc<Worker>] {
+        self.graphs.executor.workers()
+    }
+
+    /// The memory that the model takes.
+    pub fn memory(&self) -> MemoryUse {
+        let caches = [self.cache.bytes(), self.states.bytes()];
+        let mapped = [&self.loaded.mapped[..], &[self.adapters.mapped_bytes]];
+        MemoryUse {
+            mapped: mapped.concat().iter().sum(),
+            copied: self.loaded.copied_bytes + self.adapters.copied_bytes,
+            cache: caches.iter().copied().flatten().sum(),
+            compute: self.compute_bytes.iter().sum(),
+            devices: DeviceUse::of_plan(
+                &self.plan,
+                &self.loaded.mapped,
+                &self.loaded.taken,
+                [self.adapters.mapped_bytes, self.adapters.copied_bytes],
+                caches,
+                &self.compute_bytes,
+            ),
+        }
+    }
+
+    /// Number of positions that fit into the cache of every layer, in full blocks. Blocks that are only cached
+    /// count as free. Layers with a window free blocks as a sequence continues.
+    pub fn free_slots(&self) -> usize {
+        self.block_manager.free().unwrap_or(self.options.n_ctx)
+    }
+
+    /// Number of graphs of passes built so far. A pass of a recently used shape adds none.
+    pub fn n_graphs(&self) -> u64 {
+        self.graphs.n_built()
+    }
+
+    /// Whether each sequence has a recurrent state, which cannot be rolled back.
+    pub fn has_states(&self) -> bool {
+        !self.states.is_empty()
+    }
+
+    /// Whether sequences share cached prefixes.
+    pub fn is_shared(&self) -> bool {
+        self.options.n_ctx > 0 && self.block_manager.is_shared()
+    }
+
+    /// Lets the threads sleep until the next pass.
+    pub fn rest(&self) {
+        self.graphs.executor.rest();
+    }
+}

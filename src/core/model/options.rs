@@ -1,0 +1,232 @@
+//! The options with which a model runs, and what follows from them for a plan.
+
+use crate::arch::Mode;
+use crate::blocks::cache::Cache as Visibility;
+use crate::plan::{BLOCK_LEN, CachePlan, Capacity, KeyValuePlan, KeysOf, Plan, Unit};
+use lab_base::ggml::KvBlocks;
+use lab_base::weights::TensorType;
+
+use super::error::Error;
+
+/// The options with which a model runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Slots of the cache: positions of all sequences together. 0: nothing is cached between passes.
+    pub n_ctx: usize,
+    /// Maximum number of positions of a sequence, which decides between RoPE tables for short and for long
+    /// contexts; 0: the context length of the training.
+    pub n_ctx_seq: usize,
+    /// Maximum number of sequences that run at the same time, for which recurrent states and the slots of attention
+    /// windows are made; at least 1.
+    pub n_seqs: usize,
+    /// Number of checkpoints: cached states of ended sequences, and of positions within running ones, from which a
+    /// later sequence can continue. Only for models with recurrent states.
+    pub n_checkpoints: usize,
+    /// Maximum number of tokens of a pass.
+    pub n_batch: usize,
+    /// Maximum number of rows of logits that are computed before they are read; 0: as many as take 64 MB.
+    pub n_outputs: usize,
+    /// Number of threads that compute.
+    pub n_threads: usize,
+    /// Element type of cached keys.
+    pub k_type: TensorType,
+    /// Element type of cached values.
+    pub v_type: TensorType,
+    /// Whether flash attention is used.
+    pub flash_attn: bool,
+    /// Whether the bits of a sequence's results must not depend on the rest of its batches. Applies to the whole
+    /// process: it slows products of some types in other models as well.
+    pub deterministic: bool,
+    /// Whether results are vectors instead of logits: the hidden state after the final norm.
+    pub embeddings: bool,
+    /// Whether every token attends to the whole pass, regardless of the definition.
+    pub non_causal: bool,
+    /// Whether the values of a pass can be read after it, which takes memory for all of them.
+    pub capture: bool,
+    /// Whether plain loops compute instead of the processor's kernels, which is slow and independent of them.
+    pub plain: bool,
+}
+
+impl Options {
+    /// Options for one sequence on one thread, 16-bit keys and values and flash attention, with `n_ctx` slots and
+    /// passes of at most `n_batch` tokens.
+    pub fn plain(n_ctx: usize, n_batch: usize) -> Self {
+        Self {
+            n_ctx,
+            n_ctx_seq: 0,
+            n_seqs: 1,
+            n_checkpoints: 0,
+            n_batch,
+            n_outputs: 0,
+            n_threads: 1,
+            k_type: TensorType::F16,
+            v_type: TensorType::F16,
+            flash_attn: true,
+            deterministic: false,
+            embeddings: false,
+            non_causal: false,
+            capture: false,
+            plain: false,
+        }
+    }
+
+    /// The default maximum number of tokens of a pass.
+    pub const N_BATCH: usize = 512;
+
+    pub(super) fn capacity(&self) -> Capacity {
+        Capacity {
+            n_ctx: self.n_ctx as u64,
+            n_seqs: self.n_seqs.max(1) as u64,
+            n_batch: self.n_batch as u64,
+        }
+    }
+
+    /// The largest context, in whole blocks, whose caches and states take at most `bytes`.
+    pub fn n_ctx_within(&self, plan: &Plan, bytes: u64) -> usize {
+        let states = plan.recurrent_bytes(self.n_rows() as u64 + 1);
+        let left = bytes.saturating_sub(states.unwrap_or(u64::MAX));
+        let fits = |n_blocks: u64| {
+            let capacity = Capacity {
+                n_ctx: n_blocks * BLOCK_LEN,
+                ..self.capacity()
+            };
+            plan.cache_bytes(capacity, self.k_type, self.v_type)
+                .is_some_and(|needed| needed <= left)
+        };
+        let (mut fitting, mut too_many) = (0, i32::MAX as u64 / BLOCK_LEN);
+        while fitting + 1 < too_many {
+            let middle = fitting.midpoint(too_many);
+            if fits(middle) {
+                fitting = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        (fitting * BLOCK_LEN) as usize
+    }
+
+    /// Bytes of caches and states with one block; `None` on overflow, or if a row is not a whole number of blocks.
+    pub fn bytes_of_block(&self, plan: &Plan) -> Option<u64> {
+        let capacity = Capacity {
+            n_ctx: BLOCK_LEN,
+            ..self.capacity()
+        };
+        let states = plan.recurrent_bytes(self.n_rows() as u64 + 1)?;
+        plan.cache_bytes(capacity, self.k_type, self.v_type)?
+            .checked_add(states)
+    }
+
+    /// Whether results are logits.
+    pub(super) fn projects(&self, plan: &Plan) -> bool {
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        head.is_some() && !self.embeddings
+    }
+
+    /// Elements of a row of results.
+    pub(super) fn row_width(&self, plan: &Plan) -> usize {
+        let n = match self.projects(plan) {
+            true => plan.n_vocab,
+            false => plan.n_embd,
+        };
+        n as usize
+    }
+
+    /// Maximum number of rows of results that are computed at a time.
+    pub(super) fn outputs_at_once(&self, plan: &Plan) -> usize {
+        const BYTES: usize = 64 << 20;
+        match self.n_outputs {
+            _ if !self.projects(plan) || self.capture => usize::MAX,
+            0 => (BYTES / (size_of::<f32>() * self.row_width(plan).max(1))).max(1),
+            n => n,
+        }
+    }
+
+    /// Slots of each KV group.
+    pub(super) fn n_slots(&self, plan: &Plan) -> Vec<usize> {
+        let capacity = self.capacity();
+        let groups = plan.caches.iter();
+        groups.map(|group| capacity.slots(group) as usize).collect()
+    }
+
+    /// Whether attention reads block tables instead of runs. Only the processor has this operation.
+    pub(super) fn is_paged(&self, plan: &Plan) -> bool {
+        let fits = |(unit, rows): (&Unit, &KeyValuePlan)| {
+            let (k, v) = (rows.k / rows.heads, rows.v / rows.heads);
+            let v_type = if rows.v_in_k {
+                self.k_type
+            } else {
+                self.v_type
+            };
+            let can_hold = KvBlocks::can_hold;
+            let index = can_hold(self.k_type, rows.index);
+            unit.device == 0 && can_hold(self.k_type, k) && can_hold(v_type, v) && index
+        };
+        self.flash_attn && self.n_ctx > 0 && plan.key_values().all(fits)
+    }
+
+    pub(super) fn check_deterministic(&self, plan: &Plan) -> Result<(), Error> {
+        match self.n_ctx > 0 && !self.is_paged(plan) {
+            true => Err(Error::NotDeterministic),
+            false => Ok(()),
+        }
+    }
+
+    /// Number of states that are stored, if the model has any.
+    pub(super) fn n_rows(&self) -> usize {
+        match self.n_ctx {
+            0 => 0,
+            _ => self.n_seqs.saturating_add(self.n_checkpoints),
+        }
+    }
+
+    /// Checks the types of the caches. Returns the size of caches and states in bytes.
+    pub(super) fn check_cache(&self, plan: &Plan) -> Result<u64, Error> {
+        let states = plan
+            .recurrent_bytes((self.n_rows() as u64).saturating_add(1))
+            .unwrap_or(u64::MAX);
+        if self.n_ctx == 0 {
+            return Ok(states);
+        }
+        for (_, rows) in plan.key_values() {
+            // A head is read by itself, so it too must be a whole number of blocks. Values that
+            // lie in the keys have the keys' type.
+            let v_type = if rows.v_in_k {
+                self.k_type
+            } else {
+                self.v_type
+            };
+            let heads = [
+                (self.k_type, rows.k / rows.heads),
+                (v_type, rows.v / rows.heads),
+                (self.k_type, rows.index),
+            ];
+            for (ty, head) in heads {
+                if ty.row_bytes(head).is_none() {
+                    return Err(Error::CacheType {
+                        ty,
+                        block: ty.block_len(),
+                        row: head,
+                    });
+                }
+            }
+        }
+        let rows = plan.cache_bytes(self.capacity(), self.k_type, self.v_type);
+        Ok(rows.unwrap_or(u64::MAX).saturating_add(states))
+    }
+
+    /// The positions that the queries of a KV group attend to.
+    pub(super) fn visibility(&self, plan: &Plan, group: &CachePlan) -> Visibility {
+        let rule = Visibility::read(&group.unit.options);
+        Visibility {
+            causal: rule.causal && !self.non_causal && plan.mode == Mode::Causal,
+            ..rule
+        }
+    }
+
+    /// Whether sequences of a plan share their cached prefixes.
+    pub fn shares(&self, plan: &Plan) -> bool {
+        let of_tokens = |group: &&CachePlan| group.keys == KeysOf::Tokens;
+        let mut groups = plan.caches.iter().filter(of_tokens);
+        self.n_ctx > 0 && groups.all(|group| self.visibility(plan, group).causal)
+    }
+}

@@ -1,0 +1,445 @@
+//! One pass: its slots, its graph, the inputs that are written and the results that are read.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::blocks::SequenceGroup;
+use lab_base::weights::Bytes;
+
+use super::batch::Batch;
+use super::cache::{Allocated, MAX_VIEWS, Rows, SequenceId, Shortage};
+use super::error::Error;
+use super::finite::is_finite;
+use super::graph;
+use super::inputs::{PassData, VisibleKeys, apart};
+use super::lab::{self, CapturedRow, PassLab};
+use super::lifecycle::Model;
+use super::results::Value;
+use super::shape::{self, Shape};
+use super::split::{self, MAX_GROUPS, Part};
+use super::stage::{self, StageEnds};
+
+/// Maximum number of rows that the output head reads at once for a lens.
+const MAX_LENS_ROWS: usize = 64;
+
+/// Receives rows of results as they are computed: the index of the first row, and the rows.
+pub type EachRows<'a> = &'a mut dyn FnMut(usize, &[f32]);
+
+/// What becomes of the rows of a pass.
+pub(super) enum Destination<'a> {
+    /// Row `i` is kept as row `places[i]` of the model's logits, which have room for it.
+    Kept(&'a [usize]),
+    /// Rows are handed out.
+    Each(EachRows<'a>),
+}
+
+impl Model {
+    /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in order.
+    ///
+    /// # Errors
+    /// The batch does not fit the model, the cache is full, or a computation fails. The cache then holds none of
+    /// the batch's tokens.
+    pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
+        self.check(batch)?;
+        self.captured_rows.clear();
+        let (placed, source) = self.placed(batch)?;
+        let batch = placed.as_ref().unwrap_or(batch);
+        let has_states = !self.states.is_empty();
+        let n_outputs = batch.n_outputs();
+        self.logits.resize(self.row_width() * n_outputs)?;
+        if !has_states && !self.is_split(batch) {
+            let in_order: Vec<usize> = (0..n_outputs).collect();
+            self.pass((batch, &source), &[], Destination::Kept(&in_order))?;
+            self.verify_logits(batch)?;
+            return Ok(&self.logits);
+        }
+        let n_groups = match (has_states, self.options.n_ctx) {
+            (true, _) => MAX_GROUPS,
+            (false, 0) => MAX_VIEWS,
+            (false, _) => usize::MAX,
+        };
+        let run_start = |id| self.block_manager.run_start(id).unwrap_or(usize::MAX);
+        let alone = |id| match self.options.n_ctx {
+            0 => self.has_spans(),
+            _ => self.reads_other_slots() && self.is_edited(id),
+        };
+        let parts = split::by_sequence(batch, n_groups, run_start, alone);
+        let n_hidden = if batch.wants_hidden { n_outputs } else { 0 };
+        let mut hidden = vec![0.0; self.plan.n_embd as usize * n_hidden];
+        for (n, part) in parts.iter().enumerate() {
+            if let Err(error) = self.pass_part(part, has_states) {
+                if self.options.n_ctx > 0 {
+                    let done = parts[..n].iter();
+                    done.for_each(|part| self.block_manager.roll_back(&part.batch.places));
+                }
+                return Err(error);
+            }
+            scatter(
+                &self.hidden,
+                &part.outputs,
+                self.plan.n_embd as usize,
+                &mut hidden,
+            );
+        }
+        self.hidden = hidden;
+        self.verify_logits(batch)?;
+        Ok(&self.logits)
+    }
+
+    /// The batch with its positions shifted by the length of each sequence's source, and the sources that this pass
+    /// computes. The batch is none if the model reads no source.
+    fn placed(&mut self, batch: &Batch) -> Result<(Option<Batch>, Batch), Error> {
+        if !self.reads_source() {
+            return Ok((None, Batch::default()));
+        }
+        let (placed, source) = self.after_sources(batch)?;
+        Ok((Some(placed), source))
+    }
+
+    /// Whether a batch of a model without recurrent states takes several passes, or has to be ordered: attention over
+    /// runs reads runs of equal length at equal distances together, and without a cache it reads each sequence by
+    /// itself.
+    fn is_split(&self, batch: &Batch) -> bool {
+        let places = batch.places.as_slice();
+        let is_one = places.windows(2).all(|pair| pair[0].0 == pair[1].0);
+        match self.options.n_ctx {
+            _ if is_one => false,
+            // The sources of the pass are not split.
+            0 if self.reads_source() => false,
+            0 => self.has_spans() || apart(places, places).is_none(),
+            _ => !self.is_paged,
+        }
+    }
+
+    /// Whether whole spans have keys. Without a cache, these lie after the keys of all tokens of the pass.
+    fn has_spans(&self) -> bool {
+        self.plan.caches.iter().any(|group| group.span().is_some())
+    }
+
+    fn pass_part(&mut self, part: &Part, has_states: bool) -> Result<(), Error> {
+        let groups: &[SequenceGroup] = if has_states { &part.groups } else { &[] };
+        let batch = (&part.batch, &Batch::default());
+        self.pass(batch, groups, Destination::Kept(&part.outputs))
+    }
+
+    /// [`Self::forward`] without storing all logits: `each` receives some rows at a time, in order.
+    ///
+    /// # Errors
+    /// The errors of [`Self::forward`]. Some rows may have been handed out before.
+    pub fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), Error> {
+        // Where attention reads slots of others, an edited sequence has a pass of its own.
+        let mut ids = batch.places.iter().map(|(id, _)| *id);
+        let is_mixed = self.reads_other_slots() && ids.any(|id| self.is_edited(id));
+        let is_one_pass = match self.options.n_ctx {
+            0 => !self.is_split(batch),
+            _ => !is_mixed,
+        };
+        if self.states.is_empty() && is_one_pass {
+            self.check(batch)?;
+            self.captured_rows.clear();
+            let (placed, source) = self.placed(batch)?;
+            let batch = placed.as_ref().unwrap_or(batch);
+            let mut is_sound = true;
+            let each: EachRows<'_> = &mut |at, rows| {
+                is_sound &= is_finite(rows);
+                each(at, rows);
+            };
+            self.pass((batch, &source), &[], Destination::Each(each))?;
+            return self.verify(batch, is_sound);
+        }
+        each(0, self.forward(batch)?);
+        Ok(())
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), Error> {
+        batch.check(self.options.n_batch, self.plan.n_vocab)?;
+        if self.options.n_ctx > 0 || !self.states.is_empty() {
+            split::check_order(batch, |sequence| self.next(sequence))?;
+        }
+        Ok(())
+    }
+
+    /// Runs one pass of a batch, and of the sources that are computed with it. With a KV cache one of the two is
+    /// empty. `groups` lists the sequences of the batch if the model has recurrent states, and is empty otherwise.
+    pub(super) fn pass(
+        &mut self,
+        (batch, source): (&Batch, &Batch),
+        groups: &[SequenceGroup],
+        rows: Destination<'_>,
+    ) -> Result<(), Error> {
+        let kept = if batch.is_empty() { source } else { batch };
+        let allocated = self.allocate(kept, groups)?;
+        // A panic leaves nothing half done: the slots of the pass are freed below.
+        let compute = AssertUnwindSafe(|| self.compute((batch, source), &allocated, groups, rows));
+        let result = catch_unwind(compute);
+        let result = result.map(|result| result.and_then(|()| self.check_files()));
+        let result = result.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(Error::Internal(text.unwrap_or_default()))
+        });
+        if result.is_err() {
+            // A graph that failed is not run again, and its results are not used.
+            self.graphs.forget_loaded();
+            if self.options.n_ctx > 0 {
+                self.block_manager.roll_back(&kept.places);
+            }
+        }
+        result
+    }
+
+    /// Refuses results if a file of the weights was changed.
+    fn check_files(&self) -> Result<(), Error> {
+        let mut files = self.loaded.files.iter();
+        files.try_for_each(Bytes::check).map_err(Error::Changed)
+    }
+
+    /// Allocates slots and state rows for the tokens of a pass.
+    fn allocate(&mut self, batch: &Batch, groups: &[SequenceGroup]) -> Result<Allocated, Error> {
+        if self.options.n_ctx == 0 {
+            let n_seqs = groups.iter().map(|group| group.n_seqs).sum();
+            let rows = Rows {
+                read: vec![self.options.n_rows(); n_seqs],
+                write: Vec::new(),
+            };
+            return Ok(Allocated {
+                rows,
+                ..Allocated::default()
+            });
+        }
+        let allocated = self.block_manager.allocate(&batch.places, &batch.tokens);
+        let allocated = allocated.map_err(|shortage| match shortage {
+            Shortage::Rows => Error::Sequences(self.options.n_seqs),
+            Shortage::Slots => Error::CacheFull {
+                needed: batch.len(),
+                free: self.free_slots(),
+                n_ctx: self.options.n_ctx,
+            },
+        })?;
+        if let Err(error) = self.cache.copy(&allocated.copies) {
+            // Runs that were not copied do not hold the keys and values of their tokens.
+            self.block_manager.abandon();
+            return Err(error.into());
+        }
+        Ok(allocated)
+    }
+
+    fn compute(
+        &mut self,
+        (batch, source): (&Batch, &Batch),
+        allocated: &Allocated,
+        groups: &[SequenceGroup],
+        rows: Destination<'_>,
+    ) -> Result<(), Error> {
+        let n_outputs = batch.n_outputs();
+        let is_headless = n_outputs > self.n_outputs();
+        let is_cached = self.options.n_ctx > 0;
+        let lists = (batch, source);
+        let keys = VisibleKeys::of(&self.block_manager, lists, is_cached, self.is_paged);
+        let of_tokens = self.of_tokens(batch);
+        let asked = of_tokens.as_ref().unwrap_or(batch);
+        let lab = PassLab::of(
+            &self.labs,
+            &self.points,
+            asked,
+            (&self.block_manager, is_cached),
+        );
+        self.load_graph(Shape {
+            n_tokens: batch.len(),
+            n_source: source.len(),
+            n_outputs,
+            keys: keys.iter().map(VisibleKeys::shape).collect(),
+            n_ended: shape::n_ended(&self.plan, &batch.places),
+            groups: groups.to_vec(),
+            wants_hidden: batch.wants_hidden || is_headless,
+            is_headless,
+            adapters: self
+                .adapters
+                .on(&sequences(if batch.is_empty() { source } else { batch })),
+            lab: lab.shape(),
+        })?;
+        let (executor, pass) = self.graphs.split()?;
+        let data = PassData {
+            batch,
+            source,
+            allocated,
+            keys: &keys,
+            block_manager: &self.block_manager,
+            adapters: &self.adapters,
+            lab: &lab,
+        };
+        tracing::trace_span!(target: "phase", "inputs")
+            .in_scope(|| pass.inputs.write(executor, &data))?;
+        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
+        lab::read(
+            executor,
+            &pass.captured_rows,
+            &lab,
+            asked,
+            &mut self.captured_rows,
+        )?;
+        self.hidden.clear();
+        if let Some(hidden) = &pass.hidden {
+            self.hidden
+                .resize(n_outputs * self.plan.n_embd as usize, 0.0);
+            executor.read(hidden, &mut self.hidden)?;
+        }
+        if is_headless {
+            let sequences = batch.places.iter().zip(&batch.outputs);
+            let sequences = sequences.filter(|(_, wanted)| **wanted);
+            let sequences: Vec<_> = sequences.map(|((sequence, _), _)| *sequence).collect();
+            return self.project(&sequences, rows);
+        }
+        let width = self.options.row_width(&self.plan);
+        let Some(logits) = &pass.logits else {
+            return Ok(());
+        };
+        let _span = tracing::trace_span!(target: "phase", "read").entered();
+        match rows {
+            Destination::Kept(places) => {
+                executor.read_rows(logits, (places, width), &mut self.logits)?
+            }
+            Destination::Each(each) => {
+                self.logits.resize(n_outputs * width)?;
+                executor.read(logits, &mut self.logits)?;
+                each(0, &self.logits);
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the graph of a shape: a kept one, or a new one.
+    fn load_graph(&mut self, shape: Shape) -> Result<(), Error> {
+        if self.graphs.holds(&shape) {
+            return Ok(self.graphs.reload(&shape)?);
+        }
+        let _span = tracing::trace_span!(target: "phase", "build").entered();
+        let (graph, pass) = graph::build(&self.graph_parts(), &shape)?;
+        Ok(self.graphs.add(shape, graph, pass)?)
+    }
+
+    /// The values of the last pass in the order of computation, after those of sources that were read before it.
+    /// Empty unless values are captured.
+    ///
+    /// # Errors
+    /// The tensor library refuses to read a value.
+    pub fn values(&self) -> Result<Vec<Value>, Error> {
+        let of_source = self.sources.values.iter().cloned();
+        Ok(of_source.chain(self.values_of_pass()?).collect())
+    }
+
+    pub(super) fn values_of_pass(&self) -> Result<Vec<Value>, Error> {
+        let Some(pass) = self.graphs.loaded() else {
+            return Ok(Vec::new());
+        };
+        let executor = &self.graphs.executor;
+        let captured = pass.captured.iter();
+        captured.map(|value| Value::read(executor, value)).collect()
+    }
+
+    /// Takes the rows that the last pass captured, in the order of points, then of tokens.
+    pub fn captured_rows(&mut self) -> Vec<CapturedRow> {
+        std::mem::take(&mut self.captured_rows)
+    }
+
+    /// The logits `[n_vocab, n]` that the final norm and the output head make of hidden states `[n_embd, n]` of a
+    /// sequence. If the head reads several states of a token, `rows` may have all of them: `[size, n]`.
+    ///
+    /// # Errors
+    /// The model has no output head, the rows have another width, or a computation fails.
+    pub fn lens(
+        &mut self,
+        sequence: SequenceId,
+        (rows, size): (&[f32], usize),
+    ) -> Result<Vec<f32>, Error> {
+        let width = self.plan.n_vocab as usize;
+        let n_embd = self.plan.n_embd as usize;
+        let is_read = size == n_embd || Some(size) == self.points.read_width();
+        if rows.is_empty() || !is_read || !rows.len().is_multiple_of(size) {
+            let n = rows.len();
+            return Err(Error::Internal(format!("{n} numbers for rows of {size}")));
+        }
+        let adapters = self.adapters.on(&[sequence]);
+        let mut logits = vec![0.0; rows.len() / size * width];
+        let at_once = self.n_outputs().min(MAX_LENS_ROWS);
+        let parts = rows.chunks(at_once * size);
+        for (rows, logits) in parts.zip(logits.chunks_mut(at_once * width)) {
+            let n = rows.len() / size;
+            let built = stage::build_lens(&self.graph_parts(), (size as u64, n), &adapters)?;
+            let Some((graph, ends)) = built else {
+                return Err(Error::Internal("there is no head".into()));
+            };
+            self.graphs.load(graph)?;
+            let executor = &mut self.graphs.executor;
+            executor.write(&ends.hidden, rows)?;
+            let of_rows = std::iter::repeat_n(sequence, n);
+            ends.scales.write(executor, &self.adapters, &of_rows)?;
+            executor.run()?;
+            executor.read(&ends.result, logits)?;
+        }
+        Ok(logits)
+    }
+
+    /// Computes the logits of the hidden states of the pass, some rows at a time. `sequences` has the sequence of
+    /// each row.
+    fn project(
+        &mut self,
+        sequences: &[SequenceId],
+        mut rows: Destination<'_>,
+    ) -> Result<(), Error> {
+        let n_rows = sequences.len();
+        let adapters = self.adapters.on(sequences);
+        let (width, n_embd) = (self.row_width(), self.plan.n_embd as usize);
+        let at_once = self.n_outputs();
+        let mut loaded: Option<(usize, StageEnds)> = None;
+        for at in (0..n_rows).step_by(at_once) {
+            let n = at_once.min(n_rows - at);
+            let ends = match &loaded {
+                Some((len, ends)) if *len == n => ends.clone(),
+                _ => {
+                    let built = stage::build_head(&self.graph_parts(), n, &adapters)?;
+                    let Some((graph, ends)) = built else {
+                        return Err(Error::Internal("there is no head".into()));
+                    };
+                    self.graphs.load(graph)?;
+                    loaded = Some((n, ends.clone()));
+                    ends
+                }
+            };
+            let hidden = &self.hidden[at * n_embd..(at + n) * n_embd];
+            let executor = &mut self.graphs.executor;
+            executor.write(&ends.hidden, hidden)?;
+            let of_rows = sequences[at..at + n].iter().copied();
+            ends.scales.write(executor, &self.adapters, &of_rows)?;
+            tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
+            match &mut rows {
+                Destination::Kept(places) => {
+                    let places = (&places[at..at + n], width);
+                    executor.read_rows(&ends.result, places, &mut self.logits)?;
+                }
+                Destination::Each(each) => {
+                    self.logits.resize(n * width)?;
+                    executor.read(&ends.result, &mut self.logits)?;
+                    each(at, &self.logits);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies rows of `width` elements to their places in `out`. Places beyond its end are skipped.
+fn scatter(rows: &[f32], places: &[usize], width: usize, out: &mut [f32]) {
+    for (row, at) in rows.chunks_exact(width).zip(places) {
+        if let Some(out) = out.get_mut(at * width..(at + 1) * width) {
+            out.copy_from_slice(row);
+        }
+    }
+}
+
+/// The sequences of a batch, each once.
+pub(super) fn sequences(batch: &Batch) -> Vec<SequenceId> {
+    let mut sequences: Vec<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
+    sequences.sort_unstable();
+    sequences.dedup();
+    sequences
+}

@@ -1,0 +1,175 @@
+//! Graphs of single stages: the output head, where logits are computed some rows at a time, the layers after
+//! pooling, a norm, rows of a weight. Called by passes, by pooling and by attribution.
+
+use std::cell::RefCell;
+
+use crate::blocks::lab::Lab;
+use crate::blocks::{self, Build, Selections, mix};
+use crate::plan::{NormUse, Unit};
+use lab_base::ggml::{Error, Graph, Tensor};
+use lab_base::weights::TensorType;
+
+use super::cache::states::PassStates;
+use super::cache::store::PassStore;
+use super::graph::{NODES_ELSEWHERE, n_leaves};
+use super::inputs::{AdapterScales, Derived};
+use super::shape::GraphParts;
+
+/// The graph of a stage, with its inputs and its result.
+pub(super) type Stage = (Graph, StageEnds);
+
+/// The inputs and the result of the graph of a stage.
+#[derive(Clone)]
+pub(super) struct StageEnds {
+    /// Input rows `[width, n_rows]`, usually `[n_embd, n_rows]`.
+    pub(super) hidden: Tensor,
+    /// Result rows `[width, n_rows]`.
+    pub(super) result: Tensor,
+    /// Scales of the rows for each adapter that is on.
+    pub(super) scales: AdapterScales,
+}
+
+/// The graph that computes logits `[n_vocab, n_rows]` from hidden states after the final norm `[n_embd, n_rows]`;
+/// none if the model ends in vectors.
+pub(super) fn build_head(
+    parts: &GraphParts<'_>,
+    n_rows: usize,
+    adapters: &[usize],
+) -> Result<Option<Stage>, Error> {
+    let Some(unit) = parts.plan.head.as_ref().and_then(|head| head.unit.as_ref()) else {
+        return Ok(None);
+    };
+    build_stage(parts, n_rows, adapters, |b, x| {
+        blocks::head::build(b, unit, x)
+    })
+    .map(Some)
+}
+
+/// The graph that computes logits from hidden states before the final norm, `[width, n_rows]`: one for each row, or
+/// all that the head reads.
+pub(super) fn build_lens(
+    parts: &GraphParts<'_>,
+    (width, n_rows): (u64, usize),
+    adapters: &[usize],
+) -> Result<Option<Stage>, Error> {
+    let head = parts.plan.head.as_ref();
+    let Some((head, unit)) = head.and_then(|head| Some((head, head.unit.as_ref()?))) else {
+        return Ok(None);
+    };
+    build_stage_of(parts, (width, n_rows), adapters, |b, x| {
+        let read = head.read.as_ref().filter(|_| width > b.plan.n_embd);
+        let x = match read {
+            Some(unit) => mix::end(b, unit, x)?,
+            None => x.clone(),
+        };
+        let normed = match &head.norm {
+            Some(norm) => b.norm(norm, &x)?,
+            None => x,
+        };
+        blocks::head::build(b, unit, &normed)
+    })
+    .map(Some)
+}
+
+/// The graph of a norm alone, for `n_rows` rows.
+pub(super) fn build_norm(
+    parts: &GraphParts<'_>,
+    norm: &NormUse,
+    n_rows: usize,
+) -> Result<Stage, Error> {
+    build_stage(parts, n_rows, &[], |b, x| b.norm(norm, x))
+}
+
+/// The graph that reads rows of a weight `[width, n_rows]` or numbers of a bias `[1, n_rows]`, and the input with
+/// the row indices.
+pub(super) fn build_rows(
+    parts: &GraphParts<'_>,
+    (unit, key): (&Unit, &str),
+    n_rows: usize,
+) -> Result<(Stage, Tensor), Error> {
+    let mut places = None;
+    let stage = build_stage(parts, 1, &[], |b, _| {
+        let weight = b.need(unit, key)?;
+        let table = match weight.shape() {
+            [n, 1, 1, 1] => b.g.reshape(&weight, [1, n, 1, 1])?,
+            _ => weight,
+        };
+        let (n, n_all) = (n_rows as u64, table.shape()[1]);
+        let wanted = b.g.index_input("rows", TensorType::I32, &[n], n_all)?;
+        places = Some(wanted.clone());
+        b.g.get_rows(&table, &wanted)
+    })?;
+    let places = places.ok_or_else(|| Error::Arguments {
+        op: "rows",
+        message: format!("{} has no weight `{key}`", unit.path),
+    })?;
+    Ok((stage, places))
+}
+
+/// The graph of the layers after pooling: `[n_embd, 1]` to `[width, 1]`.
+pub(super) fn build_pool(parts: &GraphParts<'_>, n_rows: usize) -> Result<Stage, Error> {
+    build_stage(parts, n_rows, &[], |b, x| {
+        blocks::pool::build(b, &parts.plan.pool, x)
+    })
+}
+
+/// The graph of a stage that reads each row `[n_embd]` by itself.
+fn build_stage(
+    parts: &GraphParts<'_>,
+    n_rows: usize,
+    adapters: &[usize],
+    stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
+) -> Result<Stage, Error> {
+    build_stage_of(parts, (parts.plan.n_embd, n_rows), adapters, stage)
+}
+
+/// The graph of a stage that reads each row `[width]` by itself.
+fn build_stage_of(
+    parts: &GraphParts<'_>,
+    (width, n_rows): (u64, usize),
+    adapters: &[usize],
+    stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
+) -> Result<Stage, Error> {
+    let (plan, weights) = (parts.plan, &parts.weights);
+    let update_nodes = weights.update_nodes;
+    let mut g = Graph::new(
+        NODES_ELSEWHERE + mix::NODES + update_nodes,
+        n_leaves(plan, update_nodes),
+    )?;
+    let n = n_rows as u64;
+    let hidden = g.input("hidden", TensorType::F32, &[width, n])?;
+    let scales = AdapterScales::new(&g, "", adapters, n)?;
+    let result = {
+        let mut store = PassStore::default();
+        let mut states = PassStates::without_rows(parts.states);
+        let build = Build {
+            g: &g,
+            plan,
+            tensors: weights.tensors,
+            adapters: weights.at_work(scales.0.clone()),
+            // Stages after the last layer have no updates by switched adapters.
+            switched: None,
+            ids: None,
+            n_tokens: n,
+            n_ctx: plan.n_ctx_train,
+            inputs: &Derived::new("", n),
+            side: None,
+            saved: None,
+            store: &mut store,
+            groups: &[],
+            states: &mut states,
+            flash_attn: false,
+            selected: Selections::default(),
+            lab: Lab::default(),
+            named: RefCell::default(),
+        };
+        stage(&build, &hidden)?
+    };
+    g.output(&result)?;
+    let ends = StageEnds {
+        hidden,
+        result,
+        scales,
+    };
+    Ok((g, ends))
+}

@@ -1,0 +1,175 @@
+//! Checks whether the devices of a plan can store keys and values and attend to them, before any memory is taken.
+
+use crate::plan::Plan;
+use lab_base::ggml::{Device, KeptOp};
+
+use super::devices;
+use super::error::Error;
+use super::options::Options;
+use super::shape::Shape;
+use super::trace;
+
+/// The options with which the devices of a plan can run it: without flash attention if only that is missing.
+///
+/// # Errors
+/// A device lacks an operation that has no alternative.
+pub(super) fn usable(plan: &Plan, options: Options) -> Result<Options, Error> {
+    usable_by(plan, options, &|device, op| op.runs_on(device))
+}
+
+/// [`usable`] with a function `runs` that tells whether a device runs an operation.
+fn usable_by(
+    plan: &Plan,
+    options: Options,
+    runs: &dyn Fn(Device, &KeptOp) -> bool,
+) -> Result<Options, Error> {
+    if plan.devices.is_empty() {
+        return Ok(options);
+    }
+    let Some((device, lacking)) = first_lacking(plan, &options, runs)? else {
+        return Ok(options);
+    };
+    let is_flash = |op: &KeptOp| op.op == "FLASH_ATTN_EXT";
+    if !is_flash(&lacking) {
+        return Err(refusal(device, &lacking));
+    }
+    let plain = Options {
+        flash_attn: false,
+        ..options
+    };
+    if let Some((device, lacking)) = first_lacking(plan, &plain, runs)? {
+        return Err(refusal(device, &lacking));
+    }
+    tracing::warn!(
+        "{} has no flash attention over {}: attention is computed step by step",
+        device.name(),
+        lacking.rows
+    );
+    Ok(plain)
+}
+
+fn refusal(device: Device, op: &KeptOp) -> Error {
+    Error::Lacking {
+        device: device.name(),
+        op: op.op.clone(),
+        path: op.path.clone(),
+        rows: op.rows.clone(),
+    }
+}
+
+/// The first operation over keys and values that its device does not run. Flash attention is returned only if no
+/// other operation is missing.
+fn first_lacking(
+    plan: &Plan,
+    options: &Options,
+    runs: &dyn Fn(Device, &KeptOp) -> bool,
+) -> Result<Option<(Device, KeptOp)>, Error> {
+    let devices = devices::of_plan(plan)?;
+    let n_slots = options.n_slots(plan);
+    let mut found = None;
+    for n_batch in [1, options.n_batch.max(1)] {
+        let of_pass = Options {
+            n_batch,
+            ..options.clone()
+        };
+        let shape = Shape::largest(&of_pass, plan, &n_slots);
+        let source = Shape::largest_source(&of_pass, plan);
+        let mut ops = Vec::new();
+        for shape in source.into_iter().chain([shape]) {
+            let (graph, ..) = trace::described(plan, options, &shape)?;
+            ops.extend(graph.kept_ops());
+        }
+        for op in ops {
+            let attends = plan.key_values().map(|(unit, _)| unit);
+            let scans = plan.recurrent().map(|(unit, _)| unit);
+            let mut kept = attends.chain(scans.filter(|_| op.is_of_time));
+            let unit = kept.find(|unit| unit.path == op.path);
+            let Some(unit) = unit.filter(|unit| unit.device != 0) else {
+                continue;
+            };
+            let device = devices[unit.device];
+            if !runs(device, &op) {
+                match op.op == "FLASH_ATTN_EXT" {
+                    true => found = found.or(Some((device, op))),
+                    false => return Ok(Some((device, op))),
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::Library;
+    use crate::blocks::REGISTRY;
+    use crate::models::synth::{Request, synth};
+    use crate::plan::Share;
+    use lab_base::weights;
+
+    /// The plan of a model with attention.
+    fn plan() -> Plan {
+        let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+        let scratch = tempfile::tempdir().expect("a folder");
+        let path = scratch.path().join("model.gguf");
+        let made = library.sources().map(|(name, _)| {
+            let def = library.get(name).expect("it is built in");
+            synth(&def, &Request::default(), &path).expect("it can be made");
+            let weights = weights::open(&path).expect("synth writes what we read");
+            Plan::new(&def, weights.metadata(), &weights).expect("it fits")
+        });
+        let mut made = made.filter(|plan| plan.key_values().next().is_some());
+        made.next().expect("a definition with attention")
+    }
+
+    /// The same plan on a second device. It is the processor too, which changes nothing.
+    fn placed() -> Plan {
+        let mut plan = plan();
+        plan.place(&[Share {
+            device: Device::cpu().expect("the processor").name(),
+            n_layers: plan.n_placeable(),
+        }]);
+        plan
+    }
+
+    fn options() -> Options {
+        Options {
+            n_seqs: 2,
+            ..Options::plain(64, 8)
+        }
+    }
+
+    #[test]
+    fn what_a_device_lacks_is_replaced_or_refused() {
+        let plan = placed();
+        let usable =
+            |lacks: &dyn Fn(&KeptOp) -> bool| usable_by(&plan, options(), &|_, op| !lacks(op));
+        let all = usable(&|_| false).expect("nothing is missing");
+        assert!(all.flash_attn);
+        let plain = usable(&|op| op.op == "FLASH_ATTN_EXT").expect("step by step");
+        assert!(!plain.flash_attn);
+        let refused = usable(&|op| op.op == "SET_ROWS").expect_err("nothing is kept");
+        let said = refused.to_string();
+        for part in [
+            "CPU",
+            "SET_ROWS",
+            "layers.0",
+            "f16",
+            "--kv-type",
+            "--device none",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        // Without both, the missing operation of the other way is named.
+        let missing = ["FLASH_ATTN_EXT", "MUL_MAT"];
+        let refused = usable(&|op| missing.contains(&&*op.op)).expect_err("no way is left");
+        assert!(refused.to_string().contains("MUL_MAT"), "{refused}");
+    }
+
+    #[test]
+    fn what_stays_on_the_processor_asks_no_device() {
+        let found = usable_by(&plan(), options(), &|_, _| false).expect("nobody is asked");
+        assert!(found.flash_attn);
+    }
+}

@@ -1,0 +1,101 @@
+//! The graph of a plan without its weights: the operations of a pass, as data.
+//!
+//! Tensors are described and never allocated, so a plan of any size takes milliseconds, with or without a file. The
+//! graph is the one that [`Model::forward`](super::Model::forward) runs with a cache and flash attention.
+
+use crate::arch::WeightRole;
+use crate::plan::{Plan, TensorPlan};
+use lab_base::ggml::{Arena, Error, Graph, GraphOp, Tensor};
+use lab_base::weights::TensorType;
+
+use super::adapters::OnDevice;
+use super::cache::states::States;
+use super::cache::store::KeyValues;
+use super::devices;
+use super::graph::{self, PassGraph};
+use super::options::Options;
+use super::points::Points;
+use super::shape::{GraphParts, Shape};
+
+/// Number of positions of the described cache.
+const N_CTX: usize = 64;
+
+/// The operations of a pass over `n_tokens` tokens of one sequence, all of which want a result, in the order of
+/// execution. If the model reads a source, those of a pass over as many source tokens come first. Weights are
+/// indices of [`Plan::tensors`].
+///
+/// # Errors
+/// A block refuses its arguments.
+pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
+    let options = Options::plain(N_CTX, n_tokens);
+    let mut steps = match Shape::largest_source(&options, plan) {
+        Some(shape) => walked(plan, &options, &shape)?,
+        None => Vec::new(),
+    };
+    let n = steps.len();
+    let of_tokens = trace_tokens(plan, n_tokens)?.into_iter();
+    steps.extend(of_tokens.map(|step| step.after(n)));
+    Ok(steps)
+}
+
+/// [`trace`] without reading a source: the operations of a pass whose source was read before.
+///
+/// # Errors
+/// The errors of [`trace`].
+pub fn trace_tokens(plan: &Plan, n_tokens: usize) -> Result<Vec<GraphOp>, Error> {
+    let options = Options::plain(N_CTX, n_tokens);
+    let shape = Shape {
+        n_outputs: n_tokens,
+        ..Shape::largest(&options, plan, &options.n_slots(plan))
+    };
+    walked(plan, &options, &shape)
+}
+
+fn walked(plan: &Plan, options: &Options, shape: &Shape) -> Result<Vec<GraphOp>, Error> {
+    let (graph, _, tensors) = described(plan, options, shape)?;
+    Ok(graph.walk(&tensors))
+}
+
+/// The graph of a pass over tensors that are only described, its inputs and outputs, and the weights.
+///
+/// # Errors
+/// A block refuses its arguments, or a device does not exist.
+pub(super) fn described(
+    plan: &Plan,
+    options: &Options,
+    shape: &Shape,
+) -> Result<(Graph, PassGraph, Vec<Tensor>), Error> {
+    let n_slots = options.n_slots(plan);
+    let weights = Arena::new(plan.tensors.len(), 0)?;
+    let tensors = plan
+        .tensors
+        .iter()
+        .map(|tensor| match tensor.below {
+            Some(below) => weights.indices(&tensor.name, TensorType::I32, &tensor.shape, below),
+            None => weights.tensor(&tensor.name, type_in_memory(tensor), &tensor.shape),
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let devices = devices::of_plan(plan)?;
+    let types = [options.k_type, options.v_type];
+    let (cache, _) = KeyValues::describe(plan, &devices, &n_slots, types)?;
+    let (states, _) = States::describe(plan, &devices, options.n_rows())?;
+    let parts = GraphParts {
+        plan,
+        weights: OnDevice::plain(&tensors),
+        cache: &cache,
+        states: &states,
+        options,
+        n_slots: &n_slots,
+        points: &Points::default(),
+    };
+    let (graph, pass) = graph::build(&parts, shape)?;
+    Ok((graph, pass, tensors))
+}
+
+/// The type after loading: vectors as f32, matrices and tables as they are stored.
+fn type_in_memory(tensor: &TensorPlan) -> TensorType {
+    match tensor.role {
+        WeightRole::Matrix | WeightRole::Table => tensor.ty.unwrap_or(TensorType::F32),
+        _ => TensorType::F32,
+    }
+}

@@ -1,0 +1,11 @@
+//! Models as files: finding, opening, recognising, converting, quantising, adapting and synthesising them.
+
+pub mod convert;
+pub mod lora;
+mod open;
+pub mod prompts;
+pub mod quantise;
+pub mod recognise;
+pub mod synth;
+
+pub use open::*;

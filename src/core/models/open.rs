@@ -1,0 +1,559 @@
+//! Finds and opens models: a file, a folder of tensors, or a model built into the program.
+//!
+//! Opening reads metadata and shapes and makes the plan; the engine that runs a model loads its weights. The command
+//! line and the API use this.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::arch::{ArchDef, Library, LibraryError};
+use crate::blocks::REGISTRY;
+use crate::hf;
+use crate::hf::Maps;
+use crate::models::lora;
+use crate::models::lora::Adapter;
+use crate::models::prompts::Prompts;
+use crate::models::quantise::quantise;
+use crate::models::recognise;
+use crate::plan::{self, Plan};
+use lab_base::tokenizer;
+use lab_base::tokenizer::Tokenizer;
+use lab_base::tokenizer::folder::Folder;
+use lab_base::util::wording;
+use lab_base::weights;
+use lab_base::weights::{Metadata, TensorType, Weights, experts, gguf};
+
+/// Name of the default model.
+pub const SHIPPED: &str = "tiny-chat";
+
+/// Bytes with the alignment of tensor data, so that the built-in model is used without a copy.
+#[repr(align(64))]
+struct Aligned<T: ?Sized>(T);
+
+/// The models that are built into the program.
+static ALL_SHIPPED: [(&str, &Aligned<[u8]>); 2] = [
+    (
+        SHIPPED,
+        &Aligned(*include_bytes!("../../../models/tiny-chat.gguf")),
+    ),
+    (
+        "tiny-diffusion",
+        &Aligned(*include_bytes!("../../../models/tiny-diffusion.gguf")),
+    ),
+];
+
+/// The definitions, maps and options with which models are opened.
+#[derive(Clone, Debug)]
+pub struct Definitions {
+    /// Architectures.
+    pub archs: Library,
+    /// Maps of folders to architectures.
+    pub maps: Maps,
+    /// Whether tensors and keys that a map does not mention are ignored.
+    pub allow_unmapped: bool,
+    /// Whether unused tensors and metadata keys are an error.
+    pub strict: bool,
+}
+
+impl Definitions {
+    /// The built-in definitions and maps and those in `folders`.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        Ok(Self {
+            archs: Library::open(&REGISTRY, folders)?,
+            maps: Maps::open(folders)?,
+            allow_unmapped: false,
+            strict: false,
+        })
+    }
+}
+
+/// The source of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A model that is built into the program.
+    Shipped(&'static str),
+    /// A file, or a folder of tensors.
+    File(PathBuf),
+}
+
+/// Names, sizes and times of the last change of a model's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamp(Vec<(PathBuf, u64, std::time::SystemTime)>);
+
+impl Source {
+    /// The source of an optional path: without a path the default model; a built-in model if the path is its name and
+    /// no such file exists.
+    pub fn of(path: Option<&Path>) -> Self {
+        let Some(path) = path else {
+            return Self::Shipped(SHIPPED);
+        };
+        let shipped = ALL_SHIPPED.iter().find(|(name, _)| path == Path::new(name));
+        match shipped.filter(|_| !path.exists()) {
+            Some((name, _)) => Self::Shipped(name),
+            None => Self::File(path.to_owned()),
+        }
+    }
+
+    /// The path of the file or folder; the name of a built-in model.
+    pub fn path(&self) -> String {
+        match self {
+            Self::Shipped(name) => (*name).into(),
+            Self::File(path) => path.display().to_string(),
+        }
+    }
+
+    /// The current stamp of the model's file, or of the folder and its files; none for a built-in model.
+    pub fn stamp(&self) -> Option<Stamp> {
+        let Self::File(path) = self else { return None };
+        let about = |path: &Path| {
+            let about = path.metadata().ok()?;
+            Some((path.to_owned(), about.len(), about.modified().ok()?))
+        };
+        let entries = path.read_dir().into_iter().flatten().flatten();
+        let mut all: Vec<_> = entries.filter_map(|entry| about(&entry.path())).collect();
+        all.extend(about(path));
+        all.sort();
+        Some(Stamp(all))
+    }
+
+    /// Name under which the model is served.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Shipped(name) => (*name).into(),
+            Self::File(path) => {
+                // `.` and `..` have no name.
+                let whole = match path.file_name() {
+                    Some(_) => None,
+                    None => path.canonicalize().ok(),
+                };
+                let path = whole.as_deref().unwrap_or(path);
+                let name = match path.is_dir() {
+                    true => path.file_name(),
+                    false => path.file_stem(),
+                };
+                name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+            }
+        }
+    }
+}
+
+/// A model that is opened but not loaded.
+#[derive(Debug)]
+pub struct Opened {
+    /// Name under which the model is served.
+    pub name: String,
+    /// The weights.
+    pub weights: Weights,
+    /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
+    pub vocabulary: Option<Folder>,
+    /// The definition of the architecture.
+    pub def: ArchDef,
+    /// The plan.
+    pub plan: Plan,
+    /// Name of the chat template; none: the template that fits the request.
+    pub template: Option<String>,
+    /// The LoRA adapters of the model.
+    pub adapters: Vec<Adapter>,
+    /// The prompts of an embedding model's folder.
+    pub prompts: Prompts,
+}
+
+impl Opened {
+    /// The same model with its matrices quantised to another type ([`crate::models::quantise`]).
+    ///
+    /// # Errors
+    /// The type is not supported.
+    pub fn quantised(self, ty: TensorType) -> Result<Self, Error> {
+        let weights = quantise(&self.weights, &self.plan, ty)?;
+        let plan = Plan::new(&self.def, weights.metadata(), &weights);
+        let plan = plan.map_err(|source| Error::Plan {
+            model: weights.label().to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            weights,
+            plan,
+            ..self
+        })
+    }
+
+    /// The same model with adapters, in this order; `source` is the source of the model.
+    ///
+    /// # Errors
+    /// An adapter does not fit the model; the error is that of the first one.
+    pub fn adapted(
+        self,
+        adapters: &[lora::Source],
+        source: &Source,
+        with: &Definitions,
+    ) -> Result<Self, lora::Error> {
+        let params = match adapters {
+            [] => return Ok(self),
+            _ => plan::parameters(&self.def, self.weights.metadata(), &self.weights),
+        };
+        let base = lora::Base {
+            plan: &self.plan,
+            params: &params,
+            metadata: self.weights.metadata(),
+            folder: match source {
+                Source::File(path) if hf::is_folder(path) => Some(path),
+                _ => None,
+            },
+            maps: &with.maps,
+        };
+        let adapters = adapters.iter().map(|adapter| Adapter::open(adapter, &base));
+        let adapters = adapters.collect::<Result<_, _>>()?;
+        Ok(Self { adapters, ..self })
+    }
+}
+
+/// The reason why a model could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file has an error.
+    #[error(transparent)]
+    Weights(#[from] weights::Error),
+    /// The folder does not fit a map.
+    #[error(transparent)]
+    Folder(#[from] hf::Error),
+    /// The vocabulary of the folder has an error.
+    #[error(transparent)]
+    Vocabulary(#[from] tokenizer::folder::Error),
+    /// The architecture is unknown, or its definition has problems.
+    #[error("{model}: {source}")]
+    Arch {
+        /// The model.
+        model: String,
+        /// The reason.
+        source: LibraryError,
+    },
+    /// The file does not state its architecture.
+    #[error("{model}: missing metadata key `general.architecture`")]
+    NoArch {
+        /// The model.
+        model: String,
+    },
+    /// The file and the definition do not fit each other.
+    #[error("{model}: {source}")]
+    Plan {
+        /// The model.
+        model: String,
+        /// The problems.
+        source: plan::Error,
+    },
+    /// With `strict`: the file has tensors or keys that are not read.
+    #[error(
+        "{model}: the definition `{arch}` does not read {unread} (without `--strict` a warning)"
+    )]
+    Unread {
+        /// The model.
+        model: String,
+        /// The definition.
+        arch: String,
+        /// The keys and tensors that are not read.
+        unread: String,
+    },
+    /// The path is not that of a model.
+    #[error("{model}: {what}")]
+    Stranger {
+        /// The path.
+        model: String,
+        /// The actual content, and the next step.
+        what: String,
+    },
+    /// The file is used with a model and is not a model itself.
+    #[error("{model}: this is {}; {}", kind.name(), kind.next_step())]
+    NotAModel {
+        /// The file.
+        model: String,
+        /// The kind of the file.
+        kind: gguf::Kind,
+    },
+    /// A folder could not be listed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+}
+
+/// The parts of a model on disk.
+#[derive(Debug)]
+pub struct Contents {
+    /// Metadata and tensors.
+    pub weights: Weights,
+    /// The vocabulary of a folder; the vocabulary of a file is in its metadata.
+    pub vocabulary: Option<Folder>,
+}
+
+impl Contents {
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// The vocabulary is missing or cannot be used.
+    pub fn tokenizer(self) -> Result<Tokenizer, tokenizer::Error> {
+        tokenizer_of(self.vocabulary, &self.weights)
+    }
+}
+
+/// The tokenizer of a folder's vocabulary, or of the vocabulary in a file's metadata.
+///
+/// # Errors
+/// The vocabulary is missing or cannot be used.
+pub fn tokenizer_of(
+    vocabulary: Option<Folder>,
+    weights: &Weights,
+) -> Result<Tokenizer, tokenizer::Error> {
+    match vocabulary {
+        Some(folder) => Ok(folder.into_tokenizer()),
+        None => Tokenizer::from_metadata(weights.metadata()).map_err(|error| match error {
+            tokenizer::Error::MissingKey(_) if hf::is_folder(Path::new(weights.label())) => {
+                tokenizer::Error::NoVocabulary
+            }
+            error => error,
+        }),
+    }
+}
+
+/// Reads the file or folder of a model.
+///
+/// # Errors
+/// The file cannot be read or breaks its format, or no map fits the folder.
+pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
+    let file = |weights| Contents {
+        weights,
+        vocabulary: None,
+    };
+    Ok(match source {
+        Source::Shipped(name) => {
+            let shipped = ALL_SHIPPED.iter().find(|(other, _)| other == name);
+            let bytes = shipped.map_or(&[][..], |(_, file)| &file.0);
+            file(gguf::from_static("the built-in model", bytes)?)
+        }
+        Source::File(path) => {
+            let built_in = ALL_SHIPPED.each_ref().map(|(name, _)| *name);
+            if let Some(what) = recognise::of_path(path, &built_in) {
+                let model = path.display().to_string();
+                let what = with_map(what, path, &with.maps);
+                return Err(Error::Stranger { model, what });
+            }
+            return read_path(path, with);
+        }
+    })
+}
+
+/// The reason why a path has no usable model, with what its configuration says: a map, or why there is none. A download
+/// would be in vain without one.
+fn with_map(what: String, path: &Path, maps: &Maps) -> String {
+    if !recognise::lacks_weights(path) {
+        return what;
+    }
+    match hf::map_of(path, maps) {
+        Ok(map) => format!("{what} (the map `{map}` is for its class)"),
+        Err(hf::Error::NoMap { message, .. }) => format!("{message}; {what}"),
+        Err(_) => what,
+    }
+}
+
+/// [`read`] for an existing path.
+fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
+    Ok(match hf::is_folder(path) {
+        true => {
+            let mut weights = hf::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
+            let folder = hf::folder_of(path);
+            // A model without a vocabulary still computes logits.
+            let has_vocabulary = tokenizer::folder::has_vocabulary(folder);
+            let vocabulary = has_vocabulary.then(|| tokenizer::folder::read(folder));
+            let vocabulary = vocabulary.transpose()?;
+            if let Some(vocabulary) = &vocabulary {
+                weights.add_metadata(vocabulary.metadata());
+            }
+            Contents {
+                weights,
+                vocabulary,
+            }
+        }
+        false => Contents {
+            weights: experts::stacked(weights::open(path)?)?,
+            vocabulary: None,
+        },
+    })
+}
+
+/// Opens a model: its file, definition and plan.
+///
+/// # Errors
+/// The model cannot run, for any reason.
+pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
+    let Contents {
+        weights,
+        vocabulary,
+    } = read(source, with)?;
+    let model = weights.label().to_owned();
+    if let Some(kind) = gguf::Kind::of(weights.metadata(), weights.tensors()) {
+        return Err(Error::NotAModel { model, kind });
+    }
+    let Some(arch) = weights.metadata().str("general.architecture") else {
+        return Err(Error::NoArch { model });
+    };
+    let def = with.archs.get(arch).map_err(|source| Error::Arch {
+        model: model.clone(),
+        source,
+    })?;
+    let plan = Plan::new(&def, weights.metadata(), &weights).map_err(|source| Error::Plan {
+        model: model.clone(),
+        source,
+    })?;
+    report_unread(&plan, weights.metadata(), &model, with.strict)?;
+    Ok(Opened {
+        name: source.name(),
+        weights,
+        vocabulary,
+        def,
+        plan,
+        template: None,
+        adapters: Vec::new(),
+        prompts: match source {
+            Source::File(path) if hf::is_folder(path) => Prompts::read(hf::folder_of(path)),
+            _ => Prompts::default(),
+        },
+    })
+}
+
+/// The metadata keys of a file that are not read: keys of the architecture and of the vocabulary.
+pub fn unread_keys(plan: &Plan, metadata: &Metadata) -> Vec<String> {
+    let keys = plan.unread.iter().cloned();
+    keys.chain(tokenizer::unread(metadata)).collect()
+}
+
+/// The first names of a list and the number of further ones; names that differ only in the layer count as one.
+pub fn few(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let names = wording::by_layer(names, &wording::without_layer);
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// Reports the tensors and keys that are not read: an error if `strict`, otherwise a warning.
+fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) -> Result<(), Error> {
+    let keys = unread_keys(plan, metadata);
+    let unread: Vec<&String> = keys.iter().chain(&plan.unclaimed).collect();
+    let unread = wording::by_layer(&unread, &wording::without_layer);
+    if strict && !unread.is_empty() {
+        return Err(Error::Unread {
+            model: model.to_owned(),
+            arch: plan.arch.clone(),
+            unread: unread.join(", "),
+        });
+    }
+    if !plan.unclaimed.is_empty() {
+        let (n, names) = (plan.unclaimed.len(), few(&plan.unclaimed));
+        tracing::warn!("{n} tensors in the file, used by nothing: {names}");
+    }
+    if !keys.is_empty() {
+        let keys = keys.join(", ");
+        tracing::warn!(
+            keys,
+            "metadata that nothing reads: the result may not be what it asks for"
+        );
+    }
+    Ok(())
+}
+
+/// The models in a folder, by name: files (the first part of a split file) and folders of tensors. GGUF files that are
+/// not models, such as adapters, are omitted.
+///
+/// # Errors
+/// The folder cannot be listed.
+pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
+    let io = |source| Error::Io {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let name = path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or_default();
+        let later_part = name.contains("-of-") && !name.contains("-00001-of-");
+        let is_file = name.ends_with(".gguf") && !later_part && path.is_file();
+        // A file that cannot be read is reported when it is requested.
+        let is_other = |path: &PathBuf| {
+            let header = gguf::header(path).ok();
+            header.and_then(|(metadata, tensors)| gguf::Kind::of(&metadata, &tensors))
+        };
+        if let Some(kind) = Some(&path).filter(|_| is_file).and_then(is_other) {
+            tracing::info!(path = %path.display(), "not served: this is {}", kind.name());
+        } else if is_file || hf::is_model(&path) {
+            found.push(Source::File(path));
+        }
+    }
+    found.sort_by_key(Source::name);
+    Ok(found)
+}
+
+/// Models by name. Models that would have the same name, such as `m.gguf` and the folder `m`, get the names of their
+/// files, with the extension.
+pub fn by_name(sources: Vec<Source>) -> BTreeMap<String, Source> {
+    let mut all: BTreeMap<String, Vec<Source>> = BTreeMap::new();
+    for source in sources {
+        all.entry(source.name()).or_default().push(source);
+    }
+    let whole = |source: &Source| match source {
+        Source::File(path) => path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned()),
+        Source::Shipped(_) => None,
+    };
+    let named = all
+        .into_iter()
+        .flat_map(|(name, mut same)| match same.len() {
+            1 => vec![(name, same.remove(0))],
+            _ => {
+                let same = same.into_iter();
+                same.map(|source| (whole(&source).unwrap_or_else(|| name.clone()), source))
+                    .collect()
+            }
+        });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::models::*;
+
+    #[test]
+    fn models_of_one_name_are_told_apart_by_their_endings() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("m")).expect("a folder");
+        let source = |name: &str| Source::File(folder.path().join(name));
+        let all = by_name(vec![source("m.gguf"), source("n.gguf"), source("m")]);
+        let names: Vec<&String> = all.keys().collect();
+        assert_eq!(names, ["m", "m.gguf", "n"]);
+        assert_eq!(all["m.gguf"], source("m.gguf"));
+    }
+
+    #[test]
+    fn a_model_is_called_like_its_file_or_folder() {
+        let name = |path: &str| Source::File(path.into()).name();
+        assert_eq!(name("models/some-1.5b.gguf"), "some-1.5b");
+        // The tests run in the root of the package.
+        assert_eq!(name("."), "core");
+        assert_eq!(name("model/.."), "core");
+        let folder = std::env::temp_dir().join(format!("bench-name-{}-1.5b", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let of_folder = name(folder.to_str().expect("UTF-8"));
+        std::fs::remove_dir(&folder).expect("it is empty");
+        assert!(of_folder.ends_with("-1.5b"), "{of_folder}");
+    }
+}

@@ -1,0 +1,134 @@
+//! A use of a contract with its numbers: tensors, options and the state between passes.
+
+use std::fmt;
+
+use super::{PooledPlan, UpdatePlan};
+use crate::arch::{Contract, Resolved, WeightRole};
+use lab_base::weights::TensorType;
+
+/// A tensor that the model uses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorPlan {
+    /// Name in the file.
+    pub name: String,
+    /// Dimensions by the definition, in ggml order.
+    pub shape: Vec<u64>,
+    /// Element type in the file; none in a plan without a file.
+    pub ty: Option<TensorType>,
+    /// Bytes in the file, or as f32 in a plan without a file.
+    pub bytes: u64,
+    /// The role in the contract.
+    pub role: WeightRole,
+    /// The number that all ids are below, if the elements are ids.
+    pub below: Option<u64>,
+    /// The device that holds the tensor: 0 is the processor, others count through [`super::Plan::devices`] from 1.
+    pub device: usize,
+}
+
+/// A use of a contract with all its numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unit {
+    /// Path of the unit's values, such as `layers.3.attn`.
+    pub path: String,
+    /// The contract of the unit.
+    pub contract: ContractRef,
+    /// Options in the order of the contract.
+    pub options: Vec<Resolved>,
+    /// Weights in the order of the contract, as places in [`super::Plan::tensors`], then the matrices of updates.
+    pub weights: Vec<Option<usize>>,
+    /// Updates of the weights by adapters in the file.
+    pub updates: Vec<UpdatePlan>,
+    /// The state between passes.
+    pub state: Option<StatePlan>,
+    /// The device that holds the weights and the state; see [`TensorPlan::device`].
+    pub device: usize,
+}
+
+impl Unit {
+    /// The place in [`super::Plan::tensors`] of a weight by its key; `None` if it is absent.
+    pub fn weight(&self, key: &str) -> Option<usize> {
+        let at = self.contract.0.weights.iter().position(|w| w.key == key)?;
+        self.weights[at]
+    }
+
+    /// The value of an option; `None` if the contract has no option of that name.
+    pub fn option(&self, name: &str) -> Option<&Resolved> {
+        let at = self
+            .contract
+            .0
+            .options
+            .iter()
+            .position(|o| o.name == name)?;
+        self.options.get(at)
+    }
+
+    /// The kind of a resource that is named by its kind alone: neither a definition nor a file declares more.
+    pub fn plain_kind(&self) -> Option<&'static str> {
+        let contract = self.contract.0;
+        let name = self.path.strip_prefix(contract.name)?;
+        contract.bare_kind(name.strip_prefix('.')?)
+    }
+
+    /// The value of a whole-number option.
+    pub fn option_int(&self, name: &str) -> Option<u64> {
+        match self.option(name)? {
+            Resolved::Int(v) => Some(*v),
+            _ => None,
+        }
+    }
+}
+
+/// A contract that is compared and printed by its name.
+#[derive(Clone, Copy)]
+pub struct ContractRef(pub &'static Contract);
+
+impl PartialEq for ContractRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl fmt::Debug for ContractRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+/// The state of a unit between passes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatePlan {
+    /// A state of every position.
+    KeyValue(KeyValuePlan),
+    /// A state of every sequence.
+    Recurrent(Vec<StatePart>),
+}
+
+/// Keys and values that a unit stores for every position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyValuePlan {
+    /// The group of the cache, as a place in [`super::Plan::caches`].
+    pub cache: usize,
+    /// Number of elements of a key row.
+    pub k: u64,
+    /// Number of elements of a value row.
+    pub v: u64,
+    /// Number of heads that share a row.
+    pub heads: u64,
+    /// Whether the values are the first elements of the keys, so that only keys are stored.
+    pub v_in_k: bool,
+    /// Path of the unit whose rows are used in place of own rows.
+    pub owner: Option<String>,
+    /// Number of elements of the row by which keys are selected; 0: none.
+    pub index: u64,
+    /// The rows from which the keys of whole blocks of positions are made, where the cache has such keys.
+    pub pooled: Option<PooledPlan>,
+}
+
+/// A part of a unit's recurrent state of one sequence, f32.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatePart {
+    /// The name in the contract.
+    pub name: &'static str,
+    /// Number of elements.
+    pub size: u64,
+}

@@ -1,0 +1,13 @@
+//! Code that examines a model and changes nothing: descriptions, diagrams, comparisons, capabilities.
+
+pub mod capabilities;
+pub mod compare;
+pub mod describe;
+pub mod diagram;
+pub mod drift;
+pub mod idle_keys;
+pub mod nearest;
+pub mod paths;
+pub mod pictures;
+pub mod prove;
+pub mod template_probe;

@@ -1,0 +1,126 @@
+//! `GET` and `POST /lora-adapters`: the LoRA adapters of a model and their scales, in llama-server's shapes; and the
+//! field `lora` of a request.
+//!
+//! Where more than one model is served, `?model=NAME` selects one.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequestParts, Query, Request, State};
+use axum::http::request::Parts;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use lab_core::engine::serving::Served;
+
+use crate::Pool;
+use crate::http::error::Error;
+use crate::http::json::Json;
+use crate::request::fields::{plain, whole};
+use crate::request::shapes;
+use crate::request::shapes::Shape;
+
+/// The route.
+pub(crate) const ROUTE: &str = "/lora-adapters";
+/// Maximum number of adapters in a list.
+const MAX_NAMED: usize = 1024;
+
+/// An adapter and its scale.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Scaled {
+    id: usize,
+    scale: f64,
+}
+
+/// The fields of an adapter; a list that was read from this server names its file too.
+pub(crate) const SCALED: Shape = Shape {
+    idle: &["path"],
+    ..Shape::of(&["id", "scale"])
+};
+
+/// The ids and scales of a list; each id may occur once.
+pub(crate) fn named(list: &[Scaled]) -> Result<Vec<(usize, f32)>, Error> {
+    let mut out: Vec<(usize, f32)> = Vec::new();
+    for scaled in list {
+        if out.iter().any(|(id, _)| *id == scaled.id) {
+            let message = format!("`lora`: the adapter {} is named twice", scaled.id);
+            return Err(Error::value("lora", message));
+        }
+        if out.len() == MAX_NAMED {
+            return Err(Error::value(
+                "lora",
+                format!("`lora`: more than {MAX_NAMED} adapters"),
+            ));
+        }
+        out.push((scaled.id, scaled.scale as f32));
+    }
+    Ok(out)
+}
+
+/// The model that the query of a path selects.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Which {
+    model: Option<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Which {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        let query = Query::from_request_parts(parts, state).await;
+        let fault = |rejection: QueryRejection| Error::value("model", rejection.body_text());
+        query.map(|Query(which)| which).map_err(fault)
+    }
+}
+
+impl Which {
+    /// The name of the selected model, or the alias of the only one.
+    pub(crate) fn name(&self) -> &str {
+        self.model.as_deref().unwrap_or(crate::pool::ALIAS)
+    }
+}
+
+/// The adapter scales that a request body sets.
+pub(crate) fn scales(body: &[u8]) -> Result<Vec<(usize, f32)>, Error> {
+    let wrong = |error: serde_json::Error| {
+        let error = plain(&error.to_string());
+        Error::Body(format!(
+            "expected a list such as [{{\"id\": 0, \"scale\": 0.5}}]: {error}"
+        ))
+    };
+    let mut list: Value = serde_json::from_slice(body).map_err(wrong)?;
+    shapes::prune(&mut list, "", &SCALED)?;
+    let list: Vec<Scaled> = serde_json::from_value(list).map_err(wrong)?;
+    named(&list)
+}
+
+async fn served(pool: &Arc<Pool>, which: &Which) -> Result<Arc<Served>, Error> {
+    match (&which.model, pool.names().as_slice()) {
+        (Some(name), _) => pool.get(name).await,
+        (None, [only]) => pool.get(only).await,
+        _ => Err(Error::value(
+            "model",
+            "`model`: more than one is served, and adapters belong to one: `?model=NAME` names it",
+        )),
+    }
+}
+
+pub(crate) async fn list(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
+    let served = served(&pool, &which).await?;
+    let all = served.handle.adapters().all();
+    let entry = |(id, (path, scale)): (usize, (&std::path::Path, f32))| json!({ "id": id, "path": path.display().to_string(), "scale": scale });
+    Ok(Json(all.into_iter().enumerate().map(entry).collect()))
+}
+
+pub(crate) async fn set(
+    State(pool): State<Arc<Pool>>,
+    which: Which,
+    request: Request,
+) -> Result<Json, Error> {
+    let scales = scales(&whole(request.into_body()).await?)?;
+    let served = served(&pool, &which).await?;
+    let _turn = pool.scaling.lock().await;
+    served.handle.adapters().set(&scales)?;
+    pool.keep_scales(&served.name, scales);
+    Ok(Json(json!({ "success": true })))
+}

@@ -1,0 +1,413 @@
+//! Converts the fields of a message request into those of chat completions.
+//!
+//! Fields that only this shape has are checked here, so that errors name the places that the client wrote; all others
+//! are passed on unchanged.
+
+use serde_json::{Map, Value, json};
+
+use crate::endpoints::chat_request;
+use crate::http::error::{Error, quoted};
+use crate::request::fields::{Body, Field, fields};
+use crate::request::places::{object, text, unserved, wrong};
+use crate::request::shapes::Shape;
+
+use super::client_tools;
+
+fields! {
+    struct Own {
+        messages: Vec<Value>,
+        system: Option<Value>,
+        tools: Option<Vec<Value>>,
+        tool_choice: Option<Map<String, Value>>,
+        thinking: Option<Map<String, Value>>,
+        stop_sequences: Option<Vec<String>>,
+        max_tokens: Option<i64>,
+        output_config: Option<Map<String, Value>>,
+        /// The name of `output_config.format` before it had its place there.
+        output_format: Option<Value>,
+        /// Refused: conversations are not kept. Anthropic's clients then send them whole.
+        thread: Option<Value>,
+    }
+}
+
+/// Some clients put a block into the system prompt that differs with every request and is not meant for the model. In
+/// the prompt it would defeat the prefix cache.
+const BILLING: &str = "x-anthropic-billing-header:";
+
+type Fields = Map<String, Value>;
+
+const BLOCKS: Shape = Shape {
+    kinds: &[
+        "text",
+        "thinking",
+        "redacted_thinking",
+        "tool_use",
+        "tool_result",
+    ],
+    idle: &["cache_control", "citations", "is_error", "caller"],
+    inner: &[("content", &TEXTS)],
+    ..Shape::of(&[
+        "type",
+        "text",
+        "thinking",
+        "signature",
+        "data",
+        "id",
+        "name",
+        "input",
+        "tool_use_id",
+        "content",
+    ])
+};
+const TEXTS: Shape = Shape {
+    kinds: &["text"],
+    idle: &["cache_control", "citations"],
+    ..Shape::of(&["type", "text"])
+};
+const MESSAGES: Shape = Shape {
+    inner: &[("content", &BLOCKS)],
+    ..Shape::of(&["role", "content"])
+};
+const TOOLS: Shape = Shape {
+    idle: &[
+        "allowed_callers",
+        "cache_control",
+        "defer_loading",
+        "eager_input_streaming",
+        "input_examples",
+        "max_characters",
+    ],
+    ..Shape::of(&["type", "name", "description", "input_schema", "strict"])
+};
+const FORMAT: Shape = Shape::of(&["type", "schema"]);
+/// The objects of a request.
+const SHAPES: &[(&str, &Shape)] = &[
+    ("system", &TEXTS),
+    ("messages", &MESSAGES),
+    ("tools", &TOOLS),
+    (
+        "tool_choice",
+        &Shape::of(&["type", "name", "disable_parallel_tool_use"]),
+    ),
+    (
+        "thinking",
+        &Shape {
+            idle: &["display"],
+            ..Shape::of(&["type", "budget_tokens"])
+        },
+    ),
+    (
+        "output_config",
+        &Shape {
+            inner: &[("format", &FORMAT)],
+            ..Shape::of(&["effort", "format"])
+        },
+    ),
+    ("output_format", &FORMAT),
+];
+
+/// The documented fields of a request.
+pub(crate) fn fields() -> Vec<Field> {
+    chat_request::fields_with::<Own>()
+}
+
+/// The chat completion request that corresponds to a message request. `counts`: only the tokens of its prompt are
+/// counted.
+///
+/// # Errors
+/// A field is missing, wrong or not supported; the error names its place.
+pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
+    for (name, shape) in SHAPES {
+        body.prune(name, shape)?;
+    }
+    let own: Own = body.take()?;
+    if own.thread.as_ref().is_some_and(|thread| !thread.is_null()) {
+        return Err(Error::Thread);
+    }
+    if own.max_tokens.is_none() && !counts {
+        return Err(Error::missing("max_tokens"));
+    }
+    let mut out = Fields::new();
+    let mut messages = Vec::new();
+    if let Some(system) = own.system.as_ref().filter(|value| !value.is_null()) {
+        let text = system_text(system)?;
+        if !text.is_empty() {
+            messages.push(json!({ "role": "system", "content": text }));
+        }
+    }
+    if own.messages.is_empty() {
+        return Err(wrong("messages", "at least one message"));
+    }
+    for (i, message) in own.messages.iter().enumerate() {
+        add_message(&format!("messages[{i}]"), message, &mut messages)?;
+    }
+    // A final message of the assistant is the start of the answer.
+    if messages
+        .last()
+        .is_some_and(|last| last["role"] == "assistant")
+    {
+        out.insert("continue_final_message".into(), true.into());
+    }
+    out.insert("messages".into(), messages.into());
+    if let Some(tools) = &own.tools {
+        let tools = tools.iter().enumerate();
+        let tools = tools.map(|(i, tool)| one_tool(&format!("tools[{i}]"), tool));
+        out.insert("tools".into(), tools.collect::<Result<_, _>>()?);
+    }
+    if let Some(choice) = &own.tool_choice {
+        add_choice(choice, &mut out)?;
+    }
+    add_thinking(own.thinking.as_ref(), &mut out)?;
+    add_output(
+        own.output_config.as_ref(),
+        own.output_format.as_ref(),
+        &mut out,
+    )?;
+    if let Some(stops) = own.stop_sequences {
+        out.insert("stop".into(), stops.into());
+    }
+    if let Some(most) = own.max_tokens {
+        out.insert("max_tokens".into(), most.into());
+    }
+    // What the client says of reasoning beyond Anthropic's fields holds too.
+    if own.thinking.is_none() {
+        out.retain(|name, _| {
+            !["reasoning_effort", "include_reasoning"].contains(&name.as_str()) || !body.has(name)
+        });
+    }
+    if let (Some(Value::Object(switches)), Some(Value::Object(given))) = (
+        out.get_mut("chat_template_kwargs"),
+        body.get("chat_template_kwargs"),
+    ) {
+        switches.extend(given.clone());
+    }
+    Ok(body.with(out))
+}
+
+fn system_text(system: &Value) -> Result<String, Error> {
+    let parts = match system {
+        Value::String(text) => return Ok(text.clone()),
+        Value::Array(parts) => parts,
+        _ => {
+            return Err(wrong(
+                "system",
+                "a string or an array of blocks of type `text`",
+            ));
+        }
+    };
+    let mut texts = Vec::new();
+    for (i, part) in parts.iter().enumerate() {
+        let at = format!("system[{i}]");
+        let text = text_block(&at, part)?;
+        if !text.starts_with(BILLING) {
+            texts.push(text);
+        }
+    }
+    Ok(texts.join("\n"))
+}
+
+fn text_block<'a>(at: &str, block: &'a Value) -> Result<&'a str, Error> {
+    let fields = object(at, block)?;
+    match text(at, fields, "type")? {
+        "text" => text(at, fields, "text"),
+        _ => Err(unserved(
+            &format!("{at}.type"),
+            "only blocks of type `text` are served here",
+        )),
+    }
+}
+
+/// Adds the chat messages that a message becomes: one for each tool result, then the message itself.
+fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Error> {
+    let fields = object(at, message)?;
+    let role = text(at, fields, "role")?;
+    if !["user", "assistant", "system"].contains(&role) {
+        return Err(wrong(&format!("{at}.role"), "`user` or `assistant`"));
+    }
+    let at = format!("{at}.content");
+    let blocks = match fields.get("content") {
+        Some(Value::String(text)) => {
+            out.push(json!({ "role": role, "content": text }));
+            return Ok(());
+        }
+        Some(Value::Array(blocks)) => blocks,
+        _ => return Err(wrong(&at, "a string or an array of blocks")),
+    };
+    let (mut texts, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+    let mut has_results = false;
+    for (k, block) in blocks.iter().enumerate() {
+        let at = format!("{at}[{k}]");
+        let fields = object(&at, block)?;
+        match (text(&at, fields, "type")?, role) {
+            ("text", _) => texts.push_str(text(&at, fields, "text")?),
+            ("thinking", "assistant") => reasoning.push_str(text(&at, fields, "thinking")?),
+            // Only its author can decrypt it.
+            ("redacted_thinking", "assistant") => {}
+            ("tool_use", "assistant") => {
+                let input = fields.get("input").filter(|input| input.is_object());
+                let input = input.ok_or_else(|| wrong(&format!("{at}.input"), "an object"))?;
+                calls.push(json!({
+                    "id": text(&at, fields, "id")?, "type": "function",
+                    "function": { "name": text(&at, fields, "name")?, "arguments": input },
+                }));
+            }
+            ("tool_result", "user") => {
+                has_results = true;
+                out.push(json!({
+                    "role": "tool", "tool_call_id": text(&at, fields, "tool_use_id")?,
+                    "content": result_text(&at, fields)?,
+                }));
+            }
+            (kind, _) => {
+                let what = format!(
+                    "blocks of type `{}` are not served in messages of the role `{role}`",
+                    quoted(kind)
+                );
+                return Err(unserved(&format!("{at}.type"), &what));
+            }
+        }
+    }
+    if has_results && texts.is_empty() {
+        return Ok(());
+    }
+    let mut message = json!({ "role": role, "content": texts });
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    out.push(message);
+    Ok(())
+}
+
+/// The text of a tool result.
+fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
+    let at = format!("{at}.content");
+    match fields.get("content") {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            let parts = parts.iter().enumerate();
+            let texts = parts.map(|(k, part)| text_block(&format!("{at}[{k}]"), part));
+            texts.collect()
+        }
+        Some(_) => Err(wrong(&at, "a string or an array of blocks")),
+    }
+}
+
+fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {
+    let fields = object(at, tool)?;
+    let kind = fields.get("type").filter(|kind| !kind.is_null());
+    let mut function = json!({ "name": text(at, fields, "name")? });
+    match (kind.and_then(Value::as_str), fields.get("input_schema")) {
+        (None | Some("custom"), Some(schema @ Value::Object(_)))
+            if kind.is_none_or(Value::is_string) =>
+        {
+            function["parameters"] = schema.clone();
+        }
+        (Some("custom") | None, _) if kind.is_none_or(Value::is_string) => {
+            let expected = "a JSON Schema, which is an object";
+            return Err(wrong(&format!("{at}.input_schema"), expected));
+        }
+        (kind, _) => {
+            let known = kind.and_then(client_tools::find);
+            let what = "only tools that the client runs are served: with `input_schema`, `bash`, `text_editor`, `memory`";
+            let (description, schema) =
+                known.ok_or_else(|| unserved(&format!("{at}.type"), what))?;
+            function["description"] = description.into();
+            function["parameters"] = schema;
+        }
+    }
+    for name in ["description", "strict"] {
+        if let Some(value) = fields.get(name).filter(|value| !value.is_null()) {
+            function[name] = value.clone();
+        }
+    }
+    Ok(json!({ "type": "function", "function": function }))
+}
+
+fn add_choice(choice: &Fields, out: &mut Fields) -> Result<(), Error> {
+    const AT: &str = "tool_choice";
+    let choose = match text(AT, choice, "type")? {
+        kind @ ("auto" | "none") => kind.into(),
+        "any" => "required".into(),
+        "tool" => {
+            let name = text(AT, choice, "name")?;
+            json!({ "type": "function", "function": { "name": name } })
+        }
+        _ => {
+            let expected = "`auto`, `any`, `tool` or `none`";
+            return Err(wrong(&format!("{AT}.type"), expected));
+        }
+    };
+    out.insert(AT.into(), choose);
+    if choice.get("disable_parallel_tool_use") == Some(&Value::Bool(true)) {
+        out.insert("parallel_tool_calls".into(), false.into());
+    }
+    Ok(())
+}
+
+/// Adds the fields of reasoning. As in Anthropic's API, reasoning is off unless it is requested.
+fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error> {
+    const AT: &str = "thinking";
+    let kind = thinking
+        .map(|thinking| text(AT, thinking, "type"))
+        .transpose()?;
+    let is_on = match kind {
+        None | Some("disabled") => false,
+        Some("enabled" | "adaptive") => true,
+        Some(_) => {
+            let expected = "`enabled`, `adaptive` or `disabled`";
+            return Err(wrong(&format!("{AT}.type"), expected));
+        }
+    };
+    if !is_on {
+        out.insert("reasoning_effort".into(), "none".into());
+        out.insert("include_reasoning".into(), false.into());
+        return Ok(());
+    }
+    let budget = thinking.and_then(|thinking| thinking.get("budget_tokens"));
+    if let Some(budget) = budget.filter(|budget| !budget.is_null()) {
+        let budget = budget.as_u64();
+        let budget =
+            budget.ok_or_else(|| wrong("thinking.budget_tokens", "a whole number, 0 or more"))?;
+        out.insert("thinking_budget".into(), budget.into());
+    }
+    let switches = json!({ "enable_thinking": true, "thinking": true });
+    out.insert("chat_template_kwargs".into(), switches);
+    Ok(())
+}
+
+/// Adds the reasoning effort and the output format.
+fn add_output(
+    config: Option<&Fields>,
+    format: Option<&Value>,
+    out: &mut Fields,
+) -> Result<(), Error> {
+    let given = |name: &str| {
+        let value = config.and_then(|config| config.get(name));
+        value.filter(|value| !value.is_null())
+    };
+    if let Some(effort) = given("effort") {
+        // Without reasoning, effort has no meaning.
+        out.entry("reasoning_effort").or_insert(effort.clone());
+    }
+    let place = match given("format") {
+        Some(_) => "output_config.format",
+        None => "output_format",
+    };
+    let Some(format) = given("format").or(format.filter(|value| !value.is_null())) else {
+        return Ok(());
+    };
+    let fields = object(place, format)?;
+    if text(place, fields, "type")? != "json_schema" {
+        return Err(wrong(&format!("{place}.type"), "`json_schema`"));
+    }
+    let schema = fields.get("schema").filter(|schema| schema.is_object());
+    let schema = schema.ok_or_else(|| wrong(&format!("{place}.schema"), "a JSON Schema"))?;
+    let schema = json!({ "name": "output", "schema": schema, "strict": true });
+    let format = json!({ "type": "json_schema", "json_schema": schema });
+    out.insert("response_format".into(), format);
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! The response to a message request: its blocks, whole or as the events of a stream.
+
+use serde_json::{Value, json};
+
+use crate::http::error::Error;
+use crate::http::json::{Members, Text};
+use crate::http::transport::Events;
+use crate::response::answers::{Completion, DenoisingStep, Format};
+use crate::response::completion_parser::Piece;
+use crate::response::envelope::Envelope;
+use lab_base::chat::tool_calls::completed;
+use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+
+use super::error_body;
+
+/// The writer of a message.
+pub(super) struct Shape {
+    envelope: Envelope,
+    /// Number of tokens of the prompt.
+    n_prompt: usize,
+    /// Number of blocks that have begun.
+    n_blocks: usize,
+    /// The type of the deltas of the open block, which is the last one.
+    open: Option<&'static str>,
+    /// `stop_reason` and `stop_sequence`, once the completion has ended.
+    ending: Value,
+    calls: bool,
+    lab: Option<Text>,
+}
+
+const TEXT: &str = "text_delta";
+const THINKING: &str = "thinking_delta";
+const INPUT: &str = "input_json_delta";
+
+impl Shape {
+    pub(super) fn new(envelope: Envelope, n_prompt: usize) -> Self {
+        Self {
+            envelope,
+            n_prompt,
+            n_blocks: 0,
+            open: None,
+            ending: Value::Null,
+            calls: false,
+            lab: None,
+        }
+    }
+
+    fn object(&self, content: &[Value], usage: &Value) -> Value {
+        json!({
+            "id": self.envelope.id, "type": "message", "role": "assistant",
+            "model": self.envelope.served.name, "content": content,
+            "stop_reason": null, "stop_sequence": null, "usage": usage,
+        })
+    }
+
+    /// The message of a completion.
+    pub(super) fn message(&self, one: &Completion, usage: &Usage) -> Members {
+        let mut blocks = Vec::new();
+        if !one.reasoning.is_empty() {
+            blocks.push(json!({ "type": "thinking", "thinking": one.reasoning, "signature": "" }));
+        }
+        if !one.text.is_empty() || (blocks.is_empty() && one.calls.is_empty()) {
+            blocks.push(json!({ "type": "text", "text": one.text }));
+        }
+        for (id, name, arguments) in &one.calls {
+            // The arguments of a call that was cut off are not valid JSON.
+            let input: Value = serde_json::from_str(arguments)
+                .or_else(|_| serde_json::from_str(&completed(arguments)))
+                .unwrap_or_else(|_| json!({}));
+            blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
+        }
+        let mut message = Members::from(self.object(&blocks, &usage_json(usage)));
+        if let Some(report) = &one.report {
+            message.put("lab", report.clone());
+        }
+        if let Some(reason) = one.reason {
+            let ending = ending(reason, one.stopped.as_ref(), !one.calls.is_empty());
+            for (name, value) in ending.as_object().into_iter().flatten() {
+                message.put(name, value.clone());
+            }
+        }
+        message
+    }
+
+    fn close(&mut self, out: &mut Events) {
+        if self.open.take().is_some() {
+            out.push_named(&json!({ "type": "content_block_stop", "index": self.n_blocks - 1 }));
+        }
+    }
+
+    /// Begins a block whose deltas have the type `delta`.
+    fn begin(&mut self, delta: &'static str, block: &Value, out: &mut Events) {
+        self.close(out);
+        out.push_named(&json!({
+            "type": "content_block_start", "index": self.n_blocks, "content_block": block,
+        }));
+        self.open = Some(delta);
+        self.n_blocks += 1;
+    }
+
+    /// A text delta: type `delta`, text in `field`. `block` begins a new block if the open one has another type.
+    fn delta(
+        &mut self,
+        delta: &'static str,
+        field: &str,
+        text: &str,
+        block: &Value,
+        out: &mut Events,
+    ) {
+        if self.open != Some(delta) {
+            self.begin(delta, block, out);
+        }
+        if !text.is_empty() {
+            out.push_named(&json!({
+                "type": "content_block_delta", "index": self.n_blocks - 1,
+                "delta": { "type": delta, field: text },
+            }));
+        }
+    }
+}
+
+/// The reason why a message ended.
+fn ending(reason: FinishReason, stopped: Option<&Stopped>, calls: bool) -> Value {
+    let (reason, stop) = match (reason, stopped) {
+        (FinishReason::Length, _) => ("max_tokens", None),
+        (FinishReason::Stop, Some(Stopped::Text(text))) => ("stop_sequence", Some(text)),
+        (FinishReason::Stop, _) if calls => ("tool_use", None),
+        (FinishReason::Stop, _) => ("end_turn", None),
+    };
+    json!({ "stop_reason": reason, "stop_sequence": stop })
+}
+
+/// Tokens that are read from the prefix cache do not count as input.
+fn usage_json(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    })
+}
+
+impl Format for Shape {
+    const HAS_DONE: bool = false;
+
+    fn start(&mut self, _choice: u32, out: &mut Events) {
+        let read = Usage {
+            prompt_tokens: self.n_prompt,
+            ..Usage::default()
+        };
+        let message = self.object(&[], &usage_json(&read));
+        out.push_named(&json!({ "type": "message_start", "message": message }));
+    }
+
+    fn text(&mut self, _choice: u32, text: &str, _tokens: &[AnswerToken], out: &mut Events) {
+        if !text.is_empty() {
+            let block = json!({ "type": "text", "text": "" });
+            self.delta(TEXT, "text", text, &block, out);
+        }
+    }
+
+    fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
+        match piece {
+            Piece::Content(text, tokens) => self.text(choice, text, tokens, out),
+            Piece::Reasoning(text) => {
+                let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
+                self.delta(THINKING, "thinking", text, &block, out);
+            }
+            Piece::Call(_, id, name) => {
+                self.calls = true;
+                let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
+                self.begin(INPUT, &block, out);
+            }
+            Piece::Arguments(_, text) => {
+                self.delta(INPUT, "partial_json", text, &Value::Null, out);
+            }
+        }
+    }
+
+    /// Steps of text diffusion have no event in this shape.
+    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut Events) {}
+
+    /// The event with the usage carries it.
+    fn lab(&mut self, _: u32, result: Text, _: &mut Events) {
+        self.lab = Some(result);
+    }
+
+    fn end(&mut self, _: u32, reason: FinishReason, stopped: Option<&Stopped>, out: &mut Events) {
+        self.ending = ending(reason, stopped, self.calls);
+        if self.n_blocks == 0 {
+            self.begin(TEXT, &json!({ "type": "text", "text": "" }), out);
+        }
+        self.close(out);
+    }
+
+    fn done(&mut self, usage: &Usage, out: &mut Events) {
+        const KIND: &str = "message_delta";
+        let delta = json!({ "type": KIND, "delta": self.ending, "usage": usage_json(usage) });
+        let mut delta = Members::from(delta);
+        if let Some(lab) = self.lab.take() {
+            delta.put("lab", lab);
+        }
+        out.push_as(KIND, &delta);
+        out.push_named(&json!({ "type": "message_stop" }));
+    }
+
+    fn failed(&mut self, error: &Error, out: &mut Events) {
+        out.push_named(&error_body(error.status(), &error.message(), None));
+    }
+}

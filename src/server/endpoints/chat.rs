@@ -1,0 +1,317 @@
+//! `POST /v1/chat/completions`: the messages, and the shape of the response.
+//!
+//! Shapes: OpenAI's API reference, chat completions.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::http::transport::Events;
+use lab_core::engine::{AnswerToken, FinishReason, Progress, Stopped, Usage};
+
+use super::native;
+use crate::Pool;
+use crate::endpoints::chat_request;
+use crate::endpoints::chat_request::Dialogue;
+use crate::http::error::Error;
+use crate::http::json;
+use crate::http::json::{Json, Members, Text};
+use crate::request::diffusion::step_json;
+use crate::request::fields;
+use crate::request::fields::{Body, Field, fields};
+use crate::request::forms;
+use crate::request::forms::Forms;
+use crate::request::generation::check_top;
+use crate::response::answers::{
+    Completion, DenoisingStep, Format, TOOL_CALLS, finish_reason, note_stop, progress_json,
+};
+use crate::response::completion_parser::Piece;
+use crate::response::envelope::{Envelope, Object};
+use crate::response::logprobs;
+use crate::response::logprobs::Names;
+use crate::response::output_parsing::call_json;
+
+fields! {
+    pub(crate) struct Chat {
+        logprobs: Option<bool>,
+        top_logprobs: Option<u32>,
+        /// Whether log-probabilities name tokens as `token_id:ID` (vLLM).
+        return_tokens_as_token_ids: Option<bool>,
+        /// Whether a whole response has `__verbose`: prompt, text and parameters as at `/completion` (llama-server).
+        verbose: Option<bool>,
+    }
+}
+
+/// The documented fields of a request.
+pub(crate) fn fields() -> Vec<Field> {
+    [
+        chat_request::fields(),
+        fields::of::<Chat>(),
+        forms::fields(),
+    ]
+    .concat()
+}
+
+/// The request in a body.
+///
+/// # Errors
+/// A check that does not depend on the model fails.
+pub(crate) fn parse(body: Body) -> Result<(Dialogue, Chat, Forms), Error> {
+    let (mut body, forms) = forms::rewritten(body)?;
+    let dialogue = Dialogue::take(&mut body)?;
+    let chat: Chat = body.take()?;
+    body.finish()?;
+    dialogue.check()?;
+    chat.check()?;
+    Ok((dialogue, chat, forms))
+}
+
+pub(crate) async fn completions(
+    State(pool): State<Arc<Pool>>,
+    body: Body,
+) -> Result<Response, Error> {
+    let (dialogue, chat, forms) = parse(body)?;
+    let top = chat.n_top_logprobs();
+    let begun = dialogue.begin(&pool, top).await?;
+    let (served, generation) = (begun.served, &dialogue.generation);
+    let shape = Shape {
+        envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.reports())
+            .with_prompts((0..generation.n_choices()).map(|_| begun.first.prompt.len())),
+        wants_logprobs: top.is_some(),
+        names: Names::of(chat.return_tokens_as_token_ids),
+        calling: HashSet::new(),
+        forms,
+    };
+    if generation.is_streamed() {
+        return Ok(begun.answers.stream(shape));
+    }
+    let (all, usage) = begun.answers.collect().await?;
+    let verbose = all.first().filter(|_| chat.verbose == Some(true));
+    let verbose = verbose.map(|one| native::verbose(&served, begun.first, generation, one));
+    Ok(json::apart(|| {
+        let choices = all.iter().enumerate().map(|(i, one)| {
+            let mut choice = json!({
+                "index": i,
+                "message": message(one),
+                "logprobs": null,
+                "finish_reason": one.finish_reason(),
+            });
+            shape.forms.answer(&mut choice);
+            note_stop(&mut choice, one.stopped.as_ref());
+            let mut choice = Members::from(choice);
+            if let Some(logprobs) = shape.logprobs(&one.tokens) {
+                choice.put("logprobs", logprobs);
+            }
+            if let Some(report) = &one.report {
+                choice.put("lab", report.clone());
+            }
+            choice
+        });
+        let choices = choices.collect();
+        let mut answer = shape.envelope.whole("chat.completion", choices, &usage);
+        if generation.wants_prompt_logprobs() {
+            let prompt = all.first().map_or(&[][..], |one| &one.prompt);
+            let scored = logprobs::of_prompt(prompt, served.handle.tokenizer());
+            answer.put("prompt_logprobs", scored);
+        }
+        if let Some(verbose) = verbose {
+            answer.put("__verbose", verbose);
+        }
+        Json(answer).into_response()
+    }))
+}
+
+pub(crate) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+    let (dialogue, ..) = parse(body)?;
+    dialogue.input_tokens(&pool).await
+}
+
+impl Chat {
+    fn check(&self) -> Result<(), Error> {
+        if let Some(top) = self.top_logprobs {
+            check_top("top_logprobs", top)?;
+            if self.logprobs != Some(true) {
+                let message = "`top_logprobs` needs `logprobs` to be true";
+                return Err(Error::value("top_logprobs", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The length of the list of most probable tokens, if log-probabilities are requested.
+    pub(crate) fn n_top_logprobs(&self) -> Option<usize> {
+        let is_wanted = self.logprobs == Some(true);
+        is_wanted.then(|| self.top_logprobs.unwrap_or(0) as usize)
+    }
+}
+
+/// The message of a completion.
+pub(crate) fn message(one: &Completion) -> Value {
+    let has_content = !one.text.is_empty() || one.calls.is_empty();
+    let content = has_content.then_some(&one.text);
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !one.reasoning.is_empty() {
+        // Some clients read one name, some the other.
+        message["reasoning_content"] = one.reasoning.as_str().into();
+        message["reasoning"] = one.reasoning.as_str().into();
+    }
+    if !one.calls.is_empty() {
+        let calls = one.calls.iter();
+        let calls = calls.map(|(id, name, arguments)| call_json(id, name, arguments));
+        message["tool_calls"] = calls.collect();
+    }
+    message
+}
+
+/// The writer of a response's chunks.
+struct Shape {
+    envelope: Envelope,
+    wants_logprobs: bool,
+    names: Names,
+    /// The completions that call tools.
+    calling: HashSet<u32>,
+    forms: Forms,
+}
+
+const CHUNK: &str = "chat.completion.chunk";
+
+impl Shape {
+    fn logprobs(&self, tokens: &[AnswerToken]) -> Option<Text> {
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        self.wants_logprobs.then(|| {
+            let entries = logprobs::entries(tokens, self.names, tokenizer);
+            let entries: Vec<Text> = entries.map(|entry| json::text(&entry)).collect();
+            let mut fields = Members::from(json!({ "content": null, "refusal": null }));
+            fields.put("content", json::text(&entries));
+            json::text(&fields)
+        })
+    }
+
+    /// A chunk with this delta.
+    fn delta<'a, D: Serialize>(
+        &'a self,
+        index: u32,
+        delta: D,
+        logprobs: Option<&'a RawValue>,
+        finish_reason: Option<&'a str>,
+    ) -> Object<'a, [Choice<'a, D>; 1]> {
+        let choice = Choice {
+            index,
+            delta,
+            logprobs,
+            finish_reason,
+        };
+        self.envelope.chunk(CHUNK, index, [choice])
+    }
+
+    /// Sends what an open call with free text holds back.
+    fn close_call(&mut self, choice: u32, out: &mut Events) {
+        if let Some(delta) = self.forms.close(choice) {
+            out.push(&self.delta(choice, delta, None, None));
+        }
+    }
+
+    /// A chunk without a delta, to which fields are added.
+    fn empty(&self, choice: u32, reason: Option<&str>) -> Value {
+        self.delta(choice, json!({}), None, reason).json()
+    }
+}
+
+/// A choice of a chunk.
+#[derive(Serialize)]
+struct Choice<'a, D> {
+    index: u32,
+    delta: D,
+    logprobs: Option<&'a RawValue>,
+    finish_reason: Option<&'a str>,
+}
+
+/// The delta of new text.
+#[derive(Serialize)]
+struct Delta<'a> {
+    content: &'a str,
+}
+
+impl Format for Shape {
+    fn start(&mut self, choice: u32, out: &mut Events) {
+        let delta = json!({ "role": "assistant", "content": "" });
+        out.push(&self.delta(choice, delta, None, None));
+    }
+
+    fn count(&mut self, choice: u32, n_tokens: usize) {
+        self.envelope.count(choice, n_tokens);
+    }
+
+    fn took(&mut self, choice: u32, usage: &Usage) {
+        self.envelope.took(choice, usage);
+    }
+
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
+        let logprobs = self.logprobs(tokens);
+        out.push(&self.delta(choice, Delta { content: text }, logprobs.as_deref(), None));
+    }
+
+    fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
+        if !matches!(piece, Piece::Arguments(..)) {
+            self.close_call(choice, out);
+        }
+        let delta = match piece {
+            Piece::Content(text, _) => Some(json!({ "content": text })),
+            Piece::Reasoning(text) => Some(json!({ "reasoning_content": text, "reasoning": text })),
+            Piece::Call(..) => {
+                self.calling.insert(choice);
+                self.forms.delta(choice, piece)
+            }
+            Piece::Arguments(..) => self.forms.delta(choice, piece),
+        };
+        if let Some(delta) = delta {
+            out.push(&self.delta(choice, delta, None, None));
+        }
+    }
+
+    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+        let mut chunk = self.empty(choice, None);
+        chunk["prompt_progress"] = progress_json(progress);
+        out.push(&chunk);
+    }
+
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
+        let mut chunk = self.envelope.chunk(CHUNK, choice, [(); 0]).json();
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        chunk["diffusion"] = step_json(choice, step, tokenizer);
+        out.push(&chunk);
+    }
+
+    fn lab(&mut self, index: u32, result: Text, out: &mut Events) {
+        let mut chunk = self.empty(index, None);
+        let mut choice = Members::from(chunk["choices"][0].take());
+        choice.put("lab", result);
+        out.push(&self.envelope.chunk(CHUNK, index, [choice]));
+    }
+
+    fn end(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        stopped: Option<&Stopped>,
+        out: &mut Events,
+    ) {
+        self.close_call(choice, out);
+        let reason = match reason {
+            FinishReason::Stop if self.calling.contains(&choice) => self.forms.reason(TOOL_CALLS),
+            reason => finish_reason(reason),
+        };
+        let mut chunk = self.empty(choice, Some(reason));
+        note_stop(&mut chunk["choices"][0], stopped);
+        out.push(&chunk);
+    }
+
+    fn done(&mut self, usage: &Usage, out: &mut Events) {
+        self.envelope.done(CHUNK, usage, out);
+    }
+}

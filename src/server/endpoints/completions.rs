@@ -1,0 +1,448 @@
+//! `POST /v1/completions`: prompts without a chat template, their log-probabilities, and text for a gap.
+//!
+//! Shapes: OpenAI's API reference, legacy completions; `prompt_logprobs` and `add_special_tokens` are vLLM's.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::http::transport::Events;
+use lab_core::engine::serving::Served;
+use lab_core::engine::{AnswerToken, FinishReason, Progress, Request, Stopped, Usage};
+
+use crate::Pool;
+use crate::http::error::Error;
+use crate::http::json;
+use crate::http::json::{Json, Members, Text};
+use crate::request::diffusion::step_json;
+use crate::request::fields;
+use crate::request::fields::{Body, Field, fields};
+use crate::request::generation;
+use crate::request::generation::{Fitting, Generation, MAX_CHOICES, check_top, choices};
+use crate::request::input::{Input, check_ids, inputs};
+use crate::response::answers::{
+    Answers, Completion, DenoisingStep, Format, finish_reason, note_stop, progress_json,
+};
+use crate::response::envelope::{Envelope, Object};
+use crate::response::logprobs;
+use crate::response::logprobs::{Arrays, Names};
+
+/// Maximum number of tokens of a completion if the request does not set it.
+const DEFAULT_TOKENS: usize = 16;
+const OBJECT: &str = "text_completion";
+const PROMPT: &str = "prompt";
+
+fields! {
+    struct Legacy {
+        prompt: Value,
+        /// Length of the list of most probable tokens.
+        logprobs: Option<u32>,
+        /// Whether the text starts with the prompt.
+        echo: Option<bool>,
+        /// The text after the gap that the completion fills.
+        suffix: Option<String>,
+        /// Number of completions of which the `n` most probable are returned.
+        best_of: Option<u32>,
+        /// Whether a text gets the BOS and EOS tokens that the vocabulary asks for.
+        add_special_tokens: Option<bool>,
+        /// Whether log-probabilities name tokens as `token_id:ID` (vLLM).
+        return_tokens_as_token_ids: Option<bool>,
+    }
+}
+
+/// The documented fields of a request.
+pub(crate) fn fields() -> Vec<Field> {
+    let own = [fields::of::<Legacy>(), fields::of::<Fitting>()].concat();
+    [generation::fields(), own].concat()
+}
+
+/// A prompt as the model reads it.
+struct Encoded {
+    text: String,
+    tokens: Vec<u32>,
+    /// Number of special tokens at the start, which the vocabulary adds.
+    n_first: usize,
+}
+
+impl Encoded {
+    /// The prompt without the tokens that the request drops.
+    fn fitted(
+        mut self,
+        fitting: &Fitting,
+        served: &Served,
+        generation: &Generation,
+    ) -> Result<Self, Error> {
+        if fitting.cut(&mut self.tokens, self.n_first, served, generation)? {
+            let tokens = &self.tokens[self.n_first..];
+            let text = served.handle.tokenizer().decode(tokens);
+            self.text = String::from_utf8_lossy(&text).into_owned();
+        }
+        Ok(self)
+    }
+}
+
+pub(crate) async fn completions(
+    State(pool): State<Arc<Pool>>,
+    mut body: Body,
+) -> Result<Response, Error> {
+    let generation = Generation::take(&mut body, 0)?;
+    let legacy: Legacy = body.take()?;
+    let fitting: Fitting = body.take()?;
+    body.finish()?;
+    let prompts = inputs(PROMPT, &legacy.prompt)?;
+    legacy.check(&generation, prompts.len())?;
+    let wanted = generation.constraint()?;
+    let served = pool.get(generation.model()).await?;
+    let encoded = prompts.into_iter().map(|prompt| {
+        let encoded = legacy.encode(&served, prompt)?;
+        encoded.fitted(&fitting, &served, &generation)
+    });
+    let encoded: Vec<Encoded> = encoded.collect::<Result<_, _>>()?;
+    let constraint = generation.compile(wanted, &served).await?;
+    let n = legacy.n_generated(&generation);
+    let mut requests = Vec::new();
+    for prompt in &encoded {
+        let top = legacy.top_logprobs();
+        let first = generation.request(&served, &prompt.tokens, top, constraint.as_ref());
+        let mut first = first.map_err(|error| error.of_prompt(PROMPT))?;
+        legacy.complete(&mut first, &generation);
+        let scores = first.prompt_logprobs;
+        requests.extend(
+            choices(&first, n).map(|request| match generation.is_streamed() {
+                // In a stream, each completion starts with the prompt.
+                true => Request {
+                    prompt_logprobs: scores,
+                    ..request
+                },
+                false => request,
+            }),
+        );
+    }
+    let answers = Answers::submit(&served, requests, n);
+    let answers = answers.map_err(|error| error.of_prompt(PROMPT))?;
+    let answers = answers.hiding(generation.hides_special(), &served);
+    let answers = answers.with_lab(generation.lab.clone(), &served);
+    let n_tokens = encoded.iter().map(|prompt| prompt.tokens.len());
+    let n_tokens = n_tokens.flat_map(|n_tokens| (0..n).map(move |_| n_tokens));
+    let envelope =
+        Envelope::new(Arc::clone(&served), "cmpl-", generation.reports()).with_prompts(n_tokens);
+    let encoded_choices = encoded.len() as u32 * n;
+    let mut shape = Shape {
+        prompts: encoded,
+        n_choices: n,
+        wants_logprobs: legacy.logprobs.is_some(),
+        names: Names::of(legacy.return_tokens_as_token_ids),
+        is_echoed: legacy.is_echoed(),
+        offsets: Vec::new(),
+        envelope,
+    };
+    if generation.is_streamed() {
+        let start = |choice| match shape.is_echoed {
+            true => shape.start_of(shape.prompt_of(choice)),
+            false => 0,
+        };
+        shape.offsets = (0..encoded_choices).map(start).collect();
+        return Ok(answers.stream(shape));
+    }
+    let (all, usage) = answers.collect().await?;
+    let wants_scored = generation.wants_prompt_logprobs();
+    Ok(json::apart(|| {
+        let mut out = Vec::new();
+        for (prompt, of_prompt) in shape.prompts.iter().zip(all.chunks(n as usize)) {
+            // The prompt is scored once, with its first completion.
+            let scored = of_prompt.first().map_or(&[][..], |one| &one.prompt);
+            for one in best(of_prompt, generation.n_choices()) {
+                let mut choice = shape.choice(prompt, scored, one);
+                choice.put("index", Value::from(out.len()));
+                if wants_scored {
+                    let scored = logprobs::of_prompt(scored, served.handle.tokenizer());
+                    choice.put("prompt_logprobs", scored);
+                }
+                out.push(choice);
+            }
+        }
+        Json(shape.envelope.whole(OBJECT, out, &usage)).into_response()
+    }))
+}
+
+/// The `n` completions with the highest mean log-probability; in the order of generation if all are returned.
+fn best(all: &[Completion], n: u32) -> Vec<&Completion> {
+    let mut all: Vec<&Completion> = all.iter().collect();
+    if all.len() > n as usize {
+        let mean = |one: &Completion| {
+            let tokens = one.tokens.iter().chain(&one.ended);
+            let logprobs = tokens.filter_map(|token| token.chosen.as_ref());
+            let (sum, count) = logprobs.fold((0.0, 0), |(sum, n), l| (sum + l.logprob, n + 1));
+            sum / f64::from(count.max(1))
+        };
+        all.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        all.truncate(n as usize);
+    }
+    all
+}
+
+impl Legacy {
+    fn check(&self, generation: &Generation, n_prompts: usize) -> Result<(), Error> {
+        if let Some(top) = self.logprobs {
+            check_top("logprobs", top)?;
+        }
+        let n = generation.n_choices();
+        if let Some(best_of) = self.best_of {
+            let message = if best_of < n {
+                format!("`best_of` is {best_of}, expected at least `n`, which is {n}")
+            } else if best_of > n && generation.is_streamed() {
+                "`best_of` greater than `n` is not possible where `stream` is true".into()
+            } else {
+                String::new()
+            };
+            if !message.is_empty() {
+                return Err(Error::value("best_of", message));
+            }
+        }
+        let n_all = n_prompts.saturating_mul(self.n_generated(generation) as usize);
+        if n_all > MAX_CHOICES as usize {
+            let message = format!("{n_all} completions in all, expected at most {MAX_CHOICES}");
+            return Err(Error::value(PROMPT, message));
+        }
+        if self.suffix.is_some() && self.is_echoed() {
+            return Err(Error::value(
+                "suffix",
+                "`suffix` and `echo` exclude each other",
+            ));
+        }
+        Ok(())
+    }
+
+    fn is_echoed(&self) -> bool {
+        self.echo == Some(true)
+    }
+
+    /// Number of completions that are generated for a prompt.
+    fn n_generated(&self, generation: &Generation) -> u32 {
+        self.best_of.unwrap_or(1).max(generation.n_choices())
+    }
+
+    /// The length of the list of most probable tokens, if log-probabilities are requested or needed to choose the best
+    /// completions.
+    fn top_logprobs(&self) -> Option<usize> {
+        let needed = self.best_of.map(|_| 0);
+        self.logprobs.map(|top| top as usize).or(needed)
+    }
+
+    fn encode(&self, served: &Served, prompt: Input) -> Result<Encoded, Error> {
+        let tokenizer = served.handle.tokenizer();
+        let fault = |error: &dyn std::fmt::Display| Error::value(PROMPT, error.to_string());
+        match (prompt, &self.suffix) {
+            (Input::Text(text), None) => {
+                let adds = self.add_special_tokens != Some(false);
+                let tokens = tokenizer.encode(&text, adds, true).map_err(|e| fault(&e))?;
+                let has_bos =
+                    adds && tokenizer.adds_bos() && tokens.first() == tokenizer.bos().as_ref();
+                Ok(Encoded {
+                    text,
+                    tokens,
+                    n_first: usize::from(has_bos),
+                })
+            }
+            (Input::Text(text), Some(suffix)) => {
+                let tokens = tokenizer.encode_gap(&text, suffix).map_err(|e| fault(&e))?;
+                let tokens = tokens.ok_or_else(|| {
+                    let message = "`suffix`: the vocabulary has no tokens for fill-in-the-middle";
+                    Error::unsupported("suffix", message)
+                })?;
+                Ok(Encoded {
+                    text,
+                    tokens,
+                    n_first: 0,
+                })
+            }
+            (Input::Tokens(_), Some(_)) => {
+                let message = "`suffix` needs a prompt that is text";
+                Err(Error::value("suffix", message))
+            }
+            (Input::Tokens(tokens), None) => {
+                check_ids(PROMPT, &tokens, served)?;
+                let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
+                Ok(Encoded {
+                    text,
+                    tokens,
+                    n_first: 0,
+                })
+            }
+        }
+    }
+
+    /// Adds this endpoint's own parameters to the request for a prompt.
+    fn complete(&self, request: &mut Request, generation: &Generation) {
+        if !generation.is_unlimited() {
+            request.max_tokens.get_or_insert(DEFAULT_TOKENS);
+        }
+        if self.is_echoed()
+            && let Some(top) = self.logprobs
+        {
+            let asked = request.prompt_logprobs.unwrap_or(0);
+            request.prompt_logprobs = Some(asked.max(top as usize));
+        }
+    }
+}
+
+/// The writer of completions.
+struct Shape {
+    envelope: Envelope,
+    prompts: Vec<Encoded>,
+    n_choices: u32,
+    wants_logprobs: bool,
+    names: Names,
+    is_echoed: bool,
+    /// For each completion, the offset of the next text in characters.
+    offsets: Vec<isize>,
+}
+
+impl Shape {
+    fn prompt_of(&self, choice: u32) -> &Encoded {
+        &self.prompts[(choice / self.n_choices) as usize]
+    }
+
+    /// The character offset of a prompt's first token, such that its last token ends where its text ends.
+    fn start_of(&self, prompt: &Encoded) -> isize {
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        let pieces = prompt.tokens.iter().map(|id| tokenizer.piece(*id));
+        let n_tokens: usize = pieces.map(logprobs::n_characters).sum();
+        prompt.text.chars().count() as isize - n_tokens as isize
+    }
+
+    fn choice(&self, prompt: &Encoded, scored: &[AnswerToken], one: &Completion) -> Members {
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        let mut arrays = Arrays::new(self.names);
+        let (mut text, mut offset) = (String::new(), 0);
+        if self.is_echoed {
+            text.push_str(&prompt.text);
+            offset = arrays.push(scored, self.start_of(prompt), tokenizer);
+        }
+        text.push_str(&one.text);
+        let offset = arrays.push(&one.tokens, offset, tokenizer);
+        arrays.push(one.ended.as_slice(), offset, tokenizer);
+        let mut choice = json!({
+            "text": text, "logprobs": null, "finish_reason": one.finish_reason(),
+        });
+        note_stop(&mut choice, one.stopped.as_ref());
+        let mut choice = Members::from(choice);
+        if self.wants_logprobs {
+            choice.put("logprobs", arrays.json());
+        }
+        if let Some(report) = &one.report {
+            choice.put("lab", report.clone());
+        }
+        choice
+    }
+
+    fn chunk<'a>(
+        &'a self,
+        index: u32,
+        text: &'a str,
+        logprobs: Option<&'a RawValue>,
+        finish_reason: Option<&'a str>,
+    ) -> Object<'a, [Choice<'a>; 1]> {
+        let choice = Choice {
+            index,
+            text,
+            logprobs,
+            finish_reason,
+        };
+        self.envelope.chunk(OBJECT, index, [choice])
+    }
+
+    fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<Text>, isize) {
+        let mut arrays = Arrays::new(self.names);
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        let end = arrays.push(tokens, offset, tokenizer);
+        (self.wants_logprobs.then(|| arrays.json()), end)
+    }
+}
+
+/// A choice of a chunk.
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: u32,
+    text: &'a str,
+    logprobs: Option<&'a RawValue>,
+    finish_reason: Option<&'a str>,
+}
+
+impl Format for Shape {
+    fn start(&mut self, choice: u32, out: &mut Events) {
+        if self.is_echoed {
+            let text = &self.prompt_of(choice).text;
+            out.push(&self.chunk(choice, text, None, None));
+        }
+    }
+
+    fn prompt(&mut self, choice: u32, tokens: &[AnswerToken], out: &mut Events) {
+        if self.is_echoed {
+            // The text is in the first chunk.
+            self.text(choice, "", tokens, out);
+        }
+    }
+
+    fn count(&mut self, choice: u32, n_tokens: usize) {
+        self.envelope.count(choice, n_tokens);
+    }
+
+    fn took(&mut self, choice: u32, usage: &Usage) {
+        self.envelope.took(choice, usage);
+    }
+
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
+        let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
+        self.offsets[choice as usize] = end;
+        out.push(&self.chunk(choice, text, arrays.as_deref(), None));
+    }
+
+    fn ended(&mut self, choice: u32, token: AnswerToken, out: &mut Events) {
+        let offset = self.offsets[choice as usize];
+        if let (Some(arrays), _) = self.arrays(&[token], offset) {
+            out.push(&self.chunk(choice, "", Some(&arrays), None));
+        }
+    }
+
+    fn progress(&mut self, choice: u32, progress: &Progress, out: &mut Events) {
+        let mut chunk = self.chunk(choice, "", None, None).json();
+        chunk["prompt_progress"] = progress_json(progress);
+        out.push(&chunk);
+    }
+
+    fn step(&mut self, choice: u32, step: &DenoisingStep<'_>, out: &mut Events) {
+        let mut chunk = self.envelope.chunk(OBJECT, choice, [(); 0]).json();
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        chunk["diffusion"] = step_json(choice, step, tokenizer);
+        out.push(&chunk);
+    }
+
+    fn lab(&mut self, index: u32, result: Text, out: &mut Events) {
+        let mut chunk = self.chunk(index, "", None, None).json();
+        let mut choice = Members::from(chunk["choices"][0].take());
+        choice.put("lab", result);
+        out.push(&self.envelope.chunk(OBJECT, index, [choice]));
+    }
+
+    fn end(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        stopped: Option<&Stopped>,
+        out: &mut Events,
+    ) {
+        let reason = finish_reason(reason);
+        let mut chunk = self.chunk(choice, "", None, Some(reason)).json();
+        note_stop(&mut chunk["choices"][0], stopped);
+        out.push(&chunk);
+    }
+
+    fn done(&mut self, usage: &Usage, out: &mut Events) {
+        self.envelope.done(OBJECT, usage, out);
+    }
+}

@@ -1,0 +1,87 @@
+//! `GET /v1/models/{id}/diagram`: the diagram of a model as SVG, whether it is loaded or not. `view=layers` shows its
+//! kinds of layers instead of the whole model.
+//!
+//! Diagrams are drawn on a separate thread, one at a time. Not here: how they are drawn.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderName, header};
+use axum::response::IntoResponse;
+
+use crate::Pool;
+use crate::http::error::{Error, quoted};
+
+/// The part of a model that a diagram shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// The whole model.
+    Stack,
+    /// The kinds of its layers, down to operations and weights.
+    Layers,
+}
+
+impl View {
+    /// The view that a query selects.
+    fn of(query: Option<&str>) -> Result<Self, Error> {
+        let pairs = query.unwrap_or_default().split('&');
+        let pairs = pairs.filter(|pair| !pair.is_empty());
+        let mut view = Self::Stack;
+        for pair in pairs {
+            view = match pair.split_once('=').unwrap_or((pair, "")) {
+                ("view", "stack") => Self::Stack,
+                ("view", "layers") => Self::Layers,
+                ("view", other) => {
+                    let found = quoted(other);
+                    let message = format!("`view` is `{found}`, expected `stack` or `layers`");
+                    return Err(Error::value("view", message));
+                }
+                (name, _) => {
+                    let name = quoted(name);
+                    return Err(Error::value(&name, format!("unknown parameter: `{name}`")));
+                }
+            };
+        }
+        Ok(view)
+    }
+}
+
+/// An SVG file that is opened by itself may use styles, and nothing else.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; sandbox";
+
+pub(crate) async fn diagram(
+    State(pool): State<Arc<Pool>>,
+    id: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+) -> Result<impl IntoResponse, Error> {
+    // A name that is not UTF-8 names no model.
+    let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
+    Ok(svg(pool.draw(&id, View::of(query.as_deref())?).await?))
+}
+
+/// A response with an SVG picture.
+pub(crate) fn svg(picture: String) -> impl IntoResponse {
+    let headers = [
+        (header::CONTENT_TYPE, "image/svg+xml"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (HeaderName::from_static("cache-control"), "no-cache"),
+    ];
+    (headers, picture)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_says_what_is_shown() {
+        assert_eq!(View::of(None).ok(), Some(View::Stack));
+        assert_eq!(View::of(Some("view=stack")).ok(), Some(View::Stack));
+        assert_eq!(View::of(Some("view=layers")).ok(), Some(View::Layers));
+        for bad in ["view=x", "view", "views=stack"] {
+            assert!(View::of(Some(bad)).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! `POST /v1/embeddings`: embedding vectors of texts, in the shape of OpenAI's API.
+//!
+//! A vector is the result of the model's own pooling. `dimensions` truncates it and normalises it to length 1 again,
+//! for models that were trained so that the first elements carry most of the information.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use lab_core::engine::Passage;
+use lab_core::engine::serving::{Pooled, Served};
+
+use super::lab;
+use crate::Pool;
+use crate::http::error::{Error, quoted};
+use crate::http::json::Text;
+use crate::request::fields;
+use crate::request::fields::{Body, Field, fields};
+use crate::request::input::{Input, inputs};
+use crate::request::passages::{Reader, Truncation};
+use crate::response::pooled;
+use crate::response::pooled::{MAX_TEXTS, Results};
+
+const INPUT: &str = "input";
+/// Maximum size in bytes of the prompt before each text.
+const MAX_PROMPT_BYTES: usize = 4096;
+
+fields! {
+    /// The fields of a request for vectors.
+    pub(crate) struct Embeddings {
+        model: Option<String>,
+        /// A text, token ids, or several of either.
+        input: Value,
+        /// `float` or `base64`: the elements as little-endian f32.
+        encoding_format: Option<String>,
+        /// Number of elements that are kept of a vector.
+        dimensions: Option<u64>,
+        /// Name of the model's prompt that is put before each text.
+        prompt_name: Option<String>,
+        /// Text that is put before each text.
+        prompt: Option<String>,
+        /// Whether vectors get the length 1; default: true.
+        normalize: Option<bool>,
+        /// Whether a text gets the special tokens that the vocabulary asks for.
+        add_special_tokens: Option<bool>,
+    }
+}
+
+/// The documented fields of a request.
+pub(crate) fn fields() -> Vec<Field> {
+    let own = [fields::of::<Embeddings>(), fields::of::<Truncation>()].concat();
+    [own, fields::of::<lab::LabField>()].concat()
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Float(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Entry {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lab: Option<Text>,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    object: &'static str,
+    data: Vec<Entry>,
+    model: String,
+    usage: Value,
+}
+
+pub(crate) async fn embeddings(
+    State(pool): State<Arc<Pool>>,
+    mut body: Body,
+) -> Result<Response, Error> {
+    let request: Embeddings = body.take()?;
+    let truncation: Truncation = body.take()?;
+    let wanted = lab::take(&mut body)?;
+    body.finish()?;
+    truncation.check()?;
+    request.check()?;
+    let is_base64 = request.is_base64()?;
+    let texts = request.texts()?;
+    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let width = match served.pooled.clone() {
+        Ok(Pooled::Vector(width)) => width,
+        Ok(Pooled::Scores { .. }) => {
+            let why = "it gives scores of classes; see `/v1/rerank` and `/classify`";
+            return Err(pooled::unsupported(&served, why));
+        }
+        Ok(Pooled::TokenScores(_)) => {
+            let why = "it gives scores of classes for each token; see `/pooling`";
+            return Err(pooled::unsupported(&served, why));
+        }
+        Err(why) => return Err(pooled::unsupported(&served, &why)),
+    };
+    let kept = request.kept(width)?;
+    let passages = request.passages(&served, &truncation, texts)?;
+    let plan = wanted.as_ref().map(|wanted| wanted.plan(&served));
+    let plan = plan.transpose()?;
+    let results = pooled::results(&served, passages, plan.as_ref(), INPUT).await?;
+    let Results {
+        all,
+        labs,
+        n_tokens,
+    } = results;
+    let mut reports = Vec::new();
+    if let Some(wanted) = wanted.as_ref() {
+        for lab in labs {
+            reports.push(wanted.text(lab, &served).await?);
+        }
+    }
+    let mut labs = reports.into_iter();
+    let entry = |(index, mut vector): (usize, Vec<f32>)| {
+        vector.truncate(kept);
+        if request.normalize != Some(false) {
+            normalise(&mut vector);
+        }
+        Entry {
+            object: "embedding",
+            index,
+            lab: labs.next(),
+            embedding: match is_base64 {
+                true => Vector::Base64(base64(&vector)),
+                false => Vector::Float(vector),
+            },
+        }
+    };
+    let answer = Answer {
+        object: "list",
+        data: all.into_iter().enumerate().map(entry).collect(),
+        model: served.name.clone(),
+        usage: json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens }),
+    };
+    Ok(axum::Json(answer).into_response())
+}
+
+impl Embeddings {
+    fn is_base64(&self) -> Result<bool, Error> {
+        match self.encoding_format.as_deref() {
+            None | Some("float") => Ok(false),
+            Some("base64") => Ok(true),
+            Some(other) => {
+                let other = quoted(other);
+                let message =
+                    format!("`encoding_format` is `{other}`, expected `float` or `base64`");
+                Err(Error::value("encoding_format", message))
+            }
+        }
+    }
+
+    /// Number of elements that are kept of vectors with `width` elements.
+    fn kept(&self, width: u64) -> Result<usize, Error> {
+        let kept = self.dimensions.unwrap_or(width);
+        if !(1..=width).contains(&kept) {
+            let message = format!("`dimensions` is {kept}, expected 1 to {width}");
+            return Err(Error::value("dimensions", message));
+        }
+        if kept < width && self.normalize == Some(false) {
+            let message = "`normalize` cannot be false where `dimensions` cuts the vectors";
+            return Err(Error::value("normalize", message));
+        }
+        Ok(kept as usize)
+    }
+
+    /// The texts of the request. An empty text is refused, as in OpenAI's API.
+    fn texts(&self) -> Result<Vec<Input>, Error> {
+        let texts = inputs(INPUT, &self.input)?;
+        if texts.len() > MAX_TEXTS {
+            let message = format!("{} texts, expected at most {MAX_TEXTS}", texts.len());
+            return Err(Error::value(INPUT, message));
+        }
+        let is_empty = |text: &Input| *text == Input::Text(String::new());
+        match texts.iter().position(is_empty) {
+            None => Ok(texts),
+            Some(i) => {
+                let param = match self.input.is_array() {
+                    true => format!("{INPUT}[{i}]"),
+                    false => INPUT.to_owned(),
+                };
+                let message = format!("`{param}` is an empty text");
+                Err(Error::value(param, message))
+            }
+        }
+    }
+
+    /// Checks the fields about the prompt before each text.
+    fn check(&self) -> Result<(), Error> {
+        if self.prompt.is_some() && self.prompt_name.is_some() {
+            let message = "`prompt` and `prompt_name` exclude each other";
+            return Err(Error::value("prompt_name", message));
+        }
+        if self
+            .prompt
+            .as_ref()
+            .is_some_and(|text| text.len() > MAX_PROMPT_BYTES)
+        {
+            let message = format!("`prompt` has more than {MAX_PROMPT_BYTES} bytes");
+            return Err(Error::value("prompt", message));
+        }
+        Ok(())
+    }
+
+    /// The passages that the model reads.
+    fn passages(
+        &self,
+        served: &Served,
+        truncation: &Truncation,
+        texts: Vec<Input>,
+    ) -> Result<Vec<Passage>, Error> {
+        let reader = Reader::new(served, truncation, INPUT)?;
+        let prompt = match &self.prompt {
+            Some(prompt) => prompt,
+            None => {
+                let name = self.prompt_name.as_deref();
+                served.prompts.of(name).map_err(|why| {
+                    let name = quoted(name.unwrap_or_default());
+                    let message = format!("`prompt_name` is `{name}`: {why}");
+                    Error::value("prompt_name", message)
+                })?
+            }
+        };
+        let adds_special = self.add_special_tokens != Some(false);
+        let passage = |text: Input| reader.one((prompt, text), adds_special, INPUT);
+        texts.into_iter().map(passage).collect()
+    }
+}
+
+/// Divides a vector by its Euclidean length. A zero vector stays zero.
+fn normalise(vector: &mut [f32]) {
+    let length: f64 = vector.iter().map(|v| f64::from(*v).powi(2)).sum();
+    let length = length.sqrt().max(1e-12);
+    vector
+        .iter_mut()
+        .for_each(|v| *v = (f64::from(*v) / length) as f32);
+}
+
+/// The elements as little-endian f32 in base64 (RFC 4648, with padding).
+fn base64(vector: &[f32]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bytes: Vec<u8> = vector.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for i in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * i) & 63) as usize];
+            out.push(if i <= three.len() { digit.into() } else { '=' });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        // 1.0 is 00 00 80 3f, -2.0 is 00 00 00 c0.
+        assert_eq!(base64(&[1.0]), "AACAPw==");
+        assert_eq!(base64(&[1.0, -2.0]), "AACAPwAAAMA=");
+        assert_eq!(base64(&[1.0, -2.0, 1.0]), "AACAPwAAAMAAAIA/");
+        assert_eq!(base64(&[]), "");
+    }
+}

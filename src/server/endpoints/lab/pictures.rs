@@ -1,0 +1,69 @@
+//! `POST /v1/lab/pictures`: a lab response as a picture, SVG.
+//!
+//! Pictures are drawn on a separate thread, one at a time. Not here: how they are drawn.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use serde_json::Value;
+
+use crate::Pool;
+use crate::endpoints::diagram::svg;
+use crate::http::error::Error;
+use crate::request::fields;
+use crate::request::fields::{Body, Field, Kind, fields};
+
+use super::objects::{MAX_POSITIONS, too_many};
+use lab_inspect::pictures::Picture;
+
+impl Kind for Picture {}
+
+/// Draws a response, or only these layers and heads of it, as SVG; an error says what is wrong with the response.
+pub type Painter =
+    Arc<dyn Fn(Picture, &Value, Vec<u64>, Vec<usize>) -> Result<String, String> + Send + Sync>;
+
+fields! {
+    /// A picture.
+    struct PictureRequest {
+        /// What it shows: `lens`, `patch`, `routing`, `attention` or `attribution`.
+        picture: Picture,
+        /// A response of `/v1/lab/run` or, with `patch`, of `/v1/lab/patch`.
+        response: Value,
+        /// Numbers of the layers that are drawn; default: all.
+        layers: Option<Vec<u64>>,
+        /// Numbers of the heads that are drawn; default: all.
+        heads: Option<Vec<usize>>,
+    }
+}
+
+/// The documented fields of a picture.
+pub(crate) fn fields() -> Vec<Field> {
+    fields::of::<PictureRequest>()
+}
+
+pub(crate) async fn picture(
+    State(pool): State<Arc<Pool>>,
+    mut body: Body,
+) -> Result<impl IntoResponse, Error> {
+    let asked: PictureRequest = body.take()?;
+    body.own().finish()?;
+    let (layers, heads) = (
+        asked.layers.unwrap_or_default(),
+        asked.heads.unwrap_or_default(),
+    );
+    too_many("layers", layers.len(), MAX_POSITIONS)?;
+    too_many("heads", heads.len(), MAX_POSITIONS)?;
+    let Some(painter) = pool.painter.clone() else {
+        let message = "responses are not drawn here";
+        return Err(Error::unsupported("picture", message));
+    };
+    let _turn = pool.drawing.lock().await;
+    let paint = move || painter(asked.picture, &asked.response, layers, heads);
+    let painted = tokio::task::spawn_blocking(paint).await;
+    let painted = painted.map_err(|error| Error::Engine {
+        detail: error.to_string(),
+    })?;
+    let painted = painted.map_err(|message| Error::value("response", message))?;
+    Ok(svg(painted))
+}

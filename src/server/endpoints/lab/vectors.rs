@@ -1,0 +1,108 @@
+//! Vectors that requests may name: `GET /v1/lab/vectors` lists them, `POST` adds some, `DELETE /v1/lab/vectors/{id}`
+//! removes vectors that were added so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use serde_json::{Map, json};
+
+use crate::Pool;
+use crate::http::error::Error;
+use crate::http::json::Json;
+use crate::request::fields;
+use crate::request::fields::{Body, Field, fields};
+use lab_base::weights::safetensors;
+use lab_base::weights::safetensors::Dtype;
+use lab_core::artifacts::vectors::Refused;
+
+use super::artifacts::id_of;
+use super::objects::Vector;
+
+/// Path of the list, to which vectors are uploaded.
+pub(crate) const ROUTE: &str = "/v1/lab/vectors";
+
+fields! {
+    /// Vectors under an id: a file, one vector, or several.
+    struct Sent {
+        /// Their id: letters, digits, `-` and `_`.
+        id: String,
+        /// The bytes of a safetensors or GGUF file, in base64.
+        file: Option<String>,
+        /// One vector for every point: numbers, or an object with `data`, `shape` and `dtype`.
+        vector: Option<Vector>,
+        /// Vectors by their layers (`"3"`) or points (`"layers.3.attn.out"`).
+        vectors: Option<BTreeMap<String, Vector>>,
+    }
+}
+
+/// The documented fields of vectors that a client sends.
+pub(crate) fn fields() -> Vec<Field> {
+    fields::of::<Sent>()
+}
+
+pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
+    Json(json!({ "object": "list", "data": pool.vectors.list() }))
+}
+
+pub(crate) async fn keep(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+    let sent: Sent = body.take()?;
+    body.own().finish()?;
+    let bytes = match (sent.file, sent.vector, sent.vectors) {
+        (Some(file), None, None) => base64::decode(file)
+            .map_err(|error| Error::value("file", format!("`file` is not base64: {error}")))?,
+        (None, Some(vector), None) => packed(vec![("vector".to_owned(), vector)])?,
+        (None, None, Some(vectors)) => packed(vectors)?,
+        _ => {
+            let message = "expected one of `file`, `vector` and `vectors`";
+            return Err(Error::value("vectors", message));
+        }
+    };
+    let stored = pool.vectors.keep(&sent.id, &bytes);
+    let stored = stored.map_err(|refused| match refused {
+        Refused::Id(message) => Error::value("id", format!("`id`: {message}")),
+        Refused::Content(message) => Error::value("vectors", message),
+        Refused::Io(error) => Error::Engine {
+            detail: format!("vectors were not written: {error}"),
+        },
+    })?;
+    Ok(Json(json!(stored)))
+}
+
+/// The rows as a safetensors file.
+fn packed(rows: impl IntoIterator<Item = (String, Vector)>) -> Result<Vec<u8>, Error> {
+    let fault = |message: String| Error::value("vectors", format!("`vectors`: {message}"));
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for (name, vector) in rows {
+        let rows = match vector {
+            Vector::Id(_) => Err("expected numbers".into()),
+            Vector::Row(row) => Ok(vec![row]),
+            Vector::Rows(rows) => Ok(rows),
+            Vector::Packed(packed) => packed.rows(),
+        };
+        let rows = rows.map_err(|message| fault(format!("{name}: {message}")))?;
+        let [row] = rows.as_slice() else {
+            let n = rows.len();
+            return Err(fault(format!("{name} has {n} rows, expected one")));
+        };
+        entries.push((name, Dtype::F32, vec![row.len() as u64]));
+        data.extend(row.iter().flat_map(|e| e.to_le_bytes()));
+    }
+    let mut bytes = safetensors::head(Map::new(), entries).map_err(fault)?;
+    bytes.append(&mut data);
+    Ok(bytes)
+}
+
+pub(crate) async fn delete(
+    State(pool): State<Arc<Pool>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json, Error> {
+    let id = id_of(id);
+    match pool.vectors.remove(&id) {
+        true => Ok(Json(
+            json!({ "id": id, "object": "lab.vectors", "deleted": true }),
+        )),
+        false => Err(Error::NotThere { what: "vector", id }),
+    }
+}

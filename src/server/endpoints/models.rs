@@ -1,0 +1,227 @@
+//! The models: `GET /v1/models` and `GET /v1/models/{id}`, which load nothing; `POST /models/load`,
+//! `POST /models/unload` and `POST /models/rescan`.
+//!
+//! Shapes: OpenAI's, with vLLM's `max_model_len` and llama-server's `meta`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, StreamExt};
+use serde_json::{Value, json};
+
+use crate::http::transport;
+use crate::http::transport::Events;
+use lab_core::engine::serving::{ModelInfo, Pooled, Served};
+
+use super::rerank;
+use crate::Pool;
+use crate::http::error::Error;
+use crate::http::json::Json;
+use crate::pool::{Info, Load, Share};
+use crate::request::fields::{Body, fields};
+
+fields! {
+    /// Which model.
+    pub(crate) struct Which {
+        model: String,
+    }
+}
+
+fields! {
+    /// What is loaded, and how that is reported.
+    pub(crate) struct Order {
+        model: String,
+        /// Whether events tell how much is loaded; default: whether `Accept` is `text/event-stream`
+        stream: Option<bool>,
+    }
+}
+
+/// Minimum time between two progress events of a load.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The list entry of a model under one of its names.
+fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
+    let n_ctx = info.description.as_ref().map(|of_model| of_model.n_ctx);
+    let is_own = |(_, name): &(&String, &String)| **name == info.name;
+    let aliases = pool.aliases().iter().filter(is_own);
+    let mut entry = json!({
+        "id": id, "object": "model", "created": pool.created(), "owned_by": "bench",
+        "root": info.name, "aliases": aliases.map(|(alias, _)| alias).collect::<Vec<_>>(),
+        "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
+        "meta": info.description.as_ref().map(|of_model| meta(&of_model.info)),
+    });
+    if let Some(share) = info.share {
+        entry["progress"] = progress(share);
+    }
+    // How a process died reveals nothing about files.
+    let is_told = pool.is_managed() || info.state == "failed";
+    if let Some(fault) = info.fault.as_ref().filter(|_| is_told) {
+        entry["error"] = json!(fault);
+    }
+    let loaded = match (&info.served, &info.process) {
+        (Some(served), _) => about(served),
+        (_, Some(process)) => process.about().clone(),
+        _ => Value::Null,
+    };
+    for (key, value) in loaded.as_object().into_iter().flatten() {
+        match key.as_str() {
+            "memory" => entry["meta"][key] = value.clone(),
+            _ => entry[key] = value.clone(),
+        }
+    }
+    entry
+}
+
+/// The properties of a model that are known once it is loaded.
+pub(crate) fn about(served: &Served) -> Value {
+    json!({
+        "created": served.created,
+        "capabilities": {
+            "completion": served.handle.writes_text(),
+            "chat": served.handle.writes_text() && served.has_template(),
+            "embedding": matches!(served.pooled, Ok(Pooled::Vector(_))),
+            "rerank": rerank::is_scorer(served),
+            "classify": matches!(served.pooled, Ok(Pooled::Scores { .. })),
+            "token_classify": matches!(served.pooled, Ok(Pooled::TokenScores(_))),
+        },
+        "memory": served.memory,
+    })
+}
+
+/// The numbers of a model under llama-server's names.
+fn meta(info: &ModelInfo) -> Value {
+    json!({
+        "arch": info.arch, "mode": info.mode.name(), "n_vocab": info.n_vocab, "n_ctx_train": info.n_ctx_train,
+        "n_embd": info.n_embd, "n_params": info.n_params, "size": info.n_bytes,
+    })
+}
+
+pub(crate) async fn list(State(pool): State<Arc<Pool>>) -> Json {
+    let infos = pool.described().await;
+    let own = infos.iter().map(|info| (info.name.as_str(), info));
+    let aliases = pool.aliases().iter().filter_map(|(alias, name)| {
+        let info = infos.iter().find(|info| info.name == *name)?;
+        Some((alias.as_str(), info))
+    });
+    let mut named: Vec<(&str, &Info)> = own.chain(aliases).collect();
+    named.sort_by_key(|(id, _)| *id);
+    let entries = named.into_iter().map(|(id, info)| entry(&pool, id, info));
+    let entries: Value = entries.collect();
+    Json(json!({ "object": "list", "data": entries }))
+}
+
+pub(crate) async fn one(
+    State(pool): State<Arc<Pool>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json, Error> {
+    // A name that is not UTF-8 names no model.
+    let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
+    let info = pool.info(&id).await?;
+    let is_alias = pool.aliases().contains_key(&id);
+    let id = if is_alias { &id } else { &info.name };
+    Ok(Json(entry(&pool, id, &info)))
+}
+
+/// The pool, for a request that manages models or the server: refused where that is not allowed.
+pub(crate) struct Managed(pub(crate) Arc<Pool>);
+
+impl FromRequestParts<Arc<Pool>> for Managed {
+    type Rejection = Error;
+
+    async fn from_request_parts(_: &mut Parts, pool: &Arc<Pool>) -> Result<Self, Error> {
+        match pool.is_managed() {
+            true => Ok(Self(Arc::clone(pool))),
+            false => Err(Error::Forbidden {
+                code: "management_not_allowed",
+                message: "models and the server are managed by clients with an API key only, where the address is not loopback; set `--api-key`".into(),
+            }),
+        }
+    }
+}
+
+/// The progress of a load as JSON.
+fn progress(share: Share) -> Value {
+    let Share { loaded, total } = share;
+    let fraction = (total > 0).then(|| loaded as f64 / total as f64);
+    json!({ "loaded_bytes": loaded, "total_bytes": total, "fraction": fraction })
+}
+
+fn loaded(name: &str) -> Value {
+    json!({ "success": true, "model": name, "state": "loaded" })
+}
+
+pub(crate) async fn load(
+    Managed(pool): Managed,
+    headers: HeaderMap,
+    mut body: Body,
+) -> Result<Response, Error> {
+    let order: Order = body.take()?;
+    body.finish()?;
+    let accept = headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
+    let is_streamed = accept.is_some_and(|accept| accept.starts_with(b"text/event-stream"));
+    let name = pool.own_name(&order.model)?;
+    if order.stream.unwrap_or(is_streamed) {
+        let load = pool.begin(&name)?.err();
+        return Ok(reported(name, load));
+    }
+    pool.engine(&name).await?;
+    Ok(Json(loaded(&name)).into_response())
+}
+
+/// The events of a load: its progress, then its end. Without a load the model is loaded already.
+fn reported(name: String, load: Option<Load>) -> Response {
+    let mut first = Events::default();
+    if let Some(load) = &load {
+        first.push(&loading(&name, load.share()));
+    }
+    let rest = stream::unfold(Some((name, load)), |state| async {
+        let (name, load) = state?;
+        let mut out = Events::default();
+        let Some(mut load) = load else {
+            out.push(&loaded(&name));
+            out.finish();
+            return Some((out, None));
+        };
+        tokio::time::sleep(PAUSE).await;
+        let next = match load.next().await {
+            Ok(Some(share)) => {
+                out.push(&loading(&name, share));
+                Some((name, Some(load)))
+            }
+            Ok(None) => Some((name, None)),
+            Err(error) => {
+                error.log();
+                out.push(&error.body());
+                None
+            }
+        };
+        Some((out, next))
+    });
+    let first = stream::once(std::future::ready(first));
+    transport::event_stream(first.chain(rest).boxed())
+}
+
+fn loading(name: &str, share: Share) -> Value {
+    let mut event = json!({ "model": name, "state": "loading" });
+    event["progress"] = progress(share);
+    event
+}
+
+pub(crate) async fn unload(Managed(pool): Managed, mut body: Body) -> Result<Json, Error> {
+    let which: Which = body.take()?;
+    body.finish()?;
+    let was_loaded = pool.unload(&which.model).await?;
+    Ok(Json(json!({ "success": true, "was_loaded": was_loaded })))
+}
+
+pub(crate) async fn rescan(Managed(pool): Managed, body: Body) -> Result<Json, Error> {
+    body.own().finish()?;
+    let (new, gone) = pool.rescan().await?;
+    Ok(Json(json!({ "success": true, "new": new, "gone": gone })))
+}

@@ -1,0 +1,123 @@
+//! The result of pooling: `POST /pooling`, in vLLM's shape.
+//!
+//! The result of a model for a text is its vector, the scores of its classes, or the scores of the classes for each token.
+//! The last has no endpoint of its own.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use lab_core::engine::serving::{Pooled, Served};
+
+use super::rerank::{check_count, label, softmax, usage};
+use crate::Pool;
+use crate::http::error::Error;
+use crate::http::json::Json;
+use crate::request::fields::{Body, fields};
+use crate::request::input::inputs;
+use crate::request::passages::{Reader, Truncation};
+use crate::response::envelope::{Envelope, Reports};
+use crate::response::pooled;
+use crate::response::pooled::Results;
+
+/// The field that has the texts.
+const INPUT: &str = "input";
+
+fields! {
+    /// The fields of a request for the result of pooling.
+    pub(crate) struct Pooling {
+        model: Option<String>,
+        /// A text, token ids, or several of either.
+        input: Value,
+        /// What is wanted: `embed`, `classify` or `token_classify`; default: what the model gives.
+        task: Option<String>,
+        /// Whether the scores of classes become probabilities; default: true.
+        use_activation: Option<bool>,
+    }
+}
+
+/// The name of what a model gives, as vLLM's `task`.
+fn task(pooled: Pooled) -> &'static str {
+    match pooled {
+        Pooled::Vector(_) => "embed",
+        Pooled::Scores { .. } => "classify",
+        Pooled::TokenScores(_) => "token_classify",
+    }
+}
+
+pub(crate) async fn pooling(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+    let request: Pooling = body.take()?;
+    let truncation: Truncation = body.take()?;
+    body.finish()?;
+    truncation.check()?;
+    let texts = inputs(INPUT, &request.input)?;
+    check_count(INPUT, texts.len())?;
+    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let given = match &served.pooled {
+        Ok(given) => *given,
+        Err(why) => return Err(pooled::unsupported(&served, why)),
+    };
+    if let Some(wanted) = request.task.filter(|wanted| wanted != task(given)) {
+        let message = format!(
+            "`task` is `{wanted}`, and `{}` is for `{}`",
+            served.name,
+            task(given)
+        );
+        return Err(Error::value("task", message));
+    }
+    let is_for_classes = !matches!(given, Pooled::Vector(_));
+    let passages = {
+        let reader = Reader::new(&served, &truncation, INPUT)?;
+        let passage = |text| reader.one(("", text), is_for_classes, INPUT);
+        texts.into_iter().map(passage).collect::<Result<_, _>>()?
+    };
+    let Results { all, n_tokens, .. } = pooled::results(&served, passages, None, INPUT).await?;
+    let is_raw = request.use_activation == Some(false);
+    let data = all.iter().enumerate().map(|(index, values)| {
+        json!({ "index": index, "object": "pooling", "data": shown(given, values, is_raw) })
+    });
+    let data: Value = data.collect();
+    let id = Envelope::new(Arc::clone(&served), "pool-", Reports::default());
+    let mut answer = json!({
+        "id": id.id, "object": "list", "created": id.created, "model": served.name,
+        "data": data, "usage": usage(n_tokens),
+    });
+    if let Some(labels) = labels(&served, given) {
+        answer["labels"] = labels;
+    }
+    Ok(Json(answer))
+}
+
+/// The names of the classes.
+fn labels(served: &Served, given: Pooled) -> Option<Value> {
+    let n_classes = match given {
+        Pooled::Vector(_) => return None,
+        Pooled::Scores { n_classes, .. } | Pooled::TokenScores(n_classes) => n_classes,
+    };
+    Some(
+        (0..n_classes as usize)
+            .map(|class| label(served, class))
+            .collect(),
+    )
+}
+
+/// What the model gave for a text: an array, or one for each token.
+fn shown(given: Pooled, values: &[f32], is_raw: bool) -> Value {
+    let scores = |values: &[f32]| match is_raw {
+        true => json!(values),
+        false => json!(softmax(values)),
+    };
+    match given {
+        Pooled::Vector(_) => json!(values),
+        Pooled::Scores {
+            are_probabilities: true,
+            ..
+        } => json!(values),
+        Pooled::Scores { .. } => scores(values),
+        Pooled::TokenScores(n_classes) => {
+            let tokens = values.chunks((n_classes as usize).max(1));
+            tokens.map(scores).collect()
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `GET /props` and `GET /slots`: the settings and activity of a loaded model, in llama-server's shapes.
+//!
+//! These routes load no model. If several models are served, `?model=NAME` selects one.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde_json::json;
+
+use lab_sampling::Params;
+
+use super::adapters::Which;
+use super::native;
+use crate::Pool;
+use crate::http::error::Error;
+use crate::http::json::Json;
+
+pub(crate) async fn props(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
+    let info = pool.info(&pool.serving_name(which.name())?).await?;
+    let served = info.served.as_ref();
+    let limits = served.map(|served| served.handle.limits());
+    let n_ctx = limits.map(|limits| limits.n_ctx);
+    Ok(Json(json!({
+        "model_alias": info.name,
+        "state": info.state,
+        "total_slots": limits.map(|limits| limits.n_parallel),
+        "model_path": info.path,
+        "default_generation_settings": {
+            "n_ctx": n_ctx, "params": native::defaults(&Params::default()),
+        },
+        "n_queue": limits.map(|limits| limits.n_queue),
+        "chat_template": served.and_then(|served| served.chat_template.as_deref()),
+        "modalities": { "vision": false, "audio": false },
+        "build_info": concat!("bench ", env!("CARGO_PKG_VERSION")),
+        "system_fingerprint": served.map(|served| served.fingerprint.as_str()),
+    })))
+}
+
+pub(crate) async fn slots(State(pool): State<Arc<Pool>>, which: Which) -> Result<Json, Error> {
+    let info = pool.info(&pool.serving_name(which.name())?).await?;
+    let Some(served) = info.served else {
+        return Ok(Json(json!([])));
+    };
+    let (limits, now) = (served.handle.limits(), served.handle.stats().now());
+    let slot = |id: usize| match now.active.get(id) {
+        None => json!({ "id": id, "n_ctx": limits.n_ctx, "is_processing": false }),
+        Some(active) => json!({
+            "id": id, "n_ctx": limits.n_ctx, "is_processing": true,
+            "n_prompt_tokens": active.n_prompt, "n_cached_tokens": active.n_cached,
+            "n_decoded": active.n_decoded, "is_prefill": active.is_prefill,
+        }),
+    };
+    Ok(Json((0..limits.n_parallel).map(slot).collect()))
+}

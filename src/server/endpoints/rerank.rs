@@ -1,0 +1,363 @@
+//! Scores of classification heads: `POST /v1/rerank` (and `/rerank`), `POST /v1/score` and `POST /classify`.
+//!
+//! `/v1/rerank` has the shape that most services share, `/rerank` with `texts` that of TEI; `/v1/score` and `/classify`
+//! have vLLM's. How texts and pairs are tokenized is in `passages`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use lab_core::engine::serving::{Pooled, Served};
+
+use crate::Pool;
+use crate::http::error::Error;
+use crate::http::json::Json;
+use crate::request::fields;
+use crate::request::fields::{Body, Field, Fields, Kind, fields};
+use crate::request::input::inputs;
+use crate::request::passages::{First, Reader, Truncation};
+use crate::request::shapes::Shape;
+use crate::response::envelope::{Envelope, Reports};
+use crate::response::pooled;
+use crate::response::pooled::{MAX_TEXTS, Results};
+
+fields! {
+    /// The fields of a request for the order of documents.
+    pub(crate) struct Rerank {
+        model: Option<String>,
+        /// What the documents are compared with.
+        query: String,
+        /// Texts, or objects with `text`; or `texts`.
+        documents: Option<Vec<Document>>,
+        /// Documents, in the shape of TEI.
+        texts: Option<Vec<Document>>,
+        /// Number of documents that are returned, the best ones; default: all.
+        top_n: Option<u64>,
+        /// Whether results have the documents.
+        return_documents: Option<bool>,
+        /// The same, in the shape of TEI.
+        return_text: Option<bool>,
+        /// Whether scores are those of the model rather than between 0 and 1.
+        raw_scores: Option<bool>,
+    }
+}
+
+fields! {
+    /// The fields of a request for the scores of pairs.
+    pub(crate) struct Score {
+        model: Option<String>,
+        /// The first texts: one for all pairs, or as many as there are second ones.
+        text_1: Texts,
+        /// The second texts, one or several.
+        text_2: Texts,
+        /// Whether scores are those of the model rather than between 0 and 1.
+        raw_scores: Option<bool>,
+    }
+}
+
+fields! {
+    /// The fields of a request for the scores of classes.
+    pub(crate) struct Classify {
+        model: Option<String>,
+        /// A text, token ids, or several of either.
+        input: Value,
+        /// Whether the scores become probabilities; default: true.
+        use_activation: Option<bool>,
+    }
+}
+
+/// The documented fields of a request, including those that all routes of this file share.
+pub(crate) fn fields<T: Fields>() -> Vec<Field> {
+    [fields::of::<T>(), fields::of::<Truncation>()].concat()
+}
+
+/// A document: a text, or an object that holds one.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a string or an object with `text`")]
+pub(crate) enum Document {
+    Plain(String),
+    Object { text: String },
+}
+
+const DOCUMENT: Shape = Shape::of(&["text"]);
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a string or an array of strings")]
+pub(crate) enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Kind for Texts {}
+
+impl Texts {
+    fn all(self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::Many(texts) => texts,
+        }
+    }
+}
+
+impl Document {
+    fn text(self) -> String {
+        match self {
+            Self::Plain(text) | Self::Object { text } => text,
+        }
+    }
+}
+
+/// The conversion of a model's output to the score of a pair.
+#[derive(Clone, Copy)]
+struct Scorer {
+    /// Whether the model's scores are probabilities already.
+    are_probabilities: bool,
+}
+
+impl Scorer {
+    /// The scorer of a model with one class, or with two whose scores are the probabilities of relevant and not
+    /// relevant.
+    fn of(served: &Served) -> Result<Self, Error> {
+        match &served.pooled {
+            Ok(Pooled::Scores {
+                n_classes: 1,
+                are_probabilities,
+            }) => Ok(Self {
+                are_probabilities: *are_probabilities,
+            }),
+            Ok(Pooled::Scores {
+                n_classes: 2,
+                are_probabilities: true,
+            }) => Ok(Self {
+                are_probabilities: true,
+            }),
+            Ok(Pooled::Scores { n_classes, .. }) => {
+                let why = format!("it scores {n_classes} classes, expected one; see `/classify`");
+                Err(pooled::unsupported(served, &why))
+            }
+            _ => {
+                let why = "it has no classification head, which gives the score of a pair";
+                Err(pooled::unsupported(served, why))
+            }
+        }
+    }
+
+    fn score(self, values: &[f32], is_raw: bool) -> f64 {
+        let score = f64::from(values.first().copied().unwrap_or(0.0));
+        match self.are_probabilities || is_raw {
+            true => score,
+            // The score of a head with one class is a log-odds.
+            false => 1.0 / (1.0 + (-score).exp()),
+        }
+    }
+}
+
+/// Whether a model scores pairs.
+pub(crate) fn is_scorer(served: &Served) -> bool {
+    Scorer::of(served).is_ok()
+}
+
+/// The model's scores of pairs; `first` and `second` are the fields of the texts.
+async fn pairs(
+    served: &Served,
+    truncation: &Truncation,
+    (first, firsts): (&'static str, &[String]),
+    (second, seconds): (&'static str, &[String]),
+) -> Result<Results, Error> {
+    let passages = {
+        let reader = Reader::new(served, truncation, second)?;
+        let firsts = firsts.iter().map(|text| reader.first(text, first));
+        let firsts: Vec<First> = firsts.collect::<Result<_, _>>()?;
+        let pairs = firsts.iter().cycle().zip(seconds).enumerate();
+        let passage = |(i, (one, text)): (usize, (&First, &String))| {
+            reader.pair(one, text, &format!("{second}[{i}]"))
+        };
+        pairs.map(passage).collect::<Result<_, _>>()?
+    };
+    pooled::results(served, passages, None, second).await
+}
+
+pub(crate) fn check_count(field: &str, n: usize) -> Result<(), Error> {
+    if (1..=MAX_TEXTS).contains(&n) {
+        return Ok(());
+    }
+    let message = format!("`{field}` has {n} texts, expected 1 to {MAX_TEXTS}");
+    Err(Error::value(field, message))
+}
+
+pub(crate) fn usage(n_tokens: usize) -> Value {
+    json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens })
+}
+
+pub(crate) async fn rerank(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+    body.prune("documents", &DOCUMENT)?;
+    body.prune("texts", &DOCUMENT)?;
+    let request: Rerank = body.take()?;
+    let truncation: Truncation = body.take()?;
+    body.finish()?;
+    truncation.check()?;
+    let (field, documents, is_tei) = match (request.documents, request.texts) {
+        (Some(documents), None) => ("documents", documents, false),
+        (None, Some(texts)) => ("texts", texts, true),
+        (Some(_), Some(_)) => {
+            let message = "`documents` and `texts` exclude each other";
+            return Err(Error::value("texts", message));
+        }
+        (None, None) => {
+            return Err(Error::missing("documents"));
+        }
+    };
+    check_count(field, documents.len())?;
+    let top_n = request.top_n.unwrap_or(u64::MAX);
+    if top_n == 0 {
+        return Err(Error::value("top_n", "`top_n` is 0, expected at least 1"));
+    }
+    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let scorer = Scorer::of(&served)?;
+    let documents: Vec<String> = documents.into_iter().map(Document::text).collect();
+    let query = [request.query];
+    let (first, second) = (("query", &query[..]), (field, &documents[..]));
+    let results = pairs(&served, &truncation, first, second).await?;
+    let is_raw = request.raw_scores == Some(true);
+    let scores = results.all.iter().map(|v| scorer.score(v, is_raw));
+    let mut scored: Vec<(usize, f64)> = scores.enumerate().collect();
+    // The sort is stable: equal scores keep the order of the documents.
+    scored.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    scored.truncate(usize::try_from(top_n).unwrap_or(usize::MAX));
+    let returns = request.return_documents == Some(true) || request.return_text == Some(true);
+    let entries = scored.into_iter().map(|(index, score)| {
+        let mut entry = match is_tei {
+            true => json!({ "index": index, "score": score }),
+            false => json!({ "index": index, "relevance_score": score }),
+        };
+        if returns {
+            let text = &documents[index];
+            match is_tei {
+                true => entry["text"] = json!(text),
+                false => entry["document"] = json!({ "text": text }),
+            }
+        }
+        entry
+    });
+    let entries: Value = entries.collect();
+    if is_tei {
+        return Ok(Json(entries));
+    }
+    let id = Envelope::new(Arc::clone(&served), "rerank-", Reports::default());
+    Ok(Json(json!({
+        "id": id.id, "object": "list", "model": served.name, "results": entries,
+        "usage": usage(results.n_tokens),
+    })))
+}
+
+pub(crate) async fn score(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+    let request: Score = body.take()?;
+    let truncation: Truncation = body.take()?;
+    body.finish()?;
+    truncation.check()?;
+    let (first, second) = (request.text_1.all(), request.text_2.all());
+    check_count("text_1", first.len())?;
+    check_count("text_2", second.len())?;
+    if first.len() != 1 && first.len() != second.len() {
+        let message = format!(
+            "`text_1` has {} texts, expected one or {}, as many as `text_2`",
+            first.len(),
+            second.len()
+        );
+        return Err(Error::value("text_1", message));
+    }
+    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let scorer = Scorer::of(&served)?;
+    let (first, second) = (("text_1", &first[..]), ("text_2", &second[..]));
+    let results = pairs(&served, &truncation, first, second).await?;
+    let is_raw = request.raw_scores == Some(true);
+    let data = results.all.iter().enumerate().map(|(index, values)| {
+        json!({ "index": index, "object": "score", "score": scorer.score(values, is_raw) })
+    });
+    let data: Value = data.collect();
+    let id = Envelope::new(Arc::clone(&served), "score-", Reports::default());
+    Ok(Json(json!({
+        "id": id.id, "object": "list", "created": id.created, "model": served.name,
+        "data": data, "usage": usage(results.n_tokens),
+    })))
+}
+
+pub(crate) async fn classify(State(pool): State<Arc<Pool>>, mut body: Body) -> Result<Json, Error> {
+    const INPUT: &str = "input";
+    let request: Classify = body.take()?;
+    let truncation: Truncation = body.take()?;
+    body.finish()?;
+    truncation.check()?;
+    let texts = inputs(INPUT, &request.input)?;
+    check_count(INPUT, texts.len())?;
+    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let are_probabilities = match served.pooled {
+        Ok(Pooled::Scores {
+            are_probabilities, ..
+        }) => are_probabilities,
+        Ok(Pooled::TokenScores(_)) => {
+            let why = "it scores the classes of each token; see `/pooling`";
+            return Err(pooled::unsupported(&served, why));
+        }
+        _ => {
+            let why = "it has no classification head";
+            return Err(pooled::unsupported(&served, why));
+        }
+    };
+    let passages = {
+        let reader = Reader::new(&served, &truncation, INPUT)?;
+        let passage = |text| reader.one(("", text), true, INPUT);
+        texts.into_iter().map(passage).collect::<Result<_, _>>()?
+    };
+    let results = pooled::results(&served, passages, None, INPUT).await?;
+    let is_raw = are_probabilities || request.use_activation == Some(false);
+    let data = results.all.iter().enumerate().map(|(index, values)| {
+        let probs = if is_raw {
+            values.clone()
+        } else {
+            softmax(values)
+        };
+        let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
+        json!({
+            "index": index, "label": best.map(|best| label(&served, best)),
+            "probs": probs, "num_classes": probs.len(),
+        })
+    });
+    let data: Value = data.collect();
+    let id = Envelope::new(Arc::clone(&served), "classify-", Reports::default());
+    Ok(Json(json!({
+        "id": id.id, "object": "list", "created": id.created, "model": served.name,
+        "data": data, "usage": usage(results.n_tokens),
+    })))
+}
+
+/// The name of a class.
+pub(crate) fn label(served: &Served, class: usize) -> String {
+    let label = served.labels.get(class).cloned();
+    label.unwrap_or_else(|| format!("LABEL_{class}"))
+}
+
+/// The probabilities of classes; of a single class, the probability of its log-odds.
+pub(crate) fn softmax(values: &[f32]) -> Vec<f32> {
+    if let [one] = values {
+        return vec![(1.0 / (1.0 + (-f64::from(*one)).exp())) as f32];
+    }
+    let most = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers = values.iter().map(|v| f64::from(v - most).exp());
+    let total: f64 = powers.clone().sum();
+    powers.map(|power| (power / total) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_sum_to_one() {
+        let found = softmax(&[1000.0, 1000.0]);
+        assert_eq!(found, [0.5, 0.5]);
+        assert_eq!(softmax(&[0.0]), [0.5]);
+    }
+}

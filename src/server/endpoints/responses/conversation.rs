@@ -1,0 +1,320 @@
+//! The conversation of a responses request: its items as messages of chat completions.
+//!
+//! Items that only OpenAI's services make or read are left out, and the response names them. A reference to an item of
+//! an earlier response is replaced by the item. Not here: tools, and the other fields.
+
+use serde_json::{Value, json};
+
+use crate::http::error::{Error, quoted};
+use crate::http::request_log::Record;
+use crate::request::places::{object, text, unserved, wrong};
+use crate::request::shapes::{Shape, ignored};
+use crate::response::items::Kept;
+
+use super::request::{Fields, given};
+use super::tools::{Offered, TOOLS, with_text};
+
+/// Items that only OpenAI's services make or read, and marks of its clients.
+const HOSTED: &[&str] = &[
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "computer_call",
+    "computer_call_output",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "compaction",
+    "compaction_summary",
+    "compaction_trigger",
+    "context_compaction",
+    "agent_message",
+    "ghost_snapshot",
+];
+const PARTS: Shape = Shape {
+    kinds: &[
+        "input_text",
+        "output_text",
+        "text",
+        "summary_text",
+        "reasoning_text",
+        "refusal",
+    ],
+    // The first two are in every part of an answer that comes back.
+    known: &["annotations", "logprobs", "type", "text", "refusal"],
+    idle: &["cache_control"],
+    inner: &[],
+};
+/// The fields of the items that become messages, calls and results.
+pub(super) const ITEMS: Shape = Shape {
+    kinds: &[
+        "",
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "local_shell_call",
+        "local_shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "additional_tools",
+        "mcp_call",
+        "item_reference",
+    ],
+    known: &[
+        "type",
+        "id",
+        "status",
+        "role",
+        "content",
+        "summary",
+        "encrypted_content",
+        "phase",
+        "call_id",
+        "name",
+        "namespace",
+        "arguments",
+        "input",
+        "output",
+        "error",
+        "action",
+        "execution",
+        "tools",
+        "server_label",
+        "approval_request_id",
+    ],
+    idle: &["internal_chat_message_metadata_passthrough"],
+    inner: &[
+        ("content", &PARTS),
+        ("summary", &PARTS),
+        ("output", &PARTS),
+        ("tools", &TOOLS),
+    ],
+};
+
+/// Replaces references by the items that they name.
+///
+/// # Errors
+/// There is no such item for this client.
+pub(super) fn resolve(input: &mut Value, kept: &Kept) -> Result<(), Error> {
+    for (i, item) in input.as_array_mut().into_iter().flatten().enumerate() {
+        if item["type"] != "item_reference" {
+            continue;
+        }
+        let at = format!("input[{i}]");
+        let id = text(&at, object(&at, &*item)?, "id")?.to_owned();
+        match kept.get(&Record::current().owner(), &id) {
+            Some(found) => *item = found,
+            None => {
+                let param = format!("{at}.id");
+                return Err(Error::NoItem { param, id });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The messages of a conversation, and the tools that its items add to those offered.
+///
+/// # Errors
+/// An item is malformed or not served; the error names its place.
+pub(super) fn messages(
+    instructions: Option<&str>,
+    input: &Value,
+    offered: &mut Offered,
+) -> Result<Vec<Value>, Error> {
+    let mut messages = Vec::new();
+    if let Some(instructions) = instructions {
+        messages.push(json!({ "role": "system", "content": instructions }));
+    }
+    let items = match input {
+        Value::String(text) => {
+            messages.push(json!({ "role": "user", "content": text }));
+            return Ok(messages);
+        }
+        Value::Array(items) => items,
+        _ => return Err(wrong("input", "a string or an array of items")),
+    };
+    for (i, item) in items.iter().enumerate() {
+        let is_of = |kind: &str| item["type"] == kind;
+        if is_of("tool_search_output") || is_of("additional_tools") {
+            offered.add_found(&format!("input[{i}].tools"), item.get("tools"))?;
+        }
+    }
+    for (i, item) in items.iter().enumerate() {
+        add_item(&format!("input[{i}]"), item, offered, &mut messages)?;
+    }
+    Ok(messages)
+}
+
+/// The assistant message that the current items belong to; it is added if the last message is another's.
+fn assistant(messages: &mut Vec<Value>) -> &mut Value {
+    if messages
+        .last()
+        .is_none_or(|last| last["role"] != "assistant")
+    {
+        messages.push(json!({ "role": "assistant", "content": "" }));
+    }
+    let last = messages.len() - 1;
+    &mut messages[last]
+}
+
+fn append(message: &mut Value, field: &str, text: &str) {
+    match &mut message[field] {
+        Value::String(before) => before.push_str(text),
+        empty => *empty = text.into(),
+    }
+}
+
+/// Adds a call to the message of the assistant. Arguments are JSON text or an object.
+fn add_call(messages: &mut Vec<Value>, id: &str, name: &str, arguments: Value) {
+    let mut call = json!({ "id": id, "type": "function", "function": { "name": name } });
+    call["function"]["arguments"] = arguments;
+    let message = assistant(messages);
+    match message.get_mut("tool_calls").and_then(Value::as_array_mut) {
+        Some(calls) => calls.push(call),
+        None => message["tool_calls"] = json!([call]),
+    }
+}
+
+fn add_result(messages: &mut Vec<Value>, id: &str, content: &str) {
+    messages.push(json!({ "role": "tool", "tool_call_id": id, "content": content }));
+}
+
+/// The id of a call, which old items have instead.
+fn call_id<'a>(at: &str, fields: &'a Fields) -> Result<&'a str, Error> {
+    let id = given(fields, "call_id").or(given(fields, "id"));
+    let id = id.and_then(Value::as_str);
+    id.ok_or_else(|| wrong(&format!("{at}.call_id"), "a string"))
+}
+
+/// Adds an input item to the messages. All text, reasoning and calls of the assistant between two messages of others
+/// form one message.
+fn add_item(
+    at: &str,
+    item: &Value,
+    offered: &Offered,
+    messages: &mut Vec<Value>,
+) -> Result<(), Error> {
+    let fields = object(at, item)?;
+    match given(fields, "type").map_or(Some("message"), Value::as_str) {
+        Some("message") => {
+            let role = text(at, fields, "role")?;
+            let content = parts_text(&format!("{at}.content"), fields.get("content"))?;
+            match role {
+                "assistant" => append(assistant(messages), "content", &content),
+                "user" | "system" | "developer" => {
+                    messages.push(json!({ "role": role, "content": content }));
+                }
+                _ => {
+                    let expected = "`user`, `assistant`, `system` or `developer`";
+                    return Err(wrong(&format!("{at}.role"), expected));
+                }
+            }
+        }
+        Some("reasoning") => {
+            let content = given(fields, "content").or(given(fields, "summary"));
+            let content = parts_text(&format!("{at}.content"), content.or(Some(&json!([]))))?;
+            if !content.is_empty() {
+                append(assistant(messages), "reasoning_content", &content);
+            }
+        }
+        Some(kind @ ("function_call" | "custom_tool_call")) => {
+            let arguments = match kind {
+                "function_call" => text(at, fields, "arguments")?.into(),
+                _ => with_text(text(at, fields, "input")?),
+            };
+            let namespace = given(fields, "namespace").and_then(Value::as_str);
+            let name = offered.name(namespace, text(at, fields, "name")?);
+            add_call(messages, text(at, fields, "call_id")?, &name, arguments);
+        }
+        Some("function_call_output" | "custom_tool_call_output") => {
+            let content = parts_text(&format!("{at}.output"), fields.get("output"))?;
+            add_result(messages, text(at, fields, "call_id")?, &content);
+        }
+        // The client ran these, and their results are part of the conversation.
+        Some("local_shell_call" | "shell_call" | "apply_patch_call") => {
+            let kind = text(at, fields, "type")?;
+            let action = given(fields, "action").or(given(fields, "operation"));
+            let action = action.cloned().unwrap_or_else(|| json!({}));
+            let name = kind.trim_end_matches("_call");
+            add_call(messages, call_id(at, fields)?, name, action);
+        }
+        Some("local_shell_call_output" | "shell_call_output" | "apply_patch_call_output") => {
+            add_result(
+                messages,
+                call_id(at, fields)?,
+                &result_text(given(fields, "output")),
+            );
+        }
+        Some("tool_search_call") => {
+            let arguments = given(fields, "arguments").cloned();
+            let arguments = arguments.unwrap_or_else(|| json!({}));
+            add_call(messages, call_id(at, fields)?, "tool_search", arguments);
+        }
+        Some("tool_search_output") => {
+            add_result(
+                messages,
+                call_id(at, fields)?,
+                &result_text(given(fields, "tools")),
+            );
+        }
+        Some("additional_tools") => {}
+        // OpenAI called the tool of another server. The call and its result are one item.
+        Some("mcp_call") => {
+            let id = call_id(at, fields)?;
+            let server = given(fields, "server_label").and_then(Value::as_str);
+            let name = offered.name(server, text(at, fields, "name")?);
+            let arguments = given(fields, "arguments").cloned();
+            add_call(messages, id, &name, arguments.unwrap_or_else(|| json!({})));
+            let result = given(fields, "output").or(given(fields, "error"));
+            add_result(messages, id, &result_text(result));
+        }
+        Some(kind) if HOSTED.contains(&kind) => Record::current().ignore(at),
+        Some("item_reference") => return Err(unserved(at, "a reference has no place here")),
+        Some(_) => ignored(at.to_owned(), None)?,
+        None => return Err(wrong(&format!("{at}.type"), "a string")),
+    }
+    Ok(())
+}
+
+/// A result as text: JSON, unless it is text already.
+fn result_text(result: Option<&Value>) -> String {
+    match result {
+        None => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// The text of content parts.
+fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
+    const KINDS: [&str; 5] = [
+        "input_text",
+        "output_text",
+        "text",
+        "summary_text",
+        "reasoning_text",
+    ];
+    let parts = match content {
+        Some(Value::String(text)) => return Ok(text.clone()),
+        Some(Value::Array(parts)) => parts,
+        _ => return Err(wrong(at, "a string or an array of parts")),
+    };
+    let one = |(k, part): (usize, &Value)| {
+        let at = format!("{at}[{k}]");
+        let fields = object(&at, part)?;
+        match text(&at, fields, "type")? {
+            "refusal" => text(&at, fields, "refusal").map(str::to_owned),
+            kind if KINDS.contains(&kind) => text(&at, fields, "text").map(str::to_owned),
+            kind => {
+                let what = format!("parts of type `{}` are not served", quoted(kind));
+                Err(unserved(&format!("{at}.type"), &what))
+            }
+        }
+    };
+    parts.iter().enumerate().map(one).collect()
+}

@@ -1,0 +1,77 @@
+//! `POST /v1/responses`: conversations in the shape of OpenAI's responses.
+//!
+//! A request is rewritten into the fields of chat completions, so that there is one path to a model; the response is a
+//! list of items. Shapes: OpenAI's API reference, responses. Responses are not stored: the client sends the whole
+//! conversation, in which it may refer to recent items by their ids (`kept`); references to an earlier response are
+//! refused.
+
+mod conversation;
+mod request;
+mod response;
+mod tools;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+use crate::Pool;
+use crate::endpoints::chat_request::Dialogue;
+use crate::http::error::Error;
+use crate::http::json::Json;
+use crate::request::fields::Body;
+use crate::response::envelope::{Envelope, Reports};
+
+pub(crate) use request::fields;
+pub(crate) use tools::{INPUT, free_text};
+
+use request::Rewritten;
+use response::Shape;
+
+/// The routes of responses.
+pub(crate) const ROUTES: &[&str] = &["/v1/responses", "/responses"];
+
+/// The conversation of a rewritten request.
+fn dialogue(mut body: Body) -> Result<Dialogue, Error> {
+    let dialogue = Dialogue::take(&mut body)?;
+    body.finish()?;
+    dialogue.check()?;
+    if dialogue.generation.n_choices() != 1 {
+        let message = "`n` is not 1: a response is one completion";
+        return Err(Error::value("n", message));
+    }
+    dialogue.generation.refuse_reports()?;
+    Ok(dialogue)
+}
+
+pub(crate) async fn input_tokens(State(pool): State<Arc<Pool>>, body: Body) -> Result<Json, Error> {
+    let rewritten = request::rewritten(body, &pool.kept)?;
+    dialogue(rewritten.body)?.input_tokens(&pool).await
+}
+
+pub(crate) async fn responses(
+    State(pool): State<Arc<Pool>>,
+    body: Body,
+) -> Result<Response, Error> {
+    let rewritten = request::rewritten(body, &pool.kept)?;
+    let Rewritten {
+        body,
+        echo,
+        callees,
+        is_kept,
+        top_logprobs,
+    } = rewritten;
+    let dialogue = dialogue(body)?;
+    let begun = dialogue.begin(&pool, top_logprobs).await?;
+    let envelope = Envelope::new(begun.served, "resp_", Reports::default());
+    let mut shape = Shape::new(envelope, echo, callees, top_logprobs.is_some());
+    if is_kept {
+        shape.keep_in(Arc::clone(&pool.kept));
+    }
+    if dialogue.generation.is_streamed() {
+        return Ok(begun.answers.stream(shape));
+    }
+    let (all, usage) = begun.answers.collect().await?;
+    let response = all.first().map(|one| shape.response(one, &usage));
+    Ok(Json(response).into_response())
+}

@@ -1,0 +1,274 @@
+//! Converts the fields of a responses request into those of chat completions.
+//!
+//! Fields that only this shape has are checked here, so that errors name the places that the client wrote; all others
+//! are passed on unchanged.
+
+use serde_json::{Map, Value, json};
+
+use crate::endpoints::chat_request;
+use crate::http::error::{Error, quoted};
+use crate::http::request_log::Record;
+use crate::request::fields::{Body, Field, fields};
+use crate::request::generation::check_top;
+use crate::request::places::{object, text, unserved, wrong};
+use crate::request::shapes::Shape;
+use crate::response::items::Kept;
+
+use super::conversation::{self, ITEMS};
+use super::tools::{self, Callees, Offered, TOOLS};
+
+fields! {
+    struct Own {
+        input: Value,
+        instructions: Option<String>,
+        tools: Option<Vec<Value>>,
+        tool_choice: Option<Value>,
+        max_output_tokens: Option<i64>,
+        reasoning: Option<Map<String, Value>>,
+        text: Option<Map<String, Value>>,
+        include: Option<Vec<String>>,
+        top_logprobs: Option<u32>,
+        /// Whether later requests may refer to the items of the response; responses themselves are not stored, which
+        /// the response says.
+        store: Option<bool>,
+        metadata: Option<Map<String, Value>>,
+        /// A conversation that is too long is refused.
+        truncation: Option<String>,
+        max_tool_calls: Option<u64>,
+        previous_response_id: Option<Value>,
+        conversation: Option<Value>,
+        prompt: Option<Value>,
+        background: Option<bool>,
+    }
+}
+
+pub(super) type Fields = Map<String, Value>;
+
+/// The objects of a request.
+const SHAPES: &[(&str, &Shape)] = &[
+    ("input", &ITEMS),
+    ("tools", &TOOLS),
+    (
+        "tool_choice",
+        &Shape {
+            inner: &[("tools", &CHOSEN)],
+            ..Shape::of(&["type", "name", "namespace", "mode", "tools"])
+        },
+    ),
+    (
+        "reasoning",
+        &Shape {
+            idle: &["summary", "generate_summary"],
+            ..Shape::of(&["effort"])
+        },
+    ),
+    (
+        "text",
+        &Shape {
+            inner: &[("format", &FORMAT)],
+            ..Shape::of(&["format", "verbosity"])
+        },
+    ),
+];
+const CHOSEN: Shape = Shape::of(&["type", "name", "namespace"]);
+const FORMAT: Shape = Shape::of(&["type", "name", "description", "schema", "strict"]);
+
+/// The documented fields of a request.
+pub(crate) fn fields() -> Vec<Field> {
+    let mut fields = chat_request::fields_with::<Own>();
+    // The messages are made from `input`.
+    fields.retain(|field| field.name != "messages");
+    fields
+}
+
+/// A request rewritten as a chat completion.
+pub(super) struct Rewritten {
+    pub(super) body: Body,
+    /// The fields that the response repeats.
+    pub(super) echo: Fields,
+    /// The tools by the names under which the model calls them.
+    pub(super) callees: Callees,
+    /// Whether later requests may refer to the items of the response.
+    pub(super) is_kept: bool,
+    /// The length of the list of most probable tokens, if log-probabilities are requested.
+    pub(super) top_logprobs: Option<usize>,
+}
+
+/// Values of `include` for items and parts that only OpenAI's own services produce.
+const INCLUDES: &[&str] = &[
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+];
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
+    fields.get(name).filter(|value| !value.is_null())
+}
+
+/// The chat completion request that corresponds to this request. Items that it refers to are among `kept`.
+///
+/// # Errors
+/// A field is missing, wrong or not supported; the error names its place.
+pub(super) fn rewritten(mut body: Body, kept: &Kept) -> Result<Rewritten, Error> {
+    for (name, shape) in SHAPES {
+        body.prune(name, shape)?;
+    }
+    let mut own: Own = body.take()?;
+    own.check()?;
+    let mut offered = Offered::default();
+    for (i, tool) in own.tools.iter().flatten().enumerate() {
+        offered.add(&format!("tools[{i}]"), tool)?;
+    }
+    conversation::resolve(&mut own.input, kept)?;
+    let instructions = own.instructions.as_deref();
+    let messages = conversation::messages(instructions, &own.input, &mut offered)?;
+    let mut out = Fields::new();
+    out.insert("messages".into(), messages.into());
+    let tools = std::mem::take(&mut offered.functions);
+    if !tools.is_empty() {
+        out.insert("tools".into(), tools.into());
+    }
+    if let Some(choice) = &own.tool_choice {
+        out.insert("tool_choice".into(), tools::choice(choice, &offered)?);
+    }
+    if let Some(most) = own.max_output_tokens {
+        out.insert("max_completion_tokens".into(), most.into());
+    }
+    if let Some(effort) = own.reasoning.as_ref().and_then(|r| given(r, "effort")) {
+        out.insert("reasoning_effort".into(), effort.clone());
+    }
+    if let Some(text) = &own.text {
+        add_format(text, &mut out)?;
+    }
+    let top_logprobs = own.n_top_logprobs()?;
+    let echo = own.echo(&body);
+    Ok(Rewritten {
+        body: body.with(out),
+        echo,
+        callees: offered.into_callees(),
+        is_kept: own.store != Some(false),
+        top_logprobs,
+    })
+}
+
+impl Own {
+    fn check(&self) -> Result<(), Error> {
+        let whole = "nothing is stored: send the conversation whole, in `input`";
+        for (name, value) in [
+            ("previous_response_id", &self.previous_response_id),
+            ("conversation", &self.conversation),
+        ] {
+            if value.as_ref().is_some_and(|value| !value.is_null()) {
+                return Err(unserved(name, whole));
+            }
+        }
+        if self.prompt.as_ref().is_some_and(|value| !value.is_null()) {
+            return Err(unserved("prompt", "there are no stored prompts"));
+        }
+        if self.background == Some(true) {
+            return Err(unserved(
+                "background",
+                "a response is made while its client waits",
+            ));
+        }
+        match self.truncation.as_deref() {
+            None | Some("disabled" | "auto") => {}
+            Some(_) => return Err(wrong("truncation", "`disabled` or `auto`")),
+        }
+        let record = Record::current();
+        for (name, is_set) in [
+            ("store", self.store == Some(true)),
+            ("metadata", self.metadata.is_some()),
+            ("truncation", self.truncation.as_deref() == Some("auto")),
+            ("max_tool_calls", self.max_tool_calls.is_some()),
+        ] {
+            if is_set {
+                record.ignore(name);
+            }
+        }
+        for (i, name) in self.include.iter().flatten().enumerate() {
+            if name != LOGPROBS && !INCLUDES.contains(&name.as_str()) {
+                let param = format!("include[{i}]");
+                return Err(unserved(
+                    &param,
+                    &format!("`{}` is not known", quoted(name)),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The length of the list of most probable tokens, if log-probabilities are requested.
+    fn n_top_logprobs(&self) -> Result<Option<usize>, Error> {
+        let includes = self.include.iter().flatten().any(|name| name == LOGPROBS);
+        if let Some(top) = self.top_logprobs {
+            check_top("top_logprobs", top)?;
+        }
+        let top = self.top_logprobs.filter(|top| includes || *top > 0);
+        Ok(top.or(includes.then_some(0)).map(|top| top as usize))
+    }
+
+    /// The fields that the response repeats, with their defaults.
+    fn echo(&self, body: &Body) -> Fields {
+        let number = |name: &str| body.get(name).cloned().unwrap_or_default();
+        let of = |fields: &Option<Fields>, name: &str| {
+            let value = fields.as_ref().and_then(|fields| fields.get(name));
+            value.cloned().unwrap_or_default()
+        };
+        let format = match of(&self.text, "format") {
+            Value::Null => json!({ "type": "text" }),
+            format => format,
+        };
+        let echo = json!({
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata.clone().unwrap_or_default(),
+            "parallel_tool_calls": body.get("parallel_tool_calls") != Some(&Value::Bool(false)),
+            "previous_response_id": null,
+            "reasoning": { "effort": of(&self.reasoning, "effort"), "summary": null },
+            "store": false,
+            "temperature": number("temperature"),
+            "text": { "format": format, "verbosity": of(&self.text, "verbosity") },
+            "tool_choice": self.tool_choice.clone().unwrap_or_else(|| "auto".into()),
+            "tools": self.tools.clone().unwrap_or_default(),
+            "top_logprobs": self.top_logprobs.unwrap_or(0),
+            "top_p": number("top_p"),
+            "truncation": "disabled",
+        });
+        match echo {
+            Value::Object(fields) => fields,
+            _ => Fields::new(),
+        }
+    }
+}
+
+/// Adds the format of the text.
+fn add_format(text_fields: &Fields, out: &mut Fields) -> Result<(), Error> {
+    const AT: &str = "text.format";
+    if given(text_fields, "verbosity").is_some() {
+        Record::current().ignore("text.verbosity");
+    }
+    let Some(format) = given(text_fields, "format") else {
+        return Ok(());
+    };
+    let fields = object(AT, format)?;
+    let format = match text(AT, fields, "type")? {
+        "json_schema" => {
+            let mut schema = fields.clone();
+            schema.remove("type");
+            json!({ "type": "json_schema", "json_schema": schema })
+        }
+        kind @ ("text" | "json_object") => json!({ "type": kind }),
+        _ => {
+            let expected = "`text`, `json_object` or `json_schema`";
+            return Err(wrong(&format!("{AT}.type"), expected));
+        }
+    };
+    out.insert("response_format".into(), format);
+    Ok(())
+}

@@ -1,0 +1,435 @@
+//! The response object: its items, whole or as the events of a stream.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::http::error::Error;
+use crate::http::json::{Members, Text};
+use crate::http::request_log::Record;
+use crate::http::transport::Events;
+use crate::response::answers::{Completion, DenoisingStep, Format};
+use crate::response::completion_parser::Piece;
+use crate::response::envelope::Envelope;
+use crate::response::items::Kept;
+use crate::response::logprobs;
+use crate::response::logprobs::Names;
+use lab_core::engine::serving;
+use lab_core::engine::{AnswerToken, FinishReason, Stopped, Usage};
+
+use super::tools::{Callees, Kind, free_text};
+
+/// The writer of a response.
+pub(super) struct Shape {
+    envelope: Envelope,
+    /// The fields of the request that the response repeats.
+    echo: Map<String, Value>,
+    /// The tools by the names under which the model calls them.
+    callees: Callees,
+    /// Where completed items are kept for later requests, and for which client.
+    kept: Option<(Arc<Kept>, String)>,
+    wants_logprobs: bool,
+    /// The completed items.
+    items: Vec<Value>,
+    /// The item that is being written.
+    open: Option<Open>,
+    /// The number of events so far.
+    n_events: usize,
+    reason: Option<FinishReason>,
+    lab: Option<Text>,
+}
+
+/// An item that is being written.
+enum Open {
+    Reasoning(String),
+    Text(String, Vec<Value>),
+    Call {
+        id: String,
+        name: String,
+        arguments: String,
+    },
+}
+
+const IN_PROGRESS: &str = "in_progress";
+const COMPLETED: &str = "completed";
+const INCOMPLETE: &str = "incomplete";
+
+impl Shape {
+    pub(super) fn new(
+        envelope: Envelope,
+        echo: Map<String, Value>,
+        callees: Callees,
+        wants_logprobs: bool,
+    ) -> Self {
+        Self {
+            envelope,
+            echo,
+            callees,
+            kept: None,
+            wants_logprobs,
+            items: Vec::new(),
+            open: None,
+            n_events: 0,
+            reason: None,
+            lab: None,
+        }
+    }
+
+    /// Keeps the items of the response for later requests of this client.
+    pub(super) fn keep_in(&mut self, kept: Arc<Kept>) {
+        self.kept = Some((kept, Record::current().owner()));
+    }
+
+    /// Adds a completed item.
+    fn complete(&mut self, item: Value) {
+        if let Some((kept, owner)) = &self.kept {
+            kept.keep(owner, &item);
+        }
+        self.items.push(item);
+    }
+
+    /// How the open call is made; functions if no call is open.
+    fn kind(&self, name: &str) -> Kind {
+        self.callees.of(name).kind
+    }
+
+    /// The JSON of a whole response.
+    pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> Members {
+        let mut items = Vec::new();
+        if !one.reasoning.is_empty() {
+            items.push(Open::Reasoning(one.reasoning.clone()));
+        }
+        if !one.text.is_empty() || (items.is_empty() && one.calls.is_empty()) {
+            items.push(Open::Text(one.text.clone(), self.logprobs(&one.tokens)));
+        }
+        items.extend(
+            one.calls
+                .iter()
+                .cloned()
+                .map(|(id, name, arguments)| Open::Call {
+                    id,
+                    name,
+                    arguments,
+                }),
+        );
+        self.reason = one.reason;
+        self.lab.clone_from(&one.report);
+        let last = items.len() - 1;
+        for (i, item) in items.iter().enumerate() {
+            let status = if i == last { self.status() } else { COMPLETED };
+            let item = self.item(item, i, status);
+            self.complete(item);
+        }
+        self.object(self.status(), Some(usage), &Value::Null)
+    }
+
+    /// The status of a response that has ended.
+    fn status(&self) -> &'static str {
+        match self.reason {
+            Some(FinishReason::Length) => INCOMPLETE,
+            _ => COMPLETED,
+        }
+    }
+
+    fn object(&self, status: &str, usage: Option<&Usage>, error: &Value) -> Members {
+        let details = (status == INCOMPLETE).then(|| json!({ "reason": "max_output_tokens" }));
+        let mut out = json!({
+            "id": self.envelope.id, "object": "response", "created_at": self.envelope.created,
+            "status": status, "background": false,
+            "completed_at": (status == COMPLETED).then(serving::now),
+            "error": error, "incomplete_details": details,
+            "model": self.envelope.served.name, "output": self.items,
+        });
+        for (name, value) in &self.echo {
+            out[name.as_str()] = value.clone();
+        }
+        out["usage"] = usage.map(usage_json).unwrap_or_default();
+        let mut out = Members::from(out);
+        if let Some(lab) = &self.lab {
+            out.put("lab", lab.clone());
+        }
+        out
+    }
+
+    /// The id of an item, by its index `place` in the output.
+    fn id(&self, item: &Open, place: usize) -> String {
+        let kind = match item {
+            Open::Reasoning(_) => "rs",
+            Open::Text(..) => "msg",
+            Open::Call { name, .. } => match self.kind(name) {
+                Kind::Function => "fc",
+                Kind::Custom => "ctc",
+                Kind::Search => "tsc",
+            },
+        };
+        let own = self.envelope.id.trim_start_matches("resp_");
+        format!("{kind}_{own}_{place}")
+    }
+
+    /// The JSON of an item, by its index `place` in the output.
+    fn item(&self, item: &Open, place: usize, status: &str) -> Value {
+        let id = self.id(item, place);
+        let is_begun = status == IN_PROGRESS;
+        match item {
+            Open::Reasoning(text) => {
+                let content = json!([{ "type": "reasoning_text", "text": text }]);
+                json!({
+                    "id": id, "type": "reasoning", "summary": [],
+                    "content": if is_begun { json!([]) } else { content }, "status": status,
+                })
+            }
+            Open::Text(text, logprobs) => {
+                let content = json!([part(text, logprobs)]);
+                json!({
+                    "id": id, "type": "message", "role": "assistant", "status": status,
+                    "content": if is_begun { json!([]) } else { content },
+                })
+            }
+            Open::Call {
+                id: call,
+                name,
+                arguments,
+            } => {
+                let callee = self.callees.of(name);
+                let mut item = json!({ "id": id, "type": "function_call", "call_id": call });
+                match callee.kind {
+                    Kind::Function => item["arguments"] = arguments.as_str().into(),
+                    Kind::Custom => {
+                        item["type"] = "custom_tool_call".into();
+                        item["input"] = free_text(arguments).into();
+                    }
+                    Kind::Search => {
+                        let arguments: Option<Value> = serde_json::from_str(arguments).ok();
+                        item["type"] = "tool_search_call".into();
+                        item["execution"] = "client".into();
+                        item["arguments"] = arguments.unwrap_or_else(|| json!({}));
+                    }
+                }
+                if callee.kind != Kind::Search {
+                    item["name"] = callee.name.into();
+                }
+                if let Some(namespace) = callee.namespace {
+                    item["namespace"] = namespace.into();
+                }
+                item["status"] = status.into();
+                item
+            }
+        }
+    }
+
+    fn logprobs(&self, tokens: &[AnswerToken]) -> Vec<Value> {
+        match self.wants_logprobs {
+            true => logprobs::entries(
+                tokens,
+                Names::Texts,
+                self.envelope.served.handle.tokenizer(),
+            )
+            .collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Writes an event with its sequence number.
+    fn event(&mut self, kind: &str, fields: &Value, out: &mut Events) {
+        let mut event = json!({ "type": kind, "sequence_number": self.n_events });
+        self.n_events += 1;
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            event[name.as_str()] = value.clone();
+        }
+        out.push_named(&event);
+    }
+
+    /// Writes an event with its sequence number and the response.
+    fn of_response(&mut self, kind: &str, response: Members, out: &mut Events) {
+        let event = json!({ "type": kind, "sequence_number": self.n_events });
+        self.n_events += 1;
+        let mut event = Members::from(event);
+        event.put("response", response);
+        out.push_as(kind, &event);
+    }
+
+    /// Writes an event of an item, with additional `fields`.
+    fn of_item(&mut self, kind: &str, item: &Open, fields: &Value, out: &mut Events) {
+        let place = self.items.len();
+        let mut all = json!({ "item_id": self.id(item, place), "output_index": place });
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            all[name.as_str()] = value.clone();
+        }
+        self.event(kind, &all, out);
+    }
+
+    /// Begins an item and closes the open one.
+    fn begin(&mut self, item: Open, out: &mut Events) {
+        self.close(COMPLETED, out);
+        let value = self.item(&item, self.items.len(), IN_PROGRESS);
+        let fields = json!({ "output_index": self.items.len(), "item": value });
+        self.event("response.output_item.added", &fields, out);
+        let part = match &item {
+            Open::Reasoning(_) => Some(json!({ "type": "reasoning_text", "text": "" })),
+            Open::Text(..) => Some(part("", &[])),
+            Open::Call { .. } => None,
+        };
+        if let Some(part) = part {
+            let fields = json!({ "content_index": 0, "part": part });
+            self.of_item("response.content_part.added", &item, &fields, out);
+        }
+        self.open = Some(item);
+    }
+
+    /// Closes the open item.
+    fn close(&mut self, status: &str, out: &mut Events) {
+        let Some(open) = self.open.take() else {
+            return;
+        };
+        let item = self.item(&open, self.items.len(), status);
+        match &open {
+            Open::Reasoning(text) => {
+                let fields = json!({ "content_index": 0, "text": text });
+                self.of_item("response.reasoning_text.done", &open, &fields, out);
+            }
+            Open::Text(text, logprobs) => {
+                let fields = json!({ "content_index": 0, "text": text, "logprobs": logprobs });
+                self.of_item("response.output_text.done", &open, &fields, out);
+            }
+            Open::Call {
+                name, arguments, ..
+            } => match self.kind(name) {
+                Kind::Function => {
+                    let name = self.callees.of(name).name;
+                    let fields = json!({ "name": name, "arguments": arguments });
+                    self.of_item("response.function_call_arguments.done", &open, &fields, out);
+                }
+                Kind::Custom => {
+                    let input = free_text(arguments);
+                    let delta = json!({ "delta": input });
+                    self.of_item("response.custom_tool_call_input.delta", &open, &delta, out);
+                    let fields = json!({ "input": input });
+                    self.of_item("response.custom_tool_call_input.done", &open, &fields, out);
+                }
+                // Its arguments are an object, which the whole item has.
+                Kind::Search => {}
+            },
+        }
+        if let Some(part) = item["content"].get(0).cloned() {
+            let fields = json!({ "content_index": 0, "part": part });
+            self.of_item("response.content_part.done", &open, &fields, out);
+        }
+        let fields = json!({ "output_index": self.items.len(), "item": item });
+        self.event("response.output_item.done", &fields, out);
+        self.complete(item);
+    }
+
+    /// Writes an event of new text of the open item.
+    fn delta(&mut self, kind: &str, fields: &Value, out: &mut Events) {
+        if let Some(open) = self.open.take() {
+            self.of_item(kind, &open, fields, out);
+            self.open = Some(open);
+        }
+    }
+}
+
+fn part(text: &str, logprobs: &[Value]) -> Value {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
+}
+
+fn usage_json(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    })
+}
+
+impl Format for Shape {
+    const HAS_DONE: bool = false;
+
+    fn start(&mut self, _choice: u32, out: &mut Events) {
+        let response = self.object(IN_PROGRESS, None, &Value::Null);
+        self.of_response("response.created", response.clone(), out);
+        self.of_response("response.in_progress", response, out);
+    }
+
+    fn text(&mut self, _choice: u32, text: &str, tokens: &[AnswerToken], out: &mut Events) {
+        if text.is_empty() {
+            return;
+        }
+        let logprobs = self.logprobs(tokens);
+        if !matches!(self.open, Some(Open::Text(..))) {
+            self.begin(Open::Text(String::new(), Vec::new()), out);
+        }
+        let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
+        self.delta("response.output_text.delta", &fields, out);
+        if let Some(Open::Text(all, entries)) = &mut self.open {
+            all.push_str(text);
+            entries.extend(logprobs);
+        }
+    }
+
+    fn piece(&mut self, choice: u32, piece: &Piece, out: &mut Events) {
+        match piece {
+            Piece::Content(text, tokens) => self.text(choice, text, tokens, out),
+            Piece::Reasoning(text) => {
+                if !matches!(self.open, Some(Open::Reasoning(_))) {
+                    self.begin(Open::Reasoning(String::new()), out);
+                }
+                let fields = json!({ "content_index": 0, "delta": text });
+                self.delta("response.reasoning_text.delta", &fields, out);
+                if let Some(Open::Reasoning(all)) = &mut self.open {
+                    all.push_str(text);
+                }
+            }
+            Piece::Call(_, id, name) => {
+                let call = Open::Call {
+                    id: id.clone(),
+                    name: name.clone(),
+                    arguments: String::new(),
+                };
+                self.begin(call, out);
+            }
+            Piece::Arguments(_, text) => {
+                if let Some(Open::Call {
+                    name, arguments, ..
+                }) = &mut self.open
+                {
+                    arguments.push_str(text);
+                    // Those of the others are known only when they are complete.
+                    if self.callees.of(name).kind == Kind::Function {
+                        let fields = json!({ "delta": text });
+                        self.delta("response.function_call_arguments.delta", &fields, out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Steps of text diffusion have no event in this shape.
+    fn step(&mut self, _: u32, _: &DenoisingStep<'_>, _: &mut Events) {}
+
+    /// The last event carries it, with the whole response.
+    fn lab(&mut self, _: u32, result: Text, _: &mut Events) {
+        self.lab = Some(result);
+    }
+
+    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>, out: &mut Events) {
+        self.reason = Some(reason);
+        if self.items.is_empty() && self.open.is_none() {
+            self.begin(Open::Text(String::new(), Vec::new()), out);
+        }
+        self.close(self.status(), out);
+    }
+
+    fn done(&mut self, usage: &Usage, out: &mut Events) {
+        let status = self.status();
+        let response = self.object(status, Some(usage), &Value::Null);
+        self.of_response(&format!("response.{status}"), response, out);
+    }
+
+    fn failed(&mut self, error: &Error, out: &mut Events) {
+        let body = error.body();
+        let error = json!({ "code": body["error"]["code"], "message": body["error"]["message"] });
+        let response = self.object("failed", None, &error);
+        self.of_response("response.failed", response, out);
+    }
+}

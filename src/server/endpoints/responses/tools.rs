@@ -1,0 +1,431 @@
+//! The tools of a responses request, which a model calls as functions, and the items that calls of them become.
+//!
+//! A tool that is called with free text is a function of one argument; a function within a namespace is one whose name
+//! starts with that of the namespace. Names of models have at most 64 characters of a small alphabet. Not here: how a
+//! model writes a call.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde_json::{Value, json};
+
+use crate::http::error::{Error, quoted};
+use crate::http::request_log::Record;
+use crate::request::places::{object, text, unserved, wrong};
+use crate::request::shapes::Shape;
+use lab_base::chat::tool_calls::completed;
+
+use super::request::{Fields, given};
+
+/// The name of the argument of a tool that takes free text.
+pub(crate) const INPUT: &str = "input";
+/// The namespace of functions that are in none.
+const NO_SPACE: &str = "functions";
+/// The name of a tool by which the client finds further tools.
+const SEARCH: &str = "tool_search";
+/// Maximum size of the name of a function, in bytes.
+const MAX_NAME: usize = 64;
+/// Tools that only OpenAI runs; they are never called here.
+const HOSTED: &[&str] = &[
+    "web_search",
+    "web_search_preview",
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "local_shell",
+    "shell",
+    "mcp",
+    "computer",
+    "computer_use",
+    "computer_use_preview",
+    "apply_patch",
+    SEARCH,
+];
+
+const FUNCTION: &[&str] = &[
+    "type",
+    "name",
+    "description",
+    "parameters",
+    "strict",
+    "format",
+    "execution",
+    "tools",
+];
+/// All functions of a request are offered at once.
+const IDLE: &[&str] = &["allowed_callers", "defer_loading", "output_schema"];
+const KINDS: &[&str] = &["function", "custom", "namespace"];
+/// The fields of a tool that the client runs.
+pub(super) const TOOLS: Shape = Shape {
+    kinds: KINDS,
+    known: FUNCTION,
+    idle: IDLE,
+    inner: &[(
+        "tools",
+        &Shape {
+            kinds: KINDS,
+            known: FUNCTION,
+            idle: IDLE,
+            inner: &[],
+        },
+    )],
+};
+
+/// How a tool is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Function,
+    /// With free text.
+    Custom,
+    /// A search of further tools, which the client makes.
+    Search,
+}
+
+/// A tool as the client knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Callee {
+    pub(super) kind: Kind,
+    pub(super) name: String,
+    pub(super) namespace: Option<String>,
+}
+
+/// The tools of a request.
+#[derive(Debug, Default)]
+pub(super) struct Offered {
+    /// In the shape of chat completions.
+    pub(super) functions: Vec<Value>,
+    /// By the name under which the model calls them.
+    callees: HashMap<String, Callee>,
+    /// The names for the model, by namespace and name.
+    names: HashMap<(Option<String>, String), String>,
+}
+
+impl Offered {
+    /// Adds a tool, or those of a namespace. One that only OpenAI runs is left out, and the response names it.
+    ///
+    /// # Errors
+    /// The tool is malformed or not known; the error names its place.
+    pub(super) fn add(&mut self, at: &str, tool: &Value) -> Result<(), Error> {
+        let fields = object(at, tool)?;
+        match text(at, fields, "type")? {
+            "namespace" => {
+                let namespace = text(at, fields, "name")?;
+                let at = format!("{at}.tools");
+                let tools = fields.get("tools").and_then(Value::as_array);
+                let tools = tools.ok_or_else(|| wrong(&at, "an array of tools"))?;
+                let mut tools = tools.iter().enumerate();
+                tools.try_for_each(|(i, tool)| {
+                    let at = format!("{at}[{i}]");
+                    self.add_one(&at, object(&at, tool)?, Some(namespace))
+                })
+            }
+            _ => self.add_one(at, fields, None),
+        }
+    }
+
+    fn add_one(&mut self, at: &str, tool: &Fields, namespace: Option<&str>) -> Result<(), Error> {
+        let namespace = namespace.filter(|space| *space != NO_SPACE);
+        let mut function = Fields::new();
+        if let Some(description) = given(tool, "description") {
+            function.insert("description".into(), description.clone());
+        }
+        let is_of_client = given(tool, "execution").is_some_and(|who| who == "client");
+        let (kind, name) = match text(at, tool, "type")? {
+            "function" => {
+                for name in ["parameters", "strict"] {
+                    if let Some(value) = given(tool, name) {
+                        function.insert(name.into(), value.clone());
+                    }
+                }
+                (Kind::Function, text(at, tool, "name")?)
+            }
+            "custom" => {
+                let format = given(tool, "format").and_then(|format| format.get("type"));
+                if format.is_some_and(|kind| kind != "text") {
+                    Record::current().ignore(&format!("{at}.format"));
+                }
+                let schema = json!({
+                    "type": "object", "properties": { INPUT: { "type": "string" } },
+                    "required": [INPUT], "additionalProperties": false,
+                });
+                function.insert("parameters".into(), schema);
+                (Kind::Custom, text(at, tool, "name")?)
+            }
+            SEARCH if is_of_client => {
+                if let Some(parameters) = given(tool, "parameters") {
+                    function.insert("parameters".into(), parameters.clone());
+                }
+                (Kind::Search, SEARCH)
+            }
+            kind if HOSTED.contains(&kind) => {
+                Record::current().ignore("tools");
+                return Ok(());
+            }
+            kind => {
+                let what = format!("tools of type `{}` are not known", quoted(kind));
+                return Err(unserved(&format!("{at}.type"), &what));
+            }
+        };
+        let callee = Callee {
+            kind,
+            name: name.to_owned(),
+            namespace: namespace.map(str::to_owned),
+        };
+        let key = (callee.namespace.clone(), callee.name.clone());
+        if namespace.is_some() && self.names.contains_key(&key) {
+            let param = format!("{at}.name");
+            let message = format!("`{param}`: the namespace has another `{}`", quoted(name));
+            return Err(Error::value(param, message));
+        }
+        let flat = self.free_name(&flat(namespace, name), namespace.is_some());
+        function.insert("name".into(), flat.as_str().into());
+        let function = json!({ "type": "function", "function": function });
+        self.functions.push(function);
+        self.names.insert(key, flat.clone());
+        self.callees.insert(flat, callee);
+        Ok(())
+    }
+
+    /// Adds the tools that a search found, except those that are offered already.
+    ///
+    /// # Errors
+    /// As in [`Self::add`].
+    pub(super) fn add_found(&mut self, at: &str, tools: Option<&Value>) -> Result<(), Error> {
+        for (i, tool) in tools
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
+            let mut tool = tool.clone();
+            let space = match tool["type"] == "namespace" {
+                true => tool["name"].as_str().map(str::to_owned),
+                false => None,
+            };
+            let space = space.filter(|space| space != NO_SPACE);
+            let is_new = |own: &Value| {
+                let name = own["name"].as_str().unwrap_or_default();
+                !self.names.contains_key(&(space.clone(), name.to_owned()))
+            };
+            let is_known = tool.get("tools").is_none() && !is_new(&tool);
+            if is_known {
+                continue;
+            }
+            if let Some(inner) = tool.get_mut("tools").and_then(Value::as_array_mut) {
+                inner.retain(is_new);
+            }
+            self.add(&format!("{at}[{i}]"), &tool)?;
+        }
+        Ok(())
+    }
+
+    /// A name for the model that no other tool has. `may_change`: the client does not see the name.
+    fn free_name(&self, flat: &str, may_change: bool) -> String {
+        let mut name = flat.to_owned();
+        for n in 2.. {
+            if !may_change || !self.callees.contains_key(&name) {
+                break;
+            }
+            let ending = format!("_{n}");
+            name = flat
+                .chars()
+                .take(MAX_NAME - ending.len())
+                .collect::<String>()
+                + &ending;
+        }
+        name
+    }
+
+    /// The name under which the model calls a tool, also one that is not offered any more.
+    pub(super) fn name(&self, namespace: Option<&str>, name: &str) -> String {
+        let namespace = namespace.filter(|space| *space != NO_SPACE);
+        let key = (namespace.map(str::to_owned), name.to_owned());
+        let known = self.names.get(&key).cloned();
+        known.unwrap_or_else(|| flat(namespace, name))
+    }
+
+    /// The tools by the names under which the model calls them.
+    pub(super) fn into_callees(self) -> Callees {
+        Callees(self.callees)
+    }
+}
+
+/// The tools by the names under which the model calls them.
+#[derive(Debug, Default)]
+pub(super) struct Callees(HashMap<String, Callee>);
+
+impl Callees {
+    /// The tool that the model calls by this name.
+    pub(super) fn of(&self, name: &str) -> Callee {
+        let known = self.0.get(name).cloned();
+        known.unwrap_or_else(|| Callee {
+            kind: Kind::Function,
+            name: name.to_owned(),
+            namespace: None,
+        })
+    }
+}
+
+/// One name of a namespace and a name. The name of a function outside of namespaces stays as it is.
+fn flat(namespace: Option<&str>, name: &str) -> String {
+    let Some(namespace) = namespace else {
+        return name.to_owned();
+    };
+    let between = match namespace.ends_with('_') || name.starts_with('_') {
+        true => "",
+        false => "__",
+    };
+    let whole = format!("{namespace}{between}{name}");
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let plain: String = whole
+        .chars()
+        .map(|c| if is_part(c) { c } else { '_' })
+        .collect();
+    if plain.len() <= MAX_NAME {
+        return plain;
+    }
+    let mut hash = DefaultHasher::new();
+    whole.hash(&mut hash);
+    let ending = format!("_{:08x}", hash.finish() as u32);
+    // The end of a name tells more than its start.
+    let start = plain.len() - (MAX_NAME - ending.len());
+    format!("{}{ending}", &plain[start..])
+}
+
+/// The choice of tools in the shape of chat completions.
+///
+/// # Errors
+/// The choice is malformed; the error names its place.
+pub(super) fn choice(choice: &Value, offered: &Offered) -> Result<Value, Error> {
+    const AT: &str = "tool_choice";
+    let named = |at: &str, value: &Value| {
+        let fields = object(at, value)?;
+        let name = match text(at, fields, "type")? {
+            "function" | "custom" => text(at, fields, "name")?,
+            SEARCH => SEARCH,
+            _ => return Err(wrong(&format!("{at}.type"), "`function` or `custom`")),
+        };
+        let namespace = given(fields, "namespace").and_then(Value::as_str);
+        let name = offered.name(namespace, name);
+        Ok(json!({ "type": "function", "function": { "name": name } }))
+    };
+    let fields = match choice {
+        Value::Object(fields) => fields,
+        other => return Ok(other.clone()),
+    };
+    if given(fields, "type").is_none_or(|kind| kind != "allowed_tools") {
+        return named(AT, choice);
+    }
+    let tools = fields.get("tools").and_then(Value::as_array);
+    let tools = tools.ok_or_else(|| wrong(&format!("{AT}.tools"), "an array of tools"))?;
+    let tools = tools.iter().enumerate();
+    let tools = tools.map(|(i, tool)| named(&format!("{AT}.tools[{i}]"), tool));
+    let tools: Vec<Value> = tools.collect::<Result<_, _>>()?;
+    let allowed = json!({ "mode": fields.get("mode"), "tools": tools });
+    Ok(json!({ "type": "allowed_tools", "allowed_tools": allowed }))
+}
+
+/// The arguments of a call with free text.
+pub(super) fn with_text(text: &str) -> Value {
+    json!({ INPUT: text })
+}
+
+/// The free text in the arguments of a call, where it is the only argument.
+pub(crate) fn free_text(arguments: &str) -> String {
+    let arguments: Value = serde_json::from_str(&completed(arguments)).unwrap_or_default();
+    arguments[INPUT].as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(name: &str) -> Value {
+        json!({ "type": "function", "name": name, "parameters": { "type": "object" } })
+    }
+
+    fn names(offered: &Offered) -> Vec<&str> {
+        let all = offered.functions.iter();
+        all.filter_map(|own| own["function"]["name"].as_str())
+            .collect()
+    }
+
+    #[test]
+    fn functions_of_namespaces_have_names_of_their_own_and_come_back() {
+        let space = |name: &str, tools: Vec<Value>| json!({ "type": "namespace", "name": name, "description": "d", "tools": tools });
+        let long = "n".repeat(80);
+        let mut offered = Offered::default();
+        for (i, tool) in [
+            function("read"),
+            space("fs", vec![function("read"), function("write")]),
+            space("mcp__git__", vec![function("log")]),
+            space("functions", vec![function("shell")]),
+            space("a", vec![function("b__c")]),
+            space("a__b", vec![function("c")]),
+            space(&long, vec![function("one"), function("two")]),
+            space("ü x", vec![json!({ "type": "custom", "name": "patch" })]),
+            json!({ "type": "tool_search", "execution": "client", "parameters": {} }),
+            json!({ "type": "web_search" }),
+        ]
+        .iter()
+        .enumerate()
+        {
+            offered.add(&format!("tools[{i}]"), tool).expect("sound");
+        }
+        let found = names(&offered);
+        let expected = [
+            "read",
+            "fs__read",
+            "fs__write",
+            "mcp__git__log",
+            "shell",
+            "a__b__c",
+            "a__b__c_2",
+        ];
+        assert_eq!(found[..7], expected);
+        assert!(found.iter().all(|name| name.len() <= MAX_NAME), "{found:?}");
+        assert_eq!(found[9..], ["__x__patch", "tool_search"]);
+        let distinct: std::collections::HashSet<_> = found.iter().collect();
+        assert_eq!(distinct.len(), found.len());
+        let long_one = found[7].to_owned();
+        assert_eq!(offered.name(Some("a__b"), "c"), "a__b__c_2");
+        assert_eq!(offered.name(Some("gone"), "f"), "gone__f");
+        assert_eq!(offered.name(Some("functions"), "shell"), "shell");
+        let callees = offered.into_callees();
+        let of = |name: &str| {
+            let callee = callees.of(name);
+            (callee.kind, callee.namespace, callee.name)
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of("read"), (Kind::Function, None, "read".into()));
+        assert_eq!(of("a__b__c_2"), (Kind::Function, some("a__b"), "c".into()));
+        assert_eq!(of("shell"), (Kind::Function, None, "shell".into()));
+        assert_eq!(of(&long_one), (Kind::Function, some(&long), "one".into()));
+        assert_eq!(
+            of("__x__patch"),
+            (Kind::Custom, some("ü x"), "patch".into())
+        );
+        assert_eq!(of("tool_search").0, Kind::Search);
+    }
+
+    #[test]
+    fn tools_that_a_search_found_are_offered_once() {
+        let mut offered = Offered::default();
+        offered.add("tools[0]", &function("a")).expect("sound");
+        let found = json!([
+            function("a"), function("b"),
+            { "type": "namespace", "name": "s", "tools": [function("a"), function("b")] },
+        ]);
+        for _ in 0..2 {
+            offered
+                .add_found("input[0].tools", Some(&found))
+                .expect("sound");
+        }
+        assert_eq!(names(&offered), ["a", "b", "s__a", "s__b"]);
+        assert!(
+            offered
+                .add_found("input[0].tools", Some(&json!([{}])))
+                .is_err()
+        );
+    }
+}

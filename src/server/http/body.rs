@@ -1,0 +1,382 @@
+//! Intake of requests: a body is read whole within a time limit, and its handler runs off the threads that serve
+//! connections, so that templates, tokenizers and checks of large requests delay no other request.
+//!
+//! Handlers run on separate threads. Those of large bodies take turns on half of them; the other half is always free
+//! for small ones. A small body that is only forwarded to an engine process stays on the thread that read it: each
+//! change of threads delays the first byte of an answer.
+
+use std::error::Error as _;
+use std::future::poll_fn;
+use std::io::Read;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, header};
+use axum::response::{IntoResponse, Response};
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use hyper::body::{Frame, SizeHint};
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use lab_base::ggml;
+
+use super::error::Error;
+use crate::endpoints::lab;
+use crate::http::request_log::Record;
+use crate::http::transport::MAX_BODY_BYTES;
+
+/// Size from which a body counts as large, in bytes.
+const LARGE: usize = 64 << 10;
+/// Size from which the memory of a body is returned to the system afterwards, in bytes.
+const HUGE: usize = 1 << 20;
+/// Minimum number of threads for handlers.
+const MIN_THREADS: usize = 4;
+
+/// The threads on which handlers run.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    runtime: Option<Runtime>,
+    /// Turns of large requests: half as many as there are threads.
+    turns: Arc<Semaphore>,
+    read_time: Duration,
+    /// Maximum size of a request that uploads vectors, in bytes.
+    upload_bytes: usize,
+    releaser: Releaser,
+}
+
+/// Returns unused memory to the system.
+#[derive(Clone, Debug)]
+struct Releaser {
+    runtime: Handle,
+    /// Whether a release is scheduled.
+    is_due: Arc<AtomicBool>,
+}
+
+impl Releaser {
+    /// Schedules a release one second later.
+    fn schedule(&self) {
+        if self.is_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let is_due = Arc::clone(&self.is_due);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            is_due.store(false, Ordering::Release);
+            let _ = tokio::task::spawn_blocking(ggml::release_memory).await;
+        });
+    }
+}
+
+/// The body of a response. Memory is returned to the system after a large one.
+struct Weighed {
+    body: Body,
+    n_bytes: usize,
+    releaser: Releaser,
+}
+
+impl HttpBody for Weighed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            self.n_bytes += frame.data_ref().map_or(0, Bytes::len);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Weighed {
+    fn drop(&mut self) {
+        // What was not sent took memory too.
+        let left = usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX);
+        if self.n_bytes.saturating_add(left) > HUGE {
+            self.releaser.schedule();
+        }
+    }
+}
+
+impl Workers {
+    /// As many threads as cores, but at least `MIN_THREADS`; a body must arrive within `read_time`, and uploads vectors of
+    /// at most `upload_bytes`.
+    ///
+    /// # Errors
+    /// The operating system cannot start a thread.
+    pub(crate) fn new(read_time: Duration, upload_bytes: usize) -> std::io::Result<Self> {
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let n_threads = n_cores.max(MIN_THREADS);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(n_threads)
+            .thread_name("handler")
+            .enable_all()
+            .build()?;
+        let releaser = Releaser {
+            runtime: runtime.handle().clone(),
+            is_due: Arc::default(),
+        };
+        Ok(Self {
+            runtime: Some(runtime),
+            turns: Arc::new(Semaphore::new(n_threads / 2)),
+            read_time,
+            upload_bytes,
+            releaser,
+        })
+    }
+
+    /// Runs a handler on these threads and returns its response; one with a large body takes turns with others.
+    async fn run(
+        &self,
+        is_large: bool,
+        handler: impl Future<Output = Response> + Send + 'static,
+    ) -> Response {
+        let Some(mut task) = self.start(is_large, handler) else {
+            return ended().into_response();
+        };
+        let response = (&mut task.0).await;
+        response.unwrap_or_else(|_| ended().into_response())
+    }
+
+    /// Starts a handler on these threads.
+    fn start(
+        &self,
+        is_large: bool,
+        handler: impl Future<Output = Response> + Send + 'static,
+    ) -> Option<Task> {
+        let runtime = self.runtime.as_ref()?;
+        let handler = Record::current().scope(handler);
+        Some(Task(match is_large {
+            true => runtime.spawn(in_turns(Arc::clone(&self.turns), handler)),
+            false => runtime.spawn(handler),
+        }))
+    }
+
+    /// A response after which memory is returned to the system, if it is large.
+    pub(crate) fn weighed(&self, response: Response) -> Response {
+        let is_small = |n| n <= HUGE as u64;
+        if response.body().size_hint().upper().is_some_and(is_small) {
+            return response;
+        }
+        response.map(|body| {
+            Body::new(Weighed {
+                body,
+                n_bytes: 0,
+                releaser: self.releaser.clone(),
+            })
+        })
+    }
+
+    /// Maximum size of the body of a request to this path.
+    fn limit(&self, path: &str) -> usize {
+        match path == lab::vectors::ROUTE {
+            true => self.upload_bytes.max(MAX_BODY_BYTES),
+            false => MAX_BODY_BYTES,
+        }
+    }
+
+    /// Passes a request on whose body was read.
+    async fn pass<F: Future<Output = Response> + Send + 'static>(
+        &self,
+        head: Parts,
+        body: Bytes,
+        next: impl FnOnce(Request) -> F,
+    ) -> Response {
+        let n_bytes = body.len();
+        let mut request = Request::from_parts(head, Body::from(body));
+        if n_bytes <= LARGE {
+            return next(request).await;
+        }
+        request.extensions_mut().insert(IsOff);
+        let response = self.run(true, next(request)).await;
+        if n_bytes > HUGE {
+            self.releaser.schedule();
+        }
+        response
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // This may be dropped where blocking is not allowed.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A running handler, which is aborted when this is dropped.
+struct Task(JoinHandle<Response>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Runs a future that holds a turn only while it is polled, not while it waits.
+async fn in_turns<F: Future>(turns: Arc<Semaphore>, work: F) -> F::Output {
+    let mut work = pin!(work);
+    loop {
+        let turn = turns.acquire().await;
+        let polled = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
+        drop(turn);
+        if let Poll::Ready(output) = polled {
+            return output;
+        }
+        // Returns once the future wakes this task.
+        let mut is_woken = false;
+        poll_fn(|_| match std::mem::replace(&mut is_woken, true) {
+            false => Poll::Pending,
+            true => Poll::Ready(()),
+        })
+        .await;
+    }
+}
+
+/// Marks a request whose handler already runs off the threads that serve connections.
+#[derive(Clone, Copy, Debug)]
+struct IsOff;
+
+fn has_body(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+fn ended() -> Error {
+    Error::Engine {
+        detail: "a handler ended without a response".into(),
+    }
+}
+
+/// Reads the body of a request. The rest of a large request runs on the handler threads.
+pub(crate) async fn layer<F: Future<Output = Response> + Send + 'static>(
+    workers: &Workers,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    if !has_body(request.method()) {
+        return next(request).await;
+    }
+    let (mut head, body) = request.into_parts();
+    // Connections that a handler opens for its answer belong to the runtime that sends the answer.
+    head.extensions.insert(tokio::runtime::Handle::current());
+    let encoding = match Encoding::of(&head.headers) {
+        Ok(encoding) => encoding,
+        Err(error) => return error.into_response(),
+    };
+    let limit = workers.limit(head.uri.path());
+    let body = match read(body, limit, workers.read_time).await {
+        Ok(body) => body,
+        Err(error) => return error.into_response(),
+    };
+    let n_bytes = body.len();
+    let Some(encoding) = encoding else {
+        return workers.pass(head, body, next).await;
+    };
+    // A small body may become a large one.
+    let decoding = tokio::task::spawn_blocking(move || encoding.decoded(&body, limit));
+    let body = match decoding.await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) => return error.into_response(),
+        Err(_) => return ended().into_response(),
+    };
+    head.headers.remove(header::CONTENT_ENCODING);
+    head.headers
+        .insert(header::CONTENT_LENGTH, body.len().into());
+    tracing::debug!(n_bytes, n_decoded = body.len(), "a body was decoded");
+    workers.pass(head, body, next).await
+}
+
+/// The encoding of a body.
+#[derive(Clone, Copy, Debug)]
+enum Encoding {
+    Gzip,
+    Deflate,
+}
+
+impl Encoding {
+    /// The encoding that the headers name, if the body is encoded.
+    fn of(headers: &HeaderMap) -> Result<Option<Self>, Error> {
+        let mut all = headers.get_all(header::CONTENT_ENCODING).iter();
+        let Some(value) = all.next() else {
+            return Ok(None);
+        };
+        let text = value.to_str().unwrap_or("?").trim().to_ascii_lowercase();
+        match (text.as_str(), all.next()) {
+            ("" | "identity", None) => Ok(None),
+            ("gzip" | "x-gzip", None) => Ok(Some(Self::Gzip)),
+            ("deflate", None) => Ok(Some(Self::Deflate)),
+            _ => Err(Error::ContentEncoding(text)),
+        }
+    }
+
+    /// The decoded body, of at most `limit` bytes.
+    fn decoded(self, body: &[u8], limit: usize) -> Result<Bytes, Error> {
+        let all = |decoder: &mut dyn Read| {
+            let mut out = Vec::new();
+            let read = decoder.take(limit as u64 + 1).read_to_end(&mut out);
+            match (read, out.len() > limit) {
+                (_, true) => Err(Error::TooLarge { limit }),
+                (Ok(_), false) => Ok(Bytes::from(out)),
+                (Err(error), false) => {
+                    let name = format!("{self:?}").to_lowercase();
+                    Err(Error::Body(format!("the body is not {name}: {error}")))
+                }
+            }
+        };
+        match self {
+            Self::Gzip => all(&mut MultiGzDecoder::new(body)),
+            // The name means the format of zlib, but some clients send its bare content.
+            Self::Deflate => all(&mut ZlibDecoder::new(body)).or_else(|error| match error {
+                Error::Body(_) => all(&mut DeflateDecoder::new(body)).map_err(|_| error),
+                error => Err(error),
+            }),
+        }
+    }
+}
+
+/// Runs the handlers of this process on the handler threads.
+pub(crate) async fn handlers<F: Future<Output = Response> + Send + 'static>(
+    workers: &Workers,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    match request.extensions().get::<IsOff>() {
+        Some(IsOff) => next(request).await,
+        None => workers.run(false, next(request)).await,
+    }
+}
+
+/// The whole body.
+async fn read(body: Body, limit: usize, time: Duration) -> Result<Bytes, Error> {
+    if body.size_hint().lower() > limit as u64 {
+        return Err(Error::TooLarge { limit });
+    }
+    let read = tokio::time::timeout(time, to_bytes(body, limit)).await;
+    read.map_err(|_| Error::BodyTime(time))?.map_err(|error| {
+        let is_limit = error
+            .source()
+            .is_some_and(|s| s.to_string().contains("length limit"));
+        match is_limit {
+            true => Error::TooLarge { limit },
+            false => Error::Body("the body could not be read".into()),
+        }
+    })
+}

@@ -1,0 +1,596 @@
+//! Every error of the API: its message and its status.
+//!
+//! The body has OpenAI's shape: `message`, `type`, `param` and `code`, all four always present; `code` is a word, never
+//! the status. A client's mistake is 4xx with the field's name; a fault of the server is 5xx, and its details go to the
+//! log.
+
+use std::any::Any;
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use lab_base::chat::template::RenderError;
+use lab_core::arch::nearest;
+use lab_core::engine::serving::{PromptError, Served};
+use lab_core::engine::{Failure, Rejected};
+
+use super::dialect::Dialect;
+use super::json::Json;
+use crate::http::request_log::Record;
+
+/// Text from a client, shortened for an error message.
+pub(crate) fn quoted(text: &str) -> String {
+    const MAX: usize = 64;
+    let mut chars = text.chars();
+    let start: String = chars.by_ref().take(MAX).collect();
+    match chars.next() {
+        None => start,
+        Some(_) => format!("{start}…"),
+    }
+}
+
+/// The content type of a body, in words.
+fn content_type(kind: Option<&str>) -> String {
+    match kind {
+        Some(kind) => format!("the content type is `{}`", quoted(kind)),
+        None => "there is no content type".into(),
+    }
+}
+
+/// A duration in whole seconds, at least one.
+fn seconds(time: Duration) -> u64 {
+    time.as_millis().div_ceil(1000).max(1) as u64
+}
+
+/// The field that holds the messages of a conversation.
+const MESSAGES: &str = "messages";
+
+/// An error response.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A field is missing, wrong or unsupported.
+    #[error("{message}")]
+    Field {
+        param: String,
+        message: String,
+        code: &'static str,
+    },
+    /// The body is not valid JSON for this request.
+    #[error("{0}")]
+    Body(String),
+    /// The request is ambiguous.
+    #[error("the request is malformed: {0}")]
+    Malformed(&'static str),
+    /// The body has a transfer coding that this server does not know.
+    #[error("the transfer coding of the body is not supported, expected `chunked` or none")]
+    Coding,
+    /// The content type of the body is not JSON.
+    #[error("{}, expected `application/json`", content_type(.0.as_deref()))]
+    ContentType(Option<String>),
+    /// The body is compressed in a way that is not supported.
+    #[error(
+        "the content encoding `{}` is not supported, expected `gzip`, `deflate` or none",
+        quoted(.0)
+    )]
+    ContentEncoding(String),
+    /// The body did not arrive in time.
+    #[error("the body was not there after {0:?}, which is the limit")]
+    BodyTime(Duration),
+    /// The API key is missing or wrong.
+    #[error(
+        "{}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+        if *is_missing { "an API key is required" } else { "the API key is not known" }
+    )]
+    Key { is_missing: bool },
+    /// The client is not allowed to make this request.
+    #[error("{message}")]
+    Forbidden { code: &'static str, message: String },
+    /// The body is too large.
+    #[error("the body is larger than {limit} bytes")]
+    TooLarge { limit: usize },
+    /// There is no model of this name.
+    #[error(
+        "the model `{}` does not exist{}; {models}",
+        quoted(name),
+        .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
+    )]
+    UnknownModel {
+        name: String,
+        near: Option<String>,
+        /// The models that exist, in words.
+        models: String,
+    },
+    /// The prompt exceeds the context length.
+    #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`{}", longer(*most))]
+    ContextLength {
+        found: usize,
+        limit: usize,
+        /// The field of the prompt.
+        param: &'static str,
+        /// The context length that the model was trained with, if it is longer.
+        most: Option<u64>,
+    },
+    /// A conversation is to be kept. Anthropic's clients send it whole after this error.
+    #[error("`thread` is not supported: conversations are not kept, send all messages")]
+    Thread,
+    /// An item of an earlier response is not kept any more, or never was.
+    #[error(
+        "Item with id '{}' not found: recent items are kept while the model is loaded; send the item itself",
+        quoted(id)
+    )]
+    NoItem { param: String, id: String },
+    /// Too many requests are queued.
+    #[error("{limit} requests are waiting already; try again later")]
+    Busy { limit: usize },
+    /// The model could not be loaded. `is_told`: the client may know why.
+    #[error("the model `{name}` could not be loaded{}", if *is_told { format!(": {detail}") } else { String::new() })]
+    Load {
+        name: String,
+        detail: String,
+        is_told: bool,
+    },
+    /// The file is not a model, or one that cannot be served.
+    #[error("the model `{name}` cannot be served{}", .why.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
+    NotServable { name: String, why: Option<String> },
+    /// The model cannot be drawn.
+    #[error("the model `{name}` could not be drawn")]
+    Drawing { name: String, detail: String },
+    /// The checks of this process passed. The model's engine process has to answer the request.
+    #[error("the request did not go to the model's engine process")]
+    Elsewhere,
+    /// The engine process died while it handled the request.
+    #[error(
+        "the engine process of the model `{name}` died: {how}; the next request starts it again"
+    )]
+    EngineDied { name: String, how: String },
+    /// The engine process died too often and is not restarted for a while.
+    #[error(
+        "the engine process of the model `{name}` died {n} times within a minute, the last time: {how}; \
+         requests start it again in {} seconds",
+        seconds(*after)
+    )]
+    EngineRests {
+        name: String,
+        how: String,
+        n: usize,
+        after: Duration,
+    },
+    /// The constraint of the request cannot be followed any further.
+    #[error("{0}")]
+    Constraint(Failure),
+    /// The request took too long.
+    #[error("{0}")]
+    Time(Failure),
+    /// The model computed values that are not finite.
+    #[error("the model's results are not finite numbers: {0}")]
+    NotFinite(Failure),
+    /// The request changed values of the model so that its results are not finite.
+    #[error(
+        "with the edits or adapter scales of the request, the model's results are not finite numbers: {0}"
+    )]
+    Overflow(Failure),
+    /// The model's file was changed in place while it was in use.
+    #[error("{0}; the next request loads it again")]
+    Changed(Failure),
+    /// The connection to an RPC worker, which computes parts of the model, was lost.
+    #[error("{0}; the next request loads the model again")]
+    Lost(Failure),
+    /// The engine failed.
+    #[error("the request failed inside the server; the cause is in the server's log")]
+    Engine { detail: String },
+    /// There is no such route.
+    #[error("there is no `{}`", quoted(.0))]
+    NoRoute(String),
+    /// There is no object with this id.
+    #[error("there is no {what} `{}`", quoted(id))]
+    NotThere { what: &'static str, id: String },
+    /// The route does not support the method.
+    #[error("this method is not allowed here")]
+    Method,
+}
+
+impl Error {
+    /// An error about a field whose value is not accepted.
+    pub(crate) fn value(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Field {
+            param: param.into(),
+            message: message.into(),
+            code: "invalid_value",
+        }
+    }
+
+    /// An error about a required field that is missing.
+    pub(crate) fn missing(param: impl Into<String>) -> Self {
+        let param = param.into();
+        Self::Field {
+            message: format!("missing required parameter: `{param}`"),
+            param,
+            code: "missing_required_parameter",
+        }
+    }
+
+    /// An error about a field of another type.
+    pub(crate) fn kind(param: impl Into<String>, message: &str) -> Self {
+        let param = param.into();
+        Self::Field {
+            message: format!("`{param}`: {message}"),
+            param,
+            code: "invalid_type",
+        }
+    }
+
+    /// An error about a model that is none of `names`.
+    pub(crate) fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
+        const MAX: usize = 10;
+        let names: Vec<&str> = names.collect();
+        let shown = names
+            .iter()
+            .take(MAX)
+            .map(|name| format!("`{}`", quoted(name)));
+        let shown: Vec<String> = shown.collect();
+        let models = match (shown.len(), names.len()) {
+            (0, _) => "there are no models".to_owned(),
+            (n, all) if n < all => {
+                let (shown, more) = (shown.join(", "), all - n);
+                format!("the models are {shown} and {more} more")
+            }
+            (1, _) => format!("the only model is {}", shown[0]),
+            _ => format!("the models are {}", shown.join(", ")),
+        };
+        Self::UnknownModel {
+            near: nearest(name, names).map(str::to_owned),
+            name: name.to_owned(),
+            models,
+        }
+    }
+
+    /// An error about a field that nobody knows, with the nearest known one.
+    pub(crate) fn unknown(param: String, near: Option<String>) -> Self {
+        let hint = near.map(|near| format!("; did you mean `{near}`?"));
+        Self::Field {
+            message: format!("unknown parameter: `{param}`{}", hint.unwrap_or_default()),
+            param,
+            code: "unknown_parameter",
+        }
+    }
+
+    /// An error about a field that is known but not supported.
+    pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Field {
+            param: param.into(),
+            message: message.into(),
+            code: "unsupported_parameter",
+        }
+    }
+
+    /// The same error, with `field` as the field of the prompt.
+    pub(crate) fn of_prompt(self, field: &'static str) -> Self {
+        match self {
+            Self::Field {
+                param,
+                message,
+                code,
+            } if param == MESSAGES => Self::Field {
+                param: field.into(),
+                message,
+                code,
+            },
+            Self::ContextLength {
+                found, limit, most, ..
+            } => Self::ContextLength {
+                found,
+                limit,
+                param: field,
+                most,
+            },
+            other => other,
+        }
+    }
+
+    /// The same error, of a request to a model: one that is too long for the server may fit the model.
+    pub(crate) fn of_model(mut self, served: &Served) -> Self {
+        if let Self::ContextLength { limit, most, .. } = &mut self {
+            let trained = served.n_ctx_train;
+            *most = (trained > *limit as u64).then_some(trained);
+        }
+        self
+    }
+
+    /// The message, in the words that clients of the requested route know.
+    pub(crate) fn message(&self) -> String {
+        let Self::ContextLength {
+            found,
+            limit,
+            param,
+            most,
+        } = self
+        else {
+            return self.to_string();
+        };
+        let longer = longer(*most);
+        match Dialect::of(Record::current().path()) {
+            Dialect::Messages => {
+                let shorter = if longer.is_empty() {
+                    ""
+                } else {
+                    "; shorten it"
+                };
+                format!("prompt is too long: {found} tokens > {limit} maximum{shorter}{longer}")
+            }
+            Dialect::Native => format!(
+                "the request has {found} tokens and exceeds the available context size of {limit} tokens; shorten `{param}`{longer}"
+            ),
+            Dialect::Plain | Dialect::Responses => format!(
+                "This model's maximum context length is {limit} tokens. However, your `{param}` resulted in {found} tokens. \
+                 Please reduce the length of `{param}`{longer}"
+            ),
+        }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Field { .. }
+            | Self::Body(_)
+            | Self::Malformed(_)
+            | Self::ContextLength { .. }
+            | Self::Constraint(_)
+            | Self::Overflow(_)
+            | Self::Thread => StatusCode::BAD_REQUEST,
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
+            Self::ContentType(_) | Self::ContentEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::Key { .. } => StatusCode::UNAUTHORIZED,
+            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnknownModel { .. }
+            | Self::NotServable { .. }
+            | Self::NotThere { .. }
+            | Self::NoItem { .. }
+            | Self::NoRoute(_) => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Load { .. }
+            | Self::Changed(_)
+            | Self::Lost(_)
+            | Self::EngineRests { .. }
+            | Self::Time(Failure::QueueTime(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Time(_) => StatusCode::GATEWAY_TIMEOUT,
+            Self::Engine { .. }
+            | Self::EngineDied { .. }
+            | Self::Drawing { .. }
+            | Self::Elsewhere
+            | Self::NotFinite(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// Seconds after which a retry of the request may succeed; `None` if it cannot.
+    fn passes_after(&self) -> Option<u64> {
+        match self {
+            Self::Busy { .. }
+            | Self::Changed(_)
+            | Self::Lost(_)
+            | Self::Time(Failure::QueueTime(_)) => Some(1),
+            Self::EngineRests { after, .. } => Some(seconds(*after)),
+            _ => None,
+        }
+    }
+
+    fn code(&self) -> &str {
+        match self {
+            Self::Field { code, .. } => code,
+            Self::Constraint(_) => "invalid_value",
+            Self::Body(_) => "invalid_json",
+            Self::Malformed(_) => "malformed_request",
+            Self::Coding => "unsupported_transfer_coding",
+            Self::ContentType(_) => "unsupported_content_type",
+            Self::ContentEncoding(_) => "unsupported_content_encoding",
+            Self::BodyTime(_) => "request_timeout",
+            Self::Key { .. } => "invalid_api_key",
+            Self::Forbidden { code, .. } => code,
+            Self::TooLarge { .. } => "request_too_large",
+            Self::UnknownModel { .. } => "model_not_found",
+            Self::ContextLength { .. } => "context_length_exceeded",
+            Self::Busy { .. } => "rate_limit_exceeded",
+            Self::Load { .. } => "model_not_available",
+            Self::EngineDied { .. } => "engine_died",
+            Self::EngineRests { .. } => "engine_restarting",
+            Self::Time(_) => "timeout",
+            Self::NotFinite(_) | Self::Overflow(_) => "non_finite_logits",
+            Self::Changed(_) => "model_changed",
+            Self::Lost(_) => "worker_lost",
+            Self::NotServable { .. } => "model_not_servable",
+            Self::Engine { .. } | Self::Drawing { .. } | Self::Elsewhere => "internal_error",
+            Self::NoRoute(_) => "unknown_url",
+            Self::NotThere { .. } | Self::NoItem { .. } => "not_found",
+            Self::Thread => "thread_unsupported_request",
+            Self::Method => "method_not_allowed",
+        }
+    }
+
+    fn param(&self) -> Option<&str> {
+        match self {
+            Self::Field { param, .. } | Self::NoItem { param, .. } => Some(param),
+            Self::Thread => Some("thread"),
+            Self::UnknownModel { .. }
+            | Self::NotServable { .. }
+            | Self::Load { .. }
+            | Self::EngineRests { .. } => Some("model"),
+            Self::ContextLength { param, .. } => Some(param),
+            _ => None,
+        }
+    }
+
+    /// Logs the error. Faults of the server are logged as errors, all others as information.
+    pub(crate) fn log(&self) {
+        match self {
+            Self::Load { name, detail, .. } => {
+                tracing::error!(model = name, detail, "a model could not be loaded");
+            }
+            Self::Drawing { name, detail } => {
+                tracing::error!(model = name, detail, "a model could not be drawn");
+            }
+            Self::Engine { detail } => tracing::error!(detail, "a completion failed"),
+            Self::EngineDied { name, how } => {
+                tracing::error!(model = name, how, "a request ended with its engine process");
+            }
+            Self::NotFinite(failure) | Self::Changed(failure) | Self::Lost(failure) => {
+                tracing::error!(%failure, "a completion failed")
+            }
+            Self::Elsewhere => {}
+            other => tracing::info!(error = %other, "refused"),
+        }
+    }
+
+    /// The JSON body of the error.
+    pub(crate) fn body(&self) -> Value {
+        let kind = match self.status() {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        let mut body = json!({ "error": {
+            "message": self.message(), "type": kind, "param": self.param(), "code": self.code(),
+        } });
+        // llama-server's field names, so that clients can shorten a prompt by the right amount.
+        if let Self::ContextLength { found, limit, .. } = self {
+            body["error"]["n_prompt_tokens"] = (*found).into();
+            body["error"]["n_ctx"] = (*limit).into();
+            if Dialect::of(Record::current().path()) == Dialect::Native {
+                body["error"]["type"] = "exceed_context_size_error".into();
+            }
+        }
+        body
+    }
+
+    /// What Anthropic's clients read besides the message.
+    fn details(&self) -> Option<Value> {
+        let details = json!({ "error_code": self.code(), "unsupported": ["thread"] });
+        matches!(self, Self::Thread).then_some(details)
+    }
+}
+
+/// Advice where the model could read more than the server lets it.
+fn longer(most: Option<u64>) -> String {
+    most.map_or_else(String::new, |most| {
+        format!(
+            ", or start the server with a larger `--ctx`: the model was trained with {most} tokens"
+        )
+    })
+}
+
+/// Marks the response of [`Error::Elsewhere`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IsElsewhere;
+
+/// An error response, for routes that write errors in another shape.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) message: String,
+    pub(crate) details: Option<Value>,
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        self.log();
+        let status = self.status();
+        let mut response = (status, Json(self.body())).into_response();
+        response.extensions_mut().insert(Refusal {
+            message: self.message(),
+            details: self.details(),
+        });
+        if matches!(self, Self::Elsewhere) {
+            response.extensions_mut().insert(IsElsewhere);
+        }
+        let headers = response.headers_mut();
+        if status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer realm=\"bench\"");
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        // Clients retry 408, 409, 429 and 5xx unless a header says whether a retry helps.
+        if let Some(seconds) = self.passes_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            headers.insert("x-should-retry", HeaderValue::from_static("true"));
+        } else if status.is_server_error() {
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
+        }
+        response
+    }
+}
+
+impl From<Rejected> for Error {
+    fn from(rejected: Rejected) -> Self {
+        match rejected {
+            Rejected::EmptyPrompt => Self::value(MESSAGES, rejected.to_string()),
+            Rejected::TooLong { found, limit } => Self::ContextLength {
+                found,
+                limit,
+                param: MESSAGES,
+                most: None,
+            },
+            Rejected::Params(error) => Self::value(error.field, error.to_string()),
+            Rejected::Lists { .. } => Self::value("logprobs", rejected.to_string()),
+            Rejected::NoSearch(_) => Self::unsupported("penalty_alpha", rejected.to_string()),
+            Rejected::NotPooled(_) | Rejected::NoText(_) => Self::Field {
+                param: "model".into(),
+                message: rejected.to_string(),
+                code: "unsupported_model",
+            },
+            Rejected::Field { field, .. } => Self::unsupported(field, rejected.to_string()),
+            Rejected::QueueFull { limit } => Self::Busy { limit },
+            Rejected::Ended => Self::Engine {
+                detail: rejected.to_string(),
+            },
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Computation(detail) => Self::Engine { detail },
+            constraint @ Failure::Constraint(_) => Self::Constraint(constraint),
+            nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
+            overflow @ Failure::NotFinite {
+                is_changed: true, ..
+            } => Self::Overflow(overflow),
+            not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
+            changed @ Failure::Changed(_) => Self::Changed(changed),
+            lost @ Failure::Lost(_) => Self::Lost(lost),
+            time => Self::Time(time),
+        }
+    }
+}
+
+impl From<PromptError> for Error {
+    fn from(error: PromptError) -> Self {
+        match error {
+            // The template's own error message about the conversation.
+            PromptError::Render(RenderError::Raised(message)) => Self::value(MESSAGES, message),
+            other => Self::value(MESSAGES, other.to_string()),
+        }
+    }
+}
+
+/// The error for a path without a route.
+pub(crate) async fn no_route(uri: Uri) -> Error {
+    Error::NoRoute(uri.path().to_owned())
+}
+
+/// The error for a method that a path does not support.
+pub(crate) async fn wrong_method() -> Error {
+    Error::Method
+}
+
+/// The response to a panic of a handler. The server continues.
+pub(crate) fn panicked(cause: &(dyn Any + Send)) -> Response {
+    let detail = cause
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| cause.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "a handler panicked".into());
+    Error::Engine { detail }.into_response()
+}

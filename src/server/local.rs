@@ -1,0 +1,217 @@
+//! Chat requests that are answered in this process: fields, checks and parsing are those of
+//! `POST /v1/chat/completions`, without HTTP.
+//!
+//! For `bench chat`, which thus has the features of the server, and for the prompts of `bench run`. One completion at a time. The futures need a tokio
+//! runtime.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use serde_json::{Map, Value};
+
+use lab_core::engine::serving::Served;
+use lab_core::engine::{Event, FinishReason, Fixed, Usage};
+
+use crate::endpoints::chat::{Chat, message, parse};
+use crate::endpoints::chat_request::Dialogue;
+use crate::http::error::Error;
+use crate::request::fields::Body;
+use crate::response::answers::{Answers, Completion};
+use crate::response::completion_parser::Piece;
+
+/// An event of an answer.
+#[derive(Clone, Debug)]
+pub enum ReplyEvent {
+    /// Content, reasoning or a call.
+    Piece(Piece),
+    /// A denoising step, if these are requested.
+    DenoisingStep {
+        /// The positions that the step fixed.
+        fixed: Vec<Fixed>,
+        /// Number of positions that are still masked.
+        n_masked: usize,
+    },
+    /// The end of the answer.
+    Done {
+        /// The reason of the end.
+        reason: FinishReason,
+        /// The usage of the answer.
+        usage: Usage,
+    },
+}
+
+/// A running answer. Dropping it cancels the request.
+pub struct Reply {
+    n_tokens: usize,
+    answers: Answers,
+    completion: Completion,
+    ready: VecDeque<ReplyEvent>,
+}
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The conversation exceeds the context.
+    #[error("the conversation has {found} tokens, and the context holds {limit}")]
+    TooLong {
+        /// Tokens of the conversation.
+        found: usize,
+        /// Tokens of the context.
+        limit: usize,
+    },
+    /// Another reason.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::ContextLength { found, limit, .. } => Self::TooLong { found, limit },
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+/// Submits the answer to a request with these fields.
+///
+/// # Errors
+/// The request is refused; the error says why.
+pub async fn reply(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Reply, Refusal> {
+    let begun = async {
+        let (dialogue, chat) = parsed(served, fields)?;
+        let ready = dialogue.ready(Arc::clone(served), chat.n_top_logprobs());
+        ready.await?.submit(1)
+    };
+    let begun = begun.await?;
+    Ok(Reply {
+        n_tokens: 0,
+        answers: begun.answers,
+        completion: Completion::default(),
+        ready: VecDeque::new(),
+    })
+}
+
+/// Checks a request with these fields as far as is possible without running the model.
+///
+/// # Errors
+/// The request is refused; the error says why.
+pub async fn check(served: &Arc<Served>, fields: Map<String, Value>) -> Result<(), String> {
+    let checked = async {
+        let (dialogue, chat) = parsed(served, fields)?;
+        let ready = dialogue.ready(Arc::clone(served), chat.n_top_logprobs());
+        ready.await.map(drop)
+    };
+    checked.await.map_err(|error: Error| error.to_string())
+}
+
+/// The tokens of the prompt of a request with these fields.
+///
+/// # Errors
+/// The request is refused; the error says why.
+pub fn prompt(served: &Arc<Served>, fields: Map<String, Value>) -> Result<Vec<u32>, String> {
+    let prompt = parsed(served, fields).and_then(|(dialogue, _)| {
+        let prompt = dialogue.prompt_for(Arc::clone(served))?;
+        Ok(prompt.tokens)
+    });
+    prompt.map_err(|error| error.to_string())
+}
+
+/// Why a request with these fields is refused by every model; `None` if it is not.
+pub fn refusal(fields: Map<String, Value>) -> Option<String> {
+    parse(Body::of(fields)).err().map(|error| error.to_string())
+}
+
+fn parsed(served: &Served, mut fields: Map<String, Value>) -> Result<(Dialogue, Chat), Error> {
+    fields.insert("model".into(), served.name.as_str().into());
+    let (dialogue, chat, _) = parse(Body::of(fields))?;
+    Ok((dialogue, chat))
+}
+
+impl Reply {
+    /// The next event; `None` after the end.
+    ///
+    /// # Errors
+    /// The answer cannot be completed.
+    pub async fn next(&mut self) -> Result<Option<ReplyEvent>, String> {
+        while self.ready.is_empty() {
+            let Some((choice, event)) = self.answers.events.next().await else {
+                return Ok(None);
+            };
+            match event {
+                Event::Text { text, tokens } => {
+                    self.n_tokens += tokens.len();
+                    let pieces = self.answers.read(choice, text, tokens);
+                    self.say(pieces);
+                }
+                Event::DenoisingStep {
+                    fixed, n_masked, ..
+                } => self
+                    .ready
+                    .push_back(ReplyEvent::DenoisingStep { fixed, n_masked }),
+                Event::Done { reason, usage, .. } => {
+                    let pieces = self.answers.rest(choice, reason);
+                    self.say(pieces);
+                    let usage = Usage {
+                        reasoning_tokens: self.answers.total().reasoning_tokens,
+                        ..usage
+                    };
+                    self.ready.push_back(ReplyEvent::Done { reason, usage });
+                }
+                Event::Failed(failure) => return Err(failure.to_string()),
+                // This request asks for none of them.
+                Event::Prompt(_)
+                | Event::Progress(_)
+                | Event::Ended(_)
+                | Event::Pooled(_)
+                | Event::Lab(_) => {}
+            }
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    /// Number of tokens whose text has arrived.
+    pub fn n_tokens(&self) -> usize {
+        self.n_tokens
+    }
+
+    /// The text that was held back because it could still be part of something else, for an answer that is stopped.
+    pub fn stop(&mut self) -> Vec<Piece> {
+        let pieces = self.answers.rest(0, FinishReason::Length);
+        self.say(pieces.clone());
+        pieces
+    }
+
+    fn say(&mut self, pieces: Vec<Piece>) {
+        for piece in pieces {
+            self.completion.add(piece.clone());
+            self.ready.push_back(ReplyEvent::Piece(piece));
+        }
+    }
+
+    /// The answer so far as a message of the conversation, without broken calls.
+    pub fn message(&self) -> Value {
+        let mut said = self.completion.clone();
+        said.calls.retain(|(_, _, arguments)| is_whole(arguments));
+        let mut message = message(&said);
+        if let Some(fields) = message.as_object_mut() {
+            // These fields are empty, or have the same text under another name.
+            fields.shift_remove("refusal");
+            fields.shift_remove("reasoning");
+        }
+        message
+    }
+
+    /// Number of calls whose arguments were cut off or are not a JSON object.
+    pub fn n_broken_calls(&self) -> usize {
+        let calls = self.completion.calls.iter();
+        calls
+            .filter(|(_, _, arguments)| !is_whole(arguments))
+            .count()
+    }
+}
+
+fn is_whole(arguments: &str) -> bool {
+    serde_json::from_str(arguments).is_ok_and(|value: Value| value.is_object())
+}

@@ -1,0 +1,117 @@
+//! `diffusion` of a request: options of text diffusion, and its denoising steps in a stream.
+
+use serde_json::{Map, Value, json};
+
+use lab_base::tokenizer::Tokenizer;
+use lab_core::engine::Diffusion;
+
+use super::fields::{Body, fields};
+use crate::http::error::Error;
+use crate::response::answers::DenoisingStep;
+
+fields! {
+    struct Options {
+        steps: Option<usize>,
+        block_length: Option<usize>,
+        remasking: Option<String>,
+        cfg_scale: Option<f64>,
+        threshold: Option<f64>,
+        approximate_cache: Option<bool>,
+    }
+}
+
+/// Reads the object; null leaves the defaults.
+///
+/// # Errors
+/// A field is unknown or has the wrong type; the error names it.
+pub(crate) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
+    let mut body = Body::within("diffusion", object);
+    let options: Options = body.take()?;
+    body.finish()?;
+    let remasking = options.remasking.as_deref().map(str::parse).transpose();
+    let fault = |expected: String| {
+        let param = "diffusion.remasking";
+        let found = options.remasking.as_deref().unwrap_or_default();
+        Error::value(param, format!("`{param}` is `{found}`, {expected}"))
+    };
+    Ok(Diffusion {
+        steps: options.steps,
+        block_length: options.block_length,
+        remasking: remasking.map_err(fault)?,
+        cfg_scale: options.cfg_scale,
+        threshold: options.threshold,
+        approximate_cache: options.approximate_cache,
+    })
+}
+
+/// The JSON of a denoising step of completion `index`.
+pub(crate) fn step_json(index: u32, step: &DenoisingStep<'_>, tokenizer: &Tokenizer) -> Value {
+    let fixed = step.fixed.iter().map(|f| {
+        let bytes = tokenizer.piece(f.token);
+        json!({
+            "position": f.position, "token": String::from_utf8_lossy(bytes), "bytes": bytes,
+            "id": f.token, "logprob": f.logprob, "confidence": f.logprob.exp(),
+        })
+    });
+    let fixed: Value = fixed.collect();
+    json!({ "index": index, "step": step.number, "masked": step.n_masked, "fixed": fixed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::fields::Fields;
+    use lab_core::engine::Remasking;
+
+    fn parsed(value: &Value) -> Result<Diffusion, String> {
+        let object = value.as_object().expect("an object").clone();
+        parse(object).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_field_is_read() {
+        let all = json!({
+            "steps": 8, "block_length": 4, "remasking": "entropy", "cfg_scale": 1.5, "threshold": 0.9,
+            "approximate_cache": true,
+        });
+        let expected = Diffusion {
+            steps: Some(8),
+            block_length: Some(4),
+            remasking: Some(Remasking::Entropy),
+            cfg_scale: Some(1.5),
+            threshold: Some(0.9),
+            approximate_cache: Some(true),
+        };
+        assert_eq!(parsed(&all), Ok(expected));
+        assert_eq!(all.as_object().map(Map::len), Some(Options::NAMES.len()));
+        assert_eq!(parsed(&json!({ "steps": null })), Ok(Diffusion::default()));
+    }
+
+    #[test]
+    fn faults_name_the_field() {
+        for (value, expected) in [
+            (
+                json!({ "step": 1 }),
+                "unknown parameter: `diffusion.step`; did you mean `diffusion.steps`?",
+            ),
+            (json!({ "user": 1 }), "unknown parameter: `diffusion.user`"),
+            (json!({ "steps": -1 }), "`diffusion.steps`: invalid value"),
+            (json!({ "steps": 1.5 }), "`diffusion.steps`: invalid type"),
+            (
+                json!({ "cfg_scale": "1" }),
+                "`diffusion.cfg_scale`: invalid type",
+            ),
+            (
+                json!({ "remasking": "best" }),
+                "expected one of low_confidence, margin",
+            ),
+            (
+                json!({ "approximate_cache": 1 }),
+                "`diffusion.approximate_cache`: invalid type",
+            ),
+        ] {
+            let error = parsed(&value).expect_err("a fault");
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The fields of a request body. Each part of a request is a struct declared by [`fields!`], which takes its fields out
+//! of the body. Of the remaining fields, those that nobody knows and those that are known to have no effect here are
+//! recorded (`known`), so that the response names them. Where the server is strict, a field that nobody knows is
+//! refused; the error suggests the nearest known name. In objects that only this project defines it always is.
+//!
+//! A field that is known to change the result and is not supported is refused, never ignored. Null means the default.
+//! Fields within objects of shapes that others define: `shapes`.
+
+use std::any::Any;
+
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, header};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use lab_core::arch::nearest;
+
+use super::known;
+use super::shapes::{self, Shape};
+use crate::http::error::{Error, quoted};
+use crate::http::request_log::Record;
+
+/// A part of a request, whose fields are taken out of a body.
+pub(crate) trait Fields: Sized {
+    /// The names of its fields.
+    const NAMES: &'static [&'static str];
+    /// The name, type and attributes of each field as written in the source.
+    const WRITTEN: &'static [(&'static str, &'static str, &'static [&'static str])];
+
+    /// Takes the fields.
+    ///
+    /// # Errors
+    /// A field is missing or of another type; the error names it.
+    fn taken(body: &mut Body) -> Result<Self, Error>;
+}
+
+/// The type of a field.
+pub(crate) trait Kind: DeserializeOwned + 'static {
+    /// What an absent field is; `None` if it has to be there.
+    fn absent() -> Option<Self> {
+        None
+    }
+}
+
+impl<T: DeserializeOwned + 'static> Kind for Option<T> {
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+}
+
+impl Kind for String {}
+impl Kind for Value {}
+impl Kind for Vec<u32> {}
+impl Kind for Vec<Value> {}
+
+/// A documented field.
+#[derive(Clone, Debug)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    /// The Rust type of the field.
+    pub(crate) ty: String,
+    /// The description of the field; may be empty.
+    pub(crate) doc: String,
+}
+
+/// The fields of a part of a request.
+pub(crate) fn of<T: Fields>() -> Vec<Field> {
+    let field = |(name, ty, attributes): &(&'static str, &str, &[&str])| {
+        let docs = attributes.iter().filter_map(|attribute| {
+            let text = attribute.strip_prefix("doc")?;
+            let start = text.find('"')? + 1;
+            let end = text.rfind('"').filter(|end| *end > start)?;
+            Some(text[start..end].trim().replace("\\\"", "\""))
+        });
+        Field {
+            name,
+            ty: (*ty).to_owned(),
+            doc: docs.collect::<Vec<_>>().join(" "),
+        }
+    };
+    T::WRITTEN.iter().map(field).collect()
+}
+
+/// Declares a part of a request: a struct whose fields are deserialised from JSON, and their names.
+macro_rules! fields {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident {
+        $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $ty:ty,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        $vis struct $name {
+            $($(#[$field_meta])* $field_vis $field: $ty,)*
+        }
+
+        impl $crate::request::fields::Fields for $name {
+            const NAMES: &'static [&'static str] = &[$(stringify!($field),)*];
+            const WRITTEN: &'static [(&'static str, &'static str, &'static [&'static str])] = &[
+                $((stringify!($field), stringify!($ty), &[$(stringify!($field_meta)),*]),)*
+            ];
+
+            fn taken(
+                body: &mut $crate::request::fields::Body,
+            ) -> Result<Self, $crate::http::error::Error> {
+                Ok(Self { $($field: body.field(stringify!($field))?,)* })
+            }
+        }
+    };
+}
+
+pub(crate) use fields;
+
+/// The body of a request, which was read already (`intake`), within its limit.
+///
+/// # Errors
+/// The connection broke.
+pub(crate) async fn whole(body: axum::body::Body) -> Result<Bytes, Error> {
+    let body = to_bytes(body, usize::MAX).await;
+    body.map_err(|_| Error::Body("the body could not be read".into()))
+}
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Error> {
+        let (head, body) = request.into_parts();
+        Self::read(&head.headers, &whole(body).await?)
+    }
+}
+
+/// The fields of a body, or of an object within it, that no part has taken yet.
+#[derive(Debug)]
+pub(crate) struct Body {
+    /// The name of the object within the body, followed by a dot; empty for the body itself.
+    prefix: String,
+    left: Map<String, Value>,
+    known: Vec<&'static str>,
+    /// Whether only this project defines the fields, so that one that is not known is a mistake.
+    is_own: bool,
+}
+
+impl Body {
+    /// Reads the JSON object that a client sent.
+    ///
+    /// # Errors
+    /// The body has another content type or is not a JSON object.
+    pub(crate) fn read(headers: &HeaderMap, body: &[u8]) -> Result<Self, Error> {
+        // A page of another origin can send other content types without a preflight request.
+        let kind = headers.get(header::CONTENT_TYPE);
+        let kind = kind.map(|kind| kind.to_str().unwrap_or("?"));
+        let essence = kind.and_then(|kind| kind.split(';').next()).unwrap_or("");
+        if !essence.trim().eq_ignore_ascii_case("application/json") {
+            return Err(Error::ContentType(kind.map(str::to_owned)));
+        }
+        let not_json =
+            |error: &dyn std::fmt::Display| Error::Body(format!("the body is not JSON: {error}"));
+        let text = std::str::from_utf8(body).map_err(|error| not_json(&error))?;
+        match text.parse() {
+            Ok(Value::Object(fields)) => Ok(Self::of(fields)),
+            Ok(_) => Err(Error::Body("the body is not a JSON object".into())),
+            Err(error) => Err(not_json(&error)),
+        }
+    }
+
+    /// A body with these fields.
+    pub(crate) fn of(fields: Map<String, Value>) -> Self {
+        Self {
+            prefix: String::new(),
+            left: fields,
+            known: Vec::new(),
+            is_own: false,
+        }
+    }
+
+    /// The object `name` within a body, which only this project defines. Errors name its fields with a dot.
+    pub(crate) fn within(name: &str, fields: Map<String, Value>) -> Self {
+        Self {
+            prefix: format!("{name}."),
+            ..Self::of(fields).own()
+        }
+    }
+
+    /// The same body, whose fields only this project defines.
+    pub(crate) fn own(self) -> Self {
+        let is_own = true;
+        Self { is_own, ..self }
+    }
+
+    /// Removes the fields that are not known from the objects in a field, whose shape others define.
+    ///
+    /// # Errors
+    /// The first such field, if the server is strict.
+    pub(crate) fn prune(&mut self, name: &str, shape: &Shape) -> Result<(), Error> {
+        match self.left.get_mut(name) {
+            Some(value) => shapes::prune(value, name, shape),
+            None => Ok(()),
+        }
+    }
+
+    /// The same body; these fields replace its own of the same names.
+    pub(crate) fn with(mut self, fields: Map<String, Value>) -> Self {
+        self.left.extend(fields);
+        self
+    }
+
+    /// Whether a field is present and not null.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// The value of a field that no part has taken.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.left.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Removes a field.
+    fn remove(&mut self, name: &'static str) -> Option<Value> {
+        self.known.push(name);
+        // Most bodies have few fields and most fields are absent: comparing is quicker than hashing.
+        let may_be = self.left.len() > 16 || self.left.keys().any(|key| key == name);
+        may_be.then(|| self.left.remove(name)).flatten()
+    }
+
+    /// Takes one field; `None` if it is absent or null.
+    pub(crate) fn take_one(&mut self, name: &'static str) -> Option<Value> {
+        self.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Takes one field as a type.
+    ///
+    /// # Errors
+    /// It is missing or has another type; the error names it.
+    pub(crate) fn field<T: Kind>(&mut self, name: &'static str) -> Result<T, Error> {
+        match (self.remove(name), T::absent()) {
+            (None, Some(absent)) | (Some(Value::Null), Some(absent)) => Ok(absent),
+            (None, None) => Err(Error::missing(format!("{}{name}", self.prefix))),
+            (Some(value), _) => self.typed(name, value),
+        }
+    }
+
+    /// Takes a part of the request.
+    ///
+    /// # Errors
+    /// A field is missing or of another type; the error names it.
+    pub(crate) fn take<T: Fields>(&mut self) -> Result<T, Error> {
+        T::taken(self)
+    }
+
+    fn typed<T: Kind>(&self, name: &str, value: Value) -> Result<T, Error> {
+        // What stays JSON is not read value by value.
+        let value = match same(value) {
+            Ok(same) => return Ok(same),
+            Err(Value::Array(all)) => match same(all) {
+                Ok(same) => return Ok(same),
+                Err(all) => Value::Array(all),
+            },
+            Err(Value::Object(all)) => match same(all) {
+                Ok(same) => return Ok(same),
+                Err(all) => Value::Object(all),
+            },
+            Err(value) => value,
+        };
+        serde_path_to_error::deserialize(value).map_err(|error| {
+            // The path may hold a key that the client chose, of any length. serde writes an empty one as a dot.
+            let within = match quoted(&error.path().to_string()) {
+                path if path == "." => String::new(),
+                path if path.starts_with('[') => path,
+                path => format!(".{path}"),
+            };
+            let path = format!("{}{name}{within}", self.prefix);
+            let inner = error.into_inner().to_string();
+            let missing = inner.strip_prefix("missing field `");
+            match missing.and_then(|rest| rest.split_once('`')) {
+                Some((field, _)) => Error::missing(format!("{path}.{field}")),
+                None => Error::kind(path, &plain(&inner)),
+            }
+        })
+    }
+
+    /// Records the remaining fields that have no effect here or that nobody knows, and refuses those that would change
+    /// the result. Null is none of them.
+    ///
+    /// # Errors
+    /// The first field that is not supported or of another type, or that is not known where that is a mistake.
+    pub(crate) fn finish(self) -> Result<(), Error> {
+        let record = Record::current();
+        for (name, value) in self.left.iter().filter(|(_, value)| !value.is_null()) {
+            let known = known::find(name).filter(|_| self.prefix.is_empty());
+            match known {
+                Some(known) if known.is_ignored(value)? => record.ignore(known.name),
+                Some(_) => {}
+                None if self.is_own || record.is_strict() => return Err(self.unknown(name)),
+                None => record.ignore(&quoted(name)),
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let prefix = &self.prefix;
+        let others = known::names().filter(|_| prefix.is_empty());
+        let near = nearest(name, self.known.iter().copied().chain(others));
+        let near = near.map(|near| format!("{prefix}{near}"));
+        Error::unknown(format!("{prefix}{}", quoted(name)), near)
+    }
+}
+
+/// A value as it is, or in `Some`, if `T` is its type or an `Option` of that.
+fn same<A: 'static, T: 'static>(value: A) -> Result<T, A> {
+    let mut kept = Some(Some(value));
+    let any: &mut dyn Any = &mut kept;
+    if let Some(found) = any.downcast_mut::<Option<T>>().and_then(Option::take) {
+        return Ok(found);
+    }
+    let mut kept = kept.flatten();
+    let any: &mut dyn Any = &mut kept;
+    match any.downcast_mut::<Option<T>>().and_then(Option::take) {
+        Some(found) => Ok(found),
+        None => Err(kept.expect("it was not taken")),
+    }
+}
+
+/// A serde message in plain words, with a shortened quotation.
+pub(crate) fn plain(message: &str) -> String {
+    let Some((found, expected)) = message.rsplit_once(", expected ") else {
+        return quoted(message);
+    };
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "an array",
+        "a map" => "an object",
+        other => other,
+    };
+    format!("{}, expected {expected}", quoted(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_become_types_and_errors_name_their_place() {
+        let Value::Object(fields) = json!({
+            "text": "a", "value": [1, null], "list": [{ "a": 1 }], "map": { "k": "v" },
+            "numbers": [1, -2], "nested": { "k": [1, "x"] }, "none": null,
+        }) else {
+            unreachable!("it is an object")
+        };
+        let mut body = Body::within("part", fields);
+        assert_eq!(body.field("text").ok(), Some(Some("a".to_owned())));
+        assert_eq!(body.field("value").ok(), Some(json!([1, null])));
+        assert_eq!(body.field("list").ok(), Some(vec![json!({ "a": 1 })]));
+        let map: Option<Map<String, Value>> = body.field("map").expect("an object");
+        assert_eq!(map.expect("it is there")["k"], "v");
+        assert_eq!(body.field::<Option<u32>>("none").ok(), Some(None));
+        assert_eq!(body.field::<Option<u32>>("absent").ok(), Some(None));
+        let told = |error: Option<Error>| error.expect("it is refused").to_string();
+        let missing = told(body.field::<String>("absent").err());
+        assert!(missing.contains("`part.absent`"), "{missing}");
+        let numbers = told(body.field::<Vec<u32>>("numbers").err());
+        assert!(numbers.contains("`part.numbers[1]`"), "{numbers}");
+        type Nested = Option<std::collections::BTreeMap<String, Vec<u32>>>;
+        let nested = told(body.field::<Nested>("nested").err());
+        assert!(nested.contains("`part.nested.k[1]`"), "{nested}");
+    }
+}

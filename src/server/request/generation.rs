@@ -1,0 +1,485 @@
+//! The fields that all text generation requests share, whatever the form of the prompt: length, number and end of the
+//! completions, how they are decoded and whether they are streamed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use lab_base::grammar::Compiled;
+use lab_core::engine::serving::Served;
+use lab_core::engine::{Diffusion, Ends, Request};
+
+use super::diffusion;
+use super::fields::{self, Body, Field, fields};
+use super::response_format::{self, Wanted};
+use super::sampling::{self, Sampling};
+use super::shapes::Shape;
+use crate::endpoints::adapters;
+use crate::endpoints::adapters::Scaled;
+use crate::endpoints::lab;
+use crate::endpoints::lab::Wanted as Lab;
+use crate::http::error::{Error, quoted};
+use crate::pool::ALIAS;
+use crate::response::envelope::Reports;
+
+/// Maximum number of completions of one request, over all its prompts.
+pub(crate) const MAX_CHOICES: u32 = 128;
+/// Maximum length of the list of most probable tokens.
+pub(crate) const MAX_TOP_LOGPROBS: u32 = 20;
+/// Maximum number of stop sequences.
+const MAX_STOPS: usize = 16;
+/// Maximum size of a stop sequence, in bytes.
+const MAX_STOP_BYTES: usize = 4096;
+/// Maximum number of stop token ids.
+const MAX_STOP_TOKENS: usize = 128;
+
+fields! {
+    struct Common {
+        /// The model; default: the only one.
+        model: Option<String>,
+        stream: Option<bool>,
+        stream_options: Option<StreamOptions>,
+        /// Maximum number of tokens of the completion; -1 = as many as fit.
+        max_tokens: Option<i64>,
+        /// The same under OpenAI's newer name.
+        max_completion_tokens: Option<i64>,
+        /// `max_tokens` of llama-server; below 0 = no limit.
+        n_predict: Option<i64>,
+        /// Number of tokens before a token or a stop sequence may end the completion (vLLM).
+        min_tokens: Option<u64>,
+        /// Time in milliseconds after the prompt is read from which a completion that has a line end ends; 0 or below =
+        /// no limit (llama-server).
+        t_max_predict_ms: Option<i64>,
+        /// Minimum number of spaces and tabs at the start of each line but the first: a line with less ends the
+        /// completion (llama-server).
+        n_indent: Option<i64>,
+        n: Option<u32>,
+        /// `n` of llama-server.
+        n_cmpl: Option<u32>,
+        stop: Option<OneOrMany>,
+        /// Tokens that end the completion (vLLM).
+        stop_token_ids: Option<Vec<u32>>,
+        /// Whether the stop sequence is part of the completion (vLLM).
+        include_stop_str_in_output: Option<bool>,
+        /// Whether special tokens that the model writes are left out of the completion (vLLM); default: false.
+        skip_special_tokens: Option<bool>,
+        /// Whether the prefix cache is read (llama-server).
+        cache_prompt: Option<bool>,
+        /// Length of the list of most probable tokens of each prompt position (vLLM).
+        prompt_logprobs: Option<u32>,
+        /// Log-probabilities of the model (`raw_logprobs`) or those after all stages of sampling
+        /// (`processed_logprobs`) (vLLM).
+        logprobs_mode: Option<String>,
+        draft: Option<u64>,
+        /// Whether the response has times and rates (llama-server).
+        timings_per_token: Option<bool>,
+        /// Whether a stream reports how much of the prompt is processed (llama-server).
+        return_progress: Option<bool>,
+        /// Adapters and their scales, the others being off.
+        lora: Option<Vec<Scaled>>,
+        /// Options of text diffusion.
+        diffusion: Option<Map<String, Value>>,
+        /// Whether the stream reports every denoising step.
+        diffusion_trace: Option<bool>,
+    }
+}
+
+fields! {
+    /// How a prompt is fitted into the context.
+    pub(crate) struct Fitting {
+        /// Number of tokens of the prompt that are kept, the last ones; -1 = as many as leave room for the completion
+        /// (vLLM).
+        truncate_prompt_tokens: Option<i64>,
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+    /// Whether each chunk has the usage so far (vLLM).
+    continuous_usage_stats: Option<bool>,
+}
+
+/// Chunks are not padded.
+const STREAM_OPTIONS: Shape = Shape {
+    idle: &["include_obfuscation"],
+    ..Shape::of(&["include_usage", "continuous_usage_stats"])
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a string or an array of strings")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// The limit of a completion's length.
+#[derive(Clone, Copy, Debug)]
+enum Most {
+    Tokens(u64),
+    /// As many tokens as the context holds.
+    AsFit,
+    Wrong(i64),
+}
+
+/// llama-server's name of `max_tokens`.
+const N_PREDICT: &str = "n_predict";
+
+/// The parameters of a request, without the prompt.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    common: Common,
+    diffusion: Option<Diffusion>,
+    /// The captures and edits of values of its passes.
+    pub(crate) lab: Option<Arc<Lab>>,
+    sampling: Sampling,
+    format: response_format::Fields,
+}
+
+/// The documented fields.
+pub(crate) fn fields() -> Vec<Field> {
+    let parts = [
+        fields::of::<Common>(),
+        sampling::fields(),
+        fields::of::<response_format::Fields>(),
+        fields::of::<lab::LabField>(),
+    ];
+    parts.concat()
+}
+
+impl Generation {
+    /// Takes the fields out of a body. The completions have at least `n_least` tokens.
+    ///
+    /// # Errors
+    /// A field is missing, of another type or out of range.
+    pub(crate) fn take(body: &mut Body, n_least: u64) -> Result<Self, Error> {
+        body.prune("stream_options", &STREAM_OPTIONS)?;
+        body.prune("lora", &adapters::SCALED)?;
+        response_format::prune(body)?;
+        let mut common: Common = body.take()?;
+        let diffusion = common.diffusion.take();
+        let this = Self {
+            common,
+            diffusion: diffusion.map(diffusion::parse).transpose()?,
+            lab: lab::take(body)?,
+            sampling: Sampling::take(body)?,
+            format: body.take()?,
+        };
+        this.check(n_least)?;
+        Ok(this)
+    }
+
+    fn check(&self, n_least: u64) -> Result<(), Error> {
+        let common = &self.common;
+        if !(1..=MAX_CHOICES).contains(&self.n_choices()) {
+            let message = format!("`n` is {}, expected 1 to {MAX_CHOICES}", self.n_choices());
+            return Err(Error::value("n", message));
+        }
+        let (param, most) = self.most();
+        // llama-server's name has its meaning: 0 reads the prompt only.
+        let n_least = if param == N_PREDICT { 0 } else { n_least };
+        match most {
+            Some(Most::Wrong(most)) => {
+                let message = format!(
+                    "`{param}` is {most}, expected at least {n_least}, or -1 for as many as fit"
+                );
+                return Err(Error::value(param, message));
+            }
+            Some(Most::Tokens(most)) if most < n_least => {
+                let message = format!("`{param}` is {most}, expected at least {n_least}");
+                return Err(Error::value(param, message));
+            }
+            _ => {}
+        }
+        if let (Some(least), Some(Most::Tokens(most))) = (common.min_tokens, most)
+            && most < least
+        {
+            let message = format!("`min_tokens` is {least}, which is more than `{param}`");
+            return Err(Error::value("min_tokens", message));
+        }
+        if let Some(top) = common.prompt_logprobs {
+            check_top("prompt_logprobs", top)?;
+            if self.is_streamed() {
+                let message = "`prompt_logprobs` is not possible where `stream` is true";
+                return Err(Error::value("prompt_logprobs", message));
+            }
+        }
+        if self.stop_sequences().len() > MAX_STOPS {
+            let message = format!("`stop`: more than {MAX_STOPS} stop sequences");
+            return Err(Error::value("stop", message));
+        }
+        if self
+            .stop_sequences()
+            .iter()
+            .any(|t| t.len() > MAX_STOP_BYTES)
+        {
+            let message = format!("`stop`: a sequence of more than {MAX_STOP_BYTES} bytes");
+            return Err(Error::value("stop", message));
+        }
+        let stop_tokens = common.stop_token_ids.as_ref().map_or(0, Vec::len);
+        if stop_tokens > MAX_STOP_TOKENS {
+            let message = format!("`stop_token_ids`: more than {MAX_STOP_TOKENS} tokens");
+            return Err(Error::value("stop_token_ids", message));
+        }
+        for (param, is_set) in [
+            ("stream_options", common.stream_options.is_some()),
+            ("diffusion_trace", common.diffusion_trace == Some(true)),
+        ] {
+            if is_set && !self.is_streamed() {
+                let message = format!("`{param}` needs `stream` to be true");
+                return Err(Error::value(param, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The limit of the completion's length, with the name of its field.
+    fn most(&self) -> (&'static str, Option<Most>) {
+        let common = &self.common;
+        let most = |n: i64| match u64::try_from(n) {
+            Ok(n) => Most::Tokens(n),
+            Err(_) if n == -1 => Most::AsFit,
+            Err(_) => Most::Wrong(n),
+        };
+        match (common.max_completion_tokens, common.max_tokens) {
+            // Any number below 0 is no limit there.
+            (None, None) => (N_PREDICT, common.n_predict.map(|n| most(n.max(-1)))),
+            (None, Some(n)) => ("max_tokens", Some(most(n))),
+            (Some(n), _) => ("max_completion_tokens", Some(most(n))),
+        }
+    }
+
+    /// Whether the request asks for as many tokens as fit, where an endpoint has another default.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        matches!(self.most().1, Some(Most::AsFit))
+    }
+
+    /// The requested model.
+    pub(crate) fn model(&self) -> &str {
+        self.common.model.as_deref().unwrap_or(ALIAS)
+    }
+
+    /// Whether the completions are streamed.
+    pub(crate) fn is_streamed(&self) -> bool {
+        self.common.stream == Some(true)
+    }
+
+    /// The reports in addition to the completions.
+    pub(crate) fn reports(&self) -> Reports {
+        let options = self.common.stream_options.as_ref();
+        Reports {
+            usage: options.is_some_and(|options| options.include_usage == Some(true)),
+            continuous: options.is_some_and(|own| own.continuous_usage_stats == Some(true)),
+            timings: self.common.timings_per_token == Some(true),
+        }
+    }
+
+    /// Refuses the fields whose results a response has no place for.
+    ///
+    /// # Errors
+    /// Such a field is set.
+    pub(crate) fn refuse_reports(&self) -> Result<(), Error> {
+        let common = &self.common;
+        let fields = [
+            ("prompt_logprobs", common.prompt_logprobs.is_some()),
+            ("timings_per_token", common.timings_per_token == Some(true)),
+            ("return_progress", common.return_progress == Some(true)),
+        ];
+        match fields.iter().find(|(_, is_set)| *is_set) {
+            Some((name, _)) => {
+                let message = format!("`{name}`: responses of this endpoint have no place for it");
+                Err(Error::unsupported(*name, message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the response contains the log-probabilities of the prompt.
+    pub(crate) fn wants_prompt_logprobs(&self) -> bool {
+        self.common.prompt_logprobs.is_some()
+    }
+
+    /// The requested maximum number of tokens of a completion.
+    pub(crate) fn most_tokens(&self) -> Option<u64> {
+        match self.most().1 {
+            Some(Most::Tokens(n)) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// Whether end-of-generation tokens are excluded.
+    pub(crate) fn ignores_eos(&self) -> bool {
+        self.sampling.ignores_eos()
+    }
+
+    /// Whether special tokens are left out of the completions.
+    pub(crate) fn hides_special(&self) -> bool {
+        self.common.skip_special_tokens == Some(true)
+    }
+
+    /// Number of completions per prompt.
+    pub(crate) fn n_choices(&self) -> u32 {
+        self.common.n.or(self.common.n_cmpl).unwrap_or(1)
+    }
+
+    /// The constraint of the completions.
+    pub(crate) fn constraint(&self) -> Result<Option<Wanted>, Error> {
+        self.format.constraint()
+    }
+
+    /// A constraint, compiled for these completions.
+    ///
+    /// # Errors
+    /// The constraint cannot be enforced, or a parameter does not fit the model.
+    pub(crate) async fn compile(
+        &self,
+        wanted: Option<Wanted>,
+        served: &Arc<Served>,
+    ) -> Result<Option<Compiled>, Error> {
+        let Some(wanted) = wanted else {
+            return Ok(None);
+        };
+        let sampling = self.sampling.params(served.handle.tokenizer())?;
+        wanted.compile(served, sampling).await.map(Some)
+    }
+
+    fn stop_sequences(&self) -> Vec<&str> {
+        let all = match &self.common.stop {
+            None => &[],
+            Some(OneOrMany::One(text)) => std::slice::from_ref(text),
+            Some(OneOrMany::Many(texts)) => texts.as_slice(),
+        };
+        let all = all.iter().map(String::as_str);
+        all.filter(|text| !text.is_empty()).collect()
+    }
+
+    /// Whether log-probabilities are those after all stages of sampling.
+    fn are_logprobs_processed(&self) -> Result<bool, Error> {
+        match self.common.logprobs_mode.as_deref() {
+            None | Some("raw_logprobs") => Ok(false),
+            Some("processed_logprobs") => Ok(true),
+            Some(other) => {
+                let other = quoted(other);
+                let expected = "expected raw_logprobs or processed_logprobs";
+                let message = format!("`logprobs_mode` is {other}, {expected}");
+                Err(Error::value("logprobs_mode", message))
+            }
+        }
+    }
+
+    /// The engine request for the first completion of a prompt.
+    ///
+    /// # Errors
+    /// A field does not fit the model.
+    pub(crate) fn request(
+        &self,
+        served: &Served,
+        prompt: &[u32],
+        top_logprobs: Option<usize>,
+        constraint: Option<&Compiled>,
+    ) -> Result<Request, Error> {
+        let common = &self.common;
+        let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let stops = self.stop_sequences().into_iter();
+        let stop_tokens = common.stop_token_ids.clone().unwrap_or_default();
+        let n_vocab = served.handle.tokenizer().vocab_len();
+        if let Some(id) = stop_tokens.iter().find(|id| **id as usize >= n_vocab) {
+            let message = format!("`stop_token_ids`: {id} is not a token id below {n_vocab}");
+            return Err(Error::value("stop_token_ids", message));
+        }
+        let fits = served.handle.check_prompt(prompt.len());
+        fits.map_err(|rejected| Error::from(rejected).of_model(served))?;
+        Ok(Request {
+            prompt: prompt.to_vec(),
+            max_tokens: self.most_tokens().map(count),
+            sampling: self.sampling.params(served.handle.tokenizer())?,
+            choice: 0,
+            stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
+            ends: Ends {
+                min_tokens: common.min_tokens.map_or(0, count),
+                stop_tokens,
+                keeps_stop: common.include_stop_str_in_output == Some(true),
+                n_indent: common
+                    .n_indent
+                    .and_then(|n| usize::try_from(n).ok())
+                    .unwrap_or(0),
+                time: common.t_max_predict_ms.filter(|time| *time > 0).map(|ms| {
+                    let ms = u64::try_from(ms).unwrap_or(0);
+                    Duration::from_millis(ms)
+                }),
+            },
+            cache_prompt: common.cache_prompt != Some(false),
+            top_logprobs,
+            post_sampling: self.are_logprobs_processed()?,
+            progress: common.return_progress == Some(true) && self.is_streamed(),
+            prompt_logprobs: common.prompt_logprobs.map(|top| top as usize),
+            n_drafted: common.draft.map(count),
+            constraint: constraint.cloned(),
+            thinking: None,
+            adapters: common.lora.as_deref().map(adapters::named).transpose()?,
+            lab: self.lab.as_ref().map(|lab| lab.plan(served)).transpose()?,
+            diffusion: self.diffusion,
+            trace: common.diffusion_trace == Some(true),
+        })
+    }
+}
+
+impl Fitting {
+    /// Drops tokens of a prompt, but not its first `n_first`. Returns whether it dropped any.
+    ///
+    /// # Errors
+    /// The number of kept tokens is below `n_first` or 1, or exceeds the context length of the model.
+    pub(crate) fn cut(
+        &self,
+        tokens: &mut Vec<u32>,
+        n_first: usize,
+        served: &Served,
+        generation: &Generation,
+    ) -> Result<bool, Error> {
+        let param = "truncate_prompt_tokens";
+        let Some(kept) = self.truncate_prompt_tokens else {
+            return Ok(false);
+        };
+        let n_ctx = served.handle.limits().n_ctx;
+        let kept = match usize::try_from(kept) {
+            Ok(kept) if (n_first.max(1)..=n_ctx).contains(&kept) => kept,
+            Err(_) if kept == -1 => {
+                let most = generation.most_tokens().unwrap_or(1).max(1);
+                let most = usize::try_from(most).unwrap_or(usize::MAX);
+                n_ctx.saturating_sub(most).max(n_first + 1)
+            }
+            _ => {
+                let least = n_first.max(1);
+                let message = format!("`{param}` is {kept}, expected -1 or {least} to {n_ctx}");
+                return Err(Error::value(param, message));
+            }
+        };
+        let n_over = tokens.len().saturating_sub(kept);
+        tokens.drain(n_first..n_first + n_over);
+        Ok(n_over > 0)
+    }
+}
+
+/// `n` requests for completions of the same prompt.
+pub(crate) fn choices(first: &Request, n: u32) -> impl Iterator<Item = Request> {
+    (0..n).map(|choice| Request {
+        choice,
+        // The first completion reports them.
+        prompt_logprobs: first.prompt_logprobs.filter(|_| choice == 0),
+        ..first.clone()
+    })
+}
+
+/// Checks the requested length of a list of most probable tokens.
+///
+/// # Errors
+/// The list is too long.
+pub(crate) fn check_top(param: &str, top: u32) -> Result<(), Error> {
+    if top <= MAX_TOP_LOGPROBS {
+        return Ok(());
+    }
+    let message = format!("`{param}` is {top}, expected 0 to {MAX_TOP_LOGPROBS}");
+    Err(Error::value(param, message))
+}

@@ -1,0 +1,152 @@
+//! The texts in a request: one text, token ids, or several of either.
+
+use serde_json::Value;
+
+use lab_core::engine::serving::Served;
+
+use crate::http::error::Error;
+
+/// A text as the client sent it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Input {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// The texts of a field: one text, token ids, or several of either.
+///
+/// # Errors
+/// The field has another value; the error names its place.
+pub(crate) fn inputs(param: &str, value: &Value) -> Result<Vec<Input>, Error> {
+    let many = match value {
+        Value::String(text) => return Ok(vec![Input::Text(text.clone())]),
+        Value::Array(many) if !many.is_empty() => many,
+        Value::Null => return Err(Error::missing(param)),
+        _ => {
+            let message = "expected a string, an array of token ids, or an array of strings or of arrays of token ids";
+            return Err(Error::kind(param, message));
+        }
+    };
+    if many[0].is_number() {
+        return Ok(vec![Input::Tokens(ids(param, many)?)]);
+    }
+    let one = |(i, value): (usize, &Value)| {
+        let param = format!("{param}[{i}]");
+        match value {
+            Value::String(text) => Ok(Input::Text(text.clone())),
+            Value::Array(tokens) => Ok(Input::Tokens(ids(&param, tokens)?)),
+            _ => Err(Error::kind(
+                param,
+                "expected a string or an array of token ids",
+            )),
+        }
+    };
+    many.iter().enumerate().map(one).collect()
+}
+
+/// The prompts of a field in llama-server's form: a prompt is a text, token ids, or an array that mixes both; a text
+/// may be an object with `prompt_string`. An array without numbers holds several prompts.
+///
+/// # Errors
+/// The field has another value; the error names its place.
+pub(crate) fn sequences(param: &str, value: &Value) -> Result<Vec<Vec<Input>>, Error> {
+    let many = match value {
+        Value::Array(many) if many.iter().all(|one| !one.is_number()) => many,
+        Value::Null => return Err(Error::missing(param)),
+        one => return Ok(vec![sequence(param, one)?]),
+    };
+    if many.is_empty() {
+        return Err(Error::value(param, format!("`{param}` is empty")));
+    }
+    let one = |(i, value): (usize, &Value)| sequence(&format!("{param}[{i}]"), value);
+    many.iter().enumerate().map(one).collect()
+}
+
+fn sequence(param: &str, value: &Value) -> Result<Vec<Input>, Error> {
+    let Value::Array(parts) = value else {
+        return Ok(vec![Input::Text(text(param, value)?)]);
+    };
+    let mut out = Vec::new();
+    for run in parts.chunk_by(|a, b| a.is_number() && b.is_number()) {
+        let at = out.len();
+        out.push(match run {
+            [one] if !one.is_number() => Input::Text(text(&format!("{param}[{at}]"), one)?),
+            run => Input::Tokens(ids(param, run)?),
+        });
+    }
+    Ok(out)
+}
+
+fn text(param: &str, value: &Value) -> Result<String, Error> {
+    let media = value.get("multimodal_data").and_then(Value::as_array);
+    if value
+        .get("multimodal_data")
+        .is_some_and(|data| !data.is_null())
+        && media.is_none_or(|media| !media.is_empty())
+    {
+        let message = "pictures and sound are not supported";
+        return Err(Error::unsupported(param, format!("`{param}`: {message}")));
+    }
+    let found = value
+        .as_str()
+        .or_else(|| value.get("prompt_string")?.as_str());
+    let expected = "expected a string, an array of token ids and strings, or an array of these";
+    found
+        .map(str::to_owned)
+        .ok_or_else(|| Error::kind(param, expected))
+}
+
+fn ids(param: &str, values: &[Value]) -> Result<Vec<u32>, Error> {
+    let id = |(i, value): (usize, &Value)| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| Error::kind(format!("{param}[{i}]"), "expected a token id"))
+    };
+    values.iter().enumerate().map(id).collect()
+}
+
+/// Checks that token ids are in the model's vocabulary.
+///
+/// # Errors
+/// The first token id outside the vocabulary.
+pub(crate) fn check_ids(param: &str, tokens: &[u32], served: &Served) -> Result<(), Error> {
+    let n_vocab = served.handle.tokenizer().vocab_len();
+    match tokens.iter().find(|id| **id as usize >= n_vocab) {
+        None => Ok(()),
+        Some(id) => {
+            let message = format!("`{param}`: {id} is not a token id below {n_vocab}");
+            Err(Error::value(param, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn texts_and_tokens_in_turns_are_one_prompt() {
+        let text = |text: &str| Input::Text(text.into());
+        let of = |value: Value| sequences("prompt", &value).map_err(|error| error.to_string());
+        assert_eq!(of(json!("a")), Ok(vec![vec![text("a")]]));
+        assert_eq!(of(json!([1, 2])), Ok(vec![vec![Input::Tokens(vec![1, 2])]]));
+        let mixed = vec![text("a"), Input::Tokens(vec![1, 2]), text("b"), text("c")];
+        assert_eq!(of(json!(["a", 1, 2, "b", "c"])), Ok(vec![mixed.clone()]));
+        let all = json!([["a", 1, 2, "b", "c"], "a", { "prompt_string": "b" }]);
+        assert_eq!(of(all), Ok(vec![mixed, vec![text("a")], vec![text("b")]]));
+        for (value, place) in [
+            (json!([[1, -2]]), "`prompt[0][1]`"),
+            (json!([true, 1]), "`prompt[0]`"),
+            (
+                json!({ "prompt_string": "a", "multimodal_data": ["x"] }),
+                "`prompt`",
+            ),
+            (json!(["a", [1, {}]]), "`prompt[1][1]`"),
+        ] {
+            let error = of(value).expect_err(place);
+            assert!(error.starts_with(place), "{error}");
+        }
+        assert!(of(json!([])).is_err() && of(Value::Null).is_err());
+    }
+}

@@ -1,0 +1,414 @@
+//! The conversation of a request: its messages, and the other inputs of the chat template.
+
+use serde_json::{Map, Value};
+
+use lab_base::chat::tool_calls::Dialect;
+use lab_core::arch::nearest;
+use lab_core::engine::serving::{Conversation, Served};
+
+use super::fields::{Body, fields};
+use super::shapes::{Shape, ignored};
+use super::tools::{self, Tools, check_calls, name_hidden, with_arguments};
+use crate::http::error::{Error, quoted};
+
+/// Maximum number of fields of messages that are looked up in a template.
+const MAX_LOOKED_UP: usize = 256;
+/// Maximum number of messages.
+const MAX_MESSAGES: usize = 16 << 10;
+
+fields! {
+    pub(crate) struct Messages {
+        messages: Vec<Value>,
+        tools: Option<Value>,
+        tool_choice: Option<Value>,
+        parallel_tool_calls: Option<bool>,
+        chat_template_kwargs: Option<Map<String, Value>>,
+        /// How much is reasoned, for templates that let callers choose.
+        reasoning_effort: Option<String>,
+        /// Tokens that a block of reasoning may have.
+        thinking_budget: Option<u64>,
+        /// Whether the response has the reasoning (vLLM).
+        include_reasoning: Option<bool>,
+        /// `none` leaves reasoning in the content (llama.cpp).
+        reasoning_format: Option<String>,
+        /// Whether the prompt ends with the start of the assistant's message.
+        add_generation_prompt: Option<bool>,
+        continue_final_message: Option<bool>,
+    }
+}
+
+/// The accepted values of `reasoning_effort`.
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+/// The accepted values of `reasoning_format`: llama.cpp's, without the one that writes reasoning twice.
+const REASONING_FORMATS: &[&str] = &["none", "auto", "deepseek"];
+/// Template variables that switch reasoning on and off.
+const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
+/// Template variables that are set from other fields.
+const OURS: &[&str] = &[
+    "messages",
+    "tools",
+    "bos_token",
+    "eos_token",
+    "add_generation_prompt",
+    "continue_final_message",
+];
+
+/// The fields of a message of OpenAI's API, of its answers too, and those of reasoning.
+const MESSAGE: &[&str] = &[
+    "annotations",
+    "audio",
+    "content",
+    "function_call",
+    "name",
+    "reasoning",
+    "reasoning_content",
+    "refusal",
+    "role",
+    "thinking",
+    "tool_call_id",
+    "tool_calls",
+];
+/// The roles of OpenAI's API.
+const ROLES: &[&str] = &[
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+];
+const PARTS: Shape = Shape {
+    kinds: &["text", "refusal"],
+    idle: &["annotations", "cache_control", "citations"],
+    ..Shape::of(&["type", "text", "refusal"])
+};
+const CALLS: Shape = Shape {
+    idle: &["index"],
+    inner: &[
+        ("function", &Shape::of(&["name", "arguments"])),
+        ("custom", &Shape::of(&["name", "input"])),
+    ],
+    ..Shape::of(&["id", "type", "function", "custom"])
+};
+/// The parts of a message that others define. Its own fields depend on the chat template, which reads them.
+const INNER: Shape = Shape {
+    inner: &[("content", &PARTS), ("tool_calls", &CALLS)],
+    ..Shape::of(&[])
+};
+const TOOLS: Shape = Shape {
+    kinds: &["function", "custom"],
+    idle: &["cache_control"],
+    inner: &[
+        ("function", &FUNCTION),
+        ("custom", &Shape::of(&["name", "description", "format"])),
+    ],
+    ..Shape::of(&["type", "function", "custom"])
+};
+/// transformers also describes what a function returns, which some templates show.
+const FUNCTION: Shape = Shape::of(&["name", "description", "parameters", "strict", "return"]);
+const CHOSEN: Shape = Shape {
+    inner: &[("function", &NAMED), ("custom", &NAMED)],
+    ..Shape::of(&["type", "function", "custom"])
+};
+const NAMED: Shape = Shape::of(&["name"]);
+const CHOICE: Shape = Shape {
+    inner: &[
+        ("function", &NAMED),
+        ("custom", &NAMED),
+        ("allowed_tools", &ALLOWED),
+    ],
+    ..Shape::of(&["type", "function", "custom", "allowed_tools"])
+};
+const ALLOWED: Shape = Shape {
+    inner: &[("tools", &CHOSEN)],
+    ..Shape::of(&["mode", "tools"])
+};
+
+impl Messages {
+    /// Takes the fields out of a body, without what is not known within them.
+    ///
+    /// # Errors
+    /// A field is missing or of another type, or one that is not known is refused.
+    pub(crate) fn take(body: &mut Body) -> Result<Self, Error> {
+        body.prune("messages", &INNER)?;
+        body.prune("tools", &TOOLS)?;
+        body.prune("tool_choice", &CHOICE)?;
+        body.take()
+    }
+
+    /// Checks that do not depend on the model.
+    ///
+    /// # Errors
+    /// A field has an unaccepted value; the error names it.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.check_messages()?;
+        self.tools()?;
+        self.check_reasoning()?;
+        if self.continue_final_message == Some(true) && self.add_generation_prompt == Some(true) {
+            let message =
+                "`continue_final_message` and `add_generation_prompt` cannot both be true";
+            return Err(Error::value("continue_final_message", message));
+        }
+        Ok(())
+    }
+
+    /// The tools of the request.
+    ///
+    /// # Errors
+    /// A tool or a choice is malformed.
+    pub(crate) fn tools(&self) -> Result<Tools, Error> {
+        let given = |value: &'_ Option<Value>| value.clone().filter(|value| !value.is_null());
+        let (tools, choice) = (given(&self.tools), given(&self.tool_choice));
+        Tools::parse(tools.as_ref(), choice.as_ref(), self.parallel_tool_calls)
+    }
+
+    fn check_reasoning(&self) -> Result<(), Error> {
+        for (name, found, known) in [
+            ("reasoning_effort", &self.reasoning_effort, EFFORTS),
+            (
+                "reasoning_format",
+                &self.reasoning_format,
+                REASONING_FORMATS,
+            ),
+        ] {
+            let unknown = found.as_deref().filter(|found| !known.contains(found));
+            if let Some(found) = unknown {
+                let (found, expected) = (quoted(found), known.join("`, `"));
+                let message = format!("`{name}` is `{found}`, expected one of `{expected}`");
+                return Err(Error::value(name, message));
+            }
+        }
+        for (name, value) in self.chat_template_kwargs.iter().flatten() {
+            let param = format!("chat_template_kwargs.{}", quoted(name));
+            if OURS.contains(&name.as_str()) {
+                let message = format!("`{param}` is not the caller's to set");
+                return Err(Error::value(&param, message));
+            }
+            if SWITCHES.contains(&name.as_str()) && !value.is_boolean() && !value.is_null() {
+                let message = format!("`{param}` is {}, expected true or false", of_json(value));
+                return Err(Error::value(&param, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether reasoning is allowed by both the effort and the template's switches.
+    pub(crate) fn lets_reason(&self) -> bool {
+        let is_off = |name: &&str| {
+            let kwargs = self.chat_template_kwargs.as_ref();
+            kwargs.and_then(|kwargs| kwargs.get(*name)) == Some(&Value::Bool(false))
+        };
+        self.reasoning_effort.as_deref() != Some("none") && !SWITCHES.iter().any(is_off)
+    }
+
+    /// Whether reasoning is separated from content.
+    pub(crate) fn parts_reasoning(&self) -> bool {
+        self.reasoning_format.as_deref() != Some("none")
+    }
+
+    /// Whether the response contains the reasoning.
+    pub(crate) fn shows_reasoning(&self) -> bool {
+        self.include_reasoning != Some(false)
+    }
+
+    /// Maximum number of tokens of a block of reasoning.
+    pub(crate) fn budget(&self) -> Option<usize> {
+        let budget = self.thinking_budget?;
+        Some(usize::try_from(budget).unwrap_or(usize::MAX))
+    }
+
+    /// The start of the answer, if the last message is continued.
+    pub(crate) fn continued(&self) -> Option<&str> {
+        let last = self
+            .messages
+            .last()
+            .filter(|_| self.continue_final_message == Some(true))?;
+        Some(
+            last.get("content")
+                .and_then(Value::as_str)
+                .unwrap_or_default(),
+        )
+    }
+
+    fn check_messages(&self) -> Result<(), Error> {
+        if self.messages.is_empty() {
+            let message = "`messages` is empty, expected at least one message";
+            return Err(Error::value("messages", message));
+        }
+        if self.messages.len() > MAX_MESSAGES {
+            let message = format!(
+                "`messages` has {} messages, expected at most {MAX_MESSAGES}",
+                self.messages.len()
+            );
+            return Err(Error::value("messages", message));
+        }
+        for (i, message) in self.messages.iter().enumerate() {
+            let param = format!("messages[{i}]");
+            let Some(fields) = message.as_object() else {
+                return Err(Error::value(&param, format!("`{param}` is not an object")));
+            };
+            if !fields.get("role").is_some_and(Value::is_string) {
+                let param = format!("{param}.role");
+                return Err(Error::value(
+                    &param,
+                    format!("`{param}` is missing or not a string"),
+                ));
+            }
+            for name in ["reasoning_content", "reasoning", "tool_call_id"] {
+                let value = fields.get(name);
+                if value.is_some_and(|value| !value.is_string() && !value.is_null()) {
+                    let param = format!("{param}.{name}");
+                    return Err(Error::value(&param, format!("`{param}` is not a string")));
+                }
+            }
+            if let Some(calls) = fields.get("tool_calls").filter(|calls| !calls.is_null()) {
+                check_calls(&param, calls)?;
+            }
+            match fields.get("content") {
+                None | Some(Value::Null | Value::String(_)) => {}
+                Some(Value::Array(parts)) => check_parts(&param, parts)?,
+                Some(_) => {
+                    let param = format!("{param}.content");
+                    let message = format!("`{param}` is neither a string nor an array of parts");
+                    return Err(Error::value(&param, message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The input of the chat template of a model.
+    ///
+    /// # Errors
+    /// A message has a role that neither OpenAI's API nor the template has, a field that is not known is refused, or the
+    /// template does not show calls and results that the conversation has, or tools of which one must be called.
+    pub(crate) fn conversation(
+        &self,
+        tools: &Tools,
+        served: &Served,
+    ) -> Result<Conversation, Error> {
+        self.check_for_template(served)?;
+        let dialect = &served.dialect;
+        name_hidden(tools, &self.messages, dialect);
+        let messages = self
+            .messages
+            .iter()
+            .map(|message| for_template(message, dialect));
+        let mut kwargs = self.chat_template_kwargs.clone().unwrap_or_default();
+        let mut set = |name: &str, value: Value| {
+            kwargs.entry(name).or_insert(value);
+        };
+        match self.reasoning_effort.as_deref() {
+            None => {}
+            Some("none") => SWITCHES.iter().for_each(|name| set(name, false.into())),
+            // Templates know three efforts.
+            Some("minimal") => set("reasoning_effort", "low".into()),
+            Some("xhigh" | "max") => set("reasoning_effort", "high".into()),
+            Some(effort) => set("reasoning_effort", effort.into()),
+        }
+        Ok(Conversation {
+            messages: messages.collect(),
+            tools: tools::for_template(&tools.all, dialect),
+            add_generation_prompt: self.add_generation_prompt,
+            continue_final_message: self.continue_final_message == Some(true),
+            kwargs,
+        })
+    }
+
+    /// Checks the roles and the names of fields, which a template may add to.
+    fn check_for_template(&self, served: &Served) -> Result<(), Error> {
+        let is_quoted = |word: &str| {
+            let mentions = |quote: char| served.template_mentions(&format!("{quote}{word}{quote}"));
+            mentions('\'') || mentions('"')
+        };
+        let reads = |name: &str| is_quoted(name) || served.template_mentions(&format!(".{name}"));
+        let mut n_left = MAX_LOOKED_UP;
+        for (i, message) in self.messages.iter().enumerate() {
+            let role = message.get("role").and_then(Value::as_str);
+            let other = role.filter(|role| !ROLES.contains(role) && !is_quoted(role));
+            if let Some(role) = other {
+                let param = format!("messages[{i}].role");
+                let (role, expected) = (quoted(role), "`system`, `developer`, `user`, `assistant`");
+                let message = format!("`{param}` is `{role}`, expected {expected} or `tool`");
+                return Err(Error::value(param, message));
+            }
+            let fields = message.as_object().into_iter().flatten();
+            let others = fields
+                .filter(|(name, value)| !MESSAGE.contains(&name.as_str()) && !value.is_null())
+                .take(n_left);
+            for (name, _) in others {
+                n_left -= 1;
+                if reads(name) {
+                    continue;
+                }
+                let near = nearest(name, MESSAGE.iter().copied());
+                let place = |name: &str| format!("messages[{i}].{}", quoted(name));
+                ignored(place(name), near.map(place))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
+    for (k, part) in parts.iter().enumerate() {
+        if text_of(part).is_none() {
+            let param = format!("{message}.content[{k}]");
+            let message = format!("`{param}`: only parts of type `text` are served");
+            return Err(Error::unsupported(&param, message));
+        }
+    }
+    Ok(())
+}
+
+/// The text of a part of a message; `None` if it is of another kind.
+fn text_of(part: &Value) -> Option<&str> {
+    let kind = part.get("type").and_then(Value::as_str)?;
+    let is_text = ["text", "refusal"].contains(&kind);
+    part.get(kind).filter(|_| is_text)?.as_str()
+}
+
+/// A message as templates expect it: a single text as content, reasoning under each name in use, the arguments of calls
+/// in the form of this template, only roles that the template has, and no fields that say nothing.
+fn for_template(message: &Value, dialect: &Dialect) -> Value {
+    let mut message = message.clone();
+    if message["role"] == "developer" && !dialect.has_developer {
+        message["role"] = "system".into();
+    }
+    if let Some(fields) = message.as_object_mut() {
+        let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+        fields.retain(|name, value| !value.is_null() && (name != "tool_calls" || !is_empty(value)));
+    }
+    let content = match &message["content"] {
+        Value::Array(parts) => parts.iter().filter_map(text_of).collect(),
+        Value::String(text) => text.clone(),
+        _ => message["refusal"].as_str().unwrap_or_default().to_owned(),
+    };
+    message["content"] = content.as_str().into();
+    let text = |name: &str| message.get(name).and_then(Value::as_str);
+    let reasoning = text("reasoning_content").or(text("reasoning"));
+    if let Some(mut reasoning) = reasoning.map(str::to_owned) {
+        let has_calls = message.get("tool_calls").is_some();
+        if dialect.joins_reasoning && has_calls && !reasoning.is_empty() && !content.is_empty() {
+            reasoning = format!("{reasoning}\n{content}");
+            message["content"] = "".into();
+        }
+        for name in ["reasoning_content", "reasoning", "thinking"] {
+            message[name] = reasoning.as_str().into();
+        }
+    }
+    with_arguments(&mut message, dialect.takes_text);
+    message
+}
+
+/// The type of a JSON value, in words.
+fn of_json(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,389 @@
+//! The sampling fields of a request. Numbers and lists come from the table of the stages, with their ranges and
+//! defaults.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use lab_base::tokenizer::Tokenizer;
+use lab_sampling::{
+    Kind, LISTS, List, ListKind, PARAMETERS, ParamError, Parameter, Params, StageName,
+};
+
+use super::biases::{Biased, Biases, biases};
+use super::fields::{self, Body, Field, fields};
+use crate::http::error::{Error, quoted};
+use crate::http::request_log::Record;
+use crate::response::envelope::random;
+
+/// Maximum number of elements in a list of texts.
+const MAX_TEXTS: usize = 64;
+/// Maximum size of a text in such a list, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
+const REPEATS: &str = "repeat_penalty";
+/// vLLM's name of `repeat_penalty`.
+const ALIAS: &str = "repetition_penalty";
+
+fields! {
+    /// The fields that belong to no stage.
+    struct Others {
+        seed: Option<i64>,
+        /// Whether end-of-generation tokens are excluded.
+        ignore_eos: Option<bool>,
+        /// Names of the stages in the order they run, or llama.cpp's letters of them. The parameters of a stage that is
+        /// left out have no effect.
+        samplers: Option<Stages>,
+    }
+}
+
+/// Stages as the request writes them.
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected an array of names, or a string of letters"
+)]
+enum Stages {
+    Names(Vec<String>),
+    Letters(String),
+}
+
+/// Stages of llama.cpp that do not exist here: `infill` prefers tokens that end a line, `adaptive_p` is off by default.
+const ABSENT: &[&str] = &["infill", "i", "adaptive_p", "a"];
+
+impl Stages {
+    /// The stages in their order. What is left out has to be off where the server is strict. Stages of llama.cpp that do not exist here are left out and named in the response.
+    fn order(&self) -> Result<Vec<StageName>, Error> {
+        let names = match self {
+            Self::Names(names) => names.clone(),
+            Self::Letters(text) => text.chars().map(String::from).collect(),
+        };
+        check_texts("samplers", &names)?;
+        let is_letters = matches!(self, Self::Letters(_));
+        let mut order: Vec<(StageName, &str)> = Vec::new();
+        for (i, name) in names.iter().enumerate() {
+            if ABSENT.contains(&name.as_str()) {
+                Record::current().ignore(&format!("samplers[{i}]"));
+                continue;
+            }
+            let stage: Result<StageName, ParamError> = match is_letters {
+                true => StageName::of_letter(name),
+                false => name.parse(),
+            };
+            let stage = stage.map_err(|error| Error::value("samplers", error.to_string()))?;
+            // Some clients write both names of a stage.
+            if !order.iter().any(|(own, by)| *own == stage && by != name) {
+                order.push((stage, name));
+            }
+        }
+        let mut order: Vec<StageName> = order.into_iter().map(|(stage, _)| stage).collect();
+        // Biases and mirostat are not stages in llama.cpp, whose clients leave them out and set them.
+        if !Record::current().is_strict() {
+            if !order.contains(&StageName::LogitBias) {
+                order.insert(0, StageName::LogitBias);
+            }
+            if !order.contains(&StageName::Mirostat) {
+                order.push(StageName::Mirostat);
+            }
+        }
+        Ok(order)
+    }
+}
+
+/// A list as the request writes it.
+#[derive(Debug)]
+enum Elements {
+    /// Biases of token ids or texts.
+    Biases(Vec<(Biased, f64)>),
+    /// Texts that tokens contain.
+    Texts(Vec<String>),
+}
+
+/// The documented fields.
+pub(crate) fn fields() -> Vec<Field> {
+    let numbers = PARAMETERS.iter().map(|parameter| Field {
+        name: parameter.name,
+        ty: match parameter.kind {
+            Kind::Real => "Option<f64>".into(),
+            Kind::Count => "Option<u32>".into(),
+            Kind::Integer => "Option<i32>".into(),
+        },
+        doc: parameter.help(),
+    });
+    let lists = LISTS.iter().map(|list| Field {
+        name: list.name,
+        ty: match list.kind {
+            ListKind::Biases(_) => "Option<Biases>".into(),
+            ListKind::Breakers(_) => "Option<Vec<String>>".into(),
+        },
+        doc: list.doc.trim().to_owned(),
+    });
+    let alias = Field {
+        name: ALIAS,
+        ty: "Option<f64>".into(),
+        doc: "`repeat_penalty` over all tokens, unless `repeat_last_n` is set (vLLM).".into(),
+    };
+    let others = fields::of::<Others>();
+    numbers.chain(lists).chain([alias]).chain(others).collect()
+}
+
+/// The sampling parameters of a request, before the vocabulary is known.
+#[derive(Debug)]
+pub(crate) struct Sampling {
+    numbers: Params,
+    /// The value of each of [`LISTS`].
+    lists: Vec<Option<Elements>>,
+    others: Others,
+}
+
+impl Sampling {
+    /// Takes the fields out of a body.
+    ///
+    /// # Errors
+    /// A field has another type or is out of range.
+    pub(crate) fn take(body: &mut Body) -> Result<Self, Error> {
+        let mut numbers = Params::default();
+        let given = given(body);
+        take_numbers(body, PARAMETERS, &mut numbers)?;
+        take_alias(body, given.contains(&"repeat_last_n"), &mut numbers)?;
+        let mut lists = take_lists(body, LISTS)?;
+        let others: Others = body.take()?;
+        if let Some(stages) = &others.samplers {
+            numbers.order = stages.order()?;
+            if !Record::current().is_strict() {
+                // In llama.cpp, mirostat comes with the temperature.
+                let order = &mut numbers.order;
+                if numbers.mirostat != 0 && !order.contains(&StageName::Temperature) {
+                    order.insert(order.len() - 1, StageName::Temperature);
+                }
+                leave_out(&given, &mut numbers, &mut lists);
+            }
+        }
+        Ok(Self {
+            numbers,
+            lists,
+            others,
+        })
+    }
+
+    /// Whether end-of-generation tokens are excluded.
+    pub(crate) fn ignores_eos(&self) -> bool {
+        self.others.ignore_eos == Some(true)
+    }
+
+    /// The parameters for a model with this vocabulary; a random seed if the request has none.
+    ///
+    /// # Errors
+    /// A bias names a token outside the vocabulary or is out of range.
+    pub(crate) fn params(&self, tokenizer: &Tokenizer) -> Result<Params, Error> {
+        let mut params = self.numbers.clone();
+        for (list, elements) in LISTS.iter().zip(&self.lists) {
+            match (&list.kind, elements) {
+                (ListKind::Biases(of), Some(Elements::Biases(all))) => {
+                    let tokens = |text: &str| tokenizer.encode(text, false, true);
+                    *of(&mut params) = biases(list.name, all, tokenizer.vocab_len(), tokens)?;
+                }
+                (ListKind::Breakers(_), _) if list.is_off(PARAMETERS, &params) => {}
+                (ListKind::Breakers(of), Some(Elements::Texts(texts))) => {
+                    *of(&mut params) = tokenizer.ids_holding(texts);
+                }
+                (ListKind::Breakers(of), _) => {
+                    *of(&mut params) = tokenizer.ids_holding(list.default);
+                }
+                _ => {}
+            }
+        }
+        if self.others.ignore_eos == Some(true) {
+            let ends: Vec<u32> = tokenizer.ends_of_generation().collect();
+            params.logit_bias.retain(|(id, _)| !ends.contains(id));
+            let bans = ends.into_iter().map(|id| (id, f32::NEG_INFINITY));
+            params.logit_bias.extend(bans);
+        }
+        params.seed = self.others.seed.map_or_else(random, |seed| seed as u64);
+        Ok(params)
+    }
+}
+
+/// The names of the parameters that a body sets.
+fn given(body: &Body) -> Vec<&'static str> {
+    let names = PARAMETERS.iter().map(|parameter| parameter.name);
+    let names = names
+        .chain(LISTS.iter().map(|list| list.name))
+        .chain([ALIAS]);
+    names.filter(|name| body.has(name)).collect()
+}
+
+/// Turns the stages off that the order leaves out. The response names their parameters that the request sets.
+fn leave_out(given: &[&str], params: &mut Params, lists: &mut [Option<Elements>]) {
+    let order = params.order.clone();
+    let is_out = |technique: &str| {
+        let mut stages = StageName::ALL.iter();
+        let stage = stages.find(|stage| stage.technique() == technique);
+        stage.is_some_and(|stage| !order.contains(stage))
+    };
+    let record = Record::current();
+    let name = |name: &str| {
+        if given.contains(&name) {
+            record.ignore(name);
+        }
+    };
+    for parameter in PARAMETERS.iter().filter(|own| is_out(own.technique)) {
+        parameter.set(params, parameter.off.unwrap_or(parameter.default));
+        name(parameter.name);
+        if parameter.name == REPEATS {
+            name(ALIAS);
+        }
+    }
+    for (list, own) in LISTS
+        .iter()
+        .zip(lists)
+        .filter(|(list, _)| is_out(list.technique))
+    {
+        *own = None;
+        name(list.name);
+    }
+}
+
+/// Checks the size of a list of texts.
+pub(crate) fn check_texts(name: &str, texts: &[String]) -> Result<(), Error> {
+    let fault = |message: String| Err(Error::value(name, format!("`{name}`: {message}")));
+    if texts.len() > MAX_TEXTS {
+        return fault(format!(
+            "{} strings, expected at most {MAX_TEXTS}",
+            texts.len()
+        ));
+    }
+    if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
+        return fault(format!("a string of more than {MAX_TEXT_BYTES} bytes"));
+    }
+    Ok(())
+}
+
+/// Takes the lists of a table of stages out of a body.
+fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elements>>, Error> {
+    let take = |list: &List<P>| {
+        Ok(match list.kind {
+            ListKind::Biases(_) => {
+                let all: Option<Biases> = body.field(list.name)?;
+                let all = all.map(|all| all.list(list.name));
+                all.transpose()?.map(Elements::Biases)
+            }
+            ListKind::Breakers(_) => {
+                let texts: Option<Vec<String>> = body.field(list.name)?;
+                let texts = texts.map(|texts| check_texts(list.name, &texts).map(|()| texts));
+                texts.transpose()?.map(Elements::Texts)
+            }
+        })
+    };
+    table.iter().map(take).collect()
+}
+
+/// Takes the parameters of a table of stages out of a body.
+fn take_numbers<P>(body: &mut Body, table: &[Parameter<P>], params: &mut P) -> Result<(), Error> {
+    for parameter in table {
+        let Some(value) = body.take_one(parameter.name) else {
+            continue;
+        };
+        parameter.set(params, number(parameter.name, parameter, &value)?);
+    }
+    Ok(())
+}
+
+/// Takes vLLM's `repetition_penalty` as `repeat_penalty`. Its window is the whole context unless the request sets one.
+fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<(), Error> {
+    let repeats = PARAMETERS.iter().find(|p| p.name == REPEATS);
+    if let Some(value) = body.take_one(ALIAS)
+        && let Some(repeats) = repeats
+    {
+        repeats.set(params, number(ALIAS, repeats, &value)?);
+        if !has_window {
+            params.repeat_last_n = -1;
+        }
+    }
+    Ok(())
+}
+
+/// The value of a parameter from the field `name`.
+fn number<P>(name: &str, parameter: &Parameter<P>, value: &Value) -> Result<f64, Error> {
+    // vLLM turns counts off with -1.
+    if let (Kind::Count, Some(off), Some(-1)) = (parameter.kind, parameter.off, value.as_i64()) {
+        return Ok(off);
+    }
+    let (number, expected) = match parameter.kind {
+        Kind::Real => (value.as_f64(), "a number"),
+        Kind::Count if parameter.off.is_some() => (
+            of::<u32>(value),
+            "a whole number, 0 or more, or -1 for none",
+        ),
+        Kind::Count => (of::<u32>(value), "a whole number, 0 or more"),
+        Kind::Integer => (of::<i32>(value), "a whole number"),
+    };
+    let number = number.ok_or_else(|| {
+        let found = quoted(&value.to_string());
+        Error::kind(name, &format!("found `{found}`, expected {expected}"))
+    })?;
+    let checked = parameter.check(number, &parameter.api);
+    checked.map_err(|error| Error::value(name, error.to_string()))?;
+    Ok(number)
+}
+
+fn of<N: TryFrom<i64> + Into<f64>>(value: &Value) -> Option<f64> {
+    let number = N::try_from(value.as_i64()?).ok()?;
+    Some(number.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use lab_sampling::toy;
+
+    fn taken(value: &Value) -> Result<toy::Params, String> {
+        let mut body = Body::of(value.as_object().expect("an object").clone());
+        let mut params = toy::Params::default();
+        take_numbers(&mut body, toy::PARAMETERS, &mut params).map_err(|e| e.to_string())?;
+        let lists = take_lists(&mut body, toy::LISTS).map_err(|e| e.to_string())?;
+        if let Some(Elements::Biases(by_id)) = &lists[0] {
+            let tokens = |text: &str| Ok(text.bytes().map(|byte| u32::from(byte - b'a')).collect());
+            params.toy_biases =
+                biases("toy_biases", by_id, 5, tokens).map_err(|e| e.to_string())?;
+        }
+        body.finish().map_err(|e| e.to_string())?;
+        Ok(params)
+    }
+
+    #[test]
+    fn a_stage_has_its_fields_by_its_row() {
+        let params = taken(&json!({ "toy_bonus": 1.5, "toy_alpha": null })).expect("good");
+        assert_eq!((params.toy_bonus, params.toy_alpha), (1.5, 0.0));
+        let params = taken(&json!({ "toy_biases": { "3": 2, "4": -100 } })).expect("good");
+        assert_eq!(params.toy_biases, [(3, 2.0), (4, f32::NEG_INFINITY)]);
+        let pairs = json!({ "toy_biases": [[3, 2], ["ae", false], [0, 1.5]] });
+        let params = taken(&pairs).expect("good");
+        let expected = [(0, 1.5), (3, 2.0), (4, f32::NEG_INFINITY)];
+        assert_eq!(params.toy_biases, expected, "the last one of a token holds");
+        for (body, expected) in [
+            (
+                json!({ "toy_biases": [[3, true]] }),
+                "`toy_biases`: found `true`, expected a number or false",
+            ),
+            (
+                json!({ "toy_bonus": 3 }),
+                "`toy_bonus`: found `3`, expected a number from -2 to 2 (toy bonus; 0 = off)",
+            ),
+            (
+                json!({ "toy_bonus": "x" }),
+                "`toy_bonus`: found `\"x\"`, expected a number",
+            ),
+            (
+                json!({ "toy_bonos": 1 }),
+                "unknown parameter: `toy_bonos`; did you mean `toy_bonus`?",
+            ),
+            (
+                json!({ "toy_biases": { "5": 1 } }),
+                "`toy_biases`: `5` is not a token id below 5",
+            ),
+        ] {
+            assert_eq!(taken(&body).expect_err(expected), expected);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The fields that all objects of a response share: id, time, model, fingerprint.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::http::transport::Events;
+use lab_core::engine::Usage;
+use lab_core::engine::serving;
+use lab_core::engine::serving::Served;
+
+use super::answers::{timings_json, usage_json};
+use crate::http::json::Members;
+
+/// The reports that a client requests in addition to the completions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reports {
+    /// Usage at the end of a stream; whole responses always have it.
+    pub(crate) usage: bool,
+    /// The usage so far in each chunk of a stream that reports usage.
+    pub(crate) continuous: bool,
+    /// Times and rates in llama-server's shape.
+    pub(crate) timings: bool,
+}
+
+/// The shared fields of a response, whole or in chunks.
+pub(crate) struct Envelope {
+    pub(crate) served: Arc<Served>,
+    pub(crate) id: String,
+    pub(crate) created: u64,
+    reports: Reports,
+    /// For each completion, the usage so far, where chunks report it.
+    so_far: Vec<Usage>,
+}
+
+/// An object of a response, in the order in which its fields are written.
+#[derive(Serialize)]
+pub(crate) struct Object<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+    choices: C,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Value>,
+}
+
+impl<C: Serialize> Object<'_, C> {
+    /// The same as a value that can be changed.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::to_value(self).expect("our own types are JSON")
+    }
+}
+
+/// A random number for ids and seeds: the standard library keys its hashers from the system's randomness.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
+
+impl Envelope {
+    /// A new response whose id starts with `prefix`.
+    pub(crate) fn new(served: Arc<Served>, prefix: &str, reports: Reports) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let (now, count) = (serving::now(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self {
+            served,
+            // Each engine process has its own counter, so the id includes the process id.
+            id: format!("{prefix}{now:x}{:x}{count:08x}", std::process::id()),
+            created: now,
+            reports,
+            so_far: Vec::new(),
+        }
+    }
+
+    /// The same envelope for completions of prompts with these numbers of tokens.
+    pub(crate) fn with_prompts(mut self, n_tokens: impl Iterator<Item = usize>) -> Self {
+        if self.reports.usage && self.reports.continuous {
+            let of_prompt = |prompt_tokens| Usage {
+                prompt_tokens,
+                ..Usage::default()
+            };
+            self.so_far = n_tokens.map(of_prompt).collect();
+        }
+        self
+    }
+
+    /// Counts tokens of a completion that the next chunks have.
+    pub(crate) fn count(&mut self, choice: u32, n: usize) {
+        if let Some(usage) = self.so_far.get_mut(choice as usize) {
+            usage.completion_tokens += n;
+        }
+    }
+
+    /// Records the usage of a completion that has ended.
+    pub(crate) fn took(&mut self, choice: u32, usage: &Usage) {
+        if let Some(so_far) = self.so_far.get_mut(choice as usize) {
+            *so_far = *usage;
+        }
+    }
+
+    /// An object of the response with the shared fields.
+    pub(crate) fn object<C: Serialize>(&self, object: &'static str, choices: C) -> Object<'_, C> {
+        Object {
+            id: &self.id,
+            object,
+            created: self.created,
+            model: &self.served.name,
+            system_fingerprint: &self.served.fingerprint,
+            choices,
+            usage: None,
+        }
+    }
+
+    /// A chunk of a stream, of one completion. If usage is requested, that of the chunk is null, because only the last
+    /// one has it, or that of the completion so far.
+    pub(crate) fn chunk<C: Serialize>(
+        &self,
+        object: &'static str,
+        choice: u32,
+        choices: C,
+    ) -> Object<'_, C> {
+        let so_far = || self.so_far.get(choice as usize).map(usage_json);
+        let usage = self.reports.usage.then(|| so_far().unwrap_or_default());
+        Object {
+            usage,
+            ..self.object(object, choices)
+        }
+    }
+
+    /// A whole response with these choices, usage and timings.
+    pub(crate) fn whole(
+        &self,
+        object: &'static str,
+        choices: Vec<Members>,
+        usage: &Usage,
+    ) -> Members {
+        let mut whole = Members::from(self.object(object, [(); 0]).json());
+        whole.put("choices", choices);
+        whole.put("usage", usage_json(usage));
+        if self.reports.timings {
+            whole.put("timings", timings_json(usage));
+        }
+        whole
+    }
+
+    /// Writes what follows the last completion of a stream.
+    pub(crate) fn done(&self, object: &'static str, usage: &Usage, out: &mut Events) {
+        let mut last = self.whole(object, Vec::new(), usage);
+        if !self.reports.usage {
+            last.remove("usage");
+        }
+        let is_wanted = self.reports.usage || self.reports.timings;
+        if is_wanted {
+            out.push(&last);
+        }
+    }
+}

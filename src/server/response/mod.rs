@@ -1,0 +1,9 @@
+//! What answers share: completions collected or streamed, their parts, log-probabilities.
+
+pub(crate) mod answers;
+pub(crate) mod completion_parser;
+pub(crate) mod envelope;
+pub(crate) mod items;
+pub(crate) mod logprobs;
+pub(crate) mod output_parsing;
+pub(crate) mod pooled;

@@ -1,0 +1,164 @@
+//! How the answers to a conversation are constrained and parsed: reasoning, tools, content.
+//!
+//! Joins the fields of a request with the model's dialect. Not here: the output of a template.
+
+use serde_json::Value;
+
+use lab_base::chat::tool_calls::{Dialect, Parser};
+use lab_base::grammar::{Answer, Constraint, Content, Thought};
+use lab_core::engine::Thinking;
+use lab_core::engine::serving::Served;
+
+use crate::request::messages::Messages;
+use crate::request::response_format::Wanted;
+use crate::request::tools::Tools;
+use crate::response::completion_parser::Reader;
+
+/// How the answers to a conversation are constrained and parsed.
+pub(crate) struct Reading<'a> {
+    tools: &'a Tools,
+    dialect: &'a Dialect,
+    /// Whether the prompt has opened a block of reasoning.
+    is_open: bool,
+    /// Whether the model may reason.
+    may_reason: bool,
+    /// Whether reasoning is separated from content.
+    parts_reasoning: bool,
+    shows_reasoning: bool,
+    budget: Option<usize>,
+}
+
+impl<'a> Reading<'a> {
+    /// The reading of answers to `messages`, whose prompt is `prompt`.
+    pub(crate) fn new(
+        messages: &Messages,
+        tools: &'a Tools,
+        dialect: &'a Dialect,
+        prompt: &str,
+    ) -> Self {
+        let continued = messages.continued();
+        let is_open = match continued {
+            Some(answer) => dialect.leaves_open(answer),
+            None => dialect.opens_reasoning(prompt),
+        };
+        let is_closed = dialect
+            .reasoning
+            .as_ref()
+            .is_some_and(|marks| prompt.trim_end().ends_with(marks.close.as_str()));
+        let has_marks = dialect.reasoning.is_some() || dialect.has_channels();
+        Self {
+            tools,
+            dialect,
+            is_open,
+            may_reason: is_open
+                || (has_marks && !is_closed && continued.is_none() && messages.lets_reason()),
+            parts_reasoning: messages.parts_reasoning(),
+            shows_reasoning: messages.shows_reasoning(),
+            budget: messages.budget(),
+        }
+    }
+
+    fn has_tools(&self) -> bool {
+        !self.tools.callable.is_empty()
+    }
+
+    /// The reader of the answers; `None` if they are plain content.
+    pub(crate) fn reader(&self) -> Option<Reader> {
+        let marks = self.dialect.reasoning.clone();
+        let marks = marks.filter(|_| self.parts_reasoning);
+        let has_channels = self.dialect.has_channels();
+        let format = self.dialect.format.clone();
+        let format = format.filter(|_| self.has_tools() || has_channels);
+        if format.is_none() && marks.is_none() {
+            return None;
+        }
+        let is_open = self.is_open && marks.is_some();
+        let parser = Parser::new(format, self.tools.callable.clone(), marks, is_open);
+        Some(Reader::new(parser, self.tools.many, self.shows_reasoning))
+    }
+
+    fn thought(&self) -> Thought {
+        let marks = self.dialect.reasoning.clone();
+        match (self.may_reason, self.is_open) {
+            (false, _) => Thought::None,
+            (true, true) => marks.map_or(Thought::None, Thought::Open),
+            (true, false) => Thought::Optional(marks.unwrap_or_default()),
+        }
+    }
+
+    /// The constraint of the answers, whose content must match `wanted`.
+    pub(crate) fn constraint(&self, wanted: Option<Wanted>) -> Option<Wanted> {
+        let Some(format) = self.dialect.format.clone() else {
+            return wanted;
+        };
+        let thought = self.thought();
+        let must_call = self.has_tools() && self.tools.must_call();
+        // In formats without marks around calls, only required calls can be enforced.
+        let is_marked = !format.bare && !self.dialect.has_channels();
+        let is_strict = self.has_tools() && self.tools.is_strict && is_marked;
+        let content = match (&wanted, must_call) {
+            (_, true) => Content::None,
+            (Some(wanted), false) => match &wanted.constraint {
+                fits @ (Constraint::JsonSchema(_) | Constraint::Regex(_)) => {
+                    if !self.has_tools() && thought == Thought::None {
+                        return Some(wanted.clone());
+                    }
+                    Content::Fits(Box::new(fits.clone()))
+                }
+                // A grammar defines the whole answer.
+                _ if !self.has_tools() => return Some(wanted.clone()),
+                other => Content::Fits(Box::new(other.clone())),
+            },
+            (None, false) if is_strict => Content::Any,
+            (None, false) => return None,
+        };
+        let answer = Answer {
+            format,
+            thought,
+            tools: self.tools.callable.to_vec(),
+            many: self.tools.many,
+            content,
+        };
+        let param = match wanted {
+            Some(wanted) if !must_call => wanted.param,
+            _ => "tools".into(),
+        };
+        Some(Wanted {
+            param,
+            constraint: Constraint::Answer(Box::new(answer)),
+        })
+    }
+
+    /// The limit on reasoning, if the request sets one and the model has marks of reasoning.
+    pub(crate) fn thinking(&self, served: &Served) -> Option<Thinking> {
+        let most = self.budget?;
+        let channels = self
+            .dialect
+            .format
+            .as_ref()
+            .and_then(|f| f.channels.as_ref());
+        let (open, close) = match (channels, &self.dialect.reasoning) {
+            (Some(channels), _) => {
+                let name = channels.reasoning.first()?;
+                let open = format!("{}{name}{}", channels.channel, channels.message);
+                (open, channels.ends.first()?.clone())
+            }
+            (None, Some(marks)) => (marks.open.clone(), marks.close.clone()),
+            (None, None) => return None,
+        };
+        let closing = served.handle.tokenizer().encode(&close, false, true).ok()?;
+        Some(Thinking {
+            open: (!self.is_open).then(|| open.into_bytes()),
+            close: close.into_bytes(),
+            closing,
+            most,
+        })
+    }
+}
+
+/// The JSON of a tool call, in OpenAI's shape.
+pub(crate) fn call_json(id: &str, name: &str, arguments: &str) -> Value {
+    serde_json::json!({
+        "id": id, "type": "function", "function": { "name": name, "arguments": arguments },
+    })
+}

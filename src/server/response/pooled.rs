@@ -1,0 +1,90 @@
+//! What requests for embeddings and for scores share: the model lookup, and its results per text.
+
+use std::sync::Arc;
+
+use lab_core::engine::serving::Served;
+use lab_core::engine::{Event, LabPlan, LabResult, Passage, Usage};
+
+use crate::Pool;
+use crate::http::error::Error;
+use crate::http::request_log::Record;
+
+/// Maximum number of texts per request, as in OpenAI's API.
+pub(crate) const MAX_TEXTS: usize = 2048;
+
+/// The results of a model for the texts of a request.
+pub(crate) struct Results {
+    /// The vector or scores of each text.
+    pub(crate) all: Vec<Vec<f32>>,
+    /// The lab result of each text, if there is a plan.
+    pub(crate) labs: Vec<LabResult>,
+    /// Number of tokens that were read.
+    pub(crate) n_tokens: usize,
+}
+
+/// The requested model; without a name, the only one.
+pub(crate) async fn served(pool: &Arc<Pool>, name: Option<&str>) -> Result<Arc<Served>, Error> {
+    pool.get(name.unwrap_or(crate::pool::ALIAS)).await
+}
+
+/// The error for a model that does not support the endpoint.
+pub(crate) fn unsupported(served: &Served, why: &str) -> Error {
+    Error::Field {
+        param: "model".into(),
+        message: format!("`{}` is not for this endpoint: {why}", served.name),
+        code: "unsupported_model",
+    }
+}
+
+/// Submits texts to the engine and waits for the result of each. `field` is the field that holds them.
+///
+/// # Errors
+/// A text is refused or fails.
+pub(crate) async fn results(
+    served: &Served,
+    passages: Vec<Passage>,
+    lab: Option<&Arc<LabPlan>>,
+    field: &'static str,
+) -> Result<Results, Error> {
+    let n = passages.len();
+    let record = Record::current();
+    record.model(&served.name);
+    let receivers = served.handle.submit_passages(passages, lab);
+    let receivers =
+        receivers.map_err(|rejected| Error::from(rejected).of_model(served).of_prompt(field))?;
+    let (mut all, mut total) = (Vec::with_capacity(n), Usage::default());
+    let mut labs = Vec::new();
+    for mut events in receivers {
+        let mut is_done = false;
+        while let Some(event) = events.recv().await {
+            record.event(&event);
+            match event {
+                Event::Pooled(values) => all.push(values),
+                Event::Lab(result) => labs.push(*result),
+                Event::Done { usage, .. } => {
+                    total.prompt_tokens += usage.prompt_tokens;
+                    total.cached_tokens += usage.cached_tokens;
+                    record.usage(total);
+                    is_done = true;
+                }
+                Event::Failed(failure) => return Err(failure.into()),
+                // Pooling generates no text.
+                Event::Prompt(_)
+                | Event::Progress(_)
+                | Event::Text { .. }
+                | Event::Ended(_)
+                | Event::DenoisingStep { .. } => {}
+            }
+        }
+        if !is_done {
+            return Err(Error::Engine {
+                detail: "the engine ended before all texts were read".into(),
+            });
+        }
+    }
+    Ok(Results {
+        all,
+        labs,
+        n_tokens: total.prompt_tokens,
+    })
+}
