@@ -53,7 +53,7 @@ static CORPUS: LazyLock<Vec<String>> = LazyLock::new(|| {
         Привет, мир! Как дела? Γειά σου κόσμε. 你好,世界。今天天气很好,我们去公园。\n\
         日本語のテキストです。カタカナとひらがな。 don't we'll they're it's I'm you've he'd\n\
         1 12 123 1234 12345 3.14 1,000,000 the   quick\t\tbrown  fox\n\n\njumps 🙂🚀 over\r\n";
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let texts = FILES
         .iter()
         .map(|name| std::fs::read_to_string(root.join(name)).unwrap());
