@@ -53,8 +53,8 @@ sanitize: export CARGO_TARGET_DIR = target/sanitize
 sanitize: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
 sanitize: export UBSAN_OPTIONS = print_stacktrace=1
 sanitize: ## Run the tests that compute with AddressSanitizer and UndefinedBehaviorSanitizer in all C and C++ code
-	cargo test --test base ggml::
-	cargo test --test core -- blocks:: model:: engine::
+	cargo test -p lab-base ggml::
+	cargo test -p lab-core -- blocks:: model:: engine::
 	cargo test --test it -- $(SANITIZED)
 
 soak: ## Clients of all kinds for SECONDS (default 600): the memory stays, the log is empty, plain requests stay fast

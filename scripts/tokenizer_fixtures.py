@@ -4,7 +4,7 @@
     tokenizer_fixtures.py small OUT            models trained here, a few KB each (tests/it/fixtures/tokenizers)
     tokenizer_fixtures.py large OUT SHARED     the vocabularies of SHARED/golden/tokenizers in other forms
 
-`BENCH_TOKENIZERS=OUT cargo test --test base foreign` compares. Needs sentencepiece, tiktoken, mistral_common, tokenizers, transformers and gguf.
+`BENCH_TOKENIZERS=OUT cargo test -p lab-base foreign` compares. Needs sentencepiece, tiktoken, mistral_common, tokenizers, transformers and gguf.
 """
 import base64
 import io
