@@ -8,6 +8,7 @@ use crate::text::calls::Dialect;
 
 use super::error::{Error, quoted};
 use super::fields::{Body, fields};
+use super::record::Record;
 use super::shapes::{Shape, ignored};
 use super::tools::{self, Tools, check_calls, name_hidden, with_arguments};
 
@@ -39,8 +40,6 @@ fields! {
 
 /// The accepted values of `reasoning_effort`.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-/// The accepted values of `reasoning_format`: llama.cpp's, without the one that writes reasoning twice.
-const REASONING_FORMATS: &[&str] = &["none", "auto", "deepseek"];
 /// Template variables that switch reasoning on and off.
 const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
 /// Template variables that are set from other fields.
@@ -163,20 +162,16 @@ impl Messages {
     }
 
     fn check_reasoning(&self) -> Result<(), Error> {
-        for (name, found, known) in [
-            ("reasoning_effort", &self.reasoning_effort, EFFORTS),
-            (
-                "reasoning_format",
-                &self.reasoning_format,
-                REASONING_FORMATS,
-            ),
-        ] {
-            let unknown = found.as_deref().filter(|found| !known.contains(found));
-            if let Some(found) = unknown {
-                let (found, expected) = (quoted(found), known.join("`, `"));
-                let message = format!("`{name}` is `{found}`, expected one of `{expected}`");
-                return Err(Error::value(name, message));
-            }
+        let effort = self.reasoning_effort.as_deref();
+        if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
+            let (found, expected) = (quoted(effort), EFFORTS.join("`, `"));
+            let message = format!("`reasoning_effort` is `{found}`, expected one of `{expected}`");
+            return Err(Error::value("reasoning_effort", message));
+        }
+        // Other formats are names of what is done anyway.
+        let format = self.reasoning_format.as_deref();
+        if format.is_some_and(|format| !["none", "auto"].contains(&format)) {
+            Record::current().ignore("reasoning_format");
         }
         for (name, value) in self.chat_template_kwargs.iter().flatten() {
             let param = format!("chat_template_kwargs.{}", quoted(name));
