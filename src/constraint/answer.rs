@@ -248,7 +248,7 @@ impl Writer<'_> {
 
     fn fitting(&mut self, constraint: Constraint) -> Result<String, Error> {
         Ok(match constraint {
-            Constraint::JsonSchema(schema) => self.json(schema)?,
+            Constraint::JsonSchema(schema) => self.json(&schema)?,
             Constraint::Regex(regex) => {
                 let literal = super::regex::literal(&regex);
                 self.rule("", &literal)
@@ -261,12 +261,19 @@ impl Writer<'_> {
         })
     }
 
-    fn json(&mut self, schema: Value) -> Result<String, Error> {
-        let schema = match schema {
-            Value::Null => serde_json::json!({ "type": "object" }),
+    fn json(&mut self, schema: &Value) -> Result<String, Error> {
+        let grammar = schema::to_lark(schema, self.deadline)?;
+        Ok(self.rule("", &format!("%lark {{\n{grammar}}}")))
+    }
+
+    /// The arguments of a call: an object, also where the schema allows other values.
+    fn arguments(&mut self, tool: &Tool) -> Result<String, Error> {
+        let any = Value::Bool(true);
+        let schema = match &tool.parameters {
+            Value::Null => &any,
             schema => schema,
         };
-        let grammar = schema::to_lark(&schema, self.deadline)?;
+        let grammar = schema::object_to_lark(schema, self.deadline)?;
         Ok(self.rule("", &format!("%lark {{\n{grammar}}}")))
     }
 
@@ -384,11 +391,11 @@ impl Writer<'_> {
                 };
                 let keys = (first(&format.name_keys), first(&format.arguments_keys));
                 let rest = quoted(&format!("{}: {name}, {}: ", keys.0, keys.1));
-                let json = self.json(tool.parameters.clone())?;
+                let json = self.arguments(tool)?;
                 return Ok(self.rule("", &format!("{number} {rest} {json} \"}}\"")));
             }
             Body::Map => {
-                let json = self.json(tool.parameters.clone())?;
+                let json = self.arguments(tool)?;
                 let head = quoted(&format!("{{{name}: "));
                 return Ok(self.rule("", &format!("{head} {json} \"}}\"")));
             }
@@ -412,7 +419,7 @@ impl Writer<'_> {
         let arguments = match format.body {
             Body::Parameters => self.parameters(&tool.parameters)?,
             Body::Notation => self.notation(&tool.parameters)?,
-            _ => self.json(tool.parameters.clone())?,
+            _ => self.arguments(tool)?,
         };
         Ok(self.rule("", &format!("{head} {arguments}")))
     }
@@ -452,7 +459,7 @@ impl Writer<'_> {
             }
             let is_only_string = own["type"] == "string" || (is_string && texts.is_none());
             if !is_only_string || (own["type"] != "string" && !marks.other_mark.is_empty()) {
-                let own = self.json(with_definitions(own, schema))?;
+                let own = self.json(&with_definitions(own, schema))?;
                 ways.push(format!("{other_head} {own} {close}"));
             }
             let rule = self.rule("", &ways.join(" | "));
@@ -526,7 +533,7 @@ impl Writer<'_> {
                     format!("{quote} {} {quote}", one_of(values))
                 }
                 // Numbers are written as in JSON.
-                None if is_bounded(own) => self.json(own.clone())?,
+                None if is_bounded(own) => self.json(own)?,
                 None => typed(&own["type"]),
             };
             let pair = format!("{} {value}", quoted(&format!("{key}{}", notation.assign)));
