@@ -175,11 +175,11 @@ pub(super) fn is_of_objects(shape: &Shape) -> bool {
         .iter()
         .partition(|way| matches!(way.kind, Kind::Object(_)));
     let is_listed = |one: &Alternative| {
-        let is_same = |way: &&Alternative| match (&way.kind, &one.kind) {
+        let is_same = |way: &Alternative| match (&way.kind, &one.kind) {
             (Kind::Bool(a), Kind::Bool(b)) => a == b,
             (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
         };
-        matches!(one.kind, Kind::Object(_)) || others.iter().any(|way| is_same(&way))
+        shape.iter().any(is_same)
     };
     !objects.is_empty()
         && !objects.iter().any(|way| way.is_free())

@@ -7,17 +7,17 @@ use super::*;
 use crate::text::calls::{Body, Format, Parser, Part, Tool, formats};
 
 /// A format, the marks that vocabularies have as tokens, a call, and two of them.
-struct Row {
-    format: &'static str,
-    controls: &'static [&'static str],
-    one: String,
+pub(super) struct Row {
+    pub(super) format: &'static str,
+    pub(super) controls: &'static [&'static str],
+    pub(super) one: String,
     two: String,
 }
 
-const WEATHER: &str = r#"{"city": "Bonn", "days": 3}"#;
+pub(super) const WEATHER: &str = r#"{"city": "Bonn", "days": 3}"#;
 const TIME: &str = r#"{"zone": "a b"}"#;
 
-fn tools() -> Vec<Tool> {
+pub(super) fn tools() -> Vec<Tool> {
     let tool = |name: &str, properties: Value| {
         let required: Vec<&String> = properties.as_object().expect("an object").keys().collect();
         let parameters = json!({ "type": "object", "properties": properties, "required": required,
@@ -52,7 +52,7 @@ fn row(
     }
 }
 
-fn rows() -> Vec<Row> {
+pub(super) fn rows() -> Vec<Row> {
     let object = |name: &str, arguments: &str, key: &str| {
         format!(r#"{{"name": "{name}", "{key}": {arguments}}}"#)
     };
@@ -333,7 +333,7 @@ fn ends(compiler: &Compiler, compiled: &Compiled, text: &str) -> Option<Vec<usiz
 }
 
 /// Whether the grammar accepts a text.
-fn accepts(compiler: &Compiler, compiled: &Compiled, text: &str) -> bool {
+pub(super) fn accepts(compiler: &Compiler, compiled: &Compiled, text: &str) -> bool {
     ends(compiler, compiled, text).is_some()
 }
 
@@ -468,85 +468,6 @@ fn calls_that_must_come_are_enforced_and_read_in_every_format() {
             assert_eq!(two, [weather.clone(), time.clone()], "{name}: {}", row.two);
         }
     }
-}
-
-#[test]
-fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
-    let rows = rows();
-    let parameters = &tools()[0].parameters;
-    let conditions =
-        json!({ "properties": parameters["properties"], "required": ["city", "days"] });
-    let kinds = json!(["object", "null", "boolean"]);
-    let definitions = json!({ "root": with_type(&conditions, &kinds) });
-    for (schema, is_enforced) in [
-        (json!({}), false),
-        (json!({ "type": kinds }), false),
-        (json!({ "type": kinds, "description": "any" }), false),
-        (conditions.clone(), true),
-        (with_type(&conditions, &kinds), true),
-        (
-            json!({ "anyOf": [conditions, { "type": "boolean" }] }),
-            true,
-        ),
-        (
-            json!({ "$ref": "#/$defs/root", "$defs": definitions }),
-            true,
-        ),
-    ] {
-        for format in formats() {
-            if !matches!(
-                format.body,
-                Body::Object | Body::Map | Body::Named | Body::Channels
-            ) {
-                continue;
-            }
-            let name = &format.name;
-            let row = rows.iter().find(|row| row.format == *name);
-            let row = row.expect("a row for each format");
-            let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
-            let mut tool = tools().remove(0);
-            tool.parameters = schema.clone();
-            let answer = Answer {
-                format: Arc::clone(format),
-                thought: Thought::None,
-                tools: vec![tool],
-                many: false,
-                content: Content::None,
-            };
-            let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
-            let compiled = compiled.unwrap_or_else(|e| panic!("{name}, {schema}: {e}"));
-            assert!(accepts(&compiler, &compiled, &row.one), "{name}, {schema}");
-            for value in ["true", "null", "1", "[]", "\"x\""] {
-                let text = row.one.replace(WEATHER, value);
-                assert_ne!(text, row.one);
-                assert!(!accepts(&compiler, &compiled, &text), "{schema}: {text}");
-            }
-            let empty = row.one.replace(WEATHER, "{}");
-            let found = accepts(&compiler, &compiled, &empty);
-            assert_eq!(found, !is_enforced, "{schema}: {empty}");
-        }
-    }
-    // Arguments that cannot be an object are refused with their place.
-    let answer = Answer {
-        format: Arc::clone(&formats()[0]),
-        thought: Thought::None,
-        tools: vec![Tool {
-            name: "f".into(),
-            parameters: json!({ "type": "string" }),
-        }],
-        many: false,
-        content: Content::None,
-    };
-    let compiler = Arc::new(Compiler::without_forcing(byte_level()));
-    let refused = compiler.compile(Constraint::Answer(Box::new(answer)));
-    let refused = refused.err().expect("it is refused").to_string();
-    assert_eq!(refused, "schema: nothing fits");
-}
-
-fn with_type(schema: &Value, kinds: &Value) -> Value {
-    let mut schema = schema.clone();
-    schema["type"] = kinds.clone();
-    schema
 }
 
 #[test]

@@ -356,41 +356,6 @@ fn objects_that_name_their_properties_are_closed() {
 }
 
 #[test]
-fn conditions_on_objects_alone_mean_an_object() {
-    for keywords in [
-        r#""properties": {"a": {}}, "required": ["a"]"#,
-        r#""required": ["a"]"#,
-        r#""additionalProperties": {"type": "integer"}"#,
-        r#""properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"description": "more"}]"#,
-        r#""allOf": [{"properties": {"a": {}}}, {"description": "more"}]"#,
-        r##""$ref": "#/$defs/a", "$defs": {"a": {"properties": {"a": {}}}}"##,
-    ] {
-        let others = &["1", "true", "null", "\"x\"", "[]"];
-        check(&format!("{{{keywords}}}"), &[r#"{"a":1}"#], others);
-    }
-    check(
-        r#"{"type": "array", "items": {"properties": {"a": {"required": ["b"]}}}}"#,
-        &["[]", "[{}]", r#"[{"a":{"b":1}}]"#],
-        &["[1]", "[null]", r#"[{"a":1}]"#],
-    );
-    // Whatever else is said of types holds.
-    for (schema, other) in [
-        (r#"{"type": ["object", "null"], "required": ["a"]}"#, "null"),
-        (r#"{"required": ["a"], "minLength": 1}"#, "\"x\""),
-        (r#"{"required": ["a"], "items": {"type": "null"}}"#, "[]"),
-        (r#"{"required": ["a"], "enum": [3, {"a": 1}]}"#, "3"),
-        (
-            r#"{"anyOf": [{"type": "string"}, {"required": ["a"]}]}"#,
-            "\"x\"",
-        ),
-        (r#"{"required": true}"#, "3"),
-        (r#"{"required": [], "minProperties": 0}"#, "3"),
-    ] {
-        check(schema, &[r#"{"a":1}"#, other], &[]);
-    }
-}
-
-#[test]
 fn references_are_resolved_as_uris() {
     check(
         r##"{"$id": "http://e.org/r", "$defs": {"y": {"type": "integer"}, "x": {"$id": "x", "$defs": {"y": {"type": "string"}}, "$ref": "#/$defs/y"}}, "$ref": "#/$defs/x"}"##,
