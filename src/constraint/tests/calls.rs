@@ -367,7 +367,7 @@ fn read(compiler: &Compiler, format: &Arc<Format>, text: &str) -> Vec<(String, V
 }
 
 /// Texts that a call must not be: another name, arguments that do not fit, more before or after it.
-fn wrong(row: &Row) -> Vec<String> {
+pub(super) fn wrong(row: &Row) -> Vec<String> {
     let one = &row.one;
     let mut out = vec![
         one.replace("get_weather", "get_whether"),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::calls::{WEATHER, accepts, rows, tools};
+use super::calls::{WEATHER, accepts, rows, tools, wrong};
 use super::schemas::check;
 use super::*;
 use crate::text::calls::{Body, Tool, formats};
@@ -113,6 +113,49 @@ fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
     let refused = compiler.compile(Constraint::Answer(Box::new(answer)));
     let refused = refused.err().expect("it is refused").to_string();
     assert_eq!(refused, "schema: nothing fits");
+}
+
+#[test]
+fn arguments_on_their_own_are_those_of_all_parts_of_a_schema() {
+    let rows = rows();
+    let parameters = &tools()[0].parameters;
+    let part = |name: &str| json!({ "properties": { name: parameters["properties"][name] }, "required": [name] });
+    let (city, days) = (part("city"), part("days"));
+    let definitions = json!({ "city": city });
+    for schema in [
+        json!({ "allOf": [city, days] }),
+        json!({ "$ref": "#/$defs/city", "allOf": [days], "$defs": definitions }),
+        json!({ "anyOf": [{ "allOf": [city, days] }, { "type": "boolean" }] }),
+        with_type(
+            &json!({ "properties": parameters["properties"], "oneOf": [{ "required": ["city", "days"] }] }),
+            &json!("object"),
+        ),
+    ] {
+        for format in formats() {
+            if !matches!(format.body, Body::Parameters | Body::Notation) {
+                continue;
+            }
+            let name = &format.name;
+            let row = rows.iter().find(|row| row.format == *name);
+            let row = row.expect("a row for each format");
+            let compiler = Arc::new(Compiler::without_forcing(byte_level_with(row.controls)));
+            let mut tool = tools().remove(0);
+            tool.parameters = schema.clone();
+            let answer = Answer {
+                format: Arc::clone(format),
+                thought: Thought::None,
+                tools: vec![tool],
+                many: false,
+                content: Content::None,
+            };
+            let compiled = compiler.compile(Constraint::Answer(Box::new(answer)));
+            let compiled = compiled.unwrap_or_else(|e| panic!("{name}, {schema}: {e}"));
+            assert!(accepts(&compiler, &compiled, &row.one), "{name}, {schema}");
+            for text in wrong(row) {
+                assert!(!accepts(&compiler, &compiled, &text), "{name}: {text}");
+            }
+        }
+    }
 }
 
 fn with_type(schema: &Value, kinds: &Value) -> Value {
