@@ -719,7 +719,8 @@ fn samplers_are_request_data() {
             "a seed is a promise"
         );
     }
-    let (_, answer) = server.chat(json!({ "samplers": ["top_q"] }));
+    let strict = Server::start(&["--strict-fields"]);
+    let (_, answer) = strict.chat(json!({ "samplers": ["top_q"] }));
     let message = answer["error"]["message"].as_str().unwrap_or_default();
     assert!(
         message.contains("`tfs_z`") && message.contains("`mirostat`"),
