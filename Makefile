@@ -13,7 +13,7 @@ help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Complete PROMPT with MODEL (default: 2+2=? with the built-in model)
-	cargo run --release -- run $(model) "$(PROMPT)"
+	cargo run --profile quick -- run $(model) "$(PROMPT)"
 
 serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
 	cargo run --release -- serve $(model)

@@ -16,7 +16,7 @@ use super::Failure;
 #[group(multiple = false)]
 #[command(next_help_heading = "Constrained output")]
 pub(super) struct ConstraintOptions {
-    /// Constrained decoding: file with a JSON Schema of the completion
+    /// Constrained decoding: JSON Schema of the completion, in a file or, from its `{` on, as it is
     #[arg(long, value_name = "FILE")]
     json_schema: Option<PathBuf>,
     /// Constrained decoding: regular expression that matches the whole completion
@@ -31,7 +31,7 @@ impl ConstraintOptions {
     /// The constraint that the options define, if any.
     pub(super) fn read(&self) -> Result<Option<Constraint>, Failure> {
         if let Some(path) = &self.json_schema {
-            return Ok(Some(Constraint::JsonSchema(json(path)?)));
+            return Ok(Some(Constraint::JsonSchema(schema(path)?)));
         }
         if let Some(path) = &self.grammar {
             let text = text(path)?;
@@ -48,13 +48,24 @@ impl ConstraintOptions {
     /// The constraint as a field of a request.
     pub(super) fn field(&self) -> Result<Option<(String, Value)>, Failure> {
         if let Some(path) = &self.json_schema {
-            return Ok(Some(("json_schema".into(), json(path)?)));
+            return Ok(Some(("json_schema".into(), schema(path)?)));
         }
         if let Some(path) = &self.grammar {
             return Ok(Some(("grammar".into(), text(path)?.into())));
         }
         let regex = self.regex.as_deref();
         Ok(regex.map(|regex| ("guided_regex".into(), regex.into())))
+    }
+}
+
+/// The JSON value in a file, or the schema that stands in place of the file's name.
+fn schema(path: &Path) -> Result<Value, Failure> {
+    let own = path
+        .to_str()
+        .filter(|text| text.trim_start().starts_with('{'));
+    match own {
+        Some(text) => serde_json::from_str(text).map_err(|e| anyhow::anyhow!("--json-schema: {e}")),
+        None => json(path),
     }
 }
 

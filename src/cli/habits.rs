@@ -4,11 +4,13 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
 
 use lab_core::arch::nearest;
 use lab_core::models::recognise::NO_DOWNLOADS;
+
+use super::command_line::command;
 
 /// Short options of several letters, and ours.
 const SHORT: [(&str, &str); 8] = [
@@ -156,6 +158,10 @@ const OPTIONS: &[(&[&str], &str)] = &[
         &["-tb", "--threads-batch"],
         "`--threads N` is for prefill and decode",
     ),
+    (
+        &["--reasoning-budget", "--thinking-budget"],
+        "`thinking_budget` of a request limits the tokens of reasoning, and `/set thinking_budget N` of `bench chat`",
+    ),
     (&["--keepalive", "--keep-alive"], "`--idle-time SECONDS`"),
     (
         &["--verbose", "-v", "--log-verbose", "-lv"],
@@ -302,7 +308,10 @@ pub(super) fn explained(error: Error) -> Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let name = found(ContextKind::InvalidArg);
-            let known = name.and_then(|name| Some(unknown(&name, advice(OPTIONS, &name)?)));
+            let known = name.and_then(|name| match advice(OPTIONS, &name) {
+                Some(advice) => Some(unknown(&name, advice)),
+                None => elsewhere(&name),
+            });
             known.unwrap_or_else(|| without_strange_tips(error))
         }
         ErrorKind::InvalidSubcommand => {
@@ -320,6 +329,25 @@ pub(super) fn explained(error: Error) -> Error {
     }
 }
 
+/// The error of an option that other commands have.
+fn elsewhere(name: &str) -> Option<Error> {
+    let long = name.strip_prefix("--")?;
+    let mut command = command();
+    command.build();
+    let has = |command: &&Command| {
+        command
+            .get_arguments()
+            .any(|arg| arg.get_long() == Some(long))
+    };
+    let owners = command.get_subcommands().filter(has);
+    let owners: Vec<String> = owners
+        .filter(|command| !command.is_hide_set())
+        .map(|command| format!("`bench {}`", command.get_name()))
+        .collect();
+    let text = format!("it is an option of {}", owners.join(", "));
+    (!owners.is_empty()).then(|| unknown(name, &text))
+}
+
 /// The error of an unknown option without tips that name an option unlike it, or that take an option for a value.
 fn without_strange_tips(mut error: Error) -> Error {
     let text = |value: Option<&ContextValue>| match value {
@@ -332,7 +360,7 @@ fn without_strange_tips(mut error: Error) -> Error {
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::Usage);
     }
-    if name.starts_with("--") {
+    if name.starts_with('-') {
         error.remove(ContextKind::Suggested);
     }
     error
@@ -351,7 +379,6 @@ fn advice(table: &[(&[&str], &'static str)], name: &str) -> Option<&'static str>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::command_line::command;
 
     fn line(text: &str) -> Vec<OsString> {
         text.split(' ').map(OsString::from).collect()

@@ -85,7 +85,7 @@ pub(super) struct ModelOptions {
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
     /// Number of compute threads, 1 or more, at most one per core; default: one per core
-    #[arg(short, long, value_name = "N", value_parser = positive)]
+    #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     threads: Option<usize>,
     /// Check every weight for NaN and infinity first, and refuse a model that has any
     #[arg(long, hide_short_help = true)]
@@ -101,7 +101,7 @@ pub(super) struct LoadOptions {
     /// Context length in tokens such as 4096 or 4k, in `serve` of each request; 0 = that of the model; default: that
     /// of the model, at most 4096; in `compare` and `logits` that of the model, in `perf` and `lab drift` what the
     /// measurement needs
-    #[arg(short, long, value_name = "N", value_parser = tokens, aliases = ["ctx-size", "max-model-len"])]
+    #[arg(short, long, value_name = "N", value_parser = tokens, aliases = ["ctx-size", "max-model-len"], allow_negative_numbers = true)]
     ctx: Option<usize>,
     /// Element type of the KV cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl, if its blocks divide a
     /// head; default: f16, in `compare`, `logits` and `lab drift` f32
@@ -381,7 +381,7 @@ pub(super) fn positions(plan: &Plan) -> Option<usize> {
 
 /// A progress bar on stderr for loading or writing a model; hidden if stderr is not a terminal.
 pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
-    let bar = ProgressBar::new(0);
+    let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template("{prefix} {msg} {bar:30} {bytes}/{total_bytes}");
     if let Ok(style) = style {
         bar.set_style(style);

@@ -215,10 +215,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         diffusion: args.diffusion.request(),
         trace: is_live,
     });
-    let mut events = events.map_err(|rejected| match rejected {
-        Rejected::TooLong { .. } => anyhow::anyhow!("{rejected}; {}", longer(&served)),
-        other => other.into(),
-    })?;
+    let mut events = events.map_err(|rejected| too_long(rejected, &served))?;
     let mut held = String::new();
     while let Some(event) = events.blocking_recv() {
         match event {
@@ -286,7 +283,7 @@ fn model_and_prompt(args: &Args) -> Result<(Option<&Path>, Option<&str>), Failur
 /// Whether a path is a model rather than the text of a prompt.
 fn is_model(path: &Path) -> bool {
     let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
-    (is_gguf && path.is_file()) || path.join("config.json").is_file()
+    is_gguf || path.join("config.json").is_file()
 }
 
 /// The text of the prompt: that of the command line, of a file, or of stdin.
@@ -328,6 +325,14 @@ fn prompt(args: &Args, text: &str, served: &Arc<Served>) -> Result<Vec<u32>, Fai
     let user = json!({ "role": "user", "content": text });
     fields.insert("messages".into(), system.chain([user]).collect());
     lab_server::prompt(served, fields).map_err(Failure::msg)
+}
+
+/// The failure of a request that the engine refuses, with what helps if its prompt does not fit.
+pub(super) fn too_long(rejected: Rejected, served: &Served) -> Failure {
+    match rejected {
+        Rejected::TooLong { .. } => anyhow::anyhow!("{rejected}; {}", longer(served)),
+        other => other.into(),
+    }
 }
 
 /// What helps if a prompt does not fit into the context.

@@ -212,7 +212,16 @@ fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Com
     for parameter in table {
         let kind = match parameter.kind {
             Kind::Real => Arg::new(parameter.name).value_parser(value_parser!(f64)),
-            Kind::Count => Arg::new(parameter.name).value_parser(value_parser!(u32)),
+            Kind::Count => {
+                // vLLM turns counts off with -1.
+                let off = parameter.off;
+                Arg::new(parameter.name).value_parser(move |text: &str| match (text, off) {
+                    ("-1", Some(off)) => Ok(off as u32),
+                    _ => text
+                        .parse::<u32>()
+                        .map_err(|_| "expected a whole number, 0 or more"),
+                })
+            }
             Kind::Integer => Arg::new(parameter.name).value_parser(value_parser!(i32)),
         };
         // This leaks two strings for each parameter, once per process.
@@ -228,7 +237,7 @@ fn augment<P>(mut command: Command, table: &[Parameter<P>], defaults: &P) -> Com
                     "N"
                 })
                 .default_value(&*default.to_string().leak())
-                .allow_negative_numbers(parameter.range.low < 0.0)
+                .allow_negative_numbers(true)
                 .help(parameter.help()),
         );
     }

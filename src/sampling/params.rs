@@ -190,8 +190,12 @@ impl FromStr for StageName {
     fn from_str(name: &str) -> Result<Self, ParamError> {
         // llama-server's clients write these.
         let known = match name {
-            "typ_p" | "typical" => "typical_p",
+            "typ_p" | "typ" | "typ-p" | "typical" | "typical-p" => "typical_p",
             "temp" => "temperature",
+            "nucleus" | "top-p" => "top_p",
+            "top-k" => "top_k",
+            "min-p" => "min_p",
+            "top-n-sigma" => "top_n_sigma",
             name => name,
         };
         let known = Self::ALL.iter().find(|stage| stage.as_str() == known);

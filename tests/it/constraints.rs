@@ -278,7 +278,6 @@ fn item_37_constraints_that_cannot_be_used_are_refused_with_their_place() {
         (json!({ "grammar": "a".repeat(300_000) }), "grammar"),
         (json!({ "guided_regex": "(" }), "guided_regex"),
         (json!({ "guided_json": "{" }), "guided_json"),
-        (json!({ "structured_outputs": {} }), "structured_outputs"),
         (
             json!({ "guided_regex": "a", "grammar": "root ::= \"a\"" }),
             "guided_regex",

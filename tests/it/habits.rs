@@ -210,6 +210,25 @@ fn an_unknown_option_gets_no_tip_that_leads_elsewhere() {
         assert_eq!(ran.code, 2);
         assert!(!ran.err.contains(strange), "{}", ran.err);
     }
+    for (arguments, part) in [
+        (
+            &["plan", "--parallel", "8"][..],
+            "an option of `bench serve`",
+        ),
+        (
+            &["run", "-c", "-1", "hi"],
+            "'--ctx <N>': expected a number of tokens",
+        ),
+        (&["run", "--min-p", "-1", "hi"], "a number from 0 to 1"),
+    ] {
+        let ran = bench(arguments);
+        assert!(ran.err.contains(part), "{}", ran.err);
+    }
+    assert!(
+        fine(&["run", "--top-k", "-1", "-n", "1", "hi"])
+            .out
+            .contains("Hi")
+    );
     let ran = bench(&["run", "--temprature", "1", "hi"]);
     assert!(ran.err.contains("--temperature"), "{}", ran.err);
 }

@@ -418,8 +418,9 @@ fn values_of_other_servers_are_taken() {
         with_off["choices"][0]["message"],
         plain["choices"][0]["message"]
     );
+    let strict = Server::start(&["--strict-fields"]);
     for (samplers, mention) in [(json!("edq"), "`q`"), (json!(["nothing"]), "`nothing`")] {
-        let (status, answer) = server.chat(json!({ "samplers": samplers }));
+        let (status, answer) = strict.chat(json!({ "samplers": samplers }));
         let message = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(status == 400 && message.contains(mention), "{answer}");
     }

@@ -65,6 +65,7 @@ mod native;
 mod outputs;
 mod page;
 mod patching;
+mod peers;
 mod perf;
 mod pictures;
 mod placement;

@@ -12,6 +12,7 @@ use crate::chat::tool_calls::{Body, Format, Marks, Schema, Tool};
 use crate::tokenizer::Tokenizer;
 
 use super::deadline::Deadline;
+use super::properties::{Properties, is_bounded, properties, with_definitions};
 use super::schema;
 use super::{Constraint, Error};
 
@@ -248,7 +249,7 @@ impl Writer<'_> {
 
     fn fitting(&mut self, constraint: Constraint) -> Result<String, Error> {
         Ok(match constraint {
-            Constraint::JsonSchema(schema) => self.json(schema)?,
+            Constraint::JsonSchema(schema) => self.json(&schema)?,
             Constraint::Regex(regex) => {
                 let literal = super::regex::literal(&regex);
                 self.rule("", &literal)
@@ -261,12 +262,19 @@ impl Writer<'_> {
         })
     }
 
-    fn json(&mut self, schema: Value) -> Result<String, Error> {
-        let schema = match schema {
-            Value::Null => serde_json::json!({ "type": "object" }),
+    fn json(&mut self, schema: &Value) -> Result<String, Error> {
+        let grammar = schema::to_lark(schema, self.deadline)?;
+        Ok(self.rule("", &format!("%lark {{\n{grammar}}}")))
+    }
+
+    /// The arguments of a call: an object, also where the schema allows other values.
+    fn arguments(&mut self, tool: &Tool) -> Result<String, Error> {
+        let any = Value::Bool(true);
+        let schema = match &tool.parameters {
+            Value::Null => &any,
             schema => schema,
         };
-        let grammar = schema::to_lark(&schema, self.deadline)?;
+        let grammar = schema::object_to_lark(schema, self.deadline)?;
         Ok(self.rule("", &format!("%lark {{\n{grammar}}}")))
     }
 
@@ -384,11 +392,11 @@ impl Writer<'_> {
                 };
                 let keys = (first(&format.name_keys), first(&format.arguments_keys));
                 let rest = quoted(&format!("{}: {name}, {}: ", keys.0, keys.1));
-                let json = self.json(tool.parameters.clone())?;
+                let json = self.arguments(tool)?;
                 return Ok(self.rule("", &format!("{number} {rest} {json} \"}}\"")));
             }
             Body::Map => {
-                let json = self.json(tool.parameters.clone())?;
+                let json = self.arguments(tool)?;
                 let head = quoted(&format!("{{{name}: "));
                 return Ok(self.rule("", &format!("{head} {json} \"}}\"")));
             }
@@ -412,18 +420,39 @@ impl Writer<'_> {
         let arguments = match format.body {
             Body::Parameters => self.parameters(&tool.parameters)?,
             Body::Notation => self.notation(&tool.parameters)?,
-            _ => self.json(tool.parameters.clone())?,
+            _ => self.arguments(tool)?,
         };
         Ok(self.rule("", &format!("{head} {arguments}")))
     }
 
-    /// Marks around each parameter: first the required ones, then the others.
+    /// The rule of one of these, some of which may be empty.
+    fn either(&mut self, mut all: Vec<String>) -> String {
+        if all.len() == 1 {
+            return all.remove(0);
+        }
+        let n_all = all.len();
+        all.retain(|one| !one.trim().is_empty());
+        if all.is_empty() {
+            return String::new();
+        }
+        let is_optional = if all.len() < n_all { "?" } else { "" };
+        format!("{}{is_optional}", self.rule("", &all.join(" | ")))
+    }
+
+    /// Marks around each parameter, in the order of the schema.
     fn parameters(&mut self, schema: &Value) -> Result<String, Error> {
+        let ways = properties(schema);
+        let ways = ways.iter().map(|way| self.parameters_of(way, schema));
+        let ways = ways.collect::<Result<_, _>>()?;
+        Ok(self.either(ways))
+    }
+
+    fn parameters_of(&mut self, way: &Properties, schema: &Value) -> Result<String, Error> {
         let Some(marks) = self.format.parameter.clone() else {
             return Ok(String::new());
         };
         let mut all = Vec::new();
-        for (key, own, is_required) in properties(schema) {
+        for (key, own, is_required) in way {
             let head = |is_string: bool| {
                 let kind = match is_string {
                     true => &marks.string_mark,
@@ -452,11 +481,11 @@ impl Writer<'_> {
             }
             let is_only_string = own["type"] == "string" || (is_string && texts.is_none());
             if !is_only_string || (own["type"] != "string" && !marks.other_mark.is_empty()) {
-                let own = self.json(with_definitions(own, schema))?;
+                let own = self.json(&with_definitions(own, schema))?;
                 ways.push(format!("{other_head} {own} {close}"));
             }
             let rule = self.rule("", &ways.join(" | "));
-            all.push(if is_required {
+            all.push(if *is_required {
                 rule
             } else {
                 format!("{rule}?")
@@ -519,75 +548,41 @@ impl Writer<'_> {
             Some("object") => object.clone(),
             _ => any.clone(),
         };
-        let (mut required, mut others) = (Vec::new(), Vec::new());
-        for (key, own, is_required) in properties(schema) {
-            let value = match own["enum"].as_array().filter(|_| own["type"] == "string") {
-                Some(values) => {
-                    format!("{quote} {} {quote}", one_of(values))
-                }
-                // Numbers are written as in JSON.
-                None if is_bounded(own) => self.json(own.clone())?,
-                None => typed(&own["type"]),
-            };
-            let pair = format!("{} {value}", quoted(&format!("{key}{}", notation.assign)));
-            let rules = if is_required {
-                &mut required
-            } else {
-                &mut others
-            };
-            rules.push(self.rule("", &pair));
-        }
-        let other = others.join(" | ");
-        let pairs = match (required.is_empty(), others.is_empty()) {
-            (true, true) => String::new(),
-            (true, false) => format!("(({other}) ({separator} ({other}))*)?"),
-            (false, true) => required.join(&format!(" {separator} ")),
-            (false, false) => {
-                format!(
-                    "{} ({separator} ({other}))*",
-                    required.join(&format!(" {separator} "))
-                )
+        let mut ways = Vec::new();
+        for way in properties(schema) {
+            let (mut required, mut others) = (Vec::new(), Vec::new());
+            for (key, own, is_required) in &way {
+                let value = match own["enum"].as_array().filter(|_| own["type"] == "string") {
+                    Some(values) => {
+                        format!("{quote} {} {quote}", one_of(values))
+                    }
+                    // Numbers are written as in JSON.
+                    None if is_bounded(own) => self.json(own)?,
+                    None => typed(&own["type"]),
+                };
+                let pair = format!("{} {value}", quoted(&format!("{key}{}", notation.assign)));
+                let rules = if *is_required {
+                    &mut required
+                } else {
+                    &mut others
+                };
+                rules.push(self.rule("", &pair));
             }
-        };
+            let other = others.join(" | ");
+            ways.push(match (required.is_empty(), others.is_empty()) {
+                (true, true) => String::new(),
+                (true, false) => format!("(({other}) ({separator} ({other}))*)?"),
+                (false, true) => required.join(&format!(" {separator} ")),
+                (false, false) => {
+                    format!(
+                        "{} ({separator} ({other}))*",
+                        required.join(&format!(" {separator} "))
+                    )
+                }
+            });
+        }
+        let pairs = self.either(ways);
         let (open, close) = (quoted(&notation.open), quoted(&notation.close));
         Ok(format!("{open} {pairs} {close}"))
     }
-}
-
-/// Whether a schema restricts a number to some values.
-fn is_bounded(schema: &Value) -> bool {
-    const BOUNDS: &[&str] = &[
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "enum",
-        "const",
-    ];
-    let is_number = schema["type"] == "integer" || schema["type"] == "number";
-    is_number && BOUNDS.iter().any(|key| schema.get(key).is_some())
-}
-
-/// The properties of an object's schema, each with whether it is required.
-fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value, bool)> {
-    let required = schema["required"].as_array();
-    let all = schema["properties"].as_object().into_iter().flatten();
-    all.map(move |(key, own)| {
-        let is_required = required.is_some_and(|names| names.iter().any(|name| name == key));
-        (key, own, is_required)
-    })
-}
-
-/// A part of a schema, with the definitions that it may refer to.
-fn with_definitions(part: &Value, schema: &Value) -> Value {
-    let mut part = part.clone();
-    if let Some(fields) = part.as_object_mut() {
-        for key in ["$defs", "definitions"] {
-            if let Some(definitions) = schema.get(key) {
-                fields.entry(key).or_insert_with(|| definitions.clone());
-            }
-        }
-    }
-    part
 }

@@ -15,6 +15,7 @@ mod error;
 mod gbnf;
 mod limits;
 mod matcher;
+mod properties;
 mod regex;
 mod request;
 mod schema;

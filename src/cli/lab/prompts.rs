@@ -9,6 +9,7 @@ use clap::Args as ClapArgs;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::cli::run::too_long;
 use lab_core::artifacts::vectors::Vectors;
 use lab_core::engine::serving::Served;
 use lab_core::engine::{Diffusion, Event, LabPlan, LabResult, Limits, Request, ends_in_vectors};
@@ -161,7 +162,7 @@ impl Asking {
         };
         request.sampling.temperature = 0.0;
         let events = self.served.handle.submit(request);
-        events.map_err(|error| anyhow::anyhow!("{error}"))
+        events.map_err(|rejected| too_long(rejected, &self.served))
     }
 
     /// Runs prompts, numbered from `first`, with `n_more` tokens of a completion each. Passes each result to `take`, in

@@ -135,7 +135,7 @@ impl Chat {
     fn check(&self) -> Result<(), Error> {
         if let Some(top) = self.top_logprobs {
             check_top("top_logprobs", top)?;
-            if self.logprobs != Some(true) {
+            if top > 0 && self.logprobs != Some(true) {
                 let message = "`top_logprobs` needs `logprobs` to be true";
                 return Err(Error::value("top_logprobs", message));
             }

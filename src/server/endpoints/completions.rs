@@ -90,7 +90,12 @@ pub(crate) async fn completions(
     mut body: Body,
 ) -> Result<Response, Error> {
     let generation = Generation::take(&mut body, 0)?;
-    let legacy: Legacy = body.take()?;
+    // Chat has true and false there.
+    if body.get("logprobs") == Some(&Value::Bool(false)) {
+        body.take_one("logprobs");
+    }
+    let mut legacy: Legacy = body.take()?;
+    legacy.suffix.take_if(|suffix| suffix.is_empty());
     let fitting: Fitting = body.take()?;
     body.finish()?;
     let prompts = inputs(PROMPT, &legacy.prompt)?;

@@ -12,13 +12,13 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use lab_base::chat::template::RenderError;
-use lab_core::arch::nearest;
 use lab_core::engine::serving::{PromptError, Served};
 use lab_core::engine::{Failure, Rejected};
 
 use super::dialect::Dialect;
 use super::json::Json;
 use crate::http::request_log::Record;
+use crate::pool::ALIAS;
 
 /// Text from a client, shortened for an error message.
 pub(crate) fn quoted(text: &str) -> String {
@@ -42,6 +42,18 @@ fn content_type(kind: Option<&str>) -> String {
 /// A duration in whole seconds, at least one.
 fn seconds(time: Duration) -> u64 {
     time.as_millis().div_ceil(1000).max(1) as u64
+}
+
+/// That there is no model of a name.
+fn no_model(name: &str, near: Option<&str>) -> String {
+    match (name, near) {
+        (ALIAS, _) => format!("the request names no model, or `{ALIAS}`, which is the only one"),
+        (name, None) => format!("the model `{}` does not exist", quoted(name)),
+        (name, Some(near)) => {
+            let name = quoted(name);
+            format!("the model `{name}` does not exist; did you mean `{near}`?")
+        }
+    }
 }
 
 /// The field that holds the messages of a conversation.
@@ -91,11 +103,7 @@ pub(crate) enum Error {
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
     /// There is no model of this name.
-    #[error(
-        "the model `{}` does not exist{}; {models}",
-        quoted(name),
-        .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
-    )]
+    #[error("{}; {models}", no_model(name, near.as_deref()))]
     UnknownModel {
         name: String,
         near: Option<String>,
@@ -221,31 +229,6 @@ impl Error {
         }
     }
 
-    /// An error about a model that is none of `names`.
-    pub(crate) fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
-        const MAX: usize = 10;
-        let names: Vec<&str> = names.collect();
-        let shown = names
-            .iter()
-            .take(MAX)
-            .map(|name| format!("`{}`", quoted(name)));
-        let shown: Vec<String> = shown.collect();
-        let models = match (shown.len(), names.len()) {
-            (0, _) => "there are no models".to_owned(),
-            (n, all) if n < all => {
-                let (shown, more) = (shown.join(", "), all - n);
-                format!("the models are {shown} and {more} more")
-            }
-            (1, _) => format!("the only model is {}", shown[0]),
-            _ => format!("the models are {}", shown.join(", ")),
-        };
-        Self::UnknownModel {
-            near: nearest(name, names).map(str::to_owned),
-            name: name.to_owned(),
-            models,
-        }
-    }
-
     /// An error about a field that nobody knows, with the nearest known one.
     pub(crate) fn unknown(param: String, near: Option<String>) -> Self {
         let hint = near.map(|near| format!("; did you mean `{near}`?"));
@@ -298,8 +281,12 @@ impl Error {
         self
     }
 
-    /// The message, in the words that clients of the requested route know.
+    /// The message, in the words that clients of the requested route know, with the fields that they sent.
     pub(crate) fn message(&self) -> String {
+        Record::current().with_sent(&self.words())
+    }
+
+    fn words(&self) -> String {
         let Self::ContextLength {
             found,
             limit,
@@ -452,8 +439,9 @@ impl Error {
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };
+        let param = self.param().map(|param| Record::current().as_sent(param));
         let mut body = json!({ "error": {
-            "message": self.message(), "type": kind, "param": self.param(), "code": self.code(),
+            "message": self.message(), "type": kind, "param": param, "code": self.code(),
         } });
         // llama-server's field names, so that clients can shorten a prompt by the right amount.
         if let Self::ContextLength { found, limit, .. } = self {

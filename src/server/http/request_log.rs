@@ -58,9 +58,30 @@ struct Notes {
     first: Option<Duration>,
     /// Each finish reason once, in the order of its first occurrence.
     finish: Vec<&'static str>,
+    /// The places of fields that the request has under other names.
+    renamed: Vec<Renamed>,
     is_answered: bool,
     /// Whether an engine process writes the line in the log.
     is_elsewhere: bool,
+}
+
+/// A place that the request has under another name.
+#[derive(Debug)]
+struct Renamed {
+    place: String,
+    sent: String,
+    /// Whether the places within it are the same.
+    keeps_inner: bool,
+}
+
+impl Renamed {
+    /// The place as the request has it, if it is this one or within it.
+    fn sent(&self, place: &str) -> Option<String> {
+        let inner = place.strip_prefix(&self.place)?;
+        let is_inner = inner.is_empty() || inner.starts_with(['.', '[']);
+        let inner = if self.keeps_inner { inner } else { "" };
+        is_inner.then(|| format!("{}{inner}", self.sent))
+    }
 }
 
 impl Record {
@@ -128,6 +149,45 @@ impl Record {
         } else if !notes.ignored.contains(&name) {
             notes.n_ignored += 1;
         }
+    }
+
+    /// Records that the request has a field, and what is within it, under another name: errors name it so.
+    pub(crate) fn rename(&self, place: impl Into<String>, sent: impl Into<String>) {
+        self.renamed(place.into(), sent.into(), true);
+    }
+
+    /// Records that a field was made out of another one, in which the places are others.
+    pub(crate) fn remake(&self, place: impl Into<String>, sent: impl Into<String>) {
+        self.renamed(place.into(), sent.into(), false);
+    }
+
+    fn renamed(&self, place: String, sent: String, keeps_inner: bool) {
+        self.notes().renamed.push(Renamed {
+            place,
+            sent,
+            keeps_inner,
+        });
+    }
+
+    /// The place of a field as the request has it.
+    pub(crate) fn as_sent(&self, place: &str) -> String {
+        let notes = self.notes();
+        let found = notes.renamed.iter().filter_map(|renamed| {
+            let sent = renamed.sent(place)?;
+            Some((renamed.place.len(), sent))
+        });
+        let longest = found.max_by_key(|(length, _)| *length);
+        longest.map_or_else(|| place.to_owned(), |(_, sent)| sent)
+    }
+
+    /// A message in which the places between backquotes are those of the request.
+    pub(crate) fn with_sent(&self, message: &str) -> String {
+        let parts = message.split('`').enumerate();
+        let parts = parts.map(|(i, part)| match i % 2 {
+            0 => part.to_owned(),
+            _ => self.as_sent(part),
+        });
+        parts.collect::<Vec<_>>().join("`")
     }
 
     /// Records that the request names a model of another name than the one that answers.

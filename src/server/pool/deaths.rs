@@ -13,7 +13,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// The deaths of a model's engine processes.
 #[derive(Debug, Default)]
-pub(super) struct Deaths {
+pub(crate) struct Deaths {
     n: u64,
     /// The times of the last `MAX` deaths.
     times: VecDeque<Instant>,
@@ -24,7 +24,7 @@ pub(super) struct Deaths {
 }
 
 impl Deaths {
-    pub(super) fn note(&mut self, how: &str) {
+    pub(crate) fn note(&mut self, how: &str) {
         self.note_at(how, Instant::now());
     }
 
@@ -39,12 +39,12 @@ impl Deaths {
     }
 
     /// Records that a process was started.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.is_over = true;
     }
 
     /// The number of deaths, and how the last process died unless another was started since.
-    pub(super) fn report(&self) -> (u64, Option<String>) {
+    pub(crate) fn report(&self) -> (u64, Option<String>) {
         (self.n, self.last.clone().filter(|_| !self.is_over))
     }
 
@@ -57,12 +57,12 @@ impl Deaths {
 }
 
 impl Place {
-    pub(super) fn deaths(&self) -> MutexGuard<'_, Deaths> {
+    pub(crate) fn deaths(&self) -> MutexGuard<'_, Deaths> {
         self.deaths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses to start an engine process after too many deaths.
-    pub(super) fn check_rest(&self) -> Result<(), Error> {
+    pub(crate) fn check_rest(&self) -> Result<(), Error> {
         if !matches!(*self.state(), State::NotLoaded) {
             return Ok(());
         }

@@ -31,7 +31,7 @@ pub(crate) enum Engine {
 
 impl Engine {
     /// The engine of a model under its served name.
-    pub(super) fn new(started: Started, name: &str) -> Self {
+    pub(crate) fn new(started: Started, name: &str) -> Self {
         match started {
             Started::Here(mut served) => {
                 name.clone_into(&mut served.name);
@@ -42,7 +42,7 @@ impl Engine {
     }
 
     /// Whether no one else holds the engine.
-    pub(super) fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         match self {
             Self::Here(served) => Arc::strong_count(served) == 1,
             Self::Own(process) => Arc::strong_count(process) == 1,
@@ -50,7 +50,7 @@ impl Engine {
     }
 
     /// The engine's description of its model; `None` for a process, whose model is described from its file.
-    pub(super) fn description(&self) -> Option<Description> {
+    pub(crate) fn description(&self) -> Option<Description> {
         match self {
             Self::Here(served) => Some(Description {
                 info: served.info.clone(),
@@ -69,7 +69,7 @@ impl Engine {
     }
 
     /// Ends the engine and frees its memory. Blocks.
-    pub(super) fn end(self) {
+    pub(crate) fn end(self) {
         match self {
             Self::Here(served) => drop(served),
             Self::Own(process) => process.end(),
@@ -80,7 +80,7 @@ impl Engine {
 
 impl Place {
     /// Watches an engine process to record its death.
-    pub(super) fn supervise(self: &Arc<Self>, engine: &Engine) {
+    pub(crate) fn supervise(self: &Arc<Self>, engine: &Engine) {
         let Engine::Own(process) = engine else {
             return;
         };

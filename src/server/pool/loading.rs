@@ -51,7 +51,7 @@ pub struct Wanted<'a> {
 /// Loads a model and starts its engine.
 pub type Loader = Arc<dyn Fn(Wanted<'_>) -> Result<Started, LoadFault> + Send + Sync>;
 
-pub(super) type Loaded = Result<Engine, String>;
+pub(crate) type Loaded = Result<Engine, String>;
 
 /// Progress of a load in bytes; 0 of 0 until the total is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl Load {
 
 impl Place {
     /// Drops the description if the file has been replaced.
-    pub(super) fn look_again(&self) {
+    pub(crate) fn look_again(&self) {
         let now = self.source.stamp();
         let mut stamp = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
         if *stamp != now {
@@ -136,7 +136,7 @@ impl Place {
     }
 
     /// Checks that the files and RPC workers of a model in this process are unchanged.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         match &*self.state() {
             State::Loaded(Engine::Here(served)) => served.check(),
             _ => Ok(()),
@@ -150,7 +150,7 @@ impl Place {
     }
 
     /// Loads the model on this thread.
-    pub(super) fn try_load(&self, loader: &Loader) -> Result<Started, LoadFault> {
+    pub(crate) fn try_load(&self, loader: &Loader) -> Result<Started, LoadFault> {
         self.share_is(Share::default());
         let share = self.share.clone();
         let wanted = Wanted {
@@ -166,7 +166,7 @@ impl Place {
     }
 
     /// Records the result of a load.
-    pub(super) fn settle(self: &Arc<Self>, loaded: Result<Started, LoadFault>) -> Loaded {
+    pub(crate) fn settle(self: &Arc<Self>, loaded: Result<Started, LoadFault>) -> Loaded {
         self.touch();
         if let Err(fault) = &loaded
             && fault.is_death

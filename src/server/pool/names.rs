@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, PoisonError};
 
-use crate::http::error::Error;
+use crate::http::error::{Error, quoted};
 use crate::http::request_log::Record;
+use lab_core::arch::nearest;
 
 use super::{ALIAS, Place, Pool};
 
@@ -30,7 +31,7 @@ impl Pool {
             Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
             None => {
                 let names = places.keys().chain(self.aliases.keys()).map(String::as_str);
-                Err(Error::unknown_model(name, names))
+                Err(unknown_model(name, names))
             }
         }
     }
@@ -54,5 +55,30 @@ impl Pool {
             }
             (found, _) => found,
         }
+    }
+}
+
+/// An error about a model that is none of `names`.
+fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    const MAX: usize = 10;
+    let names: Vec<&str> = names.collect();
+    let shown = names
+        .iter()
+        .take(MAX)
+        .map(|name| format!("`{}`", quoted(name)));
+    let shown: Vec<String> = shown.collect();
+    let models = match (shown.len(), names.len()) {
+        (0, _) => "there are no models".to_owned(),
+        (n, all) if n < all => {
+            let (shown, more) = (shown.join(", "), all - n);
+            format!("the models are {shown} and {more} more")
+        }
+        (1, _) => format!("the only model is {}", shown[0]),
+        _ => format!("the models are {}", shown.join(", ")),
+    };
+    Error::UnknownModel {
+        near: nearest(name, names).map(str::to_owned),
+        name: name.to_owned(),
+        models,
     }
 }

@@ -10,7 +10,7 @@ const MAX: u64 = 64 << 10;
 
 /// Forwards lines as they arrive, without their line ends, on a separate thread. The channel closes after the last
 /// line.
-pub(super) fn hand_on(
+pub(crate) fn hand_on(
     output: Option<impl Read + Send + 'static>,
     on_line: OnLine,
 ) -> io::Result<mpsc::Receiver<()>> {

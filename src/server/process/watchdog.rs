@@ -17,20 +17,20 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(3)
 const MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The time of the last progress of a load; `None` after its end.
-pub(super) struct Progress(Mutex<Option<Instant>>);
+pub(crate) struct Progress(Mutex<Option<Instant>>);
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Mutex::new(Some(Instant::now())))
     }
 
     /// Records progress, or with `None` the end of the load.
-    pub(super) fn set(&self, at: Option<Instant>) {
+    pub(crate) fn set(&self, at: Option<Instant>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
     /// Waits for the end of the load, and ends a process that made no progress for `limit`.
-    pub(super) fn watch(&self, life: &Life, limit: Duration) {
+    pub(crate) fn watch(&self, life: &Life, limit: Duration) {
         while !life.has_ended() {
             let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
             match last {
@@ -55,7 +55,7 @@ fn pause(limit: Duration) -> Duration {
 
 /// Checks until the process ends. Ends it if it does not answer for `limit` or reports a stall.
 #[cfg(unix)]
-pub(super) fn watch(life: &Life, socket: &Path, limit: Duration, step_time: Duration) {
+pub(crate) fn watch(life: &Life, socket: &Path, limit: Duration, step_time: Duration) {
     let pause = pause(limit);
     let time = limit.min(MAX).saturating_sub(pause);
     let mut line = line::Line::new(socket);
@@ -80,7 +80,7 @@ pub(super) fn watch(life: &Life, socket: &Path, limit: Duration, step_time: Dura
 }
 
 #[cfg(not(unix))]
-pub(super) fn watch(_life: &Life, _socket: &Path, _limit: Duration, _step_time: Duration) {}
+pub(crate) fn watch(_life: &Life, _socket: &Path, _limit: Duration, _step_time: Duration) {}
 
 #[cfg(unix)]
 mod line {
@@ -96,7 +96,7 @@ mod line {
 
     /// The result of a health check.
     #[derive(Debug, PartialEq, Eq)]
-    pub(super) enum Answer {
+    pub(crate) enum Answer {
         /// The process is well, or the connection broke, which is no silence.
         Well,
         /// A step exceeds its time limit.
@@ -106,13 +106,13 @@ mod line {
     }
 
     /// The connection for health checks.
-    pub(super) struct Line<'a> {
+    pub(crate) struct Line<'a> {
         socket: &'a Path,
         stream: Option<UnixStream>,
     }
 
     impl<'a> Line<'a> {
-        pub(super) fn new(socket: &'a Path) -> Self {
+        pub(crate) fn new(socket: &'a Path) -> Self {
             Self {
                 socket,
                 stream: None,
@@ -120,7 +120,7 @@ mod line {
         }
 
         /// The result of a check with a time limit.
-        pub(super) fn answer(&mut self, limit: Duration) -> Answer {
+        pub(crate) fn answer(&mut self, limit: Duration) -> Answer {
             match self.ask(limit) {
                 Ok(head) if head.starts_with(b"HTTP/1.1 503 ") => Answer::Stalled,
                 Ok(_) => Answer::Well,

@@ -260,7 +260,7 @@ impl Body {
             },
             Err(value) => value,
         };
-        serde_path_to_error::deserialize(value).map_err(|error| {
+        serde_path_to_error::deserialize(integral(value)).map_err(|error| {
             // The path may hold a key that the client chose, of any length. serde writes an empty one as a dot.
             let within = match quoted(&error.path().to_string()) {
                 path if path == "." => String::new(),
@@ -302,6 +302,21 @@ impl Body {
         let near = nearest(name, self.known.iter().copied().chain(others));
         let near = near.map(|near| format!("{prefix}{near}"));
         Error::unknown(format!("{prefix}{}", quoted(name)), near)
+    }
+}
+
+/// A number, or an array of them, with what JSON calls `4.0` as the integer that it is.
+pub(crate) fn integral(value: Value) -> Value {
+    /// Beyond it not every integer has a float of its own.
+    const MAX: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let float = number.as_f64();
+            let float = float.filter(|float| float.fract() == 0.0 && float.abs() <= MAX);
+            float.map_or(Value::Number(number), |float| (float as i64).into())
+        }
+        Value::Array(all) => all.into_iter().map(integral).collect(),
+        other => other,
     }
 }
 

@@ -75,13 +75,13 @@ pub(crate) fn rewritten(mut body: Body) -> Result<(Body, Forms), Error> {
         out.insert("tools".into(), tools.collect::<Result<_, _>>()?);
     }
     if let Some(choice) = body.get("tool_choice") {
-        out.insert("tool_choice".into(), named(choice));
+        out.insert("tool_choice".into(), named("tool_choice", choice));
     }
     if let Some(messages) = body.get("messages").and_then(Value::as_array) {
         let mut messages = messages.clone();
         let mut n_calls = 0;
-        for message in &mut messages {
-            rewrite(message, &mut n_calls);
+        for (i, message) in messages.iter_mut().enumerate() {
+            rewrite(&format!("messages[{i}]"), message, &mut n_calls);
         }
         out.insert("messages".into(), messages.into());
     }
@@ -93,9 +93,13 @@ fn add_functions(
     choice: Option<&Value>,
     out: &mut Fields,
 ) -> Result<(), Error> {
+    let record = Record::current();
+    record.rename("tools", "functions");
     let mut tools = Vec::new();
     for (i, function) in functions.iter().enumerate() {
-        object(&format!("functions[{i}]"), function)?;
+        let at = format!("functions[{i}]");
+        object(&at, function)?;
+        record.rename(format!("tools[{i}].function"), at);
         tools.push(json!({ "type": "function", "function": function }));
     }
     out.insert("tools".into(), tools.into());
@@ -115,30 +119,37 @@ fn add_functions(
             ));
         }
     };
-    out.extend(choice.map(|choice| ("tool_choice".to_owned(), choice)));
+    if let Some(choice) = choice {
+        out.insert("tool_choice".into(), choice);
+        record.rename("tool_choice", "function_call");
+        record.rename("tool_choice.function", "function_call");
+    }
     // An answer has room for one call.
     out.insert("parallel_tool_calls".into(), false.into());
     Ok(())
 }
 
 /// A choice of tools that names functions in the place of tools that take free text.
-fn named(choice: &Value) -> Value {
+fn named(at: &str, choice: &Value) -> Value {
     let mut choice = choice.clone();
     if choice["type"] == "custom" {
+        Record::current().rename(format!("{at}.function"), format!("{at}.custom"));
         return json!({ "type": "function", "function": choice["custom"] });
     }
     let allowed = choice.pointer_mut("/allowed_tools/tools");
-    for tool in allowed.and_then(Value::as_array_mut).into_iter().flatten() {
-        *tool = named(tool);
+    let allowed = allowed.and_then(Value::as_array_mut).into_iter().flatten();
+    for (i, tool) in allowed.enumerate() {
+        *tool = named(&format!("{at}.allowed_tools.tools[{i}]"), tool);
     }
     choice
 }
 
 /// Rewrites the calls and results of a message.
-fn rewrite(message: &mut Value, n_calls: &mut usize) {
+fn rewrite(at: &str, message: &mut Value, n_calls: &mut usize) {
     let Some(fields) = message.as_object_mut() else {
         return;
     };
+    let record = Record::current();
     // Templates may require ids of nine letters and digits.
     if fields.get("function_call").is_some_and(Value::is_object) {
         *n_calls += 1;
@@ -146,6 +157,8 @@ fn rewrite(message: &mut Value, n_calls: &mut usize) {
         let call =
             json!({ "id": format!("{n_calls:09}"), "type": "function", "function": function });
         fields.insert("tool_calls".into(), json!([call]));
+        let sent = format!("{at}.function_call");
+        record.rename(format!("{at}.tool_calls[0].function"), sent);
     }
     if fields.get("role").is_some_and(|role| role == "function") {
         fields.insert("role".into(), "tool".into());
@@ -153,8 +166,10 @@ fn rewrite(message: &mut Value, n_calls: &mut usize) {
         fields.entry("tool_call_id").or_insert(id.into());
     }
     let calls = fields.get_mut("tool_calls").and_then(Value::as_array_mut);
-    for call in calls.into_iter().flatten() {
+    for (i, call) in calls.into_iter().flatten().enumerate() {
         if call["type"] == "custom" {
+            let at = format!("{at}.tool_calls[{i}]");
+            record.rename(format!("{at}.function"), format!("{at}.custom"));
             let (name, input) = (&call["custom"]["name"], &call["custom"]["input"]);
             let function = json!({ "name": name, "arguments": { INPUT: input } });
             *call = json!({ "id": call["id"], "type": "function", "function": function });
@@ -168,7 +183,9 @@ impl Forms {
         if tool["type"] != "custom" {
             return Ok(tool.clone());
         }
+        let place = format!("{at}.function");
         let at = format!("{at}.custom");
+        Record::current().rename(place, at.as_str());
         let own = object(&at, tool.get("custom"))?;
         let name = text(&at, own, "name")?;
         self.custom.insert(name.to_owned());

@@ -91,7 +91,7 @@ const KNOWN: &[Known] = &[
     refused("vllm_xargs", &["{}"]),
     refused("echo", &["false"]),
     refused("best_of", &["1"]),
-    refused("suffix", &[]),
+    refused("suffix", &["\"\""]),
     refused("add_special_tokens", &["false"]),
     // llama-server.
     nothing("id_slot", Type::Number),
@@ -193,7 +193,7 @@ fn check_texts(name: &str, value: &Value) -> Result<(), Error> {
         let message = format!("`{name}`: more than {} keys", MAX.0);
         return Err(Error::value(name, message));
     }
-    for (key, value) in fields {
+    for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         let param = format!("{name}.{}", quoted(key));
         let Some(text) = value.as_str() else {
             return Err(Error::kind(param, "expected a string"));

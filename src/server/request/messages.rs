@@ -7,9 +7,11 @@ use lab_core::arch::nearest;
 use lab_core::engine::serving::{Conversation, Served};
 
 use super::fields::{Body, fields};
+use super::places::wrong;
 use super::shapes::{Shape, ignored};
 use super::tools::{self, Tools, check_calls, name_hidden, with_arguments};
 use crate::http::error::{Error, quoted};
+use crate::http::request_log::Record;
 
 /// Maximum number of fields of messages that are looked up in a template.
 const MAX_LOOKED_UP: usize = 256;
@@ -39,8 +41,6 @@ fields! {
 
 /// The accepted values of `reasoning_effort`.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-/// The accepted values of `reasoning_format`: llama.cpp's, without the one that writes reasoning twice.
-const REASONING_FORMATS: &[&str] = &["none", "auto", "deepseek"];
 /// Template variables that switch reasoning on and off.
 const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
 /// Template variables that are set from other fields.
@@ -78,9 +78,22 @@ const ROLES: &[&str] = &[
     "function",
 ];
 const PARTS: Shape = Shape {
-    kinds: &["text", "refusal"],
-    idle: &["annotations", "cache_control", "citations"],
-    ..Shape::of(&["type", "text", "refusal"])
+    kinds: &[
+        "text",
+        "input_text",
+        "output_text",
+        "refusal",
+        "thinking",
+        "reasoning",
+    ],
+    idle: &[
+        "annotations",
+        "cache_control",
+        "citations",
+        "logprobs",
+        "signature",
+    ],
+    ..Shape::of(&["type", "text", "refusal", "thinking", "reasoning"])
 };
 const CALLS: Shape = Shape {
     idle: &["index"],
@@ -96,7 +109,7 @@ const INNER: Shape = Shape {
     ..Shape::of(&[])
 };
 const TOOLS: Shape = Shape {
-    kinds: &["function", "custom"],
+    kinds: &["", "function", "custom"],
     idle: &["cache_control"],
     inner: &[
         ("function", &FUNCTION),
@@ -163,20 +176,16 @@ impl Messages {
     }
 
     fn check_reasoning(&self) -> Result<(), Error> {
-        for (name, found, known) in [
-            ("reasoning_effort", &self.reasoning_effort, EFFORTS),
-            (
-                "reasoning_format",
-                &self.reasoning_format,
-                REASONING_FORMATS,
-            ),
-        ] {
-            let unknown = found.as_deref().filter(|found| !known.contains(found));
-            if let Some(found) = unknown {
-                let (found, expected) = (quoted(found), known.join("`, `"));
-                let message = format!("`{name}` is `{found}`, expected one of `{expected}`");
-                return Err(Error::value(name, message));
-            }
+        let effort = self.reasoning_effort.as_deref();
+        if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
+            let (found, expected) = (quoted(effort), EFFORTS.join("`, `"));
+            let message = format!("`reasoning_effort` is `{found}`, expected one of `{expected}`");
+            return Err(Error::value("reasoning_effort", message));
+        }
+        // Other formats are names of what is done anyway.
+        let format = self.reasoning_format.as_deref();
+        if format.is_some_and(|format| !["none", "auto"].contains(&format)) {
+            Record::current().ignore("reasoning_format");
         }
         for (name, value) in self.chat_template_kwargs.iter().flatten() {
             let param = format!("chat_template_kwargs.{}", quoted(name));
@@ -266,7 +275,9 @@ impl Messages {
             }
             match fields.get("content") {
                 None | Some(Value::Null | Value::String(_)) => {}
-                Some(Value::Array(parts)) => check_parts(&param, parts)?,
+                Some(Value::Array(parts)) => {
+                    check_parts(&param, parts, fields["role"] == "assistant")?;
+                }
                 Some(_) => {
                     let param = format!("{param}.content");
                     let message = format!("`{param}` is neither a string nor an array of parts");
@@ -350,22 +361,42 @@ impl Messages {
     }
 }
 
-fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
+/// Checks the parts of a message; `has_thought`: they may be reasoning too.
+fn check_parts(message: &str, parts: &[Value], has_thought: bool) -> Result<(), Error> {
     for (k, part) in parts.iter().enumerate() {
-        if text_of(part).is_none() {
-            let param = format!("{message}.content[{k}]");
+        let param = format!("{message}.content[{k}]");
+        let is_reasoning = has_thought && of_thought(part);
+        let Some(names) = names_of_text(part).filter(|_| is_reasoning || !of_thought(part)) else {
             let message = format!("`{param}`: only parts of type `text` are served");
             return Err(Error::unsupported(&param, message));
+        };
+        if text_of(part).is_none() {
+            return Err(wrong(&format!("{param}.{}", names[0]), "a string"));
         }
     }
     Ok(())
 }
 
-/// The text of a part of a message; `None` if it is of another kind.
+/// Whether a part of a message is reasoning.
+fn of_thought(part: &Value) -> bool {
+    part["type"] == "thinking" || part["type"] == "reasoning"
+}
+
+/// The fields that may have the text of a part of a message; `None` if it is of another kind.
+fn names_of_text(part: &Value) -> Option<&'static [&'static str]> {
+    Some(match part.get("type")?.as_str()? {
+        "text" | "input_text" | "output_text" => &["text"],
+        "refusal" => &["refusal"],
+        "thinking" => &["thinking", "text"],
+        "reasoning" => &["reasoning", "text"],
+        _ => return None,
+    })
+}
+
+/// The text of a part of a message.
 fn text_of(part: &Value) -> Option<&str> {
-    let kind = part.get("type").and_then(Value::as_str)?;
-    let is_text = ["text", "refusal"].contains(&kind);
-    part.get(kind).filter(|_| is_text)?.as_str()
+    let mut names = names_of_text(part)?.iter();
+    names.find_map(|name| part.get(*name)?.as_str())
 }
 
 /// A message as templates expect it: a single text as content, reasoning under each name in use, the arguments of calls
@@ -379,14 +410,21 @@ fn for_template(message: &Value, dialect: &Dialect) -> Value {
         let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
         fields.retain(|name, value| !value.is_null() && (name != "tool_calls" || !is_empty(value)));
     }
+    let mut thought = String::new();
     let content = match &message["content"] {
-        Value::Array(parts) => parts.iter().filter_map(text_of).collect(),
+        Value::Array(parts) => {
+            let (thoughts, texts): (Vec<_>, Vec<_>) =
+                parts.iter().partition(|part| of_thought(part));
+            thought = thoughts.into_iter().filter_map(text_of).collect();
+            texts.into_iter().filter_map(text_of).collect()
+        }
         Value::String(text) => text.clone(),
         _ => message["refusal"].as_str().unwrap_or_default().to_owned(),
     };
     message["content"] = content.as_str().into();
     let text = |name: &str| message.get(name).and_then(Value::as_str);
     let reasoning = text("reasoning_content").or(text("reasoning"));
+    let reasoning = reasoning.or(Some(thought.as_str()).filter(|thought| !thought.is_empty()));
     if let Some(mut reasoning) = reasoning.map(str::to_owned) {
         let has_calls = message.get("tool_calls").is_some();
         if dialect.joins_reasoning && has_calls && !reasoning.is_empty() && !content.is_empty() {

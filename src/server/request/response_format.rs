@@ -85,9 +85,7 @@ impl Fields {
         }
         if let Some(grammar) = given(&self.grammar) {
             let text = text("grammar", grammar)?;
-            // Clients without a grammar send an empty one.
-            let grammar = (!text.is_empty()).then(|| Constraint::grammar(text));
-            all.extend(grammar.map(|grammar| wanted("grammar", grammar)));
+            all.push(wanted("grammar", Constraint::grammar(text)));
         }
         for (name, schema) in [
             ("json_schema", &self.json_schema),
@@ -164,8 +162,13 @@ impl Wanted {
     }
 }
 
+/// The value of a field; clients without a constraint send null or an empty text.
 fn given(field: &Option<Value>) -> Option<&Value> {
-    field.as_ref().filter(|value| !value.is_null())
+    field.as_ref().filter(|value| !is_nothing(value))
+}
+
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value == ""
 }
 
 fn text<'a>(param: &str, value: &'a Value) -> Result<&'a str, Error> {
@@ -269,13 +272,13 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
     }
 }
 
-/// The constraints of vLLM's object, at least one.
+/// The constraints of vLLM's object.
 fn of_structured_outputs(outputs: &Value) -> Result<Vec<Wanted>, Error> {
     const WHOLE: &str = "structured_outputs";
     let Some(fields) = outputs.as_object() else {
         return Err(Error::value(WHOLE, format!("`{WHOLE}` is not an object")));
     };
-    let is_given = |value: &Value| !value.is_null() && value != &Value::Bool(false);
+    let is_given = |value: &Value| !is_nothing(value) && value != &Value::Bool(false);
     let mut all = Vec::new();
     for (name, value) in fields.iter().filter(|(_, value)| is_given(value)) {
         let param = format!("{WHOLE}.{name}");
@@ -290,13 +293,7 @@ fn of_structured_outputs(outputs: &Value) -> Result<Vec<Wanted>, Error> {
         };
         all.push(wanted(param, constraint));
     }
-    match all.is_empty() {
-        true => {
-            let message = format!("`{WHOLE}` has no constraint, expected one");
-            Err(Error::value(WHOLE, message))
-        }
-        false => Ok(all),
-    }
+    Ok(all)
 }
 
 /// A regular expression that matches exactly these texts.

@@ -10,7 +10,7 @@ use lab_sampling::{
 };
 
 use super::biases::{Biased, Biases, biases};
-use super::fields::{self, Body, Field, fields};
+use super::fields::{self, Body, Field, fields, integral};
 use crate::http::error::{Error, quoted};
 use crate::http::request_log::Record;
 use crate::response::envelope::random;
@@ -47,10 +47,14 @@ enum Stages {
 }
 
 /// Stages of llama.cpp that do not exist here: `infill` prefers tokens that end a line, `adaptive_p` is off by default.
-const ABSENT: &[&str] = &["infill", "i", "adaptive_p", "a"];
+const ABSENT: &[&str] = &["infill", "i", "adaptive_p", "adaptive-p", "a"];
 
 impl Stages {
-    /// The stages in their order. What is left out has to be off where the server is strict. Stages of llama.cpp that do not exist here are left out and named in the response.
+    /// The stages in their order. What is left out has to be off where the server is strict. Names that are not known,
+    /// and stages of llama.cpp that do not exist here, are left out and named in the response.
+    ///
+    /// # Errors
+    /// A name is not known and the server is strict, or there are too many.
     fn order(&self) -> Result<Vec<StageName>, Error> {
         let names = match self {
             Self::Names(names) => names.clone(),
@@ -68,7 +72,16 @@ impl Stages {
                 true => StageName::of_letter(name),
                 false => name.parse(),
             };
-            let stage = stage.map_err(|error| Error::value("samplers", error.to_string()))?;
+            let stage = match stage {
+                Ok(stage) => stage,
+                Err(error) if Record::current().is_strict() => {
+                    return Err(Error::value("samplers", error.to_string()));
+                }
+                Err(_) => {
+                    Record::current().ignore(&format!("samplers[{i}]"));
+                    continue;
+                }
+            };
             // Some clients write both names of a stage.
             if !order.iter().any(|(own, by)| *own == stage && by != name) {
                 order.push((stage, name));
@@ -302,7 +315,8 @@ fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<
 }
 
 /// The value of a parameter from the field `name`.
-fn number<P>(name: &str, parameter: &Parameter<P>, value: &Value) -> Result<f64, Error> {
+fn number<P>(name: &'static str, parameter: &Parameter<P>, value: &Value) -> Result<f64, Error> {
+    let value = &integral(value.clone());
     // vLLM turns counts off with -1.
     if let (Kind::Count, Some(off), Some(-1)) = (parameter.kind, parameter.off, value.as_i64()) {
         return Ok(off);
@@ -321,7 +335,13 @@ fn number<P>(name: &str, parameter: &Parameter<P>, value: &Value) -> Result<f64,
         Error::kind(name, &format!("found `{found}`, expected {expected}"))
     })?;
     let checked = parameter.check(number, &parameter.api);
-    checked.map_err(|error| Error::value(name, error.to_string()))?;
+    checked.map_err(|error| {
+        let error = ParamError {
+            field: name,
+            ..error
+        };
+        Error::value(name, error.to_string())
+    })?;
     Ok(number)
 }
 

@@ -69,7 +69,10 @@ impl Tools {
         if choice == Choice::None {
             callable.clear();
         }
-        let all = tools.filter(|_| choice != Choice::None).cloned();
+        let mut all = tools.filter(|_| choice != Choice::None).cloned();
+        for tool in all.iter_mut().filter_map(Value::as_array_mut).flatten() {
+            tool["type"] = "function".into();
+        }
         Ok(Self {
             all: all.filter(|all| all != &json!([])).unwrap_or_default(),
             callable: Arc::new(callable),
@@ -82,6 +85,14 @@ impl Tools {
     /// Whether a tool must be called.
     pub(crate) fn must_call(&self) -> bool {
         self.choice == Choice::Required
+    }
+}
+
+/// Whether an object with a function says that it is one, or says nothing of its type.
+fn is_function(fields: &Map<String, Value>) -> bool {
+    match fields.get("type") {
+        None | Some(Value::Null) => fields.get("function").is_some_and(Value::is_object),
+        Some(kind) => kind == "function",
     }
 }
 
@@ -99,7 +110,7 @@ fn offered(tools: &Value) -> Result<(Vec<Tool>, bool), Error> {
     for (i, tool) in all.iter().enumerate() {
         let at = format!("tools[{i}]");
         let fields = object(&at, Some(tool))?;
-        if fields.get("type").and_then(Value::as_str) != Some("function") {
+        if !is_function(fields) {
             let param = format!("{at}.type");
             let message = format!("`{param}`: only tools of type `function` are served");
             return Err(Error::unsupported(&param, message));
@@ -184,7 +195,7 @@ fn chosen(choice: Option<&Value>, has_tools: bool) -> Result<(Choice, Option<Nam
         Ok::<_, Error>((name, param))
     };
     match fields.get("type").and_then(Value::as_str) {
-        Some("function") => {
+        _ if is_function(fields) => {
             let named = tool(PARAM, fields)?;
             Ok((needs_tools(Choice::Required)?, Some(vec![named])))
         }
@@ -219,7 +230,8 @@ pub(crate) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
     for (i, call) in all.iter().enumerate() {
         let at = format!("{at}[{i}]");
         let fields = object(&at, Some(call))?;
-        if fields.get("type").is_some_and(|kind| kind != "function") {
+        let kind = fields.get("type").filter(|kind| !kind.is_null());
+        if kind.is_some_and(|kind| kind != "function") {
             return Err(wrong(&format!("{at}.type"), "`function`"));
         }
         if fields

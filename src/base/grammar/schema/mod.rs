@@ -22,4 +22,4 @@ mod shape;
 mod text;
 mod write;
 
-pub(super) use write::to_lark;
+pub(super) use write::{object_to_lark, to_lark};

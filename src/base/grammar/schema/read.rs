@@ -5,15 +5,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+use std::sync::LazyLock;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::super::Error;
 use super::super::deadline::Deadline;
 use super::conditions::CONDITIONS;
 use super::number::Number;
 use super::resources::Resources;
-use super::shape::{Alternative, Array, Kind, Node, Object, Part, Shape, any, meet};
+use super::shape::{Alternative, Array, Kind, Node, Object, Part, Shape, any, is_of_objects, meet};
 use super::text::{Patterns, Text};
 
 /// Keywords of the specification that are not enforced.
@@ -45,6 +46,7 @@ const MAX_IN_ALL: usize = 1 << 18;
 /// Maximum nesting of schemas that the same value has to fit: each level is a recursive call.
 const MAX_DEPTH: usize = 512;
 static FALSE: Value = Value::Bool(false);
+static OBJECT: LazyLock<Value> = LazyLock::new(|| json!({ "type": "object" }));
 
 /// A schema, or a value that is the only one that fits.
 struct Source<'a> {
@@ -245,6 +247,9 @@ impl<'a> Schemas<'a> {
             };
             shape = self.meet(&shape, &next, at)?;
         }
+        if !fields.contains_key("type") && is_of_objects(&shape) {
+            shape.retain(|way| matches!(way.kind, Kind::Object(_)));
+        }
         Ok(shape)
     }
 
@@ -371,8 +376,17 @@ impl<'a> Schemas<'a> {
 
     /// The number of the schema that nothing fits.
     pub(super) fn nothing(&mut self) -> u32 {
+        self.own(&FALSE)
+    }
+
+    /// The number of the schema that every object fits, and nothing else.
+    pub(super) fn objects_only(&mut self) -> u32 {
+        self.own(&OBJECT)
+    }
+
+    fn own(&mut self, value: &'static Value) -> u32 {
         self.add(Source {
-            value: &FALSE,
+            value,
             base: 0,
             at: "".into(),
             is_constant: false,

@@ -168,6 +168,25 @@ impl Alternative {
 /// The alternatives of a schema.
 pub(super) type Shape = Vec<Alternative>;
 
+/// Whether all conditions are on objects, and values of every other type are free: so a schema of objects looks that
+/// does not name its type.
+pub(super) fn is_of_objects(shape: &Shape) -> bool {
+    let (objects, others): (Vec<_>, Vec<_>) = shape
+        .iter()
+        .partition(|way| matches!(way.kind, Kind::Object(_)));
+    let is_listed = |one: &Alternative| {
+        let is_same = |way: &Alternative| match (&way.kind, &one.kind) {
+            (Kind::Bool(a), Kind::Bool(b)) => a == b,
+            (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
+        };
+        shape.iter().any(is_same)
+    };
+    !objects.is_empty()
+        && !objects.iter().any(|way| way.is_free())
+        && others.iter().all(|way| way.is_free())
+        && any().iter().all(is_listed)
+}
+
 /// Any value.
 pub(super) fn any() -> Shape {
     let array = Array {

@@ -30,12 +30,30 @@ const MAX_BYTES: usize = 16 << 20;
 /// # Errors
 /// A part of the schema is wrong or cannot be enforced, or nothing fits it.
 pub(in super::super) fn to_lark(schema: &Value, deadline: &Deadline) -> Result<String, Error> {
+    lark_of(schema, false, deadline)
+}
+
+/// The grammar of the objects that fit a schema.
+///
+/// # Errors
+/// As in [`to_lark`].
+pub(in super::super) fn object_to_lark(
+    schema: &Value,
+    deadline: &Deadline,
+) -> Result<String, Error> {
+    lark_of(schema, true, deadline)
+}
+
+fn lark_of(schema: &Value, is_object: bool, deadline: &Deadline) -> Result<String, Error> {
     let options = Options::of(schema)?;
     if *schema == Value::Bool(false) {
         return Err(fault("", "nothing fits `false`"));
     }
-    let (schemas, root) = Schemas::new(schema, deadline);
-    let root: Node = Rc::new([root]);
+    let (mut schemas, root) = Schemas::new(schema, deadline);
+    let root: Node = match is_object {
+        true => Rc::new([root, schemas.objects_only()]),
+        false => Rc::new([root]),
+    };
     let mut values = Values::new(schemas);
     let nodes = values.reach(&root)?;
     if !values.is_finite(&root) {

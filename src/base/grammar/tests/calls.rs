@@ -7,17 +7,17 @@ use super::*;
 use crate::chat::tool_calls::{Body, Format, Parser, Part, Tool, formats};
 
 /// A format, the marks that vocabularies have as tokens, a call, and two of them.
-struct Row {
-    format: &'static str,
-    controls: &'static [&'static str],
-    one: String,
+pub(super) struct Row {
+    pub(super) format: &'static str,
+    pub(super) controls: &'static [&'static str],
+    pub(super) one: String,
     two: String,
 }
 
-const WEATHER: &str = r#"{"city": "Bonn", "days": 3}"#;
+pub(super) const WEATHER: &str = r#"{"city": "Bonn", "days": 3}"#;
 const TIME: &str = r#"{"zone": "a b"}"#;
 
-fn tools() -> Vec<Tool> {
+pub(super) fn tools() -> Vec<Tool> {
     let tool = |name: &str, properties: Value| {
         let required: Vec<&String> = properties.as_object().expect("an object").keys().collect();
         let parameters = json!({ "type": "object", "properties": properties, "required": required,
@@ -52,7 +52,7 @@ fn row(
     }
 }
 
-fn rows() -> Vec<Row> {
+pub(super) fn rows() -> Vec<Row> {
     let object = |name: &str, arguments: &str, key: &str| {
         format!(r#"{{"name": "{name}", "{key}": {arguments}}}"#)
     };
@@ -333,7 +333,7 @@ fn ends(compiler: &Compiler, compiled: &Compiled, text: &str) -> Option<Vec<usiz
 }
 
 /// Whether the grammar accepts a text.
-fn accepts(compiler: &Compiler, compiled: &Compiled, text: &str) -> bool {
+pub(super) fn accepts(compiler: &Compiler, compiled: &Compiled, text: &str) -> bool {
     ends(compiler, compiled, text).is_some()
 }
 
@@ -367,7 +367,7 @@ fn read(compiler: &Compiler, format: &Arc<Format>, text: &str) -> Vec<(String, V
 }
 
 /// Texts that a call must not be: another name, arguments that do not fit, more before or after it.
-fn wrong(row: &Row) -> Vec<String> {
+pub(super) fn wrong(row: &Row) -> Vec<String> {
     let one = &row.one;
     let mut out = vec![
         one.replace("get_weather", "get_whether"),

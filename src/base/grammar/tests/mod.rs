@@ -7,6 +7,8 @@ mod calls;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod objects;
+#[cfg(test)]
 mod schemas;
 #[cfg(test)]
 mod strings;

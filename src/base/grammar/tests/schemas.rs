@@ -264,7 +264,7 @@ fn a_name_has_one_spelling() {
     );
     check(
         r#"{"properties": {"secret": false}, "additionalProperties": true}"#,
-        &[r#"{"secrets":1}"#, "{}", "3"],
+        &[r#"{"secrets":1}"#, "{}"],
         &[r#"{"secret":1}"#, r#"{"\u0073ecret":1}"#],
     );
     check(

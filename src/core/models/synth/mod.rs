@@ -136,7 +136,9 @@ pub enum Error {
 /// The nearest name, or where the names are.
 fn or_list(near: Option<&str>, arch: &str) -> String {
     match near {
-        Some(_) => hint(near),
+        Some(near) => {
+            format!("; did you mean `{near}`? (`bench arch show {arch}` lists its parameters)")
+        }
         None => format!("; `bench arch show {arch}` lists its parameters"),
     }
 }

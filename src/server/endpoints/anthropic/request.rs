@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 
 use crate::endpoints::chat_request;
 use crate::http::error::{Error, quoted};
-use crate::request::fields::{Body, Field, fields};
+use crate::http::request_log::Record;
+use crate::request::fields::{Body, Field, fields, integral};
 use crate::request::places::{object, text, unserved, wrong};
-use crate::request::shapes::Shape;
+use crate::request::shapes::{Shape, ignored};
 
 use super::client_tools;
 
@@ -35,6 +36,20 @@ fields! {
 const BILLING: &str = "x-anthropic-billing-header:";
 
 type Fields = Map<String, Value>;
+
+/// Blocks of the assistant that only Anthropic's services make or read.
+const HOSTED: &[&str] = &[
+    "server_tool_use",
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "container_upload",
+    "compaction",
+    "fallback",
+];
 
 const BLOCKS: Shape = Shape {
     kinds: &[
@@ -169,6 +184,21 @@ pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
     if let Some(most) = own.max_tokens {
         out.insert("max_tokens".into(), most.into());
     }
+    let record = Record::current();
+    // The system prompt and the results of tools are messages of their own.
+    record.remake("messages", "messages");
+    for (name, sent) in [
+        ("stop", "stop_sequences"),
+        ("thinking_budget", "thinking.budget_tokens"),
+        (
+            "parallel_tool_calls",
+            "tool_choice.disable_parallel_tool_use",
+        ),
+    ] {
+        if out.contains_key(name) {
+            record.rename(name, sent);
+        }
+    }
     // What the client says of reasoning beyond Anthropic's fields holds too.
     if own.thinking.is_none() {
         out.retain(|name, _| {
@@ -230,67 +260,126 @@ fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Er
             out.push(json!({ "role": role, "content": text }));
             return Ok(());
         }
-        Some(Value::Array(blocks)) => blocks,
-        _ => return Err(wrong(&at, "a string or an array of blocks")),
+        Some(Value::Array(blocks)) => blocks.as_slice(),
+        None | Some(Value::Null) => &[],
+        Some(_) => return Err(wrong(&at, "a string or an array of blocks")),
     };
-    let (mut texts, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+    let mut own = Parts::default();
     let mut has_results = false;
     for (k, block) in blocks.iter().enumerate() {
         let at = format!("{at}[{k}]");
         let fields = object(&at, block)?;
         match (text(&at, fields, "type")?, role) {
-            ("text", _) => texts.push_str(text(&at, fields, "text")?),
-            ("thinking", "assistant") => reasoning.push_str(text(&at, fields, "thinking")?),
+            ("thinking", "assistant") => own.reasoning.push_str(text(&at, fields, "thinking")?),
             // Only its author can decrypt it.
             ("redacted_thinking", "assistant") => {}
-            ("tool_use", "assistant") => {
-                let input = fields.get("input").filter(|input| input.is_object());
-                let input = input.ok_or_else(|| wrong(&format!("{at}.input"), "an object"))?;
-                calls.push(json!({
+            // Another server's tool, which Anthropic called, is a tool of the conversation as the client's are.
+            ("tool_use" | "mcp_tool_use", "assistant") => {
+                let empty = Fields::new();
+                let input = match fields.get("input") {
+                    None | Some(Value::Null) => &empty,
+                    input => object(&format!("{at}.input"), input)?,
+                };
+                own.calls.push(json!({
                     "id": text(&at, fields, "id")?, "type": "function",
                     "function": { "name": text(&at, fields, "name")?, "arguments": input },
                 }));
             }
-            ("tool_result", "user") => {
+            ("tool_result", "user") | ("mcp_tool_result", "assistant") => {
                 has_results = true;
+                if role == "assistant" && !own.is_empty() {
+                    out.push(std::mem::take(&mut own).message(role));
+                }
                 out.push(json!({
                     "role": "tool", "tool_call_id": text(&at, fields, "tool_use_id")?,
                     "content": result_text(&at, fields)?,
                 }));
             }
-            (kind, _) => {
-                let what = format!(
-                    "blocks of type `{}` are not served in messages of the role `{role}`",
-                    quoted(kind)
-                );
-                return Err(unserved(&format!("{at}.type"), &what));
+            // A summary of what was before it.
+            ("compaction", "assistant") if fields.get("content").is_some_and(Value::is_string) => {
+                own.texts.push_str(text(&at, fields, "content")?);
             }
+            (kind, "assistant") if HOSTED.contains(&kind) => Record::current().ignore(&at),
+            (kind, "assistant") if kind != "text" => ignored(at, None)?,
+            _ => own.texts.extend(block_text(&at, fields)?),
         }
     }
-    if has_results && texts.is_empty() {
-        return Ok(());
+    if !has_results || !own.is_empty() {
+        out.push(own.message(role));
     }
-    let mut message = json!({ "role": role, "content": texts });
-    if !reasoning.is_empty() {
-        message["reasoning_content"] = reasoning.into();
-    }
-    if !calls.is_empty() {
-        message["tool_calls"] = calls.into();
-    }
-    out.push(message);
     Ok(())
 }
 
-/// The text of a tool result.
+/// A message of the conversation, as far as its blocks were read.
+#[derive(Default)]
+struct Parts {
+    texts: String,
+    reasoning: String,
+    calls: Vec<Value>,
+}
+
+impl Parts {
+    fn is_empty(&self) -> bool {
+        self.texts.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
+    }
+
+    fn message(self, role: &str) -> Value {
+        let mut message = json!({ "role": role, "content": self.texts });
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = self.reasoning.into();
+        }
+        if !self.calls.is_empty() {
+            message["tool_calls"] = self.calls.into();
+        }
+        message
+    }
+}
+
+/// The text that the model sees of a block; `None` if it has none.
+fn block_text(at: &str, fields: &Fields) -> Result<Option<String>, Error> {
+    let body = match text(at, fields, "type")? {
+        "text" => text(at, fields, "text")?.to_owned(),
+        "search_result" => result_text(at, fields)?,
+        "document" => {
+            let at = format!("{at}.source");
+            let source = object(&at, fields.get("source"))?;
+            match text(&at, source, "type")? {
+                "text" => text(&at, source, "data")?.to_owned(),
+                "content" => result_text(&at, source)?,
+                kind => {
+                    let what = format!("documents of type `{}` are not served", quoted(kind));
+                    return Err(unserved(&format!("{at}.type"), &what));
+                }
+            }
+        }
+        "tool_reference" => {
+            Record::current().ignore(at);
+            return Ok(None);
+        }
+        kind => {
+            let what = format!("blocks of type `{}` are not served here", quoted(kind));
+            return Err(unserved(&format!("{at}.type"), &what));
+        }
+    };
+    let heads = ["title", "source", "context"];
+    let heads = heads.iter().filter_map(|name| fields.get(*name)?.as_str());
+    let parts: Vec<&str> = heads.chain([body.as_str()]).collect();
+    Ok(Some(parts.join("\n")))
+}
+
+/// The text of a tool result, or of another object with blocks.
 fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
     let at = format!("{at}.content");
     match fields.get("content") {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => {
-            let parts = parts.iter().enumerate();
-            let texts = parts.map(|(k, part)| text_block(&format!("{at}[{k}]"), part));
-            texts.collect()
+            let mut texts = String::new();
+            for (k, part) in parts.iter().enumerate() {
+                let at = format!("{at}[{k}]");
+                texts.extend(block_text(&at, object(&at, part)?)?);
+            }
+            Ok(texts)
         }
         Some(_) => Err(wrong(&at, "a string or an array of blocks")),
     }
@@ -324,6 +413,10 @@ fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {
             function[name] = value.clone();
         }
     }
+    let record = Record::current();
+    record.rename(format!("{at}.function"), at);
+    let schema = format!("{at}.input_schema");
+    record.rename(format!("{at}.function.parameters"), schema);
     Ok(json!({ "type": "function", "function": function }))
 }
 
@@ -334,6 +427,7 @@ fn add_choice(choice: &Fields, out: &mut Fields) -> Result<(), Error> {
         "any" => "required".into(),
         "tool" => {
             let name = text(AT, choice, "name")?;
+            Record::current().rename(format!("{AT}.function"), AT);
             json!({ "type": "function", "function": { "name": name } })
         }
         _ => {
@@ -369,7 +463,7 @@ fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error
     }
     let budget = thinking.and_then(|thinking| thinking.get("budget_tokens"));
     if let Some(budget) = budget.filter(|budget| !budget.is_null()) {
-        let budget = budget.as_u64();
+        let budget = integral(budget.clone()).as_u64();
         let budget =
             budget.ok_or_else(|| wrong("thinking.budget_tokens", "a whole number, 0 or more"))?;
         out.insert("thinking_budget".into(), budget.into());
@@ -391,7 +485,13 @@ fn add_output(
     };
     if let Some(effort) = given("effort") {
         // Without reasoning, effort has no meaning.
-        out.entry("reasoning_effort").or_insert(effort.clone());
+        match out.get("reasoning_effort") {
+            Some(_) => Record::current().ignore("output_config.effort"),
+            None => {
+                out.insert("reasoning_effort".into(), effort.clone());
+                Record::current().rename("reasoning_effort", "output_config.effort");
+            }
+        }
     }
     let place = match given("format") {
         Some(_) => "output_config.format",
@@ -409,5 +509,8 @@ fn add_output(
     let schema = json!({ "name": "output", "schema": schema, "strict": true });
     let format = json!({ "type": "json_schema", "json_schema": schema });
     out.insert("response_format".into(), format);
+    let record = Record::current();
+    record.rename("response_format", place);
+    record.rename("response_format.json_schema", place);
     Ok(())
 }

@@ -95,13 +95,21 @@ pub(super) const ITEMS: Shape = Shape {
     ],
 };
 
+/// Whether an item names another one. Without a type it has an id, and no role as a message has.
+fn is_reference(item: &Value) -> bool {
+    match &item["type"] {
+        Value::Null => item["role"].is_null() && item["id"].is_string(),
+        kind => kind == "item_reference",
+    }
+}
+
 /// Replaces references by the items that they name.
 ///
 /// # Errors
 /// There is no such item for this client.
 pub(super) fn resolve(input: &mut Value, kept: &Kept) -> Result<(), Error> {
     for (i, item) in input.as_array_mut().into_iter().flatten().enumerate() {
-        if item["type"] != "item_reference" {
+        if !is_reference(item) {
             continue;
         }
         let at = format!("input[{i}]");
@@ -217,7 +225,7 @@ fn add_item(
         }
         Some("reasoning") => {
             let content = given(fields, "content").or(given(fields, "summary"));
-            let content = parts_text(&format!("{at}.content"), content.or(Some(&json!([]))))?;
+            let content = parts_text(&format!("{at}.content"), content)?;
             if !content.is_empty() {
                 append(assistant(messages), "reasoning_content", &content);
             }
@@ -302,7 +310,8 @@ fn parts_text(at: &str, content: Option<&Value>) -> Result<String, Error> {
     let parts = match content {
         Some(Value::String(text)) => return Ok(text.clone()),
         Some(Value::Array(parts)) => parts,
-        _ => return Err(wrong(at, "a string or an array of parts")),
+        None | Some(Value::Null) => return Ok(String::new()),
+        Some(_) => return Err(wrong(at, "a string or an array of parts")),
     };
     let one = |(k, part): (usize, &Value)| {
         let at = format!("{at}[{k}]");

@@ -28,8 +28,7 @@ fields! {
         text: Option<Map<String, Value>>,
         include: Option<Vec<String>>,
         top_logprobs: Option<u32>,
-        /// Whether later requests may refer to the items of the response; responses themselves are not stored, which
-        /// the response says.
+        /// Whether later requests may refer to the items of the response; responses themselves are not stored.
         store: Option<bool>,
         metadata: Option<Map<String, Value>>,
         /// A conversation that is too long is refused.
@@ -146,6 +145,18 @@ pub(super) fn rewritten(mut body: Body, kept: &Kept) -> Result<Rewritten, Error>
         add_format(text, &mut out)?;
     }
     let top_logprobs = own.n_top_logprobs()?;
+    let record = Record::current();
+    record.remake("messages", "input");
+    for (name, sent) in [
+        ("max_completion_tokens", "max_output_tokens"),
+        ("reasoning_effort", "reasoning.effort"),
+        ("response_format", "text.format"),
+        ("response_format.json_schema", "text.format"),
+    ] {
+        if out.contains_key(name.split('.').next().unwrap_or(name)) {
+            record.rename(name, sent);
+        }
+    }
     let echo = own.echo(&body);
     Ok(Rewritten {
         body: body.with(out),
@@ -182,7 +193,6 @@ impl Own {
         }
         let record = Record::current();
         for (name, is_set) in [
-            ("store", self.store == Some(true)),
             ("metadata", self.metadata.is_some()),
             ("truncation", self.truncation.as_deref() == Some("auto")),
             ("max_tool_calls", self.max_tool_calls.is_some()),
@@ -231,7 +241,7 @@ impl Own {
             "parallel_tool_calls": body.get("parallel_tool_calls") != Some(&Value::Bool(false)),
             "previous_response_id": null,
             "reasoning": { "effort": of(&self.reasoning, "effort"), "summary": null },
-            "store": false,
+            "store": self.store != Some(false),
             "temperature": number("temperature"),
             "text": { "format": format, "verbosity": of(&self.text, "verbosity") },
             "tool_choice": self.tool_choice.clone().unwrap_or_else(|| "auto".into()),

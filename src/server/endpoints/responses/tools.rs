@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::http::error::{Error, quoted};
 use crate::http::request_log::Record;
-use crate::request::places::{object, text, unserved, wrong};
-use crate::request::shapes::Shape;
+use crate::request::places::{object, text, wrong};
+use crate::request::shapes::{Shape, ignored};
 use lab_base::chat::tool_calls::completed;
 
 use super::request::{Fields, given};
@@ -101,18 +101,22 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// Adds a tool, or those of a namespace. One that only OpenAI runs is left out, and the response names it.
+    /// Adds a tool, or those of a namespace. One that only OpenAI runs or that nobody knows is left out, and the response
+    /// names it.
     ///
     /// # Errors
-    /// The tool is malformed or not known; the error names its place.
+    /// The tool is malformed, or not known and the server is strict; the error names its place.
     pub(super) fn add(&mut self, at: &str, tool: &Value) -> Result<(), Error> {
         let fields = object(at, tool)?;
         match text(at, fields, "type")? {
             "namespace" => {
                 let namespace = text(at, fields, "name")?;
                 let at = format!("{at}.tools");
-                let tools = fields.get("tools").and_then(Value::as_array);
-                let tools = tools.ok_or_else(|| wrong(&at, "an array of tools"))?;
+                let tools = match given(fields, "tools") {
+                    None => &[][..],
+                    Some(Value::Array(tools)) => tools,
+                    Some(_) => return Err(wrong(&at, "an array of tools")),
+                };
                 let mut tools = tools.iter().enumerate();
                 tools.try_for_each(|(i, tool)| {
                     let at = format!("{at}[{i}]");
@@ -161,10 +165,7 @@ impl Offered {
                 Record::current().ignore("tools");
                 return Ok(());
             }
-            kind => {
-                let what = format!("tools of type `{}` are not known", quoted(kind));
-                return Err(unserved(&format!("{at}.type"), &what));
-            }
+            _ => return ignored(at.to_owned(), None),
         };
         let callee = Callee {
             kind,
@@ -180,6 +181,8 @@ impl Offered {
         let flat = self.free_name(&flat(namespace, name), namespace.is_some());
         function.insert("name".into(), flat.as_str().into());
         let function = json!({ "type": "function", "function": function });
+        let place = format!("tools[{}].function", self.functions.len());
+        Record::current().rename(place, at);
         self.functions.push(function);
         self.names.insert(key, flat.clone());
         self.callees.insert(flat, callee);
@@ -313,13 +316,21 @@ pub(super) fn choice(choice: &Value, offered: &Offered) -> Result<Value, Error> 
         Value::Object(fields) => fields,
         other => return Ok(other.clone()),
     };
+    let record = Record::current();
     if given(fields, "type").is_none_or(|kind| kind != "allowed_tools") {
+        record.rename(format!("{AT}.function"), AT);
         return named(AT, choice);
     }
     let tools = fields.get("tools").and_then(Value::as_array);
     let tools = tools.ok_or_else(|| wrong(&format!("{AT}.tools"), "an array of tools"))?;
     let tools = tools.iter().enumerate();
-    let tools = tools.map(|(i, tool)| named(&format!("{AT}.tools[{i}]"), tool));
+    record.rename(format!("{AT}.allowed_tools"), AT);
+    let tools = tools.map(|(i, tool)| {
+        let place = format!("{AT}.allowed_tools.tools[{i}].function");
+        let at = format!("{AT}.tools[{i}]");
+        record.rename(place, at.as_str());
+        named(&at, tool)
+    });
     let tools: Vec<Value> = tools.collect::<Result<_, _>>()?;
     let allowed = json!({ "mode": fields.get("mode"), "tools": tools });
     Ok(json!({ "type": "allowed_tools", "allowed_tools": allowed }))
