@@ -10,22 +10,16 @@
 use super::build::Build;
 use super::cache::Cache;
 use super::context::DerivedInput;
-use crate::arch::{Mode, WeightRole, WeightSpec};
+use crate::arch::{Mode, WeightSpec};
 use crate::plan::Unit;
+use crate::weight;
 use lab_base::ggml::{Error, Tensor};
 
 /// The key of the table among the weights of a block.
 pub(crate) const TABLE: &str = "rel_bias";
 
 /// The table of biases.
-pub(super) const TABLE_WEIGHT: WeightSpec = WeightSpec::new(
-    WeightRole::Bias,
-    TABLE,
-    "attn_rel_b.weight",
-    &["heads", "buckets"],
-    "bias of the scores of each head for each bucket of distances",
-)
-.optional();
+pub(super) const TABLE_WEIGHT: WeightSpec = weight!(rel_bias: Bias "attn_rel_b.weight" ["heads", "buckets"] optional, "bias of the scores of each head for each bucket of distances");
 
 /// The assignment of distances to buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
