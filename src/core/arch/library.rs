@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
+use lab_base::util::lock::lock;
 use lab_base::util::reading;
 use lab_base::util::reading::MAX_DEFINITION;
 
@@ -187,7 +188,7 @@ impl Library {
         type Known = HashMap<(usize, String), ArchDef>;
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
         // A panic elsewhere leaves the table valid.
-        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(&KNOWN);
         let key = (
             std::ptr::from_ref(self.registry).addr(),
             source.path.clone(),
