@@ -246,9 +246,6 @@ fn further_names(text: &str) -> Vec<String> {
 }
 
 /// The files in `folders` with this ending, by their stems; files of later folders replace earlier ones.
-///
-/// # Errors
-/// A folder or file cannot be read.
 pub(crate) fn sources_in(
     folders: &[PathBuf],
     ending: &str,

@@ -93,7 +93,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
     title: "Attention",

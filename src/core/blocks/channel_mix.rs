@@ -20,7 +20,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "channel_mix",
     title: "Channel mixing",

@@ -45,7 +45,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "compressed_attention",
     title: "Compressed attention",

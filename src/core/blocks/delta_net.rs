@@ -54,7 +54,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "delta_net",
     title: "Gated delta net",

@@ -25,7 +25,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ffn",
     title: "MLP",

@@ -9,7 +9,6 @@ use crate::plan::Unit;
 use crate::weights;
 use lab_base::ggml::{Error, Tensor};
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "identity",
     title: "Identity",

@@ -15,7 +15,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "linear",
     title: "Linear map",

@@ -28,7 +28,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "linear_attention",
     title: "Linear attention",

@@ -29,7 +29,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba",
     title: "Selective scan",

@@ -27,7 +27,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba2",
     title: "State-space scan",

@@ -49,7 +49,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
     title: "Latent attention",

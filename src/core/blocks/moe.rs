@@ -83,7 +83,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
     title: "Mixture of experts",

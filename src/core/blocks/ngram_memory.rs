@@ -37,7 +37,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ngram_memory",
     title: "N-gram memory",

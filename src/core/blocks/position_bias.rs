@@ -67,9 +67,6 @@ impl Buckets {
 
 impl Build<'_> {
     /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if the unit has no bias.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn position_bias(&self, unit: &Unit, far: u64) -> Result<Option<Tensor>, Error> {
         let Some(table) = self.weight(unit, TABLE) else {
             return Ok(None);

@@ -185,9 +185,6 @@ impl Build<'_> {
     }
 
     /// Selects among visible keys, with index queries from the rows `latent` and their weights from `h`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn select_among(
         &self,
         unit: &Unit,

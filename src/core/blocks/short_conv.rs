@@ -19,7 +19,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "short_conv",
     title: "Short convolution",

@@ -18,7 +18,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "toy",
     title: "Toy block",

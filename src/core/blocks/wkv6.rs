@@ -31,7 +31,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "wkv6",
     title: "Time mixing with decay",

@@ -40,7 +40,6 @@ const STRONGEST: f32 = -0.606_531;
 /// Lower bound of a vector's length in the normalisation to length 1.
 const LEAST: f32 = 1e-12;
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "wkv7",
     title: "Time mixing with a delta rule",
