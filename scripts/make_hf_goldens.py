@@ -256,7 +256,8 @@ def run(model, case):
         states = getattr(out, "last_hidden_state", None)
         values = out.hidden_states[-1] if states is None else states
     else:
-        values = out.prediction_logits if "prediction_logits" in out else out.logits
+        predicted = getattr(out, "prediction_logits", None)
+        values = out.logits if predicted is None else predicted
     # A sequence has one row of scores, and no axis of tokens.
     return values.reshape(-1, values.shape[-1]).detach().to(torch.float64).numpy()
 
