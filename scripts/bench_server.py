@@ -64,6 +64,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def request(method, path, body, content_type="application/json", length=None, extra=()):
+    """The bytes of a request."""
+    head = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+    if content_type is not None:
+        head.append(f"Content-Type: {content_type}")
+    head.append(f"Content-Length: {len(body) if length is None else length}")
+    return ("\r\n".join([*head, *extra]) + "\r\n\r\n").encode("latin-1") + body
+
+
 def percentile(values, percent):
     """The least value that at least so many of 100 are at most (nearest rank)."""
     ordered = sorted(values)

@@ -54,20 +54,8 @@ CONTRAST = """() => {
 }"""
 
 
-class Server:
-    """A running server."""
-
-    def __init__(self, bench, *options):
-        command = [bench, "serve", "--port", "0", "--threads", "1", "--log-level", "error", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.url = self.process.stdout.readline().split()[-1]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
+def serve(bench, *words):
+    return Server(bench, "serve", "--threads", "1", "--log-level", "error", *words)
 
 
 class Drive:
@@ -576,13 +564,13 @@ def main():
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         try:
             folder = models(pathlib.Path(folder), args.bench)
-            with Server(args.bench, "--models", folder, "--ctx", "4096", "--config", folder / "bench.toml") as server:
+            with serve(args.bench, "--models", folder, "--ctx", "4096", "--config", folder / "bench.toml") as server:
                 drive = Drive(browser, server.url, args.out, permissions=["clipboard-read", "clipboard-write"])
                 for step in steps:
                     step(drive)
                     drive.complain(step.__name__)
                     print(f"{step.__name__}: {drive.checks} checks so far", flush=True)
-            with Server(args.bench, "--api-key", "open-sesame") as server:
+            with serve(args.bench, "--api-key", "open-sesame") as server:
                 drive = Drive(browser, server.url, args.out)
                 keyed(drive)
                 drive.complain("keyed")

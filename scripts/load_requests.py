@@ -15,8 +15,8 @@ import tempfile
 import threading
 import time
 
-from bench_server import Health, Server, at_once, options, report
-from malformed_requests import CHAT, request
+from bench_server import Health, Server, at_once, options, report, request
+from malformed_requests import CHAT
 
 STREAM = {**CHAT, "stream": True, "ignore_eos": True, "temperature": 0}
 SLOW_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

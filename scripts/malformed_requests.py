@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 
-from bench_server import Health, Server, at_once, options, report
+from bench_server import Health, Server, at_once, options, report, request
 
 # Routes that end or change what the others need, and are asked with wrong bodies only.
 MANAGING = {"/models/load", "/models/unload", "/models/rescan", "/quit"}
@@ -165,14 +165,6 @@ class Case:
 
     def __init__(self, kind, route, data, is_http=True):
         self.kind, self.route, self.data, self.is_http = kind, route, data, is_http
-
-
-def request(method, path, body, content_type="application/json", length=None, extra=()):
-    head = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
-    if content_type is not None:
-        head.append(f"Content-Type: {content_type}")
-    head.append(f"Content-Length: {len(body) if length is None else length}")
-    return ("\r\n".join([*head, *extra]) + "\r\n\r\n").encode("latin-1") + body
 
 
 def mutated(rng, route, fields, sound):
