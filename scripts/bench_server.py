@@ -122,7 +122,7 @@ class Server:
     """
 
     def __init__(self, *words, output=None, log=None):
-        self.log, self.output, self.port = log, output, free_port()
+        self.log, self.output, self.port = log and Path(log), output, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.name = Path(words[0]).name
         begin = time.perf_counter()
