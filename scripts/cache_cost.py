@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """The cost of a quantised KV cache: KL divergence of the next token from an f16 cache.
 
-Usage: scripts/cache_cost.py [--bench target/release/bench] [--out docs/cache-cost.md] [--only NAME]...
-
 For every model of tests/goldens and the built-in one, the distribution of the next token with each pair
 of cache types is compared with that of f16, position by position (`bench compare --kl`). Golden models
 have heads too small for a quantised cache, so they are made again with heads of 32 elements. The page lists

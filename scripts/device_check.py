@@ -8,8 +8,6 @@ more than the bound. With quantised weights it may differ by one and a half time
 activations costs: devices that round do it in other blocks. Where experts are chosen by values that agree within the
 bound and others are chosen, this is said and not a failure: `bench compare --path devices` finds the first value that
 differs. A run that takes longer than --limit is a failure, and its cell says so. The page is written after every model.
-
-Usage: scripts/device_check.py --bench 'COMMAND' --device NAME [--backend FILE] [--work DIR] [--only NAME,...] [--jobs N] [--bound NMSE] [--page FILE]
 """
 import argparse, json, os, shlex, struct, subprocess, sys, threading, time, tomllib
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Sends the same prompts to this server and to a reference, and compares every token and its top-20 list.
 
-Usage: scripts/equiv_test.py [--bench target/release/bench] [--model FILE.gguf]... [--mode NAME]...
 Needs: for the mode `reference` a llama-server (LLAMA_SERVER, or on the PATH), or Python with
        `pip install llama-cpp-python numpy`; `make equiv-test` installs it.
 
@@ -188,7 +187,7 @@ class InProcess:
 
     @contextlib.contextmanager
     def open(self):
-        from make_goldens import Reference, load_llama_cpp
+        from goldens import Reference, load_llama_cpp
 
         self.reference = Reference(load_llama_cpp(), self.model)
         lib = self.reference.lib

@@ -2,8 +2,6 @@
 """Measures what an engine process costs per token: two servers of the same model, one of them with `--in-process`; and
 what HTTP costs: throughput beside that of `bench perf`, and the time to the first byte beside the engine's own.
 
-Usage: scripts/hop_cost.py [--bench target/release/bench] [--model FILE] [--repeats 20] [--threads CORES-1]
-           [--clients 1,8] [--tokens 256] [--ctx 4096]
 Needs: nothing besides Python's standard library.
 
 Without --model, a llama of 135 million random weights is made by `bench synth`. Both servers are up all the

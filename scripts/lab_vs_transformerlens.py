@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Compares captured values with those of TransformerLens, point by point, on tiny folders of tests/hf.
 
-Usage: scripts/lab_vs_transformerlens.py --bench target/debug/bench [NAME...]
 Needs: `pip install -r scripts/requirements-transformerlens.txt`
 
 Each folder is written as tests/it/hf.rs writes it. TransformerLens loads it unmodified (`TransformerBridge`, without

@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
 """Measures prefill and decode of one sequence against llama-bench, alternating, for models of many kinds: docs/performance-families.md.
 
-Usage: scripts/perf_families.py --llama-bench PROGRAM --llama-quantize PROGRAM [--llama-speed PROGRAM] [--bench target/release/bench]
-           [--types Q4_K_M,Q8_0] [--models NAME,...] [--repeats 5] [--busy] [--keep FOLDER] [--out docs]
-
 The models are made by `bench synth` with random weights, as f16, and quantised by llama-quantize, so that both programs read the
 files that users have. Both use as many threads as the machine has cores, flash attention and an f16 KV cache. `--busy` measures
 decoding while another process uses one core all the time, too. Each ratio is the median of those of the repeats, of which

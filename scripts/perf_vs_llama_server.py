@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Measures this server against llama-server, alternating, on the same files, threads and context.
 
-Usage: scripts/perf_vs_llama_server.py [--bench target/release/bench] [--llama-server PROGRAM]
-           [--types f16,q8_0,q4_k] [--repeats 5] [--threads 2] [--out docs] [--small]
 Needs: a llama-server (named, LLAMA_SERVER, or on the PATH; `make perf-vs-llama` sees to it). Nothing
        besides Python's standard library.
 
