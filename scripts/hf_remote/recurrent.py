@@ -21,6 +21,25 @@ class Recurrent(Formulas):
         y = F.layer_norm(y.unflatten(-1, (heads, -1)), (y.shape[-1] // heads,), None, None, eps)
         return y.flatten(-2) * self[name + ".weight"] + self[name + ".bias"]
 
+    def shifted(self, x, at, names):
+        """Inputs of the sixth version's time mixing: shares of what changed, which depend on the token."""
+        change = before(x) - x
+        low = torch.tanh((x + change * self[at + "time_maa_x"][0]) @ self[at + "time_maa_w1"]).unflatten(-1, (5, -1))
+        shares = torch.einsum("tir,irn->itn", low, self[at + "time_maa_w2"])
+        return (x + change * (self[f"{at}time_maa_{name}"][0] + shares[i]) for i, name in enumerate(names))
+
+    def decay(self, w, at):
+        return self[at + "time_decay"][0] + torch.tanh(w @ self[at + "time_decay_w1"]) @ self[at + "time_decay_w2"]
+
+    def delta_rule(self, r, kept, k, v, removed, rate):
+        """Rows of the seventh version's states, which are read by `r`; all [n, heads, d]."""
+        state, out = torch.zeros(*r.shape[1:], r.shape[-1], dtype=r.dtype), []
+        for t in range(len(r)):
+            taken = state @ removed[t, :, :, None]
+            state = state * kept[t, :, None] - taken * (rate * removed)[t, :, None] + v[t, :, :, None] * k[t, :, None]
+            out.append((state @ r[t, :, :, None]).flatten())
+        return torch.stack(out)
+
 
 @remote("minimax-01")
 class MiniMax01(Layers):
@@ -70,12 +89,8 @@ class Rwkv6(Plain):
         def time_mix(self, x, at, halvings):
             c = self.c
             n, d = c["hidden_size"], c["head_size"]
-            change = before(x) - x
-            low = torch.tanh((x + change * self[at + "time_maa_x"][0]) @ self[at + "time_maa_w1"])
-            by = torch.einsum("tir,irn->itn", low.unflatten(-1, (5, -1)), self[at + "time_maa_w2"])
-            w, k, v, r, g = (x + change * (self[f"{at}time_maa_{name}"][0] + by[i]) for i, name in enumerate("wkvrg"))
-            decay = self[at + "time_decay"][0] + torch.tanh(w @ self[at + "time_decay_w1"]) @ self[at + "time_decay_w2"]
-            w = torch.exp(-torch.exp(decay)).unflatten(-1, (-1, d))
+            w, k, v, r, g = self.shifted(x, at, "wkvrg")
+            w = torch.exp(-torch.exp(self.decay(w, at))).unflatten(-1, (-1, d))
             r, k, v = (self.linear(y, at + name).unflatten(-1, (-1, d)) for y, name in ((r, "receptance"), (k, "key"), (v, "value")))
             state, out = torch.zeros(n // d, d, d, dtype=x.dtype), []
             for t in range(len(x)):
@@ -152,12 +167,7 @@ class Rwkv7(Plain):
             removed = F.normalize((k * self[at + "k_k"]).unflatten(-1, (-1, d)), dim=-1)
             k = k * (1 + (a - 1) * self[at + "k_a"])
             r, w, k, v, a = (y.unflatten(-1, (-1, d)) for y in (r, w, k, value, a))
-            state, out = torch.zeros(n // d, d, d, dtype=x.dtype), []
-            for t in range(len(x)):
-                taken = state @ removed[t, :, :, None]
-                state = state * w[t, :, None] - taken * (a * removed)[t, :, None] + v[t, :, :, None] * k[t, :, None]
-                out.append((state @ r[t, :, :, None]).flatten())
-            y = self.group_norm(torch.stack(out), at + "g_norm", n // d, c["norm_eps"] * d)
+            y = self.group_norm(self.delta_rule(r, w, k, v, removed, a), at + "g_norm", n // d, c["norm_eps"] * d)
             own = (r * k * self[at + "r_k"]).sum(-1, keepdim=True) * v
             return self.linear((y + own.flatten(-2)) * g, at + "o_proj"), first
 
@@ -300,14 +310,10 @@ class Rwkv6Qwen2(GatedLayers):
             c = self.c
             h, kv = c["num_attention_heads"], c["num_key_value_heads"]
             d = c["hidden_size"] // h
-            change = before(x) - x
-            low = torch.tanh((x + change * self[at + "time_maa_x"][0]) @ self[at + "time_maa_w1"]).unflatten(-1, (5, -1))
-            shares = torch.einsum("tir,irn->itn", low, self[at + "time_maa_w2"])
-            r, k, v, w, g = (x + change * (self[f"{at}time_maa_{name}"][0] + shares[i]) for i, name in enumerate("rkvwg"))
+            r, k, v, w, g = self.shifted(x, at, "rkvwg")
             q, k, v = (self.heads(y, f"{at}{name}_proj", n).transpose(0, 1) for y, name, n in ((r, "q", h), (k, "k", kv), (v, "v", kv)))
             k, v = (y.repeat_interleave(h // kv, 1) for y in (k, v))
-            decay = self[at + "time_decay"][0] + torch.tanh(w @ self[at + "time_decay_w1"]) @ self[at + "time_decay_w2"]
-            kept = (-decay.exp()).clamp(min=-5).exp().unflatten(-1, (h, d))
+            kept = (-self.decay(w, at).exp()).clamp(min=-5).exp().unflatten(-1, (h, d))
             k = k * (1 - kept)
             state, out = torch.zeros(h, d, d, dtype=x.dtype), []
             for t in range(len(x)):
@@ -360,12 +366,7 @@ class Arwkv7(GatedLayers):
             removed = F.normalize((k * self[at + "k_k"][0]).unflatten(-1, (-1, d)), dim=-1)
             k = k * (1 + (a - 1) * self[at + "k_a"][0])
             r, w, k, value, a = (y.unflatten(-1, (-1, d)) for y in (r, w, k, v, a))
-            kept, state, out = torch.exp(-torch.exp(w)), torch.zeros(n // d, d, d, dtype=x.dtype), []
-            for t in range(len(x)):
-                taken = state @ removed[t, :, :, None]
-                state = state * kept[t, :, None] - taken * (a * removed)[t, :, None] + value[t, :, :, None] * k[t, :, None]
-                out.append((state @ r[t, :, :, None]).flatten())
-            y = torch.stack(out)
+            y = self.delta_rule(r, torch.exp(-torch.exp(w)), k, value, removed, a)
             if c["wkv_has_group_norm"]:
                 y = self.group_norm(y, at + "ln_x", n // d, 1e-5 * c["head_size_divisor"] ** 2)
             y = y + ((r * k * self[at + "r_k"]).sum(-1, keepdim=True) * value).flatten(-2)
