@@ -58,6 +58,14 @@ def synth_options(values, meta=()):
     return words + [word for key, value in dict(meta).items() for word in ("--meta", f"{key}={value}")]
 
 
+def read_npy(path):
+    """The values of a float32 NPY file in one list, and the length of its last axis."""
+    raw = Path(path).read_bytes()
+    start = 10 + int.from_bytes(raw[8:10], "little")
+    shape = raw[10:start].decode().split("'shape': (")[1].split(")")[0]
+    return memoryview(raw)[start:].cast("f").tolist(), int(shape.strip(", ").split(",")[-1])
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

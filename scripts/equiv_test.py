@@ -29,12 +29,11 @@ import math
 import os
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 from pathlib import Path
 
-from bench_server import ROOT, Failure, Server, options, program, run
+from bench_server import ROOT, Failure, Server, options, program, read_npy, run
 
 N_TOKENS = 64
 N_TOP = 20
@@ -98,22 +97,17 @@ class Ours:
         flash = ["--flash-attn", "on" if flash else "off"]
         return Server(self.bench, "serve", "-m", self.model, "--kv-type", "f32", *flash, "--ctx", self.n_ctx, "--parallel", 2, output=log)
 
+    def complete(self, server, prompt, n_tokens, **more):
+        """An answer of the server, with token and top list of each position, as users get them."""
+        body = {"model": self.model.stem, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": n_tokens}
+        answer = server.json("/v1/chat/completions", body | {"logprobs": True, "top_logprobs": N_TOP} | more)
+        return answer, tops(answer["choices"][0]["logprobs"]["content"])
+
     def answer(self, server, prompt, n_prompt):
-        """Token and top list of each position, as users get them."""
-        body = {
-            "model": self.model.stem,
-            "messages": [{"role": "user", "content": prompt}],
-            "temperature": 0,
-            "max_tokens": N_TOKENS,
-            "logprobs": True,
-            "top_logprobs": N_TOP,
-            "logit_bias": {str(token): -100 for token in self.ends},
-        }
-        answer = server.json("/v1/chat/completions", body)
+        answer, lists = self.complete(server, prompt, N_TOKENS, logit_bias={str(token): -100 for token in self.ends})
         if answer["usage"]["prompt_tokens"] != n_prompt:
             raise Failure(f"the prompt has {answer['usage']['prompt_tokens']} tokens, expected {n_prompt}")
-        entries = answer["choices"][0]["logprobs"]["content"]
-        return [(e["id"], {t["id"]: t["logprob"] for t in e["top_logprobs"]}) for e in entries]
+        return lists
 
     def score(self, ids, n_prompt, *flags):
         """The top lists that follow each position from the last of the prompt on."""
@@ -123,14 +117,15 @@ class Ours:
         return [top_of(row) for row in rows_of(out)[n_prompt - 1 :]]
 
 
+def tops(entries):
+    """Token and top list of each position that a server tells."""
+    return [(e["id"], {t["id"]: t["logprob"] for t in e["top_logprobs"]}) for e in entries]
+
+
 def rows_of(path):
     """The rows of a float32 NPY matrix."""
-    raw = path.read_bytes()
-    start = 10 + struct.unpack("<H", raw[8:10])[0]
-    shape = raw[10:start].decode().split("'shape': (")[1].split(")")[0]
-    n_rows, width = (int(n) for n in shape.split(","))
-    values = memoryview(raw)[start:].cast("f")
-    return [values[i * width : (i + 1) * width].tolist() for i in range(n_rows)]
+    values, width = read_npy(path)
+    return [values[i : i + width] for i in range(0, len(values), width)]
 
 
 def top_of(logits):
@@ -167,9 +162,7 @@ class LlamaServer:
             "cache_prompt": False,
             "post_sampling_probs": False,
         }
-        answer = self.server.json("/completion", body)
-        found = answer["completion_probabilities"]
-        return [(p["id"], {t["id"]: t["logprob"] for t in p["top_logprobs"]}) for p in found]
+        return tops(self.server.json("/completion", body)["completion_probabilities"])
 
     def answer(self, ids):
         return self._complete(ids, N_TOKENS)
@@ -383,24 +376,13 @@ N_DENOISED = 32  # tokens of a completion by text diffusion
 
 def denoise(ours, server, prompt, steps, block_length):
     """The text of a completion by text diffusion, and its tokens with their probabilities."""
-    body = {
-        "model": ours.model.stem,
-        "messages": [{"role": "user", "content": prompt}],
-        "temperature": 0,
-        "max_tokens": N_DENOISED,
-        "logprobs": True,
-        "top_logprobs": N_TOP,
-        "diffusion": {"steps": steps, "block_length": block_length},
-    }
-    choice = server.json("/v1/chat/completions", body)["choices"][0]
-    entries = choice["logprobs"]["content"]
-    lists = [(e["id"], {t["id"]: t["logprob"] for t in e["top_logprobs"]}) for e in entries]
-    return choice["message"]["content"], lists
+    answer, lists = ours.complete(server, prompt, N_DENOISED, diffusion={"steps": steps, "block_length": block_length})
+    return answer["choices"][0]["message"]["content"], lists
 
 
 def denoise_both(tally, ours, theirs, log, prompts):
     """Text diffusion with two models that must be the same."""
-    with ours.serve(log) as url, theirs.serve(log) as other:
+    with ours.serve(log) as server, theirs.serve(log) as other:
         for prompt, _ in prompts:
             name = repr(prompt[:24])
             _, found = denoise(ours, server, prompt, N_DENOISED, N_DENOISED)
