@@ -20,7 +20,10 @@ def chromium():
 
 
 class Page:
-    """A page that is used; `name` begins those of its screenshots. Messages in its console of these `kinds` (none: all) and requests that do not begin with one of `allowed` are complaints."""
+    """A page that is used; `name` begins those of its screenshots.
+
+    Messages in its console of these `kinds` (none: all) and requests that do not begin with one of `allowed` are complaints.
+    """
 
     def __init__(self, page, out, name, allowed, kinds=None, timeout=60_000):
         self.page, self.out, self.name, self.allowed = page, out, name, allowed

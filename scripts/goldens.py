@@ -53,6 +53,23 @@ def difference_of(path, logits, limit=SAME_NMSE):
     return None if error <= limit else f"the logits differ by an NMSE of {error:.1e}"
 
 
+def each(cases, chosen, one):
+    """Prints what `one` makes of each case, some of which are chosen by name; returns the names of those that failed."""
+    if unknown := set(chosen) - {case["name"] for case in cases}:
+        raise Failure(f"no case is called `{min(unknown)}`; there are: {', '.join(case['name'] for case in cases)}")
+    failed, cases = [], [case for case in cases if not chosen or case["name"] in chosen]
+    for case in cases:
+        print(f"{case['name']:28s}", end=" ", flush=True)
+        try:
+            print(one(case), flush=True)
+        except Exception as problem:  # what a library refuses is for the reader too
+            kind = "" if isinstance(problem, Failure) else f"{type(problem).__name__}: "
+            print(f"FAILED: {kind}{str(problem)[:600]}", flush=True)
+            failed.append(case["name"])
+    print(f"{len(cases)} cases, {len(failed)} failed{': ' + ' '.join(failed) if failed else ''}")
+    return failed
+
+
 def splitmix(z):
     """uint64 of splitmix64 at states [n]."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

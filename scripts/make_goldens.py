@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from bench_server import Failure, program
-from goldens import GOLDENS, INDEX, SAME_NMSE, Reference, add_unread, check_spread, difference_of, load_llama_cpp, nmse, read_cases, read_index
+from goldens import GOLDENS, INDEX, SAME_NMSE, Reference, add_unread, check_spread, difference_of, each, load_llama_cpp, nmse, read_cases, read_index
 from goldens import reference_version, synth_args
 
 # Spread of logits that can tell right from wrong.
@@ -121,33 +121,22 @@ def strays(cases):
 
 def make(bench, only, check):
     cases = read_cases()
-    chosen = [case for case in cases if only in (None, case["name"])]
-    if not chosen:
-        raise Failure(f"no case is called `{only}`; there are: {', '.join(c['name'] for c in cases)}")
-    lib = load_llama_cpp()
-    index = read_index()
-    failed = []
-    with tempfile.TemporaryDirectory() as folder:
-        for case in chosen:
-            name = case["name"]
-            print(f"{name:28s}", end=" ", flush=True)
-            try:
-                entry, logits = compute(lib, bench, case, folder)
-            except Failure as failure:
-                print(f"FAILED: {failure}")
-                failed.append(name)
-                continue
-            why = difference(index.get(name), entry, logits)
-            measures = f"std {entry['logits_std']:<5} noise {json.dumps(entry['noise'])}"
-            if why is None:
-                print(f"same      {measures}")
-            elif check:
-                print(f"DIFFERENT {measures}: {why}")
-                failed.append(name)
-            else:
-                np.save(GOLDENS / entry["logits"], logits)
-                index[name] = entry
-                print(f"written   {measures}: {why}")
+    lib, index = load_llama_cpp(), read_index()
+
+    def one(case):
+        with tempfile.TemporaryDirectory() as folder:
+            entry, logits = compute(lib, bench, case, folder)
+        why = difference(index.get(case["name"]), entry, logits)
+        measures = f"std {entry['logits_std']:<5} noise {json.dumps(entry['noise'])}"
+        if why is None:
+            return f"same      {measures}"
+        if check:
+            raise Failure(f"{measures}: {why}")
+        np.save(GOLDENS / entry["logits"], logits)
+        index[case["name"]] = entry
+        return f"written   {measures}: {why}"
+
+    failed = each(cases, [only] if only else [], one)
     for name in strays(cases) if only is None else []:
         if check:
             print(f"{name:28s} STRAY: stored, but not in cases.toml")
@@ -158,7 +147,6 @@ def make(bench, only, check):
             print(f"{name:28s} removed: not in cases.toml")
     if not check:
         write_index([index[case["name"]] for case in cases if case["name"] in index])
-    print(f"{len(chosen)} cases, {len(failed)} failed")
     return 1 if failed else 0
 
 

@@ -41,7 +41,7 @@ os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", HF_HUB_OFFLINE="1", 
 import numpy as np
 
 from bench_server import Failure, program
-from goldens import check_spread, difference_of, nmse, without_twins
+from goldens import check_spread, difference_of, each, nmse, without_twins
 from hf_folder import config_text, file_bytes, first_values, folder_bytes, lay_out, no_empty, pack_files
 from hf_folder import short, tensor_bytes, write_folder
 
@@ -492,24 +492,12 @@ def make(only, check):
     transformers.logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     cases = read_cases()
-    if unknown := set(only) - {case["name"] for case in cases}:
-        raise Failure(f"no case is called `{min(unknown)}`; there are: {', '.join(c['name'] for c in cases)}")
-    chosen = [case for case in cases if not only or case["name"] in only]
-    failed = []
-    for case in chosen:
-        print(f"{case['name']:28s}", end=" ", flush=True)
-        try:
-            print(one(case, check), flush=True)
-        except Exception as problem:  # what transformers refuses is for the reader too
-            kind = "" if isinstance(problem, Failure) else f"{type(problem).__name__}: "
-            print(f"FAILED: {kind}{str(problem)[:600]}", flush=True)
-            failed.append(case["name"])
+    failed = each(cases, only, lambda case: one(case, check))
     names = {case["name"] for case in cases}
     for place in sorted(path.parent for path in HF.glob("*/tensors.json")):
         if place.name not in names:
             print(f"{place.name:28s} STRAY: stored, but not in cases.toml")
             failed.append(place.name)
-    print(f"{len(chosen)} cases, {len(failed)} failed{': ' + ' '.join(failed) if failed else ''}")
     return 1 if failed else 0
 
 
