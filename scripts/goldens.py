@@ -235,10 +235,10 @@ def read_cases():
             "vectors": case.get("vectors", False),
             "unread": case.get("unread", {}),
         })
-    return without_twins(cases)
+    return without_duplicates(cases)
 
 
-def without_twins(cases):
+def without_duplicates(cases):
     names = [case["name"] for case in cases]
     if twice := {name for name in names if names.count(name) > 1}:
         raise Failure(f"cases.toml: two cases are called `{min(twice)}`")

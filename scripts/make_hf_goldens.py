@@ -41,7 +41,7 @@ os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", HF_HUB_OFFLINE="1", 
 import numpy as np
 
 from bench_server import Failure, program
-from goldens import check_spread, difference_of, each, nmse, without_twins
+from goldens import check_spread, difference_of, each, nmse, without_duplicates
 from hf_folder import config_text, file_bytes, first_values, folder_bytes, lay_out, no_empty, pack_files
 from hf_folder import short, tensor_bytes, write_folder
 
@@ -134,7 +134,7 @@ def read_cases():
                 raise Failure(f"cases.toml: {case['name']}: there are {len(table['tokens'])} tokens")
             tokens = table["tokens"][:tokens]
         cases.append(case | {"set": given, "tokens": tokens})
-    return without_twins(cases)
+    return without_duplicates(cases)
 
 
 def remote_case(case, tokens):
