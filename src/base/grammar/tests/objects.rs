@@ -111,7 +111,7 @@ fn arguments_are_an_object_whatever_the_schema_says_of_its_type() {
     };
     let compiler = Arc::new(Compiler::without_forcing(byte_level()));
     let refused = compiler.compile(Constraint::Answer(Box::new(answer)));
-    let refused = refused.err().expect("it is refused").to_string();
+    let refused = refused.expect_err("it is refused").to_string();
     assert_eq!(refused, "schema: nothing fits");
 }
 
