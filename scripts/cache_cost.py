@@ -1,23 +1,17 @@
 #!/usr/bin/env python3
 """The cost of a quantised KV cache: KL divergence of the next token from an f16 cache.
 
-Usage: scripts/cache_cost.py [--bench target/release/bench] [--out docs/cache-cost.md] [--only NAME]...
-
 For every model of tests/goldens and the built-in one, the distribution of the next token with each pair
 of cache types is compared with that of f16, position by position (`bench compare --kl`). Golden models
 have heads too small for a quantised cache, so they are made again with heads of 32 elements. The page lists
 the models that cannot have such a cache with the reason.
 """
 
-import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT = 300
+from bench_server import BUILT_IN, ROOT, Failure, options, program, run, synth_options
 
 # Types of keys and values.
 PAIRS = ["q8_0/q8_0", "f16/q8_0", "q8_0/f16", "f16/q4_0", "q8_0/q4_0", "q4_0/q8_0", "q4_0/q4_0"]
@@ -50,18 +44,6 @@ TEXT = (
 )
 
 
-class Failure(Exception):
-    """A problem to report in one line."""
-
-
-def run(command):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=TIMEOUT)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise Failure(lines[-1].removeprefix("error: "))
-    return done.stdout
-
-
 def cost(bench, model, tokens, pair):
     """Mean and largest divergence of a pair of cache types."""
     ids = ",".join(map(str, tokens))
@@ -75,11 +57,8 @@ def golden(bench, entry, folder):
     path = folder / f"{entry['name']}.gguf"
     args, reason = entry["synth"], None
     for wider in WIDER:
-        changed = list(args)
-        for key, value in wider.items():
-            changed += ["--set", f"{key}={value}"]
         try:
-            run([bench, "synth", *changed, "-o", path, "--force"])
+            run([bench, "synth", *args, *synth_options(wider), "-o", path, "--force"])
             cost(bench, path, entry["tokens"][:4], PROBE)
         except Failure as failure:
             # What keeps the model as it is from having such a cache says most, unless it has no
@@ -122,16 +101,14 @@ model has no rows of that kind in its KV cache.
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bench", default=ROOT / "target/release/bench", type=Path)
+    parser = options(__doc__.split("\n")[0])
     parser.add_argument("--out", default=ROOT / "docs/cache-cost.md", type=Path)
     parser.add_argument("--only", action="append", help="these models alone; then nothing is written")
     args = parser.parse_args()
     rows, none, failed = [], [], 0
-    shipped = ROOT / "models/tiny-chat.gguf"
     if not args.only or "tiny-chat" in args.only:
-        tokens = json.loads(run([args.bench, "tokenize", "-m", shipped, TEXT]))
-        rows.append(measure(args.bench, "**tiny-chat** (built in, trained)", shipped, tokens, ""))
+        tokens = json.loads(run([args.bench, "tokenize", "-m", BUILT_IN, TEXT]))
+        rows.append(measure(args.bench, "**tiny-chat** (built in, trained)", BUILT_IN, tokens, ""))
         print(rows[-1], flush=True)
     entries = json.loads((ROOT / "tests/goldens/goldens.json").read_text())["goldens"]
     with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +136,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failure as failure:
-        sys.exit(f"error: {failure}")
+    program(main)

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Converts the folders of tests/hf with `bench convert` and has llama.cpp compute the results.
 
-Usage: scripts/check_converted.py --bench target/release/bench [--archs DIR] [PREFIX...]
 Needs: Python 3.11, `pip install llama-cpp-python numpy`
 
 For each folder: the NMSE between llama.cpp's logits (vectors, scores of classes) of the converted file and those that
@@ -21,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-import make_goldens
+import goldens
+from bench_server import Failure, options
 from hf_folder import write_folder
 
 HF = Path(__file__).resolve().parent.parent / "tests" / "hf"
@@ -142,27 +142,27 @@ def compare(lib, bench, case, scratch):
     write_folder(about, (HF / case / "config.json").read_bytes(), folder)
     done = subprocess.run([*bench("convert"), folder, path], capture_output=True, text=True)
     if done.returncode != 0:
-        raise make_goldens.Failure(f"not converted: {done.stderr.strip()}")
+        raise Failure(f"not converted: {done.stderr.strip()}")
     plan = subprocess.run([*bench("plan"), "-m", path, "--json"], capture_output=True, text=True, check=True)
     is_causal = json.loads(plan.stdout)["mode"] == "causal"
     expected = np.load(HF / case / "logits.npy")
     output = about["output"]
-    reference = make_goldens.Reference(lib, path, vectors=output == "hidden", scores=output == "scores")
+    reference = goldens.Reference(lib, path, vectors=output == "hidden", scores=output == "scores")
     try:
         found = reference.logits(about["tokens"], is_causal, source=about.get("source", ()))
     finally:
         reference.close()
     if found.shape != expected.shape:
-        raise make_goldens.Failure(f"shape {found.shape}, expected {expected.shape}")
-    return make_goldens.nmse(found, expected)
+        raise Failure(f"shape {found.shape}, expected {expected.shape}")
+    return goldens.nmse(found, expected)
 
 
 def run_one(bench, case):
     """What the process of one case does: its NMSE, or why there is none, as the last line."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            print(compare(make_goldens.load_llama_cpp(), bench, case, Path(scratch)))
-        except make_goldens.Failure as failure:
+            print(compare(goldens.load_llama_cpp(), bench, case, Path(scratch)))
+        except Failure as failure:
             sys.exit(str(failure).replace(scratch, ""))
 
 
@@ -202,8 +202,7 @@ def run_all(prefixes, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bench", type=Path, required=True)
+    parser = options(__doc__.split("\n")[0], None)
     parser.add_argument("--archs", metavar="DIR", help="further definitions and maps")
     parser.add_argument("--one", metavar="CASE", help=argparse.SUPPRESS)
     parser.add_argument("prefixes", nargs="*", metavar="PREFIX")

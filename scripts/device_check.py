@@ -8,11 +8,11 @@ more than the bound. With quantised weights it may differ by one and a half time
 activations costs: devices that round do it in other blocks. Where experts are chosen by values that agree within the
 bound and others are chosen, this is said and not a failure: `bench compare --path devices` finds the first value that
 differs. A run that takes longer than --limit is a failure, and its cell says so. The page is written after every model.
-
-Usage: scripts/device_check.py --bench 'COMMAND' --device NAME [--backend FILE] [--work DIR] [--only NAME,...] [--jobs N] [--bound NMSE] [--page FILE]
 """
-import argparse, json, os, shlex, struct, subprocess, sys, threading, time, tomllib
+import argparse, json, os, shlex, subprocess, sys, threading, time, tomllib
 from concurrent.futures import ThreadPoolExecutor
+
+from bench_server import read_npy, synth_options
 
 # Parameters that are widths, and grow with the heads.
 WIDTHS = {
@@ -67,13 +67,6 @@ def grown(case, values):
 
 def text(value):
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def read_npy(path):
-    with open(path, "rb") as file:
-        data = file.read()
-    start = 10 + struct.unpack("<H", data[8:10])[0]
-    return struct.unpack(f"<{(len(data) - start) // 4}f", data[start:])
 
 
 def nmse(found, expected):
@@ -157,8 +150,8 @@ def main():
         model, out = os.path.join(folder, "model.gguf"), os.path.join(folder, "out.npy")
         row = [name]
         try:
-            sets = [x for k, v in grown(case, values).items() for x in ("--set", f"{k}={text(v)}")]
-            sets += [x for k, v in case.get("meta", {}).items() for x in ("--meta", f"{k}={text(v)}")]
+            plain = ({key: text(value) for key, value in pairs.items()} for pairs in (grown(case, values), case.get("meta", {})))
+            sets = synth_options(*plain)
             sets += ["--with", ",".join(case["with"])] if case.get("with") else []
             run("synth", case["arch"], "--seed", str(case["seed"]), "--type", case.get("type", "f32"), *sets, "-o", model, "--force")
             n_layers = int(str(grown(case, values)["block_count"]))
@@ -169,11 +162,11 @@ def main():
             # is the product of the same weights in f32.
             exact = ["--type", "f32"] if case.get("type", "f32") not in ("f32", "f16", "bf16") else []
             run(*logits, "--device", "none", *exact)
-            expected = read_npy(out)
+            expected = read_npy(out)[0]
             rounding = 0.0
             if exact:
                 run(*logits, "--device", "none")
-                rounding = nmse(read_npy(out), expected)
+                rounding = nmse(read_npy(out)[0], expected)
         except RuntimeError as error:
             fails(f"{name}: no reference: {error}")
             return None
@@ -185,7 +178,7 @@ def main():
             cell = "fails"
             try:
                 run(*logits, *backend, "--device", args.device, "--gpu-layers", n, *options)
-                error = nmse(read_npy(out), expected)
+                error = nmse(read_npy(out)[0], expected)
                 cell = f"{error:.1e}"
                 if not error <= max(args.bound, 1.5 * rounding):
                     places = [*source, "--device", args.device, "--gpu-layers", n, "--path", ",".join(path)]

@@ -9,19 +9,18 @@ Leaves screenshots in a folder.
 Needs scripts/requirements-page.txt and a Chromium (CHROMIUM, else the PATH).
 """
 
-import argparse
 import json
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
-from playwright.sync_api import Error, expect, sync_playwright
+from playwright.sync_api import Error, expect
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from bench_server import BUILT_IN, ROOT, Server, options, run
+from drive import Page, chromium
+
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 320, "height": 640}
 # As models write calls, and with a block of reasoning that the prompt begins.
 CALLS = (
@@ -54,55 +53,21 @@ CONTRAST = """() => {
 }"""
 
 
-class Server:
-    """A running server."""
-
-    def __init__(self, bench, *options):
-        command = [bench, "serve", "--port", "0", "--threads", "1", "--log-level", "error", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.url = self.process.stdout.readline().split()[-1]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
+def serve(bench, *words):
+    return Server(bench, "serve", "--threads", "1", "--log-level", "error", *words)
 
 
-class Drive:
+class Drive(Page):
     """The page, used."""
 
     def __init__(self, browser, url, out, **context):
-        self.url, self.out, self.checks, self.complaints = url, out, 0, []
-        self.page = browser.new_context(viewport=WIDE, **context).new_page()
-        self.page.set_default_timeout(20_000)
+        page = browser.new_context(viewport=WIDE, **context).new_page()
+        super().__init__(page, out, "", (url + "/", f"blob:{url}/"), ("error", "warning"), 20_000)
+        self.url = url
         expect.set_options(timeout=20_000)
-        self.page.on("console", lambda message: message.type in ("error", "warning") and self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", self.asked)
-
-    def asked(self, request):
-        if not request.url.startswith((self.url + "/", f"blob:{self.url}/")):
-            self.complaints.append(f"asks for {request.url}")
-
-    def js(self, expression, *arguments):
-        """The value of an expression in the page."""
-        return self.page.evaluate(expression, *arguments)
 
     def at(self, selector):
         return self.page.locator(selector)
-
-    def check(self, is_right, what):
-        self.checks += 1
-        if not is_right:
-            self.shot("FAILED")
-            raise AssertionError(what)
-
-    def shot(self, what):
-        # Pictures are of the state after animations.
-        self.page.wait_for_timeout(150)
-        self.page.screenshot(path=self.out / f"{what}.png")
 
     def open(self):
         self.page.goto(self.url)
@@ -126,9 +91,6 @@ class Drive:
 
     def last(self, selector):
         return self.at(".turn.assistant").last.locator(selector)
-
-    def complain(self, step):
-        self.check(not self.complaints, f"{step}: {self.complaints}")
 
 
 def fits(drive):
@@ -548,8 +510,8 @@ STEPS = [chats, alternatives, stops, changes, settings, diagram, values, reasons
 def models(folder, bench):
     """A folder of models: the built-in ones, one of them with other chat templates, and a large one."""
     sizes = ["block_count=12", "n_embd=768", "n_ff=2048"]
-    command = [bench, "synth", "llama", "--vocab", ROOT / "models/tiny-chat.gguf", "--type", "f16", "-o", folder / "big.gguf"]
-    subprocess.run(command + [part for size in sizes for part in ("--set", size)], check=True, stdout=subprocess.DEVNULL)
+    command = [bench, "synth", "llama", "--vocab", BUILT_IN, "--type", "f16", "-o", folder / "big.gguf"]
+    run(command + [part for size in sizes for part in ("--set", size)])
     # So that loading it takes a while.
     (folder / "bench.toml").write_text('[per_model.big]\ntype = "q4_k"\n')
     for name in ["tiny-chat.gguf", "tiny-diffusion.gguf"]:
@@ -564,25 +526,22 @@ def models(folder, bench):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", required=True, help="the program")
+    parser = options(__doc__, None)
     parser.add_argument("--out", required=True, type=pathlib.Path, help="folder for screenshots")
     parser.add_argument("--step", action="append", help="only these steps, after the first")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     steps = [step for step in STEPS if not args.step or step is chats or step.__name__ in args.step]
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         try:
             folder = models(pathlib.Path(folder), args.bench)
-            with Server(args.bench, "--models", folder, "--ctx", "4096", "--config", folder / "bench.toml") as server:
+            with serve(args.bench, "--models", folder, "--ctx", "4096", "--config", folder / "bench.toml") as server:
                 drive = Drive(browser, server.url, args.out, permissions=["clipboard-read", "clipboard-write"])
                 for step in steps:
                     step(drive)
                     drive.complain(step.__name__)
                     print(f"{step.__name__}: {drive.checks} checks so far", flush=True)
-            with Server(args.bench, "--api-key", "open-sesame") as server:
+            with serve(args.bench, "--api-key", "open-sesame") as server:
                 drive = Drive(browser, server.url, args.out)
                 keyed(drive)
                 drive.complain("keyed")
@@ -590,7 +549,6 @@ def main():
         except (AssertionError, Error) as error:
             drive.shot("FAILED")
             sys.exit(f"FAILED: {error}")
-        browser.close()
 
 
 if __name__ == "__main__":

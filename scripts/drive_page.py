@@ -8,19 +8,17 @@ but the file itself is a failure too. Leaves screenshots in a folder.
 Needs scripts/requirements-page.txt and a Chromium (CHROMIUM, else the PATH).
 """
 
-import argparse
 import json
-import os
 import pathlib
-import shutil
-import subprocess
 import sys
 
-from playwright.sync_api import Error, sync_playwright
+from playwright.sync_api import Error
+
+from bench_server import BUILT_IN, options, run
+from drive import Page, chromium
 
 # Very different models: dense, experts, latent attention, encoder, recurrent, numbers of a file.
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ["llama", "gemma4", "deepseek2", "bert", "mamba2", "falcon-h1", str(ROOT / "models/tiny-chat.gguf")]
+PAGES = ["llama", "gemma4", "deepseek2", "bert", "mamba2", "falcon-h1", str(BUILT_IN)]
 WIDE, NARROW = {"width": 1440, "height": 1000}, {"width": 390, "height": 800}
 HELPERS = """
 globalThis.rectOf = (box) => box.getBoundingClientRect();
@@ -37,25 +35,12 @@ globalThis.tooWide = () => all('.view:not([hidden]) g.part').filter(isShown).fil
 """
 
 
-class Drive:
+class Drive(Page):
     """One page, used."""
 
     def __init__(self, browser, path, out):
-        self.path, self.out = path, out
-        self.checks, self.complaints = 0, []
-        self.page = browser.new_page(viewport=WIDE)
-        self.page.set_default_timeout(60_000)
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", self.asked)
-
-    def asked(self, request):
-        if not request.url.startswith(("file:", "data:", "about:")):
-            self.complaints.append(f"asks for {request.url}")
-
-    def js(self, expression):
-        """The value of an expression in the page."""
-        return self.page.evaluate(expression)
+        super().__init__(browser.new_page(viewport=WIDE), out, f"{path.stem}.", ("file:", "data:", "about:"))
+        self.path = path
 
     def settle(self):
         """Waits until two frames were drawn."""
@@ -75,14 +60,8 @@ class Drive:
         self.page.keyboard.press(key)
         self.settle()
 
-    def check(self, is_right, what):
-        self.checks += 1
-        if not is_right:
-            self.shot("FAILED")
-            raise AssertionError(f"{self.path.stem}: {what} (at {self.js('location.hash')})")
-
-    def shot(self, what):
-        self.page.screenshot(path=self.out / f"{self.path.stem}.{what}.png")
+    def where(self):
+        return f" (at {self.js('location.hash')})"
 
     def go(self, at):
         self.js(f"go({at})")
@@ -95,7 +74,7 @@ class Drive:
         self.open()
         for step in [self.looks, self.keyboard, self.searches, self.addresses, self.dark, self.narrow]:
             step()
-            self.check(not self.complaints, f"{step.__name__}: {self.complaints}")
+            self.complain(step.__name__)
         return self.checks
 
     def legible(self, where):
@@ -199,29 +178,24 @@ def pages(bench, what, folder):
     if what.endswith(".html"):
         return [pathlib.Path(what).resolve()]
     command = [bench, "diagram", what, "--html", "--force", "-o", str(folder)]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    return [pathlib.Path(line) for line in lines]
+    return [pathlib.Path(line) for line in run(command).split()]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", required=True, help="the program")
+    parser = options(__doc__, None)
     parser.add_argument("--out", required=True, type=pathlib.Path, help="folder for pages and screenshots")
     parser.add_argument("what", nargs="*", help="models, definitions, pages", default=PAGES)
     args = parser.parse_args()
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     failures = 0
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         for path in [path for what in args.what for path in pages(args.bench, what, out)]:
             try:
                 print(f"{path.stem}: {Drive(browser, path, out).everything()} checks, {path.stat().st_size} bytes", flush=True)
             except (AssertionError, Error) as e:
                 failures += 1
                 print(f"FAILED {path.stem}: {e}", flush=True)
-        browser.close()
     sys.exit(1 if failures else 0)
 
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Writes what llama.cpp computes on the way to the logits, for `bench compare --dump`.
 
-Usage: scripts/dump_values.py --gguf FILE --tokens 1,2,3 --output DIR
 Needs: Python 3.11, `pip install llama-cpp-python numpy`
 
 Each named value of one pass over all tokens becomes DIR/NAME.npy (float32, C order, slowest
@@ -11,12 +10,12 @@ that share a name the last one stays, which for queries and keys is the one afte
 
 import argparse
 import ctypes
-import sys
 from pathlib import Path
 
 import numpy as np
 
-from make_goldens import Failure, Reference, load_llama_cpp
+from bench_server import program
+from goldens import Reference, load_llama_cpp
 
 F32, F16, I32 = 0, 1, 26  # GGML_TYPE_*
 DTYPES = {F32: np.float32, F16: np.float16, I32: np.int32}
@@ -89,7 +88,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as failure:
-        sys.exit(f"error: {failure}")
+    program(main)

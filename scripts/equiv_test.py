@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Sends the same prompts to this server and to a reference, and compares every token and its top-20 list.
 
-Usage: scripts/equiv_test.py [--bench target/release/bench] [--model FILE.gguf]... [--mode NAME]...
 Needs: for the mode `reference` a llama-server (LLAMA_SERVER, or on the PATH), or Python with
        `pip install llama-cpp-python numpy`; `make equiv-test` installs it.
 
@@ -24,24 +23,18 @@ least 0.001 (natural logarithm).
 Exit code 0: all equal. 1: something differs, an ERROR in our log, or nothing compared.
 """
 
-import argparse
 import contextlib
 import json
 import math
 import os
 import re
 import shutil
-import socket
-import struct
 import subprocess
-import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench_server import ROOT, Failure, Server, options, program, read_npy, run
+
 N_TOKENS = 64
 N_TOP = 20
 FLOOR = 1e-3
@@ -74,69 +67,6 @@ PROMPTS = [
 ]
 
 
-class Failure(Exception):
-    """A problem to report in one line."""
-
-
-# ---------------------------------------------------------------- processes and requests
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def ask(url, body=None):
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise Failure(f"{url}: {error.code} {error.read().decode('utf-8', 'replace')[:300]}") from error
-    except (OSError, ValueError) as error:
-        raise Failure(f"{url}: {error}") from error
-
-
-@contextlib.contextmanager
-def server(command, port, log):
-    """Runs a server until the block ends; its output goes to `log`."""
-    with open(log, "ab") as output:
-        process = subprocess.Popen([str(c) for c in command], stdout=output, stderr=output)
-    try:
-        deadline = time.monotonic() + TIMEOUT
-        while True:
-            if process.poll() is not None:
-                raise Failure(f"{command[0]} ended with {process.returncode}: {tail(log)}")
-            try:
-                ask(f"http://127.0.0.1:{port}/health")
-                break
-            except Failure:
-                if time.monotonic() > deadline:
-                    raise Failure(f"{command[0]} does not answer: {tail(log)}") from None
-                time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def tail(log):
-    return " | ".join(Path(log).read_text("utf-8", "replace").splitlines()[-3:])
-
-
-def run(command, text=None):
-    done = subprocess.run([str(c) for c in command], input=text, capture_output=True, text=True, timeout=TIMEOUT)
-    if done.returncode != 0:
-        raise Failure(f"{' '.join(map(str, command[:3]))}: {done.stderr.strip()[:300]}")
-    return done.stdout
-
-
 # ---------------------------------------------------------------- our side
 
 
@@ -163,30 +93,21 @@ class Ours:
         text = run([self.bench, "template", messages, "-m", self.model])
         return json.loads(run([self.bench, "tokenize", "-m", self.model, text]))
 
-    @contextlib.contextmanager
     def serve(self, log, flash=False):
-        port = free_port()
-        command = [self.bench, "serve", "-m", self.model, "--port", port, "--kv-type", "f32"]
-        command += ["--flash-attn", "on" if flash else "off", "--ctx", self.n_ctx, "--parallel", 2]
-        with server(command, port, log) as url:
-            yield url
+        flash = ["--flash-attn", "on" if flash else "off"]
+        return Server(self.bench, "serve", "-m", self.model, "--kv-type", "f32", *flash, "--ctx", self.n_ctx, "--parallel", 2, output=log)
 
-    def answer(self, url, prompt, n_prompt):
-        """Token and top list of each position, as users get them."""
-        body = {
-            "model": self.model.stem,
-            "messages": [{"role": "user", "content": prompt}],
-            "temperature": 0,
-            "max_tokens": N_TOKENS,
-            "logprobs": True,
-            "top_logprobs": N_TOP,
-            "logit_bias": {str(token): -100 for token in self.ends},
-        }
-        answer = ask(f"{url}/v1/chat/completions", body)
+    def complete(self, server, prompt, n_tokens, **more):
+        """An answer of the server, with token and top list of each position, as users get them."""
+        body = {"model": self.model.stem, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": n_tokens}
+        answer = server.json("/v1/chat/completions", body | {"logprobs": True, "top_logprobs": N_TOP} | more)
+        return answer, tops(answer["choices"][0]["logprobs"]["content"])
+
+    def answer(self, server, prompt, n_prompt):
+        answer, lists = self.complete(server, prompt, N_TOKENS, logit_bias={str(token): -100 for token in self.ends})
         if answer["usage"]["prompt_tokens"] != n_prompt:
             raise Failure(f"the prompt has {answer['usage']['prompt_tokens']} tokens, expected {n_prompt}")
-        entries = answer["choices"][0]["logprobs"]["content"]
-        return [(e["id"], {t["id"]: t["logprob"] for t in e["top_logprobs"]}) for e in entries]
+        return lists
 
     def score(self, ids, n_prompt, *flags):
         """The top lists that follow each position from the last of the prompt on."""
@@ -196,14 +117,15 @@ class Ours:
         return [top_of(row) for row in rows_of(out)[n_prompt - 1 :]]
 
 
+def tops(entries):
+    """Token and top list of each position that a server tells."""
+    return [(e["id"], {t["id"]: t["logprob"] for t in e["top_logprobs"]}) for e in entries]
+
+
 def rows_of(path):
     """The rows of a float32 NPY matrix."""
-    raw = path.read_bytes()
-    start = 10 + struct.unpack("<H", raw[8:10])[0]
-    shape = raw[10:start].decode().split("'shape': (")[1].split(")")[0]
-    n_rows, width = (int(n) for n in shape.split(","))
-    values = memoryview(raw)[start:].cast("f")
-    return [values[i * width : (i + 1) * width].tolist() for i in range(n_rows)]
+    values, width = read_npy(path)
+    return [values[i : i + width] for i in range(0, len(values), width)]
 
 
 def top_of(logits):
@@ -226,10 +148,8 @@ class LlamaServer:
 
     @contextlib.contextmanager
     def open(self):
-        port = free_port()
-        command = [self.program, "-m", self.model, "--port", port, "-c", self.n_ctx, "-np", 1, "-fa", "off"]
-        command += ["-ctk", self.kv_type, "-ctv", self.kv_type, "--no-webui"]
-        with server(command, port, self.log) as self.url:
+        command = [self.program, "-m", self.model, "-c", self.n_ctx, "-np", 1, "-fa", "off"]
+        with Server(*command, "-ctk", self.kv_type, "-ctv", self.kv_type, "--no-webui", output=self.log) as self.server:
             yield self
 
     def _complete(self, ids, n_tokens):
@@ -242,9 +162,7 @@ class LlamaServer:
             "cache_prompt": False,
             "post_sampling_probs": False,
         }
-        answer = ask(f"{self.url}/completion", body)
-        found = answer["completion_probabilities"]
-        return [(p["id"], {t["id"]: t["logprob"] for t in p["top_logprobs"]}) for p in found]
+        return tops(self.server.json("/completion", body)["completion_probabilities"])
 
     def answer(self, ids):
         return self._complete(ids, N_TOKENS)
@@ -262,7 +180,7 @@ class InProcess:
 
     @contextlib.contextmanager
     def open(self):
-        from make_goldens import Reference, load_llama_cpp
+        from goldens import Reference, load_llama_cpp
 
         self.reference = Reference(load_llama_cpp(), self.model)
         lib = self.reference.lib
@@ -377,12 +295,12 @@ def against_reference(ours, scratch, log, prompts):
         for (_, ids), text, answer in list(zip(prompts, texts, theirs))[:N_NOISE]:
             noise = max(noise, apart([top for _, top in answer], reference.follow(ids, text)))
     tally = Tally(noise)
-    with ours.serve(log) as url:
+    with ours.serve(log) as server:
         for (prompt, ids), text, answer in zip(prompts, texts, theirs):
             compare(
                 tally,
                 repr(prompt[:24]),
-                ours.answer(url, prompt, len(ids)),
+                ours.answer(server, prompt, len(ids)),
                 answer,
                 lambda: ours.score(ids + text, len(ids)),  # noqa: B023
             )
@@ -400,8 +318,8 @@ def own_noise(ours, prompts, answers):
 
 
 def against_stateless(ours, _, log, prompts):
-    with ours.serve(log) as url:
-        answers = [ours.answer(url, prompt, len(ids)) for prompt, ids in prompts]
+    with ours.serve(log) as server:
+        answers = [ours.answer(server, prompt, len(ids)) for prompt, ids in prompts]
     tally = Tally(own_noise(ours, prompts, answers))
     for (prompt, ids), answer in zip(prompts, answers):
         text = [token for token, _ in answer]
@@ -443,42 +361,31 @@ def against_folder(ours, scratch, log, prompts):
     if ours.mode == "diffusion":
         denoise_both(tally, ours, theirs, log, prompts)
         return tally, "the folder"
-    with ours.serve(log) as url:
-        answers = [ours.answer(url, prompt, len(ids)) for prompt, ids in prompts]
-    with theirs.serve(log) as url:
+    with ours.serve(log) as server:
+        answers = [ours.answer(server, prompt, len(ids)) for prompt, ids in prompts]
+    with theirs.serve(log) as server:
         for (prompt, ids), answer in zip(prompts, answers):
             text = [token for token, _ in answer]
             scores = lambda: ours.score(ids + text, len(ids))  # noqa: B023
-            compare(tally, repr(prompt[:24]), answer, theirs.answer(url, prompt, len(ids)), scores)
+            compare(tally, repr(prompt[:24]), answer, theirs.answer(server, prompt, len(ids)), scores)
     return tally, "the folder"
 
 
 N_DENOISED = 32  # tokens of a completion by text diffusion
 
 
-def denoise(ours, url, prompt, steps, block_length):
+def denoise(ours, server, prompt, steps, block_length):
     """The text of a completion by text diffusion, and its tokens with their probabilities."""
-    body = {
-        "model": ours.model.stem,
-        "messages": [{"role": "user", "content": prompt}],
-        "temperature": 0,
-        "max_tokens": N_DENOISED,
-        "logprobs": True,
-        "top_logprobs": N_TOP,
-        "diffusion": {"steps": steps, "block_length": block_length},
-    }
-    choice = ask(f"{url}/v1/chat/completions", body)["choices"][0]
-    entries = choice["logprobs"]["content"]
-    lists = [(e["id"], {t["id"]: t["logprob"] for t in e["top_logprobs"]}) for e in entries]
-    return choice["message"]["content"], lists
+    answer, lists = ours.complete(server, prompt, N_DENOISED, diffusion={"steps": steps, "block_length": block_length})
+    return answer["choices"][0]["message"]["content"], lists
 
 
 def denoise_both(tally, ours, theirs, log, prompts):
     """Text diffusion with two models that must be the same."""
-    with ours.serve(log) as url, theirs.serve(log) as other:
+    with ours.serve(log) as server, theirs.serve(log) as other:
         for prompt, _ in prompts:
             name = repr(prompt[:24])
-            _, found = denoise(ours, url, prompt, N_DENOISED, N_DENOISED)
+            _, found = denoise(ours, server, prompt, N_DENOISED, N_DENOISED)
             _, expected = denoise(theirs, other, prompt, N_DENOISED, N_DENOISED)
             if len(found) != len(expected):
                 tally.faults.append(f"{name}: {len(found)} and {len(expected)} tokens")
@@ -507,11 +414,11 @@ def against_diffusion_cli(ours, scratch, log, prompts):
     if not program:
         return None, "no llama-diffusion-cli"
     tally = Tally(0.0)
-    with ours.serve(log) as url:
+    with ours.serve(log) as server:
         for prompt, ids in prompts:
             length = len(ids) + N_DENOISED
             for steps in (1, 4, N_DENOISED):
-                text, lists = denoise(ours, url, prompt, steps, N_DENOISED // steps)
+                text, lists = denoise(ours, server, prompt, steps, N_DENOISED // steps)
                 command = [program, "-m", ours.model, "-p", prompt, "-ub", length, "-b", length, "-c", 2 * length]
                 command += ["--diffusion-steps", steps, "--diffusion-block-length", length]
                 command += ["--diffusion-algorithm", 4, "--top-k", 1, "-fa", "off", "-t", 1]
@@ -538,8 +445,7 @@ OF_MODEL = {"causal": ["reference", "stateless", "flash", "gguf-st"], "diffusion
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bench", type=Path, default=ROOT / "target/release/bench")
+    parser = options(__doc__.split("\n")[0])
     parser.add_argument("--model", type=Path, action="append", help="default: all in models/")
     parser.add_argument("--mode", choices=MODES, action="append", help="default: all")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="the first so many prompts")
@@ -587,7 +493,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failure as failure:
-        sys.exit(f"error: {failure}")
+    program(main)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Decode and prefill speed of synthesised models on a device, against llama.cpp's library: a table in Markdown.
 Called by scripts/gpu_check.sh, which builds what is compared."""
-import argparse, json, os, shlex, subprocess, sys, time
+import argparse, json, os, shlex, sys, time
+
+from bench_server import Failure, run, synth_options
 
 MODELS = {
     "dense": ("llama", {"n_embd": 4096, "n_head": 32, "n_head_kv": 8, "n_ff": 14336, "vocab_size": 128256, "rope_base": 500000.0}, 32),
@@ -23,12 +25,6 @@ def main():
     args = parser.parse_args()
     began = time.monotonic()
 
-    def run(command, *line):
-        done = subprocess.run([*shlex.split(command), *map(str, line)], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{line[0]}: exit {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1][:300]}")
-        return done.stdout
-
     print("| model | pass | tokens/s | llama.cpp | ratio | share of bandwidth |\n|---|---|--:|--:|--:|--:|")
     wrong = []
     for kind in args.models.split():
@@ -42,14 +38,14 @@ def main():
             model = os.path.join(args.work, "speed.gguf")
             try:
                 values = {**values, "block_count": layers, "n_ctx_train": 32768, "rms_eps": 1e-5}
-                sets = [x for k, v in values.items() for x in ("--set", f"{k}={v}")]
-                run(args.bench, "synth", arch, "--type", ty, "--with", "output", *sets, "-o", model, "--force")
+                bench = shlex.split(args.bench)
+                run([*bench, "synth", arch, "--type", ty, "--with", "output", *synth_options(values), "-o", model, "--force"], timeout=None)
                 placed = ["--backend", args.library] if args.library != "-" else []
-                ours = json.loads(run(args.bench, "perf", "-m", model, "--json", "--device", args.device, *placed, "-p", PROMPT,
-                                      "-n", N, "-s", ",".join(map(str, SEQUENCES)), "-r", 3))["runs"][0]
+                ours = json.loads(run([*bench, "perf", "-m", model, "--json", "--device", args.device, *placed, "-p", PROMPT,
+                                      "-n", N, "-s", ",".join(map(str, SEQUENCES)), "-r", 3], timeout=None))["runs"][0]
                 layers_there = 0 if args.device == "none" else 999
-                theirs = json.loads(run(args.llama, model, args.library, layers_there, PROMPT, N, *SEQUENCES))
-            except (RuntimeError, KeyError, ValueError) as error:
+                theirs = json.loads(run([*shlex.split(args.llama), model, args.library, layers_there, PROMPT, N, *SEQUENCES], timeout=None))
+            except (Failure, KeyError, ValueError) as error:
                 wrong.append(f"{name}: {error}")
                 continue
             rows = [("prefill", ours["prefill"][0]["tokens_per_second"], theirs["prefill"], None)]

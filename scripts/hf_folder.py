@@ -9,9 +9,8 @@ import re
 
 import numpy as np
 
-
-class Failure(Exception):
-    """A problem to report in one line."""
+from bench_server import Failure
+from goldens import splitmix
 
 
 # ---------------------------------------------------------------- values
@@ -30,10 +29,7 @@ def fnv1a(text):
 def uniform(name, count):
     """float32 [count] in [-1/2, 1/2), a multiple of 2^-24 each: exact, whatever computes it."""
     z = np.uint64(fnv1a(name)) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return (z >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24) - np.float32(0.5)
+    return (splitmix(z) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24) - np.float32(0.5)
 
 
 def tensor_bytes(tensor):

@@ -2,8 +2,6 @@
 """Measures what an engine process costs per token: two servers of the same model, one of them with `--in-process`; and
 what HTTP costs: throughput beside that of `bench perf`, and the time to the first byte beside the engine's own.
 
-Usage: scripts/hop_cost.py [--bench target/release/bench] [--model FILE] [--repeats 20] [--threads CORES-1]
-           [--clients 1,8] [--tokens 256] [--ctx 4096]
 Needs: nothing besides Python's standard library.
 
 Without --model, a llama of 135 million random weights is made by `bench synth`. Both servers are up all the
@@ -19,18 +17,15 @@ HTTP's here). One core is left to the clients, which would take part of the engi
 does nothing else.
 """
 
-import argparse
 import json
 import os
 import re
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from load_requests import processes
-from perf_vs_llama_server import ROOT, Failure, Server, Texts, Bench
+from bench_server import BUILT_IN, Failure, options, processes, program, run, synth_options
+from perf_vs_llama_server import Bench, Server, Texts
 
 # Layers, widths and heads of a small model that people serve.
 MODEL = {"block_count": 30, "n_embd": 576, "n_ff": 1536, "n_head": 9, "n_head_kv": 3, "vocab_size": 49152,
@@ -82,11 +77,8 @@ def of_engine(args, model, n_sequences, depth, n_tokens):
     """The passes alone, and the engine without HTTP, as `bench perf` reports them."""
     command = [args.bench, "perf", "-m", model, "--threads", args.threads, "-s", n_sequences, "-d", depth,
                "-n", n_tokens, "-p", 16, "-r", 1, "--ctx", args.ctx, "--requests", "--json"]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Failure(f"bench perf: {done.stderr.strip()}")
-    run = json.loads(done.stdout)["runs"][0]
-    return run["decode"][0], run["requests"][0]
+    found = json.loads(run(command))["runs"][0]
+    return found["decode"][0], found["requests"][0]
 
 
 def added(server, prompt):
@@ -134,17 +126,12 @@ def beside_engine(args, model, texts, servers):
 
 def make_model(bench, folder):
     path = folder / "small.gguf"
-    command = [bench, "synth", "llama", "-o", path, "--type", "q8_0", "--vocab", ROOT / "models" / "tiny-chat.gguf"]
-    for key, value in MODEL.items():
-        command += ["--set", f"{key}={value}"]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Failure(f"bench synth: {done.stderr.strip()}")
+    run([bench, "synth", "llama", "-o", path, "--type", "q8_0", "--vocab", BUILT_IN, *synth_options(MODEL)])
     return path
 
 
 def measure(args, folder):
-    model = args.model or make_model(args.bench, folder)
+    model = Path(args.model) if args.model else make_model(args.bench, folder)
     texts = Texts(Bench(args.bench, None, args.threads, folder), model, 1)
     command = [args.bench, "serve", "-m", model, "--threads", args.threads, "--parallel", 8, "--ctx", args.ctx]
     with Server("in-process", [*command, "--in-process"], model, folder) as here, \
@@ -172,9 +159,7 @@ def measure(args, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", type=Path, default=ROOT / "target/release/bench")
-    parser.add_argument("--model", type=Path)
+    parser = options(__doc__, model="the model (default: one that is made)")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 1) - 1))
     parser.add_argument("--tokens", type=int, default=256)
@@ -182,11 +167,8 @@ def main():
     parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            measure(args, Path(folder))
-        except Failure as failure:
-            sys.exit(f"error: {failure}")
+        measure(args, Path(folder))
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

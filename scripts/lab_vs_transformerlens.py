@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Compares captured values with those of TransformerLens, point by point, on tiny folders of tests/hf.
 
-Usage: scripts/lab_vs_transformerlens.py --bench target/debug/bench [NAME...]
 Needs: `pip install -r scripts/requirements-transformerlens.txt`
 
 Each folder is written as tests/it/hf.rs writes it. TransformerLens loads it unmodified (`TransformerBridge`, without
@@ -10,10 +9,8 @@ TransformerLens, with an f32 cache and without flash attention. A name that only
 differs by more than 1e-5 of the largest of its point, or of models with GELU by more than 1e-3.
 """
 
-import argparse
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -23,7 +20,9 @@ from tokenizers import Tokenizer, models
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from bench_server import ROOT, options, run
+from hf_folder import write_folder
+
 NAMES = ["gpt2", "gptneox", "llama", "qwen2", "qwen3", "gemma2", "phi3"]
 TOLERANCE = 1e-5
 # ggml reads GELU from a table of numbers in half precision, as llama.cpp does.
@@ -58,7 +57,7 @@ def theirs(folder, tokens):
 
 def ours(bench, folder, tokens):
     """What `bench lab run` captures: arrays by all names of TransformerLens that a point has."""
-    points = json.loads(subprocess.run([bench, "points", folder, "--json"], check=True, stdout=subprocess.PIPE).stdout)
+    points = json.loads(run([bench, "points", folder, "--json"]))
     points = points if isinstance(points, list) else points["data"]
     named = {point["path"]: [name for name in point["aliases"] if "hook_" in name] for point in points if point["capturable"]}
     named = {path: names for path, names in named.items() if names}
@@ -70,7 +69,7 @@ def ours(bench, folder, tokens):
         plan.write_text(json.dumps({"captures": [{"point": path, "positions": "prompt"} for path in paths[at : at + 60]]}))
         command = [bench, "lab", "run", folder, "--tokens", ",".join(map(str, tokens)), "--plan", plan, "-o", values, "--force"]
         exact = ["--kv-type", "f32", "--flash-attn", "off", "--threads", "1"]
-        subprocess.run([*map(str, command), *exact], check=True, stdout=subprocess.DEVNULL)
+        run([*command, *exact])
         with np.load(values) as arrays:
             for path in paths[at : at + 60]:
                 for name in named.get(path, [path]):
@@ -87,9 +86,9 @@ def neighbours(rows):
 def compare(bench, name, scratch):
     """Whether a folder's values agree; prints what does not, and the largest difference."""
     folder = scratch / name
-    command = [sys.executable, ROOT / "scripts/make_hf_goldens.py", "--write", name, folder]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    tokens = json.loads((ROOT / "tests/hf" / name / "tensors.json").read_text())["tokens"]
+    golden = json.loads((ROOT / "tests/hf" / name / "tensors.json").read_text())
+    write_folder(golden, (ROOT / "tests/hf" / name / "config.json").read_bytes(), folder)
+    tokens = golden["tokens"]
     expected, logits = theirs(folder, tokens)
     found = ours(bench, folder, tokens)
     expected["head.logits"] = logits
@@ -117,9 +116,8 @@ def compare(bench, name, scratch):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, None)
     parser.add_argument("names", nargs="*", default=NAMES, help="folders of tests/hf")
-    parser.add_argument("--bench", required=True, help="the program")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:

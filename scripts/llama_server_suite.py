@@ -7,17 +7,17 @@ lists the tests that are not run and those that fail, with reasons. A failure th
 entry that no test matches are errors.
 """
 
-import argparse
 import collections
 import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import tomllib
+
+from bench_server import free_port, options
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -98,12 +98,6 @@ def model_names(tests):
     return sorted(names)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def run_tests(python, bench, source, folder, models, only, absent):
     """The outcomes by test."""
     tests = os.path.join(source, "tools", "server", "tests")
@@ -136,11 +130,10 @@ def matches(pattern, test):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", default=os.path.join(ROOT, "target", "release", "bench"))
+    parser = options(__doc__)
     parser.add_argument("--only", default="", help="run the files with this in their name; entries of others are not checked")
     args = parser.parse_args()
-    bench = os.path.abspath(args.bench)
+    bench = str(args.bench)
     os.makedirs(WORK, exist_ok=True)
     with open(os.path.join(HERE, "llama_server_suite.toml"), "rb") as file:
         listed = tomllib.load(file)

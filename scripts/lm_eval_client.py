@@ -6,13 +6,10 @@ batches, several at once) and `local-chat-completions`, and computes each item a
 `bench logits` with the same type of the KV cache and the same attention. Needs scripts/requirements-lm-eval.txt.
 """
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
-import urllib.request
 
 os.environ.update(HF_DATASETS_OFFLINE="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
@@ -20,29 +17,23 @@ import numpy  # noqa: E402
 from lm_eval import simple_evaluate  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
+from bench_server import Server, options  # noqa: E402
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TASKS = os.path.join(HERE, "lm_eval_task")
 SAME = ["--kv-type", "f16", "--flash-attn", "on"]
 BOUND = 1e-4
 
 
-class Bench:
+class Bench(Server):
     """A server, and the raw logits of its model."""
 
     def __init__(self, args, folder):
         self.args, self.folder, self.known = args, folder, {}
-        command = [args.bench, "serve", "--port", "0", "-m", args.model, *SAME]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.url = "http://127.0.0.1:" + self.process.stdout.readline().strip().rsplit(":", 1)[1]
-
-    def post(self, path, body):
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+        super().__init__(args.bench, "serve", "-m", args.model, *SAME)
 
     def encode(self, text):
-        return self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+        return self.json("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
 
     def logprobs(self, tokens):
         """For each token the log-probabilities of the vocabulary after it."""
@@ -99,8 +90,7 @@ def texts(sample):
 def check_texts(bench, name, **options):
     """Likelihoods of whole texts, which lm-eval starts with a token of its own."""
     metrics, samples = evaluate(bench, "local-completions", "bench_text", "/v1/completions", **options)
-    with urllib.request.urlopen(bench.url + "/tokenizer_info", timeout=60) as answer:
-        info = json.load(answer)
+    info = bench.json("/tokenizer_info")
     # lm-eval starts with BOS, and takes a BOS of id 0 for none.
     ids = [bench.encode(info[name])[0] for name in ("bos_token", "eos_token") if info[name]]
     start = [next((token for token in ids if token), ids[-1])]
@@ -128,11 +118,11 @@ def check_generated(bench, name, model, path, **options):
         body = {"max_tokens": 16, "temperature": 0, "stop": ["\n"]}
         if model == "local-chat-completions":
             body["messages"] = [{"role": "user", "content": question}]
-            expected = bench.post(path, {"model": "default", **body})["choices"][0]["message"]["content"]
+            expected = bench.json(path, {"model": "default", **body})["choices"][0]["message"]["content"]
         else:
             # lm-eval sends a text without the tokens that a vocabulary puts before it.
             body["prompt"] = bench.encode(question) if options.get("tokenized_requests") else question
-            expected = bench.post(path, {"model": "default", **body})["choices"][0]["text"]
+            expected = bench.json(path, {"model": "default", **body})["choices"][0]["text"]
         if found != expected:
             sys.exit(f"{name}: {found!r}, expected {expected!r}")
     print(f"{name}: {len(samples)} items as without lm-eval, exact match {metrics['exact_match,none']:.4f}")
@@ -140,18 +130,15 @@ def check_generated(bench, name, model, path, **options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bench", required=True, help="the program")
+    parser = options(__doc__, None)
     parser.add_argument("--model", default="tiny-chat", help="the model (default: the built-in one)")
     args = parser.parse_args()
-    args.bench = os.path.abspath(args.bench)
     # Where the tasks name their data.
     os.chdir(TASKS)
     with tempfile.TemporaryDirectory() as folder:
         # datasets keeps copies.
         os.environ["HF_DATASETS_CACHE"] = folder
-        bench = Bench(args, folder)
-        try:
+        with Bench(args, folder) as bench:
             ids = {"tokenizer_backend": "remote", "tokenized_requests": True}
             check_choices(bench, "choices, backend found by lm-eval", tokenized_requests=True)
             check_choices(bench, "choices, token ids", **ids)
@@ -167,9 +154,6 @@ def main():
                 # What the model's own page says of its sums.
                 if args.model == "tiny-chat" and right < 0.9:
                     sys.exit(f"exact match {right}: the chat template was not applied")
-        finally:
-            bench.process.terminate()
-            bench.process.wait(30)
     print("lm-eval: content")
 
 

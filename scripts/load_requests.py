@@ -8,45 +8,18 @@ than the rates without load differ among themselves and 3 %, or if the memory of
 than 5 % above that before the second flood ten seconds after it. Standard library only; Linux.
 """
 
-import argparse
 import json
 import resource
 import statistics
 import tempfile
 import threading
 import time
-from pathlib import Path
 
-from malformed_requests import CHAT, Health, Server, percentile, report, request
+from bench_server import Health, Server, at_once, options, report, request
+from malformed_requests import CHAT
 
 STREAM = {**CHAT, "stream": True, "ignore_eos": True, "temperature": 0}
 SLOW_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-
-
-def processes(pid):
-    """A process and those that it started."""
-    found = [pid]
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == pid:
-                found += processes(int(entry.name))
-    return found
-
-
-def resident(pid):
-    """Resident memory of a process and those that it started, in MB."""
-    total = 0
-    for one in processes(pid):
-        try:
-            lines = Path(f"/proc/{one}/status").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
-    return total / 1024
 
 
 def streamed(server, n_tokens):
@@ -120,11 +93,7 @@ def flood(server, count, clients):
             with lock:
                 statuses.append(status)
 
-    threads = [threading.Thread(target=work) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([work] * clients)
     return len(body), statuses
 
 
@@ -144,36 +113,29 @@ def connections(server, args, faults):
         if load.n_sent < args.slow:
             faults.append(f"{load.n_sent} bytes were sent slowly, expected at least {args.slow}")
     alone.append(rate(server, args))
-    health.is_over = True
-    health.join()
-    faults += health.faults
-    middle, slowest = statistics.median(alone), percentile(health.times, 1)
+    middle = statistics.median(alone)
     loss = 1 - statistics.median(loaded) / middle
     noise = (max(alone) - min(alone)) / middle
     print(f"stream alone {middle:.1f} chunks/s ({min(alone):.1f} to {max(alone):.1f}), beside {args.idle} idle and "
           f"{args.slow} slow connections {statistics.median(loaded):.1f} ({min(loaded):.1f} to {max(loaded):.1f}): "
           f"{loss:+.1%} slower, noise {noise:.1%}")
-    print(f"/health, {len(health.times)} times: median {percentile(health.times, .5):.1f} ms, "
-          f"99 % {percentile(health.times, .99):.1f} ms, slowest {slowest:.1f} ms")
-    if slowest > args.health_ms:
-        faults.append(f"/health took {slowest:.0f} ms")
+    faults += health.close(args.health_ms)
     if loss > noise + 0.03:
         faults.append(f"the stream is {loss:.1%} slower")
 
 
 def memory(server, args, faults):
     """Memory before and after a flood of large bodies."""
-    pid = server.process.pid
-    fresh = resident(pid)
+    fresh = server.resident() / 2**20
     # What stays are tables that each thread makes for itself: more clients than later, so that all threads have theirs.
     flood(server, 2 * args.bodies, 3 * args.clients)
     time.sleep(10)
-    before = resident(pid)
+    before = server.resident() / 2**20
     start = time.monotonic()
     size, statuses = flood(server, args.bodies, args.clients)
-    took, at_end = time.monotonic() - start, resident(pid)
+    took, at_end = time.monotonic() - start, server.resident() / 2**20
     time.sleep(10)
-    after = resident(pid)
+    after = server.resident() / 2**20
     print(f"{len(statuses)} bodies of {size / 1e6:.1f} MB in {took:.0f} s, statuses {sorted(set(statuses))}: "
           f"{fresh:.1f} MB at first, {before:.1f} MB ten seconds after a first flood, {at_end:.1f} MB at the end "
           f"of another, {after:.1f} MB ten seconds later ({after / before - 1:+.1%})")
@@ -184,9 +146,7 @@ def memory(server, args, faults):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bench", required=True, help="the program")
-    parser.add_argument("--model", help="the model (default: the built-in one)")
+    parser = options(__doc__, None, "the model (default: the built-in one)")
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--slow", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=5)
@@ -200,11 +160,11 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     faults = []
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(args, folder)
+        server = Server.ours(args.bench, folder=folder, model=args.model)
         try:
             memory(server, args, faults)
             connections(server, args, faults)
-            if server.process.poll() is not None:
+            if not server.is_alive():
                 faults.append(f"the server ended with {server.process.returncode}")
         finally:
             faults += server.end()

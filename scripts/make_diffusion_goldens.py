@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/goldens/diffusion: completions by text diffusion, step by step, with logits that llama.cpp computes.
 
-Usage: scripts/make_diffusion_goldens.py --bench target/release/bench
 Needs: Python 3.11, `pip install llama-cpp-python numpy`
 
 The models are those of tests/goldens. The loop is written down here once more, plainly and in double
@@ -10,7 +9,6 @@ same tokens at the same places in the same steps. Stored are the steps, and in N
 the masked positions of each step's block, one row for each (float32 [n_rows, n_vocab]).
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-import make_goldens
+import goldens
+from bench_server import options
 
-FOLDER = make_goldens.GOLDENS / "diffusion"
+FOLDER = goldens.GOLDENS / "diffusion"
 MASK = 95
 ENDS = [0, 2]  # the tokens that end a text in the vocabulary of the shipped model
 PROMPT = [17, 63, 5, 88, 42, 10]
@@ -102,19 +101,17 @@ def fill_in(reference, case):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bench", type=Path, required=True)
-    args = parser.parse_args()
+    args = options(__doc__, None).parse_args()
     FOLDER.mkdir(exist_ok=True)
-    lib = make_goldens.load_llama_cpp()
-    models = {case["name"]: case for case in make_goldens.read_cases()}
+    lib = goldens.load_llama_cpp()
+    models = {case["name"]: case for case in goldens.read_cases()}
     entries = []
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
             path = Path(folder) / "model.gguf"
-            synth = make_goldens.synth_args(models[case["model"]])
+            synth = goldens.synth_args(models[case["model"]])
             subprocess.run([args.bench, "synth", *synth, "-o", path, "--force"], check=True)
-            reference = make_goldens.Reference(lib, path)
+            reference = goldens.Reference(lib, path)
             try:
                 steps, rows, gap = fill_in(reference, case)
             finally:

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/hf: tiny random Hugging Face folders and what transformers computes from them.
 
-Usage: scripts/make_hf_goldens.py [--only NAME...] [--check]
-       scripts/make_hf_goldens.py --write NAME FOLDER
 Needs: Python 3.11, `pip install -r scripts/requirements-hf.txt`
 
 tests/hf/cases.toml lists the models. For each, tests/hf/NAME/ holds config.json as transformers
@@ -33,7 +31,6 @@ import json
 import math
 import os
 import re
-import sys
 import tempfile
 import tomllib
 import warnings
@@ -43,13 +40,13 @@ os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", HF_HUB_OFFLINE="1", 
 
 import numpy as np
 
-from hf_folder import Failure, config_text, file_bytes, first_values, folder_bytes, lay_out, no_empty, pack_files
+from bench_server import Failure, program
+from goldens import check_spread, difference_of, each, nmse, without_duplicates
+from hf_folder import config_text, file_bytes, first_values, folder_bytes, lay_out, no_empty, pack_files
 from hf_folder import short, tensor_bytes, write_folder
 
 HF = Path(__file__).resolve().parent.parent / "tests" / "hf"
 
-# Two machines may sum in another order; a change of meaning is far above this.
-SAME_NMSE = 1e-10
 # Logits outside say that the random model is too flat or too wild to tell right from wrong.
 SPREAD = (0.3, 30.0)
 # Above, float32 itself decides: two experts nearly tie, or an exponent runs away.
@@ -137,10 +134,7 @@ def read_cases():
                 raise Failure(f"cases.toml: {case['name']}: there are {len(table['tokens'])} tokens")
             tokens = table["tokens"][:tokens]
         cases.append(case | {"set": given, "tokens": tokens})
-    names = [case["name"] for case in cases]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise Failure(f"cases.toml: two cases are called `{min(twice)}`")
-    return cases
+    return without_duplicates(cases)
 
 
 def remote_case(case, tokens):
@@ -256,15 +250,10 @@ def run(model, case):
         states = getattr(out, "last_hidden_state", None)
         values = out.hidden_states[-1] if states is None else states
     else:
-        values = out.prediction_logits if "prediction_logits" in out else out.logits
+        predicted = getattr(out, "prediction_logits", None)
+        values = out.logits if predicted is None else predicted
     # A sequence has one row of scores, and no axis of tokens.
     return values.reshape(-1, values.shape[-1]).detach().to(torch.float64).numpy()
-
-
-def nmse(found, expected):
-    """Squared error relative to the expected power, in double precision."""
-    found, expected = found.astype(np.float64), expected.astype(np.float64)
-    return float(((found - expected) ** 2).sum() / max((expected**2).sum(), 1e-300))
 
 
 def noise(model, case, logits):
@@ -421,10 +410,7 @@ def judged(entry, config, model, case, logits):
 
 def measures(model, case, logits):
     """Whether the golden can tell right from wrong."""
-    if not np.isfinite(logits).all():
-        raise Failure("the logits are not finite")
-    if not SPREAD[0] <= logits.std() <= SPREAD[1]:
-        raise Failure(f"the logits have a standard deviation of {logits.std():.3g}, expected {SPREAD[0]} to {SPREAD[1]}")
+    check_spread(logits, SPREAD)
     if case.get("output") != "scores" and logits.std(axis=0).mean() < 0.2 * logits.std():
         raise Failure("the logits hardly differ between tokens")
     error = noise(model, case, logits)
@@ -467,11 +453,7 @@ def difference(name, entry, config, logits):
         return "changed: " + ", ".join(changed)
     if (place / "config.json").read_bytes() != config:
         return "changed: config.json"
-    old = np.load(place / "logits.npy")
-    if old.dtype != np.float32 or old.shape != logits.shape:
-        return f"logits.npy holds {old.dtype} {list(old.shape)}, expected float32 {list(logits.shape)}"
-    error = nmse(logits, old)
-    return None if error <= SAME_NMSE else f"the logits differ by an NMSE of {error:.1e}"
+    return difference_of(place / "logits.npy", logits)
 
 
 def store(name, entry, config, logits):
@@ -510,24 +492,12 @@ def make(only, check):
     transformers.logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     cases = read_cases()
-    if unknown := set(only) - {case["name"] for case in cases}:
-        raise Failure(f"no case is called `{min(unknown)}`; there are: {', '.join(c['name'] for c in cases)}")
-    chosen = [case for case in cases if not only or case["name"] in only]
-    failed = []
-    for case in chosen:
-        print(f"{case['name']:28s}", end=" ", flush=True)
-        try:
-            print(one(case, check), flush=True)
-        except Exception as problem:  # what transformers refuses is for the reader too
-            kind = "" if isinstance(problem, Failure) else f"{type(problem).__name__}: "
-            print(f"FAILED: {kind}{str(problem)[:600]}", flush=True)
-            failed.append(case["name"])
+    failed = each(cases, only, lambda case: one(case, check))
     names = {case["name"] for case in cases}
     for place in sorted(path.parent for path in HF.glob("*/tensors.json")):
         if place.name not in names:
             print(f"{place.name:28s} STRAY: stored, but not in cases.toml")
             failed.append(place.name)
-    print(f"{len(chosen)} cases, {len(failed)} failed{': ' + ' '.join(failed) if failed else ''}")
     return 1 if failed else 0
 
 
@@ -537,16 +507,12 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare with what is stored and write nothing")
     parser.add_argument("--write", metavar=("NAME", "FOLDER"), nargs=2, help="write the folder of a case; needs no torch")
     args = parser.parse_args()
-    try:
-        if args.write:
-            name, folder = args.write
-            write_folder(read_golden(name), (HF / name / "config.json").read_bytes(), Path(folder))
-            return 0
-        return make(args.only, args.check)
-    except Failure as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 1
+    if args.write:
+        name, folder = args.write
+        write_folder(read_golden(name), (HF / name / "config.json").read_bytes(), Path(folder))
+        return 0
+    return make(args.only, args.check)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

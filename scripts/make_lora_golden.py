@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/lora: adapters as PEFT writes them, and what PEFT computes with them.
 
-Usage: scripts/make_lora_golden.py
 Needs: Python 3.11, `pip install -r scripts/requirements-hf.txt peft`
 
 The base models are folders of tests/hf, written out anew. For each case PEFT makes an adapter, its

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/quant: tiny folders quantised by each method's own package, and what they compute.
 
-Usage: scripts/make_quant_goldens.py [--only NAME...] [--check]
 Needs: Python 3.11, `pip install -r scripts/requirements-quant.txt`, then without their dependencies
        autoawq 0.2.9, auto-gptq 0.7.1 and nvidia-modelopt 0.47.0
 

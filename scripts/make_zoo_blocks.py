@@ -17,7 +17,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench_server import ROOT
+from goldens import nmse
+
 SPAN, TOP, LAYER = 4, 2, "blk.1."
 EPS = 1e-5
 
@@ -98,10 +100,6 @@ class Model:
         states = self.written(states, f"{LAYER}hc_ffn", self.experts(x))
         _, x = self.mix(states, "output_hc")
         return self.times("output", x)
-
-
-def nmse(found, expected):
-    return ((found - expected) ** 2).sum() / (expected**2).sum()
 
 
 def main():

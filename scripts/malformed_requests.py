@@ -6,18 +6,16 @@ is slow, or sequences stay active after their clients left. The requests follow 
 server's own `/openapi.json`. Standard library only.
 """
 
-import argparse
 import collections
 import json
-import os
 import random
 import socket
 import struct
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+
+from bench_server import Health, Server, at_once, options, report, request
 
 # Routes that end or change what the others need, and are asked with wrong bodies only.
 MANAGING = {"/models/load", "/models/unload", "/models/rescan", "/quit"}
@@ -169,14 +167,6 @@ class Case:
         self.kind, self.route, self.data, self.is_http = kind, route, data, is_http
 
 
-def request(method, path, body, content_type="application/json", length=None, extra=()):
-    head = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
-    if content_type is not None:
-        head.append(f"Content-Type: {content_type}")
-    head.append(f"Content-Length: {len(body) if length is None else length}")
-    return ("\r\n".join([*head, *extra]) + "\r\n\r\n").encode("latin-1") + body
-
-
 def mutated(rng, route, fields, sound):
     """A wrong body, by one of many ways to be wrong."""
     body = rng.choice(sound)
@@ -284,79 +274,6 @@ def broken_head(rng, path):
     ])
 
 
-class Server:
-    """A running `bench serve` with its log in a file."""
-
-    def __init__(self, args, folder):
-        self.log = os.path.join(folder, "log")
-        model = ["-m", args.model] if args.model else []
-        command = [args.bench, "--log", self.log, "--log-level", "warn", "serve", "--port", "0", *model]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-
-    def connect(self, timeout=10.0):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
-
-    def send(self, data, timeout=10.0):
-        """The status and the body of an answer; status 0: the connection was closed without one."""
-        until = time.monotonic() + timeout
-        with self.connect(timeout) as connection:
-            received = bytearray()
-            try:
-                connection.sendall(data)
-                connection.shutdown(socket.SHUT_WR)
-            except OSError:
-                pass  # It may answer and close before it has read all.
-            try:
-                while True:
-                    connection.settimeout(max(until - time.monotonic(), 0.001))
-                    chunk = connection.recv(65536)
-                    if not chunk:
-                        break
-                    received += chunk
-            except ConnectionError:
-                pass
-        received = bytes(received)
-        # A client that sends no more may be asked whether it is still there.
-        while received.startswith(b"HTTP/1.1 1"):
-            received = received.partition(b"\r\n\r\n")[2]
-        head, _, body = received.partition(b"\r\n\r\n")
-        words = head.split(b" ", 2)
-        status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
-        return status, body
-
-    def get(self, path):
-        status, body = self.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-        return status, body
-
-    def end(self):
-        """Ends it. Returns the errors of its log as faults."""
-        self.process.terminate()
-        self.process.wait(30)
-        with open(self.log, encoding="utf-8", errors="replace") as log:
-            return [f"the log: {line.rstrip()[:300]}" for line in log if "ERROR" in line or "panic" in line]
-
-
-class Health(threading.Thread):
-    """Asks for `/health` all the while."""
-
-    def __init__(self, server):
-        super().__init__(daemon=True)
-        self.server, self.times, self.faults, self.is_over = server, [], [], False
-
-    def run(self):
-        while not self.is_over:
-            start = time.monotonic()
-            try:
-                status, _ = self.server.get("/health")
-                if status != 200:
-                    self.faults.append(f"/health: status {status}")
-            except OSError as error:
-                self.faults.append(f"/health: {error}")
-            self.times.append(time.monotonic() - start)
-            time.sleep(0.02)
-
-
 def judged(case, status, body):
     """What is wrong with an answer, if anything."""
     if status >= 500:
@@ -399,11 +316,7 @@ def flood(server, todo, clients, faults, statuses):
                 if fault:
                     faults.append(f"{case.kind} {case.route} after {took:.1f} s: {fault}\n    {case.data[:700]!r}")
 
-    threads = [threading.Thread(target=work) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([work] * clients)
 
 
 def leave(server, rng, count, clients):
@@ -436,38 +349,15 @@ def leave(server, rng, count, clients):
         for seed in own:
             one(seed)
 
-    threads = [threading.Thread(target=work, args=(seeds[i::clients],)) for i in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([lambda i=i: work(seeds[i::clients]) for i in range(clients)])
 
 
 def n_active(server):
-    _, body = server.get("/slots")
-    if b"\r\n" in body[:12]:
-        raise RuntimeError("an answer in chunks")
-    return sum(slot["is_processing"] for slot in json.loads(body))
-
-
-def percentile(times, part):
-    times = sorted(times)
-    return times[min(int(len(times) * part), len(times) - 1)] * 1000
-
-
-def report(faults):
-    """Ends the script: with the first faults, if there are any."""
-    for fault in faults[:40]:
-        print(fault)
-    if faults:
-        sys.exit(f"{len(faults)} faults")
-    print("content")
+    return sum(slot["is_processing"] for slot in server.json("/slots"))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bench", required=True, help="the program")
-    parser.add_argument("--model", help="the model (default: the built-in one)")
+    parser = options(__doc__, None, "the model (default: the built-in one)")
     parser.add_argument("--requests", type=int, default=3200)
     parser.add_argument("--disconnects", type=int, default=500)
     parser.add_argument("--clients", type=int, default=4)
@@ -477,9 +367,9 @@ def main():
     rng = random.Random(args.seed)
     faults, statuses = [], collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(args, folder)
+        server = Server.ours(args.bench, folder=folder, model=args.model)
         try:
-            document = json.loads(server.get("/openapi.json")[1])
+            document = server.json("/openapi.json")
             server.send(request("POST", "/v1/completions", json.dumps(SOUND["/v1/completions"][0]).encode()))
             todo = cases(rng, document, args.requests)
             health = Health(server)
@@ -495,19 +385,12 @@ def main():
             if n_active(server):
                 faults.append(f"{n_active(server)} sequences are active 5 s after their clients left")
             print(f"{args.disconnects} clients left; no sequence active after {time.monotonic() - gone:.2f} s")
-            health.is_over = True
-            health.join()
-            faults += health.faults
+            faults += health.close(args.health_ms)
             status, body = server.send(request("POST", "/v1/chat/completions", json.dumps(CHAT).encode()))
             if status != 200:
                 faults.append(f"after it all: status {status}: {body[:300]!r}")
-            if server.process.poll() is not None:
+            if not server.is_alive():
                 faults.append(f"the server ended with {server.process.returncode}")
-            slowest = percentile(health.times, 1)
-            print(f"/health, {len(health.times)} times: median {percentile(health.times, .5):.1f} ms, "
-                  f"99 % {percentile(health.times, .99):.1f} ms, slowest {slowest:.1f} ms")
-            if args.health_ms and slowest > args.health_ms:
-                faults.append(f"/health took {slowest:.0f} ms")
         finally:
             faults += server.end()
     report(faults)

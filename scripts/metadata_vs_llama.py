@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Changes one piece of metadata after another and compares what becomes of it here and in llama.cpp.
 
-Usage: scripts/metadata_vs_llama.py --bench target/release/bench [--only NAME,NAME] [--also DIR] [--list CLASS]
-       scripts/metadata_vs_llama.py --bench target/release/bench --stored [...]
 Needs: Python 3.11, `pip install numpy`, and without --stored `pip install llama-cpp-python`
 
 Every golden of tests/goldens is made, and each change of scripts/metadata_changes.py is applied to its
@@ -23,17 +21,13 @@ A change is then one of
 in the folder of --results.
 """
 
-import argparse
 import collections
 import fnmatch
 import json
-import math
 import os
 import pickle
 import re
-import struct
 import subprocess
-import sys
 import tempfile
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -41,11 +35,12 @@ from pathlib import Path
 
 import numpy as np
 
-import make_goldens
+import goldens
 import metadata_changes
-from make_goldens import Failure, nmse
+from bench_server import Failure, options, program
+from goldens import Gguf, nmse
 
-STORE = make_goldens.GOLDENS / "metadata"
+STORE = goldens.GOLDENS / "metadata"
 DIFFERENCES = STORE / "differences.toml"
 
 # What is stored of ours: refused although llama.cpp computes it, another result (warned or listed), and
@@ -59,102 +54,6 @@ SAME = 1e-9
 LIMIT = 1e-6
 N_DIGEST = 8
 
-# ---------------------------------------------------------------- model files
-
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-U32, F32, BOOL, STR, ARRAY = 4, 6, 7, 8, 9
-
-
-class Gguf:
-    """A model file in memory whose metadata can be written anew."""
-
-    def __init__(self, path):
-        self.data = Path(path).read_bytes()
-        magic, version, self.n_tensors, n_keys = struct.unpack_from("<4sIQQ", self.data)
-        if magic != b"GGUF" or version < 2:
-            raise Failure(f"{path} is not a GGUF file of version 2 or 3")
-        at = 24
-        self.raw, self.values = {}, {}
-        for _ in range(n_keys):
-            key, at = self._string(at)
-            start = at
-            (kind,) = struct.unpack_from("<I", self.data, at)
-            value, at = self._value(kind, at + 4)
-            self.raw[key], self.values[key] = self.data[start:at], value
-        start = at
-        self.shapes = {}
-        for _ in range(self.n_tensors):
-            name, at = self._string(at)
-            (n_dims,) = struct.unpack_from("<I", self.data, at)
-            self.shapes[name] = struct.unpack_from(f"<{n_dims}Q", self.data, at + 4)
-            at += 4 + 8 * n_dims + 4 + 8
-        self.infos = self.data[start:at]
-        self.alignment = self.values.get("general.alignment", 32)
-        self.tensors = self.data[-(-at // self.alignment) * self.alignment :]
-        self.arch = self.values["general.architecture"]
-
-    def _string(self, at):
-        (length,) = struct.unpack_from("<Q", self.data, at)
-        return self.data[at + 8 : at + 8 + length].decode("utf-8", "replace"), at + 8 + length
-
-    def _value(self, kind, at):
-        if kind == STR:
-            return self._string(at)
-        if kind == ARRAY:
-            of, length = struct.unpack_from("<IQ", self.data, at)
-            at += 12
-            items = []
-            for _ in range(length):
-                item, at = self._value(of, at)
-                items.append(item)
-            return items, at
-        form = "<" + SCALARS[kind]
-        return struct.unpack_from(form, self.data, at)[0], at + struct.calcsize(form)
-
-    def own(self):
-        """Values of the architecture, by keys without its name."""
-        prefix = self.arch + "."
-        return {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
-
-    def write(self, path, change, zeros=()):
-        """Writes the file with the change applied, and with more tensors of zeros in f32: pairs of a name and the
-        name of a tensor of the same shape."""
-        raw = dict(self.raw)
-        for key, value in change.items():
-            key = f"{self.arch}.{key}"
-            if value is None:
-                raw.pop(key, None)
-            else:
-                raw[key] = encode(value)
-        infos, tensors = self.infos, self.tensors
-        for name, like in zeros:
-            shape = self.shapes[like]
-            tensors += b"\0" * (-len(tensors) % self.alignment)
-            infos += string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(tensors))
-            tensors += b"\0" * (4 * math.prod(shape))
-        out = struct.pack("<4sIQQ", b"GGUF", 3, self.n_tensors + len(zeros), len(raw))
-        for key, value in raw.items():
-            out += string(key) + value
-        out += infos
-        out += b"\0" * (-len(out) % self.alignment)
-        Path(path).write_bytes(out + tensors)
-
-
-def string(text):
-    return struct.pack("<Q", len(text.encode())) + text.encode()
-
-
-def encode(value):
-    """Type and value as a GGUF file has them."""
-    if isinstance(value, str):
-        return struct.pack("<I", STR) + string(value)
-    kind = lambda v: BOOL if isinstance(v, bool) else U32 if isinstance(v, int) else F32
-    if isinstance(value, list):
-        of = kind(value[0])
-        return struct.pack("<IIQ", ARRAY, of, len(value)) + struct.pack(f"<{len(value)}{SCALARS[of]}", *value)
-    return struct.pack("<I" + SCALARS[kind(value)], kind(value), value)
-
-
 # ---------------------------------------------------------------- digests
 
 
@@ -165,10 +64,7 @@ def digest(logits):
     """
     flat = logits.astype(np.float64).ravel()
     with np.errstate(over="ignore"):
-        z = (np.arange(flat.size, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
+        z = goldens.splitmix((np.arange(flat.size, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
     sums = [(np.where((z >> np.uint64(k)) & np.uint64(1), flat, -flat)).sum() for k in range(N_DIGEST)]
     return np.array(sums) / max(flat.size, 1) ** 0.5
 
@@ -206,7 +102,7 @@ def answer_all(lib, gguf, model, changes, folder, pipe):
     for change in changes:
         gguf.write(path, change)
         try:
-            reference = make_goldens.Reference(lib, path, model["vectors"])
+            reference = goldens.Reference(lib, path, model["vectors"])
             # llama.cpp takes some encoders for causal, and their files have no key that says otherwise.
             causal = None if model["causal"] or "attention.causal" in change else False
             logits = reference.logits(model["tokens"], causal)
@@ -239,15 +135,15 @@ def our_result(bench, gguf, model, change, folder):
 
 def golden_models(only, bench, folder):
     """The goldens in f32, each with its file. Quantised ones have the metadata of one of these."""
-    cases = {case["name"]: case for case in make_goldens.read_cases()}
-    for entry in make_goldens.read_index().values():
+    cases = {case["name"]: case for case in goldens.read_cases()}
+    for entry in goldens.read_index().values():
         if entry["type"] != "f32" or (only and entry["name"] not in only):
             continue
         path = Path(folder) / f"{entry['name']}.gguf"
         subprocess.run([*bench, "synth", *entry["synth"], "-o", path], check=True, capture_output=True)
         case = cases[entry["name"]]
         if case["unread"]:
-            make_goldens.add_unread(path, case["unread"])
+            goldens.add_unread(path, case["unread"])
         yield {"name": entry["name"], "tokens": entry["tokens"], "vectors": case["vectors"], "causal": case["causal"]}, Gguf(path)
         path.unlink()
 
@@ -417,11 +313,11 @@ def kept_of_ours(rows, before):
 
 
 def run(args):
-    bench = [os.path.abspath(args.bench)]
-    lib = None if args.stored else make_goldens.load_llama_cpp()
+    bench = [args.bench]
+    lib = None if args.stored else goldens.load_llama_cpp()
     store = Path(args.results) if args.results else STORE
     summaries, ours = read_results(store)
-    version = make_goldens.reference_version(lib) if lib else json.loads((store / "results.json").read_text())["reference"]
+    version = goldens.reference_version(lib) if lib else json.loads((store / "results.json").read_text())["reference"]
     entries, counts, failed = read_differences(), collections.Counter(), []
     with tempfile.TemporaryDirectory() as folder:
         models = other_models(args.only, bench, args.also) if args.also else golden_models(args.only, bench, folder)
@@ -456,21 +352,15 @@ def run(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", required=True, help="the bench binary, e.g. target/release/bench")
+    parser = options(__doc__, None)
     parser.add_argument("--stored", action="store_true", help="compare with the stored results; llama.cpp is not run")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], metavar="NAME,NAME", help="these models alone")
     parser.add_argument("--also", metavar="DIR", help="models of this folder instead of the goldens")
     parser.add_argument("--results", metavar="DIR", help="another folder for the results")
     parser.add_argument("--list", type=lambda text: text.split(","), default=[], metavar="CLASS", help="print the changes of these classes")
     parser.add_argument("--threads", type=int, default=2, help="how many of ours run at a time")
-    args = parser.parse_args()
-    try:
-        return run(args)
-    except Failure as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 1
+    return run(parser.parse_args())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
 """Measures prefill and decode of one sequence against llama-bench, alternating, for models of many kinds: docs/performance-families.md.
 
-Usage: scripts/perf_families.py --llama-bench PROGRAM --llama-quantize PROGRAM [--llama-speed PROGRAM] [--bench target/release/bench]
-           [--types Q4_K_M,Q8_0] [--models NAME,...] [--repeats 5] [--busy] [--keep FOLDER] [--out docs]
-
 The models are made by `bench synth` with random weights, as f16, and quantised by llama-quantize, so that both programs read the
 files that users have. Both use as many threads as the machine has cores, flash attention and an f16 KV cache. `--busy` measures
 decoding while another process uses one core all the time, too. Each ratio is the median of those of the repeats, of which
@@ -12,7 +9,6 @@ each has both programs run once. llama-bench does not encode, so that models wit
 prefill. Rows of models and types that are not measured stay as they are. Standard library only.
 """
 
-import argparse
 import datetime
 import json
 import os
@@ -21,6 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+from bench_server import Failure, options, run, synth_options
 
 N_PROMPT, N_ANSWER = 512, 64
 COMMON = {"n_ctx_train": 32768, "vocab_size": 32768, "rms_eps": 1e-6, "rope_base": 1e6}
@@ -102,8 +100,7 @@ TYPES = ["f16", "Q8_0", "Q4_K_M"]
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", default="target/release/bench")
+    parser = options(__doc__)
     parser.add_argument("--llama-bench", required=True)
     parser.add_argument("--llama-quantize", required=True)
     parser.add_argument("--llama-speed")
@@ -120,44 +117,36 @@ def parse():
     return args
 
 
-def run(*command):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        lines = (done.stdout + done.stderr).strip().splitlines() or ["no message"]
-        raise RuntimeError(f"{os.path.basename(command[0])}: exit {done.returncode}: {lines[-1][:300]}")
-    return done.stdout
-
-
 def made(args, folder, name, ty):
     """The path of a model of a type."""
     _, arch, values, optional, *meta = MODELS[name]
     plain = os.path.join(folder, f"{name}.gguf")
     if not os.path.exists(plain):
         values = {key: value for key, value in {**COMMON, **values}.items() if value is not None}
-        sets = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
-        sets += [part for keys in meta for key, value in keys.items() for part in ("--meta", f"{arch}.{key}={value}")]
-        run(args.bench, "synth", arch, "--type", "f16", *sets, *(["--with", optional] if optional else []), "-o", plain)
+        sets = synth_options(values, {f"{arch}.{key}": value for keys in meta for key, value in keys.items()})
+        run([args.bench, "synth", arch, "--type", "f16", *sets, *(["--with", optional] if optional else []), "-o", plain], timeout=None)
     if ty == "f16":
         return plain
     path = os.path.join(folder, f"{name}-{ty}.gguf")
     if not os.path.exists(path):
-        run(args.llama_quantize, plain, path + ".new", ty)
+        run([args.llama_quantize, plain, path + ".new", ty], timeout=None)
         os.replace(path + ".new", path)
     return path
 
 
 def ours(args, model, prompt):
-    found = json.loads(run(args.bench, "perf", "-m", model, "-p", prompt, "-n", N_ANSWER, "-s", 1, "-r", 2, "--json"))["runs"][0]
+    found = json.loads(run([args.bench, "perf", "-m", model, "-p", prompt, "-n", N_ANSWER, "-s", 1, "-r", 2, "--json"], timeout=None))["runs"][0]
     return found["prefill"][0]["tokens_per_second"], found["decode"][0]["tokens_per_second"]
 
 
 def theirs_encoded(args, model, prompt):
-    found = json.loads(run(args.llama_speed, model, "-", 0, prompt, N_ANSWER, 1))
+    found = json.loads(run([args.llama_speed, model, "-", 0, prompt, N_ANSWER, 1], timeout=None))
     return found["prefill"], found["decode 1"]
 
 
 def theirs(args, model, prompt):
-    found = json.loads(run(args.llama_bench, "-m", model, "-p", prompt, "-n", N_ANSWER, "-r", 2, "-t", os.cpu_count(), "-fa", "on", "-o", "json"))
+    command = [args.llama_bench, "-m", model, "-p", prompt, "-n", N_ANSWER, "-r", 2, "-t", os.cpu_count(), "-fa", "on", "-o", "json"]
+    found = json.loads(run(command, timeout=None))
     speeds = {bool(row["n_gen"]): row["avg_ts"] for row in found}
     return speeds[False], speeds[True]
 
@@ -248,7 +237,7 @@ The same while another process uses one core all the time.
         parts.append("## Failed\n\n" + "\n".join(f"- {line}" for line in failed))
     definitions = [f"| {name} | {what} | `{arch}` |" for name, (what, arch, *_) in MODELS.items()]
     parts.append("## Models\n\n| model | what is special | definition |\n|---|---|---|\n" + "\n".join(definitions))
-    version = run(args.bench, "--version").strip()
+    version = run([args.bench, "--version"]).strip()
     parts.append(f"## How\n\n| | |\n|---|---|\n| machine | {processor()} |\n| bench | {version} |\n| llama-bench | {args.llama} |")
     return "\n\n".join(parts) + "\n"
 
@@ -271,7 +260,7 @@ def main():
                 try:
                     model = made(args, folder, name, ty)
                     if name not in ENCODERS:
-                        about = json.loads(run(args.llama_bench, "-m", model, "-p", 0, "-n", 1, "-r", 1, "-o", "json"))[0]
+                        about = json.loads(run([args.llama_bench, "-m", model, "-p", 0, "-n", 1, "-r", 1, "-o", "json"]))[0]
                         args.llama = f"build {about['build_number']}, commit {about['build_commit']}"
                     prefill, decode = measured(args, name, model, N_PROMPT)
                     quiet[name, ty] = f"| {name} | {ty} | {cells(prefill)} | {cells(decode)} | {when} |"
@@ -285,7 +274,7 @@ def main():
                             other.wait()
                         busy[name, ty] = f"| {name} | {ty} | {cells(decode)} | {when} |"
                         print(f"busy {busy[name, ty]}", flush=True)
-                except (RuntimeError, KeyError, ValueError) as error:
+                except (Failure, KeyError, ValueError) as error:
                     failed.append(f"{name}, {ty}: {error}")
                     print(failed[-1], flush=True)
             if not args.keep:

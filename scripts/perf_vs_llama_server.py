@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Measures this server against llama-server, alternating, on the same files, threads and context.
 
-Usage: scripts/perf_vs_llama_server.py [--bench target/release/bench] [--llama-server PROGRAM]
-           [--types f16,q8_0,q4_k] [--repeats 5] [--threads 2] [--out docs] [--small]
 Needs: a llama-server (named, LLAMA_SERVER, or on the PATH; `make perf-vs-llama` sees to it). Nothing
        besides Python's standard library.
 
@@ -13,9 +11,7 @@ Each figure is the median over the repeats. What failed is in the table as faile
 code 1. Run it on a machine that does nothing else.
 """
 
-import argparse
 import bisect
-import contextlib
 import json
 import os
 import random
@@ -30,10 +26,9 @@ import threading
 import time
 from pathlib import Path
 
+import bench_server
 import perf_page
-
-ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT = 600
+from bench_server import BUILT_IN, ROOT, TIMEOUT, Failure, memory_of, percentile, processes, synth_options
 
 # 0.6 billion weights: layers, widths and heads of the smallest model of its family.
 MODEL = {
@@ -63,16 +58,6 @@ WORDS = (
     "apple river stone garden winter morning yellow window paper horse music ocean silver bridge letter forest "
     "market candle summer shadow engine bottle island copper meadow station"
 ).split()
-
-
-class Failure(Exception):
-    """A problem to report in one line."""
-
-
-def percentile(values, percent):
-    """The least value that at least so many of 100 are at most (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
 
 
 # ---------------------------------------------------------------- one streamed answer
@@ -112,14 +97,10 @@ class Answer(threading.Thread):
 
     def _exchange(self):
         data = json.dumps(self.body).encode()
-        head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-        ).encode()
         with socket.create_connection(("127.0.0.1", self.port), TIMEOUT) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.sent = time.perf_counter()
-            connection.sendall(head + data)
+            connection.sendall(bench_server.request("POST", "/v1/chat/completions", data))
             last = b""
             while not self.is_stopped.is_set():
                 data = connection.recv(1 << 16)
@@ -226,49 +207,12 @@ def unchunk(raw, at):
 # ---------------------------------------------------------------- servers
 
 
-class Server:
-    """A server that runs within a `with` block."""
+class Server(bench_server.Server):
+    """A server that is measured; `name` is its kind."""
 
     def __init__(self, kind, command, model, scratch):
-        self.kind, self.command, self.model = kind, command, model
-        self.log = Path(scratch) / f"{kind}.log"
-
-    def __enter__(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [str(c) for c in [*self.command, "--port", self.port]]
-        started = time.perf_counter()
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        while not self._is_healthy():
-            if self.process.poll() is not None:
-                raise Failure(f"{self.kind} ended with {self.process.returncode}: {self.tail()}")
-            if time.perf_counter() - started > TIMEOUT:
-                self.__exit__()
-                raise Failure(f"{self.kind} does not answer: {self.tail()}")
-            time.sleep(0.002)
-        self.load_seconds = time.perf_counter() - started
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def _is_healthy(self):
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
-                connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                return b" 200 " in connection.recv(4096).split(b"\r\n")[0] + b" "
-        except OSError:
-            return False
-
-    def tail(self):
-        return " | ".join(self.log.read_text("utf-8", "replace").splitlines()[-3:])
+        super().__init__(*command, output=Path(scratch) / f"{kind}.log")
+        self.kind, self.model = kind, model
 
     def answer(self, text, n_tokens, system=None):
         """A request that is on its way."""
@@ -285,15 +229,9 @@ class Server:
 
         What processes share now, such as the pages of the program, counts once.
         """
-        own = self.process.pid
-        children = (path.read_text().split() for path in Path(f"/proc/{own}/task").glob("*/children"))
-        pids = [own, *(pid for of_thread in children for pid in of_thread)]
-
-        def kilobytes(pid, file, field):
-            return int(re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)[1])
-
-        shared = (kilobytes(pid, "smaps_rollup", "Rss") - kilobytes(pid, "smaps_rollup", "Pss") for pid in pids)
-        return 1024 * (sum(kilobytes(pid, "status", "VmHWM") for pid in pids) - sum(shared))
+        pids = processes(self.process.pid)
+        shared = (memory_of(pid, "Rss", "smaps_rollup") - memory_of(pid, "Pss", "smaps_rollup") for pid in pids)
+        return sum(memory_of(pid, "VmHWM") for pid in pids) - sum(shared)
 
 
 class Bench:
@@ -314,11 +252,8 @@ class Bench:
     def tokens(self, model, texts):
         """Tokens of each text."""
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-        command = [str(self.ours), "tokenize", "-m", str(model), "--jsonl"]
-        done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=TIMEOUT)
-        if done.returncode != 0:
-            raise Failure(f"bench tokenize: {done.stderr.strip()}")
-        return [len(json.loads(line)["ids"]) for line in done.stdout.splitlines()]
+        found = bench_server.run([self.ours, "tokenize", "-m", model, "--jsonl"], lines)
+        return [len(json.loads(line)["ids"]) for line in found.splitlines()]
 
 
 class Texts:
@@ -344,7 +279,7 @@ class Texts:
 
 
 def load(server, _texts):
-    return {"load": server.load_seconds}
+    return {"load": server.seconds}
 
 
 def prompt(server, texts):
@@ -462,34 +397,34 @@ def measure(bench, name, model, starts, repeats, results):
         order = ["ours", "llama-server"]
         for kind in order if repeat % 2 == 0 else order[::-1]:
             for slots, context, phases in starts:
-                run_phases(bench.server(kind, model, slots, context), phases, texts, name, results)
+                run_phases(kind, lambda: bench.server(kind, model, slots, context), phases, texts, name, results)  # noqa: B023
             print(f"  {name} {kind} {repeat + 1}/{repeats}", flush=True)
 
 
-def run_phases(server, phases, texts, name, results):
+def run_phases(kind, start, phases, texts, name, results):
     done = None
     try:
-        with server:
+        with start() as server:
             for phase in phases:
                 done = phase.__name__
                 try:
-                    results.add(name, server.kind, phase(server, texts))
+                    results.add(name, kind, phase(server, texts))
                 except (Failure, OSError, ValueError, KeyError) as failure:
-                    results.fail(name, server.kind, done, repr(failure))
-                    if server.process.poll() is not None:
-                        raise Failure(f"{server.kind} ended: {server.tail()}") from None
+                    results.fail(name, kind, done, repr(failure))
+                    if not server.is_alive():
+                        raise Failure(f"{kind} ended: {server.tail()}") from None
     except Failure as failure:
-        results.fail(name, server.kind, done or "start", failure)
+        results.fail(name, kind, done or "start", failure)
 
 
 def bandwidth(bench, name, model, results):
     """The speed of the engine alone, and the bandwidth of the memory."""
     command = [bench.ours, "perf", "-m", model, "-p", 512, "-n", 64, "-r", 3, "--threads", bench.threads, "--json"]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=TIMEOUT)
-    if done.returncode != 0:
-        results.fail(name, "ours", "bench perf", done.stderr.strip())
+    try:
+        report = json.loads(bench_server.run(command))
+    except Failure as failure:
+        results.fail(name, "ours", "bench perf", failure)
         return
-    report = json.loads(done.stdout)
     results.add(name, "ours", {
         "engine_decode": report["decode"]["tokens_per_second"],
         "engine_prefill": report["prefill"][0]["tokens_per_second"],
@@ -506,12 +441,8 @@ def make_model(ours, ty, vocab, folder, is_small):
     path = folder / f"{'small' if is_small else 'q06'}-{vocab.stem}-{ty}.gguf"
     if not path.exists():
         command = [ours, "synth", "qwen3", "-o", path.with_suffix(".part"), "--force", "--type", ty, "--seed", 1, "--vocab", vocab]
-        for key, value in (MODEL | SMALL if is_small else MODEL).items():
-            command += ["--set", f"{key}={value}"]
         print(f"making {path}", flush=True)
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise Failure(f"bench synth: {done.stderr.strip()}")
+        bench_server.run(command + synth_options(MODEL | SMALL if is_small else MODEL))
         path.with_suffix(".part").rename(path)
     return path
 
@@ -567,21 +498,19 @@ def run(args):
             model = make_model(args.bench, ty, args.vocab, args.work, args.small)
             bandwidth(bench, ty, model, results)
             measure(bench, ty, model, STARTS, args.repeats, results)
-        small = ROOT / "models/tiny-chat.gguf"
-        measure(bench, "tiny", small, TINY_STARTS, args.repeats, results)
+        measure(bench, "tiny", BUILT_IN, TINY_STARTS, args.repeats, results)
     about["load_after"] = os.getloadavg()[0]
     return {"about": about, "values": results.values, "failures": results.failures}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bench", default=str(ROOT / "target/release/bench"))
+    parser = bench_server.options(__doc__.split("\n")[0])
     parser.add_argument("--llama-server", metavar="PROGRAM")
     parser.add_argument("--types", default="f16,q8_0,q4_k", help="of the weights")
     parser.add_argument("--small", action="store_true", help="a small model, to try this script: no figure counts")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--vocab", type=Path, default=ROOT / "models/tiny-chat.gguf", help="whose vocabulary is used")
+    parser.add_argument("--vocab", type=Path, default=BUILT_IN, help="whose vocabulary is used")
     parser.add_argument("--work", type=Path, default=ROOT / "target/perf", help="where models are made and kept")
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="where performance.md and .svg go")
     parser.add_argument("--results", type=Path, help="write the raw figures there, as JSON")
@@ -599,9 +528,4 @@ def main():
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        try:
-            sys.exit(main())
-        except Failure as failure:
-            sys.exit(f"error: {failure}")
-    sys.exit(130)
+    bench_server.program(main)

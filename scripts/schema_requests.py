@@ -6,7 +6,6 @@ the document is served, if fewer requests were made than `--requests`, or if the
 Needs scripts/requirements-schema.txt; `make schema` installs it under target/.
 """
 
-import argparse
 import re
 import subprocess
 import sys
@@ -14,33 +13,32 @@ import tempfile
 import time
 from pathlib import Path
 
-from malformed_requests import MANAGING, Server, report
+from bench_server import Server, options, report
+from malformed_requests import MANAGING
 
 CHECKS = ["not_a_server_error", "status_code_conformance", "content_type_conformance",
           "response_headers_conformance", "response_schema_conformance", "unsupported_method"]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bench", required=True, help="the program")
-    parser.add_argument("--model", help="the model (default: the built-in one)")
+    parser = options(__doc__, None, "the model (default: the built-in one)")
     parser.add_argument("--requests", type=int, default=3000, help="fewest requests")
     parser.add_argument("--examples", type=int, default=8, help="random requests of each kind per route")
     parser.add_argument("--seed", type=int, default=21)
     args = parser.parse_args()
     schemathesis = Path(sys.executable).parent / "schemathesis"
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(args, folder)
+        server = Server.ours(args.bench, folder=folder, model=args.model)
         # These end or change what the others need; scripts/malformed_requests.py asks them.
         managing = "^(" + "|".join(re.escape(path) for path in sorted(MANAGING)) + ")$"
-        command = [schemathesis, "run", f"http://127.0.0.1:{server.port}/openapi.json",
+        command = [schemathesis, "run", f"{server.url}/openapi.json",
                    "--exclude-path-regex", managing, "--checks", ",".join(CHECKS),
                    "--phases", "examples,coverage,fuzzing", "--max-examples", args.examples, "--seed", args.seed,
                    "--request-timeout", 30, "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off"]
         start = time.monotonic()
         try:
             done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True)
-            is_alive = server.process.poll() is None
+            is_alive = server.is_alive()
         finally:
             faults = server.end()
         took = time.monotonic() - start

@@ -10,22 +10,21 @@ of the pauses is on average more than 2 % above that of the first third, the 99t
 a kind of request was never answered. Standard library only.
 """
 
-import argparse
 import collections
 import contextlib
-import glob
 import http.client
 import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 
-BUILT_IN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "tiny-chat.gguf")
+import bench_server
+from bench_server import BUILT_IN, percentile
+
 # The model that stays loaded, and the one that comes and goes.
 STAYS, COMES = "stays", "comes"
 # Seconds between two pauses, and plain requests to each server in a pause.
@@ -33,15 +32,13 @@ BETWEEN, PLAIN = 60, 100
 # Fewer requests have no 99th percentile.
 LEAST_PLAIN = 200
 MOST_GROWTH, MOST_SLOWER = 0.02, 1.3
-JSON = {"content-type": "application/json"}
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "The weather of a city.", "parameters": {
     "type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer"}}, "required": ["city"]}}}
 ANSWER = {"type": "object", "properties": {"sum": {"type": "integer"}, "is_odd": {"type": "boolean"}}, "required": ["sum"]}
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", required=True, help="the program")
+    parser = bench_server.options(__doc__, None)
     parser.add_argument("--model", default=BUILT_IN, help="a model that has a chat template; default: the built-in one")
     parser.add_argument("--seconds", type=float, default=600, help="default: 600")
     parser.add_argument("--warm-up", type=float, default=600, help="seconds before memory counts, at most half of all; default: 600")
@@ -50,7 +47,7 @@ def parse():
     return parser.parse_args()
 
 
-class Server:
+class Server(bench_server.Server):
     """A running `bench serve` with its log in a file. One thread computes: two would wait for each other where the machine is busy."""
 
     def __init__(self, args, folder, name):
@@ -60,40 +57,12 @@ class Server:
             for model in [STAYS, COMES]:
                 ending = "" if os.path.isdir(args.model) else ".gguf"
                 os.symlink(os.path.abspath(args.model), os.path.join(models, model + ending))
-        self.log = os.path.join(folder, f"{name}.log")
-        command = [args.bench, "--log", self.log, "--log-level", "warn", "serve", "--port", "0", "--models", models]
-        command += ["--threads", "1", "--parallel", "4", "--queue", "64", "--draft", "4", "--lab-bytes", "8M", "--lab-artifacts", "8M"]
-        # So little that the cache is full, and resident, before the memory counts.
-        command += ["--ctx", "512", "--cache", "2M"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-
-    def resident(self):
-        """Resident bytes of the server and its engine processes."""
-        pids = [self.process.pid]
-        # Of every thread.
-        for path in glob.glob(f"/proc/{self.process.pid}/task/*/children"):
-            with open(path, encoding="utf-8") as children:
-                pids += children.read().split()
-        return sum(self.resident_of(pid) for pid in pids)
-
-    @staticmethod
-    def resident_of(pid):
-        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
-            for line in status:
-                if line.startswith("VmRSS:"):
-                    return int(line.split()[1]) * 1024
-        raise RuntimeError("no VmRSS")
-
-    def ask(self, path, body=None, method=None):
-        """Status and text of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        try:
-            connection.request(method or ("POST" if body is not None else "GET"), path, body and json.dumps(body), JSON)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+        super().__init__(
+            args.bench, "--log", os.path.join(folder, f"{name}.log"), "--log-level", "warn", "serve", "--models", models,
+            "--threads", "1", "--parallel", "4", "--queue", "64", "--draft", "4", "--lab-bytes", "8M", "--lab-artifacts", "8M",
+            # So little that the cache is full, and resident, before the memory counts.
+            "--ctx", "512", "--cache", "2M", log=os.path.join(folder, f"{name}.log"),
+        )  # fmt: skip
 
     def plain(self, number):
         """The text of a short answer, and the seconds it took."""
@@ -193,13 +162,12 @@ class Client(Asking):
         body = {**self.body(64), "messages": messages, "n": self.random.choice([1, 1, 1, 3]), "logprobs": self.random.random() < 0.3,
                 "stream": self.random.random() < 0.7}
         leaves = self.random.random() < 0.3
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
-        with contextlib.closing(connection):
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), JSON)
-            if leaves and self.random.random() < 0.3:
-                self.left += 1
-                return
-            response = connection.getresponse()
+        if leaves and self.random.random() < 0.3:
+            with self.server.connect() as connection:
+                connection.sendall(bench_server.request("POST", "/v1/chat/completions", json.dumps(body).encode()))
+            self.left += 1
+            return
+        with self.server.response("/v1/chat/completions", body) as response:
             if leaves and body["stream"] and response.status == 200:
                 response.read(self.random.randrange(1, 400))
                 self.left += 1
@@ -281,15 +249,10 @@ class Plain(Asking):
         time.sleep(0.5)
 
 
-def percentile(seconds, share):
-    ordered = sorted(seconds)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
 def told(seconds):
     if not seconds:
         return "none"
-    return f"p50 {statistics.median(seconds)*1e3:.1f} ms, p99 {percentile(seconds, 0.99)*1e3:.1f} ms of {len(seconds)}"
+    return f"p50 {statistics.median(seconds)*1e3:.1f} ms, p99 {percentile(seconds, 99)*1e3:.1f} ms of {len(seconds)}"
 
 
 def pause(server, quiet, gate, number):
@@ -334,7 +297,7 @@ def soak(args, server, quiet):
     while not faults:
         time.sleep(max(0, min(upcoming, until) - time.monotonic()))
         is_last = time.monotonic() >= until
-        if server.process.poll() is not None or quiet.process.poll() is not None:
+        if not (server.is_alive() and quiet.is_alive()):
             faults.append("a server died")
             break
         try:
@@ -363,14 +326,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         servers = []
         for name in ["server", "quiet"]:
-            server = Server(args, folder, name)
-            stack.callback(server.process.wait)
-            stack.callback(server.process.terminate)
-            servers.append(server)
+            servers.append(stack.enter_context(Server(args, folder, name)))
         clients, sizes, mine, others, faults = soak(args, *servers)
         for server in servers:
-            server.process.terminate()
-            server.process.wait()
+            server.end()
             with open(server.log, encoding="utf-8") as log:
                 faults += [f"{os.path.basename(server.log)}: {line}" for line in log.read().splitlines()]
     answered = sum((client.answered for client in clients), collections.Counter())
@@ -388,7 +347,7 @@ def main():
     else:
         faults.append("too short: the memory was measured once")
     if len(mine) >= LEAST_PLAIN:
-        slower = percentile(mine, 0.99) / percentile(others, 0.99)
+        slower = percentile(mine, 99) / percentile(others, 99)
         print(f"plain requests in pauses: {told(mine)}; of the quiet server: {told(others)}; p99 {slower:.2f} times")
         if slower > MOST_SLOWER:
             faults.append("plain requests became slower")

@@ -55,36 +55,36 @@ def build(model, config, **keys):
     return getattr(transformers, model)(config).eval()
 
 
-def rows(tensor, *sizes):
-    """A matrix or vector in parts of so many rows."""
-    return tensor.split(list(sizes), dim=0)
+QKV = ("q_proj", "k_proj", "v_proj")
+WHOLE = ("model.embed_tokens", "model.norm", "lm_head")
+NORMS = ("input_layernorm", "post_attention_layernorm")
+ATTENTION = tuple(f"self_attn.{name}" for name in (*QKV, "o_proj"))
+MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+
+def named(own, stored, *endings):
+    """Names in transformers with the stored ones in the same order; what `-` stands for is not stored so."""
+    pairs = [(name, other) for name, other in zip(own, stored.split(), strict=True) if other != "-"]
+    return {f"{name}.{ending}": f"{other}.{ending}" for ending in endings or ("weight",) for name, other in pairs}
+
+
+def layer(norms, attention, mlp):
+    return named(NORMS + ATTENTION + MLP, f"{norms} {attention} {mlp}")
 
 
 class Remote:
     """A published class. `c` is its configuration, `w` its tensors by stored names."""
 
-    LLAMA = {  # a name in transformers: the stored one
-        "model.embed_tokens.weight": "model.embed_tokens.weight",
-        "model.norm.weight": "model.norm.weight",
-        "lm_head.weight": "lm_head.weight",
-    }
+    LLAMA = named(WHOLE, " ".join(WHOLE))
     LAYER = "model.layers.{}."
-    NAMES = {
-        "input_layernorm.weight": "input_layernorm.weight",
-        "post_attention_layernorm.weight": "post_attention_layernorm.weight",
-        "self_attn.q_proj.weight": "self_attn.q_proj.weight",
-        "self_attn.k_proj.weight": "self_attn.k_proj.weight",
-        "self_attn.v_proj.weight": "self_attn.v_proj.weight",
-        "self_attn.o_proj.weight": "self_attn.o_proj.weight",
-        "mlp.gate_proj.weight": "mlp.gate_proj.weight",
-        "mlp.up_proj.weight": "mlp.up_proj.weight",
-        "mlp.down_proj.weight": "mlp.down_proj.weight",
-    }
-    # Stored tensors of a layer that become several: shape, and what they become.
-    n_layers = "num_hidden_layers"
+    NAMES = layer(" ".join(NORMS), " ".join(ATTENTION), " ".join(MLP))
+    # Published keys by the name that transformers has for them.
+    KEYS = {}
+    # The stored matrix with all queries, then all keys, then all values, and whether it has a bias; that of gate and up, or of up and gate.
+    FUSED, IS_BIASED, GATE_UP, UP_GATE = None, False, None, None
 
     def __init__(self, c):
-        self.c = c
+        self.c = c | {own: c[key] for own, key in self.KEYS.items() if key in c}
         self.model = self.new()
 
     def new(self):
@@ -99,13 +99,42 @@ class Remote:
             return self.LAYER.format(found[1]) + self.NAMES[found[2]]
         return None
 
-    def fused(self):
-        """Shapes of the stored tensors of one layer that are not those of the reference."""
-        return {}
+    def sizes(self, il):
+        """Rows of queries, keys and values."""
+        c = self.c
+        d = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+        few = c.get("num_key_value_heads") or c["num_attention_heads"]
+        return [n * d for n in (c["num_attention_heads"], few, few)]
 
-    def split(self, w, at):
+    def wide(self, il):
+        """Rows of the gate."""
+        return self.c["intermediate_size"]
+
+    def fused(self, il):
+        """Shapes of the stored tensors of one layer that are not those of the reference."""
+        out, n = {}, self.c["hidden_size"]
+        if self.FUSED:
+            rows = sum(self.sizes(il))
+            out |= {f"{self.FUSED}.weight": [rows, n]} | ({f"{self.FUSED}.bias": [rows]} if self.IS_BIASED else {})
+        if pair := self.GATE_UP or self.UP_GATE:
+            out[f"{pair}.weight"] = [2 * self.wide(il), n]
+        return out
+
+    def split(self, w, at, il):
         """Parameters of one layer of the reference from the tensors that `fused` names; `at` is their prefix."""
-        return {}
+        out = {}
+        for ending in ("weight", "bias") if self.IS_BIASED else ("weight",) if self.FUSED else ():
+            parts = self.parts(w[f"{at}{self.FUSED}.{ending}"], il)
+            out |= {f"self_attn.{name}.{ending}": part for name, part in zip(QKV, parts)}
+        if pair := self.GATE_UP or self.UP_GATE:
+            halves = w[f"{at}{pair}.weight"].chunk(2)
+            gate, up = halves if self.GATE_UP else halves[::-1]
+            out |= {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
+        return out
+
+    def parts(self, rows, il):
+        """Queries, keys and values of the stored matrix."""
+        return rows.split(self.sizes(il))
 
     def head(self, weight):
         return weight
@@ -118,8 +147,8 @@ class Remote:
                 continue
             if stored := self.stored(name):
                 out[stored] = list(value.shape)
-        for il in range(self.c[self.n_layers]):
-            for name, shape in self.fused().items():
+        for il in range(self.c["num_hidden_layers"]):
+            for name, shape in self.fused(il).items():
                 out[self.LAYER.format(il) + name] = shape
         return out | self.extra()
 
@@ -134,8 +163,8 @@ class Remote:
             stored = self.stored(name)
             if stored in w:
                 state[name] = w[stored]
-        for il in range(self.c[self.n_layers]):
-            made = self.split(w, self.LAYER.format(il))
+        for il in range(self.c["num_hidden_layers"]):
+            made = self.split(w, self.LAYER.format(il), il)
             state |= {f"model.layers.{il}.{name}": value for name, value in made.items()}
         if "lm_head.weight" in state:
             state["lm_head.weight"] = self.head(state["lm_head.weight"])
@@ -155,7 +184,7 @@ class Same(Remote):
 
     def layout(self):
         names = {name: list(value.shape) for name, value in self.model.state_dict().items()}
-        return {self.stored(name): shape for name, shape in names.items() if not (self.tied() and name == "lm_head.weight")}
+        return {self.stored(name): shape for name, shape in names.items() if self.stored(name) and not (self.tied() and name == "lm_head.weight")}
 
     def stored(self, name):
         return name
@@ -188,6 +217,3 @@ class Saved(Remote):
 
 def without(names, *gone):
     return {key: value for key, value in names.items() if not any(part in key for part in gone)}
-
-
-QKV = ("q_proj", "k_proj", "v_proj")

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import torch
 from torch.nn import functional as F
 
-from .base import remote
-from .decoders import turn, turn_neighbours
-from .plain import Formulas, Plain, attend
+from .base import Remote, remote
+from .formulas import Formulas, Plain, attend, distance, pairs, slopes, turn, turn_neighbours
 
 
 @remote("neo-bert")
@@ -20,7 +19,7 @@ class NeoBert(Plain):
             return "model." if "model.encoder.weight" in self else ""
 
         def norm(self, x, name):
-            return F.rms_norm(x, x.shape[-1:], self[name + ".weight"], self.c["norm_eps"])
+            return self.rms(x, name + ".weight", self.c["norm_eps"])
 
         def states(self, ids):
             c, root = self.c, self.root
@@ -29,9 +28,8 @@ class NeoBert(Plain):
                 at = f"{root}transformer_encoder.{il}."
                 q, k, v = self.heads(self.norm(x, at + "attention_norm"), at + "qkv", c["num_attention_heads"]).chunk(3, -1)
                 q, k = turn_neighbours(q, 10000.0), turn_neighbours(k, 10000.0)
-                x = x + self.linear(attend(q, k, v, q.shape[-1] ** -0.5, causal=False), at + "wo")
-                gate, up = self.linear(self.norm(x, at + "ffn_norm"), at + "ffn.w12").chunk(2, -1)
-                x = x + self.linear(F.silu(gate) * up, at + "ffn.w3")
+                x = x + self.linear(attend(q, k, v, causal=False), at + "wo")
+                x = x + self.gated_pair(self.norm(x, at + "ffn_norm"), at + "ffn.w12", at + "ffn.w3")
             return self.norm(x, root + "layer_norm")
 
         def forward(self, input_ids, **_):
@@ -51,8 +49,7 @@ class NeoBert(Plain):
         root = "" if kind == "NeoBERT" else "model."
         out = {root + "encoder.weight": [c["vocab_size"], n], root + "layer_norm.weight": [n]}
         heads = {"NeoBERTLMHead": {"decoder": c["vocab_size"]}, "NeoBERTForSequenceClassification": {"dense": n, "classifier": 3}}
-        for name, rows in heads.get(kind, {}).items():
-            out |= {name + ".weight": [rows, n], name + ".bias": [rows]}
+        out |= pairs({name: [rows, n] for name, rows in heads.get(kind, {}).items()})
         for il in range(c["num_hidden_layers"]):
             at = f"{root}transformer_encoder.{il}."
             out |= {at + "attention_norm.weight": [n], at + "ffn_norm.weight": [n], at + "qkv.weight": [3 * n, n], at + "wo.weight": [n, n]}
@@ -83,7 +80,7 @@ class NomicBertMoe(Plain):
                 at = f"encoder.layers.{il}."
                 q, k, v = (part.unflatten(-1, (h, -1)).transpose(0, 1) for part in self.linear(x, at + "attn.Wqkv").chunk(3, -1))
                 q, k = turn(q, c["rotary_emb_base"]), turn(k, c["rotary_emb_base"])
-                mixed = attend(q, k, v, q.shape[-1] ** -0.5, causal=False)
+                mixed = attend(q, k, v, causal=False)
                 x = self.norm(x + self.linear(mixed, at + "attn.out_proj"), at + "norm1")
                 if il % c["moe_every_n_layers"] == 1:
                     y = self.experts(x, at + "mlp.")
@@ -106,8 +103,66 @@ class NomicBertMoe(Plain):
                 out |= {f"{at}mlp.experts.mlp.{name}": [experts * wide, n] for name in ("w1", "w2")}
             else:
                 lines |= {at + "mlp.fc1": [wide, n], at + "mlp.fc2": [n, wide]}
-        for name, shape in lines.items():
-            out |= {name + ".weight": shape, name + ".bias": shape[:1]}
-        for name in norms:
-            out |= {name + ".weight": [n], name + ".bias": [n]}
-        return out
+        return out | pairs(lines) | pairs({name: [n] for name in norms})
+
+
+@remote("llama-both-ways")
+class LlamaBothWays(Remote):
+    """As llama, where every token attends to every other; hidden states, not logits."""
+
+    class Model(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, **_):
+            n = input_ids.shape[1]
+            mask = torch.zeros(1, 1, n, n, dtype=self.model.dtype)
+            return self.model(input_ids=input_ids, attention_mask=mask, use_cache=False)
+
+    LLAMA = {"model.embed_tokens.weight": "embed_tokens.weight", "model.norm.weight": "norm.weight"}
+    LAYER = "layers.{}."
+
+    def __init__(self, c):
+        super().__init__(c | {"tie_word_embeddings": True})
+
+    def reference(self, w):
+        return self.Model(super().reference(w).model)
+
+
+@remote("jina-bert-v2")
+class JinaBert(Plain):
+    """As bert, with ALiBi and a gated MLP."""
+
+    class Model(Formulas):
+        def norm(self, x, name):
+            return self.layer_norm(x, name, self.c["layer_norm_eps"])
+
+        def states(self, ids):
+            c, n, h = self.c, len(ids), self.c["num_attention_heads"]
+            x = self["embeddings.word_embeddings.weight"][ids] + self["embeddings.token_type_embeddings.weight"][0]
+            x = self.norm(x, "embeddings.LayerNorm")
+            bias = -distance(n).abs() * slopes(h, x.dtype)
+            for il in range(c["num_hidden_layers"]):
+                at = f"encoder.layer.{il}."
+                q, k, v = (self.heads(x, f"{at}attention.self.{part}", h) for part in ("query", "key", "value"))
+                mixed = attend(q, k, v, bias=bias, causal=False)
+                x = self.norm(x + self.linear(mixed, at + "attention.output.dense"), at + "attention.output.LayerNorm")
+                x = self.norm(x + self.gated_pair(x, at + "mlp.gated_layers", at + "mlp.wo", F.gelu), at + "mlp.layernorm")
+            return x
+
+    unused = ("pooler",)
+
+    def shapes(self):
+        c = self.c
+        n, wide = c["hidden_size"], c["intermediate_size"]
+        out = {"embeddings.word_embeddings.weight": [c["vocab_size"], n], "embeddings.token_type_embeddings.weight": [c["type_vocab_size"], n]}
+        norms, lines = ["embeddings.LayerNorm"], {}
+        for il in range(c["num_hidden_layers"]):
+            at = f"encoder.layer.{il}."
+            norms += [at + "attention.output.LayerNorm", at + "mlp.layernorm"]
+            lines |= {f"{at}attention.{p}": [n, n] for p in ("self.query", "self.key", "self.value", "output.dense")}
+            lines |= {at + "mlp.wo": [n, wide]}
+            out[at + "mlp.gated_layers.weight"] = [2 * wide, n]
+        out |= pairs(lines) | pairs({name: [n] for name in norms})
+        return out | {"pooler.dense.weight": [n, n], "pooler.dense.bias": [n]}

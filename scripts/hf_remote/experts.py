@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from .base import QKV, Remote, Saved, build, llama_keys, remote, rows, without
+from .base import QKV, Remote, Saved, build, llama_keys, remote, without
 
 
 @remote("deepseek")
@@ -14,7 +14,6 @@ class DeepSeek(Remote):
 
     EXPERTS = "mlp."
     SHARED = "mlp.shared_experts."
-    renormalises = False
 
     def new(self):
         c = self.c
@@ -47,12 +46,13 @@ class DeepSeek(Remote):
                 out |= {at + "gate_proj.weight": [wide, n], at + "up_proj.weight": [wide, n], at + "down_proj.weight": [n, wide]}
         return out
 
-    def split(self, w, at):
+    def split(self, w, at, il):
+        out = super().split(w, at, il)
         if f"{at}{self.EXPERTS}gate.weight" not in w:
-            return {}
+            return out
         part = lambda e, name: w[f"{at}{self.EXPERTS}experts.{e}.{name}.weight"]  # noqa: E731
         n = range(self.n_experts())
-        return {
+        return out | {
             "mlp.experts.gate_up_proj": torch.stack([torch.cat([part(e, "gate_proj"), part(e, "up_proj")]) for e in n]),
             "mlp.experts.down_proj": torch.stack([part(e, "down_proj") for e in n]),
             "mlp.shared_expert.down_proj.weight": 2 * w[at + self.SHARED + "down_proj.weight"],
@@ -67,16 +67,7 @@ class BailingMoe(DeepSeek):
     LLAMA = DeepSeek.LLAMA | {"model.embed_tokens.weight": "model.word_embeddings.weight"}
     NAMES = without(DeepSeek.NAMES, *QKV) | {"self_attn.o_proj.weight": "attention.dense.weight"}
 
-    def sizes(self):
-        c = self.c
-        return [n * c["head_dim"] for n in (c["num_attention_heads"], c["num_key_value_heads"], c["num_key_value_heads"])]
-
-    def fused(self):
-        return {"attention.query_key_value.weight": [sum(self.sizes()), self.c["hidden_size"]]}
-
-    def split(self, w, at):
-        parts = rows(w[at + "attention.query_key_value.weight"], *self.sizes())
-        return super().split(w, at) | {f"self_attn.{n}.weight": p for n, p in zip(QKV, parts)}
+    FUSED = "attention.query_key_value"
 
 
 @remote("bailingmoe2")
@@ -107,9 +98,8 @@ class BailingMoe2(BailingMoe):
             return self.LAYER.format(found[1]) + "mlp.gate.expert_bias"
         return super().stored(name)
 
-    def split(self, w, at):
-        gone = ("shared_expert.down_proj", "shared_expert_gate")
-        return without(super().split(w, at), *gone)
+    def split(self, w, at, il):
+        return without(super().split(w, at, il), "shared_expert.down_proj", "shared_expert_gate")
 
 
 @remote("bailingmoe3-vl")

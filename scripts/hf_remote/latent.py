@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from .base import Remote, build, remote
-from .plain import GATED, W132, Formulas, Plain, attend, mlp
+from .formulas import GATED, W132, Formulas, Plain, attend, mlp, mlps
 
 
 @remote("hy_v4")
@@ -85,7 +85,7 @@ class KimiK3(Plain):
             return self.linear(beta * torch.tanh(gate / beta) * gate.sigmoid() * up, down)
 
         def normed(self, x, name, eps):
-            return F.rms_norm(x, x.shape[-1:], self[name + ".weight"], eps)
+            return self.rms(x, name + ".weight", eps)
 
         def convolved(self, y, at, name):
             x, weight = self.linear(y, f"{at}{name}_proj").T, self[f"{at}{name}_conv1d.weight"]
@@ -118,7 +118,7 @@ class KimiK3(Plain):
             low, shared = self.linear(y, at + "kv_a_proj_with_mqa").split([rank, end], -1)
             k, v = self.heads(self.normed(low, at + "kv_a_layernorm", 1e-6), at + "kv_b_proj", h).split([nope, c["v_head_dim"]], -1)
             k = torch.cat([k, shared.expand(h, -1, -1)], -1)
-            mixed = attend(q, k, v, (nope + end) ** -0.5)
+            mixed = attend(q, k, v)
             return self.linear(mixed * self.linear(y, at + "g_proj").sigmoid(), at + "o_proj")
 
         def experts(self, y, at):
@@ -189,7 +189,6 @@ class KimiK3(Plain):
             at += "block_sparse_moe."
             out |= {at + "gate.weight": [c["num_experts"], n], at + "gate.e_score_correction_bias": [c["num_experts"]]}
             out |= {at + "routed_expert_down_proj.weight": [latent, n], at + "routed_expert_up_proj.weight": [n, latent], at + "routed_expert_norm.weight": [latent]}
-            for e in range(c["num_experts"]):
-                out |= mlp(f"{at}experts.{e}.", W132, latent, wide)
+            out |= mlps(at + "experts.{}.", W132, latent, wide, c["num_experts"])
             out |= mlp(at + "shared_experts.", GATED, n, c["num_shared_experts"] * wide)
         return out | {f"{name}_{part}.weight": shape for name in named for part, shape in (("norm", [n]), ("proj", [1, n]))}

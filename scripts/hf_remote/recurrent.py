@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from .base import Same, build, remote
-from .plain import Formulas, Plain, attend, mlp
+from .decoders import Around
+from .formulas import GATED, W132, Decoder, Formulas, Layers, Plain, attend, mlp, mlps, rotate, turn, weights
 
 
 def before(x):
@@ -20,12 +21,31 @@ class Recurrent(Formulas):
         y = F.layer_norm(y.unflatten(-1, (heads, -1)), (y.shape[-1] // heads,), None, None, eps)
         return y.flatten(-2) * self[name + ".weight"] + self[name + ".bias"]
 
+    def shifted(self, x, at, names):
+        """Inputs of the sixth version's time mixing: shares of what changed, which depend on the token."""
+        change = before(x) - x
+        low = torch.tanh((x + change * self[at + "time_maa_x"][0]) @ self[at + "time_maa_w1"]).unflatten(-1, (5, -1))
+        shares = torch.einsum("tir,irn->itn", low, self[at + "time_maa_w2"])
+        return (x + change * (self[f"{at}time_maa_{name}"][0] + shares[i]) for i, name in enumerate(names))
+
+    def decay(self, w, at):
+        return self[at + "time_decay"][0] + torch.tanh(w @ self[at + "time_decay_w1"]) @ self[at + "time_decay_w2"]
+
+    def delta_rule(self, r, kept, k, v, removed, rate):
+        """Rows of the seventh version's states, which are read by `r`; all [n, heads, d]."""
+        state, out = torch.zeros(*r.shape[1:], r.shape[-1], dtype=r.dtype), []
+        for t in range(len(r)):
+            taken = state @ removed[t, :, :, None]
+            state = state * kept[t, :, None] - taken * (rate * removed)[t, :, None] + v[t, :, :, None] * k[t, :, None]
+            out.append((state @ r[t, :, :, None]).flatten())
+        return torch.stack(out)
+
 
 @remote("minimax-01")
-class MiniMax01(Plain):
+class MiniMax01(Layers):
     """Linear attention whose heads fade, attention in some layers, experts; residuals from the normed input."""
 
-    class Model(Recurrent):
+    class Model(Decoder):
         def linear_attention(self, y, at, il):
             c = self.c
             h, d = c["num_attention_heads"], c["head_dim"]
@@ -39,59 +59,26 @@ class MiniMax01(Plain):
             mixed = self.rms(torch.stack(out), at + "norm.weight")
             return self.linear(self.linear(y, at + "output_gate").sigmoid() * mixed, at + "out_proj")
 
-        def attention(self, y, at):
-            c = self.c
-            h, kv, r = c["num_attention_heads"], c["num_key_value_heads"], c["rotary_dim"]
-            q, k, v = (self.heads(y, f"{at}{part}_proj", n) for part, n in (("q", h), ("k", kv), ("v", kv)))
-            angle = torch.arange(len(y), dtype=y.dtype)[:, None] * c["rope_theta"] ** (-torch.arange(0, r, 2, dtype=y.dtype) / r)
+        def positioned(self, x, norm, il):
+            return turn(x, self.c["rope_theta"], self.c["rotary_dim"])
 
-            def rotated(x):
-                a, b = x[..., :r].chunk(2, -1)
-                pair = [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()]
-                return torch.cat([*pair, x[..., r:]], -1)
-
-            k, v = (x.repeat_interleave(h // kv, 0) for x in (rotated(k), v))
-            return self.linear(attend(rotated(q), k, v, c["head_dim"] ** -0.5), at + "o_proj")
-
-        def states(self, ids):
+        def layer(self, x, at, il):
             c = self.c
             alpha = c["layernorm_mlp_alpha"]
-            x = self["model.embed_tokens.weight"][ids]
-            for il in range(c["num_hidden_layers"]):
-                at = f"model.layers.{il}."
-                y = self.rms(x, at + "input_layernorm.weight")
-                is_full = c["attn_type_list"][il]
-                mixed = self.attention(y, at + "self_attn.") if is_full else self.linear_attention(y, at + "self_attn.", il)
-                y = self.rms(alpha * y + mixed, at + "post_attention_layernorm.weight")
-                at += "block_sparse_moe."
-                weights, index = self.linear(y, at + "gate").softmax(-1).topk(c["num_experts_per_tok"], -1)
+            y = self.norm(x, at + "input_layernorm")
+            mix = self.attention if c["attn_type_list"][il] else self.linear_attention
+            y = self.norm(alpha * y + mix(y, at + "self_attn.", il), at + "post_attention_layernorm")
+            at += "block_sparse_moe."
+            expert = lambda row, e: self.gated(row, f"{at}experts.{e}.", W132)  # noqa: E731
+            return alpha * y + self.routed(y, at + "gate", c["num_experts_per_tok"], expert)
 
-                def expert(row, e, at=at):
-                    w1, w3, w2 = (f"{at}experts.{e}.{w}" for w in ("w1", "w3", "w2"))
-                    return self.linear(F.silu(self.linear(row, w1)) * self.linear(row, w3), w2)
-
-                x = alpha * y + self.chosen(y, weights / weights.sum(-1, True), index, expert)
-            return self.rms(x, "model.norm.weight")
-
-        def logits(self, x):
-            return self.linear(x, "lm_head")
-
-    def shapes(self):
+    def layer(self, n, il):
         c = self.c
-        n, wide = c["hidden_size"], c["num_attention_heads"] * c["head_dim"]
-        few = c["num_key_value_heads"] * c["head_dim"]
-        out = {"model.embed_tokens.weight": [c["vocab_size"], n], "model.norm.weight": [n], "lm_head.weight": [c["vocab_size"], n]}
-        for il in range(c["num_hidden_layers"]):
-            at = f"model.layers.{il}."
-            out |= {at + "input_layernorm.weight": [n], at + "post_attention_layernorm.weight": [n]}
-            full = {"q_proj.weight": [wide, n], "k_proj.weight": [few, n], "v_proj.weight": [few, n], "o_proj.weight": [n, wide]}
-            fading = {"qkv_proj.weight": [3 * wide, n], "output_gate.weight": [wide, n], "norm.weight": [wide], "out_proj.weight": [n, wide]}
-            kind = full if c["attn_type_list"][il] else fading
-            out |= {at + "self_attn." + name: shape for name, shape in kind.items()}
-            out[at + "block_sparse_moe.gate.weight"] = [c["num_local_experts"], n]
-            for e in range(c["num_local_experts"]):
-                out |= mlp(f"{at}block_sparse_moe.experts.{e}.", ("w1", "w3", "w2"), n, c["intermediate_size"])
-        return out
+        wide = c["num_attention_heads"] * c["head_dim"]
+        fading = {"qkv_proj.weight": [3 * wide, n], "output_gate.weight": [wide, n], "norm.weight": [wide], "out_proj.weight": [n, wide]}
+        out = self.norms(n) | (self.attention() if c["attn_type_list"][il] else {"self_attn." + name: shape for name, shape in fading.items()})
+        out["block_sparse_moe.gate.weight"] = [c["num_local_experts"], n]
+        return out | mlps("block_sparse_moe.experts.{}.", W132, n, c["intermediate_size"], c["num_local_experts"])
 
 
 @remote("rwkv6")
@@ -102,12 +89,8 @@ class Rwkv6(Plain):
         def time_mix(self, x, at, halvings):
             c = self.c
             n, d = c["hidden_size"], c["head_size"]
-            change = before(x) - x
-            low = torch.tanh((x + change * self[at + "time_maa_x"][0]) @ self[at + "time_maa_w1"])
-            by = torch.einsum("tir,irn->itn", low.unflatten(-1, (5, -1)), self[at + "time_maa_w2"])
-            w, k, v, r, g = (x + change * (self[f"{at}time_maa_{name}"][0] + by[i]) for i, name in enumerate("wkvrg"))
-            decay = self[at + "time_decay"][0] + torch.tanh(w @ self[at + "time_decay_w1"]) @ self[at + "time_decay_w2"]
-            w = torch.exp(-torch.exp(decay)).unflatten(-1, (-1, d))
+            w, k, v, r, g = self.shifted(x, at, "wkvrg")
+            w = torch.exp(-torch.exp(self.decay(w, at))).unflatten(-1, (-1, d))
             r, k, v = (self.linear(y, at + name).unflatten(-1, (-1, d)) for y, name in ((r, "receptance"), (k, "key"), (v, "value")))
             state, out = torch.zeros(n // d, d, d, dtype=x.dtype), []
             for t in range(len(x)):
@@ -184,12 +167,7 @@ class Rwkv7(Plain):
             removed = F.normalize((k * self[at + "k_k"]).unflatten(-1, (-1, d)), dim=-1)
             k = k * (1 + (a - 1) * self[at + "k_a"])
             r, w, k, v, a = (y.unflatten(-1, (-1, d)) for y in (r, w, k, value, a))
-            state, out = torch.zeros(n // d, d, d, dtype=x.dtype), []
-            for t in range(len(x)):
-                taken = state @ removed[t, :, :, None]
-                state = state * w[t, :, None] - taken * (a * removed)[t, :, None] + v[t, :, :, None] * k[t, :, None]
-                out.append((state @ r[t, :, :, None]).flatten())
-            y = self.group_norm(torch.stack(out), at + "g_norm", n // d, c["norm_eps"] * d)
+            y = self.group_norm(self.delta_rule(r, w, k, v, removed, a), at + "g_norm", n // d, c["norm_eps"] * d)
             own = (r * k * self[at + "r_k"]).sum(-1, keepdim=True) * v
             return self.linear((y + own.flatten(-2)) * g, at + "o_proj"), first
 
@@ -232,30 +210,21 @@ class Rwkv7(Plain):
 
 
 @remote("plamo2")
-class Plamo2(Plain):
+class Plamo2(Layers):
     """A selective scan by heads in layers between those with attention, each with norms before and after."""
 
-    class Model(Recurrent):
-        def rms_more(self, x, name, more):
-            return F.rms_norm(x, x.shape[-1:], self[name] + more, self.c["rms_norm_eps"])
+    IS_TIED = True
 
-        def attention(self, y, at):
-            c = self.c
-            h, kv, d = c["num_attention_heads"], c["num_key_value_heads"], c["hidden_size_per_head"]
-            q, k, v = self.linear(y, at + "qkv_proj").split([h * d, kv * d, kv * d], -1)
-            q, k, v = (x.unflatten(-1, (-1, d)) for x in (q, k, v))
-            q, k = self.rms_of(q, at + "q_weight"), self.rms_of(k, at + "k_weight")
-            angle = torch.arange(len(y), dtype=y.dtype)[:, None] * 10000.0 ** (-torch.arange(0, d, 2, dtype=y.dtype) / d)
-
-            def rotated(x):
-                a, b = x.transpose(0, 1).chunk(2, -1)
-                return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
-
-            k, v = (x.repeat_interleave(h // kv, 0) for x in (rotated(k), v.transpose(0, 1)))
-            return self.linear(attend(rotated(q), k, v, d**-0.5), at + "o_proj")
+    class Model(Around):
+        def attention(self, y, at, il):
+            if il % 2 == 0:
+                return self.scan(y, at)
+            q, k, v = self.fused(y, at + "qkv_proj")
+            q, k = (rotate(self.rms_of(x, at + name), 10000.0) for x, name in ((q, "q_weight"), (k, "k_weight")))
+            return self.linear(attend(q, k, v), at + "o_proj")
 
         def rms_of(self, x, name):
-            return F.rms_norm(x, x.shape[-1:], None, self.c["rms_norm_eps"]) * self[name]
+            return F.rms_norm(x, x.shape[-1:], None, self.c["rms_norm_eps"]) * self[name][:, None]
 
         def scan(self, y, at):
             c = self.c
@@ -275,40 +244,19 @@ class Plamo2(Plain):
             mixed = (torch.stack(rows) + self[at + "D"][:, None] * x) * F.silu(z)
             return self.linear(mixed.flatten(-2), at + "out_proj")
 
-        def states(self, ids):
-            c = self.c
-            x = self["model.embed_tokens.weight"][ids]
-            for il in range(c["num_hidden_layers"]):
-                at = f"model.layers.layers.{il}."
-                y = self.rms_more(x, at + "pre_mixer_norm.weight", 1.0)
-                y = self.scan(y, at + "mixer.") if il % 2 == 0 else self.attention(y, at + "mixer.")
-                x = x + self.rms_more(y, at + "post_mixer_norm.weight", 1 / 5)
-                y = self.rms_more(x, at + "pre_mlp_norm.weight", 1.0)
-                gate, up = self.linear(y, at + "mlp.gate_up_proj").chunk(2, -1)
-                y = self.linear(F.silu(gate) * up, at + "mlp.down_proj")
-                x = x + self.rms_more(y, at + "post_mlp_norm.weight", 1 / 5**1.5)
-            return self.rms_more(x, "model.norm.weight", 1.0)
-
-        def logits(self, x):
-            return F.linear(x, self["model.embed_tokens.weight"])
-
-    def shapes(self):
+    def layer(self, n, il):
         c = self.c
-        n, d, wide, heads, n_state = (c[key] for key in ("hidden_size", "hidden_size_per_head", "intermediate_size", "mamba_num_heads", "mamba_d_state"))
+        d, wide, heads, n_state = (c[key] for key in ("hidden_size_per_head", "intermediate_size", "mamba_num_heads", "mamba_d_state"))
         h, kv, inner, steps = c["num_attention_heads"], c["num_key_value_heads"], heads * d, max(64, n // 16)
-        out = {"model.embed_tokens.weight": [c["vocab_size"], n], "model.norm.weight": [n]}
         scan = {
             "in_proj.weight": [2 * inner, n], "conv1d.weight": [inner, 1, c["mamba_d_conv"]], "bcdt_proj.weight": [steps + 2 * n_state, inner],
             "dt_proj.weight": [heads, steps], "dt_bias": [heads], "A_log": [heads], "D": [heads], "dt_norm_weight": [steps],
             "B_norm_weight": [n_state], "C_norm_weight": [n_state], "out_proj.weight": [n, inner],
         }
         attention = {"qkv_proj.weight": [(h + 2 * kv) * d, n], "q_weight": [h, d], "k_weight": [kv, d], "o_proj.weight": [n, h * d]}
-        for il in range(c["num_hidden_layers"]):
-            at = f"model.layers.layers.{il}."
-            out |= {f"{at}mixer.{name}": shape for name, shape in (scan if il % 2 == 0 else attention).items()}
-            out |= {f"{at}{name}_norm.weight": [n] for name in ("pre_mixer", "post_mixer", "pre_mlp", "post_mlp")}
-            out |= {at + "mlp.gate_up_proj.weight": [2 * wide, n], at + "mlp.down_proj.weight": [n, wide]}
-        return out
+        out = {f"mixer.{name}": shape for name, shape in (scan if il % 2 == 0 else attention).items()}
+        out |= weights(n, *(f"{place}_norm" for place in Around.LESS))
+        return out | {"mlp.gate_up_proj.weight": [2 * wide, n], "mlp.down_proj.weight": [n, wide]}
 
 
 @remote("mamba-ssm")
@@ -331,3 +279,107 @@ class MambaSsm(Same):
 
     def stored(self, name):
         return "backbone.embedding.weight" if name == self.TABLE else name
+
+
+class Gated(Recurrent, Decoder):
+    """A class of transformers whose attention was replaced by time mixing."""
+
+    def begin(self, ids):
+        self.first = None
+        return super().begin(ids)
+
+    def attention(self, y, at, il):
+        y, self.first = self.time_mix(y, at, self.first)
+        return y
+
+
+class GatedLayers(Layers):
+    """Its tensors, around those of time mixing."""
+
+    def layer(self, n, il):
+        out = self.norms(n) | mlp("mlp.", GATED, n, self.c["intermediate_size"])
+        return out | {f"self_attn.{name}": shape for name, shape in self.mixing(n).items()}
+
+
+@remote("rwkv6qwen2")
+class Rwkv6Qwen2(GatedLayers):
+    """Gated linear attention with the shifts and decays of rwkv6; keys are less by what fades."""
+
+    class Model(Gated):
+        def time_mix(self, x, at, first):
+            c = self.c
+            h, kv = c["num_attention_heads"], c["num_key_value_heads"]
+            d = c["hidden_size"] // h
+            r, k, v, w, g = self.shifted(x, at, "rkvwg")
+            q, k, v = (self.heads(y, f"{at}{name}_proj", n).transpose(0, 1) for y, name, n in ((r, "q", h), (k, "k", kv), (v, "v", kv)))
+            k, v = (y.repeat_interleave(h // kv, 1) for y in (k, v))
+            kept = (-self.decay(w, at).exp()).clamp(min=-5).exp().unflatten(-1, (h, d))
+            k = k * (1 - kept)
+            state, out = torch.zeros(h, d, d, dtype=x.dtype), []
+            for t in range(len(x)):
+                state = state * kept[t, :, :, None] + k[t, :, :, None] * v[t, :, None]
+                out.append((q[t, :, None] * d**-0.5 @ state).flatten())
+            return self.linear(torch.stack(out) * self.linear(g, at + "gate").sigmoid(), at + "o_proj"), first
+
+    def mixing(self, n):
+        c = self.c
+        few, r, rank = n // c["num_attention_heads"] * c["num_key_value_heads"], c["lora_rank_tokenshift"], c["lora_rank_decay"]
+        out = {f"time_maa_{name}": [1, 1, n] for name in "xrkvwg"} | {"time_maa_w1": [n, 5 * r], "time_maa_w2": [5, r, n]}
+        out |= {"time_decay": [1, 1, n], "time_decay_w1": [n, rank], "time_decay_w2": [rank, n], "gate.weight": [n, n]}
+        for name, wide in (("q", n), ("k", few), ("v", few), ("o", n)):
+            out[name + "_proj.weight"] = [wide, n]
+            if c["attention_output_bias" if name == "o" else "attention_bias"]:
+                out[name + "_proj.bias"] = [wide]
+        return out
+
+
+@remote("arwkv7")
+class Arwkv7(GatedLayers):
+    """The time mixing of rwkv7, with or without a gate and a norm of the heads. Shares of the gate and, in the first layer, of
+    its values are stored and not used."""
+
+    @property
+    def unused(self):
+        return ("layers.0.self_attn.time_mixer.v0", "layers.0.self_attn.time_mixer.v1", "layers.0.self_attn.time_mixer.v2") + (
+            () if self.c["wkv_has_gate"] else ("time_mixer.x_g",)
+        )
+
+    class Model(Gated):
+        def time_mix(self, x, at, first):
+            c, at = self.c, at + "time_mixer."
+            n, d = c["hidden_size"], c["head_size"]
+            change = before(x) - x
+
+            def mixed(name):
+                return x + change * self[f"{at}x_{name}"][0]
+
+            def low_rank(y, name, act=lambda z: z):
+                return act(y @ self[f"{at}{name}1"]) @ self[f"{at}{name}2"]
+
+            r, k, v = (self.linear(mixed(name), at + whole) for name, whole in (("r", "receptance"), ("k", "key"), ("v", "value")))
+            w = -F.softplus(-(self[at + "w0"][0] + low_rank(mixed("w"), "w", torch.tanh))) - 0.5
+            if first is None:
+                first = v
+            else:
+                v = v + (first - v) * (self[at + "v0"][0] + low_rank(mixed("v"), "v")).sigmoid()
+            a = (self[at + "a0"][0] + low_rank(mixed("a"), "a")).sigmoid()
+            removed = F.normalize((k * self[at + "k_k"][0]).unflatten(-1, (-1, d)), dim=-1)
+            k = k * (1 + (a - 1) * self[at + "k_a"][0])
+            r, w, k, value, a = (y.unflatten(-1, (-1, d)) for y in (r, w, k, v, a))
+            y = self.delta_rule(r, torch.exp(-torch.exp(w)), k, value, removed, a)
+            if c["wkv_has_group_norm"]:
+                y = self.group_norm(y, at + "ln_x", n // d, 1e-5 * c["head_size_divisor"] ** 2)
+            y = y + ((r * k * self[at + "r_k"]).sum(-1, keepdim=True) * value).flatten(-2)
+            y = y * low_rank(mixed("g"), "g", torch.sigmoid) if c["wkv_has_gate"] else y
+            return self.linear(y, at + "output"), first
+
+    def mixing(self, n):
+        c = self.c
+        d = c["head_size"]
+        out = {f"x_{name}": [1, 1, n] for name in "rwkvag"} | {"k_k": [1, 1, n], "k_a": [1, 1, n], "r_k": [n // d, d]}
+        for name, rank in (("w", 64), ("a", 64), ("v", 32)):
+            out |= {name + "0": [1, 1, n], name + "1": [n, rank], name + "2": [rank, n]}
+        out |= {"g1": [n, 128], "g2": [128, n]} if c["wkv_has_gate"] else {}
+        out |= {f"{name}.weight": [n, n] for name in ("receptance", "key", "value", "output")}
+        out |= {"ln_x.weight": [n], "ln_x.bias": [n]} if c["wkv_has_group_norm"] else {}
+        return {"time_mixer." + name: shape for name, shape in out.items()}

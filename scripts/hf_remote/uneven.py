@@ -2,7 +2,7 @@
 
 import torch
 
-from .base import QKV, Remote, build, llama_keys, remote, rows
+from .base import WHOLE, Remote, build, layer, llama_keys, named, remote
 
 
 @remote("deci")
@@ -59,20 +59,13 @@ class Deci(Remote):
 class OpenElm(Remote):
     """Each layer with its number of heads and its width: qwen3 with modules of their own sizes."""
 
-    LLAMA = {
-        "model.embed_tokens.weight": "transformer.token_embeddings.weight",
-        "model.norm.weight": "transformer.norm.weight",
-    }
+    LLAMA = named(WHOLE[:2], "transformer.token_embeddings transformer.norm")
     LAYER = "transformer.layers.{}."
-    NAMES = {
-        "input_layernorm.weight": "attn_norm.weight",
-        "post_attention_layernorm.weight": "ffn_norm.weight",
-        "self_attn.q_norm.weight": "attn.q_norm.weight",
-        "self_attn.k_norm.weight": "attn.k_norm.weight",
-        "self_attn.o_proj.weight": "attn.out_proj.weight",
-        "mlp.down_proj.weight": "ffn.proj_2.weight",
+    NAMES = layer("attn_norm ffn_norm", "- - - attn.out_proj", "- - ffn.proj_2") | {
+        f"self_attn.{name}_norm.weight": f"attn.{name}_norm.weight" for name in "qk"
     }
-    n_layers = "num_transformer_layers"
+    KEYS = {"hidden_size": "model_dim", "num_hidden_layers": "num_transformer_layers"}
+    FUSED, GATE_UP = "attn.qkv_proj", "ffn.proj_1"
 
     def new(self):
         from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3MLP
@@ -88,11 +81,11 @@ class OpenElm(Remote):
             config = type(model.config)(**model.config.to_dict())
             config._attn_implementation = "eager"
             config.num_attention_heads, config.num_key_value_heads = c["num_query_heads"][il], c["num_kv_heads"][il]
-            config.intermediate_size = self.width(il)
+            config.intermediate_size = self.wide(il)
             layer.self_attn, layer.mlp = Qwen3Attention(config, il), Qwen3MLP(config)
         return model.eval()
 
-    def width(self, il):
+    def wide(self, il):
         """Rounded to the divisor, but not down by more than a tenth."""
         exact, divisor = self.c["ffn_multipliers"][il] * self.c["model_dim"], self.c["ffn_dim_divisor"]
         near = max(divisor, int(exact + divisor / 2) // divisor * divisor)
@@ -101,21 +94,6 @@ class OpenElm(Remote):
     def sizes(self, il):
         c = self.c
         return [n[il] * c["head_dim"] for n in (c["num_query_heads"], c["num_kv_heads"], c["num_kv_heads"])]
-
-    def layout(self):
-        out, n = super().layout(), self.c["model_dim"]
-        for il in range(self.c["num_transformer_layers"]):
-            at = self.LAYER.format(il)
-            out[at + "attn.qkv_proj.weight"] = [sum(self.sizes(il)), n]
-            out[at + "ffn.proj_1.weight"] = [2 * self.width(il), n]
-        return out
-
-    def split(self, w, at):
-        il = int(at.split(".")[2])
-        parts = rows(w[at + "attn.qkv_proj.weight"], *self.sizes(il))
-        gate, up = w[at + "ffn.proj_1.weight"].chunk(2)
-        out = {f"self_attn.{n}.weight": p for n, p in zip(QKV, parts)}
-        return out | {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
 
 
 @remote("nemotron-h-puzzle")

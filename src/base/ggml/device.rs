@@ -1,7 +1,7 @@
 //! Devices that compute, and the buffers of their memory.
 
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use ggml_sys as sys;
 
@@ -9,6 +9,7 @@ use super::arena::{Arena, Tensor};
 use super::buffer::Buffer;
 use super::error::Error;
 use super::text::text;
+use crate::util::lock::lock;
 use crate::weights::{Bytes, TensorType};
 
 /// The kind of a device.
@@ -33,7 +34,7 @@ static REGISTRY: Mutex<()> = Mutex::new(());
 
 /// All devices, in the order of the registry.
 pub fn devices() -> Vec<Device> {
-    let _held = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let _held = lock(&REGISTRY);
     // The first access to the registry starts the built-in backends, which log the devices that they find.
     super::log::install();
     // SAFETY: the registry hands out devices that live as long as the program, for indices below
@@ -50,7 +51,7 @@ pub fn devices() -> Vec<Device> {
 /// # Safety
 /// The entry is one of these sources of ggml, lives as long as the program, and is not in the registry.
 pub(super) unsafe fn register(reg: sys::ggml_backend_reg_t) {
-    let _held = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let _held = lock(&REGISTRY);
     // SAFETY: as the caller promises; nobody else uses the registry.
     unsafe { sys::ggml_backend_register(reg) };
 }

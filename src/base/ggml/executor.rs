@@ -65,8 +65,6 @@ impl Drop for ThreadPool {
 pub(super) struct Backend(pub(super) NonNull<sys::ggml_backend>);
 
 impl Backend {
-    /// # Errors
-    /// The device does not start.
     pub(super) fn new(device: Device) -> Result<Self, Error> {
         // SAFETY: the device is registered; null parameters mean the defaults.
         let ptr = unsafe { sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null()) };

@@ -11,9 +11,6 @@ use super::error::Error;
 
 /// Host memory for copies to and from a device, initialised: pinned, or of any kind where the device offers none or has
 /// none left.
-///
-/// # Errors
-/// There is no memory.
 pub(super) fn host_memory(
     device: Device,
     bytes: usize,

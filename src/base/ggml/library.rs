@@ -8,12 +8,13 @@ use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 use ggml_sys as sys;
 use libloading::Library;
 
 use super::text::text;
+use crate::util::lock::lock;
 
 /// Environment variable with a folder that is searched in addition to that of the program.
 pub const FOLDER_VARIABLE: &str = "BENCH_BACKEND_DIR";
@@ -93,7 +94,7 @@ pub fn load_library(path: &Path) -> Result<String, LibraryError> {
         .canonicalize()
         .map_err(|error| fault(error.to_string()))?;
     check_file(&whole).map_err(fault)?;
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut loaded = lock(&LOADED);
     // SAFETY: the file runs its initialisers, as any library that a user names does.
     let library = unsafe { open(&whole) }.map_err(|error| LibraryError::Needs {
         path: shown.clone(),

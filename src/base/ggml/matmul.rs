@@ -29,9 +29,7 @@ mod tests {
     /// Sets the switch of the process while the returned guard lives.
     fn invariant(on: bool) -> std::sync::MutexGuard<'static, ()> {
         static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-        let held = ONE
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let held = crate::util::lock::lock(&ONE);
         set_batch_invariant(on);
         held
     }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use ggml_sys as sys;
 
@@ -15,6 +15,7 @@ use super::device::Device;
 use super::error::Error;
 use super::executor::Backend;
 use super::host::host_memory;
+use crate::util::lock::lock;
 
 /// Maximum number of slots of a device.
 pub(super) const MAX_SLOTS: usize = 16;
@@ -72,10 +73,6 @@ impl Drop for Queue {
         // SAFETY: the backend is alive, and no other thread uses it: the staging is dropped.
         unsafe { sys::ggml_backend_synchronize(self.backend.0.as_ptr()) };
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Staging {

@@ -20,6 +20,7 @@ use super::{
     Constraint, Error, MAX_AT_ONCE, MAX_BYTES, MAX_WAITING, Matcher, answer, gbnf, schema,
 };
 use crate::tokenizer::Tokenizer;
+use crate::util::lock::lock;
 use crate::util::panics::caught;
 
 /// Compiles constraints for one vocabulary. The tree of tokens is built on first use.
@@ -67,7 +68,7 @@ impl Compiler {
     }
 
     pub(super) fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.places)
     }
 
     /// Compiles a constraint. Blocks, usually for milliseconds.

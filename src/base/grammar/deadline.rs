@@ -1,11 +1,12 @@
 //! The time limit for compiling a constraint.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use llguidance::CancellationHandle;
 
 use super::Error;
+use crate::util::lock::lock;
 
 /// The time limit for compiling a constraint.
 #[derive(Default)]
@@ -17,7 +18,7 @@ pub(super) struct Deadline {
 
 impl Deadline {
     fn handle(&self) -> MutexGuard<'_, Option<CancellationHandle>> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.handle)
     }
 
     pub(super) fn end(&self) {

@@ -106,7 +106,6 @@ pub(super) fn rows() -> impl Iterator<Item = &'static PreTokenizer> {
     TABLE.row.iter()
 }
 
-/// The pre-tokenizer of that name.
 pub(super) fn named(name: &str) -> Option<&'static PreTokenizer> {
     TABLE.named(name)
 }

@@ -74,7 +74,6 @@ fn bpe(pre: &str, merges: &[&str]) -> Tokenizer {
     Tokenizer::from_metadata(&bpe_metadata(pre, merges)).unwrap()
 }
 
-/// The texts of the tokens of `text`.
 fn texts(tokenizer: &Tokenizer, text: &str, parse_special: bool) -> Vec<String> {
     let ids = tokenizer.encode(text, false, parse_special).unwrap();
     let text = |id| tokenizer.token_text(id).unwrap().into_owned();

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::lock::lock;
 
 /// The files that this process reads, by device and inode number, each with the number of its readers.
 static READ: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
@@ -15,10 +17,6 @@ static READ: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 static REMEMBERS: AtomicBool = AtomicBool::new(false);
 /// The remembered files, by device and inode number.
 static REMEMBERED: Mutex<BTreeMap<(u64, u64), PathBuf>> = Mutex::new(BTreeMap::new());
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Device and inode number of a regular file, where the system has them.
 #[cfg(unix)]
@@ -42,7 +40,7 @@ impl Reading {
         remember(file, path);
         let identity = file.metadata().ok().as_ref().and_then(identity);
         if let Some(identity) = identity {
-            *locked(&READ).entry(identity).or_default() += 1;
+            *lock(&READ).entry(identity).or_default() += 1;
         }
         Self(identity)
     }
@@ -51,7 +49,7 @@ impl Reading {
 impl Drop for Reading {
     fn drop(&mut self) {
         let Some(identity) = self.0 else { return };
-        let mut all = locked(&READ);
+        let mut all = lock(&READ);
         if let Some(n) = all.get_mut(&identity) {
             *n -= 1;
             if *n == 0 {
@@ -73,14 +71,14 @@ pub fn remember(file: &File, path: &Path) {
         return;
     }
     if let Some(identity) = file.metadata().ok().as_ref().and_then(identity) {
-        locked(&REMEMBERED).insert(identity, path.to_owned());
+        lock(&REMEMBERED).insert(identity, path.to_owned());
     }
 }
 
 /// Forgets a file: it is a command's own, which it reads and writes again.
 pub fn forget_input(path: &Path) {
     if let Some(identity) = fs::metadata(path).ok().as_ref().and_then(identity) {
-        locked(&REMEMBERED).remove(&identity);
+        lock(&REMEMBERED).remove(&identity);
     }
 }
 
@@ -104,11 +102,11 @@ pub fn refuse_input(target: &Path) -> io::Result<()> {
     let Some(own) = fs::metadata(target).ok().as_ref().and_then(identity) else {
         return Ok(());
     };
-    if locked(&READ).contains_key(&own) {
+    if lock(&READ).contains_key(&own) {
         return Err(is_input());
     }
     // The number of a removed file is given to a new one.
-    let remembered = locked(&REMEMBERED).get(&own).cloned();
+    let remembered = lock(&REMEMBERED).get(&own).cloned();
     match remembered.is_some_and(|path| is_same_file(&path, target)) {
         true => Err(is_input()),
         false => Ok(()),

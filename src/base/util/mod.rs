@@ -1,9 +1,10 @@
-//! Tools that do not depend on models: work on all cores, measurements, moments and distances of rows of numbers,
+//! Tools that do not depend on models: work on all cores, measurements, locks, moments and distances of rows of numbers,
 //! random numbers, formatting of numbers and lists, files that are read whole or written.
 
 pub mod directions;
 pub mod distances;
 pub mod inputs;
+pub mod lock;
 pub mod measure;
 pub mod moments;
 pub mod panics;

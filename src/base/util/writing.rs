@@ -11,9 +11,10 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use super::inputs::refuse_input;
+use super::lock::lock;
 
 /// The temporary files and folders that this process is writing.
 static INCOMPLETE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -68,10 +69,6 @@ impl<'p> Target<'p> {
 
 /// The message about an output whose name is taken.
 pub const IS_THERE: &str = "is there already; --force replaces it";
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Whether a target is stdout.
 pub fn is_stdout(target: &Path) -> bool {
@@ -142,7 +139,7 @@ impl Temporary {
             part.push(format!(".{}-{attempt}.part", std::process::id()));
             let path = target.with_file_name(part);
             // With this lock held, a signal handler finds either no file or one that is registered for removal.
-            let mut incomplete = locked(&INCOMPLETE);
+            let mut incomplete = lock(&INCOMPLETE);
             match make(&path) {
                 Ok(made) => {
                     incomplete.insert(path.clone());
@@ -164,7 +161,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        let mut incomplete = locked(&INCOMPLETE);
+        let mut incomplete = lock(&INCOMPLETE);
         // A failed removal must not hide the first error. After a rename there is nothing to remove.
         let _ = remove(&self.path);
         incomplete.remove(&self.path);
@@ -359,7 +356,7 @@ pub fn folder_of(target: &Path) -> &Path {
 pub fn remove_incomplete() -> impl Sized {
     /// Another thread may create a file in a folder while the folder is removed.
     const ATTEMPTS: usize = 10;
-    let incomplete = locked(&INCOMPLETE);
+    let incomplete = lock(&INCOMPLETE);
     for path in incomplete.iter() {
         let _ = (0..ATTEMPTS).any(|_| {
             let _ = remove(path);

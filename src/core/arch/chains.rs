@@ -8,7 +8,6 @@ use super::definition::{Param, ParamSource};
 use super::diagnostic::{Diagnostic, MANY};
 use super::expr::Expr;
 
-/// The expressions of a parameter.
 pub(super) fn param_exprs(param: &Param) -> impl Iterator<Item = &Expr> {
     match &param.source {
         ParamSource::Derived(expr) => [Some(expr), None],

@@ -78,7 +78,6 @@ pub(super) fn check_common(common: &Common) -> Vec<Diagnostic> {
 
 struct Checker<'a> {
     params: &'a BTreeMap<String, Param>,
-    /// The declared resources.
     declared: &'a Resources,
     /// Resources that need no declaration.
     defaults: &'a Resources,

@@ -511,6 +511,52 @@ macro_rules! options {
     (@default $default:literal) => { Some($default) };
 }
 
+/// Makes the table of the weights of a contract, one row for each weight:
+///
+/// ```text
+/// KEY: ROLE "NAME OF THE TENSOR" ["DIMENSION", ..] CHANGES, "one phrase for the documentation";
+/// down: Matrix "ffn_down.weight" ["width", "n_embd"] quantised_as(QuantClass::Down) when("rank == 0"), "down projection";
+/// ..SHARED;
+/// ```
+/// The role is a variant of [`WeightRole`]. Dimensions are in ggml order, as expressions over options and parameters. The
+/// changes are methods of [`WeightSpec`], in their order; without any the weight is required. `SHARED` is a
+/// [`WeightSpec`] that several contracts have.
+#[macro_export]
+macro_rules! weights {
+    ($(
+        $(
+            $($key:ident).+ : $role:ident $(($of:literal))? $tensor:literal [$($dim:literal),+]
+            $($change:ident $(($argument:expr))?)* , $doc:literal
+        )?
+        $(.. $shared:expr)? ;
+    )*) => {
+        &[ $(
+            $($crate::weight!(
+                $($key).+ : $role $(($of))? $tensor [$($dim),+] $($change $(($argument))?)* , $doc
+            ))?
+            $($shared)?
+        ),* ]
+    };
+}
+
+/// Makes one weight of a row as in [`weights!`], without the semicolon.
+#[macro_export]
+macro_rules! weight {
+    (
+        $key:ident $(. $part:ident)* : $role:ident $(($of:literal))? $tensor:literal [$($dim:literal),+]
+        $($change:ident $(($argument:expr))?)* , $doc:literal
+    ) => {
+        $crate::arch::WeightSpec::new(
+            $crate::arch::WeightRole::$role $(($of))?,
+            concat!(stringify!($key) $(, ".", stringify!($part))*),
+            $tensor,
+            &[$($dim),+],
+            $doc,
+        )
+        $(.$change($($argument)?))*
+    };
+}
+
 /// All contracts of the language.
 #[derive(Debug)]
 pub struct Registry {

@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
+use lab_base::util::lock::lock;
 use lab_base::util::reading;
 use lab_base::util::reading::MAX_DEFINITION;
 
@@ -187,7 +188,7 @@ impl Library {
         type Known = HashMap<(usize, String), ArchDef>;
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
         // A panic elsewhere leaves the table valid.
-        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(&KNOWN);
         let key = (
             std::ptr::from_ref(self.registry).addr(),
             source.path.clone(),
@@ -245,9 +246,6 @@ fn further_names(text: &str) -> Vec<String> {
 }
 
 /// The files in `folders` with this ending, by their stems; files of later folders replace earlier ones.
-///
-/// # Errors
-/// A folder or file cannot be read.
 pub(crate) fn sources_in(
     folders: &[PathBuf],
     ending: &str,

@@ -133,9 +133,6 @@ impl Build<'_> {
     }
 
     /// `act(gate) * up`, both `[width, ..]` and contiguous.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn activate_gate(
         &self,
         act: ActRef,

@@ -1,7 +1,8 @@
 //! Attention over the keys that the store returns.
 
-use crate::arch::{PointSpec, WeightRole, WeightSpec};
+use crate::arch::{PointSpec, WeightSpec};
 use crate::plan::{BLOCK_LEN, KeyValuePlan, KeysOf, RowLayout, StatePlan, Unit};
+use crate::weight;
 use lab_base::ggml::{Error, Graph, KvBlocks, Scores, Tensor, WholeSpans};
 use lab_base::weights::TensorType;
 
@@ -11,14 +12,7 @@ use super::context::{AttentionView, RunView, Runs, VisibleKeyValues};
 use super::selection::Selected;
 
 /// The sinks: a further score of each head in the denominator of the softmax, without a value.
-pub(super) const SINKS: WeightSpec = WeightSpec::new(
-    WeightRole::Bias,
-    "sinks",
-    "attn_sinks.weight",
-    &["heads"],
-    "attention sinks: a further score of each head, without a value",
-)
-.optional();
+pub(super) const SINKS: WeightSpec = weight!(sinks: Bias "attn_sinks.weight" ["heads"] optional, "attention sinks: a further score of each head, without a value");
 
 /// The products of queries and keys.
 pub(super) const SCORES_POINT: PointSpec = PointSpec::new(

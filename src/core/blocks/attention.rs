@@ -18,10 +18,10 @@ use super::gate::{Gate, O_IN_POINT};
 use super::{position_bias, selection};
 use crate::arch::{
     ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
-    Side, StateSpec, WeightRole, WeightSpec,
+    Side, StateSpec,
 };
 use crate::plan::Unit;
-use crate::{choices, options};
+use crate::{choices, options, weights};
 use lab_base::ggml::{Error, Scores, Tensor};
 
 choices! {
@@ -93,7 +93,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
     title: "Attention",
@@ -109,171 +108,35 @@ pub(super) static CONTRACT: Contract = Contract {
         "{gate != 'none':  * {=gate_act}(gate.h))}",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "qkv",
-            "attn_qkv.weight",
-            &["n_embd", "qkv_rows"],
-            "queries, keys and values in one projection",
-        )
-        .made_of(&["q", "k", "v"])
-        .quantised_as(QuantClass::Values)
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "qkv.bias",
-            "attn_qkv.bias",
-            &["qkv_rows"],
-            "bias of `qkv`",
-        )
-        .optional()
-        .when("has('qkv')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "q",
-            "attn_q.weight",
-            &["n_embd", "if(gate == 'query', 2, 1) * heads * dk"],
-            "query projection",
-        )
-        .when("not has('qkv')"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "q.bias",
-            "attn_q.bias",
-            &["if(gate == 'query', 2, 1) * heads * dk"],
-            "bias of the query projection",
-        )
-        .optional()
-        .when("not has('qkv')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "k",
-            "attn_k.weight",
-            &["n_embd", "kv_heads * dk"],
-            "key projection",
-        )
-        .quantised_as(QuantClass::Keys)
-        .when("not has('qkv') and kv_layer == depth"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "k.bias",
-            "attn_k.bias",
-            &["kv_heads * dk"],
-            "bias of the key projection",
-        )
-        .optional()
-        .when("not has('qkv') and kv_layer == depth"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "v",
-            "attn_v.weight",
-            &["n_embd", "kv_heads * dv"],
-            "value projection",
-        )
-        .quantised_as(QuantClass::Values)
-        .when("not has('qkv') and values == 'proj' and kv_layer == depth"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "v.bias",
-            "attn_v.bias",
-            &["kv_heads * dv"],
-            "bias of the value projection",
-        )
-        .optional()
-        .when("not has('qkv') and values == 'proj' and kv_layer == depth"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "q_norm",
-            "attn_q_norm.weight",
-            &[
-                "if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)",
-                "if(qk_norm == 'each' or qk_norm == 'factor', heads, 1)",
-            ],
-            "weight of the query norm",
-        )
-        .when("qk_norm != 'none'"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "q_norm.bias",
-            "attn_q_norm.bias",
-            &["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)"],
-            "bias of the query norm",
-        )
-        .optional()
-        .when("qk_norm != 'none'"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "k_norm",
-            "attn_k_norm.weight",
-            &[
-                "if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)",
-                "if(qk_norm == 'each' or qk_norm == 'factor', kv_heads, 1)",
-            ],
-            "weight of the key norm",
-        )
-        .when("qk_norm != 'none' and kv_layer == depth"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "k_norm.bias",
-            "attn_k_norm.bias",
-            &["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)"],
-            "bias of the key norm",
-        )
-        .optional()
-        .when("qk_norm != 'none' and kv_layer == depth"),
-        attend::SINKS,
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate",
-            "attn_gate.weight",
-            &["n_embd", "if(gate == 'head', 1, dv) * heads"],
-            "projection to the gate of the heads' results",
-        )
-        .when("gate == 'element' or gate == 'head'"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "gate.bias",
-            "attn_gate.bias",
-            &["if(gate == 'head', 1, dv) * heads"],
-            "bias of the gate projection",
-        )
-        .optional()
-        .when("gate == 'element' or gate == 'head'"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "inner_norm",
-            "attn_sub_norm.weight",
-            &["heads * dv"],
-            "weight of the norm before the output projection",
-        )
-        .when("inner_norm"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "o",
-            "attn_output.weight",
-            &["heads * dv", "n_embd"],
-            "output projection: the heads back to the hidden state",
-        )
-        .quantised_as(QuantClass::Heads),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "o.bias",
-            "attn_output.bias",
-            &["n_embd"],
-            "bias of the output projection",
-        )
-        .optional(),
-        position_bias::TABLE_WEIGHT,
-        selection::q_weight(&["n_embd", "n_head_index * d_head_index"]),
-        selection::K_WEIGHT,
-        selection::WEIGHTS_WEIGHT,
-        selection::Q_NORM_WEIGHT,
-        selection::K_NORM_WEIGHT,
-        selection::K_NORM_BIAS,
-        selection::GATE_WEIGHT,
-        selection::OFFSET_WEIGHT,
-    ],
+    weights: weights! {
+        qkv: Matrix "attn_qkv.weight" ["n_embd", "qkv_rows"] made_of(&["q", "k", "v"]) quantised_as(QuantClass::Values) optional, "queries, keys and values in one projection";
+        qkv.bias: Bias "attn_qkv.bias" ["qkv_rows"] optional when("has('qkv')"), "bias of `qkv`";
+        q: Matrix "attn_q.weight" ["n_embd", "if(gate == 'query', 2, 1) * heads * dk"] when("not has('qkv')"), "query projection";
+        q.bias: Bias "attn_q.bias" ["if(gate == 'query', 2, 1) * heads * dk"] optional when("not has('qkv')"), "bias of the query projection";
+        k: Matrix "attn_k.weight" ["n_embd", "kv_heads * dk"] quantised_as(QuantClass::Keys) when("not has('qkv') and kv_layer == depth"), "key projection";
+        k.bias: Bias "attn_k.bias" ["kv_heads * dk"] optional when("not has('qkv') and kv_layer == depth"), "bias of the key projection";
+        v: Matrix "attn_v.weight" ["n_embd", "kv_heads * dv"] quantised_as(QuantClass::Values) when("not has('qkv') and values == 'proj' and kv_layer == depth"), "value projection";
+        v.bias: Bias "attn_v.bias" ["kv_heads * dv"] optional when("not has('qkv') and values == 'proj' and kv_layer == depth"), "bias of the value projection";
+        q_norm: Scale "attn_q_norm.weight" ["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)", "if(qk_norm == 'each' or qk_norm == 'factor', heads, 1)"] when("qk_norm != 'none'"), "weight of the query norm";
+        q_norm.bias: Bias "attn_q_norm.bias" ["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)"] optional when("qk_norm != 'none'"), "bias of the query norm";
+        k_norm: Scale "attn_k_norm.weight" ["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)", "if(qk_norm == 'each' or qk_norm == 'factor', kv_heads, 1)"] when("qk_norm != 'none' and kv_layer == depth"), "weight of the key norm";
+        k_norm.bias: Bias "attn_k_norm.bias" ["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)"] optional when("qk_norm != 'none' and kv_layer == depth"), "bias of the key norm";
+        ..attend::SINKS;
+        gate: Matrix "attn_gate.weight" ["n_embd", "if(gate == 'head', 1, dv) * heads"] when("gate == 'element' or gate == 'head'"), "projection to the gate of the heads' results";
+        gate.bias: Bias "attn_gate.bias" ["if(gate == 'head', 1, dv) * heads"] optional when("gate == 'element' or gate == 'head'"), "bias of the gate projection";
+        inner_norm: Scale "attn_sub_norm.weight" ["heads * dv"] when("inner_norm"), "weight of the norm before the output projection";
+        o: Matrix "attn_output.weight" ["heads * dv", "n_embd"] quantised_as(QuantClass::Heads), "output projection: the heads back to the hidden state";
+        o.bias: Bias "attn_output.bias" ["n_embd"] optional, "bias of the output projection";
+        ..position_bias::TABLE_WEIGHT;
+        ..selection::q_weight(&["n_embd", "n_head_index * d_head_index"]);
+        ..selection::K_WEIGHT;
+        ..selection::WEIGHTS_WEIGHT;
+        ..selection::Q_NORM_WEIGHT;
+        ..selection::K_NORM_WEIGHT;
+        ..selection::K_NORM_BIAS;
+        ..selection::GATE_WEIGHT;
+        ..selection::OFFSET_WEIGHT;
+    },
     rows: Rows::Hidden,
     side: Some(Side {
         width: "n_embd",

@@ -141,9 +141,6 @@ impl Build<'_> {
     }
 
     /// The hidden layer of an MLP, from its gate and up products, with their points.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn hidden(
         &self,
         unit: &Unit,
@@ -366,9 +363,6 @@ impl Build<'_> {
 
     /// Rotates the last elements of each head of `x [d, heads, n]` by the positions `by`, and leaves the other elements
     /// as they are.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn rope_last(
         &self,
         rope: RopeRef,
@@ -494,9 +488,6 @@ impl Build<'_> {
 }
 
 /// `cap * tanh(scale * x / cap)`.
-///
-/// # Errors
-/// An operation rejects its inputs.
 pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Tensor, Error> {
     let y = g.unary(&g.scale(x, scale / cap)?, Unary::Tanh)?;
     g.scale(&y, cap)

@@ -8,9 +8,9 @@
 //! the result has no gate.
 
 use super::build::Build;
-use crate::arch::{Contract, PointSpec, Rows, StateSpec, WeightRole, WeightSpec};
-use crate::options;
+use crate::arch::{Contract, PointSpec, Rows, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
@@ -20,7 +20,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "channel_mix",
     title: "Channel mixing",
@@ -32,45 +31,13 @@ pub(super) static CONTRACT: Contract = Contract {
         "(value . relu(key . (h + k * d))^2)",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Scale,
-            "k",
-            "channel_mix_lerp_k.weight",
-            &["n_embd"],
-            "share of the position before in the input of the hidden layer",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "key",
-            "channel_mix_key.weight",
-            &["n_embd", "width"],
-            "projection to the hidden layer",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "value",
-            "channel_mix_value.weight",
-            &["width", "n_embd"],
-            "projection of the hidden layer to the result",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "receptance",
-            "channel_mix_receptance.weight",
-            &["n_embd", "n_embd"],
-            "projection to the gate of the result",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "r",
-            "channel_mix_lerp_r.weight",
-            &["n_embd"],
-            "share of the position before in the input of the gate",
-        )
-        .when("has('receptance')"),
-    ],
+    weights: weights! {
+        k: Scale "channel_mix_lerp_k.weight" ["n_embd"], "share of the position before in the input of the hidden layer";
+        key: Matrix "channel_mix_key.weight" ["n_embd", "width"], "projection to the hidden layer";
+        value: Matrix "channel_mix_value.weight" ["width", "n_embd"], "projection of the hidden layer to the result";
+        receptance: Matrix "channel_mix_receptance.weight" ["n_embd", "n_embd"] optional, "projection to the gate of the result";
+        r: Scale "channel_mix_lerp_r.weight" ["n_embd"] when("has('receptance')"), "share of the position before in the input of the gate";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd")]),

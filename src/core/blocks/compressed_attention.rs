@@ -20,10 +20,10 @@ use super::context::EndedSpans;
 use super::selection::{self, Selected, Selection};
 use crate::arch::{
     CacheRef, Contract, NormRef, PointSpec, PooledSpec, QuantClass, RopeRef, Rows, Rule,
-    SelectionRef, StateSpec, WeightRole, WeightSpec,
+    SelectionRef, StateSpec,
 };
-use crate::options;
 use crate::plan::{StatePlan, Unit};
+use crate::{options, weights};
 use lab_base::ggml::{Error, Scores, Tensor};
 
 options! {
@@ -45,7 +45,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "compressed_attention",
     title: "Compressed attention",
@@ -57,131 +56,26 @@ pub(super) static CONTRACT: Contract = Contract {
         "K = {rope -> rope: norm(kv.h)}{span > 0:  | {rope -> rope: norm(sum of softmax(pool_gate.h + pool_offset) * pool.h)}}",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "q_a",
-            "attn_q_a.weight",
-            &["n_embd", "q_rank"],
-            "query down-projection to the latent row",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "q_a_norm",
-            "attn_q_a_norm.weight",
-            &["q_rank"],
-            "weight of the norm of the latent query row",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "q_b",
-            "attn_q_b.weight",
-            &["q_rank", "heads * d"],
-            "query up-projection of the latent row",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "kv",
-            "attn_kv.weight",
-            &["n_embd", "d"],
-            "projection to the row of a position",
-        )
-        .quantised_as(QuantClass::Values),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "kv_norm",
-            "attn_kv_a_norm.weight",
-            &["d"],
-            "weight of the norm of the row of a position",
-        ),
-        attend::SINKS,
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "o_a",
-            "attn_output_a.weight",
-            &[
-                "heads * d / groups",
-                "if(has('o_a') and dim('o_a', 2) == 1, groups, 1) * o_rank",
-                "if(has('o_a') and dim('o_a', 2) == 1, 1, groups)",
-            ],
-            "output projection of each group of heads to its latent row",
-        )
-        .quantised_as(QuantClass::Heads),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "o",
-            "attn_output_b.weight",
-            &["groups * o_rank", "n_embd"],
-            "output projection: the latent rows of all groups back to the hidden state",
-        )
-        .quantised_as(QuantClass::Heads),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "pool",
-            "attn_compressor_kv.weight",
-            &["n_embd", "if(overlap, 2, 1) * d"],
-            "projection to the rows that are pooled into the row of a span; with `overlap` the first half is pooled into the span after",
-        )
-        .when("span > 0"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "pool_gate",
-            "attn_compressor_gate.weight",
-            &["n_embd", "if(overlap, 2, 1) * d"],
-            "projection to the gates of the rows that are pooled",
-        )
-        .when("span > 0"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "pool_offset",
-            "attn_compressor_ape.weight",
-            &["if(overlap, 2, 1) * d", "span"],
-            "offsets of the gates, one for each position of a span",
-        )
-        .when("span > 0"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "pool_norm",
-            "attn_compressor_norm.weight",
-            &["d"],
-            "weight of the norm of the row of a span",
-        )
-        .when("span > 0"),
-        selection::q_weight(&["q_rank", "n_head_index * d_head_index"]).when("selection"),
-        selection::WEIGHTS_WEIGHT.when("selection"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "index_pool",
-            "indexer_compressor_kv.weight",
-            &["n_embd", "if(overlap, 2, 1) * d_head_index"],
-            "projection to the indexer's rows that are pooled into its key of a span; halves as in `pool`",
-        )
-        .when("selection"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "index_pool_gate",
-            "indexer_compressor_gate.weight",
-            &["n_embd", "if(overlap, 2, 1) * d_head_index"],
-            "projection to the gates of the indexer's rows that are pooled",
-        )
-        .when("selection"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "index_pool_offset",
-            "indexer_compressor_ape.weight",
-            &["if(overlap, 2, 1) * d_head_index", "span"],
-            "offsets of these gates, one for each position of a span",
-        )
-        .when("selection"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "index_pool_norm",
-            "indexer_compressor_norm.weight",
-            &["d_head_index"],
-            "weight of the norm of the indexer's key of a span",
-        )
-        .when("selection"),
-    ],
+    weights: weights! {
+        q_a: Matrix "attn_q_a.weight" ["n_embd", "q_rank"], "query down-projection to the latent row";
+        q_a_norm: Scale "attn_q_a_norm.weight" ["q_rank"], "weight of the norm of the latent query row";
+        q_b: Matrix "attn_q_b.weight" ["q_rank", "heads * d"], "query up-projection of the latent row";
+        kv: Matrix "attn_kv.weight" ["n_embd", "d"] quantised_as(QuantClass::Values), "projection to the row of a position";
+        kv_norm: Scale "attn_kv_a_norm.weight" ["d"], "weight of the norm of the row of a position";
+        ..attend::SINKS;
+        o_a: Matrix "attn_output_a.weight" ["heads * d / groups", "if(has('o_a') and dim('o_a', 2) == 1, groups, 1) * o_rank", "if(has('o_a') and dim('o_a', 2) == 1, 1, groups)"] quantised_as(QuantClass::Heads), "output projection of each group of heads to its latent row";
+        o: Matrix "attn_output_b.weight" ["groups * o_rank", "n_embd"] quantised_as(QuantClass::Heads), "output projection: the latent rows of all groups back to the hidden state";
+        pool: Matrix "attn_compressor_kv.weight" ["n_embd", "if(overlap, 2, 1) * d"] when("span > 0"), "projection to the rows that are pooled into the row of a span; with `overlap` the first half is pooled into the span after";
+        pool_gate: Matrix "attn_compressor_gate.weight" ["n_embd", "if(overlap, 2, 1) * d"] when("span > 0"), "projection to the gates of the rows that are pooled";
+        pool_offset: Bias "attn_compressor_ape.weight" ["if(overlap, 2, 1) * d", "span"] when("span > 0"), "offsets of the gates, one for each position of a span";
+        pool_norm: Scale "attn_compressor_norm.weight" ["d"] when("span > 0"), "weight of the norm of the row of a span";
+        ..selection::q_weight(&["q_rank", "n_head_index * d_head_index"]).when("selection");
+        ..selection::WEIGHTS_WEIGHT.when("selection");
+        index_pool: Matrix "indexer_compressor_kv.weight" ["n_embd", "if(overlap, 2, 1) * d_head_index"] when("selection"), "projection to the indexer's rows that are pooled into its key of a span; halves as in `pool`";
+        index_pool_gate: Matrix "indexer_compressor_gate.weight" ["n_embd", "if(overlap, 2, 1) * d_head_index"] when("selection"), "projection to the gates of the indexer's rows that are pooled";
+        index_pool_offset: Bias "indexer_compressor_ape.weight" ["if(overlap, 2, 1) * d_head_index", "span"] when("selection"), "offsets of these gates, one for each position of a span";
+        index_pool_norm: Scale "indexer_compressor_norm.weight" ["d_head_index"] when("selection"), "weight of the norm of the indexer's key of a span";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::KeyValue {
@@ -200,15 +94,46 @@ pub(super) static CONTRACT: Contract = Contract {
         }),
     },
     points: &[
-PointSpec::new("q_proj", &["d", "heads"], "queries as they are projected, before norm and rotation").of_heads().known_as("attn.hook_q"),
-PointSpec::new("q", &["d", "heads"], "queries as they meet the keys: after norm and rotation").of_heads().known_as("attn.hook_rot_q"),
-PointSpec::new("k", &["d", "1"], "rows of positions after norm and rotation, as they are stored").known_as("attn.hook_rot_k"),
-PointSpec::new("pool", &["if(overlap, 2, 1) * d"], "rows that are pooled into rows of spans"),
-PointSpec::new("pool_gate", &["if(overlap, 2, 1) * d"], "gates of the pooled rows, before their offsets"),
-selection::Q_POINT,
-selection::WEIGHTS_POINT,
-PointSpec::new("mixed", &["d", "heads"], "results of the heads, rotated back, before the output projections").of_heads().known_as("attn.hook_z"),
-],
+        PointSpec::new(
+            "q_proj",
+            &["d", "heads"],
+            "queries as they are projected, before norm and rotation",
+        )
+        .of_heads()
+        .known_as("attn.hook_q"),
+        PointSpec::new(
+            "q",
+            &["d", "heads"],
+            "queries as they meet the keys: after norm and rotation",
+        )
+        .of_heads()
+        .known_as("attn.hook_rot_q"),
+        PointSpec::new(
+            "k",
+            &["d", "1"],
+            "rows of positions after norm and rotation, as they are stored",
+        )
+        .known_as("attn.hook_rot_k"),
+        PointSpec::new(
+            "pool",
+            &["if(overlap, 2, 1) * d"],
+            "rows that are pooled into rows of spans",
+        ),
+        PointSpec::new(
+            "pool_gate",
+            &["if(overlap, 2, 1) * d"],
+            "gates of the pooled rows, before their offsets",
+        ),
+        selection::Q_POINT,
+        selection::WEIGHTS_POINT,
+        PointSpec::new(
+            "mixed",
+            &["d", "heads"],
+            "results of the heads, rotated back, before the output projections",
+        )
+        .of_heads()
+        .known_as("attn.hook_z"),
+    ],
     rules: &[
         Rule {
             holds: "cache and rope",

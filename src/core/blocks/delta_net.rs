@@ -12,11 +12,9 @@
 //! `S [d, d, heads]`.
 
 use super::build::Build;
-use crate::arch::{
-    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
-};
+use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
 use crate::plan::Unit;
-use crate::{choices, options};
+use crate::{choices, options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 choices! {
@@ -56,7 +54,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "delta_net",
     title: "Gated delta net",
@@ -65,165 +62,27 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Linear attention with the gated delta rule. Each head has a state matrix. Each token decays the matrix and corrects the value that it stores for the token's key.",
     formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . ({norm -> norm: S . q} * {=gate_act}(gate.h))",
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "q",
-            "attn_q.weight",
-            &["n_embd", "k_heads * d"],
-            "query projection",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "k",
-            "attn_k.weight",
-            &["n_embd", "k_heads * d"],
-            "key projection",
-        )
-        .quantised_as(QuantClass::Keys)
-        .when("has('q')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "v",
-            "attn_v.weight",
-            &["n_embd", "heads * d"],
-            "value projection",
-        )
-        .quantised_as(QuantClass::Values)
-        .when("has('q')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "qkv",
-            "attn_qkv.weight",
-            &["n_embd", "2 * k_heads * d + heads * d"],
-            "queries, keys and values in one projection",
-        )
-        .quantised_as(QuantClass::Values)
-        .when("not has('q')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate_down",
-            "ssm_g_a.weight",
-            &["n_embd", "d"],
-            "down-projection of the output gate",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate",
-            "attn_gate.weight",
-            &["if(has('gate_down'), d, n_embd)", "heads * d"],
-            "projection to the output gate",
-        ),
-        WeightSpec::new(
-            WeightRole::Convolution,
-            "conv_q",
-            "ssm_conv1d_q.weight",
-            &["kernel", "1", "k_heads * d"],
-            "convolution of the queries over time",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Convolution,
-            "conv_k",
-            "ssm_conv1d_k.weight",
-            &["kernel", "1", "k_heads * d"],
-            "convolution of the keys over time",
-        )
-        .when("has('conv_q')"),
-        WeightSpec::new(
-            WeightRole::Convolution,
-            "conv_v",
-            "ssm_conv1d_v.weight",
-            &["kernel", "1", "heads * d"],
-            "convolution of the values over time",
-        )
-        .when("has('conv_q')"),
-        WeightSpec::new(
-            WeightRole::Convolution,
-            "conv",
-            "ssm_conv1d.weight",
-            &["kernel", "2 * k_heads * d + heads * d"],
-            "convolution of queries, keys and values over time",
-        )
-        .when("not has('conv_q')"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "conv.bias",
-            "ssm_conv1d.bias",
-            &["2 * k_heads * d + heads * d"],
-            "bias of the convolution",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "ba",
-            "ssm_ba.weight",
-            &["n_embd", "2 * heads"],
-            "beta and alpha in one projection, grouped by key head",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "beta",
-            "ssm_beta.weight",
-            &["n_embd", "heads"],
-            "projection to beta, the strength of the correction",
-        )
-        .when("not has('ba')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "alpha_down",
-            "ssm_f_a.weight",
-            &["n_embd", "d"],
-            "down-projection of the decay",
-        )
-        .optional()
-        .when("not has('ba')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "alpha",
-            "ssm_alpha.weight",
-            &[
-                "if(has('alpha_down'), d, n_embd)",
-                "if(decay == 'element', d, 1) * heads",
-            ],
-            "projection to the decay",
-        )
-        .when("not has('ba')"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "dt.bias",
-            "ssm_dt.bias",
-            &["if(decay == 'element', d, 1) * heads"],
-            "bias of the decay",
-        ),
-        WeightSpec::new(
-            WeightRole::Decay,
-            "a",
-            "ssm_a",
-            &[
-                "if(decay == 'element' and decay_sign > 0, 1, heads)",
-                "if(decay == 'element' and decay_sign > 0, heads, 1)",
-            ],
-            "factor that makes the logarithm of the decay, negative",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm",
-            "ssm_norm.weight",
-            &["d"],
-            "weight of the norm of each head",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "out",
-            "ssm_out.weight",
-            &["heads * d", "n_embd"],
-            "output projection to the hidden state",
-        ),
-    ],
+    weights: weights! {
+        q: Matrix "attn_q.weight" ["n_embd", "k_heads * d"] optional, "query projection";
+        k: Matrix "attn_k.weight" ["n_embd", "k_heads * d"] quantised_as(QuantClass::Keys) when("has('q')"), "key projection";
+        v: Matrix "attn_v.weight" ["n_embd", "heads * d"] quantised_as(QuantClass::Values) when("has('q')"), "value projection";
+        qkv: Matrix "attn_qkv.weight" ["n_embd", "2 * k_heads * d + heads * d"] quantised_as(QuantClass::Values) when("not has('q')"), "queries, keys and values in one projection";
+        gate_down: Matrix "ssm_g_a.weight" ["n_embd", "d"] optional, "down-projection of the output gate";
+        gate: Matrix "attn_gate.weight" ["if(has('gate_down'), d, n_embd)", "heads * d"], "projection to the output gate";
+        conv_q: Convolution "ssm_conv1d_q.weight" ["kernel", "1", "k_heads * d"] optional, "convolution of the queries over time";
+        conv_k: Convolution "ssm_conv1d_k.weight" ["kernel", "1", "k_heads * d"] when("has('conv_q')"), "convolution of the keys over time";
+        conv_v: Convolution "ssm_conv1d_v.weight" ["kernel", "1", "heads * d"] when("has('conv_q')"), "convolution of the values over time";
+        conv: Convolution "ssm_conv1d.weight" ["kernel", "2 * k_heads * d + heads * d"] when("not has('conv_q')"), "convolution of queries, keys and values over time";
+        conv.bias: Bias "ssm_conv1d.bias" ["2 * k_heads * d + heads * d"] optional, "bias of the convolution";
+        ba: Matrix "ssm_ba.weight" ["n_embd", "2 * heads"] optional, "beta and alpha in one projection, grouped by key head";
+        beta: Matrix "ssm_beta.weight" ["n_embd", "heads"] when("not has('ba')"), "projection to beta, the strength of the correction";
+        alpha_down: Matrix "ssm_f_a.weight" ["n_embd", "d"] optional when("not has('ba')"), "down-projection of the decay";
+        alpha: Matrix "ssm_alpha.weight" ["if(has('alpha_down'), d, n_embd)", "if(decay == 'element', d, 1) * heads"] when("not has('ba')"), "projection to the decay";
+        dt.bias: Bias "ssm_dt.bias" ["if(decay == 'element', d, 1) * heads"], "bias of the decay";
+        a: Decay "ssm_a" ["if(decay == 'element' and decay_sign > 0, 1, heads)", "if(decay == 'element' and decay_sign > 0, heads, 1)"], "factor that makes the logarithm of the decay, negative";
+        norm: Scale "ssm_norm.weight" ["d"], "weight of the norm of each head";
+        out: Matrix "ssm_out.weight" ["heads * d", "n_embd"], "output projection to the hidden state";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[

@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use super::build::Build;
 use super::context::{DerivedInput, Switches};
-use crate::arch::{
-    Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
-};
-use crate::options;
+use crate::arch::{Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
@@ -37,57 +35,21 @@ pub(super) static CONTRACT: Contract = Contract {
         "{has('positions'):  + positions[pos]}}",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Table,
-            "tokens",
-            "token_embd.weight",
-            &["n_embd", "n_vocab"],
-            "token embeddings",
-        ),
-        WeightSpec::new(
-            WeightRole::Table,
-            "types",
-            "token_types.weight",
-            &["n_embd", "if(n_types > 0, n_types, dim('types', 1))"],
-            "embeddings of token types; of type 1 are the tokens of the second text of a pair, of type 0 all others",
-        )
-        .quantised_as(QuantClass::Kept)
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Table,
-            "positions",
-            "position_embd.weight",
-            &["n_embd", "n_ctx_train"],
-            "position embeddings",
-        )
-        .quantised_as(QuantClass::Kept)
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm",
-            "token_embd_norm.weight",
-            &["n_embd"],
-            "weight of the norm",
-        )
-        .when("norm"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "norm.bias",
-            "token_embd_norm.bias",
-            &["n_embd"],
-            "bias of the norm",
-        )
-        .optional()
-        .when("norm"),
-    ],
+    weights: weights! {
+        tokens: Table "token_embd.weight" ["n_embd", "n_vocab"], "token embeddings";
+        types: Table "token_types.weight" ["n_embd", "if(n_types > 0, n_types, dim('types', 1))"] quantised_as(QuantClass::Kept) optional, "embeddings of token types; of type 1 are the tokens of the second text of a pair, of type 0 all others";
+        positions: Table "position_embd.weight" ["n_embd", "n_ctx_train"] quantised_as(QuantClass::Kept) optional, "position embeddings";
+        norm: Scale "token_embd_norm.weight" ["n_embd"] when("norm"), "weight of the norm";
+        norm.bias: Bias "token_embd_norm.bias" ["n_embd"] optional when("norm"), "bias of the norm";
+    },
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,
     points: &[
-PointSpec::new("tokens", &["n_embd"], "rows of the token table, scaled").known_as("hook_embed"),
-PointSpec::new("x", &["n_embd"], "the first hidden state"),
-],
+        PointSpec::new("tokens", &["n_embd"], "rows of the token table, scaled")
+            .known_as("hook_embed"),
+        PointSpec::new("x", &["n_embd"], "the first hidden state"),
+    ],
     rules: &[
         Rule {
             holds: "scale != 0",

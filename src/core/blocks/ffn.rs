@@ -10,12 +10,9 @@
 //! own, or `up` rows of twice the width, of which the first half is the gate.
 
 use super::build::Build;
-use crate::arch::{
-    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec, WeightRole,
-    WeightSpec,
-};
-use crate::options;
+use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
@@ -28,7 +25,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ffn",
     title: "MLP",
@@ -41,80 +37,17 @@ pub(super) static CONTRACT: Contract = Contract {
         "){has('down.bias'):  + down.bias}",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate",
-            "ffn_gate.weight",
-            &["n_embd", "width"],
-            "gate projection",
-        )
-        .unless_forbidden(),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "gate.bias",
-            "ffn_gate.bias",
-            &["width"],
-            "bias of the gate projection",
-        )
-        .optional()
-        .when("has('gate')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "up",
-            "ffn_up.weight",
-            &["n_embd", "if(fused, 2, 1) * width"],
-            "up projection",
-        ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "up.bias",
-            "ffn_up.bias",
-            &["if(fused, 2, 1) * width"],
-            "bias of the up projection",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "act_scale",
-            "ffn.act.scales",
-            &["width"],
-            "divisor of each activated element of the hidden layer",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "inner_norm",
-            "ffn_sub_norm.weight",
-            &["width"],
-            "weight of the norm of the hidden layer",
-        )
-        .when("inner_norm"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "down",
-            "ffn_down.weight",
-            &["width", "n_embd"],
-            "down projection",
-        )
-        .quantised_as(QuantClass::Down),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "down.bias",
-            "ffn_down.bias",
-            &["n_embd"],
-            "bias of the down projection",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "out_gate",
-            "ffn_gate_inp_shexp.weight",
-            &["n_embd"],
-            "projection to a gate of the result, one number for each token",
-        )
-        .optional(),
-    ],
+    weights: weights! {
+        gate: Matrix "ffn_gate.weight" ["n_embd", "width"] unless_forbidden, "gate projection";
+        gate.bias: Bias "ffn_gate.bias" ["width"] optional when("has('gate')"), "bias of the gate projection";
+        up: Matrix "ffn_up.weight" ["n_embd", "if(fused, 2, 1) * width"], "up projection";
+        up.bias: Bias "ffn_up.bias" ["if(fused, 2, 1) * width"] optional, "bias of the up projection";
+        act_scale: Scale "ffn.act.scales" ["width"] optional, "divisor of each activated element of the hidden layer";
+        inner_norm: Scale "ffn_sub_norm.weight" ["width"] when("inner_norm"), "weight of the norm of the hidden layer";
+        down: Matrix "ffn_down.weight" ["width", "n_embd"] quantised_as(QuantClass::Down), "down projection";
+        down.bias: Bias "ffn_down.bias" ["n_embd"] optional, "bias of the down projection";
+        out_gate: Matrix "ffn_gate_inp_shexp.weight" ["n_embd"] optional, "projection to a gate of the result, one number for each token";
+    },
     rows: Rows::Hidden,
     side: Some(Side {
         width: "width",

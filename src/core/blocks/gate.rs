@@ -32,9 +32,6 @@ choices! {
 
 impl Build<'_> {
     /// Applies the captures and edits of [`O_IN_POINT`] to `y [dv * heads, n_tokens]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn heads_read(&self, unit: &Unit, heads: u64, y: &Tensor) -> Result<Tensor, Error> {
         let (g, shape) = (self.g, y.shape());
         let by_head = g.reshape(y, [shape[0] / heads.max(1), heads, self.n_tokens, 1])?;
@@ -43,9 +40,6 @@ impl Build<'_> {
     }
 
     /// `y [d * heads, n_tokens] * act(gate)`, where `gate` has the shape of `y`, or is `[heads, n_tokens]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn gate_heads(
         &self,
         act: ActRef,

@@ -6,11 +6,9 @@
 
 use super::build::{Build, softcap};
 use super::points;
-use crate::arch::{
-    ActRef, Contract, NormRef, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec,
-};
-use crate::options;
+use crate::arch::{ActRef, Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
@@ -32,56 +30,14 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Projects the last hidden state to a logit for each token of the vocabulary. An encoder has a head if the file has a weight of it.",
     formula: "{has('dense'): x = {dense_norm -> dense_norm: {=act}(dense . x)};  }z = {softcap > 0 -> softcap: {scale != 1 -> scale * : output . x{has('output.bias'):  + bias}}}",
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "dense",
-            "head_dense.weight",
-            &["n_embd", "n_embd"],
-            "dense layer before the projection",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "dense.bias",
-            "head_dense.bias",
-            &["n_embd"],
-            "bias of `dense`",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "dense_norm",
-            "head_norm.weight",
-            &["n_embd"],
-            "weight of the norm after `dense`",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "dense_norm.bias",
-            "head_norm.bias",
-            &["n_embd"],
-            "bias of the norm after `dense`",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "output",
-            "output.weight",
-            &["n_embd", "n_vocab"],
-            "projection to the vocabulary; if absent, the token embeddings (tied)",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "output.bias",
-            "output.bias",
-            &["n_vocab"],
-            "bias of the logits",
-        )
-        .optional(),
-    ],
+    weights: weights! {
+        dense: Matrix "head_dense.weight" ["n_embd", "n_embd"] optional, "dense layer before the projection";
+        dense.bias: Bias "head_dense.bias" ["n_embd"] optional, "bias of `dense`";
+        dense_norm: Scale "head_norm.weight" ["n_embd"] optional, "weight of the norm after `dense`";
+        dense_norm.bias: Bias "head_norm.bias" ["n_embd"] optional, "bias of the norm after `dense`";
+        output: Matrix "output.weight" ["n_embd", "n_vocab"] optional, "projection to the vocabulary; if absent, the token embeddings (tied)";
+        output.bias: Bias "output.bias" ["n_vocab"] optional, "bias of the logits";
+    },
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,

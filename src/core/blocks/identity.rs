@@ -4,11 +4,11 @@
 //! adds an earlier value once more. The vector `bias` makes a learned initial state.
 
 use super::build::Build;
-use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, Rows, StateSpec};
 use crate::plan::Unit;
+use crate::weights;
 use lab_base::ggml::{Error, Tensor};
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "identity",
     title: "Identity",
@@ -17,24 +17,10 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Returns its input, times a stored scale and plus a stored vector if there are such.",
     formula: "y = {has('scale'): scale * }h{has('bias'):  + bias}",
     options: &[],
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Scale,
-            "scale",
-            "layer_output_scale.weight",
-            &["1"],
-            "factor of the input",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "bias",
-            "layer_output_scale.bias",
-            &["n_embd"],
-            "vector that is added",
-        )
-        .optional(),
-    ],
+    weights: weights! {
+        scale: Scale "layer_output_scale.weight" ["1"] optional, "factor of the input";
+        bias: Bias "layer_output_scale.bias" ["n_embd"] optional, "vector that is added";
+    },
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,

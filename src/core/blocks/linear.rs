@@ -3,9 +3,9 @@
 //! `[n_embd, n_tokens]` in and out.
 
 use super::build::Build;
-use crate::arch::{Contract, QuantClass, Rows, StateSpec, WeightRole, WeightSpec};
-use crate::options;
+use crate::arch::{Contract, QuantClass, Rows, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
@@ -15,7 +15,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "linear",
     title: "Linear map",
@@ -24,43 +23,12 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Multiplies with a matrix, or with two of low rank.",
     formula: "y = {rank > 0: up . (down . h) | weight . h}{has('weight.bias'):  + bias}",
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "weight",
-            "linear.weight",
-            &["n_embd", "n_embd"],
-            "the matrix",
-        )
-        .when("rank == 0"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "weight.bias",
-            "linear.bias",
-            &["n_embd"],
-            "bias of the matrix",
-        )
-        .optional()
-        .when("rank == 0"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "down",
-            "linear_down.weight",
-            &["n_embd", "rank"],
-            "the first matrix of low rank",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("rank > 0"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "up",
-            "linear_up.weight",
-            &["rank", "n_embd"],
-            "the second matrix of low rank",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("rank > 0"),
-    ],
+    weights: weights! {
+        weight: Matrix "linear.weight" ["n_embd", "n_embd"] when("rank == 0"), "the matrix";
+        weight.bias: Bias "linear.bias" ["n_embd"] optional when("rank == 0"), "bias of the matrix";
+        down: Matrix "linear_down.weight" ["n_embd", "rank"] quantised_as(QuantClass::Kept) when("rank > 0"), "the first matrix of low rank";
+        up: Matrix "linear_up.weight" ["rank", "n_embd"] quantised_as(QuantClass::Kept) when("rank > 0"), "the second matrix of low rank";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::None,

@@ -11,11 +11,9 @@
 
 use super::build::Build;
 use super::context::DerivedInput;
-use crate::arch::{
-    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
-};
-use crate::options;
+use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
@@ -30,7 +28,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "linear_attention",
     title: "Linear attention",
@@ -39,38 +36,12 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Linear attention with a fixed decay. Each head has a state matrix. Each token decays the matrix and adds the product of its value and key.",
     formula: "q, k, v = {=act}(qkv.h);  S = decay * S + v * k;  y = out . ({norm -> norm: S . q} * {=gate_act}(gate.h))",
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "qkv",
-            "attn_qkv.weight",
-            &["n_embd", "3 * d * heads"],
-            "for each head its query, key and value",
-        )
-        .quantised_as(QuantClass::Values),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm",
-            "attn_norm_2.weight",
-            &["d * heads"],
-            "weight of the norm of all heads together",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate",
-            "attn_gate.weight",
-            &["n_embd", "d * heads"],
-            "projection to the output gate",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "out",
-            "attn_output.weight",
-            &["d * heads", "n_embd"],
-            "output projection to the hidden state",
-        )
-        .quantised_as(QuantClass::Heads),
-    ],
+    weights: weights! {
+        qkv: Matrix "attn_qkv.weight" ["n_embd", "3 * d * heads"] quantised_as(QuantClass::Values), "for each head its query, key and value";
+        norm: Scale "attn_norm_2.weight" ["d * heads"], "weight of the norm of all heads together";
+        gate: Matrix "attn_gate.weight" ["n_embd", "d * heads"], "projection to the output gate";
+        out: Matrix "attn_output.weight" ["d * heads", "n_embd"] quantised_as(QuantClass::Heads), "output projection to the hidden state";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("matrix", "d * d * heads")]),

@@ -12,9 +12,9 @@
 //! `s [n_state, n_inner]`. With fewer heads than channels, dt, a and d have one number for each head.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::options;
+use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
 options! {
@@ -29,7 +29,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba",
     title: "Selective scan",
@@ -41,102 +40,20 @@ pub(super) static CONTRACT: Contract = Contract {
         "s = exp(dt * a) * s + dt * B * x;  y = out . ((C . s + d * x) * silu(z))",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "in",
-            "ssm_in.weight",
-            &["n_embd", "2 * n_inner"],
-            "input projection to x and the gate z",
-        ),
-        WeightSpec::new(
-            WeightRole::Convolution,
-            "conv",
-            "ssm_conv1d.weight",
-            &["kernel", "n_inner"],
-            "convolution over time",
-        ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "conv.bias",
-            "ssm_conv1d.bias",
-            &["n_inner"],
-            "bias of the convolution",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "x",
-            "ssm_x.weight",
-            &["n_inner", "rank + 2 * n_state"],
-            "projection to dt, B and C",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "dt_norm",
-            "ssm_dt_norm.weight",
-            &["rank"],
-            "weight of the norm of dt",
-        )
-        .optional()
-        .when("norm"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "b_norm",
-            "ssm_b_norm.weight",
-            &["n_state"],
-            "weight of the norm of B",
-        )
-        .optional()
-        .when("norm"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "c_norm",
-            "ssm_c_norm.weight",
-            &["n_state"],
-            "weight of the norm of C",
-        )
-        .optional()
-        .when("norm"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "dt",
-            "ssm_dt.weight",
-            &["rank", "heads"],
-            "projection to the step sizes",
-        ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "dt.bias",
-            "ssm_dt.bias",
-            &["heads"],
-            "bias of the step sizes",
-        ),
-        WeightSpec::new(
-            WeightRole::Decay,
-            "a",
-            "ssm_a",
-            &[
-                "if(heads == n_inner, n_state, heads)",
-                "if(heads == n_inner, n_inner, 1)",
-            ],
-            "decay of each element of the state, or of each head, negative",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "d",
-            "ssm_d",
-            &["heads"],
-            "skip connection: factor of the input that is added to the result",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "out",
-            "ssm_out.weight",
-            &["n_inner", "n_embd"],
-            "output projection to the hidden state",
-        ),
-    ],
+    weights: weights! {
+        in: Matrix "ssm_in.weight" ["n_embd", "2 * n_inner"], "input projection to x and the gate z";
+        conv: Convolution "ssm_conv1d.weight" ["kernel", "n_inner"], "convolution over time";
+        conv.bias: Bias "ssm_conv1d.bias" ["n_inner"] optional, "bias of the convolution";
+        x: Matrix "ssm_x.weight" ["n_inner", "rank + 2 * n_state"], "projection to dt, B and C";
+        dt_norm: Scale "ssm_dt_norm.weight" ["rank"] optional when("norm"), "weight of the norm of dt";
+        b_norm: Scale "ssm_b_norm.weight" ["n_state"] optional when("norm"), "weight of the norm of B";
+        c_norm: Scale "ssm_c_norm.weight" ["n_state"] optional when("norm"), "weight of the norm of C";
+        dt: Matrix "ssm_dt.weight" ["rank", "heads"], "projection to the step sizes";
+        dt.bias: Bias "ssm_dt.bias" ["heads"], "bias of the step sizes";
+        a: Decay "ssm_a" ["if(heads == n_inner, n_state, heads)", "if(heads == n_inner, n_inner, 1)"], "decay of each element of the state, or of each head, negative";
+        d: Scale "ssm_d" ["heads"], "skip connection: factor of the input that is added to the result";
+        out: Matrix "ssm_out.weight" ["n_inner", "n_embd"], "output projection to the hidden state";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[

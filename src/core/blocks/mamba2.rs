@@ -10,9 +10,9 @@
 //! and `s [n_state, n_inner / heads, heads]`.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::options;
+use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Glu, Tensor, Unary};
 
 options! {
@@ -27,7 +27,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba2",
     title: "State-space scan",
@@ -36,66 +35,16 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Selective state-space model (Mamba-2). Each channel has a state, and each head one decay, which follows from the token.",
     formula: "s = exp(dt * a) * s + dt * B * x;  y = out . {has('norm') -> norm: silu(z) * (C . s + d * x)}",
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "in",
-            "ssm_in.weight",
-            &["n_embd", "2 * n_inner + 2 * groups * n_state + heads"],
-            "input projection to the gate z, x, B, C and dt",
-        ),
-        WeightSpec::new(
-            WeightRole::Convolution,
-            "conv",
-            "ssm_conv1d.weight",
-            &["kernel", "n_inner + 2 * groups * n_state"],
-            "convolution over time",
-        ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "conv.bias",
-            "ssm_conv1d.bias",
-            &["n_inner + 2 * groups * n_state"],
-            "bias of the convolution",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "dt.bias",
-            "ssm_dt.bias",
-            &["heads"],
-            "bias of the step sizes",
-        ),
-        WeightSpec::new(
-            WeightRole::Decay,
-            "a",
-            "ssm_a",
-            &["1", "heads"],
-            "decay of each head, negative",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "d",
-            "ssm_d",
-            &["1", "heads"],
-            "skip connection: factor of the input that is added to the result",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm",
-            "ssm_norm.weight",
-            &["n_inner / groups", "groups"],
-            "weight of the norm before the output projection; if absent, there is no norm",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "out",
-            "ssm_out.weight",
-            &["n_inner", "n_embd"],
-            "output projection to the hidden state",
-        ),
-    ],
+    weights: weights! {
+        in: Matrix "ssm_in.weight" ["n_embd", "2 * n_inner + 2 * groups * n_state + heads"], "input projection to the gate z, x, B, C and dt";
+        conv: Convolution "ssm_conv1d.weight" ["kernel", "n_inner + 2 * groups * n_state"], "convolution over time";
+        conv.bias: Bias "ssm_conv1d.bias" ["n_inner + 2 * groups * n_state"] optional, "bias of the convolution";
+        dt.bias: Bias "ssm_dt.bias" ["heads"], "bias of the step sizes";
+        a: Decay "ssm_a" ["1", "heads"], "decay of each head, negative";
+        d: Scale "ssm_d" ["1", "heads"], "skip connection: factor of the input that is added to the result";
+        norm: Scale "ssm_norm.weight" ["n_inner / groups", "groups"] optional, "weight of the norm before the output projection; if absent, there is no norm";
+        out: Matrix "ssm_out.weight" ["n_inner", "n_embd"], "output projection to the hidden state";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[

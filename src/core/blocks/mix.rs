@@ -27,11 +27,9 @@
 //! The states of a token lie one after another, `[n_embd * count, n_tokens]`.
 
 use super::build::Build;
-use crate::arch::{
-    Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
-};
+use crate::arch::{Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
 use crate::plan::Unit;
-use crate::{choices, options};
+use crate::{choices, options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 choices! {
@@ -101,132 +99,22 @@ pub(super) static CONTRACT: Contract = Contract {
         "{kind == 'attended': {place == 0: X_0 = x | x = sum of softmax(score . norm(X))_i * X_i}{place == 1: ; {append: X = X | y as a further state | last X_i = X_i + y}}}",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "proj",
-            "{name}_proj.weight",
-            &["n_embd", "n_embd", "count - 1"],
-            "projections of all states but the first",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("kind == 'projected'"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "fn",
-            "{name}_fn.weight",
-            &[
-                "count * n_embd",
-                "if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count",
-            ],
-            "projection of all states to their factors: of what is read, of what is written, and of each in each",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("kind == 'gated'"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "base",
-            "{name}_base.weight",
-            &["if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count"],
-            "biases of the factors",
-        )
-        .when("kind == 'gated'"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "scale",
-            "{name}_scale.weight",
-            &["if(place == 2, 1, if(rounds > 0, 3, 2))"],
-            "multipliers of the factors before their biases",
-        )
-        .when("kind == 'gated'"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "router_norm",
-            "{name}_router_norm.weight",
-            &["n_embd"],
-            "weight of the norm before the router",
-        )
-        .when("kind == 'predicted'"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "router",
-            "{name}_router.weight",
-            &["n_embd", "count"],
-            "router: projection of a state to one number for each",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("kind == 'predicted'"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "predict",
-            "{name}_predict_coef.weight",
-            &["count", "count * count"],
-            "projection to the factors of each state in the prediction of each",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("kind == 'predicted'"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "correct",
-            "{name}_correct_coef.weight",
-            &["count", "count"],
-            "projection to the factors of the correction of each state",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("kind == 'predicted'"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "correct_scale",
-            "{name}_correct_scale.weight",
-            &["n_embd"],
-            "factors of the elements of the first state",
-        )
-        .when("kind == 'others'"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm",
-            "{name}_norm.weight",
-            &["n_embd", "count"],
-            "weights of the norms of all states",
-        )
-        .when("kind == 'low_rank'"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "down",
-            "{name}_down.weight",
-            &["n_embd * count", "rank"],
-            "projection of all norms to the hidden layer of their gates",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("kind == 'low_rank'"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "up",
-            "{name}_up.weight",
-            &["rank", "n_embd * count"],
-            "projection to the gates of all elements",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("kind == 'low_rank'"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "inject",
-            "{name}_inject.weight",
-            &["n_embd * count", "count"],
-            "projection of all norms to the factors of what is written",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("kind == 'low_rank' and place == 1"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "score",
-            "{name}_score.weight",
-            &["n_embd"],
-            "projection of the norm of a state to its score",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("kind == 'attended' and place > 0"),
-    ],
+    weights: weights! {
+        proj: Matrix "{name}_proj.weight" ["n_embd", "n_embd", "count - 1"] quantised_as(QuantClass::Kept) when("kind == 'projected'"), "projections of all states but the first";
+        fn: Matrix "{name}_fn.weight" ["count * n_embd", "if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count"] quantised_as(QuantClass::Kept) when("kind == 'gated'"), "projection of all states to their factors: of what is read, of what is written, and of each in each";
+        base: Bias "{name}_base.weight" ["if(place == 2, 1, if(rounds > 0, 2 + count, 2)) * count"] when("kind == 'gated'"), "biases of the factors";
+        scale: Scale "{name}_scale.weight" ["if(place == 2, 1, if(rounds > 0, 3, 2))"] when("kind == 'gated'"), "multipliers of the factors before their biases";
+        router_norm: Scale "{name}_router_norm.weight" ["n_embd"] when("kind == 'predicted'"), "weight of the norm before the router";
+        router: Matrix "{name}_router.weight" ["n_embd", "count"] quantised_as(QuantClass::Kept) when("kind == 'predicted'"), "router: projection of a state to one number for each";
+        predict: Matrix "{name}_predict_coef.weight" ["count", "count * count"] quantised_as(QuantClass::Kept) when("kind == 'predicted'"), "projection to the factors of each state in the prediction of each";
+        correct: Matrix "{name}_correct_coef.weight" ["count", "count"] quantised_as(QuantClass::Kept) when("kind == 'predicted'"), "projection to the factors of the correction of each state";
+        correct_scale: Scale "{name}_correct_scale.weight" ["n_embd"] when("kind == 'others'"), "factors of the elements of the first state";
+        norm: Scale "{name}_norm.weight" ["n_embd", "count"] when("kind == 'low_rank'"), "weights of the norms of all states";
+        down: Matrix "{name}_down.weight" ["n_embd * count", "rank"] quantised_as(QuantClass::Kept) when("kind == 'low_rank'"), "projection of all norms to the hidden layer of their gates";
+        up: Matrix "{name}_up.weight" ["rank", "n_embd * count"] quantised_as(QuantClass::Kept) when("kind == 'low_rank'"), "projection to the gates of all elements";
+        inject: Matrix "{name}_inject.weight" ["n_embd * count", "count"] quantised_as(QuantClass::Kept) when("kind == 'low_rank' and place == 1"), "projection of all norms to the factors of what is written";
+        score: Matrix "{name}_score.weight" ["n_embd"] quantised_as(QuantClass::Kept) when("kind == 'attended' and place > 0"), "projection of the norm of a state to its score";
+    },
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,

@@ -20,10 +20,10 @@ use super::gate::{Gate, O_IN_POINT};
 use super::selection;
 use crate::arch::{
     ActRef, CacheRef, Contract, NormRef, PointSpec, QuantClass, RopeRef, Rows, Rule, SelectionRef,
-    StateSpec, WeightRole, WeightSpec,
+    StateSpec,
 };
-use crate::options;
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Scores, Tensor};
 
 options! {
@@ -49,7 +49,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
     title: "Latent attention",
@@ -61,116 +60,29 @@ pub(super) static CONTRACT: Contract = Contract {
         "[c | {rope -> rope: r}] + mask{has('sinks'):  with sinks}) . c{gate != 'none':  * {=gate_act}(gate.h))}",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "q_a",
-            "attn_q_a.weight",
-            &["n_embd", "q_rank"],
-            "query down-projection to the latent row",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "q_a_norm",
-            "attn_q_a_norm.weight",
-            &["q_rank"],
-            "weight of the norm of the latent query row",
-        )
-        .when("has('q_a')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "q_b",
-            "attn_q_b.weight",
-            &["q_rank", "heads * dq"],
-            "query up-projection of the latent row",
-        )
-        .when("has('q_a')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "q",
-            "attn_q.weight",
-            &["n_embd", "heads * dq"],
-            "query projection without a latent row",
-        )
-        .when("not has('q_a')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "kv_a",
-            "attn_kv_a_mqa.weight",
-            &["n_embd", "kv_rank + n_rope"],
-            "down-projection to the latent row of keys and values, and to the rotated part of the keys",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "kv_a_norm",
-            "attn_kv_a_norm.weight",
-            &["kv_rank"],
-            "weight of the norm of the latent row of keys and values",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "k_norm",
-            "attn_k_norm.weight",
-            &["n_rope"],
-            "weight of the norm of the keys' rotated part, before the rotation; without it there is none",
-        )
-        .optional()
-        .when("n_rope > 0"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "kv_b",
-            "attn_kv_b.weight",
-            &["kv_rank", "heads * (dq - n_rope + dv)"],
-            "up-projection of the latent row to keys and values",
-        )
-        .quantised_as(QuantClass::Values)
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "k_b",
-            "attn_k_b.weight",
-            &["dq - n_rope", "kv_rank", "heads"],
-            "key up-projection of each head, absorbed into its queries",
-        )
-        .when("not has('kv_b')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "v_b",
-            "attn_v_b.weight",
-            &["kv_rank", "dv", "heads"],
-            "value up-projection of each head, applied to the mixed latent row",
-        )
-        .when("not has('kv_b')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate",
-            "attn_gate.weight",
-            &["n_embd", "if(gate == 'head', 1, dv) * heads"],
-            "projection to the gate of the heads' results",
-        )
-        .when("gate != 'none'"),
-        attend::SINKS,
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "o",
-            "attn_output.weight",
-            &["heads * dv", "n_embd"],
-            "output projection: the heads back to the hidden state",
-        )
-        .quantised_as(QuantClass::Heads),
-        selection::q_weight(&[
-            "if(has('q_a'), q_rank, n_embd)",
-            "n_head_index * d_head_index",
-        ]),
-        selection::K_WEIGHT,
-        selection::WEIGHTS_WEIGHT,
-        selection::Q_NORM_WEIGHT,
-        selection::K_NORM_WEIGHT,
-        selection::K_NORM_BIAS,
-        selection::GATE_WEIGHT,
-        selection::OFFSET_WEIGHT,
-    ],
+    weights: weights! {
+        q_a: Matrix "attn_q_a.weight" ["n_embd", "q_rank"] optional, "query down-projection to the latent row";
+        q_a_norm: Scale "attn_q_a_norm.weight" ["q_rank"] when("has('q_a')"), "weight of the norm of the latent query row";
+        q_b: Matrix "attn_q_b.weight" ["q_rank", "heads * dq"] when("has('q_a')"), "query up-projection of the latent row";
+        q: Matrix "attn_q.weight" ["n_embd", "heads * dq"] when("not has('q_a')"), "query projection without a latent row";
+        kv_a: Matrix "attn_kv_a_mqa.weight" ["n_embd", "kv_rank + n_rope"], "down-projection to the latent row of keys and values, and to the rotated part of the keys";
+        kv_a_norm: Scale "attn_kv_a_norm.weight" ["kv_rank"], "weight of the norm of the latent row of keys and values";
+        k_norm: Scale "attn_k_norm.weight" ["n_rope"] optional when("n_rope > 0"), "weight of the norm of the keys' rotated part, before the rotation; without it there is none";
+        kv_b: Matrix "attn_kv_b.weight" ["kv_rank", "heads * (dq - n_rope + dv)"] quantised_as(QuantClass::Values) optional, "up-projection of the latent row to keys and values";
+        k_b: Matrix "attn_k_b.weight" ["dq - n_rope", "kv_rank", "heads"] when("not has('kv_b')"), "key up-projection of each head, absorbed into its queries";
+        v_b: Matrix "attn_v_b.weight" ["kv_rank", "dv", "heads"] when("not has('kv_b')"), "value up-projection of each head, applied to the mixed latent row";
+        gate: Matrix "attn_gate.weight" ["n_embd", "if(gate == 'head', 1, dv) * heads"] when("gate != 'none'"), "projection to the gate of the heads' results";
+        ..attend::SINKS;
+        o: Matrix "attn_output.weight" ["heads * dv", "n_embd"] quantised_as(QuantClass::Heads), "output projection: the heads back to the hidden state";
+        ..selection::q_weight(&["if(has('q_a'), q_rank, n_embd)", "n_head_index * d_head_index"]);
+        ..selection::K_WEIGHT;
+        ..selection::WEIGHTS_WEIGHT;
+        ..selection::Q_NORM_WEIGHT;
+        ..selection::K_NORM_WEIGHT;
+        ..selection::K_NORM_BIAS;
+        ..selection::GATE_WEIGHT;
+        ..selection::OFFSET_WEIGHT;
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::KeyValue {
@@ -184,17 +96,37 @@ pub(super) static CONTRACT: Contract = Contract {
         pooled: None,
     },
     points: &[
-PointSpec::new("q_proj", &["dq", "heads"], "queries as they are projected, before rotation").of_heads().known_as("attn.hook_q"),
-PointSpec::new("k_rope", &["n_rope", "1"], "rotated part of the keys, one for all heads"),
-PointSpec::new("latent", &["kv_rank", "1"], "latent row of keys and values after its norm, as it is stored"),
-attend::SCORES_POINT,
-attend::WEIGHTS_POINT,
-selection::K_POINT,
-selection::Q_POINT,
-selection::WEIGHTS_POINT,
-PointSpec::new("heads", &["dv", "heads"], "results of the heads, before gate and output projection").of_heads().known_as("attn.hook_z"),
-O_IN_POINT,
-],
+        PointSpec::new(
+            "q_proj",
+            &["dq", "heads"],
+            "queries as they are projected, before rotation",
+        )
+        .of_heads()
+        .known_as("attn.hook_q"),
+        PointSpec::new(
+            "k_rope",
+            &["n_rope", "1"],
+            "rotated part of the keys, one for all heads",
+        ),
+        PointSpec::new(
+            "latent",
+            &["kv_rank", "1"],
+            "latent row of keys and values after its norm, as it is stored",
+        ),
+        attend::SCORES_POINT,
+        attend::WEIGHTS_POINT,
+        selection::K_POINT,
+        selection::Q_POINT,
+        selection::WEIGHTS_POINT,
+        PointSpec::new(
+            "heads",
+            &["dv", "heads"],
+            "results of the heads, before gate and output projection",
+        )
+        .of_heads()
+        .known_as("attn.hook_z"),
+        O_IN_POINT,
+    ],
     rules: &[
         Rule {
             holds: "cache",

@@ -14,12 +14,9 @@
 
 use super::build::Build;
 use super::sparse_mixer;
-use crate::arch::{
-    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec, WeightRole,
-    WeightSpec,
-};
+use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec};
 use crate::plan::Unit;
-use crate::{choices, options};
+use crate::{choices, options, weights};
 use lab_base::ggml::{Error, Graph, Tensor, Unary};
 
 choices! {
@@ -86,7 +83,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
     title: "Mixture of experts",
@@ -98,150 +94,25 @@ pub(super) static CONTRACT: Contract = Contract {
         "{has('gate') or has('gate_up'): {=act}(gate_e.h) * up_e.h | {=act}(up_e.h)})}{identity > 0:  + sum over other picked e of w_e * h};  w = {scale != 1: scale * }{=score}(router.h)",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "router",
-            "ffn_gate_inp.weight",
-            &["n_embd", "experts"],
-            "router: projection to a logit for each expert",
-        )
-        .quantised_as(QuantClass::Kept),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "router.bias",
-            "ffn_gate_inp.bias",
-            &["experts"],
-            "bias of the router's logits",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "router_norm",
-            "ffn_gate_inp.scale",
-            &["n_embd"],
-            "weight of the norm of the router's input",
-        )
-        .optional()
-        .when("router_norm"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "selection",
-            "exp_probs_b.bias",
-            &["experts"],
-            "selection bias, added to the scores only to select experts",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Ids("experts"),
-            "by_token",
-            "ffn_gate_tid2eid.weight",
-            &["used", "n_vocab"],
-            "experts of each token, instead of those with the highest scores",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "latent_down",
-            "ffn_latent_down.weight",
-            &["n_embd", "latent"],
-            "projection from the hidden state to the experts' input",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "latent_up",
-            "ffn_latent_up.weight",
-            &["latent", "n_embd"],
-            "projection from the sum of the experts' results to the hidden state",
-        )
-        .optional()
-        .when("has('latent_down')"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "latent_norm",
-            "ffn_latent_norm.weight",
-            &["latent"],
-            "weight of the norm of the sum of the experts' results",
-        )
-        .when("has('latent_up') and latent_norm"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate_up",
-            "ffn_gate_up_exps.weight",
-            &["latent", "2 * width", "stored"],
-            "gate and up projection of every expert in one matrix: the rows of the gate, then those of up",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "gate_up.bias",
-            "ffn_gate_up_exps.bias",
-            &["2 * width", "stored"],
-            "bias of `gate_up`",
-        )
-        .optional()
-        .when("has('gate_up')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate",
-            "ffn_gate_exps.weight",
-            &["latent", "width", "stored"],
-            "gate projection of every expert",
-        )
-        .unless_forbidden()
-        .when("not has('gate_up')"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "gate.bias",
-            "ffn_gate_exps.bias",
-            &["width", "stored"],
-            "bias of the gate projections",
-        )
-        .optional()
-        .when("not has('gate_up') and has('gate')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "up",
-            "ffn_up_exps.weight",
-            &["latent", "width", "stored"],
-            "up projection of every expert",
-        )
-        .when("not has('gate_up')"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "up.bias",
-            "ffn_up_exps.bias",
-            &["width", "stored"],
-            "bias of the up projections",
-        )
-        .optional()
-        .when("not has('gate_up')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "down",
-            "ffn_down_exps.weight",
-            &["width", "latent", "stored"],
-            "down projection of every expert",
-        )
-        .quantised_as(QuantClass::Down),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "down.bias",
-            "ffn_down_exps.bias",
-            &["latent", "stored"],
-            "bias of the down projections",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "down.scale",
-            "ffn_down_exps.scale",
-            &["stored"],
-            "factor of the result of every expert",
-        )
-        .optional(),
-    ],
+    weights: weights! {
+        router: Matrix "ffn_gate_inp.weight" ["n_embd", "experts"] quantised_as(QuantClass::Kept), "router: projection to a logit for each expert";
+        router.bias: Bias "ffn_gate_inp.bias" ["experts"] optional, "bias of the router's logits";
+        router_norm: Scale "ffn_gate_inp.scale" ["n_embd"] optional when("router_norm"), "weight of the norm of the router's input";
+        selection: Bias "exp_probs_b.bias" ["experts"] optional, "selection bias, added to the scores only to select experts";
+        by_token: Ids("experts") "ffn_gate_tid2eid.weight" ["used", "n_vocab"] optional, "experts of each token, instead of those with the highest scores";
+        latent_down: Matrix "ffn_latent_down.weight" ["n_embd", "latent"] optional, "projection from the hidden state to the experts' input";
+        latent_up: Matrix "ffn_latent_up.weight" ["latent", "n_embd"] optional when("has('latent_down')"), "projection from the sum of the experts' results to the hidden state";
+        latent_norm: Scale "ffn_latent_norm.weight" ["latent"] when("has('latent_up') and latent_norm"), "weight of the norm of the sum of the experts' results";
+        gate_up: Matrix "ffn_gate_up_exps.weight" ["latent", "2 * width", "stored"] optional, "gate and up projection of every expert in one matrix: the rows of the gate, then those of up";
+        gate_up.bias: Bias "ffn_gate_up_exps.bias" ["2 * width", "stored"] optional when("has('gate_up')"), "bias of `gate_up`";
+        gate: Matrix "ffn_gate_exps.weight" ["latent", "width", "stored"] unless_forbidden when("not has('gate_up')"), "gate projection of every expert";
+        gate.bias: Bias "ffn_gate_exps.bias" ["width", "stored"] optional when("not has('gate_up') and has('gate')"), "bias of the gate projections";
+        up: Matrix "ffn_up_exps.weight" ["latent", "width", "stored"] when("not has('gate_up')"), "up projection of every expert";
+        up.bias: Bias "ffn_up_exps.bias" ["width", "stored"] optional when("not has('gate_up')"), "bias of the up projections";
+        down: Matrix "ffn_down_exps.weight" ["width", "latent", "stored"] quantised_as(QuantClass::Down), "down projection of every expert";
+        down.bias: Bias "ffn_down_exps.bias" ["latent", "stored"] optional, "bias of the down projections";
+        down.scale: Scale "ffn_down_exps.scale" ["stored"] optional, "factor of the result of every expert";
+    },
     rows: Rows::Hidden,
     side: Some(Side {
         width: "n_embd",
@@ -249,15 +120,41 @@ pub(super) static CONTRACT: Contract = Contract {
     }),
     state: StateSpec::None,
     points: &[
-PointSpec::new("router", &["experts"], "logits of the router").of_experts(),
-PointSpec::new("ranking", &["experts"], "scores by which experts are picked; weights do not follow from them").of_experts(),
-PointSpec::new("picked", &["used"], "numbers of the picked experts, or of what they share").of_indices(),
-PointSpec::new("weights", &["1", "used"], "weights of the picked experts"),
-PointSpec::new("gate", &["width", "used"], "gate products of the picked experts before their activation"),
-PointSpec::new("up", &["width", "used"], "up products of the picked experts"),
-PointSpec::new("hidden", &["width", "used"], "hidden layers of the picked experts"),
-PointSpec::new("results", &["latent", "used"], "results of the picked experts, before they are weighed and added"),
-],
+        PointSpec::new("router", &["experts"], "logits of the router").of_experts(),
+        PointSpec::new(
+            "ranking",
+            &["experts"],
+            "scores by which experts are picked; weights do not follow from them",
+        )
+        .of_experts(),
+        PointSpec::new(
+            "picked",
+            &["used"],
+            "numbers of the picked experts, or of what they share",
+        )
+        .of_indices(),
+        PointSpec::new("weights", &["1", "used"], "weights of the picked experts"),
+        PointSpec::new(
+            "gate",
+            &["width", "used"],
+            "gate products of the picked experts before their activation",
+        ),
+        PointSpec::new(
+            "up",
+            &["width", "used"],
+            "up products of the picked experts",
+        ),
+        PointSpec::new(
+            "hidden",
+            &["width", "used"],
+            "hidden layers of the picked experts",
+        ),
+        PointSpec::new(
+            "results",
+            &["latent", "used"],
+            "results of the picked experts, before they are weighed and added",
+        ),
+    ],
     rules: &[
         Rule {
             holds: "act",

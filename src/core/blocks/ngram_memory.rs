@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use super::build::Build;
 use super::context::{DerivedInput, Ngrams};
-use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::options;
+use crate::arch::{Contract, NormRef, PointSpec, Rows, Rule, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
@@ -37,7 +37,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ngram_memory",
     title: "N-gram memory",
@@ -46,57 +45,15 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "N-gram memory: hashes of the last tokens select rows of a table, which are added to the hidden states, each with a gate.",
     formula: "e = table[hashes of the last tokens];  v_i = sigmoid(root(norm_key(key_i . e) . norm_query(X_i))) * value . e;  Y_i = v_i + silu(conv(norm_conv(v_i)))",
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Table,
-            "table",
-            "/per_layer_token_embd.weight",
-            &["width", "rows"],
-            "rows that n-grams name",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "key",
-            "ple_key.weight",
-            &["width * heads * (longest - 1)", "n_embd * states"],
-            "projection to what the hidden states are compared with",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "value",
-            "ple_value.weight",
-            &["width * heads * (longest - 1)", "n_embd"],
-            "projection to what is added to the hidden states",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm_key",
-            "ple_norm_key.weight",
-            &["n_embd", "states"],
-            "weights of the norms of the keys",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm_query",
-            "ple_norm_query.weight",
-            &["n_embd", "states"],
-            "weights of the norms of the hidden states",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm_conv",
-            "ple_norm_conv.weight",
-            &["n_embd", "states"],
-            "weights of the norms before the convolution",
-        ),
-        WeightSpec::new(
-            WeightRole::Convolution,
-            "conv",
-            "ple_conv1d.weight",
-            &["kernel", "n_embd * states"],
-            "convolution over time",
-        ),
-    ],
+    weights: weights! {
+        table: Table "/per_layer_token_embd.weight" ["width", "rows"], "rows that n-grams name";
+        key: Matrix "ple_key.weight" ["width * heads * (longest - 1)", "n_embd * states"], "projection to what the hidden states are compared with";
+        value: Matrix "ple_value.weight" ["width * heads * (longest - 1)", "n_embd"], "projection to what is added to the hidden states";
+        norm_key: Scale "ple_norm_key.weight" ["n_embd", "states"], "weights of the norms of the keys";
+        norm_query: Scale "ple_norm_query.weight" ["n_embd", "states"], "weights of the norms of the hidden states";
+        norm_conv: Scale "ple_norm_conv.weight" ["n_embd", "states"], "weights of the norms before the convolution";
+        conv: Convolution "ple_conv1d.weight" ["kernel", "n_embd * states"], "convolution over time";
+    },
     rows: Rows::Any,
     side: None,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * longest * n_embd * states")]),

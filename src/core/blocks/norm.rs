@@ -3,8 +3,8 @@
 //! `rms` divides by the root mean square (Zhang and Sennrich 2019), `layer` subtracts the mean and
 //! divides by the standard deviation (Ba et al. 2016). Weight and bias may be absent.
 
-use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
-use crate::{choices, options};
+use crate::arch::{Contract, Rows, StateSpec};
+use crate::{choices, options, weights};
 
 choices! {
     /// The divisor of a norm.
@@ -37,23 +37,10 @@ pub(super) static CONTRACT: Contract = Contract {
         "{has('weight'):  * weight}{has('bias'):  + bias}",
     ),
     options: Norm::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Scale,
-            "weight",
-            "{name}.weight",
-            &["width"],
-            "weight of the norm",
-        ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "bias",
-            "{name}.bias",
-            &["width"],
-            "bias of the norm",
-        )
-        .optional(),
-    ],
+    weights: weights! {
+        weight: Scale "{name}.weight" ["width"], "weight of the norm";
+        bias: Bias "{name}.bias" ["width"] optional, "bias of the norm";
+    },
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,

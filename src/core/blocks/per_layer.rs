@@ -8,11 +8,9 @@
 //! Token ids `[n_tokens]` and the hidden state `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
 
 use super::build::Build;
-use crate::arch::{
-    Contract, NormRef, PointSpec, QuantClass, Rows, StateSpec, WeightRole, WeightSpec,
-};
-use crate::options;
+use crate::arch::{Contract, NormRef, PointSpec, QuantClass, Rows, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
@@ -33,33 +31,11 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Gives each layer a small input of its own, which its slots read as the tap `ple`.",
     formula: "ple = (table[id] * sqrt(width) + norm(proj . x / sqrt(n_embd))) / sqrt(2)",
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Table,
-            "table",
-            "per_layer_token_embd.weight",
-            &["width * layers", "n_vocab"],
-            "token embeddings of every layer",
-        )
-        .when("width > 0"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "proj",
-            "per_layer_model_proj.weight",
-            &["n_embd", "width * layers"],
-            "projection of the token embedding to the input of every layer",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("width > 0"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm",
-            "per_layer_proj_norm.weight",
-            &["width"],
-            "weight of the norm of that projection",
-        )
-        .when("width > 0"),
-    ],
+    weights: weights! {
+        table: Table "per_layer_token_embd.weight" ["width * layers", "n_vocab"] when("width > 0"), "token embeddings of every layer";
+        proj: Matrix "per_layer_model_proj.weight" ["n_embd", "width * layers"] quantised_as(QuantClass::Kept) when("width > 0"), "projection of the token embedding to the input of every layer";
+        norm: Scale "per_layer_proj_norm.weight" ["width"] when("width > 0"), "weight of the norm of that projection";
+    },
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,

@@ -7,9 +7,9 @@
 //! transformers. That of `...ForTokenClassification` reads the hidden state of each token.
 
 use super::build::Build;
-use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::options;
+use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec};
 use crate::plan::{Pooling, Unit};
+use crate::{options, weights};
 use lab_base::ggml::{Error, Scores, Tensor};
 
 options! {
@@ -24,17 +24,6 @@ options! {
     }
 }
 
-/// An optional weight whose key is its tensor's name.
-const fn weight(
-    role: WeightRole,
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    doc: &'static str,
-) -> WeightSpec {
-    WeightSpec::new(role, key, tensor, shape, doc).optional()
-}
-
 /// The contract of `[pool]`; a definition without it has the defaults.
 pub(super) static CONTRACT: Contract = Contract {
     name: "pool",
@@ -44,81 +33,18 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Makes one vector of the hidden states of a sequence, or the scores of its classes. Runs only where an embedding is requested, or where the model is a classifier.",
     formula: "y = pool(x){has('cls'): ; y = act(cls . y)}{has('cls.norm'): ; y = norm(y)}{has('cls.output'): ; y = cls.output . y}{has('dense_2'): ; y = dense_act(dense_2 . y)}{has('dense_3'): ; y = dense_act(dense_3 . y)}{normalise: ; y = y / |y|}",
     options: Config::OPTIONS,
-    weights: &[
-        weight(
-            WeightRole::Matrix,
-            "cls",
-            "cls.weight",
-            &["n_embd", "dim('cls', 1)"],
-            "first layer of a classification head",
-        ),
-        weight(
-            WeightRole::Bias,
-            "cls.bias",
-            "cls.bias",
-            &["dim('cls', 1)"],
-            "bias of `cls`",
-        ),
-        weight(
-            WeightRole::Scale,
-            "cls.norm",
-            "cls.norm.weight",
-            &["dim('cls', 1)"],
-            "weight of the layer norm after `cls`",
-        ),
-        weight(
-            WeightRole::Bias,
-            "cls.norm.bias",
-            "cls.norm.bias",
-            &["dim('cls', 1)"],
-            "bias of the layer norm after `cls`",
-        ),
-        weight(
-            WeightRole::Matrix,
-            "cls.output",
-            "cls.output.weight",
-            &[
-                "if(has('cls'), dim('cls', 1), n_embd)",
-                "dim('cls.output', 1)",
-            ],
-            "projection to the scores of the classes",
-        ),
-        weight(
-            WeightRole::Bias,
-            "cls.output.bias",
-            "cls.output.bias",
-            &["dim('cls.output', 1)"],
-            "bias of `cls.output`",
-        ),
-        weight(
-            WeightRole::Matrix,
-            "dense_2",
-            "dense_2.weight",
-            &["n_embd", "dim('dense_2', 1)"],
-            "first dense layer after pooling",
-        ),
-        weight(
-            WeightRole::Bias,
-            "dense_2.bias",
-            "dense_2.bias",
-            &["dim('dense_2', 1)"],
-            "bias of `dense_2`",
-        ),
-        weight(
-            WeightRole::Matrix,
-            "dense_3",
-            "dense_3.weight",
-            &["dim('dense_2', 1)", "dim('dense_3', 1)"],
-            "second dense layer after pooling",
-        ),
-        weight(
-            WeightRole::Bias,
-            "dense_3.bias",
-            "dense_3.bias",
-            &["dim('dense_3', 1)"],
-            "bias of `dense_3`",
-        ),
-    ],
+    weights: weights! {
+        cls: Matrix "cls.weight" ["n_embd", "dim('cls', 1)"] optional, "first layer of a classification head";
+        cls.bias: Bias "cls.bias" ["dim('cls', 1)"] optional, "bias of `cls`";
+        cls.norm: Scale "cls.norm.weight" ["dim('cls', 1)"] optional, "weight of the layer norm after `cls`";
+        cls.norm.bias: Bias "cls.norm.bias" ["dim('cls', 1)"] optional, "bias of the layer norm after `cls`";
+        cls.output: Matrix "cls.output.weight" ["if(has('cls'), dim('cls', 1), n_embd)", "dim('cls.output', 1)"] optional, "projection to the scores of the classes";
+        cls.output.bias: Bias "cls.output.bias" ["dim('cls.output', 1)"] optional, "bias of `cls.output`";
+        dense_2: Matrix "dense_2.weight" ["n_embd", "dim('dense_2', 1)"] optional, "first dense layer after pooling";
+        dense_2.bias: Bias "dense_2.bias" ["dim('dense_2', 1)"] optional, "bias of `dense_2`";
+        dense_3: Matrix "dense_3.weight" ["dim('dense_2', 1)", "dim('dense_3', 1)"] optional, "second dense layer after pooling";
+        dense_3.bias: Bias "dense_3.bias" ["dim('dense_3', 1)"] optional, "bias of `dense_3`";
+    },
     side: None,
     rows: Rows::Any,
     state: StateSpec::None,

@@ -10,22 +10,16 @@
 use super::build::Build;
 use super::cache::Cache;
 use super::context::DerivedInput;
-use crate::arch::{Mode, WeightRole, WeightSpec};
+use crate::arch::{Mode, WeightSpec};
 use crate::plan::Unit;
+use crate::weight;
 use lab_base::ggml::{Error, Tensor};
 
 /// The key of the table among the weights of a block.
 pub(crate) const TABLE: &str = "rel_bias";
 
 /// The table of biases.
-pub(super) const TABLE_WEIGHT: WeightSpec = WeightSpec::new(
-    WeightRole::Bias,
-    TABLE,
-    "attn_rel_b.weight",
-    &["heads", "buckets"],
-    "bias of the scores of each head for each bucket of distances",
-)
-.optional();
+pub(super) const TABLE_WEIGHT: WeightSpec = weight!(rel_bias: Bias "attn_rel_b.weight" ["heads", "buckets"] optional, "bias of the scores of each head for each bucket of distances");
 
 /// The assignment of distances to buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,9 +67,6 @@ impl Buckets {
 
 impl Build<'_> {
     /// The bias of a unit's scores for each distance, `[heads, 2 far + 1]`; none if the unit has no bias.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn position_bias(&self, unit: &Unit, far: u64) -> Result<Option<Tensor>, Error> {
         let Some(table) = self.weight(unit, TABLE) else {
             return Ok(None);

@@ -38,9 +38,6 @@ pub(super) struct Group {
 
 impl Group {
     /// The columns of the group's tokens in `x [.., n_tokens]`, contiguous, as a tensor of `shape`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn of(&self, g: &Graph, x: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         if self.n_seqs * self.n_steps == self.n_all {
             return g.reshape(x, shape);
@@ -52,9 +49,6 @@ impl Group {
 
     /// The two parts of the result of a scan: rows `[width, n_tokens]` of the group's tokens, then the new states
     /// `[size, n_seqs]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn scanned(
         &self,
         g: &Graph,
@@ -84,9 +78,6 @@ impl Group {
     }
 
     /// A part of the state of each sequence: `[size, n_seqs]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn read_state(
         &self,
         b: &Build<'_>,
@@ -175,9 +166,6 @@ impl Build<'_> {
 
     /// Convolves `x [channels, n_tokens]` over time, each channel by itself, with the last columns of earlier passes
     /// (`part`) before it: `y[c, t] = sum over j of w[j, c] x[c, t - k + 1 + j]` with `weight [k, channels]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn convolve(
         &mut self,
         unit: &Unit,
@@ -190,9 +178,6 @@ impl Build<'_> {
 
     /// [`Self::convolve`] with columns `step` positions apart:
     /// `y[c, t] = sum over j of w[j, c] x[c, t - step * (k - 1 - j)]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn convolve_apart(
         &mut self,
         unit: &Unit,
@@ -235,9 +220,6 @@ impl Build<'_> {
 
     /// The previous token's column less the token's: `x(t-1) - x(t)` for `x [channels, n_tokens]`, with the last column
     /// of earlier passes (`part`) before it, and zeros before the start of a sequence.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn step_back(
         &mut self,
         unit: &Unit,
@@ -265,9 +247,6 @@ impl Build<'_> {
 
     /// Interpolations between each token and the previous one: `x + by * change` for `by [channels, n_tokens, inputs]`,
     /// each `[channels, n_tokens]`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn between<const N: usize>(
         &self,
         x: &Tensor,
@@ -290,9 +269,6 @@ impl Build<'_> {
 
     /// Normalises each of `heads` parts of `y [width, n_tokens]` by itself, and applies the weight `norm` of all parts
     /// and its bias.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn normalise_heads(
         &self,
         unit: &Unit,

@@ -8,8 +8,8 @@
 //! `truncate`, between them. LongRoPE (Ding et al. 2024) has two tables of factors and chooses one by the length of the
 //! context.
 
-use crate::arch::{Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::{choices, options};
+use crate::arch::{Contract, Rows, Rule, StateSpec};
+use crate::{choices, options, weights};
 
 choices! {
     /// The elements that form a pair.
@@ -71,34 +71,11 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "angle(pos, j) = pos * base^(-2j/dims) / factors[j] / factor",
     options: Rope::OPTIONS,
     // A table may be longer than the rotated part: then only its head is used.
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Factors,
-            "factors",
-            "rope_freqs.weight",
-            &["max(dims / 2, if(has('factors'), dim('factors', 0), 0))"],
-            "divisor of each frequency",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Factors,
-            "long",
-            "rope_factors_long.weight",
-            &["max(dims / 2, if(has('long'), dim('long', 0), 0))"],
-            "divisors for contexts longer than `orig_ctx`",
-        )
-        .optional()
-        .when("not has('factors')"),
-        WeightSpec::new(
-            WeightRole::Factors,
-            "short",
-            "rope_factors_short.weight",
-            &["max(dims / 2, if(has('short'), dim('short', 0), 0))"],
-            "divisors for other contexts",
-        )
-        .optional()
-        .when("not has('factors')"),
-    ],
+    weights: weights! {
+        factors: Factors "rope_freqs.weight" ["max(dims / 2, if(has('factors'), dim('factors', 0), 0))"] optional, "divisor of each frequency";
+        long: Factors "rope_factors_long.weight" ["max(dims / 2, if(has('long'), dim('long', 0), 0))"] optional when("not has('factors')"), "divisors for contexts longer than `orig_ctx`";
+        short: Factors "rope_factors_short.weight" ["max(dims / 2, if(has('short'), dim('short', 0), 0))"] optional when("not has('factors')"), "divisors for other contexts";
+    },
     rows: Rows::Any,
     side: None,
     state: StateSpec::None,

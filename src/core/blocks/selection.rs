@@ -23,7 +23,7 @@ use crate::arch::{
     WeightSpec,
 };
 use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
-use crate::{choices, options};
+use crate::{choices, options, weight};
 use lab_base::ggml::{Error, KvBlocks, Selector, Tensor, Unary};
 use lab_base::weights::TensorType;
 
@@ -93,74 +93,19 @@ pub(super) const fn q_weight(shape: &'static [&'static str]) -> WeightSpec {
     WeightSpec::new(WeightRole::Matrix, "index_q", name, shape, doc).when(WHEN)
 }
 
-pub(super) const K_WEIGHT: WeightSpec = WeightSpec::new(
-    WeightRole::Matrix,
-    "index_k",
-    "indexer.attn_k.weight",
-    &["n_embd", "d_head_index"],
-    "key projection of the indexer",
-)
-.when(WHEN);
+pub(super) const K_WEIGHT: WeightSpec = weight!(index_k: Matrix "indexer.attn_k.weight" ["n_embd", "d_head_index"] when(WHEN), "key projection of the indexer");
 
-pub(super) const WEIGHTS_WEIGHT: WeightSpec = WeightSpec::new(
-    WeightRole::Matrix,
-    "index_weights",
-    "indexer.proj.weight",
-    &["n_embd", "n_head_index"],
-    "projection to the weights of the indexer's heads; without them each head selects for a key head",
-)
-.optional()
-.when(WHEN);
+pub(super) const WEIGHTS_WEIGHT: WeightSpec = weight!(index_weights: Matrix "indexer.proj.weight" ["n_embd", "n_head_index"] optional when(WHEN), "projection to the weights of the indexer's heads; without them each head selects for a key head");
 
-pub(super) const Q_NORM_WEIGHT: WeightSpec = WeightSpec::new(
-    WeightRole::Scale,
-    "index_q_norm",
-    "indexer.q_norm.weight",
-    &["d_head_index"],
-    "weight of the norm of the indexer's queries",
-)
-.optional()
-.when(WHEN);
+pub(super) const Q_NORM_WEIGHT: WeightSpec = weight!(index_q_norm: Scale "indexer.q_norm.weight" ["d_head_index"] optional when(WHEN), "weight of the norm of the indexer's queries");
 
-pub(super) const K_NORM_WEIGHT: WeightSpec = WeightSpec::new(
-    WeightRole::Scale,
-    "index_k_norm",
-    "indexer.k_norm.weight",
-    &["d_head_index"],
-    "weight of the norm of the indexer's keys",
-)
-.optional()
-.when(WHEN);
+pub(super) const K_NORM_WEIGHT: WeightSpec = weight!(index_k_norm: Scale "indexer.k_norm.weight" ["d_head_index"] optional when(WHEN), "weight of the norm of the indexer's keys");
 
-pub(super) const K_NORM_BIAS: WeightSpec = WeightSpec::new(
-    WeightRole::Bias,
-    "index_k_norm.bias",
-    "indexer.k_norm.bias",
-    &["d_head_index"],
-    "bias of the norm of the indexer's keys",
-)
-.optional()
-.when(WHEN);
+pub(super) const K_NORM_BIAS: WeightSpec = weight!(index_k_norm.bias: Bias "indexer.k_norm.bias" ["d_head_index"] optional when(WHEN), "bias of the norm of the indexer's keys");
 
-pub(super) const GATE_WEIGHT: WeightSpec = WeightSpec::new(
-    WeightRole::Matrix,
-    "index_gate",
-    "indexer_compressor_gate.weight",
-    &["n_embd", "d_head_index"],
-    "projection to the gates by which the indexer's keys of a span become one",
-)
-.optional()
-.when(WHEN);
+pub(super) const GATE_WEIGHT: WeightSpec = weight!(index_gate: Matrix "indexer_compressor_gate.weight" ["n_embd", "d_head_index"] optional when(WHEN), "projection to the gates by which the indexer's keys of a span become one");
 
-pub(super) const OFFSET_WEIGHT: WeightSpec = WeightSpec::new(
-    WeightRole::Bias,
-    "index_offset",
-    "indexer_compressor_ape.weight",
-    &["d_head_index", "index_span"],
-    "offsets of the gates, one for each position of a span",
-)
-.optional()
-.when(WHEN);
+pub(super) const OFFSET_WEIGHT: WeightSpec = weight!(index_offset: Bias "indexer_compressor_ape.weight" ["d_head_index", "index_span"] optional when(WHEN), "offsets of the gates, one for each position of a span");
 
 /// Maximum number of operations that a selection adds, and that each further view of keys adds; upper estimates.
 pub(super) const NODES: usize = 80;
@@ -240,9 +185,6 @@ impl Build<'_> {
     }
 
     /// Selects among visible keys, with index queries from the rows `latent` and their weights from `h`.
-    ///
-    /// # Errors
-    /// An operation rejects its inputs.
     pub(super) fn select_among(
         &self,
         unit: &Unit,

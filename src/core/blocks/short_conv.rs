@@ -7,9 +7,9 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last columns before the convolution.
 
 use super::build::Build;
-use crate::arch::{Contract, PointSpec, Rows, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::options;
+use crate::arch::{Contract, PointSpec, Rows, Rule, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
@@ -19,7 +19,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "short_conv",
     title: "Short convolution",
@@ -28,29 +27,11 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Mixes each channel with its last values, gated before and after.",
     formula: "b, c, x = in . h;  y = out . (c * conv(b * x))",
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "in",
-            "shortconv.in_proj.weight",
-            &["n_embd", "3 * n_embd"],
-            "input projection to b, c and x",
-        ),
-        WeightSpec::new(
-            WeightRole::Convolution,
-            "conv",
-            "shortconv.conv.weight",
-            &["kernel", "n_embd"],
-            "convolution over time",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "out",
-            "shortconv.out_proj.weight",
-            &["n_embd", "n_embd"],
-            "output projection to the hidden state",
-        ),
-    ],
+    weights: weights! {
+        in: Matrix "shortconv.in_proj.weight" ["n_embd", "3 * n_embd"], "input projection to b, c and x";
+        conv: Convolution "shortconv.conv.weight" ["kernel", "n_embd"], "convolution over time";
+        out: Matrix "shortconv.out_proj.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * n_embd")]),

@@ -6,9 +6,9 @@
 //! `[n_embd, n_tokens]` in and out.
 
 use super::build::Build;
-use crate::arch::{Contract, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::options;
+use crate::arch::{Contract, QuantClass, Rows, Rule, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor};
 
 options! {
@@ -18,7 +18,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "toy",
     title: "Toy block",
@@ -27,24 +26,10 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Multiplies with a matrix and a factor.",
     formula: "y = {level != 1: level * }(mix . h{has('mix.bias'):  + bias})",
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "mix",
-            "toy.weight",
-            &["n_embd", "n_embd"],
-            "what channels are mixed by",
-        )
-        .quantised_as(QuantClass::Down),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "mix.bias",
-            "toy.bias",
-            &["n_embd"],
-            "bias of the mixture",
-        )
-        .optional(),
-    ],
+    weights: weights! {
+        mix: Matrix "toy.weight" ["n_embd", "n_embd"] quantised_as(QuantClass::Down), "what channels are mixed by";
+        mix.bias: Bias "toy.bias" ["n_embd"] optional, "bias of the mixture";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::None,

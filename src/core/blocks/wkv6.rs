@@ -13,11 +13,9 @@
 //! `[n_embd, n_tokens]` in and out. State of each sequence: the last input and `S [d, d, heads]`.
 
 use super::build::Build;
-use crate::arch::{
-    ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
-};
-use crate::options;
+use crate::arch::{ActRef, Contract, NormRef, PointSpec, QuantClass, Rows, Rule, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
@@ -33,7 +31,6 @@ options! {
     }
 }
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "wkv6",
     title: "Time mixing with decay",
@@ -45,145 +42,26 @@ pub(super) static CONTRACT: Contract = Contract {
         " | S = w * S + (1 - w) * k * v;  o = r . S};  y = out . ({norm -> norm: o} * {=gate_act}(gate))",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Scale,
-            "shift",
-            "time_mix_lerp_x.weight",
-            &["n_embd"],
-            "share of the position before in what the other shares follow from",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "shift_down",
-            "time_mix_w1.weight",
-            &["n_embd", "5 * rank"],
-            "down-projections to the shares of decay, keys, values, queries and gate",
-        )
-        .quantised_as(QuantClass::Kept),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "shift_up",
-            "time_mix_w2.weight",
-            &["rank", "n_embd", "5"],
-            "up-projections to these shares",
-        )
-        .quantised_as(QuantClass::Kept),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "shares",
-            "time_mix_lerp_fused.weight",
-            &["n_embd", "1", "1", "5"],
-            "what is added to these shares",
-        ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "decay",
-            "time_mix_decay.weight",
-            &["n_embd"],
-            "what is added to the exponents of the decay",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "decay_down",
-            "time_mix_decay_w1.weight",
-            &["n_embd", "decay_extra"],
-            "down-projection to the exponents of the decay",
-        )
-        .quantised_as(QuantClass::Kept),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "decay_up",
-            "time_mix_decay_w2.weight",
-            &["decay_extra", "n_embd"],
-            "up-projection to the exponents of the decay",
-        )
-        .quantised_as(QuantClass::Kept),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "r",
-            "time_mix_receptance.weight",
-            &["n_embd", "n_embd"],
-            "query projection",
-        ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "r.bias",
-            "time_mix_receptance.bias",
-            &["n_embd"],
-            "bias of the queries",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "k",
-            "time_mix_key.weight",
-            &["n_embd", "d * k_heads"],
-            "key projection",
-        ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "k.bias",
-            "time_mix_key.bias",
-            &["d * k_heads"],
-            "bias of the keys",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "v",
-            "time_mix_value.weight",
-            &["n_embd", "d * k_heads"],
-            "value projection",
-        ),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "v.bias",
-            "time_mix_value.bias",
-            &["d * k_heads"],
-            "bias of the values",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "bonus",
-            "time_mix_first.weight",
-            &["d", "heads"],
-            "factor of the token's own key and value in its result; if absent, keys are multiplied by 1 - decay",
-        )
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm",
-            "time_mix_ln.weight",
-            &["n_embd"],
-            "weight of the norm of the heads",
-        )
-        .when("norm"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "norm.bias",
-            "time_mix_ln.bias",
-            &["n_embd"],
-            "bias of the norm of the heads",
-        )
-        .optional()
-        .when("norm"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate",
-            "time_mix_gate.weight",
-            &["n_embd", "n_embd"],
-            "projection to the output gate",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "out",
-            "time_mix_output.weight",
-            &["n_embd", "n_embd"],
-            "output projection to the hidden state",
-        ),
-    ],
+    weights: weights! {
+        shift: Scale "time_mix_lerp_x.weight" ["n_embd"], "share of the position before in what the other shares follow from";
+        shift_down: Matrix "time_mix_w1.weight" ["n_embd", "5 * rank"] quantised_as(QuantClass::Kept), "down-projections to the shares of decay, keys, values, queries and gate";
+        shift_up: Matrix "time_mix_w2.weight" ["rank", "n_embd", "5"] quantised_as(QuantClass::Kept), "up-projections to these shares";
+        shares: Scale "time_mix_lerp_fused.weight" ["n_embd", "1", "1", "5"], "what is added to these shares";
+        decay: Bias "time_mix_decay.weight" ["n_embd"], "what is added to the exponents of the decay";
+        decay_down: Matrix "time_mix_decay_w1.weight" ["n_embd", "decay_extra"] quantised_as(QuantClass::Kept), "down-projection to the exponents of the decay";
+        decay_up: Matrix "time_mix_decay_w2.weight" ["decay_extra", "n_embd"] quantised_as(QuantClass::Kept), "up-projection to the exponents of the decay";
+        r: Matrix "time_mix_receptance.weight" ["n_embd", "n_embd"], "query projection";
+        r.bias: Bias "time_mix_receptance.bias" ["n_embd"] optional, "bias of the queries";
+        k: Matrix "time_mix_key.weight" ["n_embd", "d * k_heads"], "key projection";
+        k.bias: Bias "time_mix_key.bias" ["d * k_heads"] optional, "bias of the keys";
+        v: Matrix "time_mix_value.weight" ["n_embd", "d * k_heads"], "value projection";
+        v.bias: Bias "time_mix_value.bias" ["d * k_heads"] optional, "bias of the values";
+        bonus: Scale "time_mix_first.weight" ["d", "heads"] optional, "factor of the token's own key and value in its result; if absent, keys are multiplied by 1 - decay";
+        norm: Scale "time_mix_ln.weight" ["n_embd"] when("norm"), "weight of the norm of the heads";
+        norm.bias: Bias "time_mix_ln.bias" ["n_embd"] optional when("norm"), "bias of the norm of the heads";
+        gate: Matrix "time_mix_gate.weight" ["n_embd", "n_embd"], "projection to the output gate";
+        out: Matrix "time_mix_output.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
+    },
     rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[("shift", "n_embd"), ("matrix", "d * d * heads")]),

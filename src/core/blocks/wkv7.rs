@@ -16,11 +16,9 @@
 //! of an earlier layer: a branch without `side` saves its own values instead of its result.
 
 use super::build::Build;
-use crate::arch::{
-    Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
-};
-use crate::options;
+use crate::arch::{Contract, NormRef, PointSpec, QuantClass, Rows, Rule, Side, StateSpec};
 use crate::plan::Unit;
+use crate::{options, weights};
 use lab_base::ggml::{Error, Tensor, Unary};
 
 options! {
@@ -42,7 +40,6 @@ const STRONGEST: f32 = -0.606_531;
 /// Lower bound of a vector's length in the normalisation to length 1.
 const LEAST: f32 = 1e-12;
 
-/// The contract of the block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "wkv7",
     title: "Time mixing with a delta rule",
@@ -54,171 +51,29 @@ pub(super) static CONTRACT: Contract = Contract {
         "y = out . (({norm -> norm: S . r} + (r . (bonus * k)) * v){has('gate_down'):  * gate})",
     ),
     options: Config::OPTIONS,
-    weights: &[
-        WeightSpec::new(
-            WeightRole::Scale,
-            "shares",
-            "time_mix_lerp_fused.weight",
-            &["n_embd", "1", "1", "if(has('gate_down'), 6, 5)"],
-            "shares of the position before in the inputs of queries, decay, keys, values, learning rate and gate",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "r",
-            "time_mix_receptance.weight",
-            &["n_embd", "n_embd"],
-            "query projection",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "k",
-            "time_mix_key.weight",
-            &["n_embd", "n_embd"],
-            "key projection",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "v",
-            "time_mix_value.weight",
-            &["n_embd", "n_embd"],
-            "value projection",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "decay_down",
-            "time_mix_w1.weight",
-            &["n_embd", "decay_rank"],
-            "down-projection to the decay",
-        )
-        .quantised_as(QuantClass::Kept),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "decay_up",
-            "time_mix_w2.weight",
-            &["decay_rank", "n_embd"],
-            "up-projection to the decay",
-        )
-        .quantised_as(QuantClass::Kept),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "decay",
-            "time_mix_w0.weight",
-            &["n_embd"],
-            "what is added to the decay",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "rate_down",
-            "time_mix_a1.weight",
-            &["n_embd", "rate_rank"],
-            "down-projection to the learning rate",
-        )
-        .quantised_as(QuantClass::Kept),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "rate_up",
-            "time_mix_a2.weight",
-            &["rate_rank", "n_embd"],
-            "up-projection to the learning rate",
-        )
-        .quantised_as(QuantClass::Kept),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "rate",
-            "time_mix_a0.weight",
-            &["n_embd"],
-            "what is added to the learning rate",
-        ),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "first_down",
-            "time_mix_v1.weight",
-            &["n_embd", "first_rank"],
-            "down-projection to the share of the values of `side`",
-        )
-        .quantised_as(QuantClass::Kept)
-        .unless_forbidden(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "first_up",
-            "time_mix_v2.weight",
-            &["first_rank", "n_embd"],
-            "up-projection to this share",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("has('first_down')"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "first",
-            "time_mix_v0.weight",
-            &["n_embd"],
-            "what is added to this share",
-        )
-        .when("has('first_down')"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate_down",
-            "time_mix_g1.weight",
-            &["n_embd", "gate_rank"],
-            "down-projection to the output gate",
-        )
-        .quantised_as(QuantClass::Kept)
-        .optional(),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "gate_up",
-            "time_mix_g2.weight",
-            &["gate_rank", "n_embd"],
-            "up-projection to the output gate",
-        )
-        .quantised_as(QuantClass::Kept)
-        .when("has('gate_down')"),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "removal",
-            "time_mix_k_k.weight",
-            &["n_embd"],
-            "factor of the keys at which the state is corrected",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "rate_k",
-            "time_mix_k_a.weight",
-            &["n_embd"],
-            "share of the learning rate in the scale of the keys",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "bonus",
-            "time_mix_r_k.weight",
-            &["n_embd"],
-            "factor of the token's own key and value in its result",
-        ),
-        WeightSpec::new(
-            WeightRole::Scale,
-            "norm",
-            "time_mix_ln.weight",
-            &["n_embd"],
-            "weight of the norm of the heads",
-        )
-        .when("norm"),
-        WeightSpec::new(
-            WeightRole::Bias,
-            "norm.bias",
-            "time_mix_ln.bias",
-            &["n_embd"],
-            "bias of the norm of the heads",
-        )
-        .optional()
-        .when("norm"),
-        WeightSpec::new(
-            WeightRole::Matrix,
-            "out",
-            "time_mix_output.weight",
-            &["n_embd", "n_embd"],
-            "output projection to the hidden state",
-        ),
-    ],
+    weights: weights! {
+        shares: Scale "time_mix_lerp_fused.weight" ["n_embd", "1", "1", "if(has('gate_down'), 6, 5)"], "shares of the position before in the inputs of queries, decay, keys, values, learning rate and gate";
+        r: Matrix "time_mix_receptance.weight" ["n_embd", "n_embd"], "query projection";
+        k: Matrix "time_mix_key.weight" ["n_embd", "n_embd"], "key projection";
+        v: Matrix "time_mix_value.weight" ["n_embd", "n_embd"], "value projection";
+        decay_down: Matrix "time_mix_w1.weight" ["n_embd", "decay_rank"] quantised_as(QuantClass::Kept), "down-projection to the decay";
+        decay_up: Matrix "time_mix_w2.weight" ["decay_rank", "n_embd"] quantised_as(QuantClass::Kept), "up-projection to the decay";
+        decay: Bias "time_mix_w0.weight" ["n_embd"], "what is added to the decay";
+        rate_down: Matrix "time_mix_a1.weight" ["n_embd", "rate_rank"] quantised_as(QuantClass::Kept), "down-projection to the learning rate";
+        rate_up: Matrix "time_mix_a2.weight" ["rate_rank", "n_embd"] quantised_as(QuantClass::Kept), "up-projection to the learning rate";
+        rate: Bias "time_mix_a0.weight" ["n_embd"], "what is added to the learning rate";
+        first_down: Matrix "time_mix_v1.weight" ["n_embd", "first_rank"] quantised_as(QuantClass::Kept) unless_forbidden, "down-projection to the share of the values of `side`";
+        first_up: Matrix "time_mix_v2.weight" ["first_rank", "n_embd"] quantised_as(QuantClass::Kept) when("has('first_down')"), "up-projection to this share";
+        first: Bias "time_mix_v0.weight" ["n_embd"] when("has('first_down')"), "what is added to this share";
+        gate_down: Matrix "time_mix_g1.weight" ["n_embd", "gate_rank"] quantised_as(QuantClass::Kept) optional, "down-projection to the output gate";
+        gate_up: Matrix "time_mix_g2.weight" ["gate_rank", "n_embd"] quantised_as(QuantClass::Kept) when("has('gate_down')"), "up-projection to the output gate";
+        removal: Scale "time_mix_k_k.weight" ["n_embd"], "factor of the keys at which the state is corrected";
+        rate_k: Scale "time_mix_k_a.weight" ["n_embd"], "share of the learning rate in the scale of the keys";
+        bonus: Scale "time_mix_r_k.weight" ["n_embd"], "factor of the token's own key and value in its result";
+        norm: Scale "time_mix_ln.weight" ["n_embd"] when("norm"), "weight of the norm of the heads";
+        norm.bias: Bias "time_mix_ln.bias" ["n_embd"] optional when("norm"), "bias of the norm of the heads";
+        out: Matrix "time_mix_output.weight" ["n_embd", "n_embd"], "output projection to the hidden state";
+    },
     rows: Rows::Hidden,
     side: Some(Side {
         width: "n_embd",

@@ -1,7 +1,9 @@
 //! The adapters of an engine's model, and their scales for requests that set none.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use lab_base::util::lock::lock;
 
 use crate::model::LoadedAdapter;
 
@@ -23,7 +25,7 @@ impl Adapters {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<f32>> {
-        self.scales.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.scales)
     }
 
     /// The path of each adapter's file, and its scale for requests that set none.

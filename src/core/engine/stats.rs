@@ -2,9 +2,11 @@
 //!
 //! Counters only grow. Not here: their presentation.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use lab_base::util::lock::lock;
 
 use super::event::{FinishReason, Usage};
 
@@ -144,23 +146,22 @@ pub(super) fn count(counter: &AtomicU64, n: usize) {
 impl Stats {
     /// The state of the engine after its last step.
     pub fn now(&self) -> Now {
-        let now = self.now.lock();
-        now.unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.now).clone()
     }
 
     pub(super) fn set_now(&self, now: Now) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *lock(&self.now) = now;
     }
 
     /// Time since the current step began; none between steps.
     pub fn step_time(&self) -> Option<Duration> {
-        let began = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = *lock(&self.step);
         began.map(|began| began.elapsed())
     }
 
     /// Notes that a step began, or, with none, that it has ended.
     pub(super) fn set_step(&self, began: Option<Instant>) {
-        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = began;
+        *lock(&self.step) = began;
     }
 
     pub(super) fn done(&self, reason: FinishReason, usage: &Usage) {

@@ -74,7 +74,6 @@ pub(super) struct Adapters {
 }
 
 impl Adapters {
-    /// Loads adapters of a plan.
     pub(super) fn load(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
         Self::place(plan, adapters, |planned, adapter| {
             let loaded = load::load(planned, &[Device::cpu()?], &adapter.weights, &mut |_, _| {})?;
@@ -217,7 +216,6 @@ impl Adapters {
         key(self.all.iter().map(|adapter| adapter.scale))
     }
 
-    /// The scale of an adapter for a sequence.
     pub(super) fn scale(&self, adapter: usize, sequence: SequenceId) -> f32 {
         match self.scales.get(&sequence) {
             Some(scales) => scales[adapter],

@@ -5,9 +5,6 @@ use lab_base::ggml::{Arena, Device, Error, Tensor};
 use lab_base::weights::TensorType;
 
 /// The devices of a plan by the indices that its parts use. The processor is the first.
-///
-/// # Errors
-/// A device does not exist.
 pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
     let others = plan.devices.iter().map(|name| Device::named(name));
     std::iter::once(Device::cpu()).chain(others).collect()
@@ -32,9 +29,6 @@ impl<'d> Arenas<'d> {
     }
 
     /// Describes a planned tensor on its device. Tensors of ids get their bound.
-    ///
-    /// # Errors
-    /// The errors of [`Arena::tensor`].
     pub(super) fn weight(&mut self, planned: &TensorPlan, ty: TensorType) -> Result<Tensor, Error> {
         self.describe(planned.device, |arena| match planned.below {
             Some(below) => arena.indices(&planned.name, ty, &planned.shape, below),
@@ -43,9 +37,6 @@ impl<'d> Arenas<'d> {
     }
 
     /// Describes a tensor on a device.
-    ///
-    /// # Errors
-    /// The errors of [`Arena::tensor`].
     pub(super) fn tensor(
         &mut self,
         device: usize,
@@ -86,9 +77,6 @@ impl<'d> Arenas<'d> {
     }
 
     /// Takes memory for all tensors with `allocate`, which serves one device. Returns the bytes on each device.
-    ///
-    /// # Errors
-    /// The errors of `allocate`.
     pub(super) fn allocate(
         &self,
         allocate: impl Fn(Device, &Arena) -> Result<usize, Error>,
@@ -101,9 +89,6 @@ impl<'d> Arenas<'d> {
     }
 
     /// Gives all tensors stand-in places without memory, for measuring.
-    ///
-    /// # Errors
-    /// The errors of [`Device::stand_in`].
     pub(super) fn stand_in(&self) -> Result<(), Error> {
         self.each().try_for_each(|(device, (arena, tensors))| {
             device.stand_in(arena, &tensors.iter().collect::<Vec<_>>())
@@ -111,9 +96,6 @@ impl<'d> Arenas<'d> {
     }
 
     /// Gives all weights stand-in places without memory.
-    ///
-    /// # Errors
-    /// The errors of [`Device::stand_in_weights`].
     pub(super) fn stand_in_weights(&self) -> Result<(), Error> {
         self.each().try_for_each(|(device, (arena, tensors))| {
             device.stand_in_weights(arena, &tensors.iter().collect::<Vec<_>>())

@@ -70,7 +70,6 @@ pub(super) struct PassGraph {
     pub(super) hidden: Option<Tensor>,
 }
 
-/// Builds the graph of a pass.
 pub(super) fn build(parts: &GraphParts<'_>, shape: &Shape) -> Result<(Graph, PassGraph), Error> {
     let (plan, options) = (parts.plan, parts.options);
     let update_nodes = parts.weights.update_nodes;

@@ -75,9 +75,6 @@ impl Graphs {
     }
 
     /// Loads the graph of a shape for which [`Self::holds`] is true.
-    ///
-    /// # Errors
-    /// The errors of [`Executor::load`].
     pub(super) fn reload(&mut self, shape: &Shape) -> Result<(), Error> {
         let Some(at) = self.kept.iter().position(|kept| kept.shape == *shape) else {
             return Err(Error::Computation("no graph of this shape is kept".into()));
@@ -91,9 +88,6 @@ impl Graphs {
     }
 
     /// Loads a new graph and keeps it for passes of its shape.
-    ///
-    /// # Errors
-    /// The errors of [`Executor::load`].
     pub(super) fn add(&mut self, shape: Shape, graph: Graph, pass: PassGraph) -> Result<(), Error> {
         self.n_built += 1;
         self.load(graph)?;

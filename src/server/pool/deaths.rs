@@ -1,8 +1,10 @@
 //! The deaths of a model's engine processes: what is reported of them, and when restarts are suspended.
 
 use std::collections::VecDeque;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
+
+use lab_base::util::lock::lock;
 
 use super::{Place, State};
 use crate::http::error::Error;
@@ -58,7 +60,7 @@ impl Deaths {
 
 impl Place {
     pub(crate) fn deaths(&self) -> MutexGuard<'_, Deaths> {
-        self.deaths.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.deaths)
     }
 
     /// Refuses to start an engine process after too many deaths.

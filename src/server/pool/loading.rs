@@ -4,7 +4,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use lab_base::util::lock::lock;
 
 use tokio::sync::watch;
 
@@ -128,7 +130,7 @@ impl Place {
     /// Drops the description if the file has been replaced.
     pub(crate) fn look_again(&self) {
         let now = self.source.stamp();
-        let mut stamp = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stamp = lock(&self.stamp);
         if *stamp != now {
             *stamp = now;
             *self.description() = None;

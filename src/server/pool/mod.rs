@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
+use lab_base::util::lock::lock;
+
 use tokio::sync::watch;
 
 use lab_core::arch::nearest;
@@ -174,13 +176,11 @@ impl Place {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change of the state is complete, so a poisoned lock still holds a valid one.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn last_used(&self) -> MutexGuard<'_, Instant> {
-        self.last_used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.last_used)
     }
 
     fn description(&self) -> MutexGuard<'_, Option<Result<Description, String>>> {
@@ -189,7 +189,7 @@ impl Place {
     }
 
     fn scales(&self) -> MutexGuard<'_, Option<Vec<(usize, f32)>>> {
-        self.scales.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.scales)
     }
 
     fn info(&self, name: &str) -> Info {

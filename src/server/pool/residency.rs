@@ -3,8 +3,10 @@
 //! A model is in use while a request holds it, and is then never unloaded. Not here: loading.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::{Duration, Instant};
+
+use lab_base::util::lock::lock;
 
 use tokio::task::JoinHandle;
 
@@ -179,7 +181,7 @@ impl Pool {
     }
 
     fn admitted(&self) -> MutexGuard<'_, usize> {
-        self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.admitted)
     }
 
     /// Evicts the least recently used model other than `place`. Returns whether there was one.

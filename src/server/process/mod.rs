@@ -24,8 +24,10 @@ use std::io::{self, BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
+
+use lab_base::util::lock::lock;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -167,11 +169,11 @@ impl Folder {
 
 impl Life {
     fn child(&self) -> MutexGuard<'_, Child> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.child)
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.end)
     }
 
     /// Waits for the end of the process and for its last lines. The process stays unreaped until the lock is held, so

@@ -6,8 +6,10 @@
 //! process.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use lab_base::util::lock::lock;
 
 use super::Life;
 
@@ -26,13 +28,13 @@ impl Progress {
 
     /// Records progress, or with `None` the end of the load.
     pub(crate) fn set(&self, at: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        *lock(&self.0) = at;
     }
 
     /// Waits for the end of the load, and ends a process that made no progress for `limit`.
     pub(crate) fn watch(&self, life: &Life, limit: Duration) {
         while !life.has_ended() {
-            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = *lock(&self.0);
             match last {
                 None => return,
                 Some(last) if last.elapsed() > limit => {

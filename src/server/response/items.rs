@@ -5,7 +5,9 @@
 //! for. Not here: the shapes of items.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use lab_base::util::lock::lock;
 
 use serde_json::Value;
 
@@ -44,7 +46,7 @@ impl Kept {
         if n_bytes > MAX_BYTES {
             return;
         }
-        let mut items = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut items = lock(&self.0);
         let owner = owner.to_owned();
         if let Some(before) = items.by_id.insert(id.to_owned(), Item { owner, json }) {
             items.n_bytes -= before.json.len() + id.len();
@@ -63,7 +65,7 @@ impl Kept {
 
     /// The item with this id, if it was made for this client.
     pub(crate) fn get(&self, owner: &str, id: &str) -> Option<Value> {
-        let items = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let items = lock(&self.0);
         let found = items.by_id.get(id).filter(|item| item.owner == owner)?;
         serde_json::from_str(&found.json).ok()
     }

@@ -236,7 +236,6 @@ impl Node {
         Ok(())
     }
 
-    /// Writes a row.
     pub(super) fn write_row(&self, at: [usize; 3], row: &[f64]) -> Result<(), Error> {
         let (data, n_bytes) = self.memory()?;
         let inside = (0..3).all(|dim| at[dim] < self.shape[dim + 1]) && row.len() == self.shape[0];

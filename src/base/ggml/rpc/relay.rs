@@ -14,11 +14,12 @@ use std::collections::HashMap;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::ggml::device::Device;
 use crate::ggml::error::Error;
+use crate::util::lock::lock;
 
 /// Version of the protocol of these requests and answers; a worker may have a smaller minor version.
 const VERSION: [u8; 2] = [7, 0];
@@ -216,10 +217,6 @@ pub struct Worker {
     fault: Mutex<Option<String>>,
     /// Whether the threads of the relay end.
     is_ended: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker {

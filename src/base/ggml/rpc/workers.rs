@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ggml_sys as sys;
@@ -10,6 +10,7 @@ use ggml_sys as sys;
 use super::super::device::Device;
 use super::super::error::Error;
 use super::{Worker, relay};
+use crate::util::lock::lock;
 
 /// The workers that lend devices to this process.
 static WORKERS: Mutex<Vec<Arc<Worker>>> = Mutex::new(Vec::new());
@@ -19,10 +20,7 @@ pub(super) fn fault(name: &str, message: &str) -> Error {
 }
 
 fn workers() -> Vec<Arc<Worker>> {
-    WORKERS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    lock(&WORKERS).clone()
 }
 
 /// The workers to which these devices belong.
@@ -71,7 +69,7 @@ pub fn connect(endpoint: &str, limit: Option<Duration>) -> Result<Vec<Device>, E
     if is_new {
         match &found {
             Ok(_) => {
-                let mut all = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut all = lock(&WORKERS);
                 all.push(worker);
             }
             Err(_) => worker.end(),

@@ -8,7 +8,6 @@ use crate::util::measure::thread_time;
 /// A set of places in a text, from before its first character to after its last: one bit each.
 type Places = u128;
 
-/// The places of a set.
 fn places(set: Places) -> impl Iterator<Item = usize> {
     let next = |rest: &Places| Some(rest & (rest - 1)).filter(|rest| *rest != 0);
     let rests = std::iter::successors(Some(set).filter(|set| *set != 0), next);

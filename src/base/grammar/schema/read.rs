@@ -109,8 +109,6 @@ impl<'a> Schemas<'a> {
         (this, root)
     }
 
-    /// # Errors
-    /// The time for compiling is over.
     pub(super) fn in_time(&self) -> Result<(), Error> {
         self.deadline.check()
     }

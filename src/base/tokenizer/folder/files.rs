@@ -195,7 +195,6 @@ impl Object {
         self.entries.iter()
     }
 
-    /// The value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key).filter(|value| !value.is_null())
     }

@@ -7,7 +7,7 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use tokenizers::{
     NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
@@ -20,6 +20,7 @@ use super::super::words::Splitter;
 use super::super::{Tokenizer, byte_level};
 use super::parsed::Parsed;
 use super::tokens::Token;
+use crate::util::lock::lock;
 
 /// How well a description fits its folder.
 #[derive(Debug)]
@@ -270,7 +271,7 @@ impl Cuts {
     fn of(&self, words: &Words) -> Result<Arc<[Range<usize>]>, String> {
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
         // Every update of the table is complete, so a poisoned lock still holds a valid one.
-        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(&KNOWN);
         let is_plain = words.text == words.from;
         let key = (std::ptr::from_ref(self.row).addr(), words.from);
         if is_plain && let Some(cuts) = known().get(&key) {

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use lab_base::util::lock::lock;
 
 use super::super::diagnostic::{Diagnostic, Span};
 use super::tree::{Node, names, static_type, text_results};
@@ -35,7 +37,7 @@ impl Expr {
     pub fn of_program(text: &'static str) -> Result<Self, Diagnostic> {
         static PARSED: LazyLock<Mutex<HashMap<&'static str, Expr>>> = LazyLock::new(Mutex::default);
         // A panic elsewhere leaves the table valid.
-        let mut parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parsed = lock(&PARSED);
         if let Some(expr) = parsed.get(text) {
             return Ok(expr.clone());
         }

@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use serde::Serialize;
 
+use lab_base::util::lock::lock;
 use lab_base::util::writing;
 use lab_base::util::writing::Target;
 
@@ -140,7 +141,7 @@ impl Vectors {
 
     fn content(&self, path: &Path) -> Result<Arc<Content>, Error> {
         let stamp = stamp_of(path);
-        let cached = || self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = || lock(&self.cached);
         if let (Some(stamp), Some((of, content))) = (stamp, cached().get(path))
             && *of == stamp
         {
@@ -185,7 +186,7 @@ impl Vectors {
     }
 
     fn headers(&self) -> MutexGuard<'_, Headers> {
-        self.headers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.headers)
     }
 
     /// A file with vectors. Its header is read once.
@@ -274,7 +275,7 @@ impl Vectors {
     }
 
     fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.changing)
     }
 
     /// Removes a file that a request sent. Returns whether it existed.

@@ -61,9 +61,6 @@ pub(super) struct Grouping {
 
 impl Settings {
     /// Takes the quantisation config out of a configuration, or reads it from a file next to it.
-    ///
-    /// # Errors
-    /// A file cannot be read.
     pub(super) fn take(json: &mut Json, folder: &Path) -> Result<Self, Error> {
         let mut found = None;
         let mut objects = vec![&mut *json];

@@ -267,7 +267,6 @@ impl BlockManager {
         self.commit_state(id);
     }
 
-    /// The token at a position of a sequence.
     pub(in crate::model) fn token(&self, id: SequenceId, position: u32) -> Option<u32> {
         let tokens = &self.sequences.get(&id)?.tokens;
         tokens.get(position as usize).copied()

@@ -126,7 +126,6 @@ impl PrefixTree {
             .max_by_key(|(_, n)| *n)
     }
 
-    /// The parent of a node.
     pub(super) fn parent(&self, node: NodeId) -> NodeId {
         self.nodes[node].key.0
     }

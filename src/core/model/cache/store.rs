@@ -127,9 +127,6 @@ impl KeyValues {
     }
 
     /// The blocks of all pools that hold numbers which are not finite.
-    ///
-    /// # Errors
-    /// A tensor cannot be read.
     pub(in crate::model) fn not_finite(&self) -> Result<Vec<PoolBlock>, Error> {
         let mut all = Vec::new();
         for (pool, tensor, layout) in &self.pools {
@@ -199,13 +196,9 @@ fn rows_of_block(layout: Option<RowLayout>) -> usize {
     layout.map_or(BLOCK, |layout| layout.rows(BLOCK as u64) as usize)
 }
 
-/// The store of a pass over cached keys and values.
-pub(in crate::model) struct CachedStore<'a> {
-    pub(in crate::model) cache: &'a KeyValues,
-    /// Slot of each token in each pool, i64 `[n_tokens]`; none if the pass writes none there.
-    pub(in crate::model) slots: Vec<Option<Tensor>>,
-    /// The tokens that the keys of each pool belong to.
-    pub(in crate::model) keys: Vec<KeysOf>,
+/// What a pass attends to, and what its units have stored.
+#[derive(Default)]
+pub(in crate::model) struct Attended {
     /// The attention view of each KV group.
     pub(in crate::model) views: Vec<AttentionView>,
     /// The view over rows of positions and of whole blocks, for each KV group in which whole blocks have keys.
@@ -216,6 +209,54 @@ pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
+impl Attended {
+    /// These keys and values, in the view of their KV group.
+    fn seen(&self, state: &KeyValuePlan, k: Tensor, v: Option<Tensor>) -> VisibleKeyValues {
+        let view = self.views[state.cache].clone();
+        VisibleKeyValues { k, v, view }
+    }
+
+    /// The keys and values that a unit stored in this pass.
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
+        let Some((k, v)) = self.visible.get(path) else {
+            return Err(Error::Arguments {
+                op: "stored",
+                message: format!("{path} stored nothing in this pass"),
+            });
+        };
+        Ok(self.seen(state, k.clone(), v.clone()))
+    }
+
+    /// The view of a KV group in which whole blocks have keys.
+    fn whole(&self, path: &str, state: &KeyValuePlan) -> Result<&WholeView, Error> {
+        let found = self.whole.get(state.cache).and_then(Option::as_ref);
+        found.ok_or_else(|| missing("whole_view", path, "the keys of whole blocks"))
+    }
+
+    fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans> {
+        self.whole.get(state.cache)?.as_ref()?.ended.clone()
+    }
+
+    /// The rows of spans of a KV group.
+    fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
+        let known = self.blocks.get(state.cache).cloned().flatten();
+        known.ok_or_else(|| Error::Arguments {
+            op: "block_rows",
+            message: "the keys of this group are not pooled".into(),
+        })
+    }
+}
+
+/// The store of a pass over cached keys and values.
+pub(in crate::model) struct CachedStore<'a> {
+    pub(in crate::model) cache: &'a KeyValues,
+    /// Slot of each token in each pool, i64 `[n_tokens]`; none if the pass writes none there.
+    pub(in crate::model) slots: Vec<Option<Tensor>>,
+    /// The tokens that the keys of each pool belong to.
+    pub(in crate::model) keys: Vec<KeysOf>,
+    pub(in crate::model) pass: Attended,
+}
+
 /// The attention view of a KV group in which whole blocks have keys.
 #[derive(Clone)]
 pub(in crate::model) struct WholeView {
@@ -224,41 +265,11 @@ pub(in crate::model) struct WholeView {
     pub(in crate::model) ended: Option<EndedSpans>,
 }
 
-/// The view of a KV group in which whole blocks have keys.
-fn whole_view<'a>(
-    whole: &'a [Option<WholeView>],
-    path: &str,
-    state: &KeyValuePlan,
-) -> Result<&'a WholeView, Error> {
-    let found = whole.get(state.cache).and_then(Option::as_ref);
-    found.ok_or_else(|| missing("whole_view", path, "the keys of whole blocks"))
-}
-
 fn missing(op: &'static str, path: &str, what: &str) -> Error {
     Error::Arguments {
         op,
         message: format!("{path}: there is no place for {what}"),
     }
-}
-
-/// The keys and values that a unit stored in this pass.
-fn stored(
-    visible: &HashMap<String, (Tensor, Option<Tensor>)>,
-    views: &[AttentionView],
-    path: &str,
-    state: &KeyValuePlan,
-) -> Result<VisibleKeyValues, Error> {
-    let Some((k, v)) = visible.get(path) else {
-        return Err(Error::Arguments {
-            op: "stored",
-            message: format!("{path} stored nothing in this pass"),
-        });
-    };
-    Ok(VisibleKeyValues {
-        k: k.clone(),
-        v: v.clone(),
-        view: views[state.cache].clone(),
-    })
 }
 
 impl CachedStore<'_> {
@@ -272,15 +283,6 @@ impl CachedStore<'_> {
     }
 }
 
-/// The rows of spans of a KV group.
-fn block_rows(blocks: &[Option<SpanRows>], state: &KeyValuePlan) -> Result<SpanRows, Error> {
-    let known = blocks.get(state.cache).cloned().flatten();
-    known.ok_or_else(|| Error::Arguments {
-        op: "block_rows",
-        message: "the keys of this group are not pooled".into(),
-    })
-}
-
 impl KeyValueStore for CachedStore<'_> {
     fn append(
         &mut self,
@@ -291,8 +293,8 @@ impl KeyValueStore for CachedStore<'_> {
         v: Option<&Tensor>,
     ) -> Result<VisibleKeyValues, Error> {
         if self.keys[state.cache] == KeysOf::Pass {
-            self.visible
-                .insert(path.to_owned(), (k.clone(), v.cloned()));
+            let own = (k.clone(), v.cloned());
+            self.pass.visible.insert(path.to_owned(), own);
             return self.stored(path, state);
         }
         let Some((keys, values)) = self.cache.rows.get(path) else {
@@ -308,19 +310,17 @@ impl KeyValueStore for CachedStore<'_> {
             (Some(values), Some(v)) => Some(g.set_rows(values, v, slots)?),
             _ => None,
         };
-        self.visible.insert(path.to_owned(), (k, v));
+        self.pass.visible.insert(path.to_owned(), (k, v));
         self.stored(path, state)
     }
 
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
         match self.cache.rows.get(path) {
             // The keys of a source that an earlier pass read.
-            Some((k, v)) if self.slots[state.cache].is_none() => Ok(VisibleKeyValues {
-                k: k.clone(),
-                v: v.clone(),
-                view: self.views[state.cache].clone(),
-            }),
-            _ => stored(&self.visible, &self.views, path, state),
+            Some((k, v)) if self.slots[state.cache].is_none() => {
+                Ok(self.pass.seen(state, k.clone(), v.clone()))
+            }
+            _ => self.pass.stored(path, state),
         }
     }
 
@@ -337,11 +337,8 @@ impl KeyValueStore for CachedStore<'_> {
                 message: format!("{path} keeps no rows to select by"),
             });
         };
-        Ok(VisibleKeyValues {
-            k: g.set_rows(stored, rows, self.slots_of(path, state)?)?,
-            v: None,
-            view: self.views[state.cache].clone(),
-        })
+        let rows = g.set_rows(stored, rows, self.slots_of(path, state)?)?;
+        Ok(self.pass.seen(state, rows, None))
     }
 
     fn append_pooled(
@@ -363,7 +360,7 @@ impl KeyValueStore for CachedStore<'_> {
     }
 
     fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans> {
-        self.whole.get(state.cache)?.as_ref()?.ended.clone()
+        self.pass.ended(state)
     }
 
     fn append_with_ended(
@@ -381,7 +378,7 @@ impl KeyValueStore for CachedStore<'_> {
         let WholeView {
             view,
             ended: places,
-        } = whole_view(&self.whole, path, state)?;
+        } = self.pass.whole(path, state)?;
         if let (Some(keys), Some(places)) = (ended, places) {
             k = g.set_rows(&k, keys, &places.write)?;
         }
@@ -399,20 +396,16 @@ impl KeyValueStore for CachedStore<'_> {
         let Some(stored) = self.cache.indexes.get(path) else {
             return Err(missing("append_index_of_ended", path, "rows to select by"));
         };
-        let places = &whole_view(&self.whole, path, state)?.ended;
+        let places = &self.pass.whole(path, state)?.ended;
         let k = match (ended, places) {
             (Some(rows), Some(places)) => write_each(g, stored, rows, places)?,
             _ => stored.clone(),
         };
-        Ok(VisibleKeyValues {
-            k,
-            v: None,
-            view: self.views[state.cache].clone(),
-        })
+        Ok(self.pass.seen(state, k, None))
     }
 
     fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
-        block_rows(&self.blocks, state)
+        self.pass.block_rows(state)
     }
 }
 
@@ -438,14 +431,7 @@ fn write_each(
 pub(in crate::model) struct PassStore {
     /// Rows from which the keys of whole blocks are made, by path.
     pub(in crate::model) pooled: HashMap<String, Tensor>,
-    /// The attention view of each KV group.
-    pub(in crate::model) views: Vec<AttentionView>,
-    /// The view over rows of positions and of whole blocks, for each KV group in which whole blocks have keys.
-    pub(in crate::model) whole: Vec<Option<WholeView>>,
-    /// Rows of blocks, for each KV group whose keys are pooled.
-    pub(in crate::model) blocks: Vec<Option<SpanRows>>,
-    /// Keys and values that the units of this pass have stored, by path.
-    pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
+    pub(in crate::model) pass: Attended,
 }
 
 impl KeyValueStore for PassStore {
@@ -457,13 +443,13 @@ impl KeyValueStore for PassStore {
         k: &Tensor,
         v: Option<&Tensor>,
     ) -> Result<VisibleKeyValues, Error> {
-        self.visible
-            .insert(path.to_owned(), (k.clone(), v.cloned()));
+        let own = (k.clone(), v.cloned());
+        self.pass.visible.insert(path.to_owned(), own);
         self.stored(path, state)
     }
 
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
-        stored(&self.visible, &self.views, path, state)
+        self.pass.stored(path, state)
     }
 
     fn append_index(
@@ -473,11 +459,7 @@ impl KeyValueStore for PassStore {
         state: &KeyValuePlan,
         rows: &Tensor,
     ) -> Result<VisibleKeyValues, Error> {
-        Ok(VisibleKeyValues {
-            k: rows.clone(),
-            v: None,
-            view: self.views[state.cache].clone(),
-        })
+        Ok(self.pass.seen(state, rows.clone(), None))
     }
 
     fn append_pooled(
@@ -492,7 +474,7 @@ impl KeyValueStore for PassStore {
     }
 
     fn ended(&self, state: &KeyValuePlan) -> Option<EndedSpans> {
-        self.whole.get(state.cache)?.as_ref()?.ended.clone()
+        self.pass.ended(state)
     }
 
     fn append_with_ended(
@@ -506,7 +488,7 @@ impl KeyValueStore for PassStore {
         let WholeView {
             view,
             ended: places,
-        } = whole_view(&self.whole, path, state)?;
+        } = self.pass.whole(path, state)?;
         // A row for each token. Only those at the end of a span are attended to.
         let mut further = g.fill(k, 0.0)?;
         if let (Some(keys), Some(places)) = (ended, places) {
@@ -530,19 +512,15 @@ impl KeyValueStore for PassStore {
         let (n, row) = (rows.shape()[1], rows.strides()[1]);
         let like = g.cont(&g.view(rows, [state.index, n, 1, 1], [row; 3], 0)?)?;
         let nothing = g.fill(&like, 0.0)?;
-        let places = &whole_view(&self.whole, path, state)?.ended;
+        let places = &self.pass.whole(path, state)?.ended;
         let k = match (ended, places) {
             (Some(rows), Some(places)) => write_each(g, &nothing, rows, places)?,
             _ => nothing,
         };
-        Ok(VisibleKeyValues {
-            k,
-            v: None,
-            view: self.views[state.cache].clone(),
-        })
+        Ok(self.pass.seen(state, k, None))
     }
 
     fn block_rows(&self, state: &KeyValuePlan) -> Result<SpanRows, Error> {
-        block_rows(&self.blocks, state)
+        self.pass.block_rows(state)
     }
 }

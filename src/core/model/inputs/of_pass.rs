@@ -10,7 +10,7 @@ use crate::plan::{KeysOf, Plan, PooledPlan, RowLayout, Unit};
 use lab_base::ggml::{Error, Executor, Graph};
 
 use super::super::cache::states::PassStates;
-use super::super::cache::store::{CachedStore, PassStore, WholeView};
+use super::super::cache::store::{Attended, CachedStore, PassStore, WholeView};
 use super::super::shape::{GraphParts, Shape};
 use super::attention::ViewInput;
 use super::data::PassData;
@@ -172,7 +172,12 @@ impl Inputs {
                 ended: ended.as_ref().map(|(rows, _)| rows.blocks.clone()),
             })
         });
-        let whole = whole.collect();
+        let pass = Attended {
+            views,
+            whole: whole.collect(),
+            blocks,
+            visible: HashMap::new(),
+        };
         match parts.options.n_ctx > 0 {
             true => Box::new(CachedStore {
                 cache: parts.cache,
@@ -182,17 +187,11 @@ impl Inputs {
                     .iter()
                     .map(|slots| Some(slots.as_ref()?.0.clone()))
                     .collect(),
-                views,
-                whole,
-                blocks,
-                visible: HashMap::new(),
+                pass,
             }),
             false => Box::new(PassStore {
                 pooled: HashMap::new(),
-                views,
-                whole,
-                blocks,
-                visible: HashMap::new(),
+                pass,
             }),
         }
     }

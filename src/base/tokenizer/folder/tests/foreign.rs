@@ -23,7 +23,6 @@ fn folders() -> Vec<PathBuf> {
     found
 }
 
-/// The fixture of that name.
 fn fixture(name: &str) -> PathBuf {
     let found = folders().into_iter().find(|path| path.ends_with(name));
     found.unwrap_or_else(|| panic!("no fixture {name}"))
