@@ -9,7 +9,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use lab_core::engine::Limits;
 use lab_core::engine::Diffusion;
-use lab_core::engine::serving::Served;
+use lab_core::engine::serving::ServedModel;
 use lab_core::models::Source;
 use lab_core::model::Options;
 use lab_server::{Access, LoadFault, Loader, Pool, Started};
@@ -57,7 +57,7 @@ static SERVER: LazyLock<(Runtime, Router)> = LazyLock::new(|| {
         step_time: None,
     };
     let loader: Loader = Arc::new(move |_| {
-        let served = Served::start(fuzz::model(), options.clone(), limits, Box::new(|_, _| {}));
+        let served = ServedModel::start(fuzz::model(), options.clone(), limits, Box::new(|_, _| {}));
         served
             .map(Started::from)
             .map_err(|error| LoadFault::new(error.to_string()))
