@@ -9,7 +9,7 @@ use lab_base::weights::TensorType;
 use lab_core::arch::{Mode, Resolved};
 use lab_core::models::synth::design;
 use lab_core::plan::{KeysOf, Plan, StatePlan, Unit};
-use lab_inspect::describe::{describe, groups, shares};
+use lab_inspect::describe::{describe, layer_groups, weight_shares};
 
 use crate::diagrams::{cases, is_seen, window};
 use crate::goldens::{library, request};
@@ -41,7 +41,7 @@ fn check_number(name: &str, unit: &Unit, text: &str) {
 fn check(name: &str, plan: &Plan) {
     let text = describe(plan);
     let mut told = vec![0; plan.layers.len()];
-    for group in groups(plan) {
+    for group in layer_groups(plan) {
         let is_told = text.to_lowercase().contains(&group.text.to_lowercase());
         assert!(is_told, "{name}: {}\n{text}", group.text);
         for at in &group.layers {
@@ -118,9 +118,9 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
     for n in [2, 5, 9, 40] {
         let groups: Vec<u32> = (0..n).map(|_| 2 * next(6)).collect();
         let list = |values: Vec<u32>| Vec::from_iter(values.iter().map(u32::to_string)).join(",");
-        let heads = list(groups.iter().map(|g| 2 * g).collect());
+        let heads = list(layer_groups.iter().map(|g| 2 * g).collect());
         let widths = list((0..n).map(|_| 32 * next(8)).collect());
-        let groups = list(groups);
+        let groups = list(layer_groups);
         let set = format!("block_count={n} n_head={heads} n_head_kv={groups} n_ff={widths}");
         let plan = plan_of("openelm", &(set + " d_head=16 d_head_v=16"));
         check(&format!("{n} layers"), &plan);
@@ -131,13 +131,16 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
 fn every_tensor_has_one_share() {
     for case in cases() {
         let (name, plan) = (&case.golden.name, case.plan());
-        let shares = shares(plan);
-        let bytes: u64 = shares.iter().map(|share| share.bytes).sum();
-        let n: usize = shares.iter().map(|share| share.n_tensors).sum();
-        let weights: u64 = shares.iter().map(|share| share.n_weights).sum();
+        let shares = weight_shares(plan);
+        let bytes: u64 = weight_shares.iter().map(|share| share.bytes).sum();
+        let n: usize = weight_shares.iter().map(|share| share.n_tensors).sum();
+        let weights: u64 = weight_shares.iter().map(|share| share.n_weights).sum();
         let all = (plan.tensors.len(), plan.weight_bytes(), plan.n_weights());
         assert_eq!((n, bytes, weights), all, "{name}");
-        let names: BTreeSet<&str> = shares.iter().map(|share| share.what.as_str()).collect();
+        let names: BTreeSet<&str> = weight_shares
+            .iter()
+            .map(|share| share.what.as_str())
+            .collect();
         assert_eq!(names.len(), shares.len(), "{name}: each use once");
     }
 }
