@@ -118,9 +118,9 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
     for n in [2, 5, 9, 40] {
         let groups: Vec<u32> = (0..n).map(|_| 2 * next(6)).collect();
         let list = |values: Vec<u32>| Vec::from_iter(values.iter().map(u32::to_string)).join(",");
-        let heads = list(layer_groups.iter().map(|g| 2 * g).collect());
+        let heads = list(groups.iter().map(|g| 2 * g).collect());
         let widths = list((0..n).map(|_| 32 * next(8)).collect());
-        let groups = list(layer_groups);
+        let groups = list(groups);
         let set = format!("block_count={n} n_head={heads} n_head_kv={groups} n_ff={widths}");
         let plan = plan_of("openelm", &(set + " d_head=16 d_head_v=16"));
         check(&format!("{n} layers"), &plan);
@@ -132,15 +132,12 @@ fn every_tensor_has_one_share() {
     for case in cases() {
         let (name, plan) = (&case.golden.name, case.plan());
         let shares = weight_shares(plan);
-        let bytes: u64 = weight_shares.iter().map(|share| share.bytes).sum();
-        let n: usize = weight_shares.iter().map(|share| share.n_tensors).sum();
-        let weights: u64 = weight_shares.iter().map(|share| share.n_weights).sum();
+        let bytes: u64 = shares.iter().map(|share| share.bytes).sum();
+        let n: usize = shares.iter().map(|share| share.n_tensors).sum();
+        let weights: u64 = shares.iter().map(|share| share.n_weights).sum();
         let all = (plan.tensors.len(), plan.weight_bytes(), plan.n_weights());
         assert_eq!((n, bytes, weights), all, "{name}");
-        let names: BTreeSet<&str> = weight_shares
-            .iter()
-            .map(|share| share.what.as_str())
-            .collect();
+        let names: BTreeSet<&str> = shares.iter().map(|share| share.what.as_str()).collect();
         assert_eq!(names.len(), shares.len(), "{name}: each use once");
     }
 }

@@ -16,8 +16,8 @@ use rustyline::{
 };
 
 use crate::cli::Failure;
-use lab_base::util::reading;
-use lab_base::util::reading::MAX_TEXT;
+use lab_base::util::limited_read;
+use lab_base::util::limited_read::MAX_TEXT;
 
 use super::complete::CommandCompleter;
 use super::terminal::Terminal;
@@ -38,12 +38,12 @@ pub(super) enum InputEntry {
 
 /// The source of lines.
 pub(super) enum Input {
-    Terminal(Box<Lines>),
-    TerminalLines,
+    Terminal(Box<TerminalLines>),
+    Stdin,
 }
 
 /// Lines that are edited in a terminal.
-pub(super) struct Lines {
+pub(super) struct TerminalLines {
     editor: Editor<CommandCompleter, DefaultHistory>,
     terminal: Option<Terminal>,
     /// Whether Ctrl-C ended the line.
@@ -76,7 +76,7 @@ impl Input {
     /// The lines of a terminal, with a history across conversations if one is kept, or of stdin.
     pub(super) fn new(is_terminal: bool, has_history: bool) -> Result<Self, Failure> {
         if !is_terminal {
-            return Ok(Self::TerminalLines);
+            return Ok(Self::Stdin);
         }
         // If stdout is a file, prompts must not be written to it.
         let behavior = match io::stdout().is_terminal() {
@@ -100,7 +100,7 @@ impl Input {
             // A history that cannot be read is begun anew.
             let _ = editor.load_history(path);
         }
-        Ok(Self::Terminal(Box::new(Lines {
+        Ok(Self::Terminal(Box::new(TerminalLines {
             editor,
             terminal: Terminal::new()?,
             is_interrupted,
@@ -161,8 +161,8 @@ impl Input {
     fn line(&mut self, prompt: &str) -> Result<InputEntry, Failure> {
         match self {
             Self::Terminal(lines) => lines.next(prompt),
-            Self::TerminalLines => {
-                let line = reading::line(&mut io::stdin().lock(), MAX_TEXT)?;
+            Self::Stdin => {
+                let line = limited_read::line(&mut io::stdin().lock(), MAX_TEXT)?;
                 Ok(line.map_or(InputEntry::End, |line| {
                     line.map_or_else(InputEntry::Fault, InputEntry::Text)
                 }))
@@ -171,7 +171,7 @@ impl Input {
     }
 }
 
-impl Lines {
+impl TerminalLines {
     fn next(&mut self, prompt: &str) -> Result<InputEntry, Failure> {
         if let Some(terminal) = &self.terminal {
             terminal.listen();

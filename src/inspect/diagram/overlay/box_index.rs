@@ -11,7 +11,7 @@ use super::super::legend::BoxNote;
 use super::{Aggregation, Measurement, Overlay};
 use crate::diagram::ops::root;
 use crate::diagram::{Drawing, Slot, TracedPlan, UnitBox};
-use lab_base::ggml::Origin;
+use lab_base::ggml::OpSource;
 
 /// The combined number of a box.
 pub(super) struct BoxValue {
@@ -222,8 +222,8 @@ impl<'a> BoxIndex<'a> {
         let steps = self.sample.steps();
         let mut names: HashMap<&str, Option<BoxInLayer>> = HashMap::new();
         for (at, step) in steps.iter().enumerate() {
-            let box_id = match root(steps, &Origin::Op(at)) {
-                Origin::Op(at) => self.boxes_of_ops.get(&at).copied(),
+            let box_id = match root(steps, &OpSource::Op(at)) {
+                OpSource::Op(at) => self.boxes_of_ops.get(&at).copied(),
                 _ => None,
             };
             names.insert(&step.name, box_id);
