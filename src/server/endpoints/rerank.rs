@@ -138,7 +138,8 @@ impl PairScore {
                 are_probabilities: true,
             }),
             Ok(PooledOutput::Scores { n_classes, .. }) => {
-                let why = format!("a reranker needs 1 class, the model has {n_classes}; see `/classify`");
+                let why =
+                    format!("a reranker needs 1 class, the model has {n_classes}; see `/classify`");
                 Err(pooled::unsupported(served, &why))
             }
             _ => {
